@@ -1,0 +1,1 @@
+"""Differentially private probabilistic programming on JAX and NumPyro."""
