@@ -1,0 +1,66 @@
+# Every target sets up what it needs by itself: a bare machine needs make and Python 3.11 or newer.
+#   make demo    make test    make help
+# VENV=DIR puts the private environment elsewhere; PYTHON=... names the interpreter to build it with.
+
+VENV ?= .venv
+PYTHON ?=
+DEMO_OUT ?= discreet-demo
+PYTEST_WORKERS ?= 2
+BIN := $(VENV)/bin
+
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help demo test quick lint format build hooks clean
+
+help:  ## Show what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.ready-demo  ## Fit a bundled table at epsilon 1 and show what was spent
+	$(BIN)/discreet demo --out "$(DEMO_OUT)"
+
+test: lint  ## Format, lint, types, then every test
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal --durations 15
+
+quick: $(VENV)/.ready-dev  ## The tests without the slow ones
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not slow"
+
+lint: $(VENV)/.ready-dev  ## ruff (format and rules) and pyright
+	$(BIN)/ruff format --check --quiet . || { echo "Some files are not formatted: run 'make format'." >&2; exit 1; }
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(VENV)/.ready-dev  ## Format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix --exit-zero --quiet .
+	$(BIN)/ruff format .
+
+build: $(VENV)/.ready-dev  ## Source archive and wheel in dist/
+	$(BIN)/python -m build
+
+hooks: $(VENV)/.ready-dev  ## Run lint before each commit
+	$(BIN)/pre-commit install
+
+clean:  ## Remove caches, builds and the demo's output; the environment stays
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis "$(DEMO_OUT)"
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Set-up. A stamp is touched after success only, so an interrupted set-up is taken up again.
+# A name on PATH may be a shim with nothing behind it, so each candidate is asked to run.
+$(VENV)/.ready-venv:
+	@for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	    if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	        echo "Making a private environment in $(VENV) with $$python (once)."; \
+	        "$$python" -m venv "$(VENV)" && touch "$@" && exit 0; exit 1; \
+	    fi; \
+	done; \
+	echo "No Python 3.11 or newer with venv was found. Install one (Debian: apt install python3-venv)," >&2; \
+	echo "or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1
+
+$(VENV)/.ready-demo: pyproject.toml $(VENV)/.ready-venv
+	@echo "Installing discreet (once, a minute or two)."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[plot]'
+	@touch "$@"
+
+$(VENV)/.ready-dev: pyproject.toml $(VENV)/.ready-venv
+	@echo "Installing discreet and its development tools (once, a few minutes)."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,plot]'
+	@touch "$@"

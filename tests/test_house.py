@@ -1,0 +1,208 @@
+"""The house keeps its shape: imports go one way, private files stay private, files stay short."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+PACKAGE = TESTS.parent / "src" / "discreet"
+
+# From the foundation up. A room may import the rooms in its set, all of which stand before it.
+MAY_IMPORT: dict[str, set[str]] = {
+    "random": set(),
+    "accounting": set(),
+    "data": set(),
+    "sampling": {"random", "accounting"},
+    "gradients": set(),
+    "mechanisms": {"random", "gradients", "accounting"},
+    "plan": {"sampling", "accounting"},
+    "report": {"plan", "accounting", "sampling"},
+    "inference": {"plan", "mechanisms", "gradients", "sampling", "report", "random", "accounting"},
+    # A checker that shares code with what it checks proves little.
+    "verify": {"mechanisms", "accounting"},
+    # Post-processing by construction: no reader of tables among these.
+    "synthetic": {"random", "plan", "report", "inference"},
+    "models": set(),
+    "compat": {
+        "random",
+        "accounting",
+        "sampling",
+        "gradients",
+        "mechanisms",
+        "plan",
+        "report",
+        "inference",
+        "synthetic",
+    },
+    "cli": {"data", "random", "accounting", "sampling", "plan", "report", "inference", "verify", "synthetic", "models"},
+}
+EVERYBODY_MAY_IMPORT = {"_jax"}
+JAX_INTERNALS = ("jax._src", "jax.extend", "jax.interpreters")
+PUBLIC_FILES = {"compat/d3p.py"}
+LONGEST_FILE = 400
+LONGEST_FUNCTION = 60
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def room_of(path: Path) -> str:
+    """The first part of a file's place in the package: "random" for random/_key.py, "plan" for plan.py."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
+    """Full dotted names of all that a file imports, also inside functions, with their lines."""
+    package = ["discreet", *path.relative_to(PACKAGE).parent.parts]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield f"{origin}.{alias.name}", node.lineno
+
+
+def our_imports(path: Path) -> Iterator[tuple[list[str], int]]:
+    for name, line in imported_modules(path):
+        parts = name.split(".")
+        if parts[0] == "discreet" and len(parts) > 1:
+            yield parts[1:], line
+
+
+def test_rooms_import_only_rooms_before_them() -> None:
+    order = list(MAY_IMPORT)
+    for room, allowed in MAY_IMPORT.items():
+        assert allowed <= set(order[: order.index(room)]), f"the list itself goes up at {room}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_import_order(path: Path) -> None:
+    room = room_of(path)
+    if room == "__init__":
+        return
+    # The package's root names nothing of its own that a room may lean on.
+    allowed = MAY_IMPORT.get(room, set()) | EVERYBODY_MAY_IMPORT | {room}
+    wrong = [
+        f"{name_of(path)}:{line} imports discreet.{'.'.join(parts)}"
+        for parts, line in our_imports(path)
+        if parts[0] not in allowed and not (room == "cli" and parts == ["__version__"])
+    ]
+    assert not wrong, f"{room} may import {sorted(allowed)}:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_a_room_is_entered_by_its_face(path: Path) -> None:
+    """Another room's private files are not imported: its __init__ re-exports what is meant for others."""
+    wrong = [
+        f"{name_of(path)}:{line} imports discreet.{'.'.join(parts)}"
+        for parts, line in our_imports(path)
+        if parts[0] != room_of(path) and any(part.startswith("_") and part[1:2] != "_" for part in parts[1:])
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_jax_internals_only_in_the_adapter(path: Path) -> None:
+    if name_of(path) == "_jax.py":
+        return
+    wrong = [
+        f"{name_of(path)}:{line} imports {name}"
+        for name, line in imported_modules(path)
+        if any(name == internal or name.startswith(internal + ".") for internal in JAX_INTERNALS)
+    ]
+    assert not wrong, "only discreet/_jax.py may: " + "\n".join(wrong)
+
+
+def test_every_room_is_known() -> None:
+    rooms = {room_of(path) for path in sources()} - {"__init__", "__main__"} - EVERYBODY_MAY_IMPORT
+    assert rooms <= set(MAY_IMPORT), f"rooms that are not in the list: {sorted(rooms - set(MAY_IMPORT))}"
+    assert not rooms & {"util", "utils", "common", "helpers", "misc"}
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_files_in_a_room_are_private(path: Path) -> None:
+    inside_a_room = len(path.relative_to(PACKAGE).parts) > 1
+    if inside_a_room and name_of(path) not in PUBLIC_FILES:
+        assert path.name.startswith("_"), f"name it _{path.name} and re-export from the room's __init__"
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_files_and_functions_are_short(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    assert len(lines) <= LONGEST_FILE, f"{len(lines)} lines: a file has one job"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
+            body = [line.strip() for line in lines[first.lineno - 1 : node.end_lineno]]
+            code = sum(1 for line in body if line and not line.startswith("#"))
+            assert code <= LONGEST_FUNCTION, f"{node.name} has {code} lines of code"
+
+
+def test_tests_mirror_the_rooms() -> None:
+    rooms = {room_of(path) for path in sources()} - {"__init__", "__main__"} - EVERYBODY_MAY_IMPORT
+    folders = {path.name for path in TESTS.iterdir() if path.is_dir() and any(path.glob("test_*.py"))}
+    single = {path.stem.removeprefix("test_") for path in TESTS.glob("test_*.py")}
+    assert rooms <= folders | single, f"rooms without tests: {sorted(rooms - folders - single)}"
+    strange = folders - set(MAY_IMPORT) - {"examples", "docs"}
+    assert not strange, f"test folders that mirror no room: {sorted(strange)}"
+
+
+def test_importing_discreet_leaves_readers_and_command_line_alone() -> None:
+    """`import discreet` must cost little more than `import numpyro`: readers, plots and the shell load on use."""
+    heavy = ["pyarrow", "sklearn", "pandas", "matplotlib", "typer", "rich", "flax"]
+    numpyro, ours = (
+        subprocess.run(
+            [sys.executable, "-c", f"import sys, {name}; print([m for m in {heavy} if m in sys.modules])"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for name in ("numpyro", "discreet")
+    )
+    assert ours == numpyro
+
+
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, text: str) -> Path:
+    path = tmp_path / place
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "check"),
+    [
+        ("random/_key.py", "from discreet.plan import PrivacyPlan", test_import_order),
+        ("random/_key.py", "from ..plan import PrivacyPlan", test_import_order),
+        ("random/_key.py", "def f():\n    from .. import plan", test_import_order),
+        ("random/_key.py", "import discreet.cli", test_import_order),
+        ("plan/_a.py", "from discreet.sampling._poisson import x", test_a_room_is_entered_by_its_face),
+        ("plan/_a.py", "from discreet.sampling import _poisson", test_a_room_is_entered_by_its_face),
+        ("random/_key.py", "from jax.interpreters import mlir", test_jax_internals_only_in_the_adapter),
+        ("random/_key.py", "import jax._src.prng", test_jax_internals_only_in_the_adapter),
+        ("random/_key.py", "from jax import extend", test_jax_internals_only_in_the_adapter),
+        ("random/key.py", "", test_files_in_a_room_are_private),
+        ("random/_key.py", "\n" * 401, test_files_and_functions_are_short),
+        ("random/_key.py", "def f():\n" + "    1\n" * 61, test_files_and_functions_are_short),
+    ],
+)
+def test_planted_faults_are_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, text: str, check
+) -> None:
+    path = planted(tmp_path, monkeypatch, place, text)
+    with pytest.raises(AssertionError):
+        check(path)
