@@ -1,0 +1,6 @@
+"""Secure randomness: ChaCha20 keys for JAX, and a Gaussian sampler with exact tails."""
+
+from discreet.random._keys import Purpose, as_threefry, check_key, is_reproducible, key, subkey
+from discreet.random._normal import normal
+
+__all__ = ["Purpose", "as_threefry", "check_key", "is_reproducible", "key", "normal", "subkey"]

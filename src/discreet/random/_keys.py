@@ -1,0 +1,191 @@
+"""Keys: where they come from, what they are for, and whether somebody could make them again."""
+
+import hashlib
+import operator
+import os
+from enum import IntEnum
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discreet.random._prng import CHACHA20, CHACHA20_SEEDED, FOREIGN, KEY_WORDS, PURPOSE, THREEFRY, derive, nonce
+
+_SEED_TAG = b"discreet.random.key, version 1:"
+
+
+class Purpose(IntEnum):
+    """What a subkey is for. Subkeys of one key for different purposes are unrelated."""
+
+    INIT = 1
+    SAMPLING = 2
+    NOISE = 3
+    GUIDE = 4
+    POSTERIOR = 5
+
+
+def key(seed: int | None = None) -> jax.Array:
+    """A fresh secret key, or with a seed, one that can be made again.
+
+    Guarantee: without a seed, the 256 bits come from the operating system's cryptographic generator (`os.urandom`)
+    and are kept nowhere else. With a seed, the key is SHA-256 of the seed; whoever guesses the seed can subtract the
+    noise from every release, so results say "reproducible: not private".
+
+    The result works with all of `jax.random` except `poisson` (see `as_threefry`). JAX prints the words of a key when
+    asked to print one, as it does for all its keys: do not log keys.
+
+    Args:
+        seed: any integer, of any size and sign; or None.
+
+    Returns:
+        A scalar typed JAX key.
+
+    Raises:
+        TypeError: the seed is not an integer (a Boolean, a float, an array that is being traced, ...).
+
+    Example:
+        >>> import jax
+        >>> from discreet.random import is_reproducible, key
+        >>> bool((key(7) == key(7)) & (key(7) != key(8)) & (key() != key()))
+        True
+        >>> is_reproducible(key(7)), is_reproducible(key())
+        (True, False)
+    """
+    if seed is None:
+        words = np.frombuffer(os.urandom(4 * KEY_WORDS), dtype="<u4")
+        return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=CHACHA20)
+    number = _as_integer(seed)
+    encoded = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
+    words = np.frombuffer(hashlib.sha256(_SEED_TAG + encoded).digest(), dtype="<u4")
+    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=CHACHA20_SEEDED)
+
+
+def _as_integer(seed: Any) -> int:
+    refused = isinstance(seed, (bool, np.bool_)) or getattr(seed, "dtype", None) == np.bool_
+    if not refused:
+        try:
+            return operator.index(seed)
+        except TypeError:
+            refused = True
+    raise TypeError(
+        f"A seed is an integer, got {type(seed).__name__}. Pass a Python integer for a reproducible key, or nothing "
+        "for a private key from the operating system."
+    )
+
+
+def is_reproducible(key: jax.Array) -> bool:
+    """Whether somebody could make this key again: True unless it came from the operating system.
+
+    Static: works while tracing, and on arrays of keys. Anything else than a key of `key()` counts as reproducible.
+
+    Args:
+        key: a JAX key.
+    """
+    return not (_is_typed_key(key) and jax.random.key_impl(key) == CHACHA20)
+
+
+def check_key(key: Any, name: str = "rng_key") -> jax.Array:
+    """The key, if it is one scalar typed key; a key of another implementation becomes a "chacha20_seeded" key.
+
+    The new key is derived from all the words of the old one, and counts as reproducible: a threefry key holds 64
+    bits at most, and nobody can tell where they came from.
+
+    Args:
+        key: what the caller passed.
+        name: what the caller's documentation calls it, for the error.
+
+    Returns:
+        A scalar key of discreet's.
+
+    Raises:
+        TypeError: not a typed key, for example a legacy `jax.random.PRNGKey` array of words.
+        ValueError: an array of keys.
+    """
+    if not _is_typed_key(key):
+        raise TypeError(f"{name} must be a typed JAX key, got {_describe(key)}. Make one with discreet.random.key().")
+    if key.ndim:
+        raise ValueError(
+            f"{name} must be one key, got an array of keys of shape {key.shape}. Pass one of them, or map over them "
+            "with jax.vmap."
+        )
+    impl = jax.random.key_impl(key)
+    if impl == CHACHA20 or impl == CHACHA20_SEEDED:
+        return key
+    words = _digest(jax.random.key_data(key).reshape(-1), str(impl))
+    return jax.random.wrap_key_data(words, impl=CHACHA20_SEEDED)
+
+
+def _is_typed_key(key: Any) -> bool:
+    return isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+
+
+def _describe(key: Any) -> str:
+    """What was passed, without its values: they may be secret."""
+    if hasattr(key, "dtype") and hasattr(key, "shape"):
+        legacy = " (a legacy key)" if key.dtype == np.uint32 else ""
+        return f"an array of {key.dtype} and shape {key.shape}{legacy}"
+    return f"a value of type {type(key).__name__}"
+
+
+def _digest(words: jax.Array, impl_name: str) -> jax.Array:
+    """Eight words that depend on all of `words`, by chaining blocks; injective inputs, since the count is hashed too."""
+    name_hash = int.from_bytes(hashlib.sha256(impl_name.encode()).digest()[:4], "little")
+    state = jnp.zeros(KEY_WORDS, jnp.uint32)
+    padded = jnp.zeros(-(-words.size // KEY_WORDS) * KEY_WORDS, jnp.uint32).at[: words.size].set(words)
+    for index, chunk in enumerate(padded.reshape(-1, KEY_WORDS)):
+        state = derive(state ^ chunk, nonce(FOREIGN, words.size, name_hash), counter=index)
+    return state
+
+
+def subkey(key: jax.Array, purpose: Purpose) -> jax.Array:
+    """The key for one purpose, unrelated to `split`, `fold_in`, bits and other purposes of the same key.
+
+    Args:
+        key: one key, of any implementation; may be traced.
+        purpose: what the subkey is for.
+
+    Returns:
+        A scalar key that is reproducible if and only if `key` is.
+
+    Raises:
+        TypeError: not a typed key.
+        ValueError: an array of keys, or not a `Purpose`.
+
+    Example:
+        >>> from discreet.random import Purpose, key, subkey
+        >>> bool(subkey(key(0), Purpose.NOISE) == subkey(key(0), Purpose.SAMPLING))
+        False
+    """
+    key = check_key(key, "key")
+    words = derive(jax.random.key_data(key), nonce(PURPOSE, int(Purpose(purpose))))
+    return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
+
+
+def as_threefry(key: jax.Array) -> jax.Array:
+    """A threefry key derived from a key, for code that takes no other: post-processing only.
+
+    `jax.random.poisson` (and so NumPyro's `Poisson.sample`) and NumPyro's `Predictive` work with threefry keys only.
+    A threefry key holds 64 bits and threefry is not a cryptographic generator: never use it for noise or for sampling
+    records. Drawing from a released posterior needs no secrecy, so there it is safe. The key itself is not exposed:
+    what is derived is two words of a ChaCha20 block.
+
+    Args:
+        key: one key, of any implementation; may be traced.
+
+    Returns:
+        A scalar threefry key.
+
+    Raises:
+        TypeError: not a typed key.
+        ValueError: an array of keys.
+
+    Example:
+        >>> import jax
+        >>> from discreet.random import as_threefry, key
+        >>> jax.random.poisson(as_threefry(key(0)), 3.0, (2,)).shape
+        (2,)
+    """
+    key = check_key(key, "key")
+    words = derive(jax.random.key_data(key), nonce(THREEFRY))[:2]
+    return jax.random.wrap_key_data(words, impl="threefry2x32")
