@@ -1,0 +1,30 @@
+"""A table of people with a public schema, read from a file and encoded as arrays of records.
+
+Bounds and categories are public input: they come from the questionnaire, the code book or common sense, never from
+the cells. What goes wrong with a cell is reported by column and rule, without values, rows or counts; that an error
+occurred at all is still something that the data said, see docs/tables.md.
+"""
+
+from discreet.data._bounds import schema_from_bounds
+from discreet.data._encode import OutOfBounds, Records, encode
+from discreet.data._errors import DataError
+from discreet.data._infer import infer_columns_non_private
+from discreet.data._read import column_names, read_table
+from discreet.data._schema import Column, Kind, Missing, Schema, schema_from_dict, schema_from_toml
+
+__all__ = [
+    "Column",
+    "DataError",
+    "Kind",
+    "Missing",
+    "OutOfBounds",
+    "Records",
+    "Schema",
+    "column_names",
+    "encode",
+    "infer_columns_non_private",
+    "read_table",
+    "schema_from_bounds",
+    "schema_from_dict",
+    "schema_from_toml",
+]

@@ -1,0 +1,49 @@
+"""A schema from one line of text, for the command line."""
+
+from discreet.data._errors import DataError
+from discreet.data._schema import Column, Kind, Schema
+
+FORM = "NAME=LOW:HIGH for numbers or NAME=A|B|C for categories, separated by commas"
+
+
+def schema_from_bounds(text: str, *, target: str | None = None, target_kind: Kind | None = None) -> Schema:
+    """Read bounds and categories from one line.
+
+    Two categories make a binary column (the second is 1), more a categorical one. A target of kind binary that is not
+    mentioned gets the categories 0 and 1.
+
+    Args:
+        text: For example "age=17:90,region=north|south|east,smoker=no|yes".
+        target: Name of the column to explain.
+        target_kind: The kind that the model needs of it; a count's bounds must be whole.
+
+    Raises:
+        DataError: The text is not of that form, or describes no valid schema.
+
+    >>> schema_from_bounds("age=17:90,smoker=no|yes", target="smoker").describe()
+    ('age (real): 17 to 90', 'smoker (binary, the target): no | yes')
+    """
+    columns = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, rule = part.rpartition("=") if ":" in part.rpartition("=")[2] else part.partition("=")
+        if not equals or not name.strip():
+            raise DataError(f"bounds: '{part}' is not understood: write {FORM}")
+        kind = target_kind if name.strip() == target else None
+        columns.append(_column(name.strip(), rule.strip(), kind))
+    if target is not None and target_kind is Kind.BINARY and target not in [column.name for column in columns]:
+        columns.append(Column(name=target, kind=Kind.BINARY, categories=("0", "1")))
+    return Schema(columns=tuple(columns), target=target)
+
+
+def _column(name: str, rule: str, kind: Kind | None) -> Column:
+    if "|" in rule:
+        categories = tuple(category.strip() for category in rule.split("|"))
+        return Column(name=name, kind=Kind.BINARY if len(categories) == 2 else Kind.CATEGORICAL, categories=categories)
+    low, colon, high = rule.partition(":")
+    if not colon:
+        raise DataError(f"bounds: '{name}={rule}' is not understood: write {FORM}")
+    try:
+        bounds = (float(low), float(high))
+    except ValueError:
+        raise DataError(f"bounds: '{low}' and '{high}' of column '{name}' must be numbers: write {FORM}") from None
+    return Column(name=name, kind=kind if kind is Kind.COUNT else Kind.REAL, bounds=bounds)

@@ -1,0 +1,8 @@
+"""The one error of this room."""
+
+
+class DataError(ValueError):
+    """A table or schema that cannot be used: what, why and the remedy.
+
+    Guarantee: the message names columns, rules and public facts. It holds no cell's value, no row's number, no count.
+    """

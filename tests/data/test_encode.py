@@ -1,0 +1,105 @@
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow
+import pytest
+
+from discreet.data import Column, DataError, Kind, Missing, Schema, encode
+
+
+def schema_of(*columns: Column, target: str | None = None) -> Schema:
+    return Schema(columns=columns, target=target)
+
+
+AGE = Column(name="age", kind=Kind.REAL, bounds=(20, 60))
+VISITS = Column(name="visits", kind=Kind.COUNT, bounds=(0, 10))
+REGION = Column(name="region", kind=Kind.CATEGORICAL, categories=("north", "south"))
+FLAG = Column(name="flag", kind=Kind.BINARY, categories=("0", "1"))
+
+
+def test_each_kind() -> None:
+    table = pyarrow.table(
+        {
+            "age": [20.0, 40.0, 60.0],
+            "visits": [0.0, 5.0, 10.0],
+            "region": ["south", "north", "south"],
+            "flag": ["1", "0", "1.0"],
+        }
+    )
+    records = encode(table, schema_of(AGE, VISITS, REGION, FLAG))
+    np.testing.assert_array_equal(records.x, [[-1, -1, 0, 1, 1], [0, 0, 1, 0, 0], [1, 1, 0, 1, 1]])
+    assert records.feature_names == ("age", "visits", "region=north", "region=south", "flag=1")
+    assert records.y is None
+    assert records.x.dtype == np.float32
+
+
+def test_targets() -> None:
+    table = pyarrow.table(
+        {"age": [20.0, 50.0], "visits": [3.0, 4.0], "flag": ["false", "true"], "region": ["south", "north"]}
+    )
+    real = encode(table, schema_of(AGE, FLAG, target="age"))
+    np.testing.assert_array_equal(real.y, [-1, 0.5])
+    np.testing.assert_array_equal(real.y * real.target_scale + real.target_centre, [20, 50])
+    np.testing.assert_array_equal(encode(table, schema_of(AGE, VISITS, target="visits")).y, [3, 4])
+    np.testing.assert_array_equal(encode(table, schema_of(AGE, FLAG, target="flag")).y, [0, 1])
+    np.testing.assert_array_equal(encode(table, schema_of(AGE, REGION, target="region")).y, [1, 0])
+
+
+def test_missing_cells_are_refused_or_indicated() -> None:
+    cells = {"age": [None, 60.0, float("nan")], "region": ["south", None, "north"]}
+    with pytest.raises(DataError, match="'age' has missing cells"):
+        encode(pyarrow.table(cells), schema_of(AGE, REGION))
+    indicated = [
+        Column(name="age", kind=Kind.REAL, bounds=(20, 60), missing=Missing.INDICATOR),
+        Column(name="region", kind=Kind.CATEGORICAL, categories=("north", "south"), missing=Missing.INDICATOR),
+    ]
+    records = encode(pyarrow.table(cells), schema_of(*indicated))
+    np.testing.assert_array_equal(records.x, [[0, 1, 0, 1, 0], [1, 0, 0, 0, 1], [0, 1, 1, 0, 0]])
+    assert records.feature_names[1] == "age is missing"
+    with pytest.raises(DataError, match="is the target"):
+        encode(pyarrow.table(cells), schema_of(*indicated, target="age"))
+
+
+def test_out_of_bounds_is_refused_or_clipped() -> None:
+    table = pyarrow.table({"age": [20.0, 61.0, float("inf")]})
+    with pytest.raises(DataError, match="'age' has values outside its public bounds 20 to 60") as caught:
+        encode(table, schema_of(AGE))
+    assert "61" not in str(caught.value)
+    np.testing.assert_array_equal(encode(table, schema_of(AGE), out_of_bounds="clip").x, [[-1], [1], [1]])
+
+
+def test_errors_name_the_column_and_the_rule_but_no_cell() -> None:
+    for table, column, rule in [
+        ({"region": ["north", "secretcell"]}, REGION, "public categories north, south"),
+        ({"visits": [1.0, 2.53125]}, VISITS, "not whole"),
+        ({"flag": ["0", "secretcell"]}, FLAG, "public categories 0, 1"),
+    ]:
+        with pytest.raises(DataError, match=rule) as caught:
+            encode(pyarrow.table(table), schema_of(column))
+        assert column.name in str(caught.value)
+        assert "secretcell" not in str(caught.value)
+        assert "2.53125" not in str(caught.value)
+
+
+def test_no_rows() -> None:
+    with pytest.raises(DataError, match="no rows"):
+        encode(pyarrow.table({"age": pyarrow.array([], pyarrow.float64())}), schema_of(AGE))
+
+
+def test_repr_shows_no_cells() -> None:
+    assert repr(encode(pyarrow.table({"age": [33.0]}), schema_of(AGE))) == "Records(1 records, 1 features)"
+
+
+@hypothesis.given(
+    low=st.floats(-1e6, 1e6), width=st.floats(1e-3, 1e6), shares=st.lists(st.floats(0, 1), min_size=1, max_size=8)
+)
+@hypothesis.settings(deadline=None, max_examples=50)
+def test_numbers_stay_within_one(low: float, width: float, shares: list[float]) -> None:
+    """Each entry is at most 1 in size whatever the bounds, and a row's numbers do not depend on the other rows."""
+    column = Column(name="a", kind=Kind.REAL, bounds=(low, low + width))
+    cells = [min(low + share * width, low + width) for share in shares]
+    x = encode(pyarrow.table({"a": cells}), schema_of(column)).x
+    assert np.abs(x).max() <= 1
+    for index, cell in enumerate(cells):
+        alone = encode(pyarrow.table({"a": [cell]}), schema_of(column)).x
+        np.testing.assert_array_equal(alone[0], x[index])

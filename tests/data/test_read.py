@@ -1,0 +1,116 @@
+import gzip
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from discreet.data import DataError, Kind, column_names, encode, infer_columns_non_private, read_table, schema_from_bounds
+
+SCHEMA = schema_from_bounds("age=0:100,region=north|south|east,smoker=no|yes", target="smoker")
+CSV = b"age,region,other,smoker\n50,north,secretcell,no\n75,east,2,yes\n"
+
+
+def write(tmp_path, content: bytes, name: str = "table.csv"):
+    path = tmp_path / name
+    path.write_bytes(content)
+    return path
+
+
+def test_csv_gzip_and_parquet_agree(tmp_path) -> None:
+    plain = write(tmp_path, CSV)
+    packed = write(tmp_path, gzip.compress(CSV), "table.csv.gz")
+    parquet = tmp_path / "table.parquet"
+    columns = {"smoker": ["no", "yes"], "age": [50, 75], "region": ["north", "east"]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), parquet)
+    for path in (plain, packed, parquet):
+        records = encode(read_table(path, SCHEMA), SCHEMA)
+        np.testing.assert_array_equal(records.x, [[0, 1, 0, 0], [0.5, 0, 0, 1]])
+        np.testing.assert_array_equal(records.y, [0, 1])
+        assert records.feature_names == ("age", "region=north", "region=south", "region=east")
+    assert column_names(plain) == ["age", "region", "other", "smoker"]
+
+
+def test_columns_are_read_as_the_schema_says(tmp_path) -> None:
+    """Codes such as 01 are texts although they look like numbers."""
+    path = write(tmp_path, b"code,y\n01,1\n02,0\n")
+    schema = schema_from_bounds("code=01|02|03,y=0|1", target="y")
+    np.testing.assert_array_equal(encode(read_table(path, schema), schema).x, [[1, 0, 0], [0, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "needle"),
+    [
+        (b"", "t.csv", "is empty"),
+        (b"\n", "t.csv", "is empty"),
+        (b"age,region,smoker\n", "t.csv", "no rows"),
+        (b"age,region\n1,north\n", "t.csv", "no column smoker; its columns are age, region"),
+        (b"age,age,region,smoker\n1,1,north,no\n", "t.csv", "age twice"),
+        (
+            b"age,region,smoker\n1,north,no\nsecretcell,north,no\n",
+            "t.csv",
+            "'age' holds something that is not a number",
+        ),
+        (b"age,region,smoker\n1,north,no\n1,secretcell\n", "t.csv", "more or fewer cells"),
+        (b"age,region,smoker\n1,north,\xff\xfe\n", "t.csv", "UTF-8"),
+        (b"not gzip at all", "t.csv.gz", "cannot be read as CSV"),
+        (b"not parquet", "t.parquet", "cannot be read as Parquet"),
+        (b"", "t.parquet", "is empty"),
+        (CSV, "t.xlsx", "type that is not read"),
+    ],
+)
+def test_bad_files_are_refused_without_quoting_them(tmp_path, content, name, needle) -> None:
+    path = write(tmp_path, content, name)
+    with pytest.raises(DataError, match=needle) as caught:
+        read_table(path, SCHEMA)
+    assert "secretcell" not in str(caught.value)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_absent_files_and_folders_are_refused(tmp_path) -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        read_table(tmp_path / "none.csv", SCHEMA)
+    with pytest.raises(DataError, match="is not a file"):
+        read_table(tmp_path, SCHEMA)
+
+
+def test_texts_in_a_parquet_column_of_numbers(tmp_path) -> None:
+    path = tmp_path / "t.parquet"
+    columns = {"age": ["1", "secretcell"], "region": ["north", "east"], "smoker": ["no", "no"]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(DataError, match="'age' holds something that is not a number") as caught:
+        read_table(path, SCHEMA)
+    assert "secretcell" not in str(caught.value)
+
+
+def test_inferring_says_what_it_looked_at(tmp_path) -> None:
+    path = write(tmp_path, CSV)
+    public = schema_from_bounds("age=0:100,smoker=no|yes", target="smoker")
+    schema = infer_columns_non_private(path, public, columns=["age", "region", "smoker"])
+    assert schema.inferred == ("region",)
+    assert schema.target == "smoker"
+    described = {column.name: column for column in schema.columns}
+    assert described["age"].bounds == (0, 100)
+    assert described["region"].categories == ("east", "north")
+    assert encode(read_table(path, schema), schema).num_records == 2
+
+
+def test_inferring_everything(tmp_path) -> None:
+    path = write(tmp_path, b"a,b,y\n1,x,0\n3,z,1\n,x,1\n")
+    schema = infer_columns_non_private(path, None, target="y", target_kind=Kind.BINARY)
+    assert schema.inferred == ("a", "b", "y")
+    assert schema.columns[0].bounds == (1, 3)
+    assert schema.target_column.categories == ("0", "1")
+    with pytest.raises(DataError, match="fewer than two"):
+        infer_columns_non_private(write(tmp_path, b"a,y\n1,0\n1,1\n"), None, target="y")
+
+
+def test_real_table_of_adult(table) -> None:
+    path = table("adult.csv.gz")
+    schema = schema_from_bounds(
+        "age=17:90,hours_per_week=1:99,education_num=1:16,sex=Female|Male,income=<=50K|>50K", target="income"
+    )
+    records = encode(read_table(path, schema), schema)
+    assert records.x.shape == (48_842, 4)
+    assert records.x.dtype == np.float32
+    assert 0.23 < records.y.mean() < 0.25
