@@ -1,0 +1,110 @@
+"""Uniform subsets of a given size at a cost that follows the size, exactly uniform, with static shapes.
+
+Draw row numbers that are independent and uniform, and keep the first of each: relabelling the records leaves the law of
+that sequence unchanged, so the set of its first ``size`` distinct members is uniform among all sets of that size, and
+stays so given that the sequence holds that many. Uniform row numbers come from 32 random bits modulo the number of
+records, words beyond the last whole multiple being thrown away like repetitions are. Nothing is approximate.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+from jaxtyping import Array, Bool, Int32, UInt32
+
+_DIRECT_TABLE = 32  # a table of one slot for each record, if that is at most this many slots for each draw
+_SLOTS_PER_DRAW = 4
+_WORD = 2**32
+
+
+def acceptance(num_records: int) -> float:
+    """The probability that a 32-bit word gives a row number."""
+    return (_WORD // num_records) * num_records / _WORD
+
+
+def shortage_bound(sizes: np.ndarray, masses: np.ndarray, num_records: int):
+    """A function K -> upper bound on the probability that K words hold fewer distinct records than the size.
+
+    The number of words until k distinct records is a sum of k geometric variables, the j-th with success probability
+    ``acceptance * (1 - j / num_records)``. The bound is Chernoff's for each size, averaged over ``masses``.
+    """
+    largest = int(sizes[-1])
+    chance = acceptance(num_records) * (1 - np.arange(largest) / num_records)
+    with np.errstate(divide="ignore"):
+        log_miss = np.log1p(-chance)
+    limit = min(-log_miss[-1], 64.0)
+    exponents = limit * np.linspace(0.02, 0.98, 49)
+    wanted = sizes[sizes > 0]
+    log_moments = np.empty((exponents.size, wanted.size))
+    for row, s in enumerate(exponents):
+        terms = np.log(chance) + s - np.log(-np.expm1(np.minimum(s + log_miss, -1e-300)))
+        log_moments[row] = np.cumsum(terms)[wanted - 1]
+    with np.errstate(divide="ignore"):
+        log_masses = np.log(masses[sizes > 0])
+
+    def bound(draws: int) -> float:
+        log_tails = np.min(log_moments - exponents[:, None] * (draws + 1), axis=0)
+        # The factor covers the rounding of the sums above, some 1e-10 for a million terms.
+        return 1.001 * float(np.sum(np.exp(log_masses + np.minimum(log_tails, 0.0))))
+
+    return bound
+
+
+def draws_needed(sizes: np.ndarray, masses: np.ndarray, num_records: int, failure: float) -> tuple[int, float]:
+    """The number of words after which too few distinct records have a probability of at most ``failure``."""
+    bound = shortage_bound(sizes, masses, num_records)
+    low = int(sizes[-1])
+    if low <= 1 and acceptance(num_records) == 1.0:
+        return 1, 0.0
+    high = low + 8
+    while bound(high) > failure:
+        low, high = high, high + 2 * (high - int(sizes[-1]))
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if bound(middle) <= failure else (middle, high)
+    return high, bound(high)
+
+
+def _first_occurrences(
+    rows: Int32[Array, " draw"], valid: Bool[Array, " draw"], num_records: int
+) -> Bool[Array, " draw"]:
+    """True for each draw that is valid and equals no valid draw before it."""
+    draws = rows.shape[0]
+    position = jnp.arange(draws, dtype=jnp.int32)
+    if num_records <= max(_DIRECT_TABLE * draws, 1024):
+        slot = jnp.where(valid, rows, num_records)
+        table = jnp.full(num_records + 1, draws, jnp.int32).at[slot].min(position, mode="promise_in_bounds")
+        return valid & (table[slot] == position)
+
+    slots = 1 << (_SLOTS_PER_DRAW * draws - 1).bit_length()
+    home = rows & (slots - 1)
+
+    # Every pass settles the earliest record of each slot together with its repetitions, and leaves to the next pass
+    # the other records that share the slot. Later passes write smaller numbers, so the table needs no clearing.
+    def settle(carry):
+        table, pending, first, offset = carry
+        table = table.at[jnp.where(pending, home, slots)].min(position - offset, mode="promise_in_bounds")
+        winner = table[home] + offset
+        wins = pending & (winner == position)
+        repeats = rows[jnp.where(pending, winner, 0)] == rows
+        return table, pending & ~repeats, first | wins, offset + draws
+
+    table = jnp.full(slots + 1, draws, jnp.int32)
+    start = (table, valid, jnp.zeros_like(valid), jnp.int32(0))
+    return lax.while_loop(lambda carry: jnp.any(carry[1]), settle, start)[2]
+
+
+def uniform_subset(
+    words: UInt32[Array, " draw"], size: Int32[Array, ""] | int, *, num_records: int, capacity: int
+) -> tuple[Int32[Array, " capacity"], Int32[Array, ""]]:
+    """The first ``size`` distinct records that ``words`` name, in draw order, zeros behind; and how many there are."""
+    rows = (words % np.uint32(num_records)).astype(jnp.int32)
+    valid = jnp.ones(words.shape, bool)
+    if _WORD % num_records:
+        valid = words < np.uint32((_WORD // num_records) * num_records)
+    first = _first_occurrences(rows, valid, num_records)
+    rank = jnp.cumsum(first, dtype=jnp.int32)
+    found = jnp.minimum(rank[-1], size)
+    target = jnp.where(first & (rank <= found), rank - 1, capacity)
+    return jnp.zeros(capacity, jnp.int32).at[target].set(rows, mode="drop"), found
