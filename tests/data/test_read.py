@@ -5,7 +5,15 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from discreet.data import DataError, Kind, column_names, encode, infer_columns_non_private, read_table, schema_from_bounds
+from discreet.data import (
+    DataError,
+    Kind,
+    column_names,
+    encode,
+    infer_columns_non_private,
+    read_table,
+    schema_from_bounds,
+)
 
 SCHEMA = schema_from_bounds("age=0:100,region=north|south|east,smoker=no|yes", target="smoker")
 CSV = b"age,region,other,smoker\n50,north,secretcell,no\n75,east,2,yes\n"
