@@ -4,8 +4,28 @@ JAX promises stability for `jax.*` only. What discreet needs beyond that passes 
 JAX release can break one short file and no other. Each name says where it comes from and why it is needed.
 """
 
-from jax.extend.random import define_prng_impl
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["define_prng_impl"]
+import jax
+from jax.extend.random import define_prng_impl
+from jax.interpreters.partial_eval import dce_jaxpr
+
+__all__ = ["define_prng_impl", "used_inputs"]
 # `define_prng_impl` (jax.extend.random): makes a key type out of our own split, fold_in and bits. JAX calls its
 # `jax.extend` modules "semi-public": kept, but outside the deprecation policy.
+
+
+def used_inputs(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
+    """Which inputs the outputs of a function depend on, found by dead-code elimination of its jaxpr.
+
+    Args:
+        function: a traceable function.
+        args: example arguments, pytrees of arrays.
+
+    Returns:
+        A tuple like `args`, each leaf True if some output may depend on it.
+    """
+    jaxpr = jax.make_jaxpr(function)(*args).jaxpr
+    _, used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return jax.tree.unflatten(jax.tree.structure(args), used)

@@ -1,0 +1,432 @@
+"""Differentially private stochastic variational inference, with NumPyro's verbs."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.example_libraries.optimizers import Optimizer
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from numpyro import optim as numpyro_optim
+from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
+
+from discreet import random
+from discreet.gradients import GradientEngine, ReferenceEngine
+from discreet.inference._loop import run_steps
+from discreet.inference._objective import Objective
+from discreet.inference._records import Records, check_public, take_apart
+from discreet.inference._result import DPSVIResult
+from discreet.inference._setup import choose_placeholder, initial_parameters, set_up
+from discreet.inference._step import DPSVIState, PrivateStep, StepKeys
+from discreet.inference._structure import Program
+from discreet.plan import PrivacyPlan
+from discreet.report import Statement, make_statement
+from discreet.sampling import FixedSizeSampling, FullBatch
+
+_used_keys: set[bytes] = set()
+
+
+class DPSVI:
+    """Fits a NumPyro model under (epsilon, delta)-differential privacy.
+
+    Guarantee: the parameters, losses and iterates that `run` returns are together
+    `plan.event()` for the plan's relation, up to floating-point rounding; so (epsilon, delta) of
+    `plan.epsilon(delta)`. The only thing computed from records that leaves a step is
+
+        R = sum of clip_C(grad_u loss_i(u)) + noise,
+
+    where u is everything through which records meet the parameters: the global latents' values,
+    unconstrained, and the `param` sites that per-record code uses. Prior and entropy see a
+    placeholder instead of data, and each record is evaluated alone.
+
+    The model is an ordinary NumPyro model whose observations lie in a plate of the records'
+    length; the guide any reparametrised one (AutoNormal, AutoMultivariateNormal, flows, your
+    own; amortised guides for per-record latents).
+
+    Args:
+        model: the model; array arguments hold records along their leading axis.
+        guide: the guide, with the model's signature.
+        optim: an optimizer of `numpyro.optim` or optax.
+        loss: `Trace_ELBO` or `TraceMeanField_ELBO`, with `num_particles` shared guide draws.
+        plan: the privacy plan.
+        perturb: "latents", the rule above; or "parameters", d3p's rule (gradients of the whole
+            ELBO in all variational parameters, one guide draw a record), for comparison.
+        placeholder: one record (or several) for what must not see data: arrays as passed to
+            `run`, made up. None: zeros, or ones where zeros are impossible.
+        loss_share: share of the squared sensitivity given to the private loss, in [0, 1). The
+            noise on the gradient grows by 1 / sqrt(1 - loss_share): one per cent for 0.02. With
+            0 the losses are NaN.
+        loss_bound: losses further than this many nats from the placeholder's are clipped in the
+            private loss (never in the gradient). None: the placeholder's loss, at least 1.
+        microbatch_size: rows whose gradients are held in memory at once. None: one batch.
+        static_kwargs: public keyword arguments of model and guide, such as N.
+
+    Raises:
+        ValueError, TypeError: an argument that cannot be used, before any budget is spent.
+
+    Reference:
+        Jälkö, Dikmen, Honkela, UAI 2017 (Algorithm 1); Prediger et al., PoPETs 2022(2);
+        "aligned gradients" of Jälkö et al., 2023.
+    """
+
+    def __init__(
+        self,
+        model: Program,
+        guide: Program,
+        optim: Any,
+        loss: Any = None,
+        *,
+        plan: PrivacyPlan,
+        perturb: str = "latents",
+        placeholder: Sequence[Any] | None = None,
+        loss_share: float = 0.02,
+        loss_bound: float | None = None,
+        microbatch_size: int | None = None,
+        **static_kwargs: Any,
+    ) -> None:
+        """See the class."""
+        self.model = model
+        self.guide = guide
+        self.optim = _as_numpyro_optim(optim)
+        self.loss = _check_loss(Trace_ELBO() if loss is None else loss)
+        self.plan = plan
+        self.perturb = perturb
+        self.placeholder = placeholder
+        self.loss_share = loss_share
+        self.loss_bound = loss_bound
+        self.microbatch_size = microbatch_size
+        self.static_kwargs = static_kwargs
+        self._check_options()
+        self._steps: dict[Any, PrivateStep] = {}
+        self._current: PrivateStep | None = None
+
+    def _check_options(self) -> None:
+        if not isinstance(self.plan, PrivacyPlan):
+            raise TypeError(
+                f"plan is a {type(self.plan).__name__}, not a PrivacyPlan. Make one with "
+                "discreet.PrivacyPlan.calibrate(epsilon=..., delta=..., ...)."
+            )
+        if self.perturb not in ("latents", "parameters"):
+            raise ValueError(f'perturb is {self.perturb!r}; it must be "latents" or "parameters".')
+        if not 0.0 <= self.loss_share < 1.0:
+            raise ValueError(
+                f"loss_share is {self.loss_share}; it is a share of the release, at least 0 and below 1. 0.02 costs "
+                "one per cent more noise on the gradient."
+            )
+        if self.loss_bound is not None and not (self.loss_bound > 0 and math.isfinite(self.loss_bound)):
+            raise ValueError(f"loss_bound is {self.loss_bound}; it must be positive and finite, in nats.")
+        if self.microbatch_size is not None and self.microbatch_size < 1:
+            raise ValueError(f"microbatch_size is {self.microbatch_size}; it must be at least 1.")
+        check_public(self.static_kwargs)
+
+    # --- NumPyro's verbs ------------------------------------------------------------------
+
+    def init(
+        self,
+        rng_key: PRNGKeyArray,
+        *args: Any,
+        init_params: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> DPSVIState:
+        """The initial state. Of the arguments only shapes and dtypes are used, never values.
+
+        Args:
+            rng_key: key of the fit, from `discreet.random.key()`; all noise follows from it.
+            args: arguments of the model, records along the leading axis.
+            init_params: public initial values of `param` sites, constrained.
+            kwargs: likewise.
+
+        Returns:
+            A state for `update`.
+
+        Raises:
+            TypeError, ValueError: a model, guide, key or argument that cannot be fitted privately.
+        """
+        return self._init(random.check_key(rng_key), take_apart(args, kwargs), init_params)
+
+    def _init(
+        self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None
+    ) -> DPSVIState:
+        init_key = random.subkey(key, random.Purpose.INIT)
+        structure_key, values_key, link_key, center_key = jax.random.split(init_key, 4)
+        placeholder = choose_placeholder(self.model, records, self.placeholder, structure_key, self.static_kwargs)
+        num_records = self.plan.num_records
+        setup = set_up(self.model, self.guide, records, placeholder, structure_key, self.static_kwargs, num_records)
+        psi, transforms = initial_parameters(
+            self.model, self.guide, setup, values_key, self.static_kwargs, init_params
+        )
+        signature = _signature(records, psi)
+        if signature not in self._steps:
+            objective = Objective(
+                model=self.model,
+                guide=self.guide,
+                records=records._replace(leaves=records.shapes(records.size)),
+                placeholder=tuple(setup.placeholder),
+                static=self.static_kwargs,
+                structure=setup.structure,
+                transforms=transforms,
+                mean_field=isinstance(self.loss, TraceMeanField_ELBO),
+                num_particles=self.loss.num_particles,
+            ).with_dependencies(psi, link_key)
+            self._steps[signature] = self._step(objective)
+        self._current = step = self._steps[signature]
+        center = _check_finite(step.objective, psi, link_key, center_key)
+        return DPSVIState(self.optim.init(psi), key, jnp.zeros((), jnp.int32), center)
+
+    def _step(self, objective: Objective) -> PrivateStep:
+        size = self.plan.sampling.typical_size(self.plan.num_records)
+        engine: GradientEngine = ReferenceEngine(microbatch_size=self.microbatch_size or size)
+        return PrivateStep(
+            objective=objective,
+            engine=engine,
+            optim=self.optim,
+            clipping_norm=self.plan.clipping_norm,
+            noise_multiplier=self.plan.noise_multiplier,
+            rate=self.plan.rate,
+            num_records=self.plan.num_records,
+            loss_share=self.loss_share,
+            loss_bound=self.loss_bound,
+            perturb_parameters=self.perturb == "parameters",
+        )
+
+    def update(
+        self, state: DPSVIState, *args: Any, mask: Bool[Array, "record"] | None = None, **kwargs: Any
+    ) -> tuple[DPSVIState, Float[Array, ""]]:
+        """One release from a batch that the caller drew, and one step of the optimizer.
+
+        Guarantee: one step of `plan.event()`, if the batch was drawn by the plan's sampling,
+        afresh for this step and with randomness that stays secret; `run` sees to that itself.
+        Give each state to `update` once: two releases from one state share their noise.
+
+        Args:
+            state: the state before; its parameters may be shown to anybody.
+            args: a batch, as the model takes it. Rows that `mask` drops may hold anything.
+            mask: which rows are real, True rows first; None: all.
+            kwargs: likewise.
+
+        Returns:
+            The next state, and a private estimate of the negative ELBO of all records, in nats.
+
+        Raises:
+            ValueError: `init` was not called, the batch does not fit the plan, or the plan's
+                steps are used up.
+        """
+        step = self._initialised()
+        records = take_apart(args, kwargs)
+        if not isinstance(state.step, jax.core.Tracer) and int(state.step) >= self.plan.num_steps:
+            raise ValueError(
+                f"The plan pays for {self.plan.num_steps} steps, and this state has made them all. Plan more steps "
+                "beforehand; adding some afterwards would cost more than was promised."
+            )
+        mask = jnp.ones(records.size, bool) if mask is None else jnp.asarray(mask)
+        self._check_batch(records, mask)
+        return step(state, StepKeys.derive(state.rng_key).at(state.step), records.leaves, mask)
+
+    def _check_batch(self, records: Records, mask: Array) -> None:
+        if mask.shape != (records.size,) or mask.dtype != bool:
+            raise ValueError(
+                f"mask has shape {mask.shape} and dtype {mask.dtype}; it must hold one Boolean for each of the "
+                f"{records.size} rows."
+            )
+        sampling, num_records = self.plan.sampling, self.plan.num_records
+        if isinstance(sampling, FixedSizeSampling | FullBatch):
+            expected = sampling.capacity(num_records)
+            if records.size != expected:
+                raise ValueError(
+                    f"The batch has {records.size} rows, but the plan says {sampling} of {num_records} records, so "
+                    f"{expected}. The accounting holds only for that."
+                )
+
+    def get_params(self, state: DPSVIState) -> dict[str, Any]:
+        """Values of the `param` sites, constrained. Releases: they may be published."""
+        return self._initialised().objective.constrain(self.optim.get_params(state.optim_state))
+
+    def evaluate(
+        self, state: DPSVIState, *args: Any, non_private: bool = False, **kwargs: Any
+    ) -> Float[Array, ""]:
+        """The exact negative ELBO of the records passed, in nats: **not private**.
+
+        Args:
+            state: a state.
+            args: records.
+            non_private: must be True, to say that the records are public or that the number
+                will not be shown.
+            kwargs: likewise.
+
+        Raises:
+            ValueError: `non_private` was not set.
+        """
+        if not non_private:
+            raise ValueError(
+                "evaluate computes the exact loss of the records it is given, without noise, so showing it leaks. "
+                "The losses that update and run return are private; or pass non_private=True if these records are "
+                "public or the number stays with you."
+            )
+        objective = self._initialised().objective
+        psi = self.optim.get_params(state.optim_state)
+        draw, local = jax.random.split(random.subkey(state.rng_key, random.Purpose.POSTERIOR))
+        u, free = objective.link(psi, draw)
+        leaves = take_apart(args, kwargs).leaves
+        keys = jax.random.split(local, leaves[0].shape[0])
+        return jnp.sum(jax.vmap(objective.record_loss, (None, 0, 0))(u, leaves, keys)) + free
+
+    def run(
+        self,
+        rng_key: PRNGKeyArray,
+        *args: Any,
+        progress_bar: bool = True,
+        delta: float | None = None,
+        init_params: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> DPSVIResult:
+        """Fit: draw batches as the plan says, make its number of releases, account for them.
+
+        Ctrl-C stops after the current steps and returns what is done; the price is the whole
+        plan's, because the horizon was fixed beforehand.
+
+        Args:
+            rng_key: `discreet.random.key()`. A key made from a seed is allowed, and recorded as
+                "reproducible: not private".
+            args: the records, along the leading axis of every array.
+            progress_bar: show progress after two seconds.
+            delta: delta of the statement; None: the plan's, or a cautious choice.
+            init_params: public initial values of `param` sites.
+            kwargs: likewise.
+
+        Returns:
+            Parameters, private losses, iterates and the statement.
+
+        Raises:
+            TypeError, ValueError: wrong input, before any budget is spent.
+        """
+        key = random.check_key(rng_key)
+        records = take_apart(args, kwargs)
+        self.plan.sampling.check(self.plan.num_records, self.plan.relation)
+        self._check_length(records.size)
+        if delta is not None and not 0.0 < delta < 1.0:
+            raise ValueError(f"delta is {delta}; it must lie between 0 and 1, well below 1 / num_records.")
+        _use_key_once(key)
+        state = self._init(key, records, init_params)
+        step = self._initialised()
+        outcome = run_steps(
+            step, self.plan.sampling, state, records.leaves, self.plan.num_steps, progress_bar=progress_bar
+        )
+        _, unravel = ravel_pytree(self.optim.get_params(outcome.state.optim_state))
+        averaged = step.objective.constrain(unravel(jnp.asarray(outcome.trace.average())))
+        return DPSVIResult(
+            params=jax.tree.map(np.asarray, averaged),
+            last_params=jax.tree.map(np.asarray, self.get_params(outcome.state)),
+            losses=outcome.losses,
+            trace=outcome.trace,
+            statement=self._statement(outcome.steps, delta, random.is_reproducible(key)),
+            plan=self.plan,
+            steps_completed=outcome.steps,
+            _draw=self.posterior,
+        )
+
+    def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:
+        """Draws of the global latents from the guide at `params`; see `DPSVIResult.posterior`."""
+        if num_samples < 1:
+            raise ValueError(f"num_samples is {num_samples}; draw at least one.")
+        objective = self._initialised().objective
+        keys = jax.random.split(random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR), num_samples)
+        return jax.jit(jax.vmap(objective.sample_guide, (None, 0)))(dict(params), keys)
+
+    def _check_length(self, size: int) -> None:
+        plan = self.plan
+        # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
+        if plan.relation.name != "ADD_OR_REMOVE_ONE" and size != plan.num_records:
+            raise ValueError(
+                f"The arrays hold {size} records, but the plan says num_records={plan.num_records}, which the relation "
+                f"{plan.relation.name} makes public. Calibrate a plan for {size} records."
+            )
+
+    def _statement(self, steps: int, delta: float | None, reproducible: bool) -> Statement:
+        released = ["variational parameters after every step"]
+        if self.loss_share > 0:
+            cost = 100 * (1 / math.sqrt(1 - self.loss_share) - 1)
+            released.append(f"a private loss estimate at every step (costing {cost:.1f} % more noise on the gradient)")
+        public = ["the model, the guide and the optimizer", "shapes and dtypes of the record arrays"]
+        public += [f"the argument {name}" for name in self.static_kwargs]
+        return make_statement(
+            self.plan,
+            delta=delta,
+            steps_completed=steps,
+            reproducible=reproducible,
+            public=public,
+            released=released,
+            method="DPSVI" if self.perturb == "latents" else 'DPSVI, perturb="parameters"',
+        )
+
+    def _initialised(self) -> PrivateStep:
+        if self._current is None:
+            raise ValueError("Call init before this, as in state = dpsvi.init(key, *arguments).")
+        return self._current
+
+
+def _as_numpyro_optim(optim: Any) -> Any:
+    if isinstance(optim, numpyro_optim.Minimize):
+        raise ValueError(
+            "numpyro.optim.Minimize evaluates the loss many times a step, each of which would be a release. Use a "
+            "first-order optimizer such as numpyro.optim.Adam."
+        )
+    if isinstance(optim, numpyro_optim._NumPyroOptim):
+        return optim
+    if isinstance(optim, Optimizer):
+        return numpyro_optim._NumPyroOptim(lambda *parts: parts, *optim)
+    if isinstance(optim, tuple) and hasattr(optim, "init") and hasattr(optim, "update"):
+        return numpyro_optim.optax_to_numpyro(optim)
+    raise TypeError(
+        f"optim is a {type(optim).__name__}; it must be an optimizer of numpyro.optim or an "
+        "optax.GradientTransformation, for example numpyro.optim.Adam(1e-2)."
+    )
+
+
+def _check_loss(loss: Any) -> Any:
+    if type(loss) not in (Trace_ELBO, TraceMeanField_ELBO) or getattr(loss, "multi_sample_guide", False):
+        raise ValueError(
+            f"{type(loss).__name__} is not supported: its gradient is no sum over records that can be clipped one by "
+            "one. Use Trace_ELBO or TraceMeanField_ELBO, with num_particles if you like."
+        )
+    return loss
+
+
+def _signature(records: Records, psi: Mapping[str, Any]) -> Any:
+    static = jax.tree.structure(records.rebuild([0] * len(records.leaves)))
+    shapes = tuple((x.shape[1:], str(x.dtype)) for x in records.leaves)
+    parameters = tuple((str(path), jnp.shape(x)) for path, x in jax.tree.leaves_with_path(psi))
+    return str(static), shapes, parameters
+
+
+def _check_finite(
+    objective: Objective, psi: Mapping[str, Any], link_key: PRNGKeyArray, key: PRNGKeyArray
+) -> Float[Array, ""]:
+    """The placeholder record's loss at the start, which must be finite."""
+    u, free = objective.link(psi, link_key)
+    loss = objective.record_loss(u, [x[0] for x in objective.placeholder], key)
+    for value, what in ((free, "The prior or the guide"), (loss, "The loss of the placeholder record")):
+        if not bool(jnp.isfinite(value)):
+            raise ValueError(
+                f"{what} is not finite at the initial parameters ({float(value)}). Pass a made-up record in the "
+                "support of the observations as placeholder=..., or other initial values as init_params."
+            )
+    return jnp.asarray(loss, jnp.float32)
+
+
+def _use_key_once(key: PRNGKeyArray) -> None:
+    """Refuse a secret key that drew the noise of another fit in this process (Law 5)."""
+    if random.is_reproducible(key) or isinstance(key, jax.core.Tracer):
+        return
+    digest = hashlib.sha256(np.asarray(jax.random.key_data(key)).tobytes()).digest()
+    if digest in _used_keys:
+        raise ValueError(
+            "This key has drawn the noise of another fit. Two releases with the same noise can be subtracted from one "
+            "another, and nothing stays private. Make a new key with discreet.random.key() for each fit."
+        )
+    _used_keys.add(digest)

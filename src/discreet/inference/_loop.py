@@ -1,0 +1,163 @@
+"""The compiled loop: many steps a call, with a progress bar, stopped by Ctrl-C without loss."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int
+from tqdm import tqdm
+
+from discreet.inference._step import DPSVIState, PrivateStep, StepKeys
+from discreet.inference._trace import Trace, TraceRecorder
+
+_SECONDS_A_CHUNK = 0.25
+_LONGEST_CHUNK = 2048
+_BUFFER_BYTES = 4 * 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a loop did.
+
+    Attributes:
+        state: the last state.
+        losses: one private estimate a step done.
+        trace: the iterates kept.
+        steps: number of releases made.
+        interrupted: Ctrl-C stopped it.
+    """
+
+    state: DPSVIState
+    losses: Float[np.ndarray, "step"]
+    trace: Trace
+    steps: int
+    interrupted: bool
+
+
+class _Interrupt:
+    """Set by the first Ctrl-C; a second one raises at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+
+@contextmanager
+def _interruptible() -> Iterator[_Interrupt]:
+    interrupt = _Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt
+        return
+    previous = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def run_steps(
+    step: PrivateStep,
+    sampling: Any,
+    state: DPSVIState,
+    leaves: list[Array],
+    num_steps: int,
+    *,
+    progress_bar: bool,
+) -> Outcome:
+    """Make `num_steps` releases, batches drawn by `sampling` from the records `leaves`.
+
+    The result does not depend on how the steps were cut into compiled calls.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C came before the first release; nothing was spent.
+    """
+    flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
+    recorder = TraceRecorder(flat.size, num_steps)
+    chunk_length = min(num_steps, _LONGEST_CHUNK)
+    if recorder.every_step:
+        chunk_length = max(1, min(chunk_length, _BUFFER_BYTES // (4 * max(1, flat.size))))
+    tables = jax.tree.map(jnp.asarray, sampling.prepare(leaves[0].shape[0]))
+    losses: list[np.ndarray] = []
+    done, count = 0, min(8, chunk_length)
+    with _interruptible() as interrupt, _bar(num_steps, progress_bar) as bar:
+        # Compiled before anything is released, and kept by JAX for the next fit of the same shape.
+        lowered = _chunk.lower(step, sampling, chunk_length, recorder.every_step, state, leaves, tables, jnp.int32(0))
+        program = lowered.compile()
+        if interrupt.requested:
+            raise KeyboardInterrupt
+        while done < num_steps and not interrupt.requested:
+            count = min(count, num_steps - done)
+            started = time.perf_counter()
+            state, chunk_losses, iterates = program(state, leaves, tables, jnp.int32(count))
+            losses.append(np.asarray(chunk_losses)[:count])
+            seconds = time.perf_counter() - started
+            if recorder.every_step:
+                recorder.extend(done + 1, np.asarray(iterates)[:count].copy())
+            done += count
+            if not recorder.every_step:
+                last = state
+                recorder.offer(
+                    done,
+                    lambda: np.asarray(ravel_pytree(step.optim.get_params(last.optim_state))[0]),
+                    last=done == num_steps or interrupt.requested,
+                )
+            bar.update(count)
+            bar.set_postfix_str(_postfix(losses[-1], step.num_records))
+            count = int(np.clip(count * _SECONDS_A_CHUNK / max(seconds, 1e-6), count / 4, count * 8))
+            count = max(1, min(count, chunk_length, recorder.interval if recorder.interval > 1 else count))
+    return Outcome(state, np.concatenate(losses), recorder.finish(), done, done < num_steps)
+
+
+def _bar(num_steps: int, enabled: bool) -> Any:
+    return tqdm(total=num_steps, disable=not enabled, delay=2.0, unit="step", desc="private fit", mininterval=0.2)
+
+
+def _postfix(losses: np.ndarray, num_records: int) -> str:
+    mean = float(np.mean(losses)) / num_records
+    return f"private loss {mean:.4g} nats/record" if np.isfinite(mean) else ""
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=4)
+def _chunk(
+    step: PrivateStep,
+    sampling: Any,
+    length: int,
+    keep_iterates: bool,
+    state: DPSVIState,
+    leaves: list[Array],
+    tables: Any,
+    count: Int[Array, ""],
+) -> tuple[DPSVIState, Float[Array, "length"], Float[Array, "length dim"]]:
+    num_records = leaves[0].shape[0]
+    keys = StepKeys.derive(state.rng_key)
+    dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
+
+    def body(i: Int[Array, ""], carry: Any) -> Any:
+        state, losses, iterates = carry
+        now = keys.at(state.step)
+        batch = sampling.draw(now.sampling, tables, num_records=num_records)
+        state, loss = step(state, now, [x[batch.indices] for x in leaves], batch.mask)
+        losses = losses.at[i].set(loss.astype(losses.dtype))
+        if keep_iterates:
+            flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
+            iterates = iterates.at[i].set(flat.astype(iterates.dtype))
+        return state, losses, iterates
+
+    start = (state, jnp.zeros(length), jnp.zeros((length, dim) if keep_iterates else (0, 0)))
+    return jax.lax.fori_loop(0, count, body, start)

@@ -1,0 +1,289 @@
+"""The ELBO taken apart: what records touch, and the rest that no data enters.
+
+With the variational parameters psi and one guide draw eta, `link` gives u(psi, eta), everything
+through which records meet the parameters, and the data-free term log q(theta) - log p(theta);
+`record_loss` gives one record's loss as a function of u. Both differentiate as they stand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.handlers as handlers
+from jaxtyping import Array, Float, PRNGKeyArray
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.kl import kl_divergence
+from numpyro.distributions.util import scale_and_mask
+from numpyro.infer.util import helpful_support_errors
+
+from discreet._jax import used_inputs
+from discreet.inference._records import Records
+from discreet.inference._structure import Program, Structure, WholePlates
+
+LATENT = "latent"
+PARAM = "param"
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """A model, a guide and a placeholder record, ready for the private step.
+
+    Attributes:
+        structure: see `Structure`.
+        transforms: from unconstrained to constrained, for each `param` site.
+        touched_latents: global latents that a record's loss depends on.
+        touched_params: `param` sites that a record's loss depends on.
+        uses_key: whether a record's loss is random (it draws local latents).
+        mean_field: use analytic KL divergences where there are any (TraceMeanField_ELBO).
+        num_particles: number of guide draws that a step averages over.
+    """
+
+    model: Program
+    guide: Program
+    records: Records
+    placeholder: tuple[Any, ...]
+    static: Mapping[str, Any]
+    structure: Structure
+    transforms: Mapping[str, Any]
+    mean_field: bool
+    num_particles: int
+    touched_latents: tuple[str, ...] = ()
+    touched_params: tuple[str, ...] = ()
+    uses_key: bool = True
+
+    def constrain(self, psi: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of the `param` sites from unconstrained parameters."""
+        return {name: self.transforms[name](value) for name, value in psi.items()}
+
+    # --- the data-free side ---------------------------------------------------------------
+
+    def link(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> tuple[dict[str, Any], Float[Array, ""]]:
+        """u and the data-free term, from `num_particles` guide draws shared by all records.
+
+        Returns:
+            u: `{"latent": {site: unconstrained value, leading axis particles}, "param": {...}}`;
+            and the mean over the draws of log q(theta) - log p(theta), in nats.
+        """
+
+        def one(draw: PRNGKeyArray) -> tuple[dict[str, Any], Float[Array, ""]]:
+            return self._draw(psi, draw, self.placeholder)
+
+        if self.num_particles == 1:
+            latents, free = jax.tree.map(lambda x: x[None], one(key))
+        else:
+            latents, free = jax.vmap(one)(jax.random.split(key, self.num_particles))
+        params = {name: psi[name] for name in self.touched_params}
+        return {LATENT: latents, PARAM: params}, jnp.mean(free)
+
+    def sample_guide(self, params: Mapping[str, Any], key: PRNGKeyArray) -> dict[str, Array]:
+        """The global latents' values in one draw of the guide at constrained `params`."""
+        args, kwargs = self.records.rebuild(list(self.placeholder))
+        guide = handlers.substitute(handlers.seed(self._whole(self.guide), key), data=dict(params))
+        trace = handlers.trace(guide).get_trace(*args, **kwargs, **self.static)
+        return {name: trace[name]["value"] for name in self.structure.global_latents}
+
+    def _draw(
+        self, psi: Mapping[str, Any], key: PRNGKeyArray, rows: Sequence[Any]
+    ) -> tuple[dict[str, Any], Float[Array, ""]]:
+        """One guide draw: the touched latents' unconstrained values, and the data-free term."""
+        params = self.constrain(psi)
+        guide_trace, model_trace = self._traces(params, key, rows)
+        globals_ = self.structure.global_latents
+        free = jnp.zeros(())
+        for name in self.structure.guide_globals:
+            if name not in globals_:
+                free += _log_prob(guide_trace[name], guide_trace[name]["scale"])
+        for name in globals_:
+            free += self._divergence(
+                guide_trace[name], model_trace[name], guide_trace[name]["scale"], model_trace[name]["scale"]
+            )
+        return {name: _unconstrained(model_trace[name]) for name in self.touched_latents}, free
+
+    def _traces(
+        self, params: Mapping[str, Any], key: PRNGKeyArray, rows: Sequence[Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        guide_key, model_key = jax.random.split(key)
+        args, kwargs = self.records.rebuild(rows)
+        guide = handlers.substitute(handlers.seed(self._whole(self.guide), guide_key), data=dict(params))
+        guide_trace = handlers.trace(guide).get_trace(*args, **kwargs, **self.static)
+        latents = {n: guide_trace[n]["value"] for n in self.structure.global_latents}
+        values = {**params, **latents}
+        model = handlers.substitute(handlers.seed(self._whole(self.model), model_key), data=values)
+        model_trace = handlers.trace(model).get_trace(*args, **kwargs, **self.static)
+        return guide_trace, model_trace
+
+    def _divergence(
+        self, guide_site: Mapping[str, Any], model_site: Mapping[str, Any], guide_scale: Any, model_scale: Any
+    ) -> Float[Array, ""]:
+        """log q - log p of a latent, or its expectation where that is known and asked for."""
+        if self.mean_field:
+            try:
+                divergence = kl_divergence(guide_site["fn"], model_site["fn"])
+                return jnp.sum(scale_and_mask(divergence, scale=guide_scale))
+            except NotImplementedError:
+                pass
+        return _log_prob(guide_site, guide_scale) - _log_prob(model_site, model_scale)
+
+    def _whole(self, program: Program) -> WholePlates:
+        return WholePlates(program, self.structure.record_plates, 1)
+
+    # --- the records' side ----------------------------------------------------------------
+
+    def record_loss(self, u: Mapping[str, Any], record: Sequence[Any], key: PRNGKeyArray) -> Float[Array, ""]:
+        """One record's -[log p(x, z | u) - log q(z | x, u)], unscaled, mean over the particles.
+
+        Args:
+            u: what `link` returned.
+            record: the record's slices of the record arrays, without the leading axis.
+            key: for the record's local latents.
+        """
+        rows = [x[None] for x in record]
+
+        def one(latents: Mapping[str, Any], draw: PRNGKeyArray) -> Float[Array, ""]:
+            return self._record_loss(latents, u[PARAM], rows, draw)
+
+        if self.num_particles == 1:
+            return one(jax.tree.map(lambda x: x[0], u[LATENT]), key)
+        keys = jax.random.split(key, self.num_particles)
+        return jnp.mean(jax.vmap(one)(u[LATENT], keys))
+
+    def _record_loss(
+        self,
+        latents: Mapping[str, Any],
+        params: Mapping[str, Any],
+        rows: Sequence[Any],
+        key: PRNGKeyArray,
+    ) -> Float[Array, ""]:
+        guide_key, model_key = jax.random.split(key)
+        args, kwargs = self.records.rebuild(rows)
+
+        def from_u(site: Mapping[str, Any]) -> Any:
+            name = site["name"]
+            if site["type"] == "sample" and name in latents:
+                return _constrained(site, latents[name])
+            if site["type"] == "param" and name in params:
+                return self.transforms[name](params[name])
+            return None
+
+        def run(program: Program, draw: PRNGKeyArray, values: Mapping[str, Any]) -> tuple[Any, WholePlates]:
+            plates = self._whole(program)
+            seeded = handlers.substitute(handlers.seed(plates, draw), substitute_fn=from_u)
+            if values:
+                seeded = handlers.substitute(seeded, data=dict(values))
+            return handlers.trace(seeded).get_trace(*args, **kwargs, **self.static), plates
+
+        local: dict[str, Any] = {}
+        guide_trace: dict[str, Any] = {}
+        guide_plates = None
+        if self.structure.guide_locals:
+            # A guide may condition on the global latents, whose constrained values the model knows.
+            model_trace, _ = run(self.model, model_key, {})
+            known = {n: model_trace[n]["value"] for n in self.structure.global_latents}
+            guide_trace, guide_plates = run(self.guide, guide_key, known)
+            local = {n: guide_trace[n]["value"] for n in self.structure.guide_locals}
+        model_trace, plates = run(self.model, model_key, local)
+        loss = jnp.zeros(())
+        for name in self.structure.observed:
+            loss -= _log_prob(model_trace[name], plates.unscaled(model_trace[name]))
+        for name in self.structure.guide_locals:
+            site = guide_trace[name]
+            assert guide_plates is not None
+            scale = guide_plates.unscaled(site)
+            if name in model_trace:
+                loss += self._divergence(site, model_trace[name], scale, plates.unscaled(model_trace[name]))
+            else:
+                loss += _log_prob(site, scale)
+        return loss
+
+    # --- d3p's rule -----------------------------------------------------------------------
+
+    def whole_loss(
+        self,
+        psi: Mapping[str, Any],
+        record: Sequence[Any],
+        key: PRNGKeyArray,
+        num_records: int,
+    ) -> Float[Array, ""]:
+        """One record's share of the whole negative ELBO, with a guide draw of its own.
+
+        The prior and entropy are spread evenly over the public number of records. This is the
+        per-example loss of d3p (PoPETs 2022(2), Section 4.2), in units of one record.
+        """
+        draw, local = jax.random.split(key)
+        u, free = self.link(psi, draw)
+        return self.record_loss(u, record, local) + free / num_records
+
+    # --- what depends on what -------------------------------------------------------------
+
+    def with_dependencies(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> Objective:
+        """Find which latents and parameters a record's loss depends on.
+
+        Raises:
+            ValueError: a record's loss depends on none, or the prior or the guide of a global
+                latent reads the records.
+        """
+        everything = dataclasses.replace(
+            self, touched_latents=self.structure.global_latents, touched_params=tuple(psi)
+        )
+        u, _ = everything.link(psi, key)
+        record = [x[0] for x in self.placeholder]
+        touched, _, uses_key = used_inputs(everything.record_loss, u, record, key)
+        is_touched = {
+            kind: tuple(name for name, uses in touched[kind].items() if any(jax.tree.leaves(uses)))
+            for kind in (LATENT, PARAM)
+        }
+        if not any(is_touched.values()):
+            raise ValueError(
+                "No record's loss depends on a latent or a parameter, so there is nothing to learn. Does the "
+                "likelihood use the sampled values?"
+            )
+        result = dataclasses.replace(
+            everything,
+            touched_latents=is_touched[LATENT],
+            touched_params=is_touched[PARAM],
+            uses_key=any(jax.tree.leaves(uses_key)),
+        )
+        result._check_data_free(psi, key)
+        return result
+
+    def _check_data_free(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> None:
+        _, _, uses = used_inputs(self._draw, psi, key, list(self.placeholder))
+        if any(jax.tree.leaves(uses)):
+            raise ValueError(
+                "The prior of a global latent, or the guide's distribution for one, reads the records' values "
+                "outside the record plate. That would leave the data without noise, so it is evaluated on a "
+                "placeholder and would be wrong. Let only sites inside the record plate use the records; pass "
+                "public constants (such as scales) as keyword arguments to DPSVI."
+            )
+
+
+def _log_prob(site: Mapping[str, Any], scale: Any) -> Float[Array, ""]:
+    if site["intermediates"]:
+        value = site["fn"].log_prob(site["value"], site["intermediates"])
+    else:
+        value = site["fn"].log_prob(site["value"])
+    return jnp.sum(scale_and_mask(value, scale=scale))
+
+
+def _bijection(site: Mapping[str, Any]) -> Any:
+    with helpful_support_errors(site):
+        return biject_to(site["fn"].support)
+
+
+def _is_real(site: Mapping[str, Any]) -> bool:
+    support = site["fn"].support
+    if isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support is constraints.real
+
+
+def _constrained(site: Mapping[str, Any], value: Any) -> Any:
+    return value if _is_real(site) else _bijection(site)(value)
+
+
+def _unconstrained(site: Mapping[str, Any]) -> Any:
+    return site["value"] if _is_real(site) else _bijection(site).inv(site["value"])

@@ -1,0 +1,126 @@
+"""From a model and made-up records to a checked structure and initial parameters."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.handlers as handlers
+from jax import lax
+from jaxtyping import Array, PRNGKeyArray
+from numpyro.distributions import biject_to, constraints
+from numpyro.infer.util import helpful_support_errors
+
+from discreet.inference._records import Records, take_apart
+from discreet.inference._structure import Program, Structure, WholePlates, find_structure
+
+
+class Setup(NamedTuple):
+    """A structure and the placeholder record that stood in for data while it was found."""
+
+    structure: Structure
+    records: Records
+    placeholder: list[Array]
+
+
+def set_up(
+    model: Program,
+    guide: Program,
+    records: Records,
+    placeholder: list[Array],
+    key: PRNGKeyArray,
+    static: Mapping[str, Any],
+    num_records: int,
+) -> Setup:
+    """Find the structure, on shapes and the placeholder."""
+    structure = find_structure(model, guide, records, placeholder, key, static, num_records)
+    return Setup(structure, records, placeholder)
+
+
+def choose_placeholder(
+    model: Program,
+    records: Records,
+    given: Sequence[Any] | None,
+    key: PRNGKeyArray,
+    static: Mapping[str, Any],
+) -> list[Array]:
+    """One made-up record: the caller's, or zeros, or ones where zeros are impossible.
+
+    Raises:
+        ValueError: the caller's has other shapes than the records, or none has a finite density.
+    """
+    if given is not None:
+        made_up = take_apart(tuple(given), {}).leaves
+        if [x.shape[1:] for x in made_up] != [x.shape[1:] for x in records.leaves]:
+            raise ValueError(
+                f"The placeholder's arrays have shapes {[x.shape for x in made_up]}; pass arrays shaped like the "
+                "records' with a leading axis of one or more."
+            )
+        return [x[:1].astype(r.dtype) for x, r in zip(made_up, records.leaves, strict=True)]
+    for candidate in (records.zeros(1), records.filled(1, 1)):
+        if _has_finite_density(model, records, candidate, key, static):
+            return candidate
+    return records.zeros(1)
+
+
+def _has_finite_density(
+    model: Program, records: Records, rows: list[Array], key: PRNGKeyArray, static: Mapping[str, Any]
+) -> bool:
+    args, kwargs = records.rebuild(rows)
+    with warnings.catch_warnings():
+        # Values out of support are what is being looked for.
+        warnings.simplefilter("ignore")
+        with handlers.seed(rng_seed=key):
+            trace = handlers.trace(WholePlates(model, None, 1)).get_trace(*args, **kwargs, **static)
+        return all(
+            bool(jnp.all(jnp.isfinite(site["fn"].log_prob(site["value"]))))
+            for site in trace.values()
+            if site["type"] == "sample" and site["is_observed"]
+        )
+
+
+def initial_parameters(
+    model: Program,
+    guide: Program,
+    setup: Setup,
+    key: PRNGKeyArray,
+    static: Mapping[str, Any],
+    init_params: Mapping[str, Any] | None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Unconstrained initial parameters, and their transforms to constrained values.
+
+    Raises:
+        ValueError: `init_params` names no `param` site, or there is none at all.
+    """
+    guide_key, model_key = jax.random.split(key)
+    args, kwargs = setup.records.rebuild(setup.placeholder)
+    given = {} if init_params is None else dict(init_params)
+
+    def trace_of(program: Program, seed: PRNGKeyArray, values: Mapping[str, Any]) -> dict[str, Any]:
+        whole = WholePlates(program, setup.structure.record_plates, 1)
+        seeded = handlers.substitute(handlers.seed(whole, seed), data=dict(values))
+        return handlers.trace(seeded).get_trace(*args, **kwargs, **static)
+
+    guide_trace = trace_of(guide, guide_key, given)
+    latents = {n: s["value"] for n, s in guide_trace.items() if s["type"] in ("sample", "param")}
+    model_trace = trace_of(model, model_key, {**latents, **given})
+    psi: dict[str, Any] = {}
+    transforms: dict[str, Any] = {}
+    # A site in both belongs to the guide, as in NumPyro.
+    for site in [*model_trace.values(), *guide_trace.values()]:
+        if site["type"] != "param":
+            continue
+        with helpful_support_errors({**site, "fn": None}):
+            transform = biject_to(site["kwargs"].get("constraint", constraints.real))
+        transforms[site["name"]] = transform
+        psi[site["name"]] = transform.inv(site["value"])
+    if unknown := set(given) - set(psi):
+        raise ValueError(f"init_params names {sorted(unknown)[0]!r}, which is no param site of model or guide.")
+    if not psi:
+        raise ValueError("Neither model nor guide has a param site, so there is nothing to fit.")
+    # Weak types would make the compiled loop change its types after the first step.
+    psi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), psi)
+    return psi, transforms

@@ -1,0 +1,155 @@
+"""The private step: DESIGN.md's rule, from a batch to new variational parameters.
+
+    g_i = grad_u loss_i(u)                                   per record
+    R   = sum over the batch of clip_C(g_i) + sigma C xi     the only release
+    grad_psi = J_u(psi)^T R / q + grad_psi [log q - log p]   post-processing and a data-free term
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from discreet import mechanisms, random
+from discreet.gradients import GradientEngine, LossChannel
+from discreet.inference._objective import Objective
+
+
+class StepKeys(NamedTuple):
+    """One key for each use of randomness, all steps; a step folds its number in."""
+
+    sampling: PRNGKeyArray
+    noise: PRNGKeyArray
+    guide: PRNGKeyArray
+
+    @classmethod
+    def derive(cls, key: PRNGKeyArray) -> StepKeys:
+        """From the key of a fit."""
+        purposes = (random.Purpose.SAMPLING, random.Purpose.NOISE, random.Purpose.GUIDE)
+        return cls(*(random.subkey(key, purpose) for purpose in purposes))
+
+    def at(self, step: Int[Array, ""]) -> StepKeys:
+        """The keys of one step, in one vectorised call."""
+        return StepKeys(*jax.vmap(jax.random.fold_in, (0, None))(jnp.stack(self), step))
+
+
+class DPSVIState(NamedTuple):
+    """What the next step needs. Printing it hides the key; pickling it is refused.
+
+    Attributes:
+        optim_state: state of the optimizer, the unconstrained parameters included.
+        rng_key: the fit's key; steps derive theirs from it and from `step`.
+        step: number of releases made.
+        loss_center: public guess at a record's loss, from the placeholder record, in nats.
+    """
+
+    optim_state: Any
+    rng_key: PRNGKeyArray
+    step: Int[Array, ""]
+    loss_center: Float[Array, ""]
+
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"DPSVIState(step={self.step}, optim_state=..., rng_key=<hidden>)"
+
+    def __reduce__(self) -> Any:
+        """Refuse: a pickle would write the key that all the noise follows from."""
+        raise TypeError(
+            "A DPSVIState holds the key from which the noise is drawn, so it is not pickled. Save the "
+            "parameters of dpsvi.get_params(state), or the DPSVIResult of dpsvi.run, which hold no key."
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PrivateStep:
+    """Everything of a step but the state and the batch; the public numbers are the plan's.
+
+    Attributes:
+        rate: public sampling rate q; nothing is ever divided by the realised batch size.
+        loss_bound: losses further than this from the state's center are clipped; None: the
+            center's own size, at least 1 nat.
+        perturb_parameters: d3p's rule, gradients of the whole ELBO in all of psi.
+    """
+
+    objective: Objective
+    engine: GradientEngine
+    optim: Any
+    clipping_norm: float
+    noise_multiplier: float
+    rate: float
+    num_records: int
+    loss_share: float
+    loss_bound: float | None
+    perturb_parameters: bool
+
+    def __call__(
+        self,
+        state: DPSVIState,
+        keys: StepKeys,
+        rows: Sequence[Array],
+        mask: Bool[Array, "record"],
+    ) -> tuple[DPSVIState, Float[Array, ""]]:
+        """Make one release and move the parameters.
+
+        Returns:
+            The next state, and the private estimate of the negative ELBO of all records, in nats
+            (NaN where no share was given to the loss).
+        """
+        psi = self.optim.get_params(state.optim_state)
+        channel = self._loss_channel(state.loss_center)
+        if self.perturb_parameters:
+            u, free, pull = psi, jnp.zeros(()), lambda cotangent, _: cotangent
+        else:
+            (u, free), vjp = jax.vjp(lambda p: self.objective.link(p, keys.guide), psi)
+            pull = lambda cotangent, one: vjp((cotangent, one))[0]  # noqa: E731
+
+        total = self.engine(
+            self._record_loss(keys.guide),
+            u,
+            (list(rows), jnp.arange(mask.shape[0])),
+            mask,
+            self.clipping_norm,
+            channel,
+            loss_share=self.loss_share,
+        )
+        released = mechanisms.release(keys.noise, total, self.noise_multiplier)
+
+        scaled = jax.tree.map(lambda x: x / self.rate, released.gradient)
+        gradient = pull(scaled, jnp.ones_like(free))
+        # Post-processing: where a transform saturates, its Jacobian is not finite; stay there.
+        gradient = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0.0), gradient)
+        loss = self._private_loss(released.loss, channel) + free
+        optim_state = self.optim.update(gradient, state.optim_state, value=loss)
+        return state._replace(optim_state=optim_state, step=state.step + 1), loss
+
+    def _record_loss(self, guide_key: PRNGKeyArray) -> Any:
+        objective = self.objective
+
+        def loss(u: Any, record: Any) -> Float[Array, ""]:
+            rows, index = record
+            key = jax.random.fold_in(guide_key, index) if self._random_per_record else guide_key
+            if self.perturb_parameters:
+                return objective.whole_loss(u, rows, key, self.num_records)
+            return objective.record_loss(u, rows, key)
+
+        return loss
+
+    @property
+    def _random_per_record(self) -> bool:
+        return self.perturb_parameters or self.objective.uses_key
+
+    def _loss_channel(self, center: Float[Array, ""]) -> LossChannel:
+        if self.loss_share == 0.0:
+            return LossChannel(center=0.0, bound=1.0, weight=0.0)
+        bound = jnp.maximum(1.0, jnp.abs(center)) if self.loss_bound is None else self.loss_bound
+        return LossChannel.sharing(self.loss_share, self.clipping_norm, center=center, bound=bound)
+
+    def _private_loss(self, released: Float[Array, ""], channel: LossChannel) -> Float[Array, ""]:
+        if self.loss_share == 0.0:
+            return jnp.full((), jnp.nan)
+        return released / channel.weight / self.rate + channel.center * self.num_records

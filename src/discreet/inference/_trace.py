@@ -1,0 +1,103 @@
+"""The iterates of a fit: each is a release, so looking at them and averaging them is free."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float, Int
+
+_TAIL_STARTS = tuple(i / 10 for i in range(1, 10))
+_FEWEST_ITERATES = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """Unconstrained variational parameters along a fit, flattened.
+
+    Attributes:
+        steps: number of releases made when each iterate was kept.
+        iterates: one row for each of `steps`.
+    """
+
+    steps: Int[np.ndarray, "kept"]
+    iterates: Float[np.ndarray, "kept dim"]
+
+    def drift(self, start: float) -> Float[np.ndarray, " dim"]:
+        """How far each coordinate moves along a straight line through the tail, in its own standard deviations.
+
+        Args:
+            start: where the tail begins, as a fraction of the trace in [0, 1).
+
+        Returns:
+            |slope| * length of the tail / residual standard deviation, per coordinate: near 0
+            when it only fluctuates, large when it still travels; 0 where it does not move.
+
+        Reference:
+            Jälkö, Prediger, Honkela and Kaski, DPVIm, 2023: convergence by the slope of a
+            linear regression through the trace.
+        """
+        tail = self.iterates[int(start * len(self.iterates)) :].astype(np.float64)
+        time = np.linspace(-0.5, 0.5, len(tail))
+        centered = tail - tail.mean(axis=0)
+        slope = time @ centered / np.maximum(time @ time, 1e-300)
+        residual = (centered - np.outer(time, slope)).std(axis=0)
+        return np.abs(slope) / np.where(residual > 0, residual, np.inf)
+
+    @property
+    def converged_from(self) -> float | None:
+        """Start of the longest tail without drift, as a fraction of the trace; None: it still travels.
+
+        A tail has no drift when the root mean square over coordinates of `drift` is at most 1.
+        """
+        if len(self.iterates) < 2 * _FEWEST_ITERATES:
+            return None
+        for start in _TAIL_STARTS:
+            if np.sqrt(np.mean(np.square(self.drift(start)))) <= 1.0:
+                return start
+        return None
+
+    def average(self) -> Float[np.ndarray, " dim"]:
+        """Mean of the tail without drift; of the last tenth where there is none; of few iterates, the last."""
+        if len(self.iterates) < 2 * _FEWEST_ITERATES:
+            return self.iterates[-1]
+        start = self.converged_from
+        tail = self.iterates[int((0.9 if start is None else start) * len(self.iterates)) :]
+        return tail.mean(axis=0, dtype=np.float64).astype(self.iterates.dtype)
+
+
+class TraceRecorder:
+    """Collects iterates within a budget of memory, every step or every so many."""
+
+    def __init__(self, dim: int, num_steps: int, *, max_bytes: int = 64 * 2**20) -> None:
+        """Decide how often iterates of `dim` float32 numbers are kept in `num_steps` steps."""
+        most = max(2, max_bytes // (4 * max(dim, 1)))
+        self.dim = dim
+        self.interval = -(-num_steps // most)
+        self._steps: list[np.ndarray] = []
+        self._rows: list[np.ndarray] = []
+        self._last = 0
+
+    @property
+    def every_step(self) -> bool:
+        """Whether the compiled loop hands over each iterate."""
+        return self.interval == 1
+
+    def extend(self, first_step: int, rows: Float[np.ndarray, "kept dim"]) -> None:
+        """Keep the iterates after steps `first_step`, `first_step + 1`, ..."""
+        self._steps.append(np.arange(first_step, first_step + len(rows)))
+        self._rows.append(rows)
+
+    def offer(self, step: int, row: Callable[[], np.ndarray], *, last: bool) -> None:
+        """Keep the iterate after `step` if enough steps have passed since the last one kept."""
+        if last or step - self._last >= self.interval:
+            self.extend(step, row()[None])
+            self._last = step
+
+    def finish(self) -> Trace:
+        """The trace of what was kept."""
+        if not self._rows:
+            return Trace(np.zeros(0, np.int64), np.zeros((0, self.dim), np.float32))
+        return Trace(np.concatenate(self._steps), np.concatenate(self._rows))
+

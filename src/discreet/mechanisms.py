@@ -1,0 +1,136 @@
+"""The one place where noise is added, to sums whose L2 bound travels with them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from discreet import random
+from discreet.gradients import ClippedSum, clip_records, sum_records
+
+__all__ = [
+    "Release",
+    "clip_records",
+    "gaussian_mechanism",
+    "laplace_mechanism",
+    "release",
+    "sum_records",
+]
+
+
+def _check_scale(name: str, value: float | Float[Array, ""]) -> None:
+    if isinstance(value, int | float) and not (value > 0 and math.isfinite(value)):
+        raise ValueError(
+            f"{name} is {value}: without positive, finite noise nothing is private. "
+            "Use noise_multiplier * clipping_norm of a PrivacyPlan."
+        )
+
+
+def _flatten(mechanism: str, tree: Any) -> tuple[Float[Array, " dim"], Any]:
+    leaves = jax.tree.leaves(tree)
+    if not leaves:
+        raise ValueError(f"{mechanism}: the tree holds no array, so there is nothing to release.")
+    for leaf in leaves:
+        dtype = jnp.asarray(leaf).dtype
+        if dtype not in (jnp.float32, jnp.float64):
+            raise TypeError(
+                f"{mechanism}: a leaf has dtype {dtype}. Noise is added in float32 or float64, since "
+                "coarser numbers would round it away; convert the leaf with .astype(jnp.float32)."
+            )
+    return ravel_pytree(tree)
+
+
+def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array, ""]) -> Any:
+    """Add independent Gaussian noise to every coordinate of a tree of arrays.
+
+    Guarantee: if one record changes the tree by at most C in joint L2 norm and
+    stddev = noise_multiplier * C, the release is a `GaussianDpEvent(noise_multiplier)`, up
+    to floating-point rounding of the sum. The noise has no cut tail (`discreet.random.normal`).
+
+    Args:
+        key: a scalar key, for this call alone. Keys of `discreet.random.key` are secure.
+        tree: float32 or float64 arrays; the value to release.
+        stddev: standard deviation of the noise, in the units of `tree`; positive and finite.
+
+    Returns:
+        A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        ValueError: `stddev`, where known while tracing, is not positive and finite.
+        TypeError: a leaf is not float32 or float64.
+
+    Reference:
+        Dwork and Roth, The algorithmic foundations of differential privacy, 2014, A.1.
+
+    >>> import jax.numpy as jnp, discreet as dp
+    >>> dp.gaussian_mechanism(dp.random.key(), {"sum": jnp.zeros(3)}, 2.0)["sum"].shape
+    (3,)
+    """
+    _check_scale("gaussian_mechanism: stddev", stddev)
+    flat, unravel = _flatten("gaussian_mechanism", tree)
+    key = random.check_key(key)
+    return unravel(flat + stddev * random.normal(key, flat.shape, flat.dtype))
+
+
+def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, ""]) -> Any:
+    """Add independent Laplace noise to every coordinate of a tree of arrays.
+
+    Guarantee: if one record changes the tree by at most D in joint **L1** norm and
+    scale = noise_multiplier * D, the release is a `LaplaceDpEvent(noise_multiplier)`. A bound
+    in L2 does not do: for d coordinates it understates epsilon by up to sqrt(d).
+
+    A Laplace variable is drawn as the difference of two exponential ones, each half the sum
+    of two squared Gaussians, so that its tails are as long as theirs: beyond 40 scales.
+
+    Args:
+        key: a scalar key, for this call alone.
+        tree: float32 or float64 arrays; the value to release.
+        scale: scale b of the density exp(-|x| / b) / 2b, in the units of `tree`.
+
+    Returns:
+        A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        ValueError: `scale`, where known while tracing, is not positive and finite.
+        TypeError: a leaf is not float32 or float64.
+
+    Reference:
+        Dwork et al., Calibrating noise to sensitivity, TCC 2006.
+    """
+    _check_scale("laplace_mechanism: scale", scale)
+    flat, unravel = _flatten("laplace_mechanism", tree)
+    squares = jnp.square(random.normal(random.check_key(key), (4, flat.size), flat.dtype))
+    noise = 0.5 * (squares[0] + squares[1] - squares[2] - squares[3])
+    return unravel(flat + scale * noise)
+
+
+class Release(NamedTuple):
+    """A clipped sum after the Gaussian mechanism: it may leave the data.
+
+    Attributes:
+        gradient: tree like the parameters: the noised sum of the clipped gradients.
+        loss: scalar: the noised sum of the weighted, clipped losses.
+    """
+
+    gradient: Any
+    loss: Float[Array, ""]
+
+
+def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: float) -> Release:
+    """Release a clipped sum, gradient and loss together, as one Gaussian mechanism.
+
+    Guarantee: one `GaussianDpEvent(noise_multiplier)`: the noise is scaled to the joint L2
+    bound that `total` carries.
+
+    Args:
+        key: a scalar key, for this release alone.
+        total: what a gradient engine returned.
+        noise_multiplier: noise standard deviation divided by the joint bound.
+    """
+    stddev = noise_multiplier * total.l2_bound
+    return Release(*gaussian_mechanism(key, (total.gradient, total.loss), stddev))
