@@ -1,0 +1,13 @@
+"""Events in, privacy out: epsilon and delta, calibration, and what they mean for one person. Uses no JAX."""
+
+from discreet.accounting._calibrate import calibrate_noise_multiplier, calibrate_num_steps
+from discreet.accounting._events import Relation
+from discreet.accounting._profile import PrivacyProfile, profile
+
+__all__ = [
+    "PrivacyProfile",
+    "Relation",
+    "calibrate_noise_multiplier",
+    "calibrate_num_steps",
+    "profile",
+]

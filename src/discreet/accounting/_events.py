@@ -1,0 +1,202 @@
+"""From events to curves: which dominating pairs a `DpEvent` stands for under a relation, and which events are refused."""
+
+import math
+from typing import Literal
+
+import dp_accounting
+from dp_accounting import dp_event
+
+from discreet.accounting._compose import compose
+from discreet.accounting._curves import ConstantCurve, Curve, GaussianCurve, WorstCurve
+from discreet.accounting._pairs import (
+    GaussianPair,
+    LaplacePair,
+    MixturePair,
+    Pair,
+    PoissonAddPair,
+    PoissonRemovePair,
+    PoissonReplacePair,
+    WithoutReplacementPair,
+)
+
+Relation = dp_accounting.NeighboringRelation
+"""Which data sets are neighbours: ADD_OR_REMOVE_ONE, or REPLACE_ONE at a fixed number of records."""
+
+Direction = Literal["remove", "add"]
+
+_SUPPORTED = (
+    "GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent of either, SampledWithoutReplacementDpEvent of a GaussianDpEvent "
+    "(REPLACE_ONE), TruncatedSubsampledGaussianDpEvent, and SelfComposedDpEvent and ComposedDpEvent of these"
+)
+
+
+def curve_of(event: dp_event.DpEvent, relation: Relation, *, tolerance: float = 1e-4) -> Curve:
+    """The privacy profile of `event`: an upper bound on delta at every epsilon."""
+    check_relation(relation)
+    steps: dict[dp_event.DpEvent, int] = {}
+    if _collect(event, 1, relation, steps):
+        return ConstantCurve(1.0)
+    sensitivity = 2.0 if relation is Relation.REPLACE_ONE else 1.0
+    # Gaussians compose to one Gaussian, exactly.
+    gaussian = sum(
+        n * (sensitivity / step.noise_multiplier) ** 2 for step, n in steps.items() if isinstance(step, dp_event.GaussianDpEvent)
+    )
+    others = {step: n for step, n in steps.items() if not isinstance(step, dp_event.GaussianDpEvent)}
+    if not others:
+        return GaussianCurve(math.sqrt(gaussian)) if gaussian > 0 else ConstantCurve(0.0)
+    directions: list[list[tuple[Pair, int]]] = []
+    for direction in ("remove", "add"):
+        parts = [(_pair(step, relation, direction), n) for step, n in others.items()]
+        if gaussian > 0:
+            parts.append((GaussianPair(math.sqrt(gaussian)), 1))
+        if parts not in directions:
+            directions.append(parts)
+    curves = tuple(compose(directions, tolerance=tolerance))
+    return curves[0] if len(curves) == 1 else WorstCurve(curves)
+
+
+def check_relation(relation: Relation) -> None:
+    """Refuses what is not one of the two relations that the library accounts for."""
+    if relation not in (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE):
+        raise ValueError(
+            f"relation is {relation!r}, which discreet does not account for: it knows two relations between neighbouring data "
+            "sets. Pass Relation.ADD_OR_REMOVE_ONE (the default) or Relation.REPLACE_ONE."
+        )
+
+
+def _collect(event: dp_event.DpEvent, count: int, relation: Relation, steps: dict[dp_event.DpEvent, int]) -> bool:
+    """Adds the elementary steps of `event`, `count` times, to `steps`. Returns True where it releases something without noise."""
+    if isinstance(event, dp_event.NoOpDpEvent) or count == 0:
+        return False
+    if isinstance(event, dp_event.NonPrivateDpEvent):
+        return True
+    if isinstance(event, dp_event.SelfComposedDpEvent):
+        if isinstance(event.count, bool) or int(event.count) != event.count or event.count < 0:
+            raise ValueError(f"SelfComposedDpEvent has count {event.count!r}; a count is a whole number, 0 or more.")
+        return _collect(event.event, count * int(event.count), relation, steps)
+    if isinstance(event, dp_event.ComposedDpEvent):
+        return any([_collect(part, count, relation, steps) for part in event.events])
+    step = _elementary(event, relation)
+    if step is None:
+        return False
+    if _noise_of(step) == 0:
+        return True
+    steps[step] = steps.get(step, 0) + count
+    return False
+
+
+def _elementary(event: dp_event.DpEvent, relation: Relation) -> dp_event.DpEvent | None:
+    """Checks one step and returns it in its simplest form; None where it touches no record."""
+    if isinstance(event, dp_event.GaussianDpEvent | dp_event.LaplaceDpEvent):
+        _noise_of(event)
+        return event
+    if isinstance(event, dp_event.PoissonSampledDpEvent):
+        _check_probability(event.sampling_probability, "PoissonSampledDpEvent")
+        _check_inner(event, (dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent), event.event)
+        if isinstance(event.event, dp_event.LaplaceDpEvent) and relation is Relation.REPLACE_ONE and event.sampling_probability < 1:
+            raise ValueError(
+                "Laplace noise on a Poisson sample has no dominating pair known to this library under REPLACE_ONE. "
+                "Use ADD_OR_REMOVE_ONE, or Gaussian noise."
+            )
+        if event.sampling_probability in (0, 1):
+            return event.event if event.sampling_probability else None
+        return event
+    if isinstance(event, dp_event.SampledWithoutReplacementDpEvent):
+        return _without_replacement(event, relation)
+    if isinstance(event, dp_event.TruncatedSubsampledGaussianDpEvent):
+        _check_probability(event.sampling_probability, "TruncatedSubsampledGaussianDpEvent")
+        touched = event.sampling_probability and event.truncated_batch_size and event.dataset_size
+        return event if touched else None
+    raise ValueError(
+        f"{type(event).__name__} cannot be accounted for here: only events whose worst-case neighbours are known are accepted. "
+        f"Describe the release by one of: {_SUPPORTED}."
+    )
+
+
+def _without_replacement(
+    event: dp_event.SampledWithoutReplacementDpEvent, relation: Relation
+) -> dp_event.SampledWithoutReplacementDpEvent | dp_event.GaussianDpEvent | None:
+    size, batch = event.source_dataset_size, event.sample_size
+    if not 0 <= batch <= size:
+        raise ValueError(
+            f"SampledWithoutReplacementDpEvent draws {batch} of {size} records without replacement; the batch must be between 0 "
+            "and the number of records. Use a smaller batch."
+        )
+    if relation is not Relation.REPLACE_ONE:
+        raise ValueError(
+            "A fixed-size batch drawn without replacement has no sound accounting under ADD_OR_REMOVE_ONE here: with one record "
+            "more or fewer, the law of every other record's membership changes too. Use Relation.REPLACE_ONE, or Poisson sampling."
+        )
+    _check_inner(event, (dp_event.GaussianDpEvent,), event.event)
+    if batch == 0:
+        return None
+    return event.event if batch == size else event
+
+
+def _check_inner(event: dp_event.DpEvent, allowed: tuple[type, ...], inner: dp_event.DpEvent) -> None:
+    if not isinstance(inner, allowed):
+        names = " or ".join(kind.__name__ for kind in allowed)
+        raise ValueError(
+            f"{type(event).__name__} of a {type(inner).__name__} cannot be accounted for: the amplification by sampling is known "
+            f"for {names} only. Compose several releases outside the sampling, each with a batch of its own."
+        )
+    _noise_of(inner)
+
+
+def _check_probability(value: float, where: str) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{where} has sampling probability {value!r}; a probability lies between 0 and 1.")
+
+
+def _noise_of(event: dp_event.DpEvent) -> float:
+    noise = getattr(event, "noise_multiplier", None)
+    if noise is None:
+        noise = event.event.noise_multiplier  # pyright: ignore[reportAttributeAccessIssue]
+    if not (math.isfinite(noise) and noise >= 0):
+        raise ValueError(
+            f"{type(event).__name__} has noise multiplier {noise!r}; it is the noise's standard deviation divided by the clipping "
+            "norm, a finite number above 0."
+        )
+    return noise
+
+
+def _pair(step: dp_event.DpEvent, relation: Relation, direction: Direction) -> Pair:
+    """The dominating pair of one elementary step. Noise multipliers are stddev / C: REPLACE_ONE moves a sum by up to 2C."""
+    replace = relation is Relation.REPLACE_ONE
+    if isinstance(step, dp_event.LaplaceDpEvent):
+        return LaplacePair((2 if replace else 1) / step.noise_multiplier)
+    if isinstance(step, dp_event.PoissonSampledDpEvent):
+        if isinstance(step.event, dp_event.LaplaceDpEvent):
+            return _poisson(LaplacePair(1 / step.event.noise_multiplier), step.sampling_probability, direction)
+        return _poisson_gaussian(step.event.noise_multiplier, step.sampling_probability, relation, direction)
+    if isinstance(step, dp_event.SampledWithoutReplacementDpEvent):
+        return WithoutReplacementPair(GaussianPair(2 / step.event.noise_multiplier), step.sample_size / step.source_dataset_size)
+    if isinstance(step, dp_event.TruncatedSubsampledGaussianDpEvent):
+        return _truncated(step, relation, direction)
+    raise AssertionError(f"{step!r} was accepted by _elementary")
+
+
+def _poisson(base: Pair, rate: float, direction: Direction) -> Pair:
+    return PoissonRemovePair(base, rate) if direction == "remove" else PoissonAddPair(base, rate)
+
+
+def _poisson_gaussian(noise_multiplier: float, rate: float, relation: Relation, direction: Direction) -> Pair:
+    if relation is Relation.REPLACE_ONE:
+        return PoissonReplacePair(1 / noise_multiplier, rate)
+    base = GaussianPair(1 / noise_multiplier)
+    return base if rate == 1 else _poisson(base, rate, direction)
+
+
+def _truncated(event: dp_event.TruncatedSubsampledGaussianDpEvent, relation: Relation, direction: Direction) -> Pair:
+    # Condition on whether the batch would overflow given that the record is in it; where it does, one record in takes another's
+    # place, which is a replacement at twice the sensitivity (arXiv 2508.15089, as dp_accounting has it).
+    from scipy.stats import binom
+
+    rate, size, limit = event.sampling_probability, event.dataset_size, event.truncated_batch_size
+    untruncated = _poisson_gaussian(event.noise_multiplier, rate, relation, direction)
+    overflow = float(binom.sf(limit - 1, size - 1, rate))
+    if overflow == 0:
+        return untruncated
+    replaced_rate = min(1.0, float(binom.sf(limit, size, rate)) * limit / overflow / size)
+    replaced = PoissonReplacePair(2 / event.noise_multiplier, replaced_rate) if replaced_rate > 0 else untruncated
+    return replaced if overflow == 1 else MixturePair(replaced, untruncated, overflow)

@@ -1,0 +1,221 @@
+"""`PrivacyPlan`: the frozen record of a private run, from which its event, and so its epsilon, is derived."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Self
+
+import dp_accounting
+from dp_accounting import dp_event
+
+from discreet.accounting import (
+    PrivacyProfile,
+    Relation,
+    calibrate_noise_multiplier,
+    calibrate_num_steps,
+    profile,
+)
+from discreet.sampling import Sampling
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyPlan:
+    """What a run will do to the data. Its event is derived from these facts, never typed in.
+
+    All fields are public: known without the data. A plan is immutable and hashable.
+
+    Attributes:
+        sampling: which records make a batch.
+        clipping_norm: L2 bound C on one record's contribution, above 0.
+        noise_multiplier: noise standard deviation divided by C, on the sum of clipped contributions, above 0.
+        num_steps: number of noisy releases, fixed beforehand, at least 1.
+        num_records: number of records N; public. Under ADD_OR_REMOVE_ONE it is a public figure near the true number.
+        relation: which data sets are neighbours.
+        target_delta: the delta the plan was calibrated for; None if built by hand.
+
+    Example:
+        >>> from discreet.sampling import PoissonSampling
+        >>> plan = PrivacyPlan(
+        ...     sampling=PoissonSampling(rate=0.01), clipping_norm=1.0, noise_multiplier=1.0, num_steps=1000, num_records=50_000)
+        >>> round(plan.epsilon(delta=1e-5), 2)
+        1.83
+    """
+
+    sampling: Sampling
+    clipping_norm: float
+    noise_multiplier: float
+    num_steps: int
+    num_records: int
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+    target_delta: float | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        _check_facts(self.sampling, self.clipping_norm, self.num_records, self.relation)
+        _check_num_steps(self.num_steps)
+        _check_noise(self.noise_multiplier)
+        if self.target_delta is not None:
+            _check_delta(self.target_delta)
+
+    @classmethod
+    def calibrate(
+        cls,
+        *,
+        epsilon: float | None = None,
+        delta: float,
+        num_records: int,
+        num_steps: int | None = None,
+        noise_multiplier: float | None = None,
+        sampling: Sampling,
+        clipping_norm: float,
+        relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+    ) -> Self:
+        """Solves for the one of epsilon, num_steps and noise_multiplier that is left open.
+
+        Guarantee: the plan's epsilon at `delta` is at most `epsilon`, and for an open noise multiplier at least 0.999 of it.
+
+        Args:
+            epsilon: target; left open, the plan is built as given and `plan.epsilon(delta)` says what it costs.
+            delta: target, above 0 and below 1, and best well below 1 / num_records.
+            num_records: as in the plan.
+            num_steps: as in the plan; left open, the most steps that epsilon affords.
+            noise_multiplier: as in the plan; left open, the least noise that epsilon needs.
+            sampling: as in the plan.
+            clipping_norm: as in the plan.
+            relation: as in the plan.
+
+        Returns:
+            The plan, with `target_delta` set to `delta`.
+
+        Raises:
+            ValueError: not exactly one of the three is open, an argument is out of range, or the target is infeasible.
+        """
+        _check_facts(sampling, clipping_norm, num_records, relation)
+        _check_delta(delta)
+        given = {"epsilon": epsilon, "num_steps": num_steps, "noise_multiplier": noise_multiplier}
+        still_open = [name for name, value in given.items() if value is None]
+        if len(still_open) != 1:
+            raise ValueError(
+                f"calibrate solves for one of epsilon, num_steps and noise_multiplier, but {len(still_open)} of them are left open"
+                f"{': ' + ', '.join(still_open) if still_open else ''}. Give two and leave out the one you want."
+            )
+        if num_steps is not None:
+            _check_num_steps(num_steps)
+        if noise_multiplier is not None:
+            _check_noise(noise_multiplier)
+        event_of = _event_builder(sampling, num_records, relation)
+        slack = sampling.slack_per_step(num_records)
+        if noise_multiplier is None:
+            assert epsilon is not None and num_steps is not None
+            steps = num_steps
+            noise_multiplier = calibrate_noise_multiplier(
+                lambda noise: event_of(noise, steps), epsilon=epsilon, delta=delta, relation=relation, slack=steps * slack
+            )
+        elif num_steps is None:
+            assert epsilon is not None
+            noise = noise_multiplier
+            num_steps = calibrate_num_steps(
+                lambda steps: event_of(noise, steps), epsilon=epsilon, delta=delta, relation=relation, slack_per_step=slack
+            )
+        assert num_steps is not None
+        return cls(
+            sampling=sampling,
+            clipping_norm=clipping_norm,
+            noise_multiplier=noise_multiplier,
+            num_steps=num_steps,
+            num_records=num_records,
+            relation=relation,
+            target_delta=delta,
+        )
+
+    @property
+    def rate(self) -> float:
+        """Public sampling rate q: the probability that a record enters a batch."""
+        return self.sampling.rate_for(self.num_records)
+
+    @property
+    def slack(self) -> float:
+        """Total variation between the sampler as run and as accounted for, over all steps."""
+        return self.num_steps * self.sampling.slack_per_step(self.num_records)
+
+    def event(self) -> dp_accounting.DpEvent:
+        """Returns the event of all the steps, derived from the sampler, the noise and the number of steps."""
+        return _event_builder(self.sampling, self.num_records, self.relation)(self.noise_multiplier, self.num_steps)
+
+    def profile(self) -> PrivacyProfile:
+        """Returns the plan's privacy profile, computed at the first call."""
+        return self._profile
+
+    @cached_property
+    def _profile(self) -> PrivacyProfile:
+        return profile(self.event(), self.relation, slack=min(1.0, self.slack))
+
+    def epsilon(self, delta: float) -> float:
+        """Epsilon at `delta` of all the steps: an upper bound; infinity where unattainable."""
+        return self.profile().epsilon(delta)
+
+    def delta(self, epsilon: float) -> float:
+        """Delta at `epsilon` of all the steps: an upper bound."""
+        return float(self.profile().delta(epsilon))
+
+
+def _event_builder(sampling: Sampling, num_records: int, relation: Relation) -> Callable[[float, int], dp_event.DpEvent]:
+    def event_of(noise_multiplier: float, num_steps: int) -> dp_event.DpEvent:
+        mechanism = dp_event.GaussianDpEvent(noise_multiplier)
+        step = sampling.step_event(mechanism, num_records=num_records, relation=relation)
+        return dp_event.SelfComposedDpEvent(step, num_steps)
+
+    return event_of
+
+
+def _check_facts(sampling: Sampling, clipping_norm: float, num_records: int, relation: Relation) -> None:
+    for method in ("step_event", "rate_for", "slack_per_step", "check"):
+        if not callable(getattr(sampling, method, None)):
+            raise TypeError(
+                f"sampling is {sampling!r}, which is not a sampler. "
+                "Pass PoissonSampling(rate), FixedSizeSampling(batch_size) or FullBatch()."
+            )
+    if not isinstance(relation, Relation):
+        raise TypeError(f"relation is {relation!r}; pass Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE.")
+    if not _is_whole(num_records) or num_records < 1:
+        raise ValueError(
+            f"num_records is {num_records!r}; it is the public number of records, a whole number of at least 1. "
+            "An empty table cannot be fitted."
+        )
+    if not _is_positive(clipping_norm):
+        raise ValueError(
+            f"clipping_norm is {clipping_norm!r}; it is the L2 bound on one record's contribution, a finite number above 0. "
+            "1.0 is a common choice."
+        )
+    sampling.check(num_records, relation)
+
+
+def _check_num_steps(num_steps: int) -> None:
+    if not _is_whole(num_steps) or num_steps < 1:
+        raise ValueError(
+            f"num_steps is {num_steps!r}; a run makes a whole number of steps, at least 1. "
+            "Leave num_steps out of PrivacyPlan.calibrate to learn how many steps epsilon affords."
+        )
+
+
+def _check_noise(noise_multiplier: float) -> None:
+    if not _is_positive(noise_multiplier):
+        raise ValueError(
+            f"noise_multiplier is {noise_multiplier!r}; it is the noise's standard deviation divided by clipping_norm, a finite "
+            "number above 0. PrivacyPlan.calibrate(epsilon=..., delta=...) finds it for you."
+        )
+
+
+def _check_delta(delta: float) -> None:
+    if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < 1:
+        raise ValueError(
+            f"delta is {delta!r}; it is a probability above 0 and below 1, and should be well below 1 / num_records, such as 1e-6."
+        )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
