@@ -62,16 +62,15 @@ def key(seed: int | None = None) -> jax.Array:
 
 
 def _as_integer(seed: Any) -> int:
-    refused = isinstance(seed, (bool, np.bool_)) or getattr(seed, "dtype", None) == np.bool_
-    if not refused:
-        try:
-            return operator.index(seed)
-        except TypeError:
-            refused = True
-    raise TypeError(
-        f"A seed is an integer, got {type(seed).__name__}. Pass a Python integer for a reproducible key, or nothing "
-        "for a private key from the operating system."
-    )
+    try:
+        if isinstance(seed, bool) or getattr(seed, "dtype", None) == np.bool_:
+            raise TypeError("a Boolean")
+        return operator.index(seed)
+    except TypeError as error:
+        raise TypeError(
+            f"A seed is an integer, got {type(seed).__name__}. Pass a Python integer for a reproducible key, or "
+            "nothing for a private key from the operating system."
+        ) from error
 
 
 def is_reproducible(key: jax.Array) -> bool:
@@ -110,14 +109,14 @@ def check_key(key: Any, name: str = "rng_key") -> jax.Array:
             "with jax.vmap."
         )
     impl = jax.random.key_impl(key)
-    if impl == CHACHA20 or impl == CHACHA20_SEEDED:
+    if impl in (CHACHA20, CHACHA20_SEEDED):
         return key
     words = _digest(jax.random.key_data(key).reshape(-1), str(impl))
     return jax.random.wrap_key_data(words, impl=CHACHA20_SEEDED)
 
 
 def _is_typed_key(key: Any) -> bool:
-    return isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
 
 
 def _describe(key: Any) -> str:
@@ -129,7 +128,7 @@ def _describe(key: Any) -> str:
 
 
 def _digest(words: jax.Array, impl_name: str) -> jax.Array:
-    """Eight words that depend on all of `words`, by chaining blocks; injective inputs, since the count is hashed too."""
+    """Eight words that depend on all of `words`, on their number and on the name, by chaining blocks."""
     name_hash = int.from_bytes(hashlib.sha256(impl_name.encode()).digest()[:4], "little")
     state = jnp.zeros(KEY_WORDS, jnp.uint32)
     padded = jnp.zeros(-(-words.size // KEY_WORDS) * KEY_WORDS, jnp.uint32).at[: words.size].set(words)

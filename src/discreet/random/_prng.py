@@ -27,7 +27,7 @@ somebody can make again. The two have the same functions, so a key keeps its mar
 and scan, and the mark can be read from the type while tracing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from math import prod
 
@@ -106,7 +106,8 @@ def _no_seed(seed: jax.Array) -> jax.Array:
     del seed
     raise TypeError(
         "A key that counts as operating-system entropy cannot be made from an integer: whoever knows the integer can "
-        "remove the noise. Use discreet.random.key() for a private key, discreet.random.key(seed) for a reproducible one."
+        "remove the noise. Use discreet.random.key() for a private key, or discreet.random.key(seed) for a "
+        "reproducible one."
     )
 
 
@@ -120,7 +121,17 @@ def split_to_shape(key: jax.Array, shape: Sequence[int]) -> jax.Array:
     return _split(key, tuple(shape))
 
 
-_FUNCTIONS = dict(key_shape=(KEY_WORDS,), split=split_to_shape, random_bits=bits_of_shape, fold_in=_fold_in)
+def _implementation(name: str, seed: Callable[[jax.Array], jax.Array]) -> Hashable:
+    return define_prng_impl(
+        name=name,
+        tag=name,
+        key_shape=(KEY_WORDS,),
+        seed=seed,
+        split=split_to_shape,
+        random_bits=bits_of_shape,
+        fold_in=_fold_in,
+    )
 
-CHACHA20 = define_prng_impl(name="chacha20", tag="chacha20", seed=_no_seed, **_FUNCTIONS)
-CHACHA20_SEEDED = define_prng_impl(name="chacha20_seeded", tag="chacha20_seeded", seed=_seed, **_FUNCTIONS)
+
+CHACHA20 = _implementation("chacha20", _no_seed)
+CHACHA20_SEEDED = _implementation("chacha20_seeded", _seed)
