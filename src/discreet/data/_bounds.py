@@ -6,7 +6,9 @@ from discreet.data._schema import Column, Kind, Schema
 FORM = "NAME=LOW:HIGH for numbers or NAME=A|B|C for categories, separated by commas"
 
 
-def schema_from_bounds(text: str, *, target: str | None = None, target_kind: Kind | None = None) -> Schema:
+def schema_from_bounds(
+    text: str, *, target: str | None = None, target_kind: Kind | None = None, target_follows: bool = False
+) -> Schema:
     """Read bounds and categories from one line.
 
     Two categories make a binary column (the second is 1), more a categorical one. A target of kind binary that is not
@@ -16,6 +18,7 @@ def schema_from_bounds(text: str, *, target: str | None = None, target_kind: Kin
         text: For example "age=17:90,region=north|south|east,smoker=no|yes".
         target: Name of the column to explain.
         target_kind: The kind that the model needs of it; a count's bounds must be whole.
+        target_follows: Whether the target may be left out here, to be described later.
 
     Raises:
         DataError: The text is not of that form, or describes no valid schema.
@@ -30,7 +33,10 @@ def schema_from_bounds(text: str, *, target: str | None = None, target_kind: Kin
             raise DataError(f"bounds: '{part}' is not understood: write {FORM}")
         kind = target_kind if name.strip() == target else None
         columns.append(_column(name.strip(), rule.strip(), kind))
-    if target is not None and target_kind is Kind.BINARY and target not in [column.name for column in columns]:
+    described = target in [column.name for column in columns]
+    if target_follows and not described:
+        return Schema(columns=tuple(columns))
+    if target is not None and target_kind is Kind.BINARY and not described:
         columns.append(Column(name=target, kind=Kind.BINARY, categories=("0", "1")))
     return Schema(columns=tuple(columns), target=target)
 

@@ -12,7 +12,7 @@ def _predictor(
     """Intercept plus weighted features, with independent normal priors."""
     intercept = numpyro.sample("intercept", dist.Normal(0.0, intercept_scale))
     weights = numpyro.sample("weights", dist.Normal(0.0, weight_scale).expand([x.shape[1]]).to_event(1))
-    return intercept + x @ weights
+    return jnp.asarray(intercept + x @ weights)
 
 
 def logistic_regression(x: Float[Array, "record feature"], y: Float[Array, " record"] | None = None) -> None:

@@ -1,0 +1,47 @@
+"""The commands under one name."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from discreet.cli._account import account
+from discreet.cli._demo import demo
+from discreet.cli._explain import explain
+from discreet.cli._fit import fit
+from discreet.cli._terminal import settings
+
+app = typer.Typer(
+    name="discreet",
+    no_args_is_help=True,
+    # Tracebacks with local variables would print cells.
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"discreet {version('discreet')}")
+        raise typer.Exit
+
+
+@app.callback()
+def discreet(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Fit statistical models under differential privacy.
+
+    Start with `discreet demo`, then `discreet fit --help`. Bad input is refused with exit code 2 before any
+    privacy budget is spent.
+    """
+    del show_version
+    settings.debug = debug
+
+
+for command in (demo, fit, account, explain):
+    app.command()(command)

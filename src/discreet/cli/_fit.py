@@ -1,0 +1,173 @@
+"""`discreet fit`: a table, a model and a budget to a posterior and a statement."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from discreet.cli import _options as options
+from discreet.cli._model import ChosenModel, choose_model
+from discreet.cli._results import plot, say_results, write_results
+from discreet.cli._run import run
+from discreet.cli._terminal import refusing, say_error
+
+if TYPE_CHECKING:
+    from discreet.data import Records, Schema
+    from discreet.report import Statement
+
+LEAST_BATCH = 500
+
+
+@refusing
+def fit(
+    data: options.Data,
+    model: options.Model,
+    epsilon: options.Epsilon,
+    target: options.Target = None,
+    bounds: options.Bounds = None,
+    schema: options.SchemaFile = None,
+    delta: options.Delta = None,
+    steps: options.Steps = 1_000,
+    rate: options.Rate = None,
+    batch_size: options.BatchSize = None,
+    sampling: options.Sampling = options.SamplingName.POISSON,
+    relation: options.RelationOption = None,
+    clip: options.Clip = 1.0,
+    learning_rate: options.LearningRate = 0.02,
+    draws: options.Draws = 1_000,
+    out_of_bounds: options.OutOfBoundsRule = "refuse",
+    seed: options.Seed = None,
+    non_private_bounds: options.NonPrivateBounds = False,
+    out: options.Out = Path("discreet-fit"),
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Fit a model to a table under (ε, δ)-differential privacy.
+
+    `discreet fit --data survey.csv --model logistic --target smoker --bounds "age=17:90,smoker=no|yes" --epsilon 1`
+
+    `discreet fit --data visits.parquet --model poisson --target visits --schema schema.toml --epsilon 0.5 --delta 1e-6`
+
+    `discreet fit --data survey.csv --model mine.py:model --schema schema.toml --epsilon 2 --steps 3000 --rate 0.05`
+
+    Bounds and categories are public input: take them from the questionnaire, never from the data. Quote `|`, `<` and `>` in the
+    shell.
+
+    Writes statement.json, statement.txt, posterior.npz, summary.json and, with matplotlib, fit.png. Each further fit of the same
+    data spends again: the ε of all fits add up.
+    """
+    if (out / "statement.json").exists() and not overwrite:
+        raise ValueError(
+            f"{out} holds the statement of an earlier fit: choose another --out, or replace it by --overwrite"
+        )
+    if draws < 1:
+        raise ValueError(f"--draws is {draws}: give at least 1")
+    if not learning_rate > 0:
+        raise ValueError(f"--learning-rate is {learning_rate}: give a positive number, for example 0.02")
+    chosen = choose_model(model)
+    described = _schema(data, chosen, target, bounds, schema, non_private_bounds)
+    records = _records(data, described, out_of_bounds)
+    if rate is None and batch_size is None and sampling is options.SamplingName.POISSON:
+        rate = default_rate(records.num_records)
+    plan = options.plan_of(
+        num_records=records.num_records,
+        epsilon=epsilon,
+        delta=delta,
+        steps=steps,
+        clipping_norm=clip,
+        sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=records.num_records),
+        relation=relation,
+    )
+    _warn(described, seed)
+    result, samples = run(
+        chosen.function, plan, records, learning_rate=learning_rate, seed=seed, draws=draws, progress_bar=not as_json
+    )
+    statement = _complete(result.statement, described, out_of_bounds)
+    files = [*write_results(out, result, statement, samples, records), *plot(out, result)]
+    if as_json:
+        typer.echo(json.dumps({"statement": statement.to_dict(), "files": [str(file) for file in files]}, indent=2))
+    else:
+        say_results(statement, samples, records, files)
+
+
+def default_rate(num_records: int) -> float:
+    """Batches of about 500 records, or all of a smaller table: little noise is gained by more, and little time by less.
+
+    >>> default_rate(100), default_rate(2_000), default_rate(1_000_000)
+    (1.0, 0.25, 0.0005)
+    """
+    return min(1.0, LEAST_BATCH / num_records)
+
+
+def _schema(
+    data: Path, model: ChosenModel, target: str | None, bounds: str | None, file: Path | None, non_private_bounds: bool
+) -> "Schema":
+    """The public description of the table, checked against what the model needs."""
+    from discreet.data import infer_columns_non_private, schema_from_bounds, schema_from_toml
+
+    if bounds is not None and file is not None:
+        raise ValueError("--bounds and --schema describe the same thing: give one of them")
+    if not model.own and target is None and file is None:
+        raise ValueError(f"the model {model.name} explains a column: name it by --target")
+    public = None
+    if file is not None:
+        public = schema_from_toml(file, target=target)
+    elif bounds is not None:
+        public = schema_from_bounds(
+            bounds, target=target, target_kind=model.target_kind, target_follows=non_private_bounds
+        )
+    if non_private_bounds:
+        public = infer_columns_non_private(data, public, target=target, target_kind=model.target_kind)
+    if public is None:
+        raise ValueError(
+            "the columns are not described: give their public bounds and categories by --bounds or --schema. (For a table "
+            "that is not private, --non-private-bounds takes them from the data.)"
+        )
+    column = public.target_column
+    if not model.own and column is None:
+        raise ValueError(f"the model {model.name} explains a column: name it by --target, or as target in the schema")
+    if column is not None and model.target_kind is not None and column.kind is not model.target_kind:
+        raise ValueError(
+            f"the model {model.name} needs a {model.target_kind} target, but '{column.name}' is described as "
+            f"{column.kind}: choose another model or describe it differently"
+        )
+    return public
+
+
+def _records(data: Path, schema: "Schema", out_of_bounds: str) -> "Records":
+    from discreet.data import OutOfBounds, encode, read_table
+
+    if out_of_bounds not in list(OutOfBounds):
+        raise ValueError(f"--out-of-bounds is {out_of_bounds!r}: choose refuse or clip")
+    return encode(read_table(data, schema), schema, out_of_bounds=out_of_bounds)
+
+
+def _warn(schema: "Schema", seed: int | None) -> None:
+    """Say loudly, before the run, what makes its result not private."""
+    if schema.inferred:
+        say_error(
+            f"NOT PRIVATE: bounds or categories of {', '.join(schema.inferred)} are taken from the data "
+            "(--non-private-bounds). No ε holds for the results, and the statement says so."
+        )
+    if seed is not None:
+        say_error("NOT PRIVATE: with --seed the noise can be repeated and taken away. The statement says so.")
+
+
+def _complete(statement: "Statement", schema: "Schema", out_of_bounds: str) -> "Statement":
+    """The statement of the fit with what the command line knows besides."""
+    public = [line for line in schema.describe() if line.split(" (")[0] not in schema.inferred]
+    if public:
+        statement = statement.with_public(f"Columns and their bounds or categories: {'; '.join(public)}.")
+    statement = statement.with_notes(
+        "Numbers outside their bounds were moved to the nearer bound."
+        if out_of_bounds == "clip"
+        else "A cell outside its bounds or categories would have stopped the fit with an error that names the column. That "
+        "an error occurs, or does not, is not covered by ε."
+    )
+    if schema.inferred:
+        statement = statement.with_violations(
+            f"Bounds or categories of these columns were taken from the data (--non-private-bounds): "
+            f"{', '.join(schema.inferred)}. They may reveal single persons' values; no ε holds for the results."
+        )
+    return statement

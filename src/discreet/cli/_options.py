@@ -1,0 +1,149 @@
+"""Options that several commands take, and what they mean in the library."""
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from discreet.accounting import Relation
+    from discreet.plan import PrivacyPlan
+    from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+
+
+class SamplingName(enum.StrEnum):
+    """How a batch is drawn."""
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+    FULL = "full"
+
+
+class RelationName(enum.StrEnum):
+    """Which tables are neighbours."""
+
+    ADD_OR_REMOVE_ONE = "add-or-remove-one"
+    REPLACE_ONE = "replace-one"
+
+
+Epsilon = Annotated[float | None, typer.Option(help="The ε to keep to.")]
+Delta = Annotated[
+    float | None,
+    typer.Option(help="The δ to keep to. Left out: 1 / (10 × number of records), rounded down to one digit."),
+]
+Sampling = Annotated[
+    SamplingName,
+    typer.Option(
+        help="poisson: each record enters a batch by its own coin. fixed: batches of one size. full: all records."
+    ),
+]
+Rate = Annotated[float | None, typer.Option(help="Probability that a record enters a batch (poisson).")]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch-size", "--batch", help="Records in a batch; with poisson, the expected number.")
+]
+RelationOption = Annotated[
+    RelationName | None,
+    typer.Option(
+        "--relation", help="What neighbouring tables are. Left out: replace-one with fixed, else add-or-remove-one."
+    ),
+]
+Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+Seed = Annotated[int | None, typer.Option(help="Makes the run repeatable and NOT PRIVATE; for tests.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of an earlier fit.")]
+
+# Of fit alone; here so that its signature stays readable.
+Data = Annotated[Path, typer.Option(help="The table: a .csv, .csv.gz or .parquet file with a header.")]
+Model = Annotated[
+    str, typer.Option(help="logistic, linear, poisson, or FILE.py:FUNCTION with a NumPyro model of (x, y).")
+]
+Target = Annotated[str | None, typer.Option(help="Name of the column to explain.")]
+Bounds = Annotated[
+    str | None,
+    typer.Option(help="Public bounds and categories: age=17:90,sex=Female|Male. Only columns named here are used."),
+]
+SchemaFile = Annotated[
+    Path | None, typer.Option("--schema", help="A TOML file with the same and more; see docs/tables.md.")
+]
+OutOfBoundsRule = Annotated[
+    str, typer.Option(help="A number outside its bounds: refuse the table, or clip the number.")
+]
+NonPrivateBounds = Annotated[
+    bool,
+    typer.Option("--non-private-bounds", help="Take missing bounds from the data. Breaks the guarantee, and says so."),
+]
+Clip = Annotated[float, typer.Option("--clip", "--clipping-norm", help="Clipping norm C of a record's gradient.")]
+LearningRate = Annotated[float, typer.Option(help="Step size of the Adam optimizer.")]
+Draws = Annotated[int, typer.Option(help="Posterior draws to write.")]
+
+
+def sampling_of(
+    name: SamplingName, *, rate: float | None, batch_size: int | None, num_records: int
+) -> "PoissonSampling | FixedSizeSampling | FullBatch":
+    """The sampler that the options describe.
+
+    Raises:
+        ValueError: Options that contradict each other, or too few.
+    """
+    from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+
+    if name is SamplingName.FULL:
+        if rate is not None or batch_size is not None:
+            raise ValueError(
+                "full batches hold all records: leave --rate and --batch-size out, or choose another --sampling"
+            )
+        return FullBatch()
+    if name is SamplingName.FIXED:
+        if batch_size is None or rate is not None:
+            raise ValueError("fixed-size batches are described by their size: give --batch-size and no --rate")
+        return FixedSizeSampling(batch_size=batch_size)
+    if (rate is None) == (batch_size is None):
+        raise ValueError("Poisson batches need one of --rate (a probability) and --batch-size (the expected size)")
+    if rate is None:
+        assert batch_size is not None
+        if not 0 < batch_size <= num_records:
+            raise ValueError(
+                f"--batch-size is {batch_size}: give a size from 1 to the number of records, {num_records}"
+            )
+        rate = batch_size / num_records
+    return PoissonSampling(rate=rate)
+
+
+def relation_of(name: RelationName | None, sampling: "PoissonSampling | FixedSizeSampling | FullBatch") -> "Relation":
+    """The relation asked for, or the one under which the sampler has sound accounting."""
+    from discreet.accounting import Relation
+    from discreet.sampling import FixedSizeSampling
+
+    if name is None:
+        fixed = isinstance(sampling, FixedSizeSampling)
+        name = RelationName.REPLACE_ONE if fixed else RelationName.ADD_OR_REMOVE_ONE
+    return Relation[name.name]
+
+
+def plan_of(
+    *,
+    num_records: int,
+    epsilon: float | None = None,
+    delta: float | None,
+    steps: int | None = None,
+    noise_multiplier: float | None = None,
+    clipping_norm: float = 1.0,
+    sampling: "PoissonSampling | FixedSizeSampling | FullBatch",
+    relation: RelationName | None,
+) -> "PrivacyPlan":
+    """The plan that the options describe, solved for the one number left open."""
+    from discreet.plan import PrivacyPlan
+    from discreet.report import default_delta
+
+    return PrivacyPlan.calibrate(
+        epsilon=epsilon,
+        delta=delta if delta is not None else default_delta(num_records),
+        num_records=num_records,
+        num_steps=steps,
+        noise_multiplier=noise_multiplier,
+        sampling=sampling,
+        clipping_norm=clipping_norm,
+        relation=relation_of(relation, sampling),
+    )

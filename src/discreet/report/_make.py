@@ -1,0 +1,205 @@
+"""From a plan that ran to its statement."""
+
+import dataclasses
+import importlib.metadata
+import math
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+from discreet.accounting import Relation
+from discreet.plan import PrivacyPlan
+from discreet.report._statement import ProfilePoint, Statement
+from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+
+UNIT = "one record (one row of the table)"
+PROFILE_DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
+FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05, 0.1)
+PACKAGES = ("discreet", "dp-accounting", "jax", "jaxlib", "numpyro", "numpy", "scipy")
+ACCOUNTANT = (
+    "ε is an upper bound, computed by composing the privacy loss distributions of all steps numerically with rounding "
+    "upwards (dp_accounting). It was derived from the sampler, the noise and the number of steps that ran."
+)
+NOT_COVERED = (
+    "Several records of one person: the guarantee is for one record and weakens with each further one.",
+    "Choices made by looking at these records without accounting: the model, its columns, bounds or categories, the "
+    "settings of the fit, or which of several fits to publish.",
+    "Other releases from the same records: the costs of all of them add up.",
+    "Attacks on the rounding of 32-bit floating-point noise.",
+    "Side channels: running time, memory, logs, and anyone with access to the machine.",
+    "Error messages and interruptions that depend on what is in the records.",
+    "What is true of the population: it can be learned, and concern a person, whether or not they are in the table.",
+)
+FROM_SYSTEM = "The random bits came from the operating system's entropy, expanded by ChaCha20; they cannot be repeated."
+FROM_SEED = (
+    "reproducible: not private. A seed was given, so whoever knows or guesses it can take the noise away. The figures "
+    "above are those of the same run with the operating system's entropy."
+)
+
+
+def make_statement(
+    plan: PrivacyPlan,
+    *,
+    delta: float | None = None,
+    steps_completed: int,
+    reproducible: bool,
+    public: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    released: Sequence[str] = (),
+    method: str = "DPSVI",
+    user_supplied_batches: bool = False,
+) -> Statement:
+    """State what a run of a plan spent.
+
+    Guarantee: `epsilon` is an upper bound at `delta` for everything in `released`, under the plan's relation. It is the
+    price of the whole horizon max(plan.num_steps, steps_completed): composition of privacy loss distributions is valid
+    for a number of steps fixed beforehand, so a run that stopped early gets nothing back.
+
+    Args:
+        plan: What ran.
+        delta: The δ at which ε is stated, in (0, 1). None: the plan's own target, else 1 / (10 N) rounded down to one
+            digit, and the statement says so.
+        steps_completed: Steps that ran; may be fewer or more than planned.
+        reproducible: Whether the random bits came from a seed.
+        public: Facts treated as public besides the plan's.
+        notes: Remarks for the reader.
+        released: What left the data, in words. Empty: the noisy sums and what is computed from them.
+        method: What ran.
+        user_supplied_batches: Whether the caller's code drew the batches, whose law then is an assumption.
+
+    Returns:
+        The statement. An ε that does not exist at some δ (δ smaller than the sampler's slack) is infinite in it.
+
+    Raises:
+        ValueError: A delta outside (0, 1), or a negative number of steps.
+    """
+    if steps_completed < 0:
+        raise ValueError(f"steps_completed is {steps_completed}: give the number of steps that ran, 0 or more")
+    if delta is not None and not 0 < delta < 1:
+        raise ValueError(f"delta is {delta}: give a number between 0 and 1, well below 1 / number of records")
+    horizon = max(plan.num_steps, steps_completed)
+    paid = plan if horizon == plan.num_steps else dataclasses.replace(plan, num_steps=horizon)
+    delta, chosen = _delta(plan, delta)
+    profile = paid.profile()
+    deltas = sorted({*PROFILE_DELTAS, delta}, reverse=True)
+    assumed = ()
+    if user_supplied_batches:
+        assumed = (
+            "How the batches were drawn: the caller's own code supplied them. The figures hold only if it drew them "
+            f"afresh in each step, in secret, as the plan says ({_sampling_words(plan)}).",
+        )
+    return Statement(
+        method=method,
+        released=tuple(released) or ("The noisy sum of each step, and all that was computed from these sums.",),
+        unit=UNIT,
+        relation=plan.relation.name,
+        relation_in_words=_relation_words(plan.relation),
+        epsilon=float(profile.epsilon(delta)),
+        delta=delta,
+        delta_chosen=chosen,
+        profile=tuple(ProfilePoint(delta=d, epsilon=float(profile.epsilon(d))) for d in deltas),
+        attack_power=tuple((rate, float(profile.true_positive_rate(rate))) for rate in FALSE_POSITIVE_RATES),
+        mechanism=_mechanism_words(plan),
+        plan=plan_facts(plan),
+        event=str(paid.event()),
+        steps_completed=steps_completed,
+        horizon=horizon,
+        accountant=ACCOUNTANT,
+        versions=_versions(),
+        public=(*_public_facts(plan), *public),
+        reproducible=reproducible,
+        randomness=FROM_SEED if reproducible else FROM_SYSTEM,
+        not_covered=(*assumed, *NOT_COVERED),
+        notes=tuple(notes),
+    )
+
+
+def _delta(plan: PrivacyPlan, asked: float | None) -> tuple[float, str]:
+    if asked is not None:
+        return float(asked), "asked for"
+    if plan.target_delta is not None:
+        return float(plan.target_delta), "the plan's target"
+    return default_delta(
+        plan.num_records
+    ), "chosen by default as 1 / (10 × number of records), rounded down to one digit"
+
+
+def default_delta(num_records: int) -> float:
+    """1 / (10 N) rounded down to one digit.
+
+    >>> default_delta(569), default_delta(32_561), default_delta(1)
+    (0.0001, 3e-06, 0.1)
+    """
+    exponent = math.floor(math.log10(1 / (10 * num_records)) + 1e-9)
+    digit = math.floor(1 / (10 * num_records) / 10.0**exponent + 1e-9)
+    return float(f"{digit}e{exponent}")
+
+
+def _relation_words(relation: Relation) -> str:
+    if relation == Relation.REPLACE_ONE:
+        return (
+            "Neighbouring tables, which the results must hardly tell apart, have the same number of records and differ "
+            "in the content of one (relation REPLACE_ONE). Whether a given person is in the table is not hidden as "
+            "such; what their record says is."
+        )
+    return (
+        "Neighbouring tables, which the results must hardly tell apart, differ in one record that is present in one and "
+        "absent from the other (relation ADD_OR_REMOVE_ONE). Against a change of one record's content the protection is "
+        "weaker: a change is a removal and an addition, so twice this ε, and δ times 1 + e^ε."
+    )
+
+
+def _sampling_words(plan: PrivacyPlan) -> str:
+    sampling = plan.sampling
+    if isinstance(sampling, PoissonSampling):
+        return f"each record enters with probability {sampling.rate:g}, independently of all others"
+    if isinstance(sampling, FixedSizeSampling):
+        return f"{sampling.batch_size} of {plan.num_records} records, drawn without replacement, all choices equally likely"
+    if isinstance(sampling, FullBatch):
+        return "all records"
+    return f"drawn by {sampling!r}"
+
+
+def _mechanism_words(plan: PrivacyPlan) -> str:
+    return (
+        f"In each step a batch was drawn ({_sampling_words(plan)}). Each record's contribution was clipped to the "
+        f"Euclidean norm C = {plan.clipping_norm:g}, the contributions were summed, and Gaussian noise of standard "
+        f"deviation {plan.noise_multiplier * plan.clipping_norm:.6g} (noise multiplier {plan.noise_multiplier:.6g} × C) "
+        "was added to every coordinate of the sum. Only these noisy sums left the data."
+    )
+
+
+def plan_facts(plan: PrivacyPlan) -> dict[str, Any]:
+    """The numbers of a plan as plain values for JSON."""
+    sampling = plan.sampling
+    options = dataclasses.asdict(sampling) if dataclasses.is_dataclass(sampling) else {}
+    return {
+        "sampling": {"kind": type(sampling).__name__, **options},
+        "sampling_rate": float(plan.rate),
+        "clipping_norm": float(plan.clipping_norm),
+        "noise_multiplier": float(plan.noise_multiplier),
+        "noise_standard_deviation": float(plan.noise_multiplier * plan.clipping_norm),
+        "num_steps": int(plan.num_steps),
+        "num_records": int(plan.num_records),
+        "slack": float(plan.slack),
+    }
+
+
+def _public_facts(plan: PrivacyPlan) -> tuple[str, ...]:
+    count = f"The number of records, N = {plan.num_records}"
+    if plan.relation == Relation.ADD_OR_REMOVE_ONE:
+        count += " (although neighbouring tables differ in it by one: publishing it exactly was not charged)"
+    return (
+        f"{count}.",
+        "The plan: how batches are drawn, the clipping norm, the noise multiplier and the number of steps.",
+    )
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not known"
+    return versions

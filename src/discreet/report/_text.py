@@ -1,0 +1,143 @@
+"""The statement as a text for people: no symbol without its meaning."""
+
+import math
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from discreet.report._statement import Statement
+
+WIDTH = 88
+
+
+def upper(value: float, digits: int = 4) -> str:
+    """A number in few digits, rounded up so that it stays an upper bound.
+
+    >>> upper(0.99991), upper(12.0), upper(float("inf")), upper(0.0)
+    ('1', '12', 'infinite', '0')
+    >>> upper(0.123401)
+    '0.1235'
+    """
+    if not math.isfinite(value):
+        return "infinite" if value > 0 else "undefined"
+    shown = f"{value:.{digits}g}"
+    if float(shown) < value:
+        step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+        shown = f"{float(shown) + step:.{digits}g}"
+    return shown
+
+
+def percent(share: float) -> str:
+    """A share as a percentage, rounded up.
+
+    >>> percent(0.00137), percent(0.5), percent(1.0)
+    ('0.14 %', '50 %', '100 %')
+    """
+    return f"{upper(100 * share, 2 if share < 0.1 else 3)} %"
+
+
+def paragraph(text: str) -> str:
+    """Wrapped prose."""
+    return textwrap.fill(text, WIDTH)
+
+
+def bullets(items: tuple[str, ...] | list[str]) -> str:
+    """One wrapped point a line."""
+    return "\n".join(
+        textwrap.fill(sentence(item), WIDTH, initial_indent="  - ", subsequent_indent="    ") for item in items
+    )
+
+
+def sentence(text: str) -> str:
+    """With a capital in front and a full stop behind.
+
+    >>> sentence("the bounds"), sentence("Done.")
+    ('The bounds.', 'Done.')
+    """
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def _headline(statement: "Statement") -> str:
+    if statement.violations:
+        return "NOT PRIVATE AS RUN: see 'What broke the guarantee'."
+    if statement.reproducible:
+        return "NOT PRIVATE AS RUN: the random bits can be repeated (a seed was given)."
+    if not math.isfinite(statement.epsilon):
+        return f"NO GUARANTEE at δ = {statement.delta:g}."
+    return f"ε = {upper(statement.epsilon)} at δ = {statement.delta:g}, for {statement.unit}."
+
+
+def _meaning(statement: "Statement") -> str:
+    if math.isfinite(statement.epsilon):
+        factor = upper(math.exp(min(statement.epsilon, 700)), 3)
+        text = (
+            "ε (epsilon) bounds how much one person's record can change the odds of anything that could be read off the "
+            f"results: by a factor of at most e^ε = {factor}, except with a probability of about δ (delta) = "
+            f"{statement.delta:g}."
+        )
+    else:
+        text = "At this δ (delta) no finite ε (epsilon) holds: one person's record may be recognised in the results."
+    if not statement.attack_power:
+        return paragraph(text)
+    text += (
+        " Suppose somebody knows everything but one person's record, sees all that was released, and says whether the "
+        "record is as they suspect. If they are wrong in a given share of the cases where it is not, they are right in at "
+        "most this share of those where it is, however clever they are:"
+    )
+    power = [
+        f"  wrong in {percent(false_positive)}: right in at most {percent(true_positive)}"
+        for false_positive, true_positive in statement.attack_power
+    ]
+    return "\n".join([paragraph(text), *power])
+
+
+def _plan(statement: "Statement") -> str:
+    return "\n".join(f"  {name.replace('_', ' ')}: {_value(value)}" for name, value in statement.plan.items())
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name.replace('_', ' ')} {_value(item)}" for name, item in value.items())
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _profile(statement: "Statement") -> str:
+    return "\n".join(f"  δ = {point.delta:<8g} ε = {upper(point.epsilon)}" for point in statement.profile)
+
+
+def _steps(statement: "Statement") -> str:
+    if statement.steps_completed < statement.horizon:
+        return (
+            f"{statement.steps_completed} of {statement.horizon} steps ran. The price is that of all {statement.horizon}: "
+            "this accounting is valid for a number of steps fixed beforehand, and stopping early on what was seen "
+            "gives nothing back."
+        )
+    return f"{statement.steps_completed} steps ran; all are paid for."
+
+
+def statement_text(statement: "Statement") -> str:
+    """The whole statement, wrapped to 88 columns."""
+    versions = ", ".join(f"{name} {version}" for name, version in statement.versions.items())
+    sections = [
+        (
+            "What was protected",
+            paragraph(f"{statement.unit[:1].upper()}{statement.unit[1:]}. {statement.relation_in_words}"),
+        ),
+        ("What it means", _meaning(statement)),
+        ("What left the data", bullets(statement.released)),
+        ("What was done", paragraph(f"{statement.mechanism} {_steps(statement)}")),
+        ("Plan", _plan(statement)),
+        ("Pairs of δ and ε that all hold", _profile(statement)),
+        ("How ε was computed", paragraph(f"{statement.accountant} δ was {statement.delta_chosen}. {versions}.")),
+        ("Treated as public", bullets(statement.public)),
+        ("Randomness", paragraph(statement.randomness)),
+        ("What it does not cover", bullets(statement.not_covered)),
+    ]
+    if statement.notes:
+        sections.append(("Notes", bullets(statement.notes)))
+    if statement.violations:
+        sections.insert(0, ("What broke the guarantee", bullets(statement.violations)))
+    title = f"Privacy statement: {statement.method}"
+    parts = [f"{title}\n{'=' * len(title)}", paragraph(_headline(statement))]
+    parts += [f"{heading}\n{'-' * len(heading)}\n{body}" for heading, body in sections if body]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,88 @@
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+from discreet.cli._app import app
+from discreet.cli._explain import meaning
+
+RUN = CliRunner()
+
+
+def test_belief_follows_bayes() -> None:
+    """Odds multiply by e^epsilon: at epsilon = ln 3, one half becomes three quarters, and one per cent 3/102."""
+    belief = meaning(math.log(3), 1e-6, None)["largest_belief"]
+    assert belief["0.5"] == pytest.approx(0.75)
+    assert belief["0.01"] == pytest.approx(3 / 102)
+
+
+def test_rates_bound_the_gaussian_mechanism() -> None:
+    """No test of N(0, 1) against N(mu, 1) beats the bound from its own (epsilon, delta)."""
+    from scipy.stats import norm
+
+    for mu in (0.1, 0.5, 1.0, 3.0):
+        for epsilon in (0.1, 1.0, 4.0):
+            delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+            for wrong, right in meaning(epsilon, delta, None)["largest_true_positive_rate"].items():
+                assert norm.cdf(norm.ppf(float(wrong)) + mu) <= right + 1e-9
+
+
+def test_rates_are_shares_for_any_epsilon() -> None:
+    for epsilon in (0.0, 1e-9, 1.0, 50.0, 1e4):
+        for delta in (0.0, 1e-6, 0.5):
+            facts = meaning(epsilon, delta, None)
+            for wrong, right in facts["largest_true_positive_rate"].items():
+                assert float(wrong) <= right + 1e-9 <= 1 + 2e-9
+            json.dumps(facts, allow_nan=False)
+
+
+def test_warnings() -> None:
+    assert meaning(1.0, 1e-6, 50_000)["warnings"] == []
+    assert any("above 10" in warning for warning in meaning(12.0, 1e-6, None)["warnings"])
+    assert any("1 / 100" in warning for warning in meaning(1.0, 0.01, 100)["warnings"])
+
+
+def test_numbers_in_words() -> None:
+    outcome = RUN.invoke(app, ["explain", "--epsilon", "1", "--delta", "1e-6", "--num-records", "50000"])
+    assert outcome.exit_code == 0
+    assert "e^ε = 2.718" in outcome.stdout
+    assert "believed it to 50 %: may now believe it to 73.1 % at most" in outcome.stdout
+
+
+def test_json() -> None:
+    outcome = RUN.invoke(app, ["explain", "--epsilon", "1", "--delta", "1e-6", "--json"])
+    assert json.loads(outcome.stdout)["epsilon"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needle"),
+    [
+        ([], "nothing to explain"),
+        (["--epsilon", "1"], "nothing to explain"),
+        (["--epsilon", "-1", "--delta", "1e-6"], "epsilon is -1.0"),
+        (["--epsilon", "nan", "--delta", "1e-6"], "epsilon is nan"),
+        (["--epsilon", "1", "--delta", "1"], "delta is 1.0"),
+        (["--epsilon", "1", "--delta", "1e-6", "--num-records", "0"], "--num-records is 0"),
+        (["absent.json"], "cannot be read"),
+        (["{folder}"], "cannot be read"),
+        (["{text}"], "is not JSON"),
+        (["{other}"], "is not a discreet privacy statement"),
+        (["{infinite}"], "no finite ε"),
+        (["{other}", "--epsilon", "1"], "not both"),
+    ],
+)
+def test_bad_input_is_refused_in_one_paragraph(tmp_path, arguments, needle) -> None:
+    texts = {
+        "text": "not json",
+        "other": "[1]",
+        "infinite": '{"format": "discreet privacy statement, version 1", "epsilon": null}',
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    places = {name: tmp_path / name for name in texts} | {"folder": tmp_path}
+    outcome = RUN.invoke(app, ["explain", *(argument.format(**places) for argument in arguments)])
+    assert outcome.exit_code == 2
+    assert needle in " ".join(outcome.stderr.split())
+    assert "Traceback" not in outcome.stderr
+    assert "\n\n" not in outcome.stderr.strip()

@@ -1,0 +1,72 @@
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points, version
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from discreet.cli import _terminal, main
+from discreet.cli._app import app
+from discreet.cli._terminal import refusing, write_file
+
+RUN = CliRunner()
+
+
+def test_the_command_exists() -> None:
+    (script,) = entry_points(group="console_scripts", name="discreet")
+    assert script.load() is main
+
+
+def test_version_and_help() -> None:
+    assert RUN.invoke(app, ["--version"]).stdout == f"discreet {version('discreet')}\n"
+    for arguments in (["--help"], ["demo", "--help"], ["fit", "-h"], ["account", "--help"], ["explain", "--help"]):
+        outcome = RUN.invoke(app, arguments)
+        assert outcome.exit_code == 0
+        if len(arguments) > 1:
+            assert f"discreet {arguments[0]} --" in outcome.stdout or "discreet explain" in outcome.stdout
+
+
+def test_help_does_not_load_readers_or_scikit_learn() -> None:
+    code = "import sys, discreet.cli._app; print([m for m in ('pyarrow', 'sklearn', 'matplotlib') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_debug_may_stand_anywhere(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["discreet", "explain", "absent.json", "--debug"])
+    monkeypatch.setattr(_terminal.settings, "debug", False)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_refusals_and_faults(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_terminal.settings, "debug", False)
+
+    @refusing
+    def command(error: Exception) -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as stopped:
+        command(ValueError("the what: the remedy"))
+    assert stopped.value.exit_code == 2
+    assert capsys.readouterr().err == "Refused: the what: the remedy\n"
+    with pytest.raises(typer.Exit) as stopped:
+        command(RuntimeError("secretcell"))
+    assert stopped.value.exit_code == 1
+    shown = capsys.readouterr().err
+    assert "RuntimeError" in shown
+    assert "secretcell" not in shown
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_file(tmp_path / "new" / "file.txt", "ε")
+    assert path.read_text(encoding="utf-8") == "ε"
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        write_file(path, "other")
+    assert path.read_text(encoding="utf-8") == "ε"
+    assert [entry.name for entry in path.parent.iterdir()] == ["file.txt"]

@@ -1,0 +1,151 @@
+import dataclasses
+import json
+import math
+
+import pytest
+
+from discreet.accounting import Relation
+from discreet.plan import PrivacyPlan
+from discreet.report import make_statement
+from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+
+POISSON = PrivacyPlan(
+    sampling=PoissonSampling(rate=0.02), clipping_norm=2.0, noise_multiplier=1.5, num_steps=200, num_records=10_000
+)
+FIXED = PrivacyPlan(
+    sampling=FixedSizeSampling(batch_size=200),
+    clipping_norm=1.0,
+    noise_multiplier=3.0,
+    num_steps=50,
+    num_records=10_000,
+    relation=Relation.REPLACE_ONE,
+)
+FULL = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=20.0, num_steps=10, num_records=500)
+
+
+def statement_of(plan=POISSON, **changes):
+    return make_statement(plan, **{"steps_completed": plan.num_steps, "reproducible": False} | changes)
+
+
+def test_numbers_are_those_of_the_plan() -> None:
+    statement = statement_of(delta=1e-5)
+    assert statement.epsilon == POISSON.epsilon(1e-5)
+    assert statement.delta == 1e-5
+    assert statement.delta_chosen == "asked for"
+    assert {point.delta: point.epsilon for point in statement.profile}[1e-6] == POISSON.epsilon(1e-6)
+    assert statement.plan["noise_multiplier"] == 1.5
+    assert statement.plan["noise_standard_deviation"] == 3.0
+    assert statement.plan["sampling"] == {"kind": "PoissonSampling", "rate": 0.02}
+    assert statement.relation == "ADD_OR_REMOVE_ONE"
+    assert statement.is_private
+
+
+def test_a_shorter_run_pays_the_whole_horizon_and_a_longer_one_pays_more() -> None:
+    whole = statement_of(delta=1e-5)
+    short = statement_of(delta=1e-5, steps_completed=3)
+    long = statement_of(delta=1e-5, steps_completed=400)
+    assert short.epsilon == whole.epsilon
+    assert "3 of 200 steps ran" in str(short)
+    assert "fixed beforehand" in str(short)
+    assert long.horizon == 400
+    assert long.epsilon == dataclasses.replace(POISSON, num_steps=400).epsilon(1e-5) > whole.epsilon
+
+
+def test_default_delta_is_said_to_be_one() -> None:
+    statement = statement_of()
+    assert statement.delta == 1e-5
+    assert "default" in statement.delta_chosen
+    calibrated = PrivacyPlan.calibrate(
+        epsilon=1.0,
+        delta=3e-6,
+        num_records=10_000,
+        num_steps=100,
+        sampling=PoissonSampling(rate=0.02),
+        clipping_norm=1.0,
+    )
+    planned = statement_of(calibrated)
+    assert planned.delta == 3e-6
+    assert planned.delta_chosen == "the plan's target"
+    assert 0.999 <= planned.epsilon <= 1.0
+
+
+@pytest.mark.parametrize("plan", [POISSON, FIXED, FULL], ids=["poisson", "fixed", "full"])
+def test_json_is_strict_and_complete(plan) -> None:
+    statement = statement_of(plan)
+    content = json.loads(statement.to_json(), parse_constant=pytest.fail)
+    assert content == statement.to_dict()
+    for field in dataclasses.fields(statement):
+        assert field.name in content
+        if field.name not in ("violations", "notes"):
+            assert content[field.name] not in (None, "", [], {}), field.name
+    assert content["is_private"] is True
+    assert all("not known" not in version for version in content["versions"].values())
+
+
+def test_an_infinite_epsilon_is_null_with_a_reason() -> None:
+    statement = dataclasses.replace(statement_of(), epsilon=math.inf)
+    content = json.loads(statement.to_json(), parse_constant=pytest.fail)
+    assert content["epsilon"] is None
+    assert "infinite" in content["epsilon_reason"]
+    assert content["is_private"] is False
+    assert "NO GUARANTEE" in str(statement)
+
+
+@pytest.mark.parametrize("plan", [POISSON, FIXED, FULL], ids=["poisson", "fixed", "full"])
+def test_text_is_wrapped_and_says_what_matters(plan) -> None:
+    text = str(statement_of(plan, public=["The bounds of age: 17 to 90."], notes=["A remark."], released=["Weights."]))
+    assert max(map(len, text.splitlines())) <= 88
+    for needle in [
+        plan.relation.name,
+        "one record (one row of the table)",
+        "e^ε",
+        "Weights.",
+        "clipped",
+        "operating system's entropy",
+        "floating-point",
+        "running time",
+        "Several records of one person",
+        "N = ",
+        "The bounds of age: 17 to 90.",
+        "A remark.",
+        "discreet 0",
+    ]:
+        assert needle in text, needle
+
+
+def test_a_seed_is_no_secret() -> None:
+    statement = statement_of(reproducible=True)
+    assert not statement.is_private
+    assert "reproducible: not private" in statement.randomness
+    assert "NOT PRIVATE AS RUN" in str(statement)
+
+
+def test_violations_stand_first() -> None:
+    broken = statement_of().with_violations("The bounds of age were taken from the data.")
+    assert not broken.is_private
+    assert broken.to_dict()["violations"] == ["The bounds of age were taken from the data."]
+    text = str(broken)
+    assert "NOT PRIVATE AS RUN" in text
+    assert text.index("taken from the data") < text.index("What was protected")
+
+
+def test_batches_of_the_callers_are_an_assumption() -> None:
+    text = str(statement_of(user_supplied_batches=True))
+    assert "the caller's own code supplied them" in " ".join(text.split())
+
+
+def test_further_facts_are_added() -> None:
+    statement = statement_of().with_public("The bounds.").with_notes("One.", "Two.")
+    assert statement.public[-1] == "The bounds."
+    assert statement.notes == ("One.", "Two.")
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan])
+def test_a_delta_outside_its_range_is_refused(delta) -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        statement_of(delta=delta)
+
+
+def test_negative_steps_are_refused() -> None:
+    with pytest.raises(ValueError, match="0 or more"):
+        statement_of(steps_completed=-1)
