@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.example_libraries.optimizers import Optimizer
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
@@ -150,17 +151,13 @@ class DPSVI:
         """
         return self._init(random.check_key(rng_key), take_apart(args, kwargs), init_params)
 
-    def _init(
-        self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None
-    ) -> DPSVIState:
+    def _init(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
         init_key = random.subkey(key, random.Purpose.INIT)
         structure_key, values_key, link_key, center_key = jax.random.split(init_key, 4)
         placeholder = choose_placeholder(self.model, records, self.placeholder, structure_key, self.static_kwargs)
         num_records = self.plan.num_records
         setup = set_up(self.model, self.guide, records, placeholder, structure_key, self.static_kwargs, num_records)
-        psi, transforms = initial_parameters(
-            self.model, self.guide, setup, values_key, self.static_kwargs, init_params
-        )
+        psi, transforms = initial_parameters(self.model, self.guide, setup, values_key, self.static_kwargs, init_params)
         signature = _signature(records, psi)
         if signature not in self._steps:
             objective = Objective(
@@ -219,7 +216,7 @@ class DPSVI:
         """
         step = self._initialised()
         records = take_apart(args, kwargs)
-        if not isinstance(state.step, jax.core.Tracer) and int(state.step) >= self.plan.num_steps:
+        if not isinstance(state.step, Tracer) and int(state.step) >= self.plan.num_steps:
             raise ValueError(
                 f"The plan pays for {self.plan.num_steps} steps, and this state has made them all. Plan more steps "
                 "beforehand; adding some afterwards would cost more than was promised."
@@ -247,9 +244,7 @@ class DPSVI:
         """Values of the `param` sites, constrained. Releases: they may be published."""
         return self._initialised().objective.constrain(self.optim.get_params(state.optim_state))
 
-    def evaluate(
-        self, state: DPSVIState, *args: Any, non_private: bool = False, **kwargs: Any
-    ) -> Float[Array, ""]:
+    def evaluate(self, state: DPSVIState, *args: Any, non_private: bool = False, **kwargs: Any) -> Float[Array, ""]:
         """The exact negative ELBO of the records passed, in nats: **not private**.
 
         Args:
@@ -421,7 +416,7 @@ def _check_finite(
 
 def _use_key_once(key: PRNGKeyArray) -> None:
     """Refuse a secret key that drew the noise of another fit in this process (Law 5)."""
-    if random.is_reproducible(key) or isinstance(key, jax.core.Tracer):
+    if random.is_reproducible(key) or isinstance(key, Tracer):
         return
     digest = hashlib.sha256(np.asarray(jax.random.key_data(key)).tobytes()).digest()
     if digest in _used_keys:

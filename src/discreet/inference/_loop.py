@@ -107,20 +107,16 @@ def run_steps(
             state, chunk_losses, iterates = program(state, leaves, tables, jnp.int32(count))
             losses.append(np.asarray(chunk_losses)[:count])
             seconds = time.perf_counter() - started
-            if recorder.every_step:
-                recorder.extend(done + 1, np.asarray(iterates)[:count].copy())
             done += count
-            if not recorder.every_step:
-                last = state
-                recorder.offer(
-                    done,
-                    lambda: np.asarray(ravel_pytree(step.optim.get_params(last.optim_state))[0]),
-                    last=done == num_steps or interrupt.requested,
-                )
+            if recorder.every_step:
+                recorder.extend(done - count + 1, np.asarray(iterates)[:count].copy())
+            elif recorder.wants(done) or done == num_steps or interrupt.requested:
+                iterate, _ = ravel_pytree(step.optim.get_params(state.optim_state))
+                recorder.extend(done, np.asarray(iterate)[None])
             bar.update(count)
             bar.set_postfix_str(_postfix(losses[-1], step.num_records))
             count = int(np.clip(count * _SECONDS_A_CHUNK / max(seconds, 1e-6), count / 4, count * 8))
-            count = max(1, min(count, chunk_length, recorder.interval if recorder.interval > 1 else count))
+            count = max(1, min(count, chunk_length, recorder.longest_gap))
     return Outcome(state, np.concatenate(losses), recorder.finish(), done, done < num_steps)
 
 

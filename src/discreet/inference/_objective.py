@@ -62,7 +62,7 @@ class Objective:
     # --- the data-free side ---------------------------------------------------------------
 
     def link(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> tuple[dict[str, Any], Float[Array, ""]]:
-        """u and the data-free term, from `num_particles` guide draws shared by all records.
+        """U and the data-free term, from `num_particles` guide draws shared by all records.
 
         Returns:
             u: `{"latent": {site: unconstrained value, leading axis particles}, "param": {...}}`;
@@ -119,7 +119,7 @@ class Objective:
     def _divergence(
         self, guide_site: Mapping[str, Any], model_site: Mapping[str, Any], guide_scale: Any, model_scale: Any
     ) -> Float[Array, ""]:
-        """log q - log p of a latent, or its expectation where that is known and asked for."""
+        """Log q - log p of a latent, or its expectation where that is known and asked for."""
         if self.mean_field:
             try:
                 divergence = kl_divergence(guide_site["fn"], model_site["fn"])
@@ -226,9 +226,7 @@ class Objective:
             ValueError: a record's loss depends on none, or the prior or the guide of a global
                 latent reads the records.
         """
-        everything = dataclasses.replace(
-            self, touched_latents=self.structure.global_latents, touched_params=tuple(psi)
-        )
+        everything = dataclasses.replace(self, touched_latents=self.structure.global_latents, touched_params=tuple(psi))
         u, _ = everything.link(psi, key)
         record = [x[0] for x in self.placeholder]
         touched, _, uses_key = used_inputs(everything.record_loss, u, record, key)

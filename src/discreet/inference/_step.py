@@ -1,8 +1,8 @@
 """The private step: DESIGN.md's rule, from a batch to new variational parameters.
 
-    g_i = grad_u loss_i(u)                                   per record
-    R   = sum over the batch of clip_C(g_i) + sigma C xi     the only release
-    grad_psi = J_u(psi)^T R / q + grad_psi [log q - log p]   post-processing and a data-free term
+- g_i = grad_u loss_i(u)                                   per record
+- R = sum over the batch of clip_C(g_i) + sigma C xi     the only release
+- grad_psi = J_u(psi)^T R / q + grad_psi [log q - log p]   post-processing and a data-free term
 """
 
 from __future__ import annotations

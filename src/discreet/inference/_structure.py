@@ -202,9 +202,7 @@ def _check_plate_sizes(
             )
 
 
-def _check_model(
-    two: Mapping[str, Site], three: Mapping[str, Site], record_plates: frozenset[str]
-) -> None:
+def _check_model(two: Mapping[str, Site], three: Mapping[str, Site], record_plates: frozenset[str]) -> None:
     for name, site in two.items():
         inside = bool(record_plates.intersection(site.plates))
         if site.kind == "mutable":

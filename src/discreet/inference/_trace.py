@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import sys
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -84,20 +84,23 @@ class TraceRecorder:
         """Whether the compiled loop hands over each iterate."""
         return self.interval == 1
 
+    @property
+    def longest_gap(self) -> int:
+        """How many steps may pass before an iterate is due; unbounded where the loop hands over each."""
+        return sys.maxsize if self.every_step else self.interval
+
     def extend(self, first_step: int, rows: Float[np.ndarray, "kept dim"]) -> None:
         """Keep the iterates after steps `first_step`, `first_step + 1`, ..."""
+        self._last = first_step + len(rows) - 1
         self._steps.append(np.arange(first_step, first_step + len(rows)))
         self._rows.append(rows)
 
-    def offer(self, step: int, row: Callable[[], np.ndarray], *, last: bool) -> None:
-        """Keep the iterate after `step` if enough steps have passed since the last one kept."""
-        if last or step - self._last >= self.interval:
-            self.extend(step, row()[None])
-            self._last = step
+    def wants(self, step: int) -> bool:
+        """Whether enough steps have passed since the last iterate that was kept."""
+        return step - self._last >= self.interval
 
     def finish(self) -> Trace:
         """The trace of what was kept."""
         if not self._rows:
             return Trace(np.zeros(0, np.int64), np.zeros((0, self.dim), np.float32))
         return Trace(np.concatenate(self._steps), np.concatenate(self._rows))
-
