@@ -32,7 +32,7 @@ TARGET = "benign"
 HELD_OUT = 0.2
 DELTA = 1e-4
 STEPS = 500
-RATE = 0.5
+RATE = 0.2
 LEARNING_RATE = 0.05
 
 

@@ -120,7 +120,7 @@ def _plot_trade_off(axes: Any, profile: Any) -> None:
     wrong = np.linspace(0, 1, 101)
     axes.plot(wrong, [profile.true_positive_rate(float(rate)) for rate in wrong], label="best attacker")
     axes.plot(wrong, wrong, ":", color="grey", label="guessing")
-    axes.set(xlabel="false-positive rate", ylabel="true-positive rate", title="Is one person in the table?")
+    axes.set(xlabel="false-positive rate", ylabel="true-positive rate", title="What the best attacker can tell")
     axes.legend()
 
 

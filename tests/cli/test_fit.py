@@ -1,0 +1,196 @@
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from discreet.cli import _fit
+from discreet.cli._app import app
+from discreet.cli._results import npz
+from discreet.report import make_statement
+
+RUN = CliRunner()
+BOUNDS = "age=0:100,region=north|south|east,smoker=no|yes"
+
+
+@pytest.fixture
+def survey(tmp_path):
+    """An invented table: the older smoke more, the region does not matter."""
+    rng = np.random.default_rng(0)
+    age = rng.uniform(0, 100, 3_000)
+    smokes = rng.random(3_000) < 1 / (1 + np.exp(-(age - 50) / 20))
+    regions = rng.choice(["north", "south", "east"], 3_000)
+    lines = [f"{a:.1f},{r},{'yes' if s else 'no'}" for a, r, s in zip(age, regions, smokes, strict=True)]
+    path = tmp_path / "survey.csv"
+    path.write_text("\n".join(["age,region,smoker", *lines]) + "\n")
+    return path
+
+
+def arguments(path, *more: str, **changes: str | None) -> list[str]:
+    options: dict = {"data": str(path), "model": "logistic", "target": "smoker", "bounds": BOUNDS, "epsilon": "1"}
+    options |= {"out": str(path.parent / "out"), **changes}
+    given = [[f"--{name.replace('_', '-')}", value] for name, value in options.items() if value is not None]
+    return ["fit", *(word for pair in given for word in pair), *more]
+
+
+@pytest.fixture
+def no_fit(monkeypatch: pytest.MonkeyPatch):
+    """The fit itself replaced: what stands around it is under test. Returns the calls."""
+    calls = []
+
+    def run(model, plan, records, **options):
+        calls.append((model, plan, records, options))
+        statement = make_statement(plan, steps_completed=plan.num_steps, reproducible=options["seed"] is not None)
+        samples = {"intercept": np.zeros(4), "weights": np.zeros((4, records.x.shape[1]))}
+        return SimpleNamespace(statement=statement, plan=plan, losses=np.array([1.0, np.nan])), samples
+
+    monkeypatch.setattr(_fit, "run", run)
+    return calls
+
+
+@pytest.mark.slow
+def test_a_real_fit_finds_the_truth_and_tells_all(survey) -> None:
+    outcome = RUN.invoke(app, arguments(survey, epsilon="4", steps="300", learning_rate="0.05", delta="1e-5"))
+    assert outcome.exit_code == 0, outcome.stderr
+    out = survey.parent / "out"
+    statement = json.loads((out / "statement.json").read_text())
+    assert statement["is_private"] is True
+    assert 3.99 < statement["epsilon"] <= 4
+    assert statement["plan"]["num_records"] == 3_000
+    assert any("age (real): 0 to 100" in fact for fact in statement["public"])
+    with np.load(out / "posterior.npz") as draws:
+        age = draws["weights"][:, 0]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["feature_names"] == ["age", "region=north", "region=south", "region=east"]
+    # Truth: 50 / 20 per unit of scaled age. The noise is real; at epsilon 4 the estimate scatters by about 0.1.
+    assert 1.7 < age.mean() < 3.3
+    assert "age" in outcome.stdout
+    assert "Privacy statement" in outcome.stdout
+    assert (out / "fit.png").stat().st_size > 1_000
+
+
+@pytest.mark.slow
+def test_a_model_of_ones_own_without_target(survey) -> None:
+    module = survey.parent / "mine.py"
+    module.write_text(
+        "import numpyro\nimport numpyro.distributions as dist\n"
+        "def model(x):\n"
+        "    mean = numpyro.sample('mean', dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))\n"
+        "    with numpyro.plate('people', x.shape[0]):\n"
+        "        numpyro.sample('x', dist.Normal(mean, 0.5).to_event(1), obs=x)\n"
+    )
+    changes = {"model": f"{module}:model", "target": None, "bounds": "age=0:100", "steps": "50", "seed": "1"}
+    outcome = RUN.invoke(app, arguments(survey, "--json", **changes))
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "NOT PRIVATE" in outcome.stderr
+    assert json.loads(outcome.stdout)["statement"]["reproducible"] is True
+    with np.load(survey.parent / "out" / "posterior.npz") as draws:
+        assert draws["mean"].shape == (1_000, 1)
+
+
+def test_defaults(survey, no_fit) -> None:
+    assert RUN.invoke(app, arguments(survey)).exit_code == 0
+    ((_, plan, records, options),) = no_fit
+    assert plan.num_steps == 1_000
+    assert plan.rate == 500 / 3_000
+    assert plan.target_delta == 3e-5
+    assert options["seed"] is None
+    assert set(np.unique(records.y)) == {0, 1}
+    assert json.loads((survey.parent / "out" / "summary.json").read_text())["losses"] == [1.0, None]
+
+
+def test_bounds_from_the_data_are_a_violation_said_loudly(survey, no_fit) -> None:
+    outcome = RUN.invoke(app, arguments(survey, "--non-private-bounds", bounds="region=north|south|east"))
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "NOT PRIVATE: bounds or categories of age, smoker are taken from the data" in " ".join(
+        outcome.stderr.split()
+    )
+    statement = json.loads((survey.parent / "out" / "statement.json").read_text())
+    assert statement["is_private"] is False
+    assert "age, smoker" in statement["violations"][0]
+    assert not any("age (real)" in fact for fact in statement["public"])
+    assert "NOT PRIVATE AS RUN" in (survey.parent / "out" / "statement.txt").read_text()
+    assert len(no_fit) == 1
+
+
+def test_a_schema_file(survey, no_fit) -> None:
+    schema = survey.parent / "schema.toml"
+    schema.write_text(
+        'target = "smoker"\n[columns.age]\nkind = "real"\nbounds = [0, 100]\n'
+        '[columns.smoker]\nkind = "binary"\ncategories = ["no", "yes"]\n'
+    )
+    outcome = RUN.invoke(app, arguments(survey, bounds=None, target=None, schema=str(schema)))
+    assert outcome.exit_code == 0, outcome.stderr
+    assert no_fit[0][2].feature_names == ("age",)
+
+
+def test_fixed_size_batches(survey, no_fit) -> None:
+    outcome = RUN.invoke(app, arguments(survey, sampling="fixed", batch_size="100", steps="10"))
+    assert outcome.exit_code == 0, outcome.stderr
+    assert no_fit[0][1].relation.name == "REPLACE_ONE"
+
+
+def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> None:
+    assert RUN.invoke(app, arguments(survey)).exit_code == 0
+    again = RUN.invoke(app, arguments(survey))
+    assert again.exit_code == 2
+    assert "statement of an earlier fit" in " ".join(again.stderr.split())
+    assert len(no_fit) == 1
+    assert RUN.invoke(app, arguments(survey, "--overwrite")).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "needle"),
+    [
+        ({"data": "absent.csv"}, "does not exist"),
+        ({"model": "probit"}, "choose logistic, linear, poisson"),
+        ({"model": "absent.py:model"}, "does not exist"),
+        ({"model": "{folder}/broken.py:model"}, "fails on import with ZeroDivisionError"),
+        ({"model": "{folder}/empty.py:model"}, "has no function model"),
+        ({"target": None}, "name it by --target"),
+        ({"target": "smokes"}, "no column smokes"),
+        ({"target": "age"}, "needs a binary target, but 'age' is described as real"),
+        ({"bounds": None}, "the columns are not described"),
+        ({"bounds": "age"}, "is not understood"),
+        ({"bounds": "age=0:100,height=0:3,smoker=no|yes"}, "no column height"),
+        ({"bounds": "age=0:50,smoker=no|yes"}, "'age' has values outside its public bounds 0 to 50"),
+        ({"bounds": "age=0:100,region=north|south,smoker=no|yes"}, "'region' has values outside its public categories"),
+        ({"bounds": "age=0:100"}, "'smoker' has values outside its public categories 0, 1"),
+        ({"schema": "schema.toml"}, "give one of them"),
+        ({"bounds": None, "schema": "absent.toml"}, "cannot be read"),
+        ({"epsilon": "0"}, "epsilon"),
+        ({"epsilon": "nan"}, "epsilon"),
+        ({"delta": "1"}, "delta is 1.0"),
+        ({"steps": "0"}, "num_steps is 0"),
+        ({"clip": "0"}, "clipping_norm is 0"),
+        ({"clip": "inf"}, "clipping_norm is inf"),
+        ({"rate": "1.5"}, "rate"),
+        ({"rate": "0.1", "batch_size": "10"}, "need one of --rate"),
+        ({"learning_rate": "0"}, "--learning-rate"),
+        ({"learning_rate": "nan"}, "--learning-rate"),
+        ({"draws": "0"}, "--draws"),
+        ({"out_of_bounds": "drop"}, "choose refuse or clip"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_spent(survey, no_fit, changes, needle) -> None:
+    (survey.parent / "broken.py").write_text("1 / 0\n")
+    (survey.parent / "empty.py").write_text("")
+    if "model" in changes:
+        changes = {**changes, "model": changes["model"].format(folder=survey.parent)}
+    outcome = RUN.invoke(app, arguments(survey, **changes))
+    assert outcome.exit_code == 2, outcome.stderr
+    assert outcome.stderr.startswith("Refused: ")
+    assert needle in " ".join(outcome.stderr.split())
+    assert "Traceback" not in outcome.stderr
+    assert "\n\n" not in outcome.stderr.strip()
+    assert no_fit == []
+    assert not (survey.parent / "out").exists()
+
+
+def test_any_latent_name_can_be_written(tmp_path) -> None:
+    path = tmp_path / "draws.npz"
+    path.write_bytes(npz({"file": np.arange(3), "layer/weights": np.eye(2), "allow_pickle": np.ones(1)}))
+    with np.load(path) as loaded:
+        assert set(loaded.files) == {"file", "layer/weights", "allow_pickle"}
+        np.testing.assert_array_equal(loaded["file"], [0, 1, 2])
