@@ -77,12 +77,13 @@ def check_count(value: Any, name: str) -> int:
             f"{name} must be an integer, but is {value!r} of type {type(value).__name__}. "
             f"It counts records: pass a plain int, such as len(table)."
         )
-    if not 1 <= value <= MAX_RECORDS:
+    count = int(value)
+    if not 1 <= count <= MAX_RECORDS:
         raise ValueError(
-            f"{name} = {value} is outside [1, 2^31 - 1]. Row numbers are 32-bit integers and a batch needs at least "
+            f"{name} = {count} is outside [1, 2^31 - 1]. Row numbers are 32-bit integers and a batch needs at least "
             f"one record to draw from: pass the number of rows, or split a larger table into several fits."
         )
-    return int(value)
+    return count
 
 
 def check_relation(relation: Relation) -> None:

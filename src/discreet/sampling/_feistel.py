@@ -15,7 +15,7 @@ _MIXER_WORDS = 4
 
 
 def _round_count(bits: int) -> int:
-    """Rounds for a domain of 2^bits: many where halves are tiny and mix slowly."""
+    """Rounds, an even number, for a domain of 2^bits: many where halves are tiny and mix slowly."""
     return 32 if bits <= 6 else 20 if bits <= 10 else 12
 
 
@@ -41,13 +41,16 @@ def _network(values: UInt32[Array, "*shape"], words: UInt32[Array, "round word"]
     """One pass of the network: a permutation of 0 .. 2^bits - 1. Halves of unequal width take turns."""
     low_bits = (bits + 1) // 2
     low_mask, high_mask = np.uint32((1 << low_bits) - 1), np.uint32((1 << (bits - low_bits)) - 1)
-    low, high = values & low_mask, values >> low_bits
     table = low_bits <= _TABLE_BITS
-    for number in range(words.shape[0]):
-        if number % 2:
-            high = high ^ (_round_function(words[number], low, table) & high_mask)
-        else:
-            low = low ^ (_round_function(words[number], high, table) & low_mask)
+
+    def two_rounds(number: Int32[Array, ""], halves: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = halves
+        low = low ^ (_round_function(words[2 * number], high, table) & low_mask)
+        high = high ^ (_round_function(words[2 * number + 1], low, table) & high_mask)
+        return low, high
+
+    start = (values & low_mask, values >> low_bits)
+    low, high = lax.fori_loop(0, words.shape[0] // 2, two_rounds, start)
     return (high << low_bits) | low
 
 

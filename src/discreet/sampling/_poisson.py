@@ -21,6 +21,7 @@ from ._binomial import SIZE_BITS, SIZE_WORDS, SizeTable, size_from_words, size_t
 from ._subset import draws_needed, uniform_subset
 
 _SHORTAGE = 2.0**-81
+_LEAST_SLACK = 2.0**-79
 _DENSE = 0.4  # batches that can hold more than this share of the records ask each record
 
 
@@ -110,8 +111,13 @@ class PoissonSampling:
         return self.rate * check_count(num_records, "num_records")
 
     def slack_per_step(self, num_records: int) -> float:
-        """Total-variation distance of a drawn batch from independent coin flips: tails, rounding and shortage."""
-        return _layout(check_count(num_records, "num_records"), self.rate).slack
+        """Bound on the total-variation distance of a drawn batch from independent coin flips; 0.0 at rate 1.
+
+        Tails, rounding and shortage together. The bound is rounded up to 2^-79 (a larger one by a hundredth), so that
+        it holds with one record more or less too: a plan needs it on both of two neighbours.
+        """
+        slack = _layout(check_count(num_records, "num_records"), self.rate).slack
+        return max(_LEAST_SLACK, 1.01 * slack) if slack else 0.0
 
     def capacity(self, num_records: int) -> int:
         """The largest size that the table can give: exceeded by the binomial law with probability at most 2^-81."""
@@ -153,6 +159,7 @@ class PoissonSampling:
 
 def _ask_each(key: jax.Array, rate: float, num_records: int, capacity: int) -> Batch:
     """One coin flip for each record, then the heads moved to the front."""
+    # More than ``capacity`` heads have a probability of at most 2^-81, which the slack contains.
     included = _coins(key, jax.random.bits(key, (num_records,), jnp.uint32), rate)
     indices = jnp.nonzero(included, size=capacity, fill_value=0)[0].astype(jnp.int32)
     return Batch(indices, jnp.arange(capacity) < jnp.sum(included, dtype=jnp.int32))

@@ -13,8 +13,12 @@ from jax import lax
 from jax import numpy as jnp
 from jaxtyping import Array, Bool, Int32, UInt32
 
-_DIRECT_TABLE = 32  # a table of one slot for each record, if that is at most this many slots for each draw
+_DIRECT_TABLE = 64  # a table of one slot for each record, if that is at most this many slots for each draw
 _SLOTS_PER_DRAW = 4
+_ODD_START, _ODD_STEP = (
+    np.uint32(0x9E3779B1),
+    np.uint32(0x3C6EF372),
+)  # odd, even: every pass multiplies by an odd number
 _WORD = 2**32
 
 
@@ -77,21 +81,23 @@ def _first_occurrences(
         table = jnp.full(num_records + 1, draws, jnp.int32).at[slot].min(position, mode="promise_in_bounds")
         return valid & (table[slot] == position)
 
-    slots = 1 << (_SLOTS_PER_DRAW * draws - 1).bit_length()
-    home = rows & (slots - 1)
+    bits = (_SLOTS_PER_DRAW * draws - 1).bit_length()
+    slots = 1 << bits
 
-    # Every pass settles the earliest record of each slot together with its repetitions, and leaves to the next pass
-    # the other records that share the slot. Later passes write smaller numbers, so the table needs no clearing.
+    # Every pass settles the earliest record of each slot together with its repetitions, and leaves to the next pass the
+    # other records that share the slot: each pass settles some, so the loop ends, after three or four as a rule, since
+    # passes place records differently. Later passes write smaller numbers, so the table needs no clearing.
     def settle(carry):
-        table, pending, first, offset = carry
+        table, pending, first, number = carry
+        home = (rows.astype(jnp.uint32) * (number * _ODD_STEP + _ODD_START) >> (32 - bits)).astype(jnp.int32)
+        offset = number.astype(jnp.int32) * draws
         table = table.at[jnp.where(pending, home, slots)].min(position - offset, mode="promise_in_bounds")
-        winner = table[home] + offset
-        wins = pending & (winner == position)
-        repeats = rows[jnp.where(pending, winner, 0)] == rows
-        return table, pending & ~repeats, first | wins, offset + draws
+        winner = jnp.where(pending, table[home] + offset, position)
+        repeats = rows[winner] == rows
+        return table, pending & ~repeats, first | (pending & (winner == position)), number + np.uint32(1)
 
     table = jnp.full(slots + 1, draws, jnp.int32)
-    start = (table, valid, jnp.zeros_like(valid), jnp.int32(0))
+    start = (table, valid, jnp.zeros_like(valid), jnp.uint32(0))
     return lax.while_loop(lambda carry: jnp.any(carry[1]), settle, start)[2]
 
 

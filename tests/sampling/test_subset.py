@@ -1,0 +1,117 @@
+"""Subsets: exactly uniform, by enumeration; first occurrences, against a plain loop; shortage, against a Markov chain."""
+
+import collections
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from discreet.sampling import _subset
+from discreet.sampling._subset import acceptance, draws_needed, shortage_bound, uniform_subset
+
+
+@functools.partial(jax.jit, static_argnames=("num_records", "capacity"))
+def subset(words, size, num_records, capacity):
+    return uniform_subset(words, size, num_records=num_records, capacity=capacity)
+
+
+def reference(words, size, num_records):
+    limit = 2**32 // num_records * num_records
+    seen = []
+    for word in words.tolist():
+        if word < limit and word % num_records not in seen:
+            seen.append(word % num_records)
+    return seen[:size]
+
+
+@pytest.mark.parametrize("num_records", [7, 500, 4097, 10**6, 10**8, 2**31 - 1])
+def test_agrees_with_a_plain_loop(num_records):
+    """64 draws: a table of one slot for each record up to 4,096, slots that records share beyond."""
+    generator = np.random.default_rng(num_records)
+    limit = 2**32 // num_records * num_records
+    pool = generator.integers(0, 2**32, 60, dtype=np.uint32)
+    for trial in range(60):
+        kind = trial % 3
+        if kind == 0:
+            words = generator.integers(0, 2**32, 64, dtype=np.uint32)
+        elif kind == 1:
+            words = generator.choice(pool, 64)
+        else:
+            words = np.clip(limit + generator.integers(-20, 20, 64), 0, 2**32 - 1).astype(np.uint32)
+        size = int(generator.integers(0, 41))
+        indices, found = subset(words, np.int32(size), num_records, 40)
+        expected = reference(words, size, num_records)
+        assert found == len(expected)
+        assert np.asarray(indices).tolist() == expected + [0] * (40 - len(expected))
+
+
+def test_records_that_share_a_slot_are_told_apart(monkeypatch):
+    """All draws fall on one slot on every pass: the slowest case still ends, and with the right answer."""
+    monkeypatch.setattr(_subset, "_ODD_START", np.uint32(0))
+    monkeypatch.setattr(_subset, "_ODD_STEP", np.uint32(0))
+    words = np.random.default_rng(1).integers(0, 30, 64).astype(np.uint32)
+    indices, found = uniform_subset(jnp.asarray(words), 30, num_records=10**6, capacity=30)
+    expected = reference(words, 30, 10**6)
+    assert np.asarray(indices)[: int(found)].tolist() == expected
+
+
+def enumerate_subsets(draw, num_records, size):
+    """How often each subset comes up over all sequences of four row numbers, of those that hold enough records."""
+    sequences = np.array(list(itertools.product(range(num_records), repeat=4)), np.uint32)
+    indices, found = jax.vmap(draw)(sequences)
+    enough = np.asarray(found) == size
+    return collections.Counter(frozenset(row.tolist()) for row in np.asarray(indices)[enough])
+
+
+def test_every_subset_comes_from_equally_many_sequences():
+    for size, subsets in ((1, 5), (2, 10), (3, 10)):
+        counts = enumerate_subsets(lambda w, k=size: uniform_subset(w, k, num_records=5, capacity=k), 5, size)
+        assert len(counts) == subsets
+        assert len(set(counts.values())) == 1
+
+
+def test_the_enumeration_rejects_an_order_that_looks_at_the_records():
+    """The wrong version keeps the smallest distinct records, not the first ones."""
+
+    def smallest(words):
+        rows = jnp.sort((words % 5).astype("int32"))
+        first = jnp.concatenate([jnp.array([True]), rows[1:] != rows[:-1]])
+        rows = jnp.sort(jnp.where(first, rows, 99))
+        return rows[:2], jnp.minimum(first.sum(), 2)
+
+    assert len(set(enumerate_subsets(smallest, 5, 2).values())) > 1
+
+
+def exact_shortage(size, num_records, draws):
+    """P(fewer than ``size`` distinct records in ``draws`` words), by the chain of the number of distinct records."""
+    state = np.zeros(size + 1)
+    state[0] = 1.0
+    new = acceptance(num_records) * (1 - np.arange(size + 1) / num_records)
+    new[size] = 0.0
+    for _ in range(draws):
+        moved = state * new
+        state = state - moved
+        state[1:] += moved[:-1]
+    return state[:size].sum()
+
+
+@pytest.mark.parametrize(("size", "num_records"), [(1, 3), (5, 10), (32, 500), (100, 500), (40, 2_000_000_000)])
+def test_shortage_bound_is_above_the_exact_probability_and_near_it(size, num_records):
+    bound = shortage_bound(np.array([size]), np.ones(1), num_records)
+    for failure in (1e-3, 1e-6, 1e-12):
+        draws, stated = draws_needed(np.array([size]), np.ones(1), num_records, failure)
+        assert stated <= failure
+        assert exact_shortage(size, num_records, draws) <= stated
+        assert draws <= size + 1 or exact_shortage(size, num_records, draws - 1) > failure / 1e4
+        for fewer in range(size, draws, 5):
+            assert exact_shortage(size, num_records, fewer) <= bound(fewer)
+
+
+def test_acceptance():
+    assert acceptance(2**20) == 1.0
+    assert acceptance(3) == (2**32 - 1) / 2**32
+    assert acceptance(2**31 - 1) == (2**32 - 2) / 2**32
+    assert 0.5 < acceptance(1_500_000_000) == 3_000_000_000 / 2**32
