@@ -12,8 +12,9 @@ so the rounds are loops, as short as possible. (Microseconds inside a compiled l
   into one kernel.
 - some blocks: the 4 by 4 states in one array, one double round an iteration, vectorised over the blocks.
 - many blocks: the 16 state words as 16 vectors; a quarter round is a loop over its two halves, which are alike but
-  for the rotations, because fused as a whole it would be computed three times over. Vectors long enough run on
-  several cores.
+  for the rotations, because fused as a whole it would be computed three times over. Longer streams are made in
+  chunks: beyond about 50,000 blocks XLA splits each of the short kernels over the cores, which costs more than it
+  gains.
 
 Reference: Nir and Langley, "ChaCha20 and Poly1305 for IETF Protocols", RFC 8439, sections 2.1 to 2.4.
 """
@@ -152,7 +153,7 @@ def keystream_words(key: jax.Array, nonce: jax.Array, num_words: int) -> jax.Arr
         ValueError: `num_words` exceeds what the 32-bit counter can number.
     """
     num_blocks = -(-num_words // WORDS_PER_BLOCK)
-    num_chunks = max(1, round(num_blocks / _CHUNK))
+    num_chunks = max(1, -(-num_blocks // _CHUNK))
     chunk = -(-num_blocks // num_chunks)
     if num_chunks * chunk > MAX_BLOCKS:  # the padding of the last chunk counts: its counters must not wrap round
         raise ValueError(
