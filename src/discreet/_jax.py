@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.random import define_prng_impl
 from jax.interpreters.partial_eval import dce_jaxpr
 
-__all__ = ["define_prng_impl", "used_inputs"]
+__all__ = ["define_prng_impl", "program_text", "used_inputs"]
 # `define_prng_impl` (jax.extend.random): makes a key type out of our own split, fold_in and bits. JAX calls its
 # `jax.extend` modules "semi-public": kept, but outside the deprecation policy.
 
@@ -29,3 +30,23 @@ def used_inputs(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
     jaxpr = jax.make_jaxpr(function)(*args).jaxpr
     _, used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     return jax.tree.unflatten(jax.tree.structure(args), used)
+
+
+def program_text(function: Callable[..., Any], *args: Any) -> str:
+    """What a function computes, as text: its jaxpr without dead code and without unused inputs, and its constants.
+
+    Two calls give the same text if the same operations with the same constants lead to the outputs; shapes of inputs
+    that the outputs do not depend on do not show.
+
+    Args:
+        function: a traceable function.
+        args: example arguments, pytrees of arrays.
+    """
+    closed = jax.make_jaxpr(function)(*args)
+    jaxpr, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+    constants = [np.asarray(x).tobytes().hex() for x in closed.consts if not _is_key(x)]
+    return f"{jaxpr} {used} {constants}"
+
+
+def _is_key(x: Any) -> bool:
+    return jax.dtypes.issubdtype(getattr(x, "dtype", None), jax.dtypes.prng_key)

@@ -11,10 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.example_libraries.optimizers import Optimizer
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
-from numpyro import optim as numpyro_optim
 from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 from discreet import random
@@ -23,7 +21,14 @@ from discreet.inference._loop import run_steps
 from discreet.inference._objective import Objective
 from discreet.inference._records import Records, check_public, take_apart
 from discreet.inference._result import DPSVIResult
-from discreet.inference._setup import choose_placeholder, initial_parameters, set_up
+from discreet.inference._setup import (
+    as_numpyro_optim,
+    check_loss,
+    choose_placeholder,
+    initial_parameters,
+    loss_at_start,
+    set_up,
+)
 from discreet.inference._step import DPSVIState, PrivateStep, StepKeys
 from discreet.inference._structure import Program
 from discreet.plan import PrivacyPlan
@@ -94,8 +99,8 @@ class DPSVI:
         """See the class."""
         self.model = model
         self.guide = guide
-        self.optim = _as_numpyro_optim(optim)
-        self.loss = _check_loss(Trace_ELBO() if loss is None else loss)
+        self.optim = as_numpyro_optim(optim)
+        self.loss = check_loss(Trace_ELBO() if loss is None else loss)
         self.plan = plan
         self.perturb = perturb
         self.placeholder = placeholder
@@ -104,6 +109,7 @@ class DPSVI:
         self.microbatch_size = microbatch_size
         self.static_kwargs = static_kwargs
         self._check_options()
+        self._placeholders: dict[Any, list[Array]] = {}
         self._steps: dict[Any, PrivateStep] = {}
         self._current: PrivateStep | None = None
 
@@ -153,8 +159,8 @@ class DPSVI:
 
     def _init(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
         init_key = random.subkey(key, random.Purpose.INIT)
-        structure_key, values_key, link_key, center_key = jax.random.split(init_key, 4)
-        placeholder = choose_placeholder(self.model, records, self.placeholder, structure_key, self.static_kwargs)
+        structure_key, values_key, start_key = jax.random.split(init_key, 3)
+        placeholder = self._placeholder_for(records, structure_key)
         num_records = self.plan.num_records
         setup = set_up(self.model, self.guide, records, placeholder, structure_key, self.static_kwargs, num_records)
         psi, transforms = initial_parameters(self.model, self.guide, setup, values_key, self.static_kwargs, init_params)
@@ -170,11 +176,18 @@ class DPSVI:
                 transforms=transforms,
                 mean_field=isinstance(self.loss, TraceMeanField_ELBO),
                 num_particles=self.loss.num_particles,
-            ).with_dependencies(psi, link_key)
+            ).with_dependencies(psi, start_key)
             self._steps[signature] = self._step(objective)
         self._current = step = self._steps[signature]
-        center = _check_finite(step.objective, psi, link_key, center_key)
+        center = loss_at_start(step.objective, psi, start_key)
         return DPSVIState(self.optim.init(psi), key, jnp.zeros((), jnp.int32), center)
+
+    def _placeholder_for(self, records: Records, key: PRNGKeyArray) -> list[Array]:
+        shapes = tuple((x.shape[1:], str(x.dtype)) for x in records.leaves)
+        if shapes not in self._placeholders:
+            made_up = choose_placeholder(self.model, records, self.placeholder, key, self.static_kwargs)
+            self._placeholders[shapes] = made_up
+        return self._placeholders[shapes]
 
     def _step(self, objective: Objective) -> PrivateStep:
         size = self.plan.sampling.typical_size(self.plan.num_records)
@@ -306,8 +319,8 @@ class DPSVI:
         self._check_length(records.size)
         if delta is not None and not 0.0 < delta < 1.0:
             raise ValueError(f"delta is {delta}; it must lie between 0 and 1, well below 1 / num_records.")
-        _use_key_once(key)
         state = self._init(key, records, init_params)
+        _use_key_once(key)
         step = self._initialised()
         outcome = run_steps(
             step, self.plan.sampling, state, records.leaves, self.plan.num_steps, progress_bar=progress_bar
@@ -365,53 +378,11 @@ class DPSVI:
         return self._current
 
 
-def _as_numpyro_optim(optim: Any) -> Any:
-    if isinstance(optim, numpyro_optim.Minimize):
-        raise ValueError(
-            "numpyro.optim.Minimize evaluates the loss many times a step, each of which would be a release. Use a "
-            "first-order optimizer such as numpyro.optim.Adam."
-        )
-    if isinstance(optim, numpyro_optim._NumPyroOptim):
-        return optim
-    if isinstance(optim, Optimizer):
-        return numpyro_optim._NumPyroOptim(lambda *parts: parts, *optim)
-    if isinstance(optim, tuple) and hasattr(optim, "init") and hasattr(optim, "update"):
-        return numpyro_optim.optax_to_numpyro(optim)
-    raise TypeError(
-        f"optim is a {type(optim).__name__}; it must be an optimizer of numpyro.optim or an "
-        "optax.GradientTransformation, for example numpyro.optim.Adam(1e-2)."
-    )
-
-
-def _check_loss(loss: Any) -> Any:
-    if type(loss) not in (Trace_ELBO, TraceMeanField_ELBO) or getattr(loss, "multi_sample_guide", False):
-        raise ValueError(
-            f"{type(loss).__name__} is not supported: its gradient is no sum over records that can be clipped one by "
-            "one. Use Trace_ELBO or TraceMeanField_ELBO, with num_particles if you like."
-        )
-    return loss
-
-
 def _signature(records: Records, psi: Mapping[str, Any]) -> Any:
     static = jax.tree.structure(records.rebuild([0] * len(records.leaves)))
     shapes = tuple((x.shape[1:], str(x.dtype)) for x in records.leaves)
     parameters = tuple((str(path), jnp.shape(x)) for path, x in jax.tree.leaves_with_path(psi))
     return str(static), shapes, parameters
-
-
-def _check_finite(
-    objective: Objective, psi: Mapping[str, Any], link_key: PRNGKeyArray, key: PRNGKeyArray
-) -> Float[Array, ""]:
-    """The placeholder record's loss at the start, which must be finite."""
-    u, free = objective.link(psi, link_key)
-    loss = objective.record_loss(u, [x[0] for x in objective.placeholder], key)
-    for value, what in ((free, "The prior or the guide"), (loss, "The loss of the placeholder record")):
-        if not bool(jnp.isfinite(value)):
-            raise ValueError(
-                f"{what} is not finite at the initial parameters ({float(value)}). Pass a made-up record in the "
-                "support of the observations as placeholder=..., or other initial values as init_params."
-            )
-    return jnp.asarray(loss, jnp.float32)
 
 
 def _use_key_once(key: PRNGKeyArray) -> None:

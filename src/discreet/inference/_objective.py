@@ -8,6 +8,8 @@ through which records meet the parameters, and the data-free term log q(theta) -
 from __future__ import annotations
 
 import dataclasses
+import functools
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +22,7 @@ from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.util import helpful_support_errors
 
-from discreet._jax import used_inputs
+from discreet._jax import program_text, used_inputs
 from discreet.inference._records import Records
 from discreet.inference._structure import Program, Structure, WholePlates
 
@@ -28,7 +30,7 @@ LATENT = "latent"
 PARAM = "param"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Objective:
     """A model, a guide and a placeholder record, ready for the private step.
 
@@ -82,7 +84,7 @@ class Objective:
     def sample_guide(self, params: Mapping[str, Any], key: PRNGKeyArray) -> dict[str, Array]:
         """The global latents' values in one draw of the guide at constrained `params`."""
         args, kwargs = self.records.rebuild(list(self.placeholder))
-        guide = handlers.substitute(handlers.seed(self._whole(self.guide), key), data=dict(params))
+        guide = handlers.substitute(handlers.seed(self._whole(self.guide, self.placeholder), key), data=dict(params))
         trace = handlers.trace(guide).get_trace(*args, **kwargs, **self.static)
         return {name: trace[name]["value"] for name in self.structure.global_latents}
 
@@ -108,11 +110,11 @@ class Objective:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         guide_key, model_key = jax.random.split(key)
         args, kwargs = self.records.rebuild(rows)
-        guide = handlers.substitute(handlers.seed(self._whole(self.guide), guide_key), data=dict(params))
+        guide = handlers.substitute(handlers.seed(self._whole(self.guide, rows), guide_key), data=dict(params))
         guide_trace = handlers.trace(guide).get_trace(*args, **kwargs, **self.static)
         latents = {n: guide_trace[n]["value"] for n in self.structure.global_latents}
         values = {**params, **latents}
-        model = handlers.substitute(handlers.seed(self._whole(self.model), model_key), data=values)
+        model = handlers.substitute(handlers.seed(self._whole(self.model, rows), model_key), data=values)
         model_trace = handlers.trace(model).get_trace(*args, **kwargs, **self.static)
         return guide_trace, model_trace
 
@@ -128,8 +130,8 @@ class Objective:
                 pass
         return _log_prob(guide_site, guide_scale) - _log_prob(model_site, model_scale)
 
-    def _whole(self, program: Program) -> WholePlates:
-        return WholePlates(program, self.structure.record_plates, 1)
+    def _whole(self, program: Program, rows: Sequence[Any]) -> WholePlates:
+        return WholePlates(program, self.structure.record_plates, rows[0].shape[0])
 
     # --- the records' side ----------------------------------------------------------------
 
@@ -144,14 +146,14 @@ class Objective:
         rows = [x[None] for x in record]
 
         def one(latents: Mapping[str, Any], draw: PRNGKeyArray) -> Float[Array, ""]:
-            return self._record_loss(latents, u[PARAM], rows, draw)
+            return self._loss_of_rows(latents, u[PARAM], rows, draw)
 
         if self.num_particles == 1:
             return one(jax.tree.map(lambda x: x[0], u[LATENT]), key)
         keys = jax.random.split(key, self.num_particles)
         return jnp.mean(jax.vmap(one)(u[LATENT], keys))
 
-    def _record_loss(
+    def _loss_of_rows(
         self,
         latents: Mapping[str, Any],
         params: Mapping[str, Any],
@@ -170,7 +172,7 @@ class Objective:
             return None
 
         def run(program: Program, draw: PRNGKeyArray, values: Mapping[str, Any]) -> tuple[Any, WholePlates]:
-            plates = self._whole(program)
+            plates = self._whole(program, rows)
             seeded = handlers.substitute(handlers.seed(plates, draw), substitute_fn=from_u)
             if values:
                 seeded = handlers.substitute(seeded, data=dict(values))
@@ -198,6 +200,13 @@ class Objective:
             else:
                 loss += _log_prob(site, scale)
         return loss
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def start(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """The data-free term and the placeholder record's loss, in nats."""
+        draw, local = jax.random.split(key)
+        u, free = self.link(psi, draw)
+        return free, self.record_loss(u, [x[0] for x in self.placeholder], local)
 
     # --- d3p's rule -----------------------------------------------------------------------
 
@@ -227,7 +236,7 @@ class Objective:
                 latent reads the records.
         """
         everything = dataclasses.replace(self, touched_latents=self.structure.global_latents, touched_params=tuple(psi))
-        u, _ = everything.link(psi, key)
+        u, _ = jax.eval_shape(everything.link, psi, key)
         record = [x[0] for x in self.placeholder]
         touched, _, uses_key = used_inputs(everything.record_loss, u, record, key)
         is_touched = {
@@ -246,10 +255,13 @@ class Objective:
             uses_key=any(jax.tree.leaves(uses_key)),
         )
         result._check_data_free(psi, key)
+        if not result.uses_key:
+            result._check_separable(psi, key)
         return result
 
     def _check_data_free(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> None:
-        _, _, uses = used_inputs(self._draw, psi, key, list(self.placeholder))
+        rows = list(self.placeholder)
+        _, _, uses = used_inputs(self._draw, psi, key, rows)
         if any(jax.tree.leaves(uses)):
             raise ValueError(
                 "The prior of a global latent, or the guide's distribution for one, reads the records' values "
@@ -257,6 +269,45 @@ class Objective:
                 "placeholder and would be wrong. Let only sites inside the record plate use the records; pass "
                 "public constants (such as scales) as keyword arguments to DPSVI."
             )
+        two = [jnp.concatenate([x, x]) for x in rows]
+        if program_text(self._draw, psi, key, rows) != program_text(self._draw, psi, key, two):
+            raise ValueError(
+                "The prior of a global latent, or the guide's distribution for one, depends on the number of rows that "
+                "it is given, which here is a placeholder's. Pass the public number of records as a keyword argument "
+                "to DPSVI (N=...) and use that."
+            )
+
+    def _check_separable(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> None:
+        """On two made-up records, the loss of both must be the sum of their losses."""
+
+        @jax.jit
+        def losses(rows: Sequence[Array]) -> Float[Array, "3"]:
+            u, _ = self.link(psi, key)
+            latents = jax.tree.map(lambda x: x[0], u[LATENT])
+            parts = (rows, [x[:1] for x in rows], [x[1:] for x in rows])
+            return jnp.stack([self._loss_of_rows(latents, u[PARAM], part, key) for part in parts])
+
+        for varied in range(len(self.placeholder)):
+            # One argument at a time: numbers made up for an observation may lie outside its support.
+            rows = [_two_rows(x, i == varied) for i, x in enumerate(self.placeholder)]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                both, first, second = losses(rows)
+            if jnp.isfinite(both + first + second) and not jnp.allclose(both, first + second, rtol=1e-3, atol=1e-3):
+                raise ValueError(
+                    "The model couples records: the loss of two made-up records together differs from the sum of their "
+                    "losses (by a mean over the records, batch normalisation, or the number of rows, for example). "
+                    "Each record is evaluated alone here, so the model would mean something else. Use public "
+                    "constants instead."
+                )
+
+
+def _two_rows(x: Array, varied: bool) -> Array:
+    """Two copies of a placeholder row, or two rows of different made-up numbers."""
+    pair = jnp.concatenate([x[:1], x[:1]])
+    if not varied or not jnp.issubdtype(x.dtype, jnp.floating):
+        return pair
+    return jnp.linspace(0.1, 0.9, pair.size, dtype=x.dtype).reshape(pair.shape)
 
 
 def _log_prob(site: Mapping[str, Any], scale: Any) -> Float[Array, ""]:

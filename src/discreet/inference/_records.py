@@ -64,6 +64,8 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Records:
             continue
         positions.append(position)
         arrays.append(_as_records(leaf))
+        # What rebuilds the arguments outlives this call, and must not hold the table.
+        leaves[position] = None
     if not arrays:
         raise ValueError(
             "No argument is an array, so there are no records to fit. Pass the table as arrays whose "

@@ -10,10 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpyro.handlers as handlers
 from jax import lax
-from jaxtyping import Array, PRNGKeyArray
+from jax.example_libraries.optimizers import Optimizer
+from jaxtyping import Array, Float, PRNGKeyArray
+from numpyro import optim as numpyro_optim
 from numpyro.distributions import biject_to, constraints
+from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from numpyro.infer.util import helpful_support_errors
 
+from discreet.inference._objective import Objective
 from discreet.inference._records import Records, take_apart
 from discreet.inference._structure import Program, Structure, WholePlates, find_structure
 
@@ -69,17 +73,23 @@ def choose_placeholder(
 def _has_finite_density(
     model: Program, records: Records, rows: list[Array], key: PRNGKeyArray, static: Mapping[str, Any]
 ) -> bool:
-    args, kwargs = records.rebuild(rows)
+
+    @jax.jit
+    def finite(rows: list[Array]) -> Array:
+        args, kwargs = records.rebuild(rows)
+        with handlers.seed(rng_seed=key):
+            trace = handlers.trace(WholePlates(model, None, 1)).get_trace(*args, **kwargs, **static)
+        densities = [
+            site["fn"].log_prob(site["value"])
+            for site in trace.values()
+            if site["type"] == "sample" and site["is_observed"]
+        ]
+        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in densities]) if densities else True)
+
     with warnings.catch_warnings():
         # Values out of support are what is being looked for.
         warnings.simplefilter("ignore")
-        with handlers.seed(rng_seed=key):
-            trace = handlers.trace(WholePlates(model, None, 1)).get_trace(*args, **kwargs, **static)
-        return all(
-            bool(jnp.all(jnp.isfinite(site["fn"].log_prob(site["value"]))))
-            for site in trace.values()
-            if site["type"] == "sample" and site["is_observed"]
-        )
+        return bool(finite(rows))
 
 
 def initial_parameters(
@@ -124,3 +134,55 @@ def initial_parameters(
     # Weak types would make the compiled loop change its types after the first step.
     psi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), psi)
     return psi, transforms
+
+
+def loss_at_start(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> Float[Array, ""]:
+    """The placeholder record's loss, which like the data-free term must be finite."""
+    with warnings.catch_warnings():
+        # NumPyro warns of values outside a support, and the error below says more.
+        warnings.simplefilter("ignore")
+        free, loss = objective.start(psi, key)
+    for value, what in ((free, "The prior or the guide"), (loss, "The loss of the placeholder record")):
+        if not bool(jnp.isfinite(value)):
+            raise ValueError(
+                f"{what} is not finite at the initial parameters ({float(value)}). Pass a made-up record in the "
+                "support of the observations as placeholder=..., or other initial values as init_params."
+            )
+    return jnp.asarray(loss, jnp.float32)
+
+
+def as_numpyro_optim(optim: Any) -> Any:
+    """The optimizer, if need be wrapped as NumPyro does.
+
+    Raises:
+        TypeError, ValueError: no optimizer, or one that evaluates the loss itself.
+    """
+    if isinstance(optim, numpyro_optim.Minimize):
+        raise ValueError(
+            "numpyro.optim.Minimize evaluates the loss many times a step, each of which would be a release. Use a "
+            "first-order optimizer such as numpyro.optim.Adam."
+        )
+    if isinstance(optim, numpyro_optim._NumPyroOptim):
+        return optim
+    if isinstance(optim, Optimizer):
+        return numpyro_optim._NumPyroOptim(lambda *parts: parts, *optim)
+    if isinstance(optim, tuple) and hasattr(optim, "init") and hasattr(optim, "update"):
+        return numpyro_optim.optax_to_numpyro(optim)
+    raise TypeError(
+        f"optim is a {type(optim).__name__}; it must be an optimizer of numpyro.optim or an "
+        "optax.GradientTransformation, for example numpyro.optim.Adam(1e-2)."
+    )
+
+
+def check_loss(loss: Any) -> Any:
+    """The loss, if its gradient is a sum over records.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if type(loss) not in (Trace_ELBO, TraceMeanField_ELBO) or getattr(loss, "multi_sample_guide", False):
+        raise ValueError(
+            f"{type(loss).__name__} is not supported: its gradient is no sum over records that can be clipped one by "
+            "one. Use Trace_ELBO or TraceMeanField_ELBO, with num_particles if you like."
+        )
+    return loss
