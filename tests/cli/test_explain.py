@@ -6,8 +6,15 @@ from typer.testing import CliRunner
 
 from discreet.cli._app import app
 from discreet.cli._explain import meaning
+from discreet.plan import PrivacyPlan
+from discreet.report import make_statement
+from discreet.sampling import PoissonSampling
 
 RUN = CliRunner()
+PLAN = PrivacyPlan(
+    sampling=PoissonSampling(rate=0.02), clipping_norm=1.0, noise_multiplier=1.5, num_steps=100, num_records=10_000
+)
+STATEMENT = make_statement(PLAN, steps_completed=100, reproducible=False).to_dict()
 
 
 def test_belief_follows_bayes() -> None:
@@ -50,6 +57,25 @@ def test_numbers_in_words() -> None:
     assert "believed it to 50 %: may now believe it to 73.1 % at most" in outcome.stdout
 
 
+def test_a_statement_in_words_and_json(tmp_path) -> None:
+    path = tmp_path / "statement.json"
+    path.write_text(json.dumps(STATEMENT))
+    outcome = RUN.invoke(app, ["explain", str(path)])
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "ADD_OR_REMOVE_ONE" in outcome.stdout
+    assert "NOT PRIVATE" not in outcome.stdout
+    assert " ".join(str(PLAN.risk(1e-5)).split()) in " ".join(outcome.stdout.split())
+    assert max(map(len, outcome.stdout.splitlines())) <= 88
+    facts = json.loads(RUN.invoke(app, ["explain", str(path), "--json"]).stdout)
+    assert facts["epsilon"] == PLAN.epsilon(1e-5)
+
+
+def test_a_broken_statement_is_said_to_be_broken(tmp_path) -> None:
+    path = tmp_path / "statement.json"
+    path.write_text(json.dumps(STATEMENT | {"is_private": False, "violations": ["The bounds came from the data."]}))
+    assert "NOT PRIVATE AS RUN: The bounds came from the data." in RUN.invoke(app, ["explain", str(path)]).stdout
+
+
 def test_json() -> None:
     outcome = RUN.invoke(app, ["explain", "--epsilon", "1", "--delta", "1e-6", "--json"])
     assert json.loads(outcome.stdout)["epsilon"] == 1.0
@@ -69,6 +95,7 @@ def test_json() -> None:
         (["{text}"], "is not JSON"),
         (["{other}"], "is not a discreet privacy statement"),
         (["{infinite}"], "no finite ε"),
+        (["{lacking}"], "lacks meaning"),
         (["{other}", "--epsilon", "1"], "not both"),
     ],
 )
@@ -76,7 +103,8 @@ def test_bad_input_is_refused_in_one_paragraph(tmp_path, arguments, needle) -> N
     texts = {
         "text": "not json",
         "other": "[1]",
-        "infinite": '{"format": "discreet privacy statement, version 1", "epsilon": null}',
+        "infinite": json.dumps(STATEMENT | {"epsilon": None}),
+        "lacking": json.dumps({name: fact for name, fact in STATEMENT.items() if name != "meaning"}),
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(text)

@@ -94,7 +94,7 @@ def test_defaults(survey, no_fit) -> None:
     ((_, plan, records, options),) = no_fit
     assert plan.num_steps == 1_000
     assert plan.rate == 500 / 3_000
-    assert plan.target_delta == 3e-5
+    assert plan.target_delta == 1e-5
     assert options["seed"] is None
     assert set(np.unique(records.y)) == {0, 1}
     assert json.loads((survey.parent / "out" / "summary.json").read_text())["losses"] == [1.0, None]

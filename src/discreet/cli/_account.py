@@ -18,7 +18,7 @@ from discreet.cli._options import (
     plan_of,
     sampling_of,
 )
-from discreet.cli._terminal import refusing
+from discreet.cli._terminal import refusing, say_lines
 
 if TYPE_CHECKING:
     from discreet.plan import PrivacyPlan
@@ -73,7 +73,7 @@ def account(
     if as_json:
         typer.echo(json.dumps(facts(plan), indent=2, allow_nan=False))
         return
-    typer.echo(plan.explain())
+    say_lines(plan.explain())
 
 
 def facts(plan: "PrivacyPlan") -> dict[str, Any]:

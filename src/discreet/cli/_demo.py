@@ -30,7 +30,7 @@ BOUNDS = {
 }
 TARGET = "benign"
 HELD_OUT = 0.2
-DELTA = 1e-4
+DELTA = 1e-5
 STEPS = 500
 RATE = 0.2
 LEARNING_RATE = 0.05

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from discreet.cli._options import AsJson
-from discreet.cli._terminal import refusing, say
+from discreet.cli._terminal import refusing, say, say_lines
 
 PRIORS = (0.01, 0.1, 0.5)
+EXPLAINED = ("epsilon", "delta", "relation", "meaning", "attack_power", "posterior_beliefs", "gaussian_mu", "warnings")
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05, 0.1)
 
 
@@ -30,22 +31,35 @@ def explain(
 
     Of two numbers: `discreet explain --epsilon 1 --delta 1e-6 --num-records 50000`
     """
-    content = None
     if statement is not None:
         if epsilon is not None or delta is not None:
             raise ValueError("give a statement or --epsilon and --delta, not both")
-        content = read_statement(statement)
-        epsilon, delta = content["epsilon"], content["delta"]
-        num_records = num_records or content.get("plan", {}).get("num_records")
+        _explain_statement(read_statement(statement), as_json)
+        return
     if epsilon is None or delta is None:
         raise ValueError("nothing to explain: give a statement.json, or --epsilon and --delta")
     facts = meaning(epsilon, delta, num_records)
     if as_json:
-        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False))
+        _print_json(facts)
         return
-    if content is not None:
-        _introduce(content)
     _print(facts)
+
+
+def _explain_statement(content: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        _print_json({name: content[name] for name in ("is_private", "violations", *EXPLAINED)})
+        return
+    say(f"{content['method']}, relation {content['relation']}. {content['relation_in_words']}")
+    say()
+    if not content["is_private"]:
+        say(f"NOT PRIVATE AS RUN: {' '.join(content['violations'] or [content['randomness']])}")
+        say("What follows is what a sound run would mean.")
+        say()
+    say_lines(content["meaning"])
+
+
+def _print_json(facts: dict[str, Any]) -> None:
+    typer.echo(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def read_statement(path: Path) -> dict[str, Any]:
@@ -62,7 +76,10 @@ def read_statement(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not JSON: give the statement.json that a fit wrote") from None
     if not isinstance(content, dict) or not str(content.get("format", "")).startswith("discreet privacy statement"):
         raise ValueError(f"{path} is not a discreet privacy statement: give the statement.json that a fit wrote")
-    if content.get("epsilon") is None:
+    lacking = [name for name in ("is_private", "violations", "randomness", "method", *EXPLAINED) if name not in content]
+    if lacking:
+        raise ValueError(f"{path} lacks {', '.join(lacking)}: give the statement.json as the fit wrote it")
+    if content["epsilon"] is None:
         raise ValueError(f"{path} states no finite ε at its δ: no guarantee holds, so there is nothing to explain")
     return content
 
@@ -105,15 +122,6 @@ def meaning(epsilon: float, delta: float, num_records: int | None) -> dict[str, 
         "largest_belief": {f"{prior:g}": factor * prior / (factor * prior + 1 - prior) for prior in PRIORS},
         "warnings": warnings,
     }
-
-
-def _introduce(content: dict[str, Any]) -> None:
-    say(f"{content['method']}, relation {content['relation']}. {content['relation_in_words']}")
-    if not content["is_private"]:
-        reasons = content["violations"] or [content["randomness"]]
-        say()
-        say(f"NOT PRIVATE AS RUN: {' '.join(reasons)} What follows is what a sound run would mean.")
-    say()
 
 
 def _print(facts: dict[str, Any]) -> None:

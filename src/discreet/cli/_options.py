@@ -30,7 +30,7 @@ class RelationName(enum.StrEnum):
 Epsilon = Annotated[float | None, typer.Option(help="The ε to keep to.")]
 Delta = Annotated[
     float | None,
-    typer.Option(help="The δ to keep to. Left out: 1 / (10 × number of records), rounded down to one digit."),
+    typer.Option(help="The δ to keep to. Left out: a tenth of 1 / number of records, and 1e-5 at most."),
 ]
 Sampling = Annotated[
     SamplingName,
@@ -134,12 +134,12 @@ def plan_of(
     relation: RelationName | None,
 ) -> "PrivacyPlan":
     """The plan that the options describe, solved for the one number left open."""
+    from discreet.accounting import suggest
     from discreet.plan import PrivacyPlan
-    from discreet.report import default_delta
 
     return PrivacyPlan.calibrate(
         epsilon=epsilon,
-        delta=delta if delta is not None else default_delta(num_records),
+        delta=delta if delta is not None else suggest(num_records=num_records).delta,
         num_records=num_records,
         num_steps=steps,
         noise_multiplier=noise_multiplier,

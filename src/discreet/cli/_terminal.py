@@ -64,6 +64,13 @@ def say(text: str = "") -> None:
     typer.echo(textwrap.fill(text, WIDTH) if text else "")
 
 
+def say_lines(text: str) -> None:
+    """Each line wrapped by itself on standard output, its indentation kept."""
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()))
+        typer.echo(textwrap.fill(line, WIDTH, subsequent_indent=indent + "  " if indent else ""))
+
+
 def write_file(path: Path, content: bytes | str) -> Path:
     """Write a whole file or nothing: a temporary file beside it takes its place at the end."""
     data = content.encode("utf-8") if isinstance(content, str) else content

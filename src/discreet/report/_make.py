@@ -2,19 +2,17 @@
 
 import dataclasses
 import importlib.metadata
-import math
 import platform
 from collections.abc import Sequence
 from typing import Any
 
-from discreet.accounting import Relation
+from discreet.accounting import Relation, suggest
 from discreet.plan import PrivacyPlan
 from discreet.report._statement import ProfilePoint, Statement
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 
 UNIT = "one record (one row of the table)"
 PROFILE_DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
-FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05, 0.1)
 PACKAGES = ("discreet", "dp-accounting", "jax", "jaxlib", "numpyro", "numpy", "scipy")
 ACCOUNTANT = (
     "ε is an upper bound, computed by composing the privacy loss distributions of all steps numerically with rounding "
@@ -57,8 +55,8 @@ def make_statement(
 
     Args:
         plan: What ran.
-        delta: The δ at which ε is stated, in (0, 1). None: the plan's own target, else 1 / (10 N) rounded down to one
-            digit, and the statement says so.
+        delta: The δ at which ε is stated, in (0, 1). None: the plan's own target, else the one that
+            `accounting.suggest` proposes, and the statement says so.
         steps_completed: Steps that ran; may be fewer or more than planned.
         reproducible: Whether the random bits came from a seed.
         public: Facts treated as public besides the plan's.
@@ -81,6 +79,7 @@ def make_statement(
     paid = plan if horizon == plan.num_steps else dataclasses.replace(plan, num_steps=horizon)
     delta, chosen = _delta(plan, delta)
     profile = paid.profile()
+    risk = paid.risk(delta)
     deltas = sorted({*PROFILE_DELTAS, delta}, reverse=True)
     assumed = ()
     if user_supplied_batches:
@@ -98,7 +97,11 @@ def make_statement(
         delta=delta,
         delta_chosen=chosen,
         profile=tuple(ProfilePoint(delta=d, epsilon=float(profile.epsilon(d))) for d in deltas),
-        attack_power=tuple((rate, float(profile.true_positive_rate(rate))) for rate in FALSE_POSITIVE_RATES),
+        meaning=str(risk),
+        attack_power=risk.true_positive_rates,
+        posterior_beliefs=risk.posterior_beliefs,
+        gaussian_mu=risk.gaussian_mu,
+        warnings=risk.warnings,
         mechanism=_mechanism_words(plan),
         plan=plan_facts(plan),
         event=str(paid.event()),
@@ -119,20 +122,10 @@ def _delta(plan: PrivacyPlan, asked: float | None) -> tuple[float, str]:
         return float(asked), "asked for"
     if plan.target_delta is not None:
         return float(plan.target_delta), "the plan's target"
-    return default_delta(
-        plan.num_records
-    ), "chosen by default as 1 / (10 × number of records), rounded down to one digit"
-
-
-def default_delta(num_records: int) -> float:
-    """1 / (10 N) rounded down to one digit.
-
-    >>> default_delta(569), default_delta(32_561), default_delta(1)
-    (0.0001, 3e-06, 0.1)
-    """
-    exponent = math.floor(math.log10(1 / (10 * num_records)) + 1e-9)
-    digit = math.floor(1 / (10 * num_records) / 10.0**exponent + 1e-9)
-    return float(f"{digit}e{exponent}")
+    return (
+        suggest(num_records=plan.num_records).delta,
+        "chosen by default: 1 / (10 × number of records) rounded down to one digit, and 1e-5 at most",
+    )
 
 
 def _relation_words(relation: Relation) -> str:

@@ -41,7 +41,11 @@ class Statement:
         delta: The δ at which `epsilon` holds.
         delta_chosen: Who chose δ.
         profile: (δ, ε) pairs that hold as well.
-        attack_power: Pairs (false-positive rate, largest true-positive rate) of any test for one person's presence.
+        meaning: What this means for one person, in words.
+        attack_power: Pairs (false-positive rate, largest true-positive rate) of any test for one person's record.
+        posterior_beliefs: Pairs (belief before, largest belief after seeing everything), except with probability `delta`.
+        gaussian_mu: The least μ for which μ-Gaussian privacy holds down to `delta`.
+        warnings: What a careful reader would object to.
         mechanism: What was done to the records, in words.
         plan: The numbers of the plan.
         event: The accounted event, as dp_accounting writes it.
@@ -66,7 +70,11 @@ class Statement:
     delta: float
     delta_chosen: str
     profile: tuple[ProfilePoint, ...]
+    meaning: str
     attack_power: tuple[tuple[float, float], ...]
+    posterior_beliefs: tuple[tuple[float, float], ...]
+    gaussian_mu: float
+    warnings: tuple[str, ...]
     mechanism: str
     plan: Mapping[str, Any]
     event: str
@@ -110,6 +118,9 @@ class Statement:
         content["attack_power"] = [
             {"false_positive_rate": false_positive, "largest_true_positive_rate": true_positive}
             for false_positive, true_positive in self.attack_power
+        ]
+        content["posterior_beliefs"] = [
+            {"before": before, "largest_after": after} for before, after in self.posterior_beliefs
         ]
         return _finite(content)
 

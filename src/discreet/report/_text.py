@@ -27,18 +27,17 @@ def upper(value: float, digits: int = 4) -> str:
     return shown
 
 
-def percent(share: float) -> str:
-    """A share as a percentage, rounded up.
-
-    >>> percent(0.00137), percent(0.5), percent(1.0)
-    ('0.14 %', '50 %', '100 %')
-    """
-    return f"{upper(100 * share, 2 if share < 0.1 else 3)} %"
-
-
 def paragraph(text: str) -> str:
     """Wrapped prose."""
     return textwrap.fill(text, WIDTH)
+
+
+def wrapped(text: str) -> str:
+    """Each line wrapped by itself, its indentation kept."""
+    return "\n".join(
+        textwrap.fill(line, WIDTH, subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2 * line.startswith(" ")))
+        for line in text.splitlines()
+    )
 
 
 def bullets(items: tuple[str, ...] | list[str]) -> str:
@@ -65,30 +64,6 @@ def _headline(statement: "Statement") -> str:
     if not math.isfinite(statement.epsilon):
         return f"NO GUARANTEE at δ = {statement.delta:g}."
     return f"ε = {upper(statement.epsilon)} at δ = {statement.delta:g}, for {statement.unit}."
-
-
-def _meaning(statement: "Statement") -> str:
-    if math.isfinite(statement.epsilon):
-        factor = upper(math.exp(min(statement.epsilon, 700)), 3)
-        text = (
-            "ε (epsilon) bounds how much one person's record can change the odds of anything that could be read off the "
-            f"results: by a factor of at most e^ε = {factor}, except with a probability of about δ (delta) = "
-            f"{statement.delta:g}."
-        )
-    else:
-        text = "At this δ (delta) no finite ε (epsilon) holds: one person's record may be recognised in the results."
-    if not statement.attack_power:
-        return paragraph(text)
-    text += (
-        " Suppose somebody knows everything but one person's record, sees all that was released, and says whether the "
-        "record is as they suspect. If they are wrong in a given share of the cases where it is not, they are right in at "
-        "most this share of those where it is, however clever they are:"
-    )
-    power = [
-        f"  wrong in {percent(false_positive)}: right in at most {percent(true_positive)}"
-        for false_positive, true_positive in statement.attack_power
-    ]
-    return "\n".join([paragraph(text), *power])
 
 
 def _plan(statement: "Statement") -> str:
@@ -123,7 +98,7 @@ def statement_text(statement: "Statement") -> str:
             "What was protected",
             paragraph(f"{statement.unit[:1].upper()}{statement.unit[1:]}. {statement.relation_in_words}"),
         ),
-        ("What it means", _meaning(statement)),
+        ("What it means", wrapped(statement.meaning)),
         ("What left the data", bullets(statement.released)),
         ("What was done", paragraph(f"{statement.mechanism} {_steps(statement)}")),
         ("Plan", _plan(statement)),
