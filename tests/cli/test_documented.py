@@ -1,0 +1,72 @@
+"""The commands that README, docs and help texts print work as printed."""
+
+import re
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from discreet.cli import _fit
+from discreet.cli._app import app
+from discreet.data import encode, read_table, schema_from_toml
+from discreet.report import make_statement
+
+RUN = CliRunner()
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ["README.md", "docs/command-line.md"]
+SURVEY = "age,visits,region,income,smoker\n20,3,north,100,no\n88,0,east,50000,yes\n"
+
+
+def printed_commands() -> list[str]:
+    blocks = [block for page in PAGES for block in re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)]
+    text = "\n".join(blocks).replace("\\\n", " ")
+    in_pages = [line.split("  #")[0].strip() for line in text.splitlines() if line.startswith("discreet ")]
+    in_help = [
+        example
+        for source in (ROOT / "src/discreet/cli").glob("*.py")
+        for example in re.findall(r"`(discreet \w+ --.*?)`", source.read_text())
+    ]
+    return sorted({*in_pages, *in_help})
+
+
+@pytest.mark.parametrize("command", [command for command in printed_commands() if " demo" not in command])
+def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(model, plan, records, **options):
+        statement = make_statement(plan, steps_completed=plan.num_steps, reproducible=False)
+        samples = {"weights": np.zeros((4, records.x.shape[1]))}
+        return SimpleNamespace(statement=statement, plan=plan, losses=np.zeros(3)), samples
+
+    monkeypatch.setattr(_fit, "run", run)
+    monkeypatch.chdir(tmp_path)
+    Path("survey.csv").write_text(SURVEY)
+    Path("mine.py").write_text("def model(x, y=None): ...\n")
+    toml = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/tables.md").read_text(), re.DOTALL)[0]
+    Path("schema.toml").write_text(toml)
+    if "visits.parquet" in command:
+        command = command.replace("visits.parquet", "survey.csv")
+    if "statement.json" in command:
+        RUN.invoke(
+            app, shlex.split("fit --data survey.csv --model linear --target age --schema schema.toml --epsilon 1")
+        )
+    outcome = RUN.invoke(app, shlex.split(command)[1:])
+    assert outcome.exit_code == 0, outcome.stderr
+
+
+def test_there_are_commands_to_try() -> None:
+    assert {command.split()[1] for command in printed_commands()} == {"demo", "fit", "account", "explain"}
+
+
+def test_the_schema_of_the_docs_reads_a_table(tmp_path: Path) -> None:
+    (tmp_path / "survey.csv").write_text(SURVEY + "?,1,?,0,no\n")
+    page = (ROOT / "docs/tables.md").read_text()
+    (tmp_path / "schema.toml").write_text(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])
+    schema = schema_from_toml(tmp_path / "schema.toml")
+    with pytest.raises(ValueError, match="'age' has missing cells"):
+        encode(read_table(tmp_path / "survey.csv", schema), schema)
+    (tmp_path / "survey.csv").write_text(SURVEY + "30,1,?,0,no\n")
+    records = encode(read_table(tmp_path / "survey.csv", schema), schema)
+    assert records.feature_names[-1] == "region is missing"
+    np.testing.assert_array_equal(records.x[:, -1], [0, 0, 1])
