@@ -12,9 +12,12 @@ from dp_accounting import dp_event
 from discreet.accounting import (
     PrivacyProfile,
     Relation,
+    Risk,
     calibrate_noise_multiplier,
     calibrate_num_steps,
     profile,
+    risk,
+    suggest,
 )
 from discreet.sampling import Sampling
 
@@ -96,8 +99,8 @@ class PrivacyPlan:
         still_open = [name for name, value in given.items() if value is None]
         if len(still_open) != 1:
             raise ValueError(
-                f"calibrate solves for one of epsilon, num_steps and noise_multiplier, but {len(still_open)} of them are left open"
-                f"{': ' + ', '.join(still_open) if still_open else ''}. Give two and leave out the one you want."
+                f"calibrate solves for one of epsilon, num_steps and noise_multiplier, but {len(still_open)} of them are left "
+                f"open{': ' + ', '.join(still_open) if still_open else ''}. Give two and leave out the one you want."
             )
         if num_steps is not None:
             _check_num_steps(num_steps)
@@ -106,16 +109,25 @@ class PrivacyPlan:
         event_of = _event_builder(sampling, num_records, relation)
         slack = sampling.slack_per_step(num_records)
         if noise_multiplier is None:
-            assert epsilon is not None and num_steps is not None
+            assert epsilon is not None
+            assert num_steps is not None
             steps = num_steps
             noise_multiplier = calibrate_noise_multiplier(
-                lambda noise: event_of(noise, steps), epsilon=epsilon, delta=delta, relation=relation, slack=steps * slack
+                lambda noise: event_of(noise, steps),
+                epsilon=epsilon,
+                delta=delta,
+                relation=relation,
+                slack=steps * slack,
             )
         elif num_steps is None:
             assert epsilon is not None
             noise = noise_multiplier
             num_steps = calibrate_num_steps(
-                lambda steps: event_of(noise, steps), epsilon=epsilon, delta=delta, relation=relation, slack_per_step=slack
+                lambda steps: event_of(noise, steps),
+                epsilon=epsilon,
+                delta=delta,
+                relation=relation,
+                slack_per_step=slack,
             )
         assert num_steps is not None
         return cls(
@@ -158,8 +170,49 @@ class PrivacyPlan:
         """Delta at `epsilon` of all the steps: an upper bound."""
         return float(self.profile().delta(epsilon))
 
+    def risk(self, delta: float | None = None) -> Risk:
+        """What the plan means for one person, as numbers; `delta` as in `explain`."""
+        return risk(self.profile(), self._stated_delta(delta), num_records=self.num_records)
 
-def _event_builder(sampling: Sampling, num_records: int, relation: Relation) -> Callable[[float, int], dp_event.DpEvent]:
+    def explain(self, delta: float | None = None) -> str:
+        """Says in plain words what the plan does, what it costs, and what that means for one person.
+
+        Args:
+            delta: where to state epsilon; left out, `target_delta`, else the one that `suggest` proposes for num_records.
+
+        Returns:
+            A text of some twenty lines. It depends on public facts only.
+        """
+        chosen = self._stated_delta(delta)
+        sensitivity = "C" if self.relation is Relation.ADD_OR_REMOVE_ONE else "2C, one record replaced"
+        lines = [
+            f"{self.num_steps:,} steps, each on a batch drawn by {self.sampling!r} from {self.num_records:,} records: a record "
+            f"enters a batch with probability q = {self.rate:.4g}, a batch holds {self.rate * self.num_records:,.4g} on average.",
+            f"Each record's contribution is clipped to L2 norm C = {self.clipping_norm:g}; the sum over the batch gets Gaussian "
+            f"noise of standard deviation {self.noise_multiplier * self.clipping_norm:.4g} ({self.noise_multiplier:.4g} C; "
+            f"one person moves the sum by up to {sensitivity}).",
+            "",
+            str(self.risk(chosen)),
+            "",
+            "Public, that is known without the data: the number of records, q, C, the noise and the number of steps. The "
+            "price is that of all the steps, also if the run is stopped early.",
+        ]
+        if self.rate == 1 and self.num_steps > 1:
+            lines.append(
+                "Every step reads every record, so nothing is gained by sampling. A smaller sampling rate may buy more steps."
+            )
+        return "\n".join(lines)
+
+    def _stated_delta(self, delta: float | None) -> float:
+        if delta is not None:
+            _check_delta(delta)
+            return delta
+        return self.target_delta if self.target_delta is not None else suggest(num_records=self.num_records).delta
+
+
+def _event_builder(
+    sampling: Sampling, num_records: int, relation: Relation
+) -> Callable[[float, int], dp_event.DpEvent]:
     def event_of(noise_multiplier: float, num_steps: int) -> dp_event.DpEvent:
         mechanism = dp_event.GaussianDpEvent(noise_multiplier)
         step = sampling.step_event(mechanism, num_records=num_records, relation=relation)
@@ -209,7 +262,8 @@ def _check_noise(noise_multiplier: float) -> None:
 def _check_delta(delta: float) -> None:
     if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < 1:
         raise ValueError(
-            f"delta is {delta!r}; it is a probability above 0 and below 1, and should be well below 1 / num_records, such as 1e-6."
+            f"delta is {delta!r}; it is a probability above 0 and below 1, and should be well below 1 / num_records, "
+            "such as 1e-6."
         )
 
 

@@ -3,11 +3,17 @@
 from discreet.accounting._calibrate import calibrate_noise_multiplier, calibrate_num_steps
 from discreet.accounting._events import Relation
 from discreet.accounting._profile import PrivacyProfile, profile
+from discreet.accounting._risk import Risk, risk
+from discreet.accounting._suggest import Suggestion, suggest
 
 __all__ = [
     "PrivacyProfile",
     "Relation",
+    "Risk",
+    "Suggestion",
     "calibrate_noise_multiplier",
     "calibrate_num_steps",
     "profile",
+    "risk",
+    "suggest",
 ]

@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-Array = NDArray[np.float64]
+Array = NDArray[np.floating[Any]]
 
 
 class Curve(Protocol):
@@ -62,30 +62,21 @@ class GridCurve:
     deltas: Array
 
     def delta(self, epsilon: Array) -> Array:
+        if epsilon is self.epsilons:
+            return self.deltas
         right = np.clip(np.searchsorted(self.epsilons, epsilon), 1, len(self.epsilons) - 1)
         left = right - 1
         start, stop = self.epsilons[left], self.epsilons[right]
         # (e^eps - e^start) / (e^stop - e^start), without overflow
         with np.errstate(over="ignore"):
-            weight = np.clip(np.exp(np.minimum(epsilon - stop, 0.0)) * np.expm1(start - epsilon) / np.expm1(start - stop), 0, 1)
+            weight = np.clip(
+                np.exp(np.minimum(epsilon - stop, 0.0)) * np.expm1(start - epsilon) / np.expm1(start - stop), 0, 1
+            )
         value = self.deltas[left] + weight * (self.deltas[right] - self.deltas[left])
         return np.where(epsilon >= self.epsilons[-1], self.deltas[-1], value)
 
     def knots(self) -> Array:
         return self.epsilons
-
-
-@dataclass(frozen=True)
-class WorstCurve:
-    """The larger of several profiles: the directions of a relation that is not symmetric."""
-
-    curves: tuple[Curve, ...]
-
-    def delta(self, epsilon: Array) -> Array:
-        return np.max([curve.delta(epsilon) for curve in self.curves], axis=0)
-
-    def knots(self) -> Array:
-        return np.unique(np.concatenate([curve.knots() for curve in self.curves]))
 
 
 @dataclass(frozen=True)

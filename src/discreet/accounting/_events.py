@@ -7,7 +7,7 @@ import dp_accounting
 from dp_accounting import dp_event
 
 from discreet.accounting._compose import compose
-from discreet.accounting._curves import ConstantCurve, Curve, GaussianCurve, WorstCurve
+from discreet.accounting._curves import ConstantCurve, Curve, GaussianCurve
 from discreet.accounting._pairs import (
     GaussianPair,
     LaplacePair,
@@ -30,7 +30,7 @@ _SUPPORTED = (
 )
 
 
-def curve_of(event: dp_event.DpEvent, relation: Relation, *, tolerance: float = 1e-4) -> Curve:
+def curve_of(event: dp_event.DpEvent, relation: Relation, *, tolerance: float = 1e-5) -> Curve:
     """The privacy profile of `event`: an upper bound on delta at every epsilon."""
     check_relation(relation)
     steps: dict[dp_event.DpEvent, int] = {}
@@ -39,7 +39,9 @@ def curve_of(event: dp_event.DpEvent, relation: Relation, *, tolerance: float = 
     sensitivity = 2.0 if relation is Relation.REPLACE_ONE else 1.0
     # Gaussians compose to one Gaussian, exactly.
     gaussian = sum(
-        n * (sensitivity / step.noise_multiplier) ** 2 for step, n in steps.items() if isinstance(step, dp_event.GaussianDpEvent)
+        n * (sensitivity / step.noise_multiplier) ** 2
+        for step, n in steps.items()
+        if isinstance(step, dp_event.GaussianDpEvent)
     )
     others = {step: n for step, n in steps.items() if not isinstance(step, dp_event.GaussianDpEvent)}
     if not others:
@@ -51,8 +53,7 @@ def curve_of(event: dp_event.DpEvent, relation: Relation, *, tolerance: float = 
             parts.append((GaussianPair(math.sqrt(gaussian)), 1))
         if parts not in directions:
             directions.append(parts)
-    curves = tuple(compose(directions, tolerance=tolerance))
-    return curves[0] if len(curves) == 1 else WorstCurve(curves)
+    return compose(directions, tolerance=tolerance)
 
 
 def check_relation(relation: Relation) -> None:
@@ -75,7 +76,9 @@ def _collect(event: dp_event.DpEvent, count: int, relation: Relation, steps: dic
             raise ValueError(f"SelfComposedDpEvent has count {event.count!r}; a count is a whole number, 0 or more.")
         return _collect(event.event, count * int(event.count), relation, steps)
     if isinstance(event, dp_event.ComposedDpEvent):
-        return any([_collect(part, count, relation, steps) for part in event.events])
+        # Every part is looked at, also after one without noise: a later one may have to be refused.
+        bare = [_collect(part, count, relation, steps) for part in event.events]
+        return any(bare)
     step = _elementary(event, relation)
     if step is None:
         return False
@@ -93,7 +96,11 @@ def _elementary(event: dp_event.DpEvent, relation: Relation) -> dp_event.DpEvent
     if isinstance(event, dp_event.PoissonSampledDpEvent):
         _check_probability(event.sampling_probability, "PoissonSampledDpEvent")
         _check_inner(event, (dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent), event.event)
-        if isinstance(event.event, dp_event.LaplaceDpEvent) and relation is Relation.REPLACE_ONE and event.sampling_probability < 1:
+        if (
+            isinstance(event.event, dp_event.LaplaceDpEvent)
+            and relation is Relation.REPLACE_ONE
+            and event.sampling_probability < 1
+        ):
             raise ValueError(
                 "Laplace noise on a Poisson sample has no dominating pair known to this library under REPLACE_ONE. "
                 "Use ADD_OR_REMOVE_ONE, or Gaussian noise."
@@ -115,7 +122,7 @@ def _elementary(event: dp_event.DpEvent, relation: Relation) -> dp_event.DpEvent
 
 def _without_replacement(
     event: dp_event.SampledWithoutReplacementDpEvent, relation: Relation
-) -> dp_event.SampledWithoutReplacementDpEvent | dp_event.GaussianDpEvent | None:
+) -> dp_event.DpEvent | None:
     size, batch = event.source_dataset_size, event.sample_size
     if not 0 <= batch <= size:
         raise ValueError(
@@ -124,8 +131,9 @@ def _without_replacement(
         )
     if relation is not Relation.REPLACE_ONE:
         raise ValueError(
-            "A fixed-size batch drawn without replacement has no sound accounting under ADD_OR_REMOVE_ONE here: with one record "
-            "more or fewer, the law of every other record's membership changes too. Use Relation.REPLACE_ONE, or Poisson sampling."
+            "A fixed-size batch drawn without replacement has no sound accounting under ADD_OR_REMOVE_ONE here: with one "
+            "record more or fewer, the law of every other record's membership changes too. Use Relation.REPLACE_ONE, or "
+            "Poisson sampling."
         )
     _check_inner(event, (dp_event.GaussianDpEvent,), event.event)
     if batch == 0:
@@ -149,28 +157,27 @@ def _check_probability(value: float, where: str) -> None:
 
 
 def _noise_of(event: dp_event.DpEvent) -> float:
-    noise = getattr(event, "noise_multiplier", None)
-    if noise is None:
-        noise = event.event.noise_multiplier  # pyright: ignore[reportAttributeAccessIssue]
-    if not (math.isfinite(noise) and noise >= 0):
+    noise = getattr(getattr(event, "event", event), "noise_multiplier", None)
+    if not (isinstance(noise, int | float) and math.isfinite(noise) and noise >= 0):
         raise ValueError(
-            f"{type(event).__name__} has noise multiplier {noise!r}; it is the noise's standard deviation divided by the clipping "
-            "norm, a finite number above 0."
+            f"{type(event).__name__} has noise multiplier {noise!r}; it is the noise's standard deviation divided by the "
+            "clipping norm, a finite number above 0."
         )
-    return noise
+    return float(noise)
 
 
 def _pair(step: dp_event.DpEvent, relation: Relation, direction: Direction) -> Pair:
     """The dominating pair of one elementary step. Noise multipliers are stddev / C: REPLACE_ONE moves a sum by up to 2C."""
     replace = relation is Relation.REPLACE_ONE
+    noise = _noise_of(step)
     if isinstance(step, dp_event.LaplaceDpEvent):
-        return LaplacePair((2 if replace else 1) / step.noise_multiplier)
+        return LaplacePair((2 if replace else 1) / noise)
     if isinstance(step, dp_event.PoissonSampledDpEvent):
         if isinstance(step.event, dp_event.LaplaceDpEvent):
-            return _poisson(LaplacePair(1 / step.event.noise_multiplier), step.sampling_probability, direction)
-        return _poisson_gaussian(step.event.noise_multiplier, step.sampling_probability, relation, direction)
+            return _poisson(LaplacePair(1 / noise), step.sampling_probability, direction)
+        return _poisson_gaussian(noise, step.sampling_probability, relation, direction)
     if isinstance(step, dp_event.SampledWithoutReplacementDpEvent):
-        return WithoutReplacementPair(GaussianPair(2 / step.event.noise_multiplier), step.sample_size / step.source_dataset_size)
+        return WithoutReplacementPair(GaussianPair(2 / noise), step.sample_size / step.source_dataset_size)
     if isinstance(step, dp_event.TruncatedSubsampledGaussianDpEvent):
         return _truncated(step, relation, direction)
     raise AssertionError(f"{step!r} was accepted by _elementary")

@@ -1,20 +1,20 @@
 """Dominating pairs: the two worst-case output laws of one use of a mechanism.
 
-A pair (P, Q) bounds a mechanism when its hockey-stick divergences H_alpha(P || Q) are at least those of the mechanism on any two
-neighbouring data sets, for every alpha > 0. All that accounting needs of a pair is the law of its privacy loss L = log dP/dQ under
-P and under Q, so a pair here *is* those two laws, given by their distribution functions. Both tails are given, because a privacy
-loss is decided where 1 - cdf has lost all its digits.
+A pair (P, Q) bounds a mechanism when its hockey-stick divergences H_alpha(P || Q) are at least those of the mechanism
+on any two neighbouring data sets, for every alpha > 0. All that accounting needs of a pair is the law of its privacy loss
+L = log dP/dQ under P and under Q, so a pair here *is* those two laws, given by their distribution functions. Both tails are
+given, because privacy is decided where 1 - cdf has lost all its digits.
 """
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-Array = NDArray[np.float64]
+Array = NDArray[np.floating[Any]]
 
 _NODE_REACH = 12.0
 """Standard deviations that the quadrature nodes span: beyond, a Gaussian has mass 2e-33."""
@@ -77,8 +77,12 @@ class LaplacePair:
         # Under P the loss is +shift with probability 1/2, -shift with probability exp(-shift)/2, and has density
         # exp((l - shift)/2)/4 in between; under Q the same with the sign of l turned.
         inside = np.clip(loss, -self.shift, self.shift)
-        upper_cdf = np.where(loss < -self.shift, 0.0, np.where(loss >= self.shift, 1.0, np.exp((inside - self.shift) / 2) / 2))
-        lower_sf = np.where(loss < -self.shift, 1.0, np.where(loss >= self.shift, 0.0, np.exp(-(inside + self.shift) / 2) / 2))
+        upper_cdf = np.where(
+            loss < -self.shift, 0.0, np.where(loss >= self.shift, 1.0, np.exp((inside - self.shift) / 2) / 2)
+        )
+        lower_sf = np.where(
+            loss < -self.shift, 1.0, np.where(loss >= self.shift, 0.0, np.exp(-(inside + self.shift) / 2) / 2)
+        )
         return LossLaw(upper_cdf, 1 - upper_cdf, 1 - lower_sf, lower_sf)
 
     def nodes(self) -> LossNodes:
@@ -110,7 +114,9 @@ class PoissonRemovePair:
     def nodes(self) -> LossNodes:
         base = self.base.nodes()
         return LossNodes(
-            _loss_after_sampling(base.loss, self.rate), (1 - self.rate) * base.lower + self.rate * base.upper, base.lower
+            _loss_after_sampling(base.loss, self.rate),
+            (1 - self.rate) * base.lower + self.rate * base.upper,
+            base.lower,
         )
 
 
@@ -133,7 +139,9 @@ class PoissonAddPair:
     def nodes(self) -> LossNodes:
         base = self.base.nodes()
         return LossNodes(
-            -_loss_after_sampling(-base.loss, self.rate), base.upper, (1 - self.rate) * base.upper + self.rate * base.lower
+            -_loss_after_sampling(-base.loss, self.rate),
+            base.upper,
+            (1 - self.rate) * base.upper + self.rate * base.lower,
         )
 
 

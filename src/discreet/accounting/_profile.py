@@ -1,6 +1,7 @@
 """The privacy profile of an event: delta for every epsilon, epsilon for every delta, and the best attacker's rates."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from dp_accounting import dp_event
@@ -9,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from discreet.accounting._curves import Curve, SlackCurve, smallest_epsilon
 from discreet.accounting._events import Relation, curve_of
 
-Array = NDArray[np.float64]
+Array = NDArray[np.floating[Any]]
 
 _MAX_KNOTS = 4096
 
@@ -46,7 +47,9 @@ class PrivacyProfile:
         """
         values = np.asarray(epsilon, dtype=np.float64)
         if np.isnan(values).any() or (values < 0).any():
-            raise ValueError(f"epsilon is {epsilon!r}; delta(epsilon) is defined for epsilon >= 0. Pass a number of 0 or more.")
+            raise ValueError(
+                f"epsilon is {epsilon!r}; delta(epsilon) is defined for epsilon >= 0. Pass a number of 0 or more."
+            )
         flat = values.reshape(-1)
         deltas = self._curve.delta(flat)
         if self.slack > 0:
@@ -105,7 +108,8 @@ class PrivacyProfile:
             growth = np.exp(np.minimum(epsilons, 700.0))
         column = rates.reshape(-1, 1)
         best = np.minimum((growth * column + deltas).min(axis=1), (1 - (1 - deltas - column) / growth).min(axis=1))
-        best = np.clip(best, 0.0, 1.0).reshape(rates.shape)
+        # Chance is always within reach, whatever rounding says.
+        best = np.clip(best.reshape(rates.shape), rates, 1.0)
         return float(best) if rates.ndim == 0 else best
 
     def _knots(self) -> Array:
@@ -116,12 +120,15 @@ class PrivacyProfile:
         return knots[chosen]
 
 
-def profile(event: dp_event.DpEvent, relation: Relation, *, slack: float = 0.0, tolerance: float = 1e-4) -> PrivacyProfile:
+def profile(
+    event: dp_event.DpEvent, relation: Relation, *, slack: float = 0.0, tolerance: float = 1e-5
+) -> PrivacyProfile:
     """Accounts for an event.
 
     Gaussian events without sampling compose exactly. Sampled ones are composed numerically through their privacy loss
-    distributions, rounded upward; epsilon comes out within about `tolerance`, relative, of the composed pair's own. Noise
-    multipliers are stddev / C under either relation: under REPLACE_ONE the accountant puts in the factor 2 itself.
+    distributions, rounded upward; epsilon comes out within about `tolerance` of the composed pair's own (relative; ten
+    times as much from some 10^5 steps on). Noise multipliers are stddev / C under either relation: under REPLACE_ONE the
+    accountant puts in the factor 2 itself.
 
     Args:
         event: dp_accounting's description of what touches the data. Composition is for a horizon fixed beforehand.

@@ -1,0 +1,223 @@
+"""What a profile means for one person, in words for somebody who knows models well and privacy less well."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from discreet.accounting._curves import Curve, GaussianCurve
+from discreet.accounting._events import Relation
+from discreet.accounting._profile import PrivacyProfile
+
+FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05, 0.1)
+PRIORS = (0.01, 0.5)
+
+
+@dataclass(frozen=True)
+class Risk:
+    """The worst that can follow for one person. Made by `risk`; `str()` says it in plain words.
+
+    Attributes:
+        relation: which data sets are neighbours.
+        delta: the delta that `epsilon` and `posterior_beliefs` go with.
+        epsilon: epsilon at `delta`.
+        true_positive_rates: pairs (FPR, TPR): the largest true-positive rate any attacker can reach at that false-positive rate.
+        posterior_beliefs: pairs (prior, posterior): the attacker who held the record's presence (or its one of two values) for
+            true with probability `prior` believes it, after seeing all releases, with at most `posterior`; this holds except with
+            probability at most `delta` over the noise and the batches.
+        right_guesses: share of right guesses of the best attacker between two equally likely neighbours, (1 + delta(0))/2.
+        gaussian_mu: the least mu for which the Gaussian trade-off curve G_mu (telling N(0,1) from N(mu,1)) allows the attacker at
+            least as much as the profile at every epsilon between 0 and `epsilon`: "mu-Gaussian private" down to `delta`.
+        warnings: what a careful reader would object to.
+    """
+
+    relation: Relation
+    delta: float
+    epsilon: float
+    true_positive_rates: tuple[tuple[float, float], ...]
+    posterior_beliefs: tuple[tuple[float, float], ...]
+    right_guesses: float
+    gaussian_mu: float
+    warnings: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [_promise(self.relation, self.epsilon, self.delta), ""]
+        lines.append(
+            "Take an attacker who knows every other record and everything that was released, and who must decide whether "
+            f"{_question(self.relation)}. However the attack is made:"
+        )
+        for false, true in self.true_positive_rates:
+            lines.append(
+                f"  wrong about {100 * false:g} % of the innocent, it is right about at most {_percent(true)} of the rest"
+            )
+        lines.append(
+            f"  between two equally likely cases it guesses right at most {_percent(self.right_guesses)} of the time"
+        )
+        lines += ["", f"What the releases can do to a belief (except with probability {self.delta:g}):"]
+        for prior, posterior in self.posterior_beliefs:
+            lines.append(f"  held true with {100 * prior:g} % before: with at most {_percent(posterior)} afterwards")
+        lines.append("")
+        lines.append(
+            f"No more can be learned about the person than from one draw of a Gaussian with standard deviation 1 whose mean is 0 "
+            f"or {self.gaussian_mu:.3g} (mu-Gaussian privacy, down to delta)."
+            if math.isfinite(self.gaussian_mu)
+            else "No Gaussian trade-off curve bounds this release."
+        )
+        lines.append(
+            "What holds of people in general can be learned all the same, and concern a person whose record was not used."
+        )
+        lines += [f"Warning: {warning}" for warning in self.warnings]
+        return "\n".join(lines)
+
+
+def risk(profile: PrivacyProfile, delta: float, *, num_records: int | None = None) -> Risk:
+    """Translates a profile into an attacker's success.
+
+    Args:
+        profile: what was spent.
+        delta: the delta at which epsilon is stated, above 0 and below 1.
+        num_records: public number of records, if delta is to be judged against it.
+
+    Returns:
+        Upper bounds on what any attacker can do, whatever they know besides.
+
+    Raises:
+        ValueError: delta is not above 0 and below 1.
+
+    References:
+        Wasserman, Zhou, JASA 2010, and Dong, Roth, Su, JRSS-B 2022 (trade-off curves); Kairouz, Oh, Viswanath, ICML 2015.
+
+    Example:
+        >>> from dp_accounting import dp_event
+        >>> from discreet.accounting import Relation, profile
+        >>> meaning = risk(profile(dp_event.GaussianDpEvent(1.0), Relation.ADD_OR_REMOVE_ONE), 1e-5)
+        >>> round(meaning.gaussian_mu, 6)
+        1.0
+        >>> round(meaning.right_guesses, 4)
+        0.6915
+    """
+    if not 0 < delta < 1:
+        raise ValueError(
+            f"delta is {delta!r}; state epsilon at a delta above 0 and below 1, best well below 1 / number of records."
+        )
+    epsilon = profile.epsilon(delta)
+    loss = _loss_exceeded_rarely(profile, delta)
+    rates = np.atleast_1d(profile.true_positive_rate(np.array(FALSE_POSITIVE_RATES)))
+    return Risk(
+        relation=profile.relation,
+        delta=delta,
+        epsilon=epsilon,
+        true_positive_rates=tuple(zip(FALSE_POSITIVE_RATES, (float(rate) for rate in rates), strict=True)),
+        posterior_beliefs=tuple((prior, _posterior(prior, loss)) for prior in PRIORS),
+        right_guesses=(1 + float(profile.delta(0.0))) / 2,
+        gaussian_mu=_gaussian_mu(profile, epsilon),
+        warnings=tuple(_warnings(profile, epsilon, delta, num_records)),
+    )
+
+
+def _loss_exceeded_rarely(profile: PrivacyProfile, delta: float) -> float:
+    """A privacy loss that is exceeded with probability at most delta.
+
+    delta(e) = E[(1 - exp(e - L))+] >= P(L > l) (1 - exp(e - l)) for any e < l, hence P(L > l) <= delta where
+    l >= e - log(1 - delta(e)/delta); the best e is taken. It is a little above epsilon(delta): that pair alone
+    does not say that the loss exceeds epsilon with probability delta at most.
+    """
+    epsilons, deltas = profile.curve()
+    usable = deltas < delta
+    if not usable.any():
+        return math.inf
+    return float(np.min(epsilons[usable] - np.log1p(-deltas[usable] / delta)))
+
+
+def _posterior(prior: float, loss: float) -> float:
+    if math.isinf(loss):
+        return 1.0
+    return 1 / (1 + (1 - prior) / prior * math.exp(-loss))
+
+
+def _gaussian_mu(profile: PrivacyProfile, epsilon: float) -> float:
+    """The least mu with delta_mu(e) >= delta(e) for all e in [0, epsilon], by bisection on a grid of e."""
+    if math.isinf(epsilon):
+        return math.inf
+    grid = np.linspace(0.0, epsilon, 129)
+    target = np.atleast_1d(profile.delta(grid))
+    if target[0] >= 1:
+        return math.inf
+    if target[0] <= 0:
+        return 0.0
+    low, high = 1e-12, 1.0
+    while not _covers(GaussianCurve(high), grid, target):
+        low, high = high, 2 * high
+        if high > 1e6:
+            return math.inf
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _covers(GaussianCurve(middle), grid, target) else (middle, high)
+    return high
+
+
+def _covers(curve: Curve, epsilons: np.ndarray, deltas: np.ndarray) -> bool:
+    return bool(np.all(curve.delta(epsilons) >= deltas))
+
+
+def _warnings(profile: PrivacyProfile, epsilon: float, delta: float, num_records: int | None) -> list[str]:
+    found = []
+    if math.isinf(epsilon):
+        found.append(
+            "no finite epsilon holds at this delta: nothing is promised. Something was released without noise, or delta is below "
+            "what the sampler's precision allows; choose a larger delta or add noise."
+        )
+    elif epsilon > 10:
+        found.append(
+            f"epsilon = {_up(epsilon)} is above 10: the bound allows an attacker to become all but certain about one "
+            "person. Such a promise says little; use more noise, fewer steps or smaller batches."
+        )
+    elif epsilon > 3:
+        found.append(
+            f"epsilon = {_up(epsilon)} is above 3: a determined attacker may learn a good deal about one person."
+        )
+    if num_records is not None and delta * num_records >= 1:
+        found.append(
+            f"delta = {delta:g} is at least one over the number of records ({num_records:,}): publishing one random "
+            "record in the clear would pass. Choose delta well below 1 / number of records; suggest() proposes one."
+        )
+    elif num_records is None and delta > 1e-3:
+        found.append(f"delta = {delta:g} is large: it should be well below one over the number of records.")
+    if profile.slack > 0.01 * delta:
+        found.append(
+            f"the sampler's finite precision takes {profile.slack:.2g} of total variation, which weighs on delta = {delta:g}."
+        )
+    return found
+
+
+def _promise(relation: Relation, epsilon: float, delta: float) -> str:
+    if math.isinf(epsilon):
+        return f"No finite epsilon holds at delta = {delta:g}: the releases promise nothing to anyone."
+    change = (
+        "adding or leaving out one record"
+        if relation is Relation.ADD_OR_REMOVE_ONE
+        else "replacing one record by another"
+    )
+    return (
+        f"epsilon = {_up(epsilon)} at delta = {delta:g} ({relation.name}): {change} changes the odds of anything that can be "
+        f"released by a factor of at most e^epsilon = {_up(math.exp(min(epsilon, 700.0)))}, apart from events whose probability "
+        f"it changes by at most {delta:g}."
+    )
+
+
+def _question(relation: Relation) -> str:
+    if relation is Relation.ADD_OR_REMOVE_ONE:
+        return "one given record was among the data"
+    return "one given place in the data held this record or that one"
+
+
+def _up(value: float) -> str:
+    """Four digits, rounded upward, for a bound should stay one on paper."""
+    if value == 0 or math.isinf(value):
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.4g}"
+
+
+def _percent(value: float) -> str:
+    return f"{_up(min(100.0, 100 * value))} %"
