@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import define_prng_impl
 from jax.interpreters.partial_eval import dce_jaxpr
@@ -49,4 +50,4 @@ def program_text(function: Callable[..., Any], *args: Any) -> str:
 
 
 def _is_key(x: Any) -> bool:
-    return jax.dtypes.issubdtype(getattr(x, "dtype", None), jax.dtypes.prng_key)
+    return jnp.issubdtype(getattr(x, "dtype", None), jax.dtypes.prng_key)

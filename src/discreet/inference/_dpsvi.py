@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from discreet import random
 from discreet.gradients import GradientEngine, ReferenceEngine
 from discreet.inference._loop import run_steps
 from discreet.inference._objective import Objective
-from discreet.inference._records import Records, check_public, take_apart
+from discreet.inference._records import Records, check_public, signature_of, take_apart
 from discreet.inference._result import DPSVIResult
 from discreet.inference._setup import (
     as_numpyro_optim,
@@ -164,7 +165,7 @@ class DPSVI:
         num_records = self.plan.num_records
         setup = set_up(self.model, self.guide, records, placeholder, structure_key, self.static_kwargs, num_records)
         psi, transforms = initial_parameters(self.model, self.guide, setup, values_key, self.static_kwargs, init_params)
-        signature = _signature(records, psi)
+        signature = signature_of(records, psi)
         if signature not in self._steps:
             objective = Objective(
                 model=self.model,
@@ -236,7 +237,7 @@ class DPSVI:
             )
         mask = jnp.ones(records.size, bool) if mask is None else jnp.asarray(mask)
         self._check_batch(records, mask)
-        return step(state, StepKeys.derive(state.rng_key).at(state.step), records.leaves, mask)
+        return _update(step, state, records.leaves, mask)
 
     def _check_batch(self, records: Records, mask: Array) -> None:
         if mask.shape != (records.size,) or mask.dtype != bool:
@@ -378,11 +379,11 @@ class DPSVI:
         return self._current
 
 
-def _signature(records: Records, psi: Mapping[str, Any]) -> Any:
-    static = jax.tree.structure(records.rebuild([0] * len(records.leaves)))
-    shapes = tuple((x.shape[1:], str(x.dtype)) for x in records.leaves)
-    parameters = tuple((str(path), jnp.shape(x)) for path, x in jax.tree.leaves_with_path(psi))
-    return str(static), shapes, parameters
+@functools.partial(jax.jit, static_argnums=0)
+def _update(
+    step: PrivateStep, state: DPSVIState, leaves: list[Array], mask: Bool[Array, "record"]
+) -> tuple[DPSVIState, Float[Array, ""]]:
+    return step(state, StepKeys.derive(state.rng_key).at(state.step), leaves, mask)
 
 
 def _use_key_once(key: PRNGKeyArray) -> None:

@@ -129,7 +129,7 @@ def _postfix(losses: np.ndarray, num_records: int) -> str:
     return f"private loss {mean:.4g} nats/record" if np.isfinite(mean) else ""
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=4)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _chunk(
     step: PrivateStep,
     sampling: Any,

@@ -129,3 +129,11 @@ def check_public(values: Mapping[str, Any]) -> None:
                     f"The public argument {name!r} holds a NaN or an infinity, so the model would be "
                     "undefined for every record. Mend it before fitting."
                 )
+
+
+def signature_of(records: Records, psi: Mapping[str, Any]) -> Any:
+    """What a compiled step depends on: shapes, dtypes and static arguments, hashable."""
+    static = jax.tree.structure(records.rebuild([0] * len(records.leaves)))
+    shapes = tuple((x.shape[1:], str(x.dtype)) for x in records.leaves)
+    parameters = tuple((str(path), jnp.shape(x)) for path, x in jax.tree.leaves_with_path(psi))
+    return str(static), shapes, parameters

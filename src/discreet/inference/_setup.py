@@ -116,7 +116,8 @@ def initial_parameters(
 
     guide_trace = trace_of(guide, guide_key, given)
     latents = {n: s["value"] for n, s in guide_trace.items() if s["type"] in ("sample", "param")}
-    model_trace = trace_of(model, model_key, {**latents, **given})
+    has_params = setup.structure.has_model_params
+    model_trace = trace_of(model, model_key, {**latents, **given}) if has_params else {}
     psi: dict[str, Any] = {}
     transforms: dict[str, Any] = {}
     # A site in both belongs to the guide, as in NumPyro.

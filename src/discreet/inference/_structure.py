@@ -53,6 +53,7 @@ class Structure:
         observed: observed sites, all inside a record plate.
         guide_globals: guide sample sites outside the record plates, auxiliary ones included.
         guide_locals: guide sample sites inside them.
+        has_model_params: whether the model has `param` sites.
     """
 
     record_plates: frozenset[str]
@@ -61,6 +62,7 @@ class Structure:
     observed: tuple[str, ...]
     guide_globals: tuple[str, ...]
     guide_locals: tuple[str, ...]
+    has_model_params: bool
 
 
 class WholePlates(Messenger):
@@ -123,11 +125,14 @@ def _trace_abstractly(
 def _summary(site: Mapping[str, Any]) -> Site:
     kind = site["type"]
     sample = kind == "sample"
+    observed = bool(sample and site["is_observed"])
+    # A distribution that is only ever observed need not say what its support is.
+    support = site["fn"].support if sample and not observed else None
     return Site(
         name=site["name"],
         kind=kind,
-        observed=bool(sample and site["is_observed"]),
-        discrete=bool(sample and site["fn"].support is not None and site["fn"].support.is_discrete),
+        observed=observed,
+        discrete=bool(support is not None and support.is_discrete),
         reparametrized=bool(sample and site["fn"].has_rsample),
         auxiliary=bool(sample and site["infer"].get("is_auxiliary", False)),
         shape=jax.tree.map(jnp.shape, site["value"]) if kind in ("sample", "param") else None,
@@ -186,6 +191,7 @@ def find_structure(
         observed=observed,
         guide_globals=tuple(n for n in guide_sites if n not in guide_inside),
         guide_locals=tuple(n for n in guide_sites if n in guide_inside),
+        has_model_params=any(s.kind == "param" for s in two.values()),
     )
 
 
