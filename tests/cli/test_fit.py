@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli import _fit
+from discreet.cli import _fit, _results
 from discreet.cli._app import app
 from discreet.cli._results import npz
 from discreet.report import make_statement
@@ -80,7 +80,14 @@ def test_a_model_of_ones_own_without_target(survey) -> None:
         "    with numpyro.plate('people', x.shape[0]):\n"
         "        numpyro.sample('x', dist.Normal(mean, 0.5).to_event(1), obs=x)\n"
     )
-    changes = {"model": f"{module}:model", "target": None, "bounds": "age=0:100", "steps": "50", "seed": "1"}
+    changes = {
+        "model": f"{module}:model",
+        "target": None,
+        "bounds": "age=0:100",
+        "steps": "50",
+        "seed": "1",
+        "num_records": "2500",
+    }
     outcome = RUN.invoke(app, arguments(survey, "--json", **changes))
     assert outcome.exit_code == 0, outcome.stderr
     assert "NOT PRIVATE" in outcome.stderr
@@ -169,6 +176,8 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
         ({"rate": "0.1", "batch_size": "10"}, "need one of --rate"),
         ({"learning_rate": "0"}, "--learning-rate"),
         ({"learning_rate": "nan"}, "--learning-rate"),
+        ({"learning_rate": "inf"}, "--learning-rate"),
+        ({"num_records": "0"}, "num_records is 0"),
         ({"draws": "0"}, "--draws"),
         ({"out_of_bounds": "drop"}, "choose refuse or clip"),
     ],
@@ -186,6 +195,36 @@ def test_bad_input_is_refused_before_anything_is_spent(survey, no_fit, changes, 
     assert "\n\n" not in outcome.stderr.strip()
     assert no_fit == []
     assert not (survey.parent / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_fit(survey, no_fit) -> None:
+    (survey.parent / "file").write_text("")
+    for out in (survey.parent / "file", survey.parent / "file" / "below"):
+        outcome = RUN.invoke(app, arguments(survey, out=str(out)))
+        assert outcome.exit_code == 2
+        assert "cannot be written to" in " ".join(outcome.stderr.split())
+    assert no_fit == []
+
+
+def test_a_disk_that_fills_up_during_the_fit_still_shows_the_statement(survey, no_fit, monkeypatch) -> None:
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(_results, "write_file", full)
+    outcome = RUN.invoke(app, arguments(survey))
+    assert outcome.exit_code == 1
+    assert "Privacy statement" in outcome.stdout
+    assert len(no_fit) == 1
+
+
+def test_a_public_count_in_the_place_of_the_exact_one(survey, no_fit) -> None:
+    outcome = RUN.invoke(app, arguments(survey, num_records="2500"))
+    assert outcome.exit_code == 0, outcome.stderr
+    ((_, plan, records, _),) = no_fit
+    assert (plan.num_records, plan.rate, records.num_records) == (2_500, 0.2, 3_000)
+    text = (survey.parent / "out" / "statement.txt").read_text()
+    assert "N = 2500" in text
+    assert "3000" not in text
 
 
 def test_any_latent_name_can_be_written(tmp_path) -> None:

@@ -10,7 +10,7 @@ import typer
 from discreet.cli import _options as options
 from discreet.cli._results import plot, print_statement, write_results
 from discreet.cli._run import run
-from discreet.cli._terminal import refusing, say
+from discreet.cli._terminal import make_folder, refusing, say
 
 if TYPE_CHECKING:
     from discreet.data import Records
@@ -64,6 +64,7 @@ def demo(
         ),
         relation=None,
     )
+    make_folder(out)
     result, samples = run(
         logistic_regression, plan, train, learning_rate=LEARNING_RATE, seed=seed, draws=1_000, progress_bar=False
     )

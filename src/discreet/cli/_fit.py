@@ -10,7 +10,7 @@ from discreet.cli import _options as options
 from discreet.cli._model import ChosenModel, choose_model
 from discreet.cli._results import plot, say_results, write_results
 from discreet.cli._run import run
-from discreet.cli._terminal import refusing, say_error
+from discreet.cli._terminal import make_folder, refusing, say_error
 
 if TYPE_CHECKING:
     from discreet.data import Records, Schema
@@ -28,6 +28,7 @@ def fit(
     bounds: options.Bounds = None,
     schema: options.SchemaFile = None,
     delta: options.Delta = None,
+    num_records: options.NumRecords = None,
     steps: options.Steps = 1_000,
     rate: options.Rate = None,
     batch_size: options.BatchSize = None,
@@ -63,27 +64,29 @@ def fit(
         )
     if draws < 1:
         raise ValueError(f"--draws is {draws}: give at least 1")
-    if not learning_rate > 0:
+    if not 0 < learning_rate < float("inf"):
         raise ValueError(f"--learning-rate is {learning_rate}: give a positive number, for example 0.02")
     chosen = choose_model(model)
     described = _schema(data, chosen, target, bounds, schema, non_private_bounds)
     records = _records(data, described, out_of_bounds)
+    public_count = records.num_records if num_records is None else num_records
     if rate is None and batch_size is None and sampling is options.SamplingName.POISSON:
-        rate = default_rate(records.num_records)
+        rate = default_rate(public_count)
     plan = options.plan_of(
-        num_records=records.num_records,
+        num_records=public_count,
         epsilon=epsilon,
         delta=delta,
         steps=steps,
         clipping_norm=clip,
-        sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=records.num_records),
+        sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=public_count),
         relation=relation,
     )
     _warn(described, seed)
+    make_folder(out)
     result, samples = run(
         chosen.function, plan, records, learning_rate=learning_rate, seed=seed, draws=draws, progress_bar=not as_json
     )
-    statement = _complete(result.statement, described, out_of_bounds)
+    statement = _complete(result.statement, described, out_of_bounds, counted=num_records is None)
     files = [*write_results(out, result, statement, samples, records), *plot(out, result)]
     if as_json:
         typer.echo(json.dumps({"statement": statement.to_dict(), "files": [str(file) for file in files]}, indent=2))
@@ -97,7 +100,7 @@ def default_rate(num_records: int) -> float:
     >>> default_rate(100), default_rate(2_000), default_rate(1_000_000)
     (1.0, 0.25, 0.0005)
     """
-    return min(1.0, LEAST_BATCH / num_records)
+    return min(1.0, LEAST_BATCH / max(1, num_records))
 
 
 def _schema(
@@ -154,7 +157,7 @@ def _warn(schema: "Schema", seed: int | None) -> None:
         say_error("NOT PRIVATE: with --seed the noise can be repeated and taken away. The statement says so.")
 
 
-def _complete(statement: "Statement", schema: "Schema", out_of_bounds: str) -> "Statement":
+def _complete(statement: "Statement", schema: "Schema", out_of_bounds: str, *, counted: bool) -> "Statement":
     """The statement of the fit with what the command line knows besides."""
     public = [line for line in schema.describe() if line.split(" (")[0] not in schema.inferred]
     if public:
@@ -165,6 +168,10 @@ def _complete(statement: "Statement", schema: "Schema", out_of_bounds: str) -> "
         else "A cell outside its bounds or categories would have stopped the fit with an error that names the column. That "
         "an error occurs, or does not, is not covered by ε."
     )
+    if not counted:
+        statement = statement.with_notes(
+            "The number of records is a public figure that was given, not the file's count."
+        )
     if schema.inferred:
         statement = statement.with_violations(
             f"Bounds or categories of these columns were taken from the data (--non-private-bounds): "

@@ -76,6 +76,10 @@ NonPrivateBounds = Annotated[
 ]
 Clip = Annotated[float, typer.Option("--clip", "--clipping-norm", help="Clipping norm C of a record's gradient.")]
 LearningRate = Annotated[float, typer.Option(help="Step size of the Adam optimizer.")]
+NumRecords = Annotated[
+    int | None,
+    typer.Option(help="A public figure for the number of records. Left out: the exact number, which is then public."),
+]
 Draws = Annotated[int, typer.Option(help="Posterior draws to write.")]
 
 

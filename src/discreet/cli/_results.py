@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from discreet.cli._terminal import say, write_file
+from discreet.cli._terminal import say, say_lines, write_file
 
 if TYPE_CHECKING:
     from discreet.data import Records
@@ -32,8 +32,14 @@ def write_results(
         "posterior": dict(summarise(samples, records)),
         "losses": [float(loss) if np.isfinite(loss) else None for loss in result.losses],
     }
+    try:
+        first = write_file(out / "statement.json", statement.to_json())
+    except OSError:
+        # What was spent cannot be had back, so at least it must be known.
+        say_lines(str(statement))
+        raise
     return [
-        write_file(out / "statement.json", statement.to_json()),
+        first,
         write_file(out / "statement.txt", str(statement)),
         write_file(out / "posterior.npz", npz(samples)),
         write_file(out / "summary.json", json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n"),

@@ -71,6 +71,19 @@ def say_lines(text: str) -> None:
         typer.echo(textwrap.fill(line, WIDTH, subsequent_indent=indent + "  " if indent else ""))
 
 
+def make_folder(path: Path) -> None:
+    """Make sure that files can be written into a folder, before what they will hold has been paid for.
+
+    Raises:
+        ValueError: They cannot.
+    """
+    try:
+        write_file(path / ".discreet-was-here", "")
+        (path / ".discreet-was-here").unlink()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written to ({error.strerror}): choose another folder by --out") from None
+
+
 def write_file(path: Path, content: bytes | str) -> Path:
     """Write a whole file or nothing: a temporary file beside it takes its place at the end."""
     data = content.encode("utf-8") if isinstance(content, str) else content
