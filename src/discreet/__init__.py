@@ -1,5 +1,8 @@
 """Differentially private probabilistic programming on JAX and NumPyro.
 
+Public names are loaded when they are first used, so that `import discreet` takes no longer than the part of it that
+a program needs.
+
 >>> import discreet as dp
 >>> plan = dp.PrivacyPlan.calibrate(
 ...     epsilon=1.0, delta=1e-6, num_records=32_561, num_steps=2_000,
@@ -8,17 +11,20 @@
 True
 """
 
-from importlib.metadata import version as _version
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from discreet import random
-from discreet.accounting import Relation, suggest
-from discreet.inference import DPSVI, DPSVIResult
-from discreet.mechanisms import clip_records, gaussian_mechanism, laplace_mechanism, sum_records
-from discreet.plan import PrivacyPlan
-from discreet.report import Statement
-from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+if TYPE_CHECKING:
+    from discreet import random
+    from discreet.accounting import Relation, suggest
+    from discreet.inference import DPSVI, DPSVIResult
+    from discreet.mechanisms import clip_records, gaussian_mechanism, laplace_mechanism, sum_records
+    from discreet.plan import PrivacyPlan
+    from discreet.report import Statement
+    from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 
-__version__ = _version("discreet")
+__version__ = version("discreet")
 
 __all__ = [
     "DPSVI",
@@ -36,3 +42,29 @@ __all__ = [
     "suggest",
     "sum_records",
 ]
+
+_ROOMS = {
+    "accounting": ("Relation", "suggest"),
+    "inference": ("DPSVI", "DPSVIResult"),
+    "mechanisms": ("clip_records", "gaussian_mechanism", "laplace_mechanism", "sum_records"),
+    "plan": ("PrivacyPlan",),
+    "report": ("Statement",),
+    "sampling": ("FixedSizeSampling", "FullBatch", "PoissonSampling"),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its room (PEP 562)."""
+    if name in _ROOM_OF:
+        value = getattr(import_module(f"discreet.{_ROOM_OF[name]}"), name)
+    elif name == "random":
+        value = import_module("discreet.random")
+    else:
+        raise AttributeError(f"module 'discreet' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -34,8 +34,8 @@ class StepKeys(NamedTuple):
         return cls(*(random.subkey(key, purpose) for purpose in purposes))
 
     def at(self, step: Int[Array, ""]) -> StepKeys:
-        """The keys of one step, in one vectorised call."""
-        return StepKeys(*jax.vmap(jax.random.fold_in, (0, None))(jnp.stack(self), step))
+        """The keys of one step."""
+        return StepKeys(*(jax.random.fold_in(key, step) for key in self))
 
 
 class DPSVIState(NamedTuple):
