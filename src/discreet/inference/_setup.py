@@ -19,7 +19,7 @@ from numpyro.infer.util import helpful_support_errors
 
 from discreet.inference._objective import Objective
 from discreet.inference._records import Records, take_apart
-from discreet.inference._structure import Program, Structure, WholePlates, find_structure
+from discreet.inference._structure import Program, Structure, WholePlates, find_structure, value_of_improper
 
 
 class Setup(NamedTuple):
@@ -78,7 +78,8 @@ def _has_finite_density(
     def finite(rows: list[Array]) -> Array:
         args, kwargs = records.rebuild(rows)
         with handlers.seed(rng_seed=key):
-            trace = handlers.trace(WholePlates(model, None, 1)).get_trace(*args, **kwargs, **static)
+            sampled = handlers.substitute(model, substitute_fn=value_of_improper)
+            trace = handlers.trace(WholePlates(sampled, None, 1)).get_trace(*args, **kwargs, **static)
         densities = [
             site["fn"].log_prob(site["value"])
             for site in trace.values()

@@ -13,6 +13,7 @@ import jax
 import numpyro.handlers as handlers
 from jax import numpy as jnp
 from jaxtyping import PRNGKeyArray
+from numpyro.distributions import ImproperUniform, biject_to
 from numpyro.infer import autoguide
 from numpyro.primitives import Messenger
 
@@ -104,12 +105,26 @@ class WholePlates(Messenger):
         return scale
 
 
+def value_of_improper(site: Mapping[str, Any]) -> Any:
+    """A value for a latent whose improper prior has no sampler; None, which leaves it alone, for every other site."""
+    if site["type"] != "sample" or site["value"] is not None:
+        return None
+    base = site["fn"]
+    while hasattr(base, "base_dist"):
+        base = base.base_dist
+    if not isinstance(base, ImproperUniform):
+        return None
+    transform = biject_to(site["fn"].support)
+    shape = site["kwargs"].get("sample_shape", ()) + transform.inverse_shape(site["fn"].shape())
+    return transform(jnp.zeros(shape))
+
+
 def _trace_abstractly(
     program: Program, records: Records, rows: int, key: PRNGKeyArray, static: Mapping[str, Any]
 ) -> tuple[dict[str, Site], dict[str, tuple[int, int | None]]]:
     """Sites and plate sizes of a program for `rows` records, without computing anything."""
     sites: dict[str, Site] = {}
-    plates = WholePlates(program, None, rows)
+    plates = WholePlates(handlers.substitute(program, substitute_fn=value_of_improper), None, rows)
 
     def run(leaves: list[Any]) -> None:
         args, kwargs = records.rebuild(leaves)
