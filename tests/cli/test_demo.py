@@ -36,8 +36,9 @@ def test_demo_fits_and_compares(tmp_path) -> None:
     assert content["statement"]["is_private"] is True
     scores = content["scores"]
     assert scores["non_private"]["accuracy"] > 0.95
-    # Over many runs 0.94 on average with a standard deviation of 0.015; saying "benign" always would give 0.63.
-    assert scores["private"]["accuracy"] > 0.85
+    # The noise is real. Over 20 runs 0.923 on average with a standard deviation of 0.022, area 0.986 with 0.009: five standard
+    # deviations are allowed, a false alarm in about a million runs. Saying "benign" always would give 0.63 and 0.5.
+    assert scores["private"]["accuracy"] > 0.81
     assert scores["private"]["auc"] > 0.94
     with np.load(tmp_path / "posterior.npz") as draws:
         assert draws["weights"].shape == (1_000, 30)
