@@ -30,6 +30,15 @@ def test_the_tail_is_found_and_averaging_it_takes_the_noise_away():
     assert np.abs(trace.average()).mean() < 0.2 * np.abs(path[-1]).mean()
 
 
+def test_iterates_that_resemble_the_last_one_are_no_drift():
+    """An optimizer's iterates are autocorrelated, and a regression through them all would take that for a trend."""
+    rng = np.random.default_rng(1)
+    path = np.zeros((4000, 20))
+    for i in range(1, 4000):
+        path[i] = 0.97 * path[i - 1] + rng.normal(size=20)
+    assert trace_of(path).converged_from is not None
+
+
 def test_coordinates_that_never_move_are_no_obstacle():
     iterates = np.random.default_rng(0).normal(size=(200, 2))
     iterates[:, 1] = 3.0

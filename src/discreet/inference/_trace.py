@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 _TAIL_STARTS = tuple(i / 10 for i in range(1, 10))
-_FEWEST_ITERATES = 10
+_BATCHES = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,42 +25,52 @@ class Trace:
     iterates: Float[np.ndarray, "kept dim"]
 
     def drift(self, start: float) -> Float[np.ndarray, " dim"]:
-        """How far each coordinate moves along a straight line through the tail, in its own standard deviations.
+        """Slope of a straight line through the tail of each coordinate, in its own standard errors.
+
+        Iterates that follow one another are alike, so the line is fitted to the means of ten batches of them: about
+        1 when a coordinate only fluctuates, large when it still travels; 0 where it does not move.
 
         Args:
             start: where the tail begins, as a fraction of the trace in [0, 1).
 
         Returns:
-            |slope| * length of the tail / residual standard deviation, per coordinate: near 0
-            when it only fluctuates, large when it still travels; 0 where it does not move.
+            |slope| / standard error, per coordinate.
+
+        Raises:
+            ValueError: the tail holds fewer than ten iterates.
 
         Reference:
             Jälkö, Prediger, Honkela and Kaski, DPVIm, 2023: convergence by the slope of a
             linear regression through the trace.
         """
         tail = self.iterates[int(start * len(self.iterates)) :].astype(np.float64)
-        time = np.linspace(-0.5, 0.5, len(tail))
-        centered = tail - tail.mean(axis=0)
-        slope = time @ centered / np.maximum(time @ time, 1e-300)
-        residual = (centered - np.outer(time, slope)).std(axis=0)
-        return np.abs(slope) / np.where(residual > 0, residual, np.inf)
+        if len(tail) < _BATCHES:
+            raise ValueError(f"The tail from {start} holds {len(tail)} iterates; a slope needs {_BATCHES} at least.")
+        means = np.stack([batch.mean(axis=0) for batch in np.array_split(tail, _BATCHES)])
+        time = np.arange(_BATCHES) - (_BATCHES - 1) / 2
+        centered = means - means.mean(axis=0)
+        slope = time @ centered / (time @ time)
+        residual = np.square(centered - np.outer(time, slope)).sum(axis=0) / (_BATCHES - 2)
+        error = np.sqrt(residual / (time @ time))
+        return np.abs(slope) / np.where(error > 0, error, np.inf)
 
     @property
     def converged_from(self) -> float | None:
         """Start of the longest tail without drift, as a fraction of the trace; None: it still travels.
 
-        A tail has no drift when the root mean square over coordinates of `drift` is at most 1.
+        A tail has no drift when the root mean square of `drift` over the coordinates is at most 2; for
+        coordinates that only fluctuate it is 1.15 on average.
         """
-        if len(self.iterates) < 2 * _FEWEST_ITERATES:
-            return None
         for start in _TAIL_STARTS:
-            if np.sqrt(np.mean(np.square(self.drift(start)))) <= 1.0:
+            if len(self.iterates) * (1 - start) < 2 * _BATCHES:
+                return None
+            if np.sqrt(np.mean(np.square(self.drift(start)))) <= 2.0:
                 return start
         return None
 
     def average(self) -> Float[np.ndarray, " dim"]:
         """Mean of the tail without drift; of the last tenth where there is none; of few iterates, the last."""
-        if len(self.iterates) < 2 * _FEWEST_ITERATES:
+        if len(self.iterates) < 2 * _BATCHES:
             return self.iterates[-1]
         start = self.converged_from
         tail = self.iterates[int((0.9 if start is None else start) * len(self.iterates)) :]
