@@ -1,0 +1,60 @@
+"""d3p's names, with discreet's noise, sampling and accounting behind them.
+
+A program written for d3p (Prediger, Loppi, Kaski, Honkela, PoPETs 2022(2)) runs with its import lines changed: read
+`discreet.compat.d3p` where it says `d3p`, as in
+
+    from discreet.compat.d3p.minibatch import subsample_batchify_data
+    from discreet.compat.d3p.svi import DPSVI
+    from discreet.compat.d3p.dputil import approximate_sigma
+    import discreet.compat.d3p as d3p                        # d3p.random.PRNGKey(...)
+
+All names are here as well. What differs, and why, is in docs/migrating-from-d3p.md: above all, epsilon of fixed-size
+batches is larger than d3p said, because d3p's formula was not that of fixed-size batches.
+"""
+
+from discreet.compat.d3p import dputil, gmm, minibatch, modelling, random, svi
+from discreet.compat.d3p.dputil import (
+    D3PAccountingWarning,
+    approximate_sigma,
+    approximate_sigma_remove_relation,
+)
+from discreet.compat.d3p.gmm import GaussianMixture
+from discreet.compat.d3p.minibatch import (
+    batch_size_to_q,
+    poisson_batchify_data,
+    q_to_batch_size,
+    split_batchify_data,
+    subsample_batchify_data,
+)
+from discreet.compat.d3p.modelling import (
+    make_observed_model,
+    sample_multi_posterior_predictive,
+    sample_multi_prior_predictive,
+    sample_posterior_predictive,
+    sample_prior_predictive,
+)
+from discreet.compat.d3p.svi import DPSVI
+
+__all__ = [
+    "DPSVI",
+    "D3PAccountingWarning",
+    "GaussianMixture",
+    "approximate_sigma",
+    "approximate_sigma_remove_relation",
+    "batch_size_to_q",
+    "dputil",
+    "gmm",
+    "make_observed_model",
+    "minibatch",
+    "modelling",
+    "poisson_batchify_data",
+    "q_to_batch_size",
+    "random",
+    "sample_multi_posterior_predictive",
+    "sample_multi_prior_predictive",
+    "sample_posterior_predictive",
+    "sample_prior_predictive",
+    "split_batchify_data",
+    "subsample_batchify_data",
+    "svi",
+]

@@ -1,0 +1,142 @@
+"""Which law the batches of so many rows follow, and the private fit that goes with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any
+
+from discreet import inference
+from discreet.compat.d3p.dputil import Calibration, D3PAccountingWarning
+from discreet.compat.d3p.minibatch import BatchLaw, GetBatch, live_laws
+from discreet.sampling import FixedSizeSampling, PoissonSampling
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Binding:
+    """A law of batches and what was built for it.
+
+    Attributes:
+        law: how batches are drawn.
+        assumed: no batchifier was found, so the law is taken from the number of rows.
+        num_records: public number of records.
+        clipping_norm: C, for one record's unscaled contribution.
+        fit: discreet's DPSVI.
+    """
+
+    law: BatchLaw
+    assumed: bool
+    num_records: int
+    clipping_norm: float
+    fit: inference.DPSVI
+
+
+def find_law(rows: int, num_records: int | None, given: BatchLaw | None) -> tuple[BatchLaw, bool]:
+    """The law of batches of so many rows, and whether it had to be assumed.
+
+    Args:
+        rows: rows of a batch.
+        num_records: what the model's plate says; None: nothing.
+        given: the law, where the caller said it.
+
+    Raises:
+        ValueError: the batchifiers in use leave it open, contradict the plate, or there is neither.
+    """
+    laws = live_laws(rows) if given is None else {given}
+    if num_records is not None:
+        # Poisson batches are drawn at a rate, whatever the model takes for the number of records.
+        fitting = {law for law in laws if law.num_records == num_records}
+        fitting = fitting or {law for law in laws if isinstance(law.sampling, PoissonSampling)}
+        if laws and not fitting:
+            other = next(iter(laws))
+            raise ValueError(
+                f"The model's plate says that there are {num_records} records, but batches of {rows} rows come from a "
+                f"table of {other.num_records}. Pass the table's length as N, or the batchifier as batches=get_batch."
+            )
+        laws = fitting
+    if len(laws) > 1:
+        raise ValueError(
+            f"Batches of {rows} rows could come from several batchifiers: {'; '.join(sorted(map(str, laws)))}. Say which, "
+            "as in DPSVI(..., batches=get_batch)."
+        )
+    if laws:
+        return laws.pop(), False
+    if num_records is None:
+        raise ValueError(
+            "The number of records is not known: the model's plate follows the batch, and no batchifier of this "
+            f"program hands out batches of {rows} rows. Declare it, as in numpyro.plate('batch', N, batch_size) with "
+            "DPSVI(..., N=len(data)), or pass the batchifier as DPSVI(..., batches=get_batch)."
+        )
+    if rows > num_records:
+        raise ValueError(f"The batch has {rows} rows, but the model's plate says that there are {num_records} records.")
+    return BatchLaw(FixedSizeSampling(rows), num_records), True
+
+
+def warn_if_dearer(binding: Binding, noise_multiplier: float, target: Calibration | None) -> None:
+    """Say so where the noise was calibrated for other batches than these, and these cost more."""
+    if target is None:
+        return
+    plan = binding.law.plan(
+        clipping_norm=binding.clipping_norm,
+        noise_multiplier=noise_multiplier,
+        num_steps=target.num_iter,
+        num_records=binding.num_records,
+    )
+    epsilon = plan.epsilon(target.delta)
+    if epsilon <= 1.001 * target.epsilon:
+        return
+    warnings.warn(
+        f"dp_scale = {noise_multiplier:.4g} was calibrated for epsilon = {target.epsilon:g} at delta = "
+        f"{target.delta:g} (q = {target.rate:g}, {target.num_iter} steps, {target.relation.name}), but the batches are "
+        f"{binding.law}: under {binding.law.relation.name} they cost epsilon = {epsilon:.4g}. Use approximate_sigma with "
+        "subsample_batchify_data, approximate_sigma_remove_relation with poisson_batchify_data, and the same q; for "
+        "split_batchify_data calibrate one full-batch step a pass (q = 1).",
+        D3PAccountingWarning,
+        stacklevel=4,
+    )
+
+
+def law_of(batches: Any) -> BatchLaw | None:
+    """The law of a batchifier's `get_batch`.
+
+    Raises:
+        TypeError: something else.
+    """
+    if batches is None:
+        return None
+    if not isinstance(batches, GetBatch):
+        raise TypeError(
+            f"batches is a {type(batches).__name__}; pass the second thing that a batchifier of "
+            "discreet.compat.d3p.minibatch returns: init, get_batch = subsample_batchify_data(...)."
+        )
+    return batches.law
+
+
+def notes_on(binding: Binding, steps: int, declared: int | None) -> list[str]:
+    """What a reader of the statement must know: how many updates were declared, and what was assumed."""
+    notes = []
+    law = binding.law
+    if declared is None:
+        notes.append(
+            f"No number of updates was declared, so ε is that of the {steps} updates made, as if their number had been "
+            "fixed beforehand. If it was chosen by looking at parameters or losses, ε is not known to hold: declare "
+            "num_iter, or use the noise that approximate_sigma returns."
+        )
+    elif steps > declared:
+        notes.append(
+            f"{steps} updates were made although {declared} had been declared; ε is that of all {steps}, as if they had "
+            "been declared."
+        )
+    if law.disjoint:
+        notes.append(
+            f"Batches were the pieces of a shuffled table: {law.num_records // law.rows} disjoint batches of {law.rows} "
+            "records a pass, each batch's sum with noise of its own. A record is in at most one batch of a pass, so a step "
+            "above stands for one pass, without amplification by subsampling. This holds if each pass was taken to its "
+            "end."
+        )
+    if binding.assumed:
+        notes.append(
+            "No batchifier of discreet.compat.d3p was found behind the batches; that they were drawn uniformly without "
+            "replacement is taken on trust."
+        )
+    return notes

@@ -1,0 +1,252 @@
+"""What DPSVI takes for granted, finds out, and refuses."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro import handlers, param, plate, sample
+from numpyro.distributions import Delta, Normal
+from numpyro.infer import Trace_ELBO
+from numpyro.optim import SGD
+
+import discreet.compat.d3p as d3p
+from discreet.accounting import Relation
+from discreet.compat.d3p.dputil import Calibration, NoiseScale
+from discreet.compat.d3p.minibatch import poisson_batchify_data, split_batchify_data, subsample_batchify_data
+from discreet.compat.d3p.svi import DPSVI
+from discreet.compat.d3p.svi._programs import complete_guide, declared_num_records
+
+KEY = d3p.random.PRNGKey(8)
+
+
+def model(xs, N):
+    mu = sample("mu", Normal(0.0, 1.0))
+    with plate("data", N, xs.shape[0]):
+        sample("xs", Normal(mu, 1.0), obs=xs)
+
+
+def guide(xs, N):
+    del xs, N
+    sample("mu", Delta(param("loc", 0.0)))
+
+
+def make(dp_scale=2.0, clipping_threshold=1.0, **kwargs):
+    return DPSVI(model, guide, SGD(1.0), Trace_ELBO(), clipping_threshold, dp_scale, **{"N": 200, **kwargs})
+
+
+def table(n=200):
+    # Every record's gradient at 0 is -5, and so clipped to -1.
+    return (np.full(n, 5.0, np.float32),)
+
+
+def test_the_release_is_d3ps_sum_of_clipped_gradients_with_noise_dp_scale_times_the_threshold():
+    """gradient = N / B (sum of clipped gradients + dp_scale C xi); the loss's share of the release adds one per cent."""
+    xs = table()
+    init, get_batch = subsample_batchify_data(xs, 20)
+    state = init(KEY)[1]
+    dpsvi = make(dp_scale=2.0, clipping_threshold=0.5)
+    start = dpsvi.init(KEY, *get_batch(0, state))
+
+    def moved(key):
+        after, _ = dpsvi.update(start._replace(rng_key=key), *get_batch(0, state))
+        return dpsvi.get_params(after)["loc"] - dpsvi.get_params(start)["loc"]
+
+    moves = np.asarray(jax.vmap(moved)(jax.random.split(KEY, 4000)))
+    stddev = 2.0 * 0.5 * 200 / 20 / np.sqrt(0.98)
+    # Mean: 20 records, each clipped to 0.5, times N / B; five standard errors.
+    assert abs(moves.mean() - 20 * 0.5 * 10) < 5 * stddev / np.sqrt(4000)
+    # Standard deviation at five standard errors (5.6 %): half, double, or noise on the mean are far away.
+    assert moves.std() == pytest.approx(stddev, rel=0.056)
+
+
+def test_the_threshold_for_scaled_contributions_is_divided_by_the_number_of_records():
+    init, get_batch = subsample_batchify_data(table(), 20)
+    batch = get_batch(0, init(KEY)[1])
+    dpsvi = make(clipping_threshold=100.0, clip_unscaled_observations=False)
+    dpsvi.init(KEY, *batch)
+    assert dpsvi._bound().clipping_norm == 0.5
+
+
+def test_batches_of_other_rows_than_init_saw_and_of_several_laws():
+    xs = table()
+    init, get_batch = split_batchify_data(xs, 20)
+    passes, state = init(KEY)
+    dpsvi = make()
+    svi_state = dpsvi.init(KEY, *xs)  # the whole table, as NumPyro's programs do
+    update = jax.jit(dpsvi.update)  # so that binding happens while JAX traces
+    for i in range(passes + 1):
+        svi_state, loss = update(svi_state, *get_batch(i, state))
+    assert np.isfinite(loss)
+    statement = dpsvi.statement(svi_state, 1e-5)
+    assert statement.steps_completed == 2, "eleven updates are one pass and a bit: two passes"
+    assert statement.epsilon == pytest.approx(
+        get_batch.law.plan(clipping_norm=1.0, noise_multiplier=2.0, num_steps=20).epsilon(1e-5)
+    )
+    assert any("disjoint" in note for note in statement.notes)
+
+    jax.eval_shape(dpsvi.update, svi_state, *xs)
+    with pytest.raises(ValueError, match="several laws"):
+        dpsvi.statement(svi_state)
+
+
+def test_more_updates_than_declared_are_priced_and_named():
+    init, get_batch = subsample_batchify_data(table(), 20)
+    batch = get_batch(0, init(KEY)[1])
+    calibrated = NoiseScale(20.0, Calibration(5.0, 1e-5, 0.1, 7, Relation.REPLACE_ONE))
+    dpsvi = make(dp_scale=calibrated)
+    svi_state = dpsvi.init(KEY, *batch)
+    at = lambda step: dpsvi.statement(svi_state._replace(step=jnp.int32(step)))  # noqa: E731
+    assert at(3).horizon == 7, "stopping early saves nothing"
+    assert at(3).epsilon == at(7).epsilon, "stopping early saves nothing"
+    assert not at(3).notes, "stopping early saves nothing"
+    assert at(7).delta == 1e-5
+    assert at(9).epsilon > at(7).epsilon
+    assert at(9).horizon == 9
+    assert "had been declared" in at(9).notes[0]
+
+
+def test_batches_of_the_callers_own_are_taken_on_trust():
+    dpsvi = make()
+    svi_state = dpsvi.init(KEY, np.zeros(25, np.float32))
+    assert dpsvi._bound().assumed
+    statement = dpsvi.statement(svi_state._replace(step=jnp.int32(3)))
+    assert any("on trust" in note for note in statement.notes)
+    with pytest.raises(ValueError, match="not known at which rate"):
+        dpsvi.update(svi_state, np.zeros(25, np.float32), mask=np.ones(25, bool))
+
+
+def test_debug_suites_and_seeds_are_named():
+    init, get_batch = subsample_batchify_data(table(), 20)
+    batch = get_batch(0, init(KEY)[1])
+    for suite in (d3p.random, d3p.random.debug):
+        dpsvi = make(rng_suite=suite)
+        for key in (d3p.random.PRNGKey(), KEY):
+            svi_state = dpsvi.init(key, *batch)._replace(step=jnp.int32(1))
+            private = suite is d3p.random and key is not KEY
+            assert dpsvi.statement(svi_state).reproducible != private
+
+
+# --- finding out ---------------------------------------------------------------------------
+
+
+def test_the_number_of_records_is_read_from_the_plate():
+    xs = np.zeros(9)
+    assert declared_num_records(model, (xs,), {"N": 50}) == 50
+
+    def without(xs):
+        with plate("data", xs.shape[0]):
+            sample("xs", Normal(0.0, 1.0), obs=xs)
+
+    def two(xs, N):
+        model(xs, N)
+        with plate("again", 2 * N, xs.shape[0]):
+            sample("ys", Normal(0.0, 1.0), obs=xs)
+
+    assert declared_num_records(without, (xs,), {}) is None
+    with pytest.raises(ValueError, match="different numbers of records"):
+        declared_num_records(two, (xs,), {"N": 50})
+
+
+def test_the_table_must_be_the_plates():
+    _, get_batch = subsample_batchify_data(table(100), 21)
+    with pytest.raises(ValueError, match="table of 100"):
+        make().init(KEY, np.zeros(21, np.float32))
+    with pytest.raises(ValueError, match="table of 100"):
+        make(batches=get_batch).init(KEY, np.zeros(21, np.float32))
+    with pytest.raises(ValueError, match="300 rows"):
+        make().init(KEY, np.zeros(300, np.float32))
+
+
+def test_several_batchifiers_need_a_word():
+    _, one = subsample_batchify_data(table(), 22)
+    _, other = split_batchify_data(table(), 22)
+    with pytest.raises(ValueError, match="batches=get_batch"):
+        make().init(KEY, np.zeros(22, np.float32))
+    dpsvi = make(batches=other)
+    dpsvi.init(KEY, np.zeros(22, np.float32))
+    assert dpsvi._bound().law == other.law != one.law
+
+
+def test_without_a_plate_size_the_batchifier_must_be_there():
+    def without(xs):
+        mu = sample("mu", Normal(0.0, 1.0))
+        with plate("data", xs.shape[0]):
+            sample("xs", Normal(mu, 1.0), obs=xs)
+
+    dpsvi = DPSVI(without, lambda xs: guide(xs, 0), SGD(1.0), Trace_ELBO(), 1.0, 1.0)
+    with pytest.raises(ValueError, match="number of records is not known"):
+        dpsvi.init(KEY, np.zeros(23, np.float32))
+    _, get_batch = poisson_batchify_data(table(), 0.1, 0.99)
+    dpsvi.init(KEY, np.zeros(get_batch.law.rows, np.float32))
+    assert dpsvi._bound().num_records == 200
+
+
+def test_latents_that_the_guide_lacks_cost_the_elbo_nothing():
+    def nested(xs):
+        a = sample("a", Normal(0.0, 2.0))
+        with plate("groups", 3):
+            b = sample("b", Normal(a, 1.0))
+        with plate("data", 10, xs.shape[0]):
+            sample("xs", Normal(jnp.sum(b), 1.0), obs=xs)
+
+    def short(xs):
+        del xs
+        sample("a", Normal(param("a_loc", 1.5), 0.1))
+
+    completed = complete_guide(nested, short, (np.zeros(4),), {})
+    with handlers.seed(rng_seed=0):
+        trace = handlers.trace(completed).get_trace(np.zeros(4))
+    samples = [name for name, site in trace.items() if site["type"] == "sample"]
+    assert samples == ["a", "b"]
+    assert trace["b"]["value"].shape == (3,)
+    assert np.allclose(trace["b"]["fn"].mean, trace["a"]["value"])
+    whole = complete_guide(nested, completed, (np.zeros(4),), {})
+    assert whole is completed, "nothing is missing"
+
+
+# --- refusing ------------------------------------------------------------------------------
+
+
+def test_bad_arguments():
+    for bad in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="clipping_threshold"):
+            make(clipping_threshold=bad)
+        with pytest.raises(ValueError, match="dp_scale"):
+            make(dp_scale=bad)
+    with pytest.raises(ValueError, match="rng_suite"):
+        make(rng_suite=types.ModuleType("other"))
+    with pytest.raises(TypeError, match="batches"):
+        make(batches=lambda i, state: None)
+    with pytest.raises(ValueError, match="iterations"):
+        make(num_iter=0)
+
+
+def test_bad_calls():
+    dpsvi = make()
+    with pytest.raises(ValueError, match="init"):
+        dpsvi.get_epsilon(1e-5, 0.1, num_iter=10)
+    with pytest.raises(ValueError, match="init"):
+        dpsvi.get_params(None)
+    with pytest.raises(ValueError, match="init"):
+        dpsvi.update(None, np.zeros(3))
+    with pytest.raises(ValueError, match="rows"):
+        dpsvi.init(KEY, np.zeros(3), np.zeros(4))
+    with pytest.raises(ValueError, match="no rows"):
+        dpsvi.init(KEY)
+    with pytest.raises(TypeError, match="typed JAX key"):
+        dpsvi.init(np.zeros(7), np.zeros(3))
+
+
+def test_the_data_do_not_reach_init():
+    """A guide that starts at the batch's mean, as one of d3p's examples does: here it starts at a made-up record's."""
+
+    def clever(xs, N):
+        del N
+        sample("mu", Delta(param("loc", jnp.mean(xs))))
+
+    init, get_batch = subsample_batchify_data(table(), 20)
+    (batch,) = get_batch(0, init(KEY)[1])
+    dpsvi = DPSVI(model, clever, SGD(1.0), Trace_ELBO(), 1.0, 1.0, N=200)
+    assert dpsvi.get_params(dpsvi.init(KEY, batch))["loc"] == 0.0
