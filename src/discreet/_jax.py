@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend.random import define_prng_impl
 from jax.interpreters.partial_eval import dce_jaxpr
 
-__all__ = ["define_prng_impl", "program_text", "used_inputs"]
+__all__ = ["captured_arrays", "define_prng_impl", "program_text", "used_inputs"]
 # `define_prng_impl` (jax.extend.random): makes a key type out of our own split, fold_in and bits. JAX calls its
 # `jax.extend` modules "semi-public": kept, but outside the deprecation policy.
 
@@ -47,6 +47,16 @@ def program_text(function: Callable[..., Any], *args: Any) -> str:
     jaxpr, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
     constants = [np.asarray(x).tobytes().hex() for x in closed.consts if not _is_key(x)]
     return f"{jaxpr} {used} {constants}"
+
+
+def captured_arrays(function: Callable[..., Any], *args: Any) -> list[Any]:
+    """The arrays that a function uses without taking them as arguments: its closure's, as JAX sees it.
+
+    Args:
+        function: a traceable function.
+        args: example arguments, pytrees of arrays or of their shapes.
+    """
+    return [x for x in jax.make_jaxpr(function)(*args).consts if not _is_key(x)]
 
 
 def _is_key(x: Any) -> bool:

@@ -263,3 +263,23 @@ def test_a_plan_of_another_relation_checks_the_number_of_records(table):
 def test_under_add_or_remove_no_check_shows_the_number_of_records(dpsvi, table, result):
     fit = dpsvi.run(dp.random.key(1), table[0][:-1], table[1][:-1], progress_bar=False)
     assert fit.statement.epsilon == result.statement.epsilon
+
+
+def test_a_table_in_a_closure_is_refused(table):
+    """Used whole in every record's loss, it would never be clipped."""
+    x = jnp.asarray(table[0])
+
+    def closing_over_x(y):
+        w = numpyro.sample("w", dist.Normal(0, 2).expand([DIM]).to_event(1))
+        with numpyro.plate("data", y.shape[0]) as index:
+            numpyro.sample("y", dist.Bernoulli(logits=x[index] @ w), obs=y)
+
+    def taking_x(y, x):
+        return closing_over_x(y)
+
+    for fit in (
+        dp.DPSVI(closing_over_x, AutoNormal(closing_over_x), optax.adam(1e-2), plan=make_plan()),
+        dp.DPSVI(taking_x, AutoNormal(taking_x), optax.adam(1e-2), plan=make_plan(), x=x),
+    ):
+        with pytest.raises(ValueError, match="not passed as records"):
+            fit.run(dp.random.key(1), table[1], progress_bar=False)

@@ -20,7 +20,7 @@ from discreet import random
 from discreet.gradients import GradientEngine, ReferenceEngine
 from discreet.inference._loop import run_steps
 from discreet.inference._objective import Objective
-from discreet.inference._records import Records, check_public, signature_of, take_apart
+from discreet.inference._records import Records, check_public, refuse_tables, signature_of, take_apart
 from discreet.inference._result import DPSVIResult
 from discreet.inference._setup import (
     as_numpyro_optim,
@@ -320,9 +320,11 @@ class DPSVI:
         self._check_length(records.size)
         if delta is not None and not 0.0 < delta < 1.0:
             raise ValueError(f"delta is {delta}; it must lie between 0 and 1, well below 1 / num_records.")
+        refuse_tables(jax.tree.leaves(self.static_kwargs), records.size)
         state = self._init(key, records, init_params)
-        _use_key_once(key)
         step = self._initialised()
+        refuse_tables(step.objective.captured(self.optim.get_params(state.optim_state), key), records.size)
+        _use_key_once(key)
         outcome = run_steps(
             step, self.plan.sampling, state, records.leaves, self.plan.num_steps, progress_bar=progress_bar
         )

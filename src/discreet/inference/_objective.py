@@ -22,7 +22,7 @@ from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.util import helpful_support_errors
 
-from discreet._jax import program_text, used_inputs
+from discreet._jax import captured_arrays, program_text, used_inputs
 from discreet.inference._records import Records
 from discreet.inference._structure import Program, Structure, WholePlates
 
@@ -258,6 +258,13 @@ class Objective:
         if not result.uses_key:
             result._check_separable(psi, key)
         return result
+
+    def captured(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> list[Any]:
+        """Arrays that model and guide use without having them passed as records."""
+        u, _ = jax.eval_shape(self.link, psi, key)
+        record = [x[0] for x in self.placeholder]
+        inside = captured_arrays(self.record_loss, u, record, key)
+        return inside + captured_arrays(self._draw, psi, key, list(self.placeholder))
 
     def _check_data_free(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> None:
         rows = list(self.placeholder)

@@ -11,6 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+# Below this many records, an array of the same length may well be something else.
+_FEWEST_TELLING_ROWS = 16
+
 
 class Records(NamedTuple):
     """The arguments of a call, taken apart.
@@ -129,6 +132,21 @@ def check_public(values: Mapping[str, Any]) -> None:
                     f"The public argument {name!r} holds a NaN or an infinity, so the model would be "
                     "undefined for every record. Mend it before fitting."
                 )
+
+
+def refuse_tables(arrays: Sequence[Any], num_rows: int) -> None:
+    """Refuse arrays as long as the table that come in beside the records: they are the table.
+
+    Raises:
+        ValueError: with the shape.
+    """
+    for x in arrays:
+        if num_rows > _FEWEST_TELLING_ROWS and getattr(x, "ndim", 0) > 0 and x.shape[0] == num_rows:
+            raise ValueError(
+                f"The model or the guide uses an array of shape {x.shape} that was not passed as records but is as "
+                "long as the table, through its closure or a keyword argument of DPSVI. Records must come as "
+                "arguments of run, or they would be used whole in every record's loss, without clipping."
+            )
 
 
 def signature_of(records: Records, psi: Mapping[str, Any]) -> Any:
