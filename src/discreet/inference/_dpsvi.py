@@ -296,8 +296,7 @@ class DPSVI:
     ) -> DPSVIResult:
         """Fit: draw batches as the plan says, make its number of releases, account for them.
 
-        Ctrl-C stops after the current steps and returns what is done; the price is the whole
-        plan's, because the horizon was fixed beforehand.
+        Ctrl-C stops and returns what is done; the price is the whole plan's, whose horizon was fixed.
 
         Args:
             rng_key: `discreet.random.key()`. A key made from a seed is allowed, and recorded as
