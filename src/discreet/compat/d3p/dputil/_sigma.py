@@ -15,7 +15,8 @@ from discreet.compat.d3p.dputil._warning import D3PAccountingWarning
 
 _LARGEST_TABLE = 2**31 - 1
 _POISSON_SLACK = 2.0**-78
-"""No Poisson batch of `poisson_batchify_data` is further than this from ideal coin flips, whatever the table."""
+"""How far a Poisson batch may be from ideal coin flips. It counts where e^epsilon is large, beyond epsilon = 30; a
+statement uses the sampler's own figure for its table, which is smaller unless q > 0.4 of more than 2^18 records."""
 
 _told: set[str] = set()
 """What has been said once in this process."""

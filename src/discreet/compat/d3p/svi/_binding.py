@@ -72,6 +72,15 @@ def find_law(rows: int, num_records: int | None, given: BatchLaw | None) -> tupl
     return BatchLaw(FixedSizeSampling(rows), num_records), True
 
 
+def declared_updates(law: BatchLaw, calibration: Calibration) -> int:
+    """The number of updates that noise was calibrated for.
+
+    For disjoint batches noise is calibrated as for full batches (q = 1), one for each pass.
+    """
+    passes = law.disjoint and calibration.rate == 1.0
+    return calibration.num_iter * (law.num_records // law.rows if passes else 1)
+
+
 def warn_if_dearer(binding: Binding, noise_multiplier: float, target: Calibration | None) -> None:
     """Say so where the noise was calibrated for other batches than these, and these cost more."""
     if target is None:
@@ -79,7 +88,7 @@ def warn_if_dearer(binding: Binding, noise_multiplier: float, target: Calibratio
     plan = binding.law.plan(
         clipping_norm=binding.clipping_norm,
         noise_multiplier=noise_multiplier,
-        num_steps=target.num_iter,
+        num_steps=declared_updates(binding.law, target),
         num_records=binding.num_records,
     )
     epsilon = plan.epsilon(target.delta)

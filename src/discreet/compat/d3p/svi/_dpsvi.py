@@ -16,7 +16,7 @@ from discreet.compat.d3p import random as d3p_random
 from discreet.compat.d3p.dputil import Calibration, NoiseScale, whole_steps
 from discreet.compat.d3p.minibatch import GetBatch
 from discreet.compat.d3p.svi._arguments import Layout, as_mask, blank, count_rows
-from discreet.compat.d3p.svi._binding import Binding, find_law, law_of, notes_on, warn_if_dearer
+from discreet.compat.d3p.svi._binding import Binding, declared_updates, find_law, law_of, notes_on, warn_if_dearer
 from discreet.compat.d3p.svi._programs import complete_guide, declared_num_records
 from discreet.inference import DPSVIState
 from discreet.plan import PrivacyPlan
@@ -209,7 +209,9 @@ class DPSVI:
                 "No update was made from this state, so nothing was released and there is nothing to state."
             )
         binding = self._only_law()
-        declared = self._horizon()
+        declared = self._num_iter
+        if declared is None and self._calibration is not None:
+            declared = declared_updates(binding.law, self._calibration)
         if delta is None and self._calibration is not None:
             delta = self._calibration.delta
         released = ["variational parameters after every update", "a private loss estimate at every update"]
@@ -270,11 +272,6 @@ class DPSVI:
             num_steps=num_steps,
             num_records=binding.num_records,
         )
-
-    def _horizon(self) -> int | None:
-        if self._num_iter is not None:
-            return self._num_iter
-        return None if self._calibration is None else self._calibration.num_iter
 
     def _check_horizon(self, state: DPSVIState) -> None:
         if self._num_iter is None or isinstance(state.step, Tracer):
