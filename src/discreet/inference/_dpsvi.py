@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 from discreet import random
 from discreet.gradients import GradientEngine, ReferenceEngine
+from discreet.inference._keys import StepKeys, init_keys, use_key_once
 from discreet.inference._loop import run_steps
 from discreet.inference._objective import Objective
 from discreet.inference._records import Records, check_public, refuse_tables, signature_of, take_apart
@@ -30,13 +30,11 @@ from discreet.inference._setup import (
     loss_at_start,
     set_up,
 )
-from discreet.inference._step import DPSVIState, PrivateStep, StepKeys
+from discreet.inference._step import DPSVIState, PrivateStep
 from discreet.inference._structure import Program
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_statement
 from discreet.sampling import FixedSizeSampling, FullBatch
-
-_used_keys: set[bytes] = set()
 
 
 class DPSVI:
@@ -159,8 +157,7 @@ class DPSVI:
         return self._init(random.check_key(rng_key), take_apart(args, kwargs), init_params)
 
     def _init(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
-        init_key = random.subkey(key, random.Purpose.INIT)
-        structure_key, values_key, start_key = jax.random.split(init_key, 3)
+        structure_key, values_key, start_key = init_keys(key)
         placeholder = self._placeholder_for(records, structure_key)
         num_records = self.plan.num_records
         setup = set_up(self.model, self.guide, records, placeholder, structure_key, self.static_kwargs, num_records)
@@ -323,7 +320,7 @@ class DPSVI:
         state = self._init(key, records, init_params)
         step = self._initialised()
         refuse_tables(step.objective.captured(self.optim.get_params(state.optim_state), key), records.size)
-        _use_key_once(key)
+        use_key_once(key)
         outcome = run_steps(
             step, self.plan.sampling, state, records.leaves, self.plan.num_steps, progress_bar=progress_bar
         )
@@ -385,16 +382,3 @@ def _update(
     step: PrivateStep, state: DPSVIState, leaves: list[Array], mask: Bool[Array, "record"]
 ) -> tuple[DPSVIState, Float[Array, ""]]:
     return step(state, StepKeys.derive(state.rng_key).at(state.step), leaves, mask)
-
-
-def _use_key_once(key: PRNGKeyArray) -> None:
-    """Refuse a secret key that drew the noise of another fit in this process (Law 5)."""
-    if random.is_reproducible(key) or isinstance(key, Tracer):
-        return
-    digest = hashlib.sha256(np.asarray(jax.random.key_data(key)).tobytes()).digest()
-    if digest in _used_keys:
-        raise ValueError(
-            "This key has drawn the noise of another fit. Two releases with the same noise can be subtracted from one "
-            "another, and nothing stays private. Make a new key with discreet.random.key() for each fit."
-        )
-    _used_keys.add(digest)

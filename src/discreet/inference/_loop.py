@@ -19,7 +19,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 from tqdm import tqdm
 
-from discreet.inference._step import DPSVIState, PrivateStep, StepKeys
+from discreet.inference._keys import StepKeys
+from discreet.inference._step import DPSVIState, PrivateStep
 from discreet.inference._trace import Trace, TraceRecorder
 
 _SECONDS_A_CHUNK = 0.25

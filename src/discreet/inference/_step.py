@@ -15,27 +15,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from discreet import mechanisms, random
+from discreet import mechanisms
 from discreet.gradients import GradientEngine, LossChannel
+from discreet.inference._keys import StepKeys
 from discreet.inference._objective import Objective
-
-
-class StepKeys(NamedTuple):
-    """One key for each use of randomness, all steps; a step folds its number in."""
-
-    sampling: PRNGKeyArray
-    noise: PRNGKeyArray
-    guide: PRNGKeyArray
-
-    @classmethod
-    def derive(cls, key: PRNGKeyArray) -> StepKeys:
-        """From the key of a fit."""
-        purposes = (random.Purpose.SAMPLING, random.Purpose.NOISE, random.Purpose.GUIDE)
-        return cls(*(random.subkey(key, purpose) for purpose in purposes))
-
-    def at(self, step: Int[Array, ""]) -> StepKeys:
-        """The keys of one step."""
-        return StepKeys(*(jax.random.fold_in(key, step) for key in self))
 
 
 class DPSVIState(NamedTuple):

@@ -105,6 +105,11 @@ class WholePlates(Messenger):
         return scale
 
 
+def threefry(key: PRNGKeyArray) -> PRNGKeyArray:
+    """A key of JAX's default kind, for draws that stand in for data: `jax.random.poisson` knows no other."""
+    return jax.random.wrap_key_data(jax.random.bits(key, (2,), jnp.uint32), impl="threefry2x32")
+
+
 def value_of_improper(site: Mapping[str, Any]) -> Any:
     """A value for a latent whose improper prior has no sampler; None, which leaves it alone, for every other site."""
     if site["type"] != "sample" or site["value"] is not None:
@@ -169,6 +174,7 @@ def find_structure(
     Raises:
         ValueError: naming the site and the remedy.
     """
+    key = threefry(key)
     two, sizes_two = _trace_abstractly(model, records, 2, key, static)
     three, sizes_three = _trace_abstractly(model, records, 3, key, static)
     record_plates = frozenset(n for n, size in sizes_two.items() if sizes_three.get(n) != size)
@@ -295,6 +301,12 @@ def _set_up_auto_guides(
             part.model = WholePlates(part.model, record_plates, len(placeholder[0]))
         with handlers.block(), handlers.seed(rng_seed=key):
             guide(*args, **kwargs, **static)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{type(guide).__name__} found no initial values at which the placeholder record has a finite density, so "
+            "zeros and ones are no record of this model. Pass a made-up record in the support of the observations as "
+            "placeholder=..., or another init_loc_fn to the guide."
+        ) from error
     finally:
         for part, model in zip(guides, models, strict=True):
             part.model = model
