@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 from dp_accounting import DpEvent
-from dp_accounting import NeighboringRelation as Relation
 from jaxtyping import Array, Bool, Int32
+
+from discreet.accounting import Relation
 
 MAX_RECORDS = 2**31 - 1
 

@@ -8,7 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 from jaxtyping import Array, Int32, UInt32
 
-from ._batch import check_count
+from discreet.sampling._batch import check_count
 
 _TABLE_BITS = 10  # halves of up to this many bits have tables of random words as round functions
 _MIXER_WORDS = 4

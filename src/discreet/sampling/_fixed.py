@@ -13,8 +13,8 @@ from jax import lax
 from jax import numpy as jnp
 from jaxtyping import Array, Int32
 
-from ._batch import Batch, Relation, check_count, check_mechanism, check_relation
-from ._subset import draws_needed, uniform_subset
+from discreet.sampling._batch import Batch, Relation, check_count, check_mechanism, check_relation
+from discreet.sampling._subset import draws_needed, uniform_subset
 
 _REDRAW = 2.0**-40
 

@@ -9,7 +9,7 @@ import jax
 from dp_accounting import DpEvent
 from jax import numpy as jnp
 
-from ._batch import Batch, Relation, check_count, check_mechanism, check_relation
+from discreet.sampling._batch import Batch, Relation, check_count, check_mechanism, check_relation
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from jax import lax
 from jax import numpy as jnp
 from jaxtyping import Array, Bool, UInt32
 
-from ._batch import Batch, Relation, check_count, check_mechanism, check_relation
-from ._binomial import SIZE_BITS, SIZE_WORDS, SizeTable, size_from_words, size_table
-from ._subset import draws_needed, uniform_subset
+from discreet.sampling._batch import Batch, Relation, check_count, check_mechanism, check_relation
+from discreet.sampling._binomial import SIZE_BITS, SIZE_WORDS, SizeTable, size_from_words, size_table
+from discreet.sampling._subset import draws_needed, uniform_subset
 
 _SHORTAGE = 2.0**-81
 _LEAST_SLACK = 2.0**-79
