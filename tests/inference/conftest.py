@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -13,9 +14,9 @@ import optax
 import pytest
 from numpyro.infer import SVI, Trace_ELBO
 
-from discreet import random
-from discreet.inference import DPSVI
-from discreet.inference._step import StepKeys
+from discreet import mechanisms, random
+from discreet.inference import DPSVI, _dpsvi
+from discreet.inference._keys import StepKeys
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FullBatch, PoissonSampling
 
@@ -124,6 +125,8 @@ class Twins:
         self.model, self.guide = make_program()
         self.svi = SVI(self.model, self.guide, optimizer, self.loss, **static)
         self.svi_state = self.svi.init(jax.random.key(0), *records, init_params=self.start)
+        assert self.svi.constrain_fn is not None
+        self.constrain = self.svi.constrain_fn
 
     def first_step(self) -> Comparison:
         """Make one private step on all records, and NumPyro's with the same draws of the global latents."""
@@ -137,7 +140,7 @@ class Twins:
         draws = [draw] if particles == 1 else [jax.random.split(draw, particles)[i] for i in range(particles)]
 
         def numpyro_loss(psi: Any) -> Any:
-            params, single, total = self.svi.constrain_fn(psi), type(self.loss)(), 0.0
+            params, single, total = self.constrain(psi), type(self.loss)(), 0.0
             for one in draws:
                 # The inner seed decides, so NumPyro's guide draws what ours drew.
                 guide = handlers.seed(self.guide, jax.random.split(one)[0])
@@ -163,6 +166,14 @@ class Twins:
         return Fits(ours, theirs, -float(loss(ours)), -float(loss(theirs)))
 
 
+@pytest.fixture(scope="module")
+def quick_compilation() -> Any:
+    """Compile with few optimisations: these tests compile for seconds and compute for milliseconds."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(scope="session")
 def exact_plan() -> Any:
     """`make_exact_plan`."""
@@ -173,3 +184,25 @@ def exact_plan() -> Any:
 def twins() -> Any:
     """`Twins`."""
     return Twins
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A context in which every way to a release fails the test, and an error with the given words is expected."""
+
+    def released(*_args: Any, **_kwargs: Any) -> None:
+        pytest.fail("something was released before the refusal")
+
+    @contextmanager
+    def expect(error: Any, *words: str) -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(mechanisms, "release", released)
+            patch.setattr(mechanisms, "gaussian_mechanism", released)
+            patch.setattr(_dpsvi, "run_steps", released)
+            patch.setattr(_dpsvi, "_update", released)
+            with pytest.raises(error) as caught:
+                yield
+        for word in words:
+            assert word in str(caught.value)
+
+    return expect

@@ -31,6 +31,8 @@ from discreet.inference import DPSVI
 from discreet.plan import PrivacyPlan
 from discreet.sampling import PoissonSampling
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 rng = np.random.default_rng(11)
 ROWS = 60
 GROUPS = 3

@@ -16,11 +16,13 @@ from numpyro.infer.autoguide import AutoNormal
 from discreet import random
 from discreet.inference import DPSVI
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 rng = np.random.default_rng(2023)
 ROWS = 160
 POINTS = np.concatenate([rng.normal(-2.0, 0.5, ROWS // 2), rng.normal(1.5, 1.0, ROWS // 2)]).astype(np.float32)
 INPUTS = np.linspace(-1, 1, ROWS, dtype=np.float32)[:, None] ** np.arange(3, dtype=np.float32)
-OUTPUTS = (np.sin(3 * INPUTS[:, 1:2]) + 0.1 * rng.normal(size=(ROWS, 1))).astype(np.float32)
+OUTPUTS = (np.sin(3 * INPUTS[:, 1:2]) + 0.3 * rng.normal(size=(ROWS, 1))).astype(np.float32)
 PIXELS = 12
 IMAGES = (rng.random((ROWS, PIXELS)) < 0.1 + 0.8 * (np.arange(ROWS) % 2 == 0)[:, None]).astype(np.float32)
 
@@ -136,7 +138,7 @@ def _mixture(twins):
 @pytest.fixture(name="network", scope="module")
 def _network(twins):
     guide = AutoNormal(bayesian_network, init_scale=0.02)
-    return twins(lambda: (bayesian_network, guide), INPUTS, OUTPUTS, 4)
+    return twins(lambda: (bayesian_network, guide), INPUTS, OUTPUTS, 4, num_steps=6000, step_size=0.01)
 
 
 def test_a_mixtures_step_is_numpyros(mixture):
@@ -156,8 +158,7 @@ def test_a_bayesian_networks_step_is_numpyros(network):
 def test_a_bayesian_network_ends_where_numpyros_does(network):
     # Its weights have symmetries and flat directions; what must agree is how well they fit.
     fits = network.fit()
-    print(fits.elbo, fits.numpyro_elbo)
-    fits.check_elbo(nats=3.0)
+    fits.check_elbo(nats=1.0)
 
 
 @pytest.mark.parametrize(
@@ -190,11 +191,9 @@ def test_an_amortised_step_is_numpyros_on_average(exact_plan, program, loss):
 
     (mean, variance), (expected, its_variance) = moments(ours, jax.random.key(1)), moments(numpyros, jax.random.key(2))
     scores = np.abs(mean - expected) / np.sqrt(variance + its_variance + 1e-8)
-    print(scores.max())
     assert scores.max() < 5.0
 
 
 def test_a_variational_autoencoder_ends_where_numpyros_does(twins):
     fits = twins(lambda: (vae, vae_guide), IMAGES, num_steps=2000).fit(particles=30)
-    print(fits.elbo, fits.numpyro_elbo)
     fits.check_elbo(nats=10.0)

@@ -19,14 +19,7 @@ from numpyro.infer.util import helpful_support_errors
 
 from discreet.inference._objective import Objective
 from discreet.inference._records import Records, take_apart
-from discreet.inference._structure import (
-    Program,
-    Structure,
-    WholePlates,
-    find_structure,
-    threefry,
-    value_of_improper,
-)
+from discreet.inference._structure import Program, Structure, WholePlates, find_structure, value_of_improper
 
 
 class Setup(NamedTuple):
@@ -71,7 +64,6 @@ def choose_placeholder(
                 "records' with a leading axis of one or more."
             )
         return [x[:1].astype(r.dtype) for x, r in zip(made_up, records.leaves, strict=True)]
-    key = threefry(key)
     for candidate in (records.zeros(1), records.filled(1, 1)):
         if _has_finite_density(model, records, candidate, key, static):
             return candidate

@@ -105,11 +105,6 @@ class WholePlates(Messenger):
         return scale
 
 
-def threefry(key: PRNGKeyArray) -> PRNGKeyArray:
-    """A key of JAX's default kind, for draws that stand in for data: `jax.random.poisson` knows no other."""
-    return jax.random.wrap_key_data(jax.random.bits(key, (2,), jnp.uint32), impl="threefry2x32")
-
-
 def value_of_improper(site: Mapping[str, Any]) -> Any:
     """A value for a latent whose improper prior has no sampler; None, which leaves it alone, for every other site."""
     if site["type"] != "sample" or site["value"] is not None:
@@ -174,7 +169,6 @@ def find_structure(
     Raises:
         ValueError: naming the site and the remedy.
     """
-    key = threefry(key)
     two, sizes_two = _trace_abstractly(model, records, 2, key, static)
     three, sizes_three = _trace_abstractly(model, records, 3, key, static)
     record_plates = frozenset(n for n, size in sizes_two.items() if sizes_three.get(n) != size)
