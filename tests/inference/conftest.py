@@ -128,10 +128,18 @@ class Twins:
         assert self.svi.constrain_fn is not None
         self.constrain = self.svi.constrain_fn
 
-    def first_step(self) -> Comparison:
-        """Make one private step on all records, and NumPyro's with the same draws of the global latents."""
+    def first_step(self, rows: int | None = None) -> Comparison:
+        """Make one private step, and NumPyro's with the same draws of the global latents.
+
+        Args:
+            rows: the first so many records are the batch, and ours is padded with NaN; None: all, unpadded.
+        """
+        batch = self.records if rows is None else [x[:rows] for x in self.records]
+        padding = 0 if rows is None else 3
+        ours = [jnp.pad(x, (0, padding), constant_values=jnp.nan) if padding else x for x in batch]
+        mask = None if rows is None else jnp.arange(rows + padding) < rows
         psi = self.dpsvi.optim.get_params(self.state.optim_state)
-        state, private_loss = jax.jit(lambda s: self.dpsvi.update(s, *self.records))(self.state)
+        state, private_loss = jax.jit(lambda s: self.dpsvi.update(s, *ours, mask=mask))(self.state)
         _, (_, (adam, *_)) = state.optim_state
         gradient = jax.tree.map(lambda x: x / (1.0 - DECAY), adam.mu)
 
@@ -144,7 +152,7 @@ class Twins:
             for one in draws:
                 # The inner seed decides, so NumPyro's guide draws what ours drew.
                 guide = handlers.seed(self.guide, jax.random.split(one)[0])
-                total += single.loss(jax.random.key(1), params, self.model, guide, *self.records, **self.static)
+                total += single.loss(jax.random.key(1), params, self.model, guide, *batch, **self.static)
             return total / len(draws)
 
         value, expected = jax.jit(jax.value_and_grad(numpyro_loss))(psi)
