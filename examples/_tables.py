@@ -40,8 +40,7 @@ def find(name: str) -> Path:
 
 def rows(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file, gzipped or not."""
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
-    with opened as file:
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         return list(csv.DictReader(file))
 
 

@@ -40,7 +40,7 @@ def test_coordinates_and_leaves_have_independent_noise():
 
 @pytest.mark.parametrize("mechanism", [mechanisms.gaussian_mechanism, mechanisms.laplace_mechanism])
 class TestRefusals:
-    @pytest.mark.parametrize("scale", [0.0, -1.0, np.inf, np.nan])
+    @pytest.mark.parametrize("scale", [0.0, -1.0, np.inf, np.nan, np.float32(0), jnp.float32(0), jnp.zeros(3)])
     def test_scales_that_hide_nothing(self, mechanism, scale):
         with pytest.raises(ValueError, match="nothing is private"):
             mechanism(discreet.random.key(0), jnp.zeros(3), scale)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
-from discreet.gradients import ClippedSum, clip_records, sum_records
+from discreet.gradients import ClippedSum, check_positive, clip_records, sum_records
 
 __all__ = [
     "Release",
@@ -22,13 +21,7 @@ __all__ = [
     "sum_records",
 ]
 
-
-def _check_scale(name: str, value: float | Float[Array, ""]) -> None:
-    if isinstance(value, int | float) and not (value > 0 and math.isfinite(value)):
-        raise ValueError(
-            f"{name} is {value}: without positive, finite noise nothing is private. "
-            "Use noise_multiplier * clipping_norm of a PrivacyPlan."
-        )
+_REMEDY = "Without noise nothing is private: use noise_multiplier * clipping_norm of a PrivacyPlan."
 
 
 def _flatten(mechanism: str, tree: Any) -> tuple[Float[Array, " dim"], Any]:
@@ -71,7 +64,7 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
     >>> dp.gaussian_mechanism(dp.random.key(), {"sum": jnp.zeros(3)}, 2.0)["sum"].shape
     (3,)
     """
-    _check_scale("gaussian_mechanism: stddev", stddev)
+    check_positive("gaussian_mechanism: stddev", stddev, _REMEDY)
     flat, unravel = _flatten("gaussian_mechanism", tree)
     key = random.check_key(key)
     return unravel(flat + stddev * random.normal(key, flat.shape, flat.dtype))
@@ -102,7 +95,7 @@ def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, 
     Reference:
         Dwork et al., Calibrating noise to sensitivity, TCC 2006.
     """
-    _check_scale("laplace_mechanism: scale", scale)
+    check_positive("laplace_mechanism: scale", scale, _REMEDY)
     flat, unravel = _flatten("laplace_mechanism", tree)
     squares = jnp.square(random.normal(random.check_key(key), (4, flat.size), flat.dtype))
     noise = 0.5 * (squares[0] + squares[1] - squares[2] - squares[3])

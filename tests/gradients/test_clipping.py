@@ -69,10 +69,15 @@ def test_a_record_that_is_not_finite_becomes_exactly_zero(broken):
     assert joint_norms(clipped)[1] == pytest.approx(0.5, rel=1e-5)
 
 
-@pytest.mark.parametrize("norm", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("norm", [0.0, -1.0, math.inf, math.nan, np.float32("inf"), jnp.float32(-1)])
 def test_a_norm_that_bounds_nothing_is_refused(norm):
     with pytest.raises(ValueError, match="positive and finite"):
         clip_records(jnp.ones((2, 2)), norm)
+
+
+def test_complex_numbers_are_refused():
+    with pytest.raises(TypeError, match="real and imaginary"):
+        clip_records(jnp.array([[100.0, 100.0j]]), 1.0)
 
 
 def test_an_empty_tree_is_refused():

@@ -35,7 +35,9 @@ def one_by_one(u, records, mask, clipping_norm, channel):
         if not math.isfinite(norm) or not math.isfinite(float(value)):
             continue
         total = {k: total[k] + gradient[k] * min(1.0, clipping_norm / max(norm, 1e-300)) for k in total}
-        loss += channel.weight * float(np.clip(float(value) - channel.center, -channel.bound, channel.bound))
+        loss += channel.weight(clipping_norm) * float(
+            np.clip(float(value) - channel.center, -channel.bound, channel.bound)
+        )
     return total, loss
 
 
@@ -53,9 +55,9 @@ def test_equals_the_definition(seed, size, real, microbatch, clipping_norm, brok
     if broken:
         x = x.at[0, 0].set(jnp.nan)
     mask = jnp.arange(size) < real
-    channel = LossChannel.sharing(0.1, clipping_norm, center=1.0, bound=2.0)
+    channel = LossChannel(0.1, center=1.0, bound=2.0)
     engine = ReferenceEngine(microbatch_size=microbatch)
-    got = engine(record_loss, u, [x, y], mask, clipping_norm, channel, loss_share=0.1)
+    got = engine(record_loss, u, [x, y], mask, clipping_norm, channel)
     gradient, loss = one_by_one(u, [x, y], mask, clipping_norm, channel)
     for name in u:
         np.testing.assert_allclose(got.gradient[name], gradient[name], atol=1e-4 * clipping_norm, rtol=1e-4)
@@ -67,9 +69,9 @@ def test_one_record_moves_the_sum_by_at_most_the_bound():
     """The contract itself, over every row of a batch that is clipped hard."""
     u, records = problem(50, 3)
     records[1] = records[1] * 1e4
-    channel = LossChannel.sharing(0.2, 0.7, center=0.0, bound=5.0)
+    channel = LossChannel(0.2, bound=5.0)
     engine = ReferenceEngine(microbatch_size=8)
-    compiled = jax.jit(lambda mask: engine(record_loss, u, records, mask, 0.7, channel, loss_share=0.2))
+    compiled = jax.jit(lambda mask: engine(record_loss, u, records, mask, 0.7, channel))
     full = compiled(jnp.ones(50, bool))
     moved = []
     for i in range(50):
@@ -81,9 +83,12 @@ def test_one_record_moves_the_sum_by_at_most_the_bound():
     assert max(moved) > 0.99 * full.l2_bound
 
 
-def test_loss_share_is_a_share_of_the_squared_bound():
-    channel = LossChannel.sharing(0.02, 2.0, center=0.0, bound=3.0)
-    assert math.hypot(2.0, channel.weight * channel.bound) == pytest.approx(2.0 / math.sqrt(0.98))
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.99])
+def test_the_share_is_one_of_the_squared_bound(share):
+    channel = LossChannel(share, bound=3.0)
+    assert math.hypot(2.0, channel.weight(2.0) * 3.0) == pytest.approx(channel.joint_bound(2.0), rel=2e-6)
+    assert math.hypot(2.0, channel.weight(2.0) * 3.0) <= channel.joint_bound(2.0)
+    assert channel.joint_bound(2.0) == pytest.approx(2.0 / math.sqrt(1 - share))
 
 
 def test_padding_costs_nothing():
@@ -97,7 +102,7 @@ def test_padding_costs_nothing():
 
     records = [jnp.ones((40, 3)), jnp.ones(40)]
     engine = ReferenceEngine(microbatch_size=4)
-    engine(counted, u, records, jnp.arange(40) < 5, 1.0, LossChannel(0.0, 1.0, 0.0), loss_share=0.0)
+    engine(counted, u, records, jnp.arange(40) < 5, 1.0, LossChannel(0.0))
     jax.effects_barrier()
     # One call a microbatch: two of the ten.
     assert len(calls) == 2

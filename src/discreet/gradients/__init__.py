@@ -1,6 +1,6 @@
 """Per-record gradients in, one clipped sum with a known L2 bound out; nothing raw."""
 
-from discreet.gradients._clipping import clip_records, rounding_margin, sum_records
+from discreet.gradients._clipping import check_positive, clip_records, rounding_margin, sum_records
 from discreet.gradients._contract import (
     ClippedSum,
     GradientEngine,
@@ -15,6 +15,7 @@ __all__ = [
     "LossChannel",
     "RecordLoss",
     "ReferenceEngine",
+    "check_positive",
     "clip_records",
     "rounding_margin",
     "sum_records",

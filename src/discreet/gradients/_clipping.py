@@ -7,7 +7,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
+
+
+def check_positive(what: str, value: Any, why: str) -> None:
+    """Refuse a scale that is no scalar or, where it is known while tracing, not positive and finite.
+
+    Raises:
+        ValueError: saying what, why and the remedy.
+    """
+    if jnp.ndim(value) > 0:
+        raise ValueError(f"{what} has shape {jnp.shape(value)}; it must be one number. {why}")
+    if not isinstance(value, Tracer) and not (float(value) > 0 and math.isfinite(float(value))):
+        raise ValueError(f"{what} is {float(value)}; it must be positive and finite. {why}")
 
 
 def rounding_margin(size: int) -> float:
@@ -83,6 +96,7 @@ def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
 
     Raises:
         ValueError: a norm known while tracing is not positive and finite, or the tree is empty.
+        TypeError: a leaf is complex.
 
     Reference:
         Abadi et al., Deep learning with differential privacy, CCS 2016, Algorithm 1.
@@ -92,13 +106,13 @@ def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
     >>> [round(float(x), 4) for x in jnp.linalg.norm(clip_records(rows, 1.0), axis=1)]
     [1.0, 0.5, 0.0]
     """
-    if isinstance(norm, int | float) and not (norm > 0 and math.isfinite(norm)):
-        raise ValueError(
-            f"clip_records: the clipping norm is {norm}. It bounds one record's contribution, so it "
-            "must be positive and finite; 1.0 is a common choice."
-        )
+    check_positive(
+        "clip_records: the clipping norm", norm, "It bounds one record's contribution; 1.0 is a common choice."
+    )
     if not jax.tree.leaves(tree):
         raise ValueError("clip_records: the tree holds no array, so there is nothing to clip.")
+    if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in jax.tree.leaves(tree)):
+        raise TypeError("clip_records: a leaf is complex. Clip its real and imaginary parts, as two leaves.")
     squared = squared_norms(tree, norm)
     factor = row_scale(squared, record_size(tree))
     finite = jnp.isfinite(squared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -12,39 +13,33 @@ RecordLoss = Callable[[Any, Any], Float[Array, ""]]
 """`loss(parameters, record) -> scalar`, one record at a time, unscaled."""
 
 
-class LossChannel(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class LossChannel:
     """How a record's loss travels beside its gradient, as one more coordinate of the release.
 
-    A record adds `weight * clip(loss - center, -bound, bound)` to the coordinate, so its
-    magnitude is at most `weight * bound`. All four numbers are public.
+    A record adds `weight(C) * clip(loss - center, -bound, bound)` to the coordinate, at most
+    C sqrt(share / (1 - share)), so that gradient and loss together are within `joint_bound(C)`.
 
     Attributes:
+        share: share of the squared joint bound that goes to the loss, in [0, 1); public and static.
+            0 switches the channel off. For one noise multiplier the noise on the gradient grows by
+            1 / sqrt(1 - share): one per cent for 0.02.
         center: a public guess at a record's loss, in nats.
-        bound: losses further than this from `center` are clipped, in nats; positive.
-        weight: gradient units per nat; 0 switches the channel off.
+        bound: losses further than this from `center` are clipped, in nats; positive and public.
     """
 
-    center: Float[Array, ""] | float
-    bound: Float[Array, ""] | float
-    weight: Float[Array, ""] | float
+    share: float
+    center: Float[Array, ""] | float = 0.0
+    bound: Float[Array, ""] | float = 1.0
 
-    @classmethod
-    def sharing(
-        cls,
-        share: float,
-        clipping_norm: float,
-        *,
-        center: Float[Array, ""] | float,
-        bound: Float[Array, ""] | float,
-    ) -> LossChannel:
-        """Give the loss `share` of the squared L2 bound of the joint contribution.
+    def weight(self, clipping_norm: float) -> Float[Array, ""] | float:
+        """Gradient units per nat."""
+        # Less by a few units in the last place, so that rounding cannot exceed the joint bound.
+        return (1.0 - 1e-6) * clipping_norm * math.sqrt(self.share / (1.0 - self.share)) / self.bound
 
-        The gradient keeps its clipping norm C; the joint bound becomes C / sqrt(1 - share),
-        and so does, for one noise multiplier, the noise on the gradient: share = 0.02 costs
-        one per cent more noise.
-        """
-        weight = clipping_norm * math.sqrt(share / (1.0 - share))
-        return cls(center=center, bound=bound, weight=weight / bound)
+    def joint_bound(self, clipping_norm: float) -> float:
+        """L2 bound on one record's (gradient, loss) whose gradient is within `clipping_norm`."""
+        return clipping_norm / math.sqrt(1.0 - self.share)
 
 
 class ClippedSum(NamedTuple):
@@ -78,8 +73,6 @@ class GradientEngine(Protocol):
         mask: Bool[Array, "record"],
         clipping_norm: float,
         loss_channel: LossChannel,
-        *,
-        loss_share: float,
     ) -> ClippedSum:
         """Sum the clipped gradients.
 
@@ -90,6 +83,5 @@ class GradientEngine(Protocol):
             mask: which rows count; True rows come first.
             clipping_norm: L2 bound C on one record's gradient; positive and finite.
             loss_channel: how losses are clipped and weighted.
-            loss_share: the share with which `loss_channel` was made; fixes the joint bound.
         """
         ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -33,11 +32,9 @@ class ReferenceEngine:
         mask: Bool[Array, "record"],
         clipping_norm: float,
         loss_channel: LossChannel,
-        *,
-        loss_share: float,
     ) -> ClippedSum:
         """See `GradientEngine`."""
-        l2_bound = clipping_norm / math.sqrt(1.0 - loss_share)
+        l2_bound = loss_channel.joint_bound(clipping_norm)
 
         def partial_sum(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Array]:
             return _clipped_sum(record_loss, parameters, rows, keep, clipping_norm, loss_channel)
@@ -49,9 +46,7 @@ class ReferenceEngine:
             return ClippedSum(gradient, loss, l2_bound)
 
         padding = -size % microbatch
-        mask, records = jax.tree.map(
-            lambda x: jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)), (mask, records)
-        )
+        mask, records = jax.tree.map(lambda x: jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)), (mask, records))
 
         def body(index: Array, total: tuple[Any, Array]) -> tuple[Any, Array]:
             rows, keep = jax.tree.map(
@@ -83,4 +78,4 @@ def _clipped_sum(
     keep = mask & finite
     gradient = sum_records(clip_records(gradients, clipping_norm), keep)
     clipped = jnp.clip(losses - channel.center, -channel.bound, channel.bound)
-    return gradient, channel.weight * sum_records(clipped, keep)
+    return gradient, channel.weight(clipping_norm) * sum_records(clipped, keep)

@@ -86,10 +86,9 @@ class PrivateStep:
         psi = self.optim.get_params(state.optim_state)
         channel = self._loss_channel(state.loss_center)
         if self.perturb_parameters:
-            u, free, pull = psi, jnp.zeros(()), lambda cotangent, _: cotangent
+            u, free, pull = psi, jnp.zeros(()), None
         else:
-            (u, free), vjp = jax.vjp(lambda p: self.objective.link(p, keys.guide), psi)
-            pull = lambda cotangent, one: vjp((cotangent, one))[0]  # noqa: E731
+            (u, free), pull = jax.vjp(lambda p: self.objective.link(p, keys.guide), psi)
 
         total = self.engine(
             self._record_loss(keys.guide),
@@ -98,14 +97,14 @@ class PrivateStep:
             mask,
             self.clipping_norm,
             channel,
-            loss_share=self.loss_share,
         )
         released = mechanisms.release(keys.noise, total, self.noise_multiplier)
 
-        scaled = jax.tree.map(lambda x: x / self.rate, released.gradient)
-        gradient = pull(scaled, jnp.ones_like(free))
+        gradient = jax.tree.map(lambda x, like: (x / self.rate).astype(like.dtype), released.gradient, u)
+        if pull is not None:
+            (gradient,) = pull((gradient, jnp.ones_like(free)))
         # Post-processing: where a transform saturates, its Jacobian is not finite; stay there.
-        gradient = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0.0), gradient)
+        gradient = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), gradient)
         loss = self._private_loss(released.loss, channel) + free
         optim_state = self.optim.update(gradient, state.optim_state, value=loss)
         return state._replace(optim_state=optim_state, step=state.step + 1), loss
@@ -127,12 +126,10 @@ class PrivateStep:
         return self.perturb_parameters or self.objective.uses_key
 
     def _loss_channel(self, center: Float[Array, ""]) -> LossChannel:
-        if self.loss_share == 0.0:
-            return LossChannel(center=0.0, bound=1.0, weight=0.0)
         bound = jnp.maximum(1.0, jnp.abs(center)) if self.loss_bound is None else self.loss_bound
-        return LossChannel.sharing(self.loss_share, self.clipping_norm, center=center, bound=bound)
+        return LossChannel(self.loss_share, center=center, bound=bound)
 
     def _private_loss(self, released: Float[Array, ""], channel: LossChannel) -> Float[Array, ""]:
-        if self.loss_share == 0.0:
+        if channel.share == 0.0:
             return jnp.full((), jnp.nan)
-        return released / channel.weight / self.rate + channel.center * self.num_records
+        return released / channel.weight(self.clipping_norm) / self.rate + channel.center * self.num_records

@@ -180,7 +180,7 @@ def find_structure(
         )
     _check_plate_sizes(record_plates, sizes_two, num_records)
     _check_model(two, three, record_plates)
-    _check_auto_guide(guide, two, record_plates)
+    _check_auto_guide(guide)
     if isinstance(guide, autoguide.AutoGuide):
         _set_up_auto_guides(guide, records, placeholder, key, static, record_plates)
 
@@ -255,19 +255,22 @@ def _check_model(two: Mapping[str, Site], three: Mapping[str, Site], record_plat
             )
 
 
-def _check_auto_guide(guide: Program, model: Mapping[str, Site], record_plates: frozenset[str]) -> None:
+def _check_auto_guide(guide: Program) -> None:
     if reading := [g for g in _auto_guides(guide) if isinstance(g, _DATA_READING_GUIDES)]:
         raise ValueError(
             f"{type(reading[0]).__name__} reads the data outside the private step (its density or its Hessian "
             "is that of the model given the data). Use AutoNormal, AutoMultivariateNormal or another "
             "guide that only samples."
         )
-    if not isinstance(guide, autoguide.AutoGuide):
-        return
-    for name, site in model.items():
-        if site.kind == "sample" and not site.observed and record_plates.intersection(site.plates):
+
+
+def _check_coverage(part: Any, record_plates: frozenset[str]) -> None:
+    """Refuse an AutoGuide, once set up, that has found latents inside the record plates."""
+    for name, site in part.prototype_trace.items():
+        frames = {frame.name for frame in site.get("cond_indep_stack", ())}
+        if site["type"] == "sample" and not site["is_observed"] and record_plates & frames:
             raise ValueError(
-                f"{type(guide).__name__} would give each record its own variational parameters for the "
+                f"{type(part).__name__} would give each record its own variational parameters for the "
                 f"per-record latent {name!r}, and these would publish the record. Write a guide that "
                 "computes them from the record (an encoder), or integrate the latent out."
             )
@@ -295,6 +298,10 @@ def _set_up_auto_guides(
             part.model = WholePlates(part.model, record_plates, len(placeholder[0]))
         with handlers.block(), handlers.seed(rng_seed=key):
             guide(*args, **kwargs, **static)
+        for part in guides:
+            # A list knows the whole model; what it covers are its parts.
+            if not isinstance(part, autoguide.AutoGuideList):
+                _check_coverage(part, record_plates)
     except RuntimeError as error:
         raise ValueError(
             f"{type(guide).__name__} found no initial values at which the placeholder record has a finite density, so "
