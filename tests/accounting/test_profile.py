@@ -321,6 +321,8 @@ def test_no_noise_is_no_privacy_and_no_release_costs_nothing(relation):
         (dp_event.GaussianDpEvent(math.nan), "noise multiplier"),
         (dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(1.0), -1), "count"),
         (dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(1.0), 1.5), "count"),
+        (dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(1.0), math.inf), "count"),
+        (dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(1.0), None), "count"),
         (fixed_size(100, 101, 1.0), "smaller batch"),
     ],
 )

@@ -10,7 +10,7 @@ from discreet.accounting._curves import SlackCurve, smallest_epsilon
 from discreet.accounting._events import Relation, curve_of
 
 _COARSE, _FINE = 5e-3, 1e-5
-_CLOSE = 0.9998
+_CLOSE = 0.9994
 """Share of the target that the search is content with; 0.999 is what is promised."""
 _NOISE_RANGE = (1e-3, 1e12)
 _MAX_STEPS = 10**9
@@ -55,8 +55,8 @@ def calibrate_noise_multiplier(
     def spent(log_noise: float, tolerance: float) -> float:
         return _epsilon(event_of(math.exp(log_noise)), delta, relation, slack, tolerance)
 
-    guess = _solve(lambda x: spent(x, _COARSE), 0.0, epsilon, close=0.99)
-    return math.exp(_solve(lambda x: spent(x, _FINE), guess, epsilon, close=_CLOSE))
+    guess, slope = _solve(lambda x: spent(x, _COARSE), 0.0, 2.0, epsilon, close=0.99)
+    return math.exp(_solve(lambda x: spent(x, _FINE), guess, slope, epsilon, close=_CLOSE)[0])
 
 
 def calibrate_num_steps(
@@ -144,46 +144,46 @@ def _epsilon(event: dp_event.DpEvent, delta: float, relation: Relation, slack: f
     return smallest_epsilon(SlackCurve(curve, slack) if slack > 0 else curve, delta)
 
 
-def _solve(spent: Callable[[float], float], start: float, target: float, *, close: float) -> float:
+def _solve(
+    spent: Callable[[float], float], start: float, slope: float, target: float, *, close: float
+) -> tuple[float, float]:
     """Finds x with close * target <= spent(x) <= target, for a falling function of x = log(noise multiplier).
 
-    Secant steps on log(spent), aimed a little below the target, until the target is bracketed; then interpolation in the bracket,
-    every third time its middle. Where spent jumps over the whole window, returns the safe side of the jump.
+    Secant steps on log(spent), aimed a little below the target; once the target is bracketed, within the bracket, every third
+    time to its middle. Where spent jumps over the whole window, returns the safe side of the jump. `slope` is that of -log(spent)
+    at `start`, as far as known; returned with x is that at x.
     """
     smallest, largest = (math.log(limit) for limit in _NOISE_RANGE)
     aim = math.log(target * (1 + close) / 2)
-    low: tuple[float, float] | None = None
-    high: tuple[float, float] | None = None
-    x, slope = start, 1.0
+    low = high = previous = None
+    x = start
     for attempt in range(200):
         value = spent(x)
-        if close * target <= value <= target:
-            return x
         log_value = math.log(value) if value > 0 else -math.inf
-        previous = low if value > target else high
-        if previous is not None and math.isfinite(log_value - previous[1]) and x != previous[0]:
-            slope = min(max((log_value - previous[1]) / (previous[0] - x), 0.3), 30.0)
+        if previous is not None and x != previous[0] and math.isfinite(log_value - previous[1]):
+            slope = min(max((previous[1] - log_value) / (x - previous[0]), 0.3), 30.0)
+        previous = (x, log_value)
+        if close * target <= value <= target:
+            return x, slope
         if value > target:
-            low = (x, log_value)
+            low = x
         else:
-            high = (x, log_value)
+            high = x
+        stride = (log_value - aim) / slope if math.isfinite(log_value) else math.copysign(1.5, log_value)
         if low is None or high is None:
             if x >= largest and high is None:
                 _refuse_infeasible(target)
             if x <= smallest and low is None:
                 _refuse_any_noise(target)
-            stride = (log_value - aim) / slope if math.isfinite(log_value) else math.copysign(1.5, log_value)
             # A step that fell short once is lengthened the next time.
-            stride = min(max(stride * (1 + 0.5 * attempt), -3.0), 3.0)
+            stride = min(max(stride * (1 + 0.5 * max(0, attempt - 1)), -3.0), 3.0)
             x = min(max(x + stride, smallest), largest)
-        elif high[0] - low[0] < 1e-14 * max(1.0, abs(high[0])):
-            return high[0]
+        elif high - low < 1e-14 * max(1.0, abs(high)):
+            return high, slope
         else:
-            share = 0.5
-            if attempt % 3 != 2 and math.isfinite(low[1] - high[1]):
-                share = min(max((low[1] - aim) / (low[1] - high[1]), 0.01), 0.99)
-            x = low[0] + (high[0] - low[0]) * share
-    return high[0] if high is not None else largest
+            inside = low < x + stride < high and attempt % 3 != 2
+            x = x + stride if inside else low + (high - low) / 2
+    return (largest if high is None else high), slope
 
 
 def _refuse_any_noise(epsilon: float) -> NoReturn:

@@ -38,7 +38,7 @@ class ConstantCurve:
 
 @dataclass(frozen=True)
 class GaussianCurve:
-    """The exact profile of the Gaussian mechanism with sensitivity/stddev = `shift`.
+    """The exact profile of the Gaussian mechanism with sensitivity/stddev = `shift`, but for rounding upward.
 
     Reference: Balle, Wang, "Improving the Gaussian mechanism for differential privacy", ICML 2018, Theorem 8.
     """
@@ -48,7 +48,9 @@ class GaussianCurve:
     def delta(self, epsilon: Array) -> Array:
         above = log_ndtr(self.shift / 2 - epsilon / self.shift)
         below = epsilon + log_ndtr(-self.shift / 2 - epsilon / self.shift)
-        return np.exp(above) * -np.expm1(np.minimum(below - above, 0.0))
+        # Where shift and epsilon are small, the difference of the two has few digits: round it up.
+        rounding = 16 * np.finfo(np.float64).eps * (1 + epsilon + np.abs(above))
+        return np.exp(above) * np.minimum(rounding - np.expm1(np.minimum(below - above, 0.0)), 1.0)
 
     def knots(self) -> Array:
         return np.linspace(0.0, self.shift**2 / 2 + 38 * self.shift, 1025)

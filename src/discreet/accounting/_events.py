@@ -4,6 +4,7 @@ import math
 from typing import Literal
 
 import dp_accounting
+import numpy as np
 from dp_accounting import dp_event
 
 from discreet.accounting._compose import compose
@@ -72,9 +73,7 @@ def _collect(event: dp_event.DpEvent, count: int, relation: Relation, steps: dic
     if isinstance(event, dp_event.NonPrivateDpEvent):
         return True
     if isinstance(event, dp_event.SelfComposedDpEvent):
-        if isinstance(event.count, bool) or int(event.count) != event.count or event.count < 0:
-            raise ValueError(f"SelfComposedDpEvent has count {event.count!r}; a count is a whole number, 0 or more.")
-        return _collect(event.event, count * int(event.count), relation, steps)
+        return _collect(event.event, count * _whole(event.count), relation, steps)
     if isinstance(event, dp_event.ComposedDpEvent):
         # Every part is looked at, also after one without noise: a later one may have to be refused.
         bare = [_collect(part, count, relation, steps) for part in event.events]
@@ -86,6 +85,13 @@ def _collect(event: dp_event.DpEvent, count: int, relation: Relation, steps: dic
         return True
     steps[step] = steps.get(step, 0) + count
     return False
+
+
+def _whole(count: object) -> int:
+    number = count if isinstance(count, int | float | np.integer) and not isinstance(count, bool) else math.nan
+    if not (float(number).is_integer() and number >= 0):
+        raise ValueError(f"SelfComposedDpEvent has count {count!r}; a count is a whole number, 0 or more.")
+    return int(number)
 
 
 def _elementary(event: dp_event.DpEvent, relation: Relation) -> dp_event.DpEvent | None:

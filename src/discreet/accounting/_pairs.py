@@ -58,7 +58,7 @@ class GaussianPair:
     def law(self, loss: Array) -> LossLaw:
         upper = loss / self.shift - self.shift / 2
         lower = loss / self.shift + self.shift / 2
-        return LossLaw(ndtr(upper), ndtr(-upper), ndtr(lower), ndtr(-lower))
+        return LossLaw(*_gaussian_tails(upper), *_gaussian_tails(lower))
 
     def nodes(self) -> LossNodes:
         spacing = min(0.05, 0.2 / self.shift)
@@ -157,8 +157,9 @@ class PoissonReplacePair:
 
     def law(self, loss: Array) -> LossLaw:
         threshold = self._point_of(loss)
-        here, upper, lower = ndtr(threshold), ndtr(threshold - self.shift), ndtr(threshold + self.shift)
-        here_sf, upper_sf, lower_sf = ndtr(-threshold), ndtr(self.shift - threshold), ndtr(-threshold - self.shift)
+        here, here_sf = _gaussian_tails(threshold)
+        upper, upper_sf = _gaussian_tails(threshold - self.shift)
+        lower, lower_sf = _gaussian_tails(threshold + self.shift)
         q = self.rate
         return LossLaw(
             (1 - q) * here + q * upper,
@@ -245,6 +246,14 @@ class MixturePair:
             np.concatenate([w * first.upper, (1 - w) * second.upper]),
             np.concatenate([w * first.lower, (1 - w) * second.lower]),
         )
+
+
+def _gaussian_tails(z: Array) -> tuple[Array, Array]:
+    """N(0,1) at or below z, and above it."""
+    smaller = ndtr(-np.abs(z))
+    larger = 1 - smaller
+    below = z < 0
+    return np.where(below, smaller, larger), np.where(below, larger, smaller)
 
 
 def _gaussian_weights(z: Array) -> Array:

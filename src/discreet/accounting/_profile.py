@@ -126,15 +126,15 @@ def profile(
     """Accounts for an event.
 
     Gaussian events without sampling compose exactly. Sampled ones are composed numerically through their privacy loss
-    distributions, rounded upward; epsilon comes out within about `tolerance` of the composed pair's own (relative; ten
-    times as much from some 10^5 steps on). Noise multipliers are stddev / C under either relation: under REPLACE_ONE the
-    accountant puts in the factor 2 itself.
+    distributions, rounded upward; epsilon comes out within some 1e-4 of the composed pair's own (relative), within 1e-3 in
+    corners (batches of a few records of 10^4 with an epsilon below 0.1, delta below 1e-10). Noise multipliers are stddev / C
+    under either relation: under REPLACE_ONE the accountant puts in the factor 2 itself.
 
     Args:
         event: dp_accounting's description of what touches the data. Composition is for a horizon fixed beforehand.
         relation: Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE.
         slack: total variation between what runs and `event`, summed over all steps; enters as (1 + e^epsilon) slack in delta.
-        tolerance: relative excess that the numerical grid may add to epsilon. Less takes longer.
+        tolerance: relative excess of epsilon to choose the numerical grid for. Less takes longer.
 
     Returns:
         The profile.
