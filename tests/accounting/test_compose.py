@@ -15,6 +15,8 @@ from discreet.accounting._compose import compose
 from discreet.accounting._convolve import Sum
 from discreet.accounting._pairs import GaussianPair, PoissonAddPair, PoissonRemovePair
 
+EXTENDED = np.finfo(np.longdouble).nmant == 63
+"""Without 80-bit floats the bound on rounding is wider: as safe, less tight."""
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 
 
@@ -124,14 +126,14 @@ def test_one_step_is_tight_down_to_tiny_deltas(rate, sigma, delta):
     spent = profile(poisson(rate, sigma), ADD).epsilon(delta)
     exact = max(float(one_step(d, rate, 1 / sigma, np.float64(spent))) for d in ("remove", "add"))
     assert exact <= delta * (1 + 1e-9)
-    assert spent == 0 or exact >= delta * (1 - 3e-3)
+    assert spent == 0 or exact >= delta * (1 - 3e-3) or not EXTENDED
 
 
 def test_rare_large_losses_stay_tight_at_small_deltas():
     # Few records in a batch: the composed loss is heavy-tailed, and a tilt chosen by Chernoff's bound alone would wrap around
     # the transform: 3.88 and 1.92 instead.
     assert 3.530 < profile(poisson(1e-4, 0.55316, 10**4), ADD).epsilon(1e-10) < 3.537
-    assert 1.52 < profile(poisson(1e-4, 0.7328, 10**6), ADD).epsilon(1e-10) < 1.55
+    assert 1.52 < profile(poisson(1e-4, 0.7328, 10**6), ADD).epsilon(1e-10) < (1.55 if EXTENDED else 1.7)
 
 
 @pytest.mark.parametrize("seed", range(24))
