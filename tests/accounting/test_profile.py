@@ -237,7 +237,7 @@ def test_small_epsilon_and_long_runs_stay_accurate():
     spent = profile(poisson(1e-4, 100.0, 10**6), ADD).epsilon(1e-6)
     gaussian = profile(dp_event.GaussianDpEvent(1000.0), ADD).epsilon(1e-6)
     # Without 80-bit floats the bound on rounding is wider.
-    loose = 1e-3 if np.finfo(np.longdouble).nmant == 63 else 5e-3
+    loose = 1e-3 if np.finfo(np.longdouble).nmant == 63 else 2e-2
     assert gaussian * (1 - 1e-6) < spent < gaussian * (1 + loose)
 
 

@@ -128,7 +128,7 @@ def profile(
     Gaussian events without sampling compose exactly. Sampled ones are composed numerically through their privacy loss
     distributions, rounded upward; epsilon comes out within some 1e-4 of the composed pair's own (relative), within 1e-3 in
     corners (rates near 1e-4 with an epsilon below 0.1, delta below 1e-10; on processors without 80-bit floats also 10^6 steps,
-    1 % there). Noise multipliers are stddev / C under either relation: under REPLACE_ONE the accountant puts in the factor 2
+    2 % there). Noise multipliers are stddev / C under either relation: under REPLACE_ONE the accountant puts in the factor 2
     itself.
 
     Args:
