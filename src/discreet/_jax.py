@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 from jax.extend.random import define_prng_impl
 from jax.interpreters.partial_eval import dce_jaxpr
 
@@ -56,7 +57,15 @@ def captured_arrays(function: Callable[..., Any], *args: Any) -> list[Any]:
         function: a traceable function.
         args: example arguments, pytrees of arrays or of their shapes.
     """
-    return [x for x in jax.make_jaxpr(function)(*args).consts if not _is_key(x)]
+    found: list[Any] = []
+    pending = [jax.make_jaxpr(function)(*args)]
+    while pending:
+        closed = pending.pop()
+        found += [x for x in closed.consts if not _is_key(x)]
+        for equation in closed.jaxpr.eqns:
+            inner = jax.tree.leaves(tuple(equation.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr))
+            pending += [x for x in inner if isinstance(x, ClosedJaxpr)]
+    return found
 
 
 def _is_key(x: Any) -> bool:

@@ -163,13 +163,13 @@ def test_a_number_of_records_that_is_secret_may_differ():
 
 
 @pytest.mark.parametrize(
-    ("sampling", "relation"),
-    [(FixedSizeSampling(5), Relation.REPLACE_ONE), (FullBatch(), Relation.ADD_OR_REMOVE_ONE)],
+    ("sampling", "words"),
+    [(FixedSizeSampling(5), ("4 rows", "accounting")), (FullBatch(), ("4 records", "Calibrate"))],
 )
-def test_a_batch_of_another_size(refused, sampling, relation):
-    dpsvi = DPSVI(model, guide, optax.adam(0.1), plan=plan(sampling, relation=relation))
+def test_a_batch_of_another_size(refused, sampling, words):
+    dpsvi = DPSVI(model, guide, optax.adam(0.1), plan=plan(sampling, relation=Relation.REPLACE_ONE))
     state = dpsvi.init(KEY, X, Y)
-    with refused(ValueError, "4 rows", "accounting"):
+    with refused(ValueError, *words):
         dpsvi.update(state, X[:4], Y[:4])
 
 

@@ -54,7 +54,7 @@ def test_the_recorder_stays_within_its_budget():
     recorder = TraceRecorder(dim=1000, num_steps=10_000, max_bytes=400_000)
     assert not recorder.every_step
     for step in range(1, 10_001):
-        if recorder.wants(step):
+        if recorder.steps_until_due(step) == recorder.interval:
             recorder.extend(step, np.full((1, 1000), step, np.float32))
     kept = recorder.finish()
     assert kept.iterates.nbytes <= 400_000

@@ -17,10 +17,12 @@ from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 from discreet import random
 from discreet.gradients import GradientEngine, ReferenceEngine
-from discreet.inference._keys import StepKeys, init_keys, use_key_once
+from discreet.inference._checks import check_batch, check_length, check_options, explain_steps
+from discreet.inference._keys import StepKeys, check_unused, claim, init_keys
 from discreet.inference._loop import run_steps
 from discreet.inference._objective import Objective
-from discreet.inference._records import Records, check_public, refuse_tables, signature_of, take_apart
+from discreet.inference._plates import Program
+from discreet.inference._records import Records, refuse_tables, take_apart
 from discreet.inference._result import DPSVIResult
 from discreet.inference._setup import (
     as_numpyro_optim,
@@ -28,13 +30,11 @@ from discreet.inference._setup import (
     choose_placeholder,
     initial_parameters,
     loss_at_start,
-    set_up,
 )
 from discreet.inference._step import DPSVIState, PrivateStep
-from discreet.inference._structure import Program
+from discreet.inference._structure import find_structure
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_statement
-from discreet.sampling import FixedSizeSampling, FullBatch
 
 
 class DPSVI:
@@ -107,29 +107,19 @@ class DPSVI:
         self.loss_bound = loss_bound
         self.microbatch_size = microbatch_size
         self.static_kwargs = static_kwargs
-        self._check_options()
+        check_options(self)
         self._placeholders: dict[Any, list[Array]] = {}
         self._steps: dict[Any, PrivateStep] = {}
         self._current: PrivateStep | None = None
+        self._made = True
 
-    def _check_options(self) -> None:
-        if not isinstance(self.plan, PrivacyPlan):
-            raise TypeError(
-                f"plan is a {type(self.plan).__name__}, not a PrivacyPlan. Make one with "
-                "discreet.PrivacyPlan.calibrate(epsilon=..., delta=..., ...)."
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Options are fixed: steps that were compiled with them, and what was promised, would not follow."""
+        if not name.startswith("_") and getattr(self, "_made", False):
+            raise AttributeError(
+                f"{name} of a DPSVI is fixed when it is made. Make another DPSVI with the {name} you want."
             )
-        if self.perturb not in ("latents", "parameters"):
-            raise ValueError(f'perturb is {self.perturb!r}; it must be "latents" or "parameters".')
-        if not 0.0 <= self.loss_share < 1.0:
-            raise ValueError(
-                f"loss_share is {self.loss_share}; it is a share of the release, at least 0 and below 1. 0.02 costs "
-                "one per cent more noise on the gradient."
-            )
-        if self.loss_bound is not None and not (self.loss_bound > 0 and math.isfinite(self.loss_bound)):
-            raise ValueError(f"loss_bound is {self.loss_bound}; it must be positive and finite, in nats.")
-        if self.microbatch_size is not None and self.microbatch_size < 1:
-            raise ValueError(f"microbatch_size is {self.microbatch_size}; it must be at least 1.")
-        check_public(self.static_kwargs)
+        super().__setattr__(name, value)
 
     # --- NumPyro's verbs ------------------------------------------------------------------
 
@@ -157,35 +147,42 @@ class DPSVI:
         return self._init(random.check_key(rng_key), take_apart(args, kwargs), init_params)
 
     def _init(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
+        if isinstance(key, Tracer):
+            raise TypeError(
+                "init looks at the model outside of JAX's transformations; call it without jit, vmap or scan."
+            )
+        num_records, static = self.plan.num_records, self.static_kwargs
         structure_key, values_key, start_key = init_keys(key)
-        placeholder = self._placeholder_for(records, structure_key)
-        num_records = self.plan.num_records
-        setup = set_up(self.model, self.guide, records, placeholder, structure_key, self.static_kwargs, num_records)
-        psi, transforms = initial_parameters(self.model, self.guide, setup, values_key, self.static_kwargs, init_params)
-        signature = signature_of(records, psi)
+        made_up = self._placeholder_for(records, structure_key)
+        structure = find_structure(self.model, self.guide, records, made_up, structure_key, static, num_records)
+        psi, transforms = initial_parameters(
+            self.model, self.guide, records, made_up, structure, values_key, static, init_params
+        )
+        signature = records.signature, tuple((str(path), x.shape) for path, x in jax.tree.leaves_with_path(psi))
         if signature not in self._steps:
             objective = Objective(
                 model=self.model,
                 guide=self.guide,
                 records=records._replace(leaves=records.shapes(records.size)),
-                placeholder=tuple(setup.placeholder),
-                static=self.static_kwargs,
-                structure=setup.structure,
+                placeholder=tuple(made_up),
+                static=static,
+                structure=structure,
                 transforms=transforms,
                 mean_field=isinstance(self.loss, TraceMeanField_ELBO),
                 num_particles=self.loss.num_particles,
             ).with_dependencies(psi, start_key)
+            refuse_tables([*jax.tree.leaves(static), *objective.captured(psi, start_key)], [num_records])
             self._steps[signature] = self._step(objective)
-        self._current = step = self._steps[signature]
-        center = loss_at_start(step.objective, psi, start_key)
+        self._current = self._steps[signature]
+        center = loss_at_start(self._current.objective, psi, start_key)
         return DPSVIState(self.optim.init(psi), key, jnp.zeros((), jnp.int32), center)
 
     def _placeholder_for(self, records: Records, key: PRNGKeyArray) -> list[Array]:
-        shapes = tuple((x.shape[1:], str(x.dtype)) for x in records.leaves)
-        if shapes not in self._placeholders:
-            made_up = choose_placeholder(self.model, records, self.placeholder, key, self.static_kwargs)
-            self._placeholders[shapes] = made_up
-        return self._placeholders[shapes]
+        if records.signature not in self._placeholders:
+            static, num_records = self.static_kwargs, self.plan.num_records
+            made_up = choose_placeholder(self.model, records, self.placeholder, key, static, num_records)
+            self._placeholders[records.signature] = made_up
+        return self._placeholders[records.signature]
 
     def _step(self, objective: Objective) -> PrivateStep:
         size = self.plan.sampling.typical_size(self.plan.num_records)
@@ -225,31 +222,28 @@ class DPSVI:
             ValueError: `init` was not called, the batch does not fit the plan, or the plan's
                 steps are used up.
         """
-        step = self._initialised()
         records = take_apart(args, kwargs)
-        if not isinstance(state.step, Tracer) and int(state.step) >= self.plan.num_steps:
-            raise ValueError(
-                f"The plan pays for {self.plan.num_steps} steps, and this state has made them all. Plan more steps "
-                "beforehand; adding some afterwards would cost more than was promised."
-            )
+        step = self._step_for(records)
+        check_batch(self.plan, records, mask)
         mask = jnp.ones(records.size, bool) if mask is None else jnp.asarray(mask)
-        self._check_batch(records, mask)
-        return _update(step, state, records.leaves, mask)
-
-    def _check_batch(self, records: Records, mask: Array) -> None:
-        if mask.shape != (records.size,) or mask.dtype != bool:
-            raise ValueError(
-                f"mask has shape {mask.shape} and dtype {mask.dtype}; it must hold one Boolean for each of the "
-                f"{records.size} rows."
-            )
-        sampling, num_records = self.plan.sampling, self.plan.num_records
-        if isinstance(sampling, FixedSizeSampling | FullBatch):
-            expected = sampling.capacity(num_records)
-            if records.size != expected:
+        if not isinstance(state.step, Tracer):
+            if int(state.step) >= self.plan.num_steps:
                 raise ValueError(
-                    f"The batch has {records.size} rows, but the plan says {sampling} of {num_records} records, so "
-                    f"{expected}. The accounting holds only for that."
+                    f"The plan pays for {self.plan.num_steps} steps, and this state has made them all. Plan more steps "
+                    "beforehand; adding some afterwards would cost more than was promised."
                 )
+            claim(state.rng_key, int(state.step))
+        return _update(step, self.plan.num_steps, state, records.leaves, mask)
+
+    def _step_for(self, records: Records) -> PrivateStep:
+        self._initialised()
+        for step in reversed(self._steps.values()):
+            if step.objective.records.signature == records.signature:
+                return step
+        raise ValueError(
+            "These arguments are not those of init: they are nested or named in another way, have other shapes or dtypes, "
+            "or other numbers beside the records. Pass them exactly as to init; only the number of rows may differ."
+        )
 
     def get_params(self, state: DPSVIState) -> dict[str, Any]:
         """Values of the `param` sites, constrained. Releases: they may be published."""
@@ -274,11 +268,11 @@ class DPSVI:
                 "The losses that update and run return are private; or pass non_private=True if these records are "
                 "public or the number stays with you."
             )
-        objective = self._initialised().objective
+        records = take_apart(args, kwargs)
+        objective, leaves = self._step_for(records).objective, records.leaves
         psi = self.optim.get_params(state.optim_state)
         draw, local = jax.random.split(random.subkey(state.rng_key, random.Purpose.POSTERIOR))
         u, free = objective.link(psi, draw)
-        leaves = take_apart(args, kwargs).leaves
         keys = jax.random.split(local, leaves[0].shape[0])
         return jnp.sum(jax.vmap(objective.record_loss, (None, 0, 0))(u, leaves, keys)) + free
 
@@ -313,14 +307,15 @@ class DPSVI:
         key = random.check_key(rng_key)
         records = take_apart(args, kwargs)
         self.plan.sampling.check(self.plan.num_records, self.plan.relation)
-        self._check_length(records.size)
+        check_length(self.plan, records.size)
         if delta is not None and not 0.0 < delta < 1.0:
             raise ValueError(f"delta is {delta}; it must lie between 0 and 1, well below 1 / num_records.")
-        refuse_tables(jax.tree.leaves(self.static_kwargs), records.size)
-        state = self._init(key, records, init_params)
+        refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
+        check_unused(key)
+        with explain_steps(args):
+            state = self._init(key, records, init_params)
         step = self._initialised()
-        refuse_tables(step.objective.captured(self.optim.get_params(state.optim_state), key), records.size)
-        use_key_once(key)
+        refuse_tables(step.objective.captured(self.optim.get_params(state.optim_state), key), [records.size])
         outcome = run_steps(
             step, self.plan.sampling, state, records.leaves, self.plan.num_steps, progress_bar=progress_bar
         )
@@ -334,32 +329,34 @@ class DPSVI:
             statement=self._statement(outcome.steps, delta, random.is_reproducible(key)),
             plan=self.plan,
             steps_completed=outcome.steps,
-            _draw=self.posterior,
+            _draw=functools.partial(_draw, step.objective),
         )
 
     def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:
-        """Draws of the global latents from the guide at `params`; see `DPSVIResult.posterior`."""
-        if num_samples < 1:
-            raise ValueError(f"num_samples is {num_samples}; draw at least one.")
-        objective = self._initialised().objective
-        keys = jax.random.split(random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR), num_samples)
-        return jax.jit(jax.vmap(objective.sample_guide, (None, 0)))(dict(params), keys)
+        """Draws of the global latents from the guide at `params`; see `DPSVIResult.posterior`.
 
-    def _check_length(self, size: int) -> None:
-        plan = self.plan
-        # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
-        if plan.relation.name != "ADD_OR_REMOVE_ONE" and size != plan.num_records:
-            raise ValueError(
-                f"The arrays hold {size} records, but the plan says num_records={plan.num_records}, which the relation "
-                f"{plan.relation.name} makes public. Calibrate a plan for {size} records."
-            )
+        Args:
+            key: any JAX key.
+            params: values of the `param` sites, as in a result.
+            num_samples: number of draws.
+
+        Returns:
+            For each global latent an array with the draws along the leading axis.
+
+        Raises:
+            ValueError: `init` or `run` was not called, or num_samples < 1.
+        """
+        return _draw(self._initialised().objective, key, params, num_samples)
 
     def _statement(self, steps: int, delta: float | None, reproducible: bool) -> Statement:
         released = ["variational parameters after every step"]
         if self.loss_share > 0:
             cost = 100 * (1 / math.sqrt(1 - self.loss_share) - 1)
             released.append(f"a private loss estimate at every step (costing {cost:.1f} % more noise on the gradient)")
-        public = ["the model, the guide and the optimizer", "shapes and dtypes of the record arrays"]
+        public = [
+            "the model, the guide and the optimizer, with all numbers written into them, and their initial values"
+        ]
+        public += ["shapes and dtypes of the record arrays"]
         public += [f"the argument {name}" for name in self.static_kwargs]
         return make_statement(
             self.plan,
@@ -377,8 +374,18 @@ class DPSVI:
         return self._current
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def _update(
-    step: PrivateStep, state: DPSVIState, leaves: list[Array], mask: Bool[Array, "record"]
+    step: PrivateStep, num_steps: int, state: DPSVIState, leaves: list[Array], mask: Bool[Array, "record"]
 ) -> tuple[DPSVIState, Float[Array, ""]]:
-    return step(state, StepKeys.derive(state.rng_key).at(state.step), leaves, mask)
+    # Where the state is being traced, no error can stop a step that nobody paid for: it then sees no record.
+    paid = state.step < num_steps
+    state, loss = step(state, StepKeys.derive(state.rng_key).at(state.step), leaves, mask & paid)
+    return state, jnp.where(paid, loss, jnp.nan)
+
+
+def _draw(objective: Objective, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:
+    if num_samples < 1:
+        raise ValueError(f"num_samples is {num_samples}; draw at least one.")
+    secret = random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)
+    return objective.draw_posterior(dict(params), secret, num_samples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +12,9 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from discreet import random
 
-_used_keys: set[bytes] = set()
+_ALL = "all steps"
+# Which steps a secret key has drawn noise for in this process, by the key's digest.
+_used: dict[bytes, Any] = {}
 
 
 class StepKeys(NamedTuple):
@@ -39,14 +41,38 @@ def init_keys(key: PRNGKeyArray) -> PRNGKeyArray:
     return jax.random.split(random.as_threefry(random.subkey(key, random.Purpose.INIT)), 3)
 
 
-def use_key_once(key: PRNGKeyArray) -> None:
-    """Refuse a secret key that drew the noise of another fit in this process (Law 5)."""
-    if random.is_reproducible(key) or isinstance(key, Tracer):
-        return
-    digest = hashlib.sha256(np.asarray(jax.random.key_data(key)).tobytes()).digest()
-    if digest in _used_keys:
+def check_unused(key: PRNGKeyArray, step: int | None = None) -> None:
+    """Refuse a secret key whose noise, of one step or of all (None), was drawn before in this process.
+
+    Two releases with the same noise can be subtracted from one another. Keys from a seed are exempt: with them nothing
+    is private anyway, and making the same release again is what they are for. So are keys that are being traced.
+
+    Raises:
+        ValueError: the noise was drawn before.
+    """
+    used = _used.get(_digest(key), set())
+    if used == _ALL or (used and step is None) or step in used:
         raise ValueError(
-            "This key has drawn the noise of another fit. Two releases with the same noise can be subtracted from one "
-            "another, and nothing stays private. Make a new key with discreet.random.key() for each fit."
+            "This key has drawn this noise before, in another fit or from the same state. Two releases with the same "
+            "noise can be subtracted from one another, and nothing stays private. Make a new key with "
+            "discreet.random.key() for each fit, and give each state to update once."
         )
-    _used_keys.add(digest)
+
+
+def claim(key: PRNGKeyArray, step: int | None = None) -> None:
+    """Take a secret key's noise, just before it is drawn; see `check_unused`.
+
+    Raises:
+        ValueError: the noise was drawn before.
+    """
+    check_unused(key, step)
+    digest = _digest(key)
+    if digest:
+        _used[digest] = _ALL if step is None else {*_used.get(digest, ()), step}
+
+
+def _digest(key: PRNGKeyArray) -> bytes:
+    """What tells secret keys apart without keeping them; empty for a key that may be used again."""
+    if random.is_reproducible(key) or isinstance(key, Tracer):
+        return b""
+    return hashlib.sha256(np.asarray(jax.random.key_data(key)).tobytes()).digest()

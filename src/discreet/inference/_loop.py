@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 from tqdm import tqdm
 
-from discreet.inference._keys import StepKeys
+from discreet.inference._keys import StepKeys, claim
 from discreet.inference._step import DPSVIState, PrivateStep
 from discreet.inference._trace import Trace, TraceRecorder
 
@@ -69,7 +69,7 @@ def _interruptible() -> Iterator[_Interrupt]:
     try:
         yield interrupt
     finally:
-        signal.signal(signal.SIGINT, previous)
+        signal.signal(signal.SIGINT, signal.SIG_DFL if previous is None else previous)
 
 
 def run_steps(
@@ -98,12 +98,15 @@ def run_steps(
     done, count = 0, min(8, chunk_length)
     with _interruptible() as interrupt, _bar(num_steps, progress_bar) as bar:
         # Compiled before anything is released, and kept by JAX for the next fit of the same shape.
-        lowered = _chunk.lower(step, sampling, chunk_length, recorder.every_step, state, leaves, tables, jnp.int32(0))
-        program = lowered.compile()
+        static = (step, sampling, chunk_length, recorder.every_step)
+        program = functools.partial(_chunk, *static)
+        if not jax.config.values["jax_disable_jit"]:
+            program = _chunk.lower(*static, state, leaves, tables, jnp.int32(0)).compile()
         if interrupt.requested:
             raise KeyboardInterrupt
+        claim(state.rng_key)
         while done < num_steps and not interrupt.requested:
-            count = min(count, num_steps - done)
+            count = min(count, num_steps - done, recorder.steps_until_due(done))
             started = time.perf_counter()
             state, chunk_losses, iterates = program(state, leaves, tables, jnp.int32(count))
             losses.append(np.asarray(chunk_losses)[:count])
@@ -111,13 +114,13 @@ def run_steps(
             done += count
             if recorder.every_step:
                 recorder.extend(done - count + 1, np.asarray(iterates)[:count].copy())
-            elif recorder.wants(done) or done == num_steps or interrupt.requested:
+            elif recorder.steps_until_due(done) == recorder.interval or done == num_steps or interrupt.requested:
                 iterate, _ = ravel_pytree(step.optim.get_params(state.optim_state))
                 recorder.extend(done, np.asarray(iterate)[None])
             bar.update(count)
             bar.set_postfix_str(_postfix(losses[-1], step.num_records))
             count = int(np.clip(count * _SECONDS_A_CHUNK / max(seconds, 1e-6), count / 4, count * 8))
-            count = max(1, min(count, chunk_length, recorder.longest_gap))
+            count = max(1, min(count, chunk_length))
     return Outcome(state, np.concatenate(losses), recorder.finish(), done, done < num_steps)
 
 

@@ -23,8 +23,9 @@ from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.util import helpful_support_errors
 
 from discreet._jax import captured_arrays, program_text, used_inputs
+from discreet.inference._plates import Program, WholePlates, value_of_improper
 from discreet.inference._records import Records
-from discreet.inference._structure import Program, Structure, WholePlates
+from discreet.inference._structure import Structure
 
 LATENT = "latent"
 PARAM = "param"
@@ -81,12 +82,19 @@ class Objective:
         params = {name: psi[name] for name in self.touched_params}
         return {LATENT: latents, PARAM: params}, jnp.mean(free)
 
-    def sample_guide(self, params: Mapping[str, Any], key: PRNGKeyArray) -> dict[str, Array]:
-        """The global latents' values in one draw of the guide at constrained `params`."""
+    @functools.partial(jax.jit, static_argnums=(0, 3))
+    def draw_posterior(self, params: Mapping[str, Any], key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
+        """The global latents' values in draws of the guide at constrained `params`."""
         args, kwargs = self.records.rebuild(list(self.placeholder))
-        guide = handlers.substitute(handlers.seed(self._whole(self.guide, self.placeholder), key), data=dict(params))
-        trace = handlers.trace(guide).get_trace(*args, **kwargs, **self.static)
-        return {name: trace[name]["value"] for name in self.structure.global_latents}
+
+        def one(draw: PRNGKeyArray) -> dict[str, Array]:
+            guide = handlers.substitute(
+                handlers.seed(self._whole(self.guide, self.placeholder), draw), data=dict(params)
+            )
+            trace = handlers.trace(guide).get_trace(*args, **kwargs, **self.static)
+            return {name: trace[name]["value"] for name in self.structure.global_latents}
+
+        return jax.vmap(one)(jax.random.split(key, num_samples))
 
     def _draw(
         self, psi: Mapping[str, Any], key: PRNGKeyArray, rows: Sequence[Any]
@@ -169,7 +177,7 @@ class Objective:
                 return _constrained(site, latents[name])
             if site["type"] == "param" and name in params:
                 return self.transforms[name](params[name])
-            return None
+            return value_of_improper(site)
 
         def run(program: Program, draw: PRNGKeyArray, values: Mapping[str, Any]) -> tuple[Any, WholePlates]:
             plates = self._whole(program, rows)

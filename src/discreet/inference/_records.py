@@ -22,10 +22,18 @@ class Records(NamedTuple):
         leaves: the arrays whose leading axis is the records.
         rebuild: puts arrays of any length back into `(args, kwargs)`, among the static
             arguments (numbers, strings, None) that stay as they were passed.
+        static: how the arguments are nested and what the static ones are; hashable. Calls with
+            the same `static` and the same shapes and dtypes of records mean the same program.
     """
 
-    leaves: list[Array]
+    leaves: list[Any]
     rebuild: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+    static: tuple[Any, ...]
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """All that a compiled step depends on but the number of rows."""
+        return self.static, tuple((tuple(x.shape[1:]), str(x.dtype)) for x in self.leaves)
 
     @property
     def size(self) -> int:
@@ -58,8 +66,9 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Records:
         ValueError: no record array, arrays of different lengths, or no record at all.
     """
     leaves, structure = jax.tree.flatten((tuple(args), dict(kwargs)), is_leaf=lambda x: x is None)
+    leaves = [x.item() if isinstance(x, np.generic) else x for x in leaves]
     positions: list[int] = []
-    arrays: list[Array] = []
+    arrays: list[Any] = []
     for position, leaf in enumerate(leaves):
         if leaf is None or isinstance(leaf, bool | int | float | complex | str | bytes):
             if isinstance(leaf, float) and not math.isfinite(leaf):
@@ -69,6 +78,11 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Records:
         arrays.append(_as_records(leaf))
         # What rebuilds the arguments outlives this call, and must not hold the table.
         leaves[position] = None
+    if len(leaves) - len(positions) > _FEWEST_TELLING_ROWS:
+        raise ValueError(
+            f"The arguments hold {len(leaves) - len(positions)} single numbers, which looks like a list of records; "
+            "single numbers are taken for public. Pass records as arrays: numpy.asarray(column)."
+        )
     if not arrays:
         raise ValueError(
             "No argument is an array, so there are no records to fit. Pass the table as arrays whose "
@@ -89,7 +103,8 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Records:
             filled[position] = value
         return jax.tree.unflatten(structure, filled)
 
-    return Records(arrays, rebuild)
+    static = (str(structure), tuple((i, type(x).__name__, x) for i, x in enumerate(leaves) if i not in positions))
+    return Records(arrays, rebuild, static)
 
 
 def _as_records(leaf: Any) -> Array:
@@ -110,7 +125,11 @@ def _as_records(leaf: Any) -> Array:
         )
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         raise TypeError("A record argument is an array of PRNG keys; records are numbers.")
-    return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+        raise TypeError("A record array is complex. Pass real and imaginary parts as two arrays.")
+    with np.errstate(over="ignore"):
+        # A number too large for float32 becomes infinite, and its record contributes zero; a warning would show it.
+        return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
 
 
 def check_public(values: Mapping[str, Any]) -> None:
@@ -134,24 +153,22 @@ def check_public(values: Mapping[str, Any]) -> None:
                 )
 
 
-def refuse_tables(arrays: Sequence[Any], num_rows: int) -> None:
+def refuse_tables(arrays: Sequence[Any], lengths: Sequence[int]) -> None:
     """Refuse arrays as long as the table that come in beside the records: they are the table.
+
+    Args:
+        arrays: what model and guide use without having it passed as records.
+        lengths: how long tables are here.
 
     Raises:
         ValueError: with the shape.
     """
+    telling = {n for n in lengths if n > _FEWEST_TELLING_ROWS}
     for x in arrays:
-        if num_rows > _FEWEST_TELLING_ROWS and getattr(x, "ndim", 0) > 0 and x.shape[0] == num_rows:
+        if telling.intersection(getattr(x, "shape", ())):
             raise ValueError(
                 f"The model or the guide uses an array of shape {x.shape} that was not passed as records but is as "
                 "long as the table, through its closure or a keyword argument of DPSVI. Records must come as "
-                "arguments of run, or they would be used whole in every record's loss, without clipping."
+                "arguments of run, or they would be used whole in every record's loss, without clipping. (A public "
+                "array that has this length by chance can be passed to DPSVI as a tuple of numbers.)"
             )
-
-
-def signature_of(records: Records, psi: Mapping[str, Any]) -> Any:
-    """What a compiled step depends on: shapes, dtypes and static arguments, hashable."""
-    static = jax.tree.structure(records.rebuild([0] * len(records.leaves)))
-    shapes = tuple((x.shape[1:], str(x.dtype)) for x in records.leaves)
-    parameters = tuple((str(path), jnp.shape(x)) for path, x in jax.tree.leaves_with_path(psi))
-    return str(static), shapes, parameters

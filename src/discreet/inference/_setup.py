@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,30 +18,9 @@ from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from numpyro.infer.util import helpful_support_errors
 
 from discreet.inference._objective import Objective
+from discreet.inference._plates import Program, WholePlates, value_of_improper
 from discreet.inference._records import Records, take_apart
-from discreet.inference._structure import Program, Structure, WholePlates, find_structure, value_of_improper
-
-
-class Setup(NamedTuple):
-    """A structure and the placeholder record that stood in for data while it was found."""
-
-    structure: Structure
-    records: Records
-    placeholder: list[Array]
-
-
-def set_up(
-    model: Program,
-    guide: Program,
-    records: Records,
-    placeholder: list[Array],
-    key: PRNGKeyArray,
-    static: Mapping[str, Any],
-    num_records: int,
-) -> Setup:
-    """Find the structure, on shapes and the placeholder."""
-    structure = find_structure(model, guide, records, placeholder, key, static, num_records)
-    return Setup(structure, records, placeholder)
+from discreet.inference._structure import Structure
 
 
 def choose_placeholder(
@@ -50,6 +29,7 @@ def choose_placeholder(
     given: Sequence[Any] | None,
     key: PRNGKeyArray,
     static: Mapping[str, Any],
+    num_records: int,
 ) -> list[Array]:
     """One made-up record: the caller's, or zeros, or ones where zeros are impossible.
 
@@ -58,28 +38,29 @@ def choose_placeholder(
     """
     if given is not None:
         made_up = take_apart(tuple(given), {}).leaves
-        if [x.shape[1:] for x in made_up] != [x.shape[1:] for x in records.leaves]:
+        if [x.shape for x in made_up] != [(1, *x.shape[1:]) for x in records.leaves]:
             raise ValueError(
-                f"The placeholder's arrays have shapes {[x.shape for x in made_up]}; pass arrays shaped like the "
-                "records' with a leading axis of one or more."
+                f"The placeholder's arrays have shapes {[x.shape for x in made_up]}; pass one made-up record: arrays "
+                "shaped like the records' with a leading axis of one, in the same order."
             )
-        return [x[:1].astype(r.dtype) for x, r in zip(made_up, records.leaves, strict=True)]
+        return [x.astype(r.dtype) for x, r in zip(made_up, records.leaves, strict=True)]
     for candidate in (records.zeros(1), records.filled(1, 1)):
-        if _has_finite_density(model, records, candidate, key, static):
+        if _has_finite_density(model, records, candidate, key, static, num_records):
             return candidate
     return records.zeros(1)
 
 
 def _has_finite_density(
-    model: Program, records: Records, rows: list[Array], key: PRNGKeyArray, static: Mapping[str, Any]
+    model: Program, records: Records, rows: list[Array], key: PRNGKeyArray, static: Mapping[str, Any], num_records: int
 ) -> bool:
-
     @jax.jit
     def finite(rows: list[Array]) -> Array:
         args, kwargs = records.rebuild(rows)
         with handlers.seed(rng_seed=key):
             sampled = handlers.substitute(model, substitute_fn=value_of_improper)
-            trace = handlers.trace(WholePlates(sampled, None, 1)).get_trace(*args, **kwargs, **static)
+            trace = handlers.trace(WholePlates(sampled, None, 1, num_records=num_records)).get_trace(
+                *args, **kwargs, **static
+            )
         densities = [
             site["fn"].log_prob(site["value"])
             for site in trace.values()
@@ -96,7 +77,9 @@ def _has_finite_density(
 def initial_parameters(
     model: Program,
     guide: Program,
-    setup: Setup,
+    records: Records,
+    placeholder: list[Array],
+    structure: Structure,
     key: PRNGKeyArray,
     static: Mapping[str, Any],
     init_params: Mapping[str, Any] | None,
@@ -107,17 +90,17 @@ def initial_parameters(
         ValueError: `init_params` names no `param` site, or there is none at all.
     """
     guide_key, model_key = jax.random.split(key)
-    args, kwargs = setup.records.rebuild(setup.placeholder)
+    args, kwargs = records.rebuild(placeholder)
     given = {} if init_params is None else dict(init_params)
 
     def trace_of(program: Program, seed: PRNGKeyArray, values: Mapping[str, Any]) -> dict[str, Any]:
-        whole = WholePlates(program, setup.structure.record_plates, 1)
+        whole = WholePlates(program, structure.record_plates, 1)
         seeded = handlers.substitute(handlers.seed(whole, seed), data=dict(values))
         return handlers.trace(seeded).get_trace(*args, **kwargs, **static)
 
     guide_trace = trace_of(guide, guide_key, given)
     latents = {n: s["value"] for n, s in guide_trace.items() if s["type"] in ("sample", "param")}
-    has_params = setup.structure.has_model_params
+    has_params = structure.has_model_params
     model_trace = trace_of(model, model_key, {**latents, **given}) if has_params else {}
     psi: dict[str, Any] = {}
     transforms: dict[str, Any] = {}
@@ -125,6 +108,11 @@ def initial_parameters(
     for site in [*model_trace.values(), *guide_trace.values()]:
         if site["type"] != "param":
             continue
+        if not all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in jax.tree.leaves(site["value"])):
+            raise ValueError(
+                f"The param site {site['name']!r} holds numbers that are no floats, so it has no gradient. Start it from "
+                "floats, or pass it to DPSVI as a public keyword argument."
+            )
         with helpful_support_errors({**site, "fn": None}):
             transform = biject_to(site["kwargs"].get("constraint", constraints.real))
         transforms[site["name"]] = transform

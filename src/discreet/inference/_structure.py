@@ -6,27 +6,17 @@ Nothing here sees data: the traces are abstract, on shapes alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import numpyro.handlers as handlers
 from jax import numpy as jnp
 from jaxtyping import PRNGKeyArray
-from numpyro.distributions import ImproperUniform, biject_to
-from numpyro.infer import autoguide
-from numpyro.primitives import Messenger
 
+from discreet.inference._autoguides import auto_guides, check_auto_guide, set_up_auto_guides
+from discreet.inference._plates import Program, WholePlates, value_of_improper
 from discreet.inference._records import Records
-
-Program = Callable[..., Any]
-
-_DATA_READING_GUIDES = (
-    autoguide.AutoLaplaceApproximation,
-    autoguide.AutoDAIS,
-    autoguide.AutoSemiDAIS,
-    *(getattr(autoguide, name) for name in ("AutoRVRS",) if hasattr(autoguide, name)),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,65 +56,30 @@ class Structure:
     has_model_params: bool
 
 
-class WholePlates(Messenger):
-    """Makes plates cover the rows they are given, in order, instead of a random subsample.
+class Traced(NamedTuple):
+    """Sites and plate sizes (declared, and subsampled or None) of one abstract trace."""
 
-    The size that a model declares stays visible in `sizes`; the scale factor that NumPyro
-    derives from it is undone by `unscaled`.
-    """
-
-    def __init__(self, fn: Program, names: frozenset[str] | None, rows: int) -> None:
-        """Wrap `fn`; `names` None means every plate (used while they are being found)."""
-        super().__init__(fn)
-        self.names = names
-        self.rows = rows
-        self.sizes: dict[str, tuple[int, int | None]] = {}
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        """Set the indices of a plate."""
-        if msg["type"] != "plate":
-            return
-        name = msg["name"]
-        size, subsample_size = msg["args"]
-        self.sizes[name] = (size, subsample_size)
-        if self.names is None:
-            rows = size if subsample_size is None else min(size, subsample_size)
-        elif name in self.names:
-            rows = self.rows
-        else:
-            return
-        msg["args"] = (size, rows)
-        msg["value"] = jnp.arange(rows)
-
-    def unscaled(self, site: Mapping[str, Any]) -> Any:
-        """The scale of a site without the factor size / rows of its record plates."""
-        scale = 1.0 if site["scale"] is None else site["scale"]
-        for frame in site["cond_indep_stack"]:
-            if self.names is not None and frame.name in self.names:
-                scale = scale * (frame.size / self.sizes[frame.name][0])
-        return scale
+    sites: dict[str, Site]
+    sizes: dict[str, tuple[int, int | None]]
 
 
-def value_of_improper(site: Mapping[str, Any]) -> Any:
-    """A value for a latent whose improper prior has no sampler; None, which leaves it alone, for every other site."""
-    if site["type"] != "sample" or site["value"] is not None:
-        return None
-    base = site["fn"]
-    while hasattr(base, "base_dist"):
-        base = base.base_dist
-    if not isinstance(base, ImproperUniform):
-        return None
-    transform = biject_to(site["fn"].support)
-    shape = site["kwargs"].get("sample_shape", ()) + transform.inverse_shape(site["fn"].shape())
-    return transform(jnp.zeros(shape))
+def changing_plates(two: Traced, three: Traced) -> frozenset[str]:
+    """The plates whose size follows the number of records."""
+    return frozenset(name for name, size in two.sizes.items() if three.sizes.get(name) != size)
 
 
 def _trace_abstractly(
-    program: Program, records: Records, rows: int, key: PRNGKeyArray, static: Mapping[str, Any]
-) -> tuple[dict[str, Site], dict[str, tuple[int, int | None]]]:
+    program: Program,
+    records: Records,
+    rows: int,
+    key: PRNGKeyArray,
+    static: Mapping[str, Any],
+    num_records: int | None = None,
+) -> Traced:
     """Sites and plate sizes of a program for `rows` records, without computing anything."""
     sites: dict[str, Site] = {}
-    plates = WholePlates(handlers.substitute(program, substitute_fn=value_of_improper), None, rows)
+    sampled = handlers.substitute(program, substitute_fn=value_of_improper)
+    plates = WholePlates(sampled, None, rows, num_records=num_records)
 
     def run(leaves: list[Any]) -> None:
         args, kwargs = records.rebuild(leaves)
@@ -134,7 +89,7 @@ def _trace_abstractly(
             sites[name] = _summary(site)
 
     jax.eval_shape(run, records.shapes(rows))
-    return sites, plates.sizes
+    return Traced(sites, plates.sizes)
 
 
 def _summary(site: Mapping[str, Any]) -> Site:
@@ -169,36 +124,35 @@ def find_structure(
     Raises:
         ValueError: naming the site and the remedy.
     """
-    two, sizes_two = _trace_abstractly(model, records, 2, key, static)
-    three, sizes_three = _trace_abstractly(model, records, 3, key, static)
-    record_plates = frozenset(n for n, size in sizes_two.items() if sizes_three.get(n) != size)
+    two, three, hint = _trace_model(model, records, key, static, num_records)
+    record_plates = changing_plates(two, three)
     if not record_plates:
         raise ValueError(
             "No plate of the model follows the number of records, so it does not say what one record "
             "contributes. Put the observations into one, for example "
-            'with numpyro.plate("data", xs.shape[0]).'
+            'with numpyro.plate("data", xs.shape[0]), outside of any control flow.'
         )
-    _check_plate_sizes(record_plates, sizes_two, num_records)
-    _check_model(two, three, record_plates)
-    _check_auto_guide(guide)
-    if isinstance(guide, autoguide.AutoGuide):
-        _set_up_auto_guides(guide, records, placeholder, key, static, record_plates)
+    _check_plate_sizes(record_plates, two.sizes, num_records)
+    _check_model(two.sites, three.sites, record_plates)
+    check_auto_guide(guide)
+    if any(True for _ in auto_guides(guide)):
+        set_up_auto_guides(guide, records, placeholder, key, static, record_plates)
 
-    inside = {n for n, s in two.items() if record_plates.intersection(s.plates)}
-    latents = [n for n, s in two.items() if s.kind == "sample" and not s.observed]
-    observed = tuple(n for n, s in two.items() if s.kind == "sample" and s.observed)
+    inside = {n for n, s in two.sites.items() if record_plates.intersection(s.plates)}
+    latents = [n for n, s in two.sites.items() if s.kind == "sample" and not s.observed]
+    observed = tuple(n for n, s in two.sites.items() if s.kind == "sample" and s.observed)
 
-    guide_two, guide_sizes = _trace_abstractly(guide, records, 2, key, static)
-    guide_three, guide_sizes_three = _trace_abstractly(guide, records, 3, key, static)
-    guide_plates = {n for n, size in guide_sizes.items() if guide_sizes_three.get(n) != size}
+    guide_two = _trace_abstractly(guide, records, 2, key, static, hint)
+    guide_three = _trace_abstractly(guide, records, 3, key, static, hint)
+    guide_plates = changing_plates(guide_two, guide_three)
     if stray := guide_plates - record_plates:
         raise ValueError(
             f"The guide's plate {sorted(stray)[0]!r} follows the number of records, but the model has no "
             "record plate of that name. Use the model's name for it."
         )
-    _check_guide(guide_two, guide_three, latents, inside, record_plates)
-    guide_sites = [n for n, s in guide_two.items() if s.kind == "sample" and not s.observed]
-    guide_inside = {n for n in guide_sites if record_plates.intersection(guide_two[n].plates)}
+    _check_guide(guide_two.sites, guide_three.sites, latents, inside, record_plates)
+    guide_sites = [n for n, s in guide_two.sites.items() if s.kind == "sample" and not s.observed]
+    guide_inside = {n for n in guide_sites if record_plates.intersection(guide_two.sites[n].plates)}
     return Structure(
         record_plates=record_plates,
         global_latents=tuple(n for n in latents if n not in inside),
@@ -206,8 +160,30 @@ def find_structure(
         observed=observed,
         guide_globals=tuple(n for n in guide_sites if n not in guide_inside),
         guide_locals=tuple(n for n in guide_sites if n in guide_inside),
-        has_model_params=any(s.kind == "param" for s in two.values()),
+        has_model_params=any(s.kind == "param" for s in two.sites.values()),
     )
+
+
+def _trace_model(
+    model: Program, records: Records, key: PRNGKeyArray, static: Mapping[str, Any], num_records: int
+) -> tuple[Traced, Traced, int | None]:
+    """Trace with two and with three records; if that fails, take plates of size N for record plates (the hint)."""
+
+    def both(hint: int | None) -> tuple[Traced, Traced, int | None]:
+        two, three = (_trace_abstractly(model, records, rows, key, static, hint) for rows in (2, 3))
+        return two, three, hint
+
+    try:
+        found = both(None)
+        if changing_plates(*found[:2]):
+            return found
+    except (TypeError, ValueError, AssertionError):
+        # A plate of N, with two rows inside, does not broadcast.
+        found = None
+    try:
+        return both(num_records)
+    except (TypeError, ValueError, AssertionError):
+        return both(None) if found is None else found
 
 
 def _check_plate_sizes(
@@ -253,73 +229,6 @@ def _check_model(two: Mapping[str, Site], three: Mapping[str, Site], record_plat
                 f"The {where} latent site {name!r} is discrete, so its value has no gradient. Sum it out, "
                 "for example with numpyro.distributions.MixtureSameFamily."
             )
-
-
-def _check_auto_guide(guide: Program) -> None:
-    if reading := [g for g in _auto_guides(guide) if isinstance(g, _DATA_READING_GUIDES)]:
-        raise ValueError(
-            f"{type(reading[0]).__name__} reads the data outside the private step (its density or its Hessian "
-            "is that of the model given the data). Use AutoNormal, AutoMultivariateNormal or another "
-            "guide that only samples."
-        )
-
-
-def _check_coverage(part: Any, record_plates: frozenset[str]) -> None:
-    """Refuse an AutoGuide, once set up, that has found latents inside the record plates."""
-    for name, site in part.prototype_trace.items():
-        frames = {frame.name for frame in site.get("cond_indep_stack", ())}
-        if site["type"] == "sample" and not site["is_observed"] and record_plates & frames:
-            raise ValueError(
-                f"{type(part).__name__} would give each record its own variational parameters for the "
-                f"per-record latent {name!r}, and these would publish the record. Write a guide that "
-                "computes them from the record (an encoder), or integrate the latent out."
-            )
-
-
-def _set_up_auto_guides(
-    guide: Program,
-    records: Records,
-    placeholder: list[Any],
-    key: PRNGKeyArray,
-    static: Mapping[str, Any],
-    record_plates: frozenset[str],
-) -> None:
-    """Let an AutoGuide find its latents on the placeholder, forgetting what it saw before.
-
-    An AutoGuide searches initial values until the model's density is finite on the arguments of
-    its first call. Had that been a call with data, the initial values would know them.
-    """
-    guides = list(_auto_guides(guide))
-    models = [part.model for part in guides]
-    args, kwargs = records.rebuild(placeholder)
-    try:
-        for part in guides:
-            part.prototype_trace = None
-            part.model = WholePlates(part.model, record_plates, len(placeholder[0]))
-        with handlers.block(), handlers.seed(rng_seed=key):
-            guide(*args, **kwargs, **static)
-        for part in guides:
-            # A list knows the whole model; what it covers are its parts.
-            if not isinstance(part, autoguide.AutoGuideList):
-                _check_coverage(part, record_plates)
-    except RuntimeError as error:
-        raise ValueError(
-            f"{type(guide).__name__} found no initial values at which the placeholder record has a finite density, so "
-            "zeros and ones are no record of this model. Pass a made-up record in the support of the observations as "
-            "placeholder=..., or another init_loc_fn to the guide."
-        ) from error
-    finally:
-        for part, model in zip(guides, models, strict=True):
-            part.model = model
-
-
-def _auto_guides(guide: Program) -> Iterator[Any]:
-    """A guide's AutoGuides: itself and, of a list, its parts."""
-    if isinstance(guide, autoguide.AutoGuide):
-        yield guide
-    if isinstance(guide, autoguide.AutoGuideList):
-        for part in guide:
-            yield from _auto_guides(part)
 
 
 def _per_record_parameters(name: str) -> ValueError:

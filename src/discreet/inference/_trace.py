@@ -87,27 +87,20 @@ class TraceRecorder:
         self.interval = -(-num_steps // most)
         self._steps: list[np.ndarray] = []
         self._rows: list[np.ndarray] = []
-        self._last = 0
 
     @property
     def every_step(self) -> bool:
         """Whether the compiled loop hands over each iterate."""
         return self.interval == 1
 
-    @property
-    def longest_gap(self) -> int:
-        """How many steps may pass before an iterate is due; unbounded where the loop hands over each."""
-        return sys.maxsize if self.every_step else self.interval
+    def steps_until_due(self, step: int) -> int:
+        """How many steps after `step` the next iterate is to be kept: at each multiple of `interval`."""
+        return sys.maxsize if self.every_step else self.interval - step % self.interval
 
     def extend(self, first_step: int, rows: Float[np.ndarray, "kept dim"]) -> None:
         """Keep the iterates after steps `first_step`, `first_step + 1`, ..."""
-        self._last = first_step + len(rows) - 1
         self._steps.append(np.arange(first_step, first_step + len(rows)))
         self._rows.append(rows)
-
-    def wants(self, step: int) -> bool:
-        """Whether enough steps have passed since the last iterate that was kept."""
-        return step - self._last >= self.interval
 
     def finish(self) -> Trace:
         """The trace of what was kept."""

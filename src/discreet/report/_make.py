@@ -15,8 +15,9 @@ UNIT = "one record (one row of the table)"
 PROFILE_DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
 PACKAGES = ("discreet", "dp-accounting", "jax", "jaxlib", "numpyro", "numpy", "scipy")
 ACCOUNTANT = (
-    "ε is an upper bound, computed by composing the privacy loss distributions of all steps numerically with rounding "
-    "upwards (dp_accounting). It was derived from the sampler, the noise and the number of steps that ran."
+    "ε is an upper bound: the privacy loss distributions of all steps are composed numerically by discreet's own "
+    "accountant, rounding upwards, with a bound on its rounding errors added to δ; its tests compare it with "
+    "dp_accounting, whose events it reads. It was derived from the sampler, the noise and the number of steps that ran."
 )
 NOT_COVERED = (
     "Several records of one person: the guarantee is for one record and weakens with each further one.",

@@ -1,0 +1,71 @@
+"""Handlers that let a model run on a few made-up rows: whole plates, and values for improper priors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jax import numpy as jnp
+from numpyro.distributions import ImproperUniform, biject_to
+from numpyro.primitives import Messenger
+
+Program = Callable[..., Any]
+
+
+class WholePlates(Messenger):
+    """Makes plates cover the rows they are given, in order, instead of a random subsample.
+
+    The size that a model declares stays visible in `sizes`; the scale factor that NumPyro
+    derives from it is undone by `unscaled`.
+    """
+
+    def __init__(self, fn: Program, names: frozenset[str] | None, rows: int, *, num_records: int | None = None) -> None:
+        """Wrap `fn`; `names` None means every plate (used while they are being found).
+
+        With `num_records`, a plate of that size that is not subsampled is taken for a record plate.
+        """
+        super().__init__(fn)
+        self.names = names
+        self.rows = rows
+        self.num_records = num_records
+        self.sizes: dict[str, tuple[int, int | None]] = {}
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Set the indices of a plate."""
+        if msg["type"] != "plate":
+            return
+        name = msg["name"]
+        size, subsample_size = msg["args"]
+        if self.num_records == size and subsample_size is None:
+            subsample_size = self.rows
+        self.sizes[name] = (size, subsample_size)
+        if self.names is None:
+            rows = size if subsample_size is None else min(size, subsample_size)
+        elif name in self.names:
+            rows = self.rows
+        else:
+            return
+        msg["args"] = (size, rows)
+        msg["value"] = jnp.arange(rows)
+
+    def unscaled(self, site: Mapping[str, Any]) -> Any:
+        """The scale of a site without the factor size / rows of its record plates."""
+        scale = 1.0 if site["scale"] is None else site["scale"]
+        for frame in site["cond_indep_stack"]:
+            if self.names is not None and frame.name in self.names:
+                scale = scale * (frame.size / self.sizes[frame.name][0])
+        return scale
+
+
+def value_of_improper(site: Mapping[str, Any]) -> Any:
+    """A value for a latent whose improper prior has no sampler; None, which leaves it alone, for every other site."""
+    if site["type"] != "sample" or site["value"] is not None:
+        return None
+    base = site["fn"]
+    while hasattr(base, "base_dist"):
+        base = base.base_dist
+    if not isinstance(base, ImproperUniform):
+        return None
+    transform = biject_to(site["fn"].support)
+    shape = site["kwargs"].get("sample_shape", ()) + transform.inverse_shape(site["fn"].shape())
+    return transform(jnp.zeros(shape))
