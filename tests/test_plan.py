@@ -166,3 +166,17 @@ def test_explanation():
     assert "reads every record" in PrivacyPlan(**FACTS | {"sampling": FullBatch(), "noise_multiplier": 99.0}).explain()
     with pytest.raises(ValueError, match="delta"):
         plan.explain(delta=2.0)
+
+
+def test_numbers_of_numpy_make_the_same_plan():
+    import numpy as np
+
+    facts = {"clipping_norm": 1.0, "noise_multiplier": 2.0, "num_steps": 10, "num_records": 100}
+    kinds = {
+        "clipping_norm": np.float32,
+        "noise_multiplier": np.float64,
+        "num_steps": np.int64,
+        "num_records": np.int32,
+    }
+    plain = PrivacyPlan(sampling=PoissonSampling(0.1), **facts)
+    assert plain == PrivacyPlan(sampling=PoissonSampling(0.1), **{k: kinds[k](v) for k, v in facts.items()})

@@ -1,6 +1,7 @@
 """`PrivacyPlan`: the frozen record of a private run, from which its event, and so its epsilon, is derived."""
 
 import math
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -59,6 +60,14 @@ class PrivacyPlan:
         _check_noise(self.noise_multiplier)
         if self.target_delta is not None:
             _check_delta(self.target_delta)
+        # NumPy's numbers become Python's, so that a plan hashes, prints and pickles alike wherever they came from.
+        for name, kind in (
+            ("num_steps", int),
+            ("num_records", int),
+            ("clipping_norm", float),
+            ("noise_multiplier", float),
+        ):
+            object.__setattr__(self, name, kind(getattr(self, name)))
 
     @classmethod
     def calibrate(
@@ -260,7 +269,7 @@ def _check_noise(noise_multiplier: float) -> None:
 
 
 def _check_delta(delta: float) -> None:
-    if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < 1:
+    if isinstance(delta, bool) or not isinstance(delta, numbers.Real) or not 0 < delta < 1:
         raise ValueError(
             f"delta is {delta!r}; it is a probability above 0 and below 1, and should be well below 1 / num_records, "
             "such as 1e-6."
@@ -268,8 +277,8 @@ def _check_delta(delta: float) -> None:
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value) and value > 0
