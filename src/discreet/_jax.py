@@ -69,4 +69,4 @@ def captured_arrays(function: Callable[..., Any], *args: Any) -> list[Any]:
 
 
 def _is_key(x: Any) -> bool:
-    return jnp.issubdtype(getattr(x, "dtype", None), jax.dtypes.prng_key)
+    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

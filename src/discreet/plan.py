@@ -281,4 +281,4 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value) and float(value) > 0
