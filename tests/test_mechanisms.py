@@ -2,10 +2,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dp_accounting import LaplaceDpEvent
 from scipy import stats
 
 import discreet.random
 from discreet import mechanisms
+from discreet.accounting import Relation, profile
 from discreet.gradients import ClippedSum
 
 SIZE = 40_000
@@ -74,3 +76,21 @@ def test_an_empty_batch_still_gets_its_noise():
     released = mechanisms.release(discreet.random.key(5), ClippedSum({"w": jnp.zeros(100)}, jnp.zeros(()), 1.0), 1.0)
     assert np.all(released.gradient["w"] != 0)
     assert released.loss != 0
+
+
+@pytest.mark.parametrize(("bound", "kept"), [("L1", True), ("L2", False)])
+def test_laplace_noise_scaled_to_an_l2_bound_breaks_its_claim(bound, kept):
+    """The trap: for d coordinates an L2 bound understates epsilon by sqrt(d). One-sided level 1e-5, fixed seeds."""
+    trials, dim, false_positives = 4000, 16, 0.01
+    record = np.full(dim, 1 / np.sqrt(dim))
+    scale = {"L1": np.abs(record).sum(), "L2": np.linalg.norm(record)}[bound]
+    released = [
+        mechanisms.laplace_mechanism(discreet.random.key(seed), jnp.zeros((trials, dim)) + there * record, float(scale))
+        for seed, there in ((1, 0.0), (2, 1.0))
+    ]
+    without, with_record = (np.sum(np.abs(x) - np.abs(x - record), axis=1) / scale for x in map(np.asarray, released))
+    caught = np.sum(with_record > np.quantile(without, 1 - false_positives))
+    lower = stats.beta.ppf(1e-5, caught, trials - caught + 1)
+    upper_rate = stats.beta.ppf(1 - 1e-5, false_positives * trials + 1, trials * (1 - false_positives))
+    allowed = profile(LaplaceDpEvent(1.0), Relation.ADD_OR_REMOVE_ONE).true_positive_rate(upper_rate)
+    assert (lower <= allowed) == kept
