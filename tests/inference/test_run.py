@@ -237,12 +237,13 @@ def interrupt_soon(steps_before):
 def test_ctrl_c_returns_what_is_done_at_the_price_of_the_plan(dpsvi, table, result, monkeypatch):
     monkeypatch.setattr(_loop, "_LONGEST_CHUNK", 10)
     monkeypatch.setattr(_loop.TraceRecorder, "extend", interrupt_soon(2))
+    before = signal.getsignal(signal.SIGINT)
     fit = dpsvi.run(dp.random.key(3), *table, progress_bar=False)
     assert 0 < fit.steps_completed < 60
     np.testing.assert_array_equal(fit.losses, result.losses[: fit.steps_completed])
     assert fit.statement.epsilon == result.statement.epsilon
     assert fit.statement.steps_completed == fit.steps_completed
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_runs_outside_the_main_thread(dpsvi, table, result):
