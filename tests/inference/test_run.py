@@ -95,6 +95,12 @@ def test_epsilon_is_that_of_the_plan(dpsvi, result):
     assert len(result.losses) == 60
 
 
+def test_the_statement_says_how_much_noise_there_was(dpsvi, table, result):
+    """The noise multiplier is relative to gradient and loss together, 1.0102 C with the default share."""
+    assert result.statement.plan["noise_standard_deviation"] == pytest.approx(1 / np.sqrt(0.98))
+    assert "at most 1.01015" in result.statement.mechanism
+
+
 def test_fits_the_data_with_little_noise(table):
     plan = make_plan(noise_multiplier=0.05, num_steps=600, clipping_norm=5.0)
     fit = dp.DPSVI(model, AutoNormal(model), optax.adam(3e-2), plan=plan).run(

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 from discreet import random
-from discreet.gradients import GradientEngine, ReferenceEngine
+from discreet.gradients import GradientEngine, LossChannel, ReferenceEngine
 from discreet.inference._checks import check_batch, check_length, check_options, explain_steps
 from discreet.inference._keys import StepKeys, check_unused, claim, init_keys
 from discreet.inference._loop import run_steps
@@ -112,6 +112,11 @@ class DPSVI:
         self._steps: dict[Any, PrivateStep] = {}
         self._current: PrivateStep | None = None
         self._made = True
+
+    @property
+    def contribution_bound(self) -> float:
+        """L2 bound on a record's clipped gradient and loss together, to which the noise multiplier is relative."""
+        return LossChannel(self.loss_share).joint_bound(self.plan.clipping_norm)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Options are fixed: steps that were compiled with them, and what was promised, would not follow."""
@@ -365,6 +370,7 @@ class DPSVI:
             reproducible=reproducible,
             public=public,
             released=released,
+            contribution_bound=self.contribution_bound,
             method="DPSVI" if self.perturb == "latents" else 'DPSVI, perturb="parameters"',
         )
 

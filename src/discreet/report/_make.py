@@ -47,6 +47,7 @@ def make_statement(
     released: Sequence[str] = (),
     method: str = "DPSVI",
     user_supplied_batches: bool = False,
+    contribution_bound: float | None = None,
 ) -> Statement:
     """State what a run of a plan spent.
 
@@ -65,6 +66,8 @@ def make_statement(
         released: What left the data, in words. Empty: the noisy sums and what is computed from them.
         method: What ran.
         user_supplied_batches: Whether the caller's code drew the batches, whose law then is an assumption.
+        contribution_bound: L2 bound on all that a record adds to a release, where that is more than a gradient
+            clipped to C (a loss beside it). None: C. The noise multiplier is relative to it.
 
     Returns:
         The statement. An ε that does not exist at some δ (δ smaller than the sampler's slack) is infinite in it.
@@ -81,6 +84,7 @@ def make_statement(
     delta, chosen = _delta(plan, delta)
     profile = paid.profile()
     risk = paid.risk(delta)
+    bound = plan.clipping_norm if contribution_bound is None else contribution_bound
     deltas = sorted({*PROFILE_DELTAS, delta}, reverse=True)
     assumed = ()
     if user_supplied_batches:
@@ -103,8 +107,8 @@ def make_statement(
         posterior_beliefs=risk.posterior_beliefs,
         gaussian_mu=risk.gaussian_mu,
         warnings=risk.warnings,
-        mechanism=_mechanism_words(plan),
-        plan=plan_facts(plan),
+        mechanism=_mechanism_words(plan, bound),
+        plan=plan_facts(plan, bound),
         event=str(paid.event()),
         steps_completed=steps_completed,
         horizon=horizon,
@@ -154,17 +158,25 @@ def _sampling_words(plan: PrivacyPlan) -> str:
     return f"drawn by {sampling!r}"
 
 
-def _mechanism_words(plan: PrivacyPlan) -> str:
+def _mechanism_words(plan: PrivacyPlan, bound: float) -> str:
+    clipped, scale = f"Each record's contribution was clipped to the Euclidean norm C = {plan.clipping_norm:g}", "C"
+    if bound > plan.clipping_norm:
+        clipped = (
+            f"Each record's gradient was clipped to the Euclidean norm C = {plan.clipping_norm:g} and its loss to an "
+            f"interval, so that together they contribute at most {bound:.6g}"
+        )
+        scale = "that bound"
     return (
-        f"In each step a batch was drawn ({_sampling_words(plan)}). Each record's contribution was clipped to the "
-        f"Euclidean norm C = {plan.clipping_norm:g}, the contributions were summed, and Gaussian noise of standard "
-        f"deviation {plan.noise_multiplier * plan.clipping_norm:.6g} (noise multiplier {plan.noise_multiplier:.6g} × C) "
-        "was added to every coordinate of the sum. Only these noisy sums left the data."
+        f"In each step a batch was drawn ({_sampling_words(plan)}). {clipped}; the contributions were summed, and "
+        f"Gaussian noise of standard deviation {plan.noise_multiplier * bound:.6g} (noise multiplier "
+        f"{plan.noise_multiplier:.6g} × {scale}) was added to every coordinate of the sum. Only these noisy sums left the "
+        "data."
     )
 
 
-def plan_facts(plan: PrivacyPlan) -> dict[str, Any]:
-    """The numbers of a plan as plain values for JSON."""
+def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> dict[str, Any]:
+    """The numbers of a plan as plain values for JSON; `contribution_bound` as in `make_statement`."""
+    bound = plan.clipping_norm if contribution_bound is None else contribution_bound
     sampling = plan.sampling
     options = dataclasses.asdict(sampling) if dataclasses.is_dataclass(sampling) else {}
     return {
@@ -172,7 +184,7 @@ def plan_facts(plan: PrivacyPlan) -> dict[str, Any]:
         "sampling_rate": float(plan.rate),
         "clipping_norm": float(plan.clipping_norm),
         "noise_multiplier": float(plan.noise_multiplier),
-        "noise_standard_deviation": float(plan.noise_multiplier * plan.clipping_norm),
+        "noise_standard_deviation": float(plan.noise_multiplier * bound),
         "num_steps": int(plan.num_steps),
         "num_records": int(plan.num_records),
         "slack": float(plan.slack),

@@ -226,6 +226,7 @@ class DPSVI:
             released=released,
             method=f'discreet.compat.d3p.DPSVI, perturb="{self._perturb}"',
             user_supplied_batches=True,
+            contribution_bound=binding.fit.contribution_bound,
         )
 
     def get_epsilon(
