@@ -120,13 +120,35 @@ def test_batches_of_the_callers_own_are_taken_on_trust():
 
 def test_debug_suites_and_seeds_are_named():
     init, get_batch = subsample_batchify_data(table(), 20)
-    batch = get_batch(0, init(KEY)[1])
+    batch = get_batch(0, init(d3p.random.PRNGKey())[1])
     for suite in (d3p.random, d3p.random.debug):
         dpsvi = make(rng_suite=suite)
         for key in (d3p.random.PRNGKey(), KEY):
             svi_state = dpsvi.init(key, *batch)._replace(step=jnp.int32(1))
             private = suite is d3p.random and key is not KEY
             assert dpsvi.statement(svi_state).reproducible != private
+
+
+def test_batches_from_a_seed_are_no_secret():
+    """Whoever knows which records made a batch has nothing of the amplification taken from them."""
+    init, get_batch = subsample_batchify_data(table(), 20)
+    batch = get_batch(0, init(KEY)[1])
+    dpsvi = make()
+    svi_state, _ = dpsvi.update(dpsvi.init(d3p.random.PRNGKey(), *batch), *batch)
+    assert dpsvi.statement(svi_state).reproducible
+
+
+def test_secret_noise_is_drawn_once():
+    init, get_batch = subsample_batchify_data(table(), 20)
+    batch = get_batch(0, init(d3p.random.PRNGKey())[1])
+    key = d3p.random.PRNGKey()
+    dpsvi = make()
+    svi_state = dpsvi.init(key, *batch)
+    dpsvi.update(svi_state, *batch)
+    with pytest.raises(ValueError, match="this noise before"):
+        dpsvi.update(svi_state, *batch)
+    with pytest.raises(ValueError, match="this noise before"):
+        make().init(key, *batch)
 
 
 # --- finding out ---------------------------------------------------------------------------

@@ -52,8 +52,9 @@ def test_columns_are_read_as_the_schema_says(tmp_path) -> None:
         (b"", "t.csv", "is empty"),
         (b"\n", "t.csv", "is empty"),
         (b"age,region,smoker\n", "t.csv", "no rows"),
-        (b"age,region\n1,north\n", "t.csv", "no column smoker; its columns are age, region"),
-        (b"age,age,region,smoker\n1,1,north,no\n", "t.csv", "age twice"),
+        (b"age,region\n1,north\n", "t.csv", "no column smoker. Its first line must hold the names"),
+        (b"secretcell,north,no\n1,north,no\n", "t.csv", "add it if the file has none"),
+        (b"age,age,region,smoker\n1,1,north,no\n", "t.csv", "1 column name.s. twice"),
         (
             b"age,region,smoker\n1,north,no\nsecretcell,north,no\n",
             "t.csv",

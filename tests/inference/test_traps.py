@@ -266,3 +266,13 @@ def test_kept_iterates_do_not_depend_on_the_clock(table, monkeypatch):
     np.testing.assert_array_equal(traces[0].steps, traces[1].steps)
     np.testing.assert_array_equal(traces[0].iterates, traces[1].iterates)
     assert len(traces[0].steps) == 30
+
+
+def test_a_secret_key_starts_one_fit(table):
+    """Of updates that a caller compiles nothing is seen, so two starts from one key could repeat noise unseen."""
+    dpsvi, key = make(), dp.random.key()
+    dpsvi.init(key, *table)
+    with pytest.raises(ValueError, match="this noise before"):
+        dpsvi.init(key, *table)
+    with pytest.raises(ValueError, match="this noise before"):
+        run(dpsvi, *table, key=key)

@@ -32,7 +32,10 @@ def column_names(path: Path | str) -> list[str]:
         raise unreadable(path, error) from None
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        raise DataError(f"{path} has the column {', '.join(twice)} twice: give each column its own name")
+        raise DataError(
+            f"{path} has {len(twice)} column name(s) twice. Its first line must hold the names of the columns, each once: "
+            "add it if the file has none, or give each column its own name"
+        )
     return names
 
 
@@ -53,9 +56,10 @@ def read_table(path: Path | str, schema: Schema) -> pyarrow.Table:
     names = column_names(path)
     absent = [column.name for column in schema.columns if column.name not in names]
     if absent:
+        # What stands in the first line is not shown: in a file without a header it is a person's record.
         raise DataError(
-            f"{path} has no column {', '.join(absent)}; its columns are {', '.join(names)}. Correct the name, or leave "
-            "the column out of the schema"
+            f"{path} has no column {', '.join(absent)}. Its first line must hold the names of the columns, spelt as in the "
+            "schema: add it if the file has none, correct the name, or leave the column out of the schema"
         )
     types = {
         column.name: pyarrow.float64() if column.kind in (Kind.REAL, Kind.COUNT) else pyarrow.string()

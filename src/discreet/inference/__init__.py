@@ -1,8 +1,9 @@
 """Private inference: one file a method, and the step, loop and result that they share."""
 
 from discreet.inference._dpsvi import DPSVI
+from discreet.inference._keys import claim
 from discreet.inference._result import DPSVIResult
 from discreet.inference._step import DPSVIState
 from discreet.inference._trace import Trace
 
-__all__ = ["DPSVI", "DPSVIResult", "DPSVIState", "Trace"]
+__all__ = ["DPSVI", "DPSVIResult", "DPSVIState", "Trace", "claim"]

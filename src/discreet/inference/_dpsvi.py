@@ -18,7 +18,7 @@ from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from discreet import random
 from discreet.gradients import GradientEngine, LossChannel, ReferenceEngine
 from discreet.inference._checks import check_batch, check_length, check_options, explain_steps
-from discreet.inference._keys import StepKeys, check_unused, claim, init_keys
+from discreet.inference._keys import INIT, StepKeys, check_unused, claim, init_keys
 from discreet.inference._loop import run_steps
 from discreet.inference._objective import Objective
 from discreet.inference._plates import Program
@@ -149,7 +149,12 @@ class DPSVI:
         Raises:
             TypeError, ValueError: a model, guide, key or argument that cannot be fitted privately.
         """
-        return self._init(random.check_key(rng_key), take_apart(args, kwargs), init_params)
+        key = random.check_key(rng_key)
+        check_unused(key, INIT)
+        state = self._init(key, take_apart(args, kwargs), init_params)
+        # Updates that a caller compiles cannot be watched: let a key start one fit only.
+        claim(key, INIT)
+        return state
 
     def _init(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
         if isinstance(key, Tracer):
@@ -338,18 +343,10 @@ class DPSVI:
         )
 
     def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:
-        """Draws of the global latents from the guide at `params`; see `DPSVIResult.posterior`.
-
-        Args:
-            key: any JAX key.
-            params: values of the `param` sites, as in a result.
-            num_samples: number of draws.
-
-        Returns:
-            For each global latent an array with the draws along the leading axis.
+        """`DPSVIResult.posterior` for `params` from elsewhere, such as a pickle, after `init` or `run`.
 
         Raises:
-            ValueError: `init` or `run` was not called, or num_samples < 1.
+            ValueError: neither was called, or num_samples < 1.
         """
         return _draw(self._initialised().objective, key, params, num_samples)
 

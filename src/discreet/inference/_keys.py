@@ -13,6 +13,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from discreet import random
 
 _ALL = "all steps"
+INIT = -1
 # Which steps a secret key has drawn noise for in this process, by the key's digest.
 _used: dict[bytes, Any] = {}
 

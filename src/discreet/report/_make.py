@@ -17,7 +17,8 @@ PACKAGES = ("discreet", "dp-accounting", "jax", "jaxlib", "numpyro", "numpy", "s
 ACCOUNTANT = (
     "ε is an upper bound: the privacy loss distributions of all steps are composed numerically by discreet's own "
     "accountant, rounding upwards, with a bound on its rounding errors added to δ; its tests compare it with "
-    "dp_accounting, whose events it reads. It was derived from the sampler, the noise and the number of steps that ran."
+    "dp_accounting, whose events it reads. It was derived from the sampler, the noise and the number of steps planned (or "
+    "that ran, if more)."
 )
 NOT_COVERED = (
     "Several records of one person: the guarantee is for one record and weakens with each further one.",

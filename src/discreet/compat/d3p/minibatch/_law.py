@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from discreet import random
 from discreet.accounting import Relation
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FullBatch, PoissonSampling, Sampling
@@ -85,15 +86,33 @@ class BatchLaw:
         return f"{self.sampling} of {self.num_records} records"
 
 
+@dataclasses.dataclass
+class Origin:
+    """Where a batchifier's keys came from.
+
+    Attributes:
+        seeded: one of them can be made again: then the batches are no secret, and drawing them amplifies nothing.
+    """
+
+    seeded: bool = False
+
+    def note(self, rng_key: Any) -> Any:
+        """Remember a key's kind; return the key."""
+        self.seeded = self.seeded or random.is_reproducible(rng_key)
+        return rng_key
+
+
 @dataclasses.dataclass(frozen=True, eq=False, weakref_slot=True, slots=True)
 class GetBatch:
     """`get_batch(i, batchifier_state)` of a batchifier; it knows its law.
 
     Attributes:
         law: how its batches are drawn.
+        origin: where its keys came from.
     """
 
     law: BatchLaw
+    origin: Origin
     _get: Callable[[Any, Any], Any] = dataclasses.field(repr=False)
 
     def __post_init__(self) -> None:
@@ -118,3 +137,8 @@ def live_laws(rows: int) -> set[BatchLaw]:
     d3p's `DPSVI.update` sees arrays and not where they came from, so this is how it learns how they were drawn.
     """
     return {get_batch.law for get_batch in list(_live) if get_batch.law.rows == rows}
+
+
+def drawn_from_a_seed(law: BatchLaw) -> bool:
+    """Whether what amplifies a law's privacy is no secret: a batchifier was started with a key that can be made again."""
+    return not law.disjoint and any(batches.origin.seeded for batches in _live if batches.law == law)

@@ -32,7 +32,8 @@ class Layout:
     def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Layout, list[Array]]:
         """The layout of a call's arguments, and its arrays."""
         leaves, structure = jax.tree.flatten((args, dict(kwargs)), is_leaf=lambda x: x is None)
-        arrays = [leaf for leaf in leaves if is_array(leaf)]
+        leaves = [x.item() if isinstance(x, jax.Array | np.ndarray | np.generic) and x.ndim == 0 else x for x in leaves]
+        arrays: list[Any] = [leaf for leaf in leaves if is_array(leaf)]
         return cls(structure, tuple(None if is_array(leaf) else (leaf,) for leaf in leaves)), arrays
 
     def fill(self, arrays: list[Array]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -14,11 +14,11 @@ from jaxtyping import Array, Float
 from discreet import inference, random
 from discreet.compat.d3p import random as d3p_random
 from discreet.compat.d3p.dputil import Calibration, NoiseScale, whole_steps
-from discreet.compat.d3p.minibatch import GetBatch
+from discreet.compat.d3p.minibatch import GetBatch, drawn_from_a_seed
 from discreet.compat.d3p.svi._arguments import Layout, as_mask, blank, count_rows
 from discreet.compat.d3p.svi._binding import Binding, declared_updates, find_law, law_of, notes_on, warn_if_dearer
 from discreet.compat.d3p.svi._programs import complete_guide, declared_num_records
-from discreet.inference import DPSVIState
+from discreet.inference import DPSVIState, claim
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_statement
 
@@ -143,6 +143,8 @@ class DPSVI:
                 "poisson_batchify_data, and pass that as DPSVI(..., batches=get_batch) if it is not found."
             )
         self._check_horizon(svi_state)
+        if not isinstance(svi_state.step, Tracer):
+            claim(svi_state.rng_key, int(svi_state.step))
         self._used.add(binding)
         self._latest = binding
         layout, arrays = Layout.of(args, kwargs)
@@ -220,7 +222,7 @@ class DPSVI:
             self._plan(binding, steps if declared is None else declared),
             delta=delta,
             steps_completed=binding.law.units(steps),
-            reproducible=self._debug or random.is_reproducible(svi_state.rng_key),
+            reproducible=self._debug or random.is_reproducible(svi_state.rng_key) or drawn_from_a_seed(binding.law),
             public=[*public, *(f"the argument {name}" for name in self.static_kwargs)],
             notes=notes_on(binding, steps, declared),
             released=released,
@@ -252,12 +254,12 @@ class DPSVI:
         return self._plan_for(q, num_epochs, num_iter).delta(target_epsilon)
 
     def _plan_for(self, q: float, num_epochs: float | None, num_iter: float | None) -> PrivacyPlan:
-        if num_epochs is not None:
-            num_iter = num_epochs / q
-        if num_iter is None:
-            raise ValueError("Give num_iter or num_epochs: epsilon grows with the number of updates.")
         binding = self._bound()
         rate = binding.law.rate
+        if num_epochs is not None:
+            num_iter = num_epochs / rate
+        if num_iter is None:
+            raise ValueError("Give num_iter or num_epochs: epsilon grows with the number of updates.")
         # A batch size is a whole number, so that q of a program may be off by up to one record.
         if abs(q - rate) > 1 / binding.law.num_records:
             raise ValueError(
