@@ -48,7 +48,7 @@ class Risk:
         )
         for false, true in self.true_positive_rates:
             lines.append(
-                f"  wrong about {100 * false:g} % of the innocent, it is right about at most {_percent(true)} of the rest"
+                f"  wrongly saying yes in {100 * false:g} % of cases, it rightly says yes in at most {_percent(true)}"
             )
         lines.append(
             f"  between two equally likely cases it guesses right at most {_percent(self.right_guesses)} of the time"
