@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli import _demo
+from discreet.cli import _run
 from discreet.cli._app import app
-from discreet.cli._demo import bounds_of, load
+from discreet.cli._demo import bounds_of, load, may_overwrite
 from discreet.report import make_statement
 
 RUN = CliRunner()
@@ -47,20 +47,38 @@ def test_demo_fits_and_compares(tmp_path) -> None:
         assert (tmp_path / name).stat().st_size > 100
 
 
-def test_demo_in_words(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fit replaced: what is printed around it."""
+@pytest.fixture
+def no_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fit itself replaced: what stands around it is under test."""
 
     def run(model, plan, records, **options):
         statement = make_statement(plan, steps_completed=plan.num_steps, reproducible=False)
         samples = {"intercept": np.zeros(4), "weights": np.zeros((4, records.x.shape[1]))}
-        return SimpleNamespace(statement=statement, plan=plan, losses=np.zeros(3)), samples
+        result = SimpleNamespace(statement=statement, plan=plan, losses=np.zeros(3), steps_completed=plan.num_steps)
+        return result, lambda number: samples
 
-    monkeypatch.setattr(_demo, "run", run)
+    monkeypatch.setattr(_run, "run", run)
+
+
+def test_demo_in_words(tmp_path, no_fit) -> None:
     outcome = RUN.invoke(app, ["demo", "--epsilon", "0.5", "--out", str(tmp_path)])
     assert outcome.exit_code == 0, outcome.stderr
     for needle in ("456 people fitted", "private, ε = 0.5", "without privacy", "Privacy statement", "statement.json"):
         assert needle in outcome.stdout
     assert "the table is public" in " ".join(outcome.stdout.split())
+
+
+def test_demo_overwrites_its_own_results_only(tmp_path, no_fit) -> None:
+    statement = tmp_path / "statement.json"
+    assert may_overwrite(statement)
+    for _ in range(2):
+        assert RUN.invoke(app, ["demo", "--out", str(tmp_path)]).exit_code == 0
+    for other in ("{}", "[]", "no JSON", '{"public": []}'):
+        statement.write_text(other)
+        outcome = RUN.invoke(app, ["demo", "--out", str(tmp_path)])
+        assert outcome.exit_code == 2
+        assert "holds the statement of a fit" in " ".join(outcome.stderr.split())
+        assert statement.read_text() == other
 
 
 def test_demo_refuses_bad_numbers(tmp_path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli import _fit
+from discreet.cli import _run
 from discreet.cli._app import app
 from discreet.data import encode, read_table, schema_from_toml
 from discreet.report import make_statement
@@ -37,9 +37,10 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
     def run(model, plan, records, **options):
         statement = make_statement(plan, steps_completed=plan.num_steps, reproducible=False)
         samples = {"weights": np.zeros((4, records.x.shape[1]))}
-        return SimpleNamespace(statement=statement, plan=plan, losses=np.zeros(3)), samples
+        result = SimpleNamespace(statement=statement, plan=plan, losses=np.zeros(3), steps_completed=plan.num_steps)
+        return result, lambda number: samples
 
-    monkeypatch.setattr(_fit, "run", run)
+    monkeypatch.setattr(_run, "run", run)
     monkeypatch.chdir(tmp_path)
     Path("survey.csv").write_text(SURVEY)
     Path("mine.py").write_text("def model(x, y=None): ...\n")

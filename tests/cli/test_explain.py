@@ -19,7 +19,7 @@ STATEMENT = make_statement(PLAN, steps_completed=100, reproducible=False).to_dic
 
 def test_belief_follows_bayes() -> None:
     """Odds multiply by e^epsilon: at epsilon = ln 3, one half becomes three quarters, and one per cent 3/102."""
-    belief = meaning(math.log(3), 1e-6, None)["largest_belief"]
+    belief = meaning(math.log(3), 0.0, None)["largest_belief"]
     assert belief["0.5"] == pytest.approx(0.75)
     assert belief["0.01"] == pytest.approx(3 / 102)
 
@@ -33,6 +33,27 @@ def test_rates_bound_the_gaussian_mechanism() -> None:
             delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
             for wrong, right in meaning(epsilon, delta, None)["largest_true_positive_rate"].items():
                 assert norm.cdf(norm.ppf(float(wrong)) + mu) <= right + 1e-9
+
+
+def test_odds_fail_as_seldom_as_said_for_the_gaussian_mechanism() -> None:
+    """Its loss exceeds epsilon far more often than with probability delta, as (epsilon, delta) alone does not forbid."""
+    from scipy.stats import norm
+
+    for mu in (0.1, 0.22, 0.5, 1.0, 3.0):
+        for epsilon in (0.1, 1.0, 4.0):
+            delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+            facts = meaning(epsilon, delta, None)
+            # The loss is normal with mean mu^2 / 2 and standard deviation mu.
+            exceeding = norm.sf((math.log(facts["odds_factor"]) - mu**2 / 2) / mu)
+            assert exceeding <= facts["odds_factor_fails_with_probability"]
+    assert norm.sf((1.0 - 0.22**2 / 2) / 0.22) > 10 * (norm.cdf(0.11 - 1 / 0.22) - math.e * norm.cdf(-0.11 - 1 / 0.22))
+
+
+def test_a_delta_that_proves_nothing_of_beliefs() -> None:
+    assert set(meaning(1.0, 0.5, None)["largest_belief"].values()) == {1.0}
+    outcome = RUN.invoke(app, ["explain", "--epsilon", "1", "--delta", "0.5"])
+    assert "nothing follows" in outcome.stdout
+    assert "δ = 0.5 is large" in outcome.stdout
 
 
 def test_rates_are_shares_for_any_epsilon() -> None:
@@ -53,8 +74,8 @@ def test_warnings() -> None:
 def test_numbers_in_words() -> None:
     outcome = RUN.invoke(app, ["explain", "--epsilon", "1", "--delta", "1e-6", "--num-records", "50000"])
     assert outcome.exit_code == 0
-    assert "e^ε = 2.718" in outcome.stdout
-    assert "believed it to 50 %: may now believe it to 73.1 % at most" in outcome.stdout
+    assert "e^(ε + 0.1) = 3.004, except with probability 1.1e-05 at most" in " ".join(outcome.stdout.split())
+    assert "believed it to 50 %: may now believe it to 75 %" in outcome.stdout
 
 
 def test_a_statement_in_words_and_json(tmp_path) -> None:

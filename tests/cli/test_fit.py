@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli import _fit, _results
+from discreet.cli import _results, _run
 from discreet.cli._app import app
-from discreet.cli._results import npz
+from discreet.cli._results import npz, running_mean
 from discreet.report import make_statement
 
 RUN = CliRunner()
@@ -43,9 +43,12 @@ def no_fit(monkeypatch: pytest.MonkeyPatch):
         calls.append((model, plan, records, options))
         statement = make_statement(plan, steps_completed=plan.num_steps, reproducible=options["seed"] is not None)
         samples = {"intercept": np.zeros(4), "weights": np.zeros((4, records.x.shape[1]))}
-        return SimpleNamespace(statement=statement, plan=plan, losses=np.array([1.0, np.nan])), samples
+        result = SimpleNamespace(
+            statement=statement, plan=plan, losses=np.array([1.0, np.nan]), steps_completed=plan.num_steps
+        )
+        return result, lambda number: samples
 
-    monkeypatch.setattr(_fit, "run", run)
+    monkeypatch.setattr(_run, "run", run)
     return calls
 
 
@@ -179,12 +182,15 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
         ({"learning_rate": "inf"}, "--learning-rate"),
         ({"num_records": "0"}, "num_records is 0"),
         ({"draws": "0"}, "--draws"),
+        ({"draws": "1000000000000"}, "--draws"),
+        ({"model": "{folder}/leaves.py:model"}, "fails on import with SystemExit"),
         ({"out_of_bounds": "drop"}, "choose refuse or clip"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_spent(survey, no_fit, changes, needle) -> None:
     (survey.parent / "broken.py").write_text("1 / 0\n")
     (survey.parent / "empty.py").write_text("")
+    (survey.parent / "leaves.py").write_text("import sys\nsys.exit('no')\n")
     if "model" in changes:
         changes = {**changes, "model": changes["model"].format(folder=survey.parent)}
     outcome = RUN.invoke(app, arguments(survey, **changes))
@@ -206,17 +212,6 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_fit(survey, no_fi
     assert no_fit == []
 
 
-def test_a_disk_that_fills_up_during_the_fit_still_shows_the_statement(survey, no_fit, monkeypatch) -> None:
-    def full(*_):
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(_results, "write_file", full)
-    outcome = RUN.invoke(app, arguments(survey))
-    assert outcome.exit_code == 1
-    assert "Privacy statement" in outcome.stdout
-    assert len(no_fit) == 1
-
-
 def test_a_public_count_in_the_place_of_the_exact_one(survey, no_fit) -> None:
     outcome = RUN.invoke(app, arguments(survey, num_records="2500"))
     assert outcome.exit_code == 0, outcome.stderr
@@ -233,3 +228,39 @@ def test_any_latent_name_can_be_written(tmp_path) -> None:
     with np.load(path) as loaded:
         assert set(loaded.files) == {"file", "layer/weights", "allow_pickle"}
         np.testing.assert_array_equal(loaded["file"], [0, 1, 2])
+
+
+def test_a_column_with_a_bracket_in_its_name_is_not_called_public(survey, no_fit) -> None:
+    survey.write_text("age (years),height,smoker\n18,170,no\n89,160,yes\n")
+    outcome = RUN.invoke(app, arguments(survey, "--non-private-bounds", bounds="height=100:220"))
+    assert outcome.exit_code == 0, outcome.stderr
+    statement = json.loads((survey.parent / "out" / "statement.json").read_text())
+    assert any("height (real): 100 to 220" in fact for fact in statement["public"])
+    assert not any("18 to 89" in fact for fact in statement["public"])
+    assert "age (years)" in statement["violations"][0]
+
+
+def test_intervals_are_said_to_lack_the_noise(survey, no_fit) -> None:
+    outcome = RUN.invoke(app, arguments(survey))
+    assert "the noise of the private fit comes on top" in " ".join(outcome.stdout.split())
+    out = survey.parent / "out"
+    assert "The noise of the private fit comes on top" in json.loads((out / "summary.json").read_text())["note"]
+    assert "The noise of the private fit comes on top" in " ".join((out / "statement.txt").read_text().split())
+
+
+def test_the_mean_of_the_losses_begins_with_the_first_and_spans_the_picture() -> None:
+    from matplotlib.figure import Figure
+
+    losses = np.linspace(1_000, 500, 400) + np.tile([9_000.0, -9_000.0], 200)
+    mean = running_mean(losses, 20)
+    assert mean[0] == losses[0]
+    assert mean[-1] == pytest.approx(losses[-20:].mean())
+    axes = Figure().subplots()
+    _results._plot_losses(axes, losses)
+    assert axes.get_title() == "Clipped private loss"
+    low, high = axes.get_ylim()
+    assert high - low < 9_000
+    assert low < mean[-1] < mean[5] < high
+    np.testing.assert_array_equal(running_mean(np.array([np.nan, 2.0, np.inf, 4.0]), 2), [np.nan, 2, 2, 4])
+    for unusable in (np.zeros(0), np.full(3, np.nan), np.ones(1)):
+        _results._plot_losses(Figure().subplots(), unusable)

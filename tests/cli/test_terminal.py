@@ -63,6 +63,14 @@ def test_refusals_and_faults(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert "secretcell" not in shown
 
 
+def test_the_umask_says_who_may_read(tmp_path) -> None:
+    old = os.umask(0o027)
+    try:
+        assert write_file(tmp_path / "file.txt", "").stat().st_mode & 0o777 == 0o640
+    finally:
+        os.umask(old)
+
+
 def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_file(tmp_path / "new" / "file.txt", "ε")
     assert path.read_text(encoding="utf-8") == "ε"

@@ -8,12 +8,13 @@ import numpy as np
 import typer
 
 from discreet.cli import _options as options
-from discreet.cli._results import plot, print_statement, write_results
-from discreet.cli._run import run
-from discreet.cli._terminal import make_folder, refusing, say
+from discreet.cli._results import print_statement
+from discreet.cli._run import fit_and_write
+from discreet.cli._terminal import refusing, say
 
 if TYPE_CHECKING:
     from discreet.data import Records
+    from discreet.report import Statement
 
 # Public bounds: round numbers that such measurements of cell nuclei stay within, not the extremes of this table.
 BOUNDS = {
@@ -34,6 +35,11 @@ DELTA = 1e-5
 STEPS = 500
 RATE = 0.2
 LEARNING_RATE = 0.05
+BOUNDS_ARE_PUBLIC = "The bounds of the features, round numbers written in the code of the demo."
+TABLE_IS_PUBLIC = (
+    "The settings of this demo were chosen on this table, and accuracy is computed without noise: both are fine because "
+    "the table is public, and neither would be for a private one."
+)
 
 
 @refusing
@@ -53,6 +59,8 @@ def demo(
     """
     from discreet.models import logistic_regression
 
+    if not may_overwrite(out / "statement.json"):
+        raise ValueError(f"{out} holds the statement of a fit: choose another --out")
     train, test = load()
     plan = options.plan_of(
         num_records=train.num_records,
@@ -64,21 +72,23 @@ def demo(
         ),
         relation=None,
     )
-    make_folder(out)
-    result, samples = run(
-        logistic_regression, plan, train, learning_rate=LEARNING_RATE, seed=seed, draws=1_000, progress_bar=False
+    fitted = fit_and_write(
+        out,
+        logistic_regression,
+        plan,
+        train,
+        complete=complete,
+        learning_rate=LEARNING_RATE,
+        seed=seed,
+        draws=1_000,
+        progress_bar=False,
     )
-    statement = result.statement.with_public(
-        "The bounds of the features, round numbers written in the code of the demo."
-    ).with_notes(
-        "The settings of this demo were chosen on this table, and accuracy is computed without noise: both are fine because "
-        "the table is public, and neither would be for a private one."
-    )
-    files = [*write_results(out, result, statement, samples, train), *plot(out, result)]
-    scores = {"private": score(samples, test), "non_private": score_non_private(train, test)}
+    statement, files = fitted.statement, fitted.files
+    scores = {"private": score(fitted.samples, test), "non_private": score_non_private(train, test)}
     if as_json:
         content = {"scores": scores, "statement": statement.to_dict(), "files": [str(file) for file in files]}
         typer.echo(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+        fitted.leave()
         return
     size = f"{train.num_records} people fitted, {test.num_records} held out"
     say(f"Logistic regression of {TARGET} on {train.x.shape[1]} measurements; {size}.")
@@ -86,6 +96,23 @@ def demo(
     _print_scores(scores, statement.epsilon)
     say()
     print_statement(statement, files)
+    fitted.leave()
+
+
+def complete(statement: "Statement") -> "Statement":
+    """The statement of the fit with what is particular to the demo."""
+    return statement.with_public(BOUNDS_ARE_PUBLIC).with_notes(TABLE_IS_PUBLIC)
+
+
+def may_overwrite(path: Path) -> bool:
+    """Whether there is no statement yet, or one of this demo: that of a fit belongs to a budget's history."""
+    if not path.exists():
+        return True
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and BOUNDS_ARE_PUBLIC in content.get("public", [])
 
 
 def load() -> tuple["Records", "Records"]:

@@ -13,6 +13,9 @@ from discreet.cli._terminal import refusing, say, say_lines
 PRIORS = (0.01, 0.1, 0.5)
 EXPLAINED = ("epsilon", "delta", "relation", "meaning", "attack_power", "posterior_beliefs", "gaussian_mu", "warnings")
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05, 0.1)
+# (ε, δ) says nothing of the probability that the privacy loss exceeds ε, only that it exceeds ε + margin seldom.
+MARGIN = 0.1
+LARGE_DELTA = 1e-3
 
 
 @refusing
@@ -87,9 +90,10 @@ def read_statement(path: Path) -> dict[str, Any]:
 def meaning(epsilon: float, delta: float, num_records: int | None) -> dict[str, Any]:
     """What follows from (ε, δ) alone, for any mechanism.
 
-    Guarantee: each figure is an upper bound. For a test with false-positive rate α the true-positive rate is at most
-    min(e^ε α + δ, 1 - e^-ε (1 - δ - α)) (Wasserman and Zhou 2010; Kairouz, Oh, Viswanath 2015). The belief is for what is
-    seen outside an event of probability about δ.
+    For a test with false-positive rate α the true-positive rate is at most min(e^ε α + δ, 1 - e^-ε (1 - δ - α))
+    (Wasserman and Zhou 2010; Kairouz, Oh, Viswanath 2015). Odds and beliefs are bounded except with some probability only:
+    δ ≥ E[max(0, 1 - e^(ε - L))] for the privacy loss L, so P(L > ε + t) ≤ δ / (1 - e^-t) for every t > 0. They are given
+    for t = 0.1 (for δ = 0, where L ≤ ε always, for t = 0) with that probability beside them.
 
     >>> meaning(0.0, 1e-6, None)["largest_true_positive_rate"]["0.05"]
     0.050001
@@ -102,6 +106,8 @@ def meaning(epsilon: float, delta: float, num_records: int | None) -> dict[str, 
         raise ValueError(f"--num-records is {num_records}: give the number of records in the table, at least 1")
     # Beyond e^700 a float ends; the bounds are 1 long before.
     factor = math.exp(min(epsilon, 700.0))
+    odds = math.exp(min(epsilon + (MARGIN if delta > 0 else 0.0), 700.0))
+    failing = min(1.0, delta / -math.expm1(-MARGIN))
     warnings = []
     if epsilon > 10:
         warnings.append("ε above 10: the bound allows near certainty about one person. It says little by itself.")
@@ -111,30 +117,43 @@ def meaning(epsilon: float, delta: float, num_records: int | None) -> dict[str, 
         warnings.append(
             f"δ is at least 1 / {num_records}: even a method that publishes one random person's record whole would pass."
         )
+    elif delta > LARGE_DELTA:
+        warnings.append(f"δ = {delta:g} is large: it should be well below 1 / number of records.")
     return {
         "epsilon": epsilon,
         "delta": delta,
-        "odds_factor": factor,
+        "odds_factor": odds,
+        "odds_factor_fails_with_probability": failing,
         "largest_true_positive_rate": {
             f"{alpha:g}": round(min(1.0, factor * alpha + delta, 1 - (1 - delta - alpha) / factor), 9)
             for alpha in FALSE_POSITIVE_RATES
         },
-        "largest_belief": {f"{prior:g}": factor * prior / (factor * prior + 1 - prior) for prior in PRIORS},
+        "largest_belief": {
+            f"{prior:g}": odds * prior / (odds * prior + 1 - prior) if failing < 1 else 1.0 for prior in PRIORS
+        },
         "warnings": warnings,
     }
 
 
 def _print(facts: dict[str, Any]) -> None:
-    epsilon, delta, factor = facts["epsilon"], facts["delta"], facts["odds_factor"]
+    epsilon, delta, failing = facts["epsilon"], facts["delta"], facts["odds_factor_fails_with_probability"]
+    seldom = f"except with probability {failing:.2g} at most" if failing > 0 else "always"
     say(
-        f"ε = {epsilon:.4g} (epsilon) bounds what one person risks by their record being used: the odds of anything said "
-        f"about them after seeing the results are at most e^ε = {factor:.4g} times those without their record. "
-        f"δ = {delta:g} (delta) is, roughly, the probability that this bound fails."
+        f"ε = {epsilon:.4g} (epsilon) and δ = {delta:g} (delta) bound what one person risks by their record being used."
     )
     say()
-    say("Somebody who suspected that a person is in the table, and sees all results:")
-    for prior, belief in facts["largest_belief"].items():
-        say(f"  believed it to {100 * float(prior):g} %: may now believe it to {100 * belief:.3g} % at most")
+    if failing < 1:
+        power = f"e^(ε + {MARGIN:g})" if failing > 0 else "e^ε"
+        say(
+            f"What is seen multiplies the odds that they are in the table by at most {power} = "
+            f"{facts['odds_factor']:.4g}, {seldom}. Somebody who suspected it, and sees all results:"
+        )
+        for prior, belief in facts["largest_belief"].items():
+            say(f"  believed it to {100 * float(prior):g} %: may now believe it to {100 * belief:.3g} %")
+        say()
+        say("The statement of a fit knows more than two numbers and gives closer figures.")
+    else:
+        say("At this δ nothing follows about what somebody who sees the results may believe.")
     say()
     say("A test for that person's record, if it accuses wrongly in a share of cases:")
     for wrong, right in facts["largest_true_positive_rate"].items():

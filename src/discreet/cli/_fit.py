@@ -1,5 +1,6 @@
 """`discreet fit`: a table, a model and a budget to a posterior and a statement."""
 
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,15 +9,15 @@ import typer
 
 from discreet.cli import _options as options
 from discreet.cli._model import ChosenModel, choose_model
-from discreet.cli._results import plot, say_results, write_results
-from discreet.cli._run import run
-from discreet.cli._terminal import make_folder, refusing, say_error
+from discreet.cli._run import fit_and_write
+from discreet.cli._terminal import refusing, say_error
 
 if TYPE_CHECKING:
     from discreet.data import Records, Schema
     from discreet.report import Statement
 
-LEAST_BATCH = 500
+EXPECTED_BATCH = 500
+MOST_DRAWS = 10_000_000
 
 
 @refusing
@@ -62,8 +63,8 @@ def fit(
         raise ValueError(
             f"{out} holds the statement of an earlier fit: choose another --out, or replace it by --overwrite"
         )
-    if draws < 1:
-        raise ValueError(f"--draws is {draws}: give at least 1")
+    if not 1 <= draws <= MOST_DRAWS:
+        raise ValueError(f"--draws is {draws}: give a number from 1 to {MOST_DRAWS}")
     if not 0 < learning_rate < float("inf"):
         raise ValueError(f"--learning-rate is {learning_rate}: give a positive number, for example 0.02")
     chosen = choose_model(model)
@@ -82,16 +83,25 @@ def fit(
         relation=relation,
     )
     _warn(described, seed)
-    make_folder(out)
-    result, samples = run(
-        chosen.function, plan, records, learning_rate=learning_rate, seed=seed, draws=draws, progress_bar=not as_json
+    fitted = fit_and_write(
+        out,
+        chosen.function,
+        plan,
+        records,
+        complete=functools.partial(
+            _complete, schema=described, out_of_bounds=out_of_bounds, counted=num_records is None
+        ),
+        learning_rate=learning_rate,
+        seed=seed,
+        draws=draws,
+        progress_bar=not as_json,
     )
-    statement = _complete(result.statement, described, out_of_bounds, counted=num_records is None)
-    files = [*write_results(out, result, statement, samples, records), *plot(out, result)]
     if as_json:
-        typer.echo(json.dumps({"statement": statement.to_dict(), "files": [str(file) for file in files]}, indent=2))
+        content = {"statement": fitted.statement.to_dict(), "files": [str(file) for file in fitted.files]}
+        typer.echo(json.dumps(content, indent=2))
     else:
-        say_results(statement, samples, records, files)
+        fitted.say(records)
+    fitted.leave()
 
 
 def default_rate(num_records: int) -> float:
@@ -100,7 +110,7 @@ def default_rate(num_records: int) -> float:
     >>> default_rate(100), default_rate(2_000), default_rate(1_000_000)
     (1.0, 0.25, 0.0005)
     """
-    return min(1.0, LEAST_BATCH / max(1, num_records))
+    return min(1.0, EXPECTED_BATCH / max(1, num_records))
 
 
 def _schema(
@@ -159,7 +169,8 @@ def _warn(schema: "Schema", seed: int | None) -> None:
 
 def _complete(statement: "Statement", schema: "Schema", out_of_bounds: str, *, counted: bool) -> "Statement":
     """The statement of the fit with what the command line knows besides."""
-    public = [line for line in schema.describe() if line.split(" (")[0] not in schema.inferred]
+    lines = zip(schema.columns, schema.describe(), strict=True)
+    public = [line for column, line in lines if column.name not in schema.inferred]
     if public:
         statement = statement.with_public(f"Columns and their bounds or categories: {'; '.join(public)}.")
     statement = statement.with_notes(

@@ -58,7 +58,7 @@ def choose_model(name: str) -> ChosenModel:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # No data have been read: the message is about the user's code and may be shown.
         raise ValueError(f"the model file {path} fails on import with {type(error).__name__}: {error}") from error
     function = getattr(module, attribute, None)

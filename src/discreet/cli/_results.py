@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from discreet.cli._terminal import say, say_lines, write_file
+from discreet.cli._terminal import say, write_file
 
 if TYPE_CHECKING:
     from discreet.data import Records
@@ -17,33 +17,50 @@ if TYPE_CHECKING:
     from discreet.report import Statement
 
 
+FILES = ("statement.json", "statement.txt", "posterior.npz", "summary.json", "fit.png")
+
+
+def write_statement(out: Path, statement: "Statement") -> list[Path]:
+    """Write the statement into a folder, and take away what an earlier fit left there.
+
+    Returns:
+        The files, in the order written.
+    """
+    first = write_file(out / "statement.json", statement.to_json())
+    for name in FILES[1:]:
+        # Beside the new statement they would pass for what it covers, if the rest cannot be written.
+        (out / name).unlink(missing_ok=True)
+    return [first, write_file(out / "statement.txt", str(statement))]
+
+
 def write_results(
-    out: Path, result: "DPSVIResult", statement: "Statement", samples: Mapping[str, np.ndarray], records: "Records"
+    out: Path, result: "DPSVIResult", samples: Mapping[str, np.ndarray], records: "Records", *, note: str
 ) -> list[Path]:
-    """Write what a fit released into a folder, the statement first.
+    """Write what a fit released into a folder, beside its statement.
 
     Returns:
         The files, in the order written.
     """
     summary = {
+        "note": note,
         "feature_names": list(records.feature_names),
         "target_centre": records.target_centre,
         "target_scale": records.target_scale,
-        "posterior": dict(summarise(samples, records)),
-        "losses": [float(loss) if np.isfinite(loss) else None for loss in result.losses],
+        "posterior": {
+            name: {part: finite_or_none(value) for part, value in row.items()}
+            for name, row in summarise(samples, records)
+        },
+        "losses": [finite_or_none(loss) for loss in result.losses],
     }
-    try:
-        first = write_file(out / "statement.json", statement.to_json())
-    except OSError:
-        # What was spent cannot be had back, so at least it must be known.
-        say_lines(str(statement))
-        raise
     return [
-        first,
-        write_file(out / "statement.txt", str(statement)),
         write_file(out / "posterior.npz", npz(samples)),
         write_file(out / "summary.json", json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n"),
     ]
+
+
+def finite_or_none(value: float) -> float | None:
+    """A number as JSON can hold it."""
+    return float(value) if np.isfinite(value) else None
 
 
 def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -67,13 +84,11 @@ def summarise(samples: Mapping[str, np.ndarray], records: "Records") -> list[tup
                 name = records.feature_names[place]
             else:
                 name = site if flat.shape[1] == 1 else f"{site}[{place}]"
-            low, high = np.quantile(flat[:, place], [0.05, 0.95])
-            rows.append(
-                (
-                    name,
-                    {"mean": flat[:, place].mean(), "sd": flat[:, place].std(), "low": float(low), "high": float(high)},
-                )
-            )
+            # A fit that diverged has draws without a mean; that is no reason to lose the others.
+            with np.errstate(all="ignore"):
+                low, high = np.quantile(flat[:, place], [0.05, 0.95])
+                row = {"mean": flat[:, place].mean(), "sd": flat[:, place].std(), "low": low, "high": high}
+            rows.append((name, {part: float(value) for part, value in row.items()}))
     return rows
 
 
@@ -84,7 +99,11 @@ def say_results(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="Posterior (features scaled to [-1, 1] by their public bounds)", title_justify="left")
+    title = (
+        "Posterior (features scaled to [-1, 1] by their public bounds). sd and interval: spread of the fitted guide; "
+        "the noise of the private fit comes on top"
+    )
+    table = Table(title=title, title_justify="left")
     for heading in ("", "mean", "sd", "5 %", "95 %"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, row in summarise(samples, records):
@@ -107,11 +126,9 @@ def print_statement(statement: "Statement", files: list[Path]) -> None:
 def plot(out: Path, result: "DPSVIResult") -> list[Path]:
     """The trade-off curve and the private losses as a PNG, if matplotlib is installed; else nothing."""
     try:
-        import matplotlib
+        from matplotlib.figure import Figure
     except ImportError:
         return []
-    matplotlib.use("Agg")
-    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -133,8 +150,28 @@ def _plot_trade_off(axes: Any, profile: Any) -> None:
 def _plot_losses(axes: Any, losses: np.ndarray) -> None:
     axes.plot(losses, ".", markersize=2, color="lightgrey", label="released")
     width = max(1, len(losses) // 20)
-    if len(losses) > width:
-        mean = np.convolve(losses, np.ones(width) / width, mode="valid")
-        axes.plot(np.arange(width - 1, len(losses)), mean, label=f"mean of {width} steps")
-    axes.set(xlabel="step", ylabel="loss (nats)", title="Private estimate of the negative ELBO")
+    mean = running_mean(losses, width)
+    axes.plot(mean, label=f"mean of the last {width} steps")
+    # By the mean, since the noise of single steps is often far larger than the whole descent; but not by its first
+    # values, which are hardly means.
+    shown = mean[width // 4 :]
+    shown = shown[np.isfinite(shown)]
+    if shown.size and np.ptp(shown) > 0:
+        room = np.ptp(shown)
+        axes.set_ylim(shown.min() - 0.25 * room, shown.max() + 0.25 * room)
+    axes.set(xlabel="step", ylabel="loss (nats)", title="Clipped private loss")
     axes.legend()
+
+
+def running_mean(values: np.ndarray, width: int) -> np.ndarray:
+    """Means of the last `width` values, of all so far where they are fewer; values that are not finite left out.
+
+    >>> running_mean(np.array([4.0, 2.0, 0.0, 1.0]), 2).tolist()
+    [4.0, 3.0, 1.0, 0.5]
+    """
+    usable = np.isfinite(values)
+    sums = np.cumsum(np.where(usable, values, 0.0), dtype=np.float64)
+    counts = np.cumsum(usable)
+    sums[width:] -= sums[:-width].copy()
+    counts[width:] -= counts[:-width].copy()
+    return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)

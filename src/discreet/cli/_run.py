@@ -1,14 +1,112 @@
-"""From records and a plan to a private posterior, as the demo and the fit both do it."""
+"""From records and a plan to a private posterior in files, as the demo and the fit both do it."""
 
+import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import typer
+
+from discreet.cli._results import plot, say_results, write_results, write_statement
+from discreet.cli._terminal import folder_for_results, say_error, say_lines, spent
 
 if TYPE_CHECKING:
+    from jaxtyping import PRNGKeyArray
+
     from discreet.data import Records
     from discreet.inference import DPSVIResult
     from discreet.plan import PrivacyPlan
+    from discreet.report import Statement
+
+Draw = Callable[[int], dict[str, np.ndarray]]
+PLAN_IS_SPENT = "count the ε of the whole plan as spent"
+SPREAD = (
+    "Standard deviations and intervals of the posterior are the spread of the fitted guide. The noise of the private fit "
+    "comes on top and is not in them: at small ε it may be several times as large."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """A fit whose results are in files.
+
+    Attributes:
+        result: What the fit gave back.
+        statement: Its statement, complete.
+        samples: The draws of each global latent along the leading axis.
+        files: What was written.
+    """
+
+    result: "DPSVIResult"
+    statement: "Statement"
+    samples: dict[str, np.ndarray]
+    files: list[Path]
+
+    def say(self, records: "Records") -> None:
+        """Posterior table, statement and file names on the screen."""
+        say_results(self.statement, self.samples, records, self.files)
+
+    def leave(self) -> None:
+        """End the command with the exit code of an interrupted one, if Ctrl-C stopped the fit.
+
+        Raises:
+            typer.Exit: It did.
+        """
+        done, planned = self.result.steps_completed, self.result.plan.num_steps
+        if done < planned:
+            say_error(f"Stopped after {done:,} of {planned:,} steps; the price is that of all.")
+            raise typer.Exit(130)
+
+
+def fit_and_write(
+    out: Path,
+    model: Callable[..., object],
+    plan: "PrivacyPlan",
+    records: "Records",
+    *,
+    complete: Callable[["Statement"], "Statement"],
+    learning_rate: float,
+    seed: int | None,
+    draws: int,
+    progress_bar: bool,
+) -> Fitted:
+    """Spend the budget, and write the statement before anything else can fail.
+
+    Args:
+        out: Folder for the results, checked before the fit; those of an earlier fit in it are replaced.
+        model: A model of (x, y), or of (x) where the records have no target.
+        plan: The plan.
+        records: The records.
+        complete: Adds to the statement what the command knows besides.
+        learning_rate: Step size of Adam.
+        seed: None for the operating system's entropy.
+        draws: Number of posterior draws.
+        progress_bar: Whether to show progress.
+
+    Returns:
+        The results and the files that hold them.
+    """
+    with folder_for_results(out):
+        result, draw = run(model, plan, records, learning_rate=learning_rate, seed=seed, progress_bar=progress_bar)
+        spent(f"no statement was written, so {PLAN_IS_SPENT}")
+        statement = complete(result.statement).with_notes(SPREAD)
+        try:
+            files = write_statement(out, statement)
+        except OSError:
+            # What was spent cannot be had back, so at least it must be known.
+            say_lines(str(statement))
+            spent(f"the statement could not be written to {out} and was printed on standard output")
+            raise
+        spent(f"the statement is in {files[0]}")
+        samples = draw(draws)
+        if not all(np.isfinite(drawn).all() for drawn in samples.values()):
+            say_error(
+                "The posterior is not finite: the steps were too large. A smaller --learning-rate helps, in a further fit that "
+                "spends again."
+            )
+        files += [*write_results(out, result, samples, records, note=SPREAD), *plot(out, result)]
+        return Fitted(result, statement, samples, files)
 
 
 def run(
@@ -18,22 +116,12 @@ def run(
     *,
     learning_rate: float,
     seed: int | None,
-    draws: int,
     progress_bar: bool,
-) -> tuple["DPSVIResult", dict[str, np.ndarray]]:
-    """Fit by DPSVI with a diagonal normal guide, and draw from the fitted guide.
-
-    Args:
-        model: A model of (x, y), or of (x) where the records have no target.
-        plan: The plan.
-        records: The records.
-        learning_rate: Step size of Adam.
-        seed: None for the operating system's entropy.
-        draws: Number of posterior draws.
-        progress_bar: Whether to show progress.
+) -> tuple["DPSVIResult", Draw]:
+    """Fit by DPSVI with a diagonal normal guide. Arguments as in `fit_and_write`.
 
     Returns:
-        The result, and the draws of each global latent along the leading axis.
+        The result, and a function from a number of draws to the draws of each global latent along the leading axis.
     """
     import jax
     import numpyro
@@ -48,6 +136,25 @@ def run(
     guide = AutoNormal(model, init_loc_fn=init_to_feasible)
     dpsvi = DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan)
     arrays = (records.x,) if records.y is None else (records.x, records.y)
-    result = dpsvi.run(fit_key, *arrays, progress_bar=progress_bar)
-    samples = {name: np.asarray(drawn) for name, drawn in result.posterior(draw_key, draws).items()}
-    return result, samples
+    try:
+        result = dpsvi.run(fit_key, *arrays, progress_bar=progress_bar)
+    except BaseException:
+        if seed is None and drew_noise(fit_key):
+            spent(f"it stopped in the middle and left no statement, so {PLAN_IS_SPENT}")
+        raise
+
+    def draw(number: int) -> dict[str, np.ndarray]:
+        return {name: np.asarray(drawn) for name, drawn in result.posterior(draw_key, number).items()}
+
+    return result, draw
+
+
+def drew_noise(key: "PRNGKeyArray") -> bool:
+    """Whether the first step of a fit with this secret key was released. To be asked once, after the fit."""
+    from discreet.inference import claim
+
+    try:
+        claim(key, 0)
+    except ValueError:
+        return True
+    return False

@@ -6,7 +6,8 @@ import os
 import tempfile
 import textwrap
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ParamSpec
 
@@ -18,30 +19,60 @@ WIDTH = 88
 
 @dataclasses.dataclass
 class Settings:
-    """Options that come before the command's name."""
+    """Options that come before the command's name, and how far the command has come.
+
+    Attributes:
+        debug: Show tracebacks.
+        spent: None while no budget is spent; then where its statement is to be found.
+    """
 
     debug: bool = False
+    spent: str | None = None
 
 
 settings = Settings()
 
 
+def spent(where: str) -> None:
+    """From now on an error is no refusal: the budget is spent.
+
+    Args:
+        where: What has become of the statement, as the end of a sentence.
+    """
+    settings.spent = where
+
+
 def refusing(command: Callable[P, None]) -> Callable[P, None]:
     """Turn errors into one paragraph on standard error and an exit code.
 
-    ValueError and TypeError are our refusals of bad input: exit code 2. Anything else is a fault: exit code 1, and since
-    its message may quote a cell, only its kind is shown. `--debug` shows the traceback of either.
+    ValueError and TypeError are our refusals of bad input, as long as no budget is spent: exit code 2. Anything else is a
+    fault: exit code 1, and since its message may quote a cell, only its kind is shown. Ctrl-C: exit code 130. Each says
+    whether the budget is spent. `--debug` shows the traceback.
     """
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        settings.spent = None
         try:
             command(*args, **kwargs)
-        except (typer.Exit, typer.Abort, KeyboardInterrupt):
+        except (typer.Exit, typer.Abort):
             raise
+        except KeyboardInterrupt:
+            if settings.spent is None:
+                say_error("Stopped before the first step: nothing was spent.")
+            else:
+                say_error(f"Stopped by Ctrl-C. The fit ran and its budget is spent; {settings.spent}.")
+            raise typer.Exit(130) from None
         except Exception as error:
             if settings.debug:
                 traceback.print_exc()
+            if settings.spent is not None:
+                reason = error.strerror if isinstance(error, OSError) else None
+                say_error(
+                    f"The fit ran and its budget is spent; {settings.spent}. What failed afterwards: "
+                    f"{type(error).__name__}{f' ({reason})' if reason else ''}. Add --debug to see more."
+                )
+                raise typer.Exit(1) from None
             if isinstance(error, ValueError | TypeError):
                 say_error(f"Refused: {error}")
                 raise typer.Exit(2) from None
@@ -71,17 +102,30 @@ def say_lines(text: str) -> None:
         typer.echo(textwrap.fill(line, WIDTH, subsequent_indent=indent + "  " if indent else ""))
 
 
-def make_folder(path: Path) -> None:
+@contextmanager
+def folder_for_results(path: Path) -> Iterator[None]:
     """Make sure that files can be written into a folder, before what they will hold has been paid for.
 
+    Folders that were made here go again if an error leaves them empty.
+
     Raises:
-        ValueError: They cannot.
+        ValueError: Files cannot be written.
     """
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
-        write_file(path / ".discreet-was-here", "")
-        (path / ".discreet-was-here").unlink()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written to ({error.strerror}): choose another folder by --out") from None
+        try:
+            write_file(path / ".discreet-was-here", "")
+            (path / ".discreet-was-here").unlink()
+        except OSError as error:
+            raise ValueError(
+                f"{path} cannot be written to ({error.strerror}): choose another folder by --out"
+            ) from None
+        yield
+    except BaseException:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def write_file(path: Path, content: bytes | str) -> Path:
@@ -91,6 +135,10 @@ def write_file(path: Path, content: bytes | str) -> Path:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
+            # Temporary files are for their owner only; results are for those whom the umask allows.
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(temporary, 0o666 & ~mask)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -1,0 +1,140 @@
+"""What becomes of a fit whose budget is spent when something fails, or somebody stops it."""
+
+import json
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from discreet import random
+from discreet.cli import _results, _run, _terminal
+from discreet.cli._app import app
+from discreet.inference import claim
+from discreet.report import make_statement
+
+RUN = CliRunner()
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(_terminal.settings, "debug", False)
+    (tmp_path / "table.csv").write_text("age,smoker\n20,no\n60,yes\n")
+    options = {
+        "data": tmp_path / "table.csv",
+        "model": "logistic",
+        "target": "smoker",
+        "out": tmp_path / "out" / "deep",
+    }
+    given = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return ["fit", *given, "--bounds", "age=0:100,smoker=no|yes", "--epsilon", "1", "--delta", "1e-5"]
+
+
+def stub(
+    monkeypatch: pytest.MonkeyPatch, samples=None, *, steps: int = 1_000, error: BaseException | None = None
+) -> None:
+    """Put this in the place of the fit: draws, steps done, and what goes wrong with the draws."""
+
+    def run(model, plan, records, **options):
+        def draw(number):
+            if error is not None:
+                raise error
+            return samples or {"weights": np.zeros((4, 1))}
+
+        statement = make_statement(plan, steps_completed=steps, reproducible=False)
+        return SimpleNamespace(statement=statement, plan=plan, losses=np.ones(3), steps_completed=steps), draw
+
+    monkeypatch.setattr(_run, "run", run)
+
+
+def said(outcome) -> str:
+    return " ".join(outcome.stderr.split())
+
+
+@pytest.mark.parametrize("error", [ValueError("secretcell"), MemoryError(), OSError(28, "No space left on device")])
+def test_draws_that_fail_leave_the_statement(command, tmp_path, monkeypatch, error) -> None:
+    stub(monkeypatch, error=error)
+    outcome = RUN.invoke(app, command)
+    assert outcome.exit_code == 1
+    assert "The fit ran and its budget is spent; the statement is in" in said(outcome)
+    assert type(error).__name__ in said(outcome)
+    assert "secretcell" not in said(outcome)
+    statement = json.loads((tmp_path / "out" / "deep" / "statement.json").read_text())
+    assert statement["is_private"] is True
+
+
+def test_a_full_disk_prints_the_statement(command, monkeypatch) -> None:
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    stub(monkeypatch)
+    monkeypatch.setattr(_results, "write_file", full)
+    outcome = RUN.invoke(app, command)
+    assert outcome.exit_code == 1
+    assert "Privacy statement" in outcome.stdout
+    assert "printed on standard output" in said(outcome)
+    assert "No space left on device" in said(outcome)
+
+
+def test_a_fit_that_diverged_is_written(command, tmp_path, monkeypatch) -> None:
+    stub(monkeypatch, {"intercept": np.array([np.nan, np.inf, 1.0]), "weights": np.full((3, 1), np.nan)})
+    outcome = RUN.invoke(app, command)
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "The posterior is not finite" in said(outcome)
+    summary = json.loads((tmp_path / "out" / "deep" / "summary.json").read_text())
+    assert summary["posterior"]["age"] == {"mean": None, "sd": None, "low": None, "high": None}
+
+
+def test_old_results_do_not_stay_beside_a_new_statement(command, tmp_path, monkeypatch) -> None:
+    stub(monkeypatch)
+    assert RUN.invoke(app, command).exit_code == 0
+    stub(monkeypatch, error=MemoryError())
+    assert RUN.invoke(app, [*command, "--overwrite"]).exit_code == 1
+    assert sorted(path.name for path in (tmp_path / "out" / "deep").iterdir()) == ["statement.json", "statement.txt"]
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]])
+def test_an_interrupted_fit_is_written_and_said(command, tmp_path, monkeypatch, json_too) -> None:
+    stub(monkeypatch, steps=877)
+    outcome = RUN.invoke(app, [*command, *json_too])
+    assert outcome.exit_code == 130
+    assert "Stopped after 877 of 1,000 steps; the price is that of all." in said(outcome)
+    assert (tmp_path / "out" / "deep" / "summary.json").exists()
+    assert "statement.json" in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "needle"),
+    [
+        (KeyboardInterrupt(), 130, "Stopped before the first step: nothing was spent."),
+        (ValueError("what: remedy"), 2, "Refused: what: remedy"),
+    ],
+)
+@pytest.mark.parametrize("released", [False, True])
+def test_whether_a_broken_fit_spent(command, tmp_path, monkeypatch, error, code, needle, released) -> None:
+    """DPSVI raises before its first release, or (a second Ctrl-C) after it; its key tells which."""
+    from discreet import inference
+
+    def fail(self, key, *_, **__):
+        if released:
+            claim(key)
+        raise error
+
+    monkeypatch.setattr(inference.DPSVI, "run", fail)
+    outcome = RUN.invoke(app, command)
+    if released:
+        assert "count the ε of the whole plan as spent" in said(outcome)
+        assert outcome.exit_code == (130 if code == 130 else 1)
+    else:
+        assert said(outcome) == needle
+        assert outcome.exit_code == code
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_key_tells_whether_it_drew_noise() -> None:
+    fresh, _ = jax.random.split(random.key())
+    assert not _run.drew_noise(fresh)
+    used = random.key()
+    claim(used)
+    assert _run.drew_noise(used)
