@@ -130,7 +130,7 @@ def _bar(num_steps: int, enabled: bool) -> Any:
 
 def _postfix(losses: np.ndarray, num_records: int) -> str:
     mean = float(np.mean(losses)) / num_records
-    return f"private loss {mean:.4g} nats/record" if np.isfinite(mean) else ""
+    return f"clipped private loss {mean:.4g} nats/record" if np.isfinite(mean) else ""
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
