@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -326,6 +327,8 @@ class DPSVI:
             state = self._init(key, records, init_params)
         step = self._initialised()
         refuse_tables(step.objective.captured(self.optim.get_params(state.optim_state), key), [records.size])
+        # Stated before it is spent: what cannot be accounted for must not run.
+        statement = self._statement(self.plan.num_steps, delta, random.is_reproducible(key))
         outcome = run_steps(
             step, self.plan.sampling, state, records.leaves, self.plan.num_steps, progress_bar=progress_bar
         )
@@ -336,7 +339,7 @@ class DPSVI:
             last_params=jax.tree.map(np.asarray, self.get_params(outcome.state)),
             losses=outcome.losses,
             trace=outcome.trace,
-            statement=self._statement(outcome.steps, delta, random.is_reproducible(key)),
+            statement=dataclasses.replace(statement, steps_completed=outcome.steps),
             plan=self.plan,
             steps_completed=outcome.steps,
             _draw=functools.partial(_draw, step.objective),
