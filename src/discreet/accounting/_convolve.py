@@ -132,7 +132,7 @@ def _multiply(
 
     unit = 8 * float(np.finfo(kind).eps)
     error = unit * math.log2(points)
-    transform = rfft(tilted.astype(kind), points)[spectrum.kept]  # type: ignore[arg-type]
+    transform = rfft(tilted.astype(kind), points)[spectrum.kept]
     size = np.abs(transform)
     silence = math.exp(-_SILENT / count) if count >= _MANY_LEFT_OUT else 0.0
     audible = np.flatnonzero(size > silence)

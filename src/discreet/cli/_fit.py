@@ -59,14 +59,7 @@ def fit(
     Writes statement.json, statement.txt, posterior.npz, summary.json and, with matplotlib, fit.png. Each further fit of the same
     data spends again: the ε of all fits add up.
     """
-    if (out / "statement.json").exists() and not overwrite:
-        raise ValueError(
-            f"{out} holds the statement of an earlier fit: choose another --out, or replace it by --overwrite"
-        )
-    if not 1 <= draws <= MOST_DRAWS:
-        raise ValueError(f"--draws is {draws}: give a number from 1 to {MOST_DRAWS}")
-    if not 0 < learning_rate < float("inf"):
-        raise ValueError(f"--learning-rate is {learning_rate}: give a positive number, for example 0.02")
+    _check_options(out, overwrite, draws, learning_rate)
     chosen = choose_model(model)
     described = _schema(data, chosen, target, bounds, schema, non_private_bounds)
     records = _records(data, described, out_of_bounds)
@@ -102,6 +95,18 @@ def fit(
     else:
         fitted.say(records)
     fitted.leave()
+
+
+def _check_options(out: Path, overwrite: bool, draws: int, learning_rate: float) -> None:
+    """Refuse what would only fail once the budget is spent."""
+    if (out / "statement.json").exists() and not overwrite:
+        raise ValueError(
+            f"{out} holds the statement of an earlier fit: choose another --out, or replace it by --overwrite"
+        )
+    if not 1 <= draws <= MOST_DRAWS:
+        raise ValueError(f"--draws is {draws}: give a number from 1 to {MOST_DRAWS}")
+    if not 0 < learning_rate < float("inf"):
+        raise ValueError(f"--learning-rate is {learning_rate}: give a positive number, for example 0.02")
 
 
 def default_rate(num_records: int) -> float:
