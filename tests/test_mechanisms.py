@@ -63,19 +63,23 @@ class TestRefusals:
 
 
 def test_a_release_scales_its_noise_to_the_bound_it_carries():
-    """The same sum with twice the bound gets twice the noise, on gradient and loss alike."""
+    """The same sum with twice the bound gets twice the noise, on gradient, loss and count alike."""
     key = discreet.random.key(5)
-    one = mechanisms.release(key, ClippedSum({"w": jnp.zeros(1000)}, jnp.zeros(()), 1.0), 2.0)
-    two = mechanisms.release(key, ClippedSum({"w": jnp.zeros(1000)}, jnp.zeros(()), 2.0), 2.0)
+    one = mechanisms.release(key, ClippedSum({"w": jnp.zeros(1000)}, jnp.zeros(()), jnp.zeros(()), 1.0), 2.0)
+    two = mechanisms.release(key, ClippedSum({"w": jnp.zeros(1000)}, jnp.zeros(()), jnp.zeros(()), 2.0), 2.0)
     np.testing.assert_allclose(two.gradient["w"], 2 * one.gradient["w"], rtol=1e-6)
     np.testing.assert_allclose(two.loss, 2 * one.loss, rtol=1e-6)
+    np.testing.assert_allclose(two.count, 2 * one.count, rtol=1e-6)
     assert np.std(one.gradient["w"]) == pytest.approx(2.0, rel=0.1)
 
 
 def test_an_empty_batch_still_gets_its_noise():
-    released = mechanisms.release(discreet.random.key(5), ClippedSum({"w": jnp.zeros(100)}, jnp.zeros(()), 1.0), 1.0)
+    released = mechanisms.release(
+        discreet.random.key(5), ClippedSum({"w": jnp.zeros(100)}, jnp.zeros(()), jnp.zeros(()), 1.0), 1.0
+    )
     assert np.all(released.gradient["w"] != 0)
     assert released.loss != 0
+    assert released.count != 0
 
 
 @pytest.mark.parametrize(("bound", "kept"), [("L1", True), ("L2", False)])

@@ -108,14 +108,16 @@ class Release(NamedTuple):
     Attributes:
         gradient: tree like the parameters: the noised sum of the clipped gradients.
         loss: scalar: the noised sum of the weighted, clipped losses.
+        count: scalar: the noised, weighted count of gradients within C, less half of all.
     """
 
     gradient: Any
     loss: Float[Array, ""]
+    count: Float[Array, ""]
 
 
 def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: float) -> Release:
-    """Release a clipped sum, gradient and loss together, as one Gaussian mechanism.
+    """Release a clipped sum, gradient, loss and count together, as one Gaussian mechanism.
 
     Guarantee: one `GaussianDpEvent(noise_multiplier)`: the noise is scaled to the joint L2
     bound that `total` carries.
@@ -126,4 +128,4 @@ def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: float) -> Re
         noise_multiplier: noise standard deviation divided by the joint bound.
     """
     stddev = noise_multiplier * total.l2_bound
-    return Release(*gaussian_mechanism(key, (total.gradient, total.loss), stddev))
+    return Release(*gaussian_mechanism(key, (total.gradient, total.loss, total.count), stddev))

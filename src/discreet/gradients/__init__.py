@@ -2,21 +2,30 @@
 
 from discreet.gradients._clipping import check_positive, clip_records, rounding_margin, sum_records
 from discreet.gradients._contract import (
+    Channels,
     ClippedSum,
+    Clipping,
+    CountChannel,
     GradientEngine,
     LossChannel,
     RecordLoss,
 )
 from discreet.gradients._reference import ReferenceEngine
+from discreet.gradients._rows import RowWeights, row_weights
 
 __all__ = [
+    "Channels",
     "ClippedSum",
+    "Clipping",
+    "CountChannel",
     "GradientEngine",
     "LossChannel",
     "RecordLoss",
     "ReferenceEngine",
+    "RowWeights",
     "check_positive",
     "clip_records",
     "rounding_margin",
+    "row_weights",
     "sum_records",
 ]

@@ -23,6 +23,19 @@ def check_positive(what: str, value: Any, why: str) -> None:
         raise ValueError(f"{what} is {float(value)}; it must be positive and finite. {why}")
 
 
+def check_tree(who: str, tree: Any) -> None:
+    """Refuse a tree whose rows have no norm.
+
+    Raises:
+        ValueError: it is empty.
+        TypeError: a leaf is complex.
+    """
+    if not jax.tree.leaves(tree):
+        raise ValueError(f"{who}: the tree holds no array, so there is nothing to clip.")
+    if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in jax.tree.leaves(tree)):
+        raise TypeError(f"{who}: a leaf is complex. Clip its real and imaginary parts, as two leaves.")
+
+
 def rounding_margin(size: int) -> float:
     """The relative margin by which clipping aims below C, so that rounding cannot exceed it.
 
@@ -109,17 +122,18 @@ def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
     check_positive(
         "clip_records: the clipping norm", norm, "It bounds one record's contribution; 1.0 is a common choice."
     )
-    if not jax.tree.leaves(tree):
-        raise ValueError("clip_records: the tree holds no array, so there is nothing to clip.")
-    if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in jax.tree.leaves(tree)):
-        raise TypeError("clip_records: a leaf is complex. Clip its real and imaginary parts, as two leaves.")
+    check_tree("clip_records", tree)
     squared = squared_norms(tree, norm)
     factor = row_scale(squared, record_size(tree))
-    finite = jnp.isfinite(squared)
+    return scale_rows(tree, factor, jnp.isfinite(squared))
+
+
+def scale_rows(tree: Any, factor: Float[Array, "record"], keep: Bool[Array, "record"]) -> Any:
+    """Each row times its factor, in at least float32; exactly zero where not `keep`, whatever the row holds."""
 
     def leaf(x: Array) -> Array:
         x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        return jnp.where(_rows(x, finite), x * _rows(x, factor), 0.0)
+        return jnp.where(_rows(x, keep), x * _rows(x, factor), 0.0)
 
     return jax.tree.map(leaf, tree)
 

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from discreet.gradients._clipping import clip_records, sum_records
-from discreet.gradients._contract import ClippedSum, LossChannel, RecordLoss
+from discreet.gradients._clipping import check_tree, record_size, scale_rows, squared_norms
+from discreet.gradients._contract import Channels, ClippedSum, Clipping, RecordLoss
+from discreet.gradients._rows import row_weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,25 +31,25 @@ class ReferenceEngine:
         parameters: Any,
         records: Any,
         mask: Bool[Array, "record"],
-        clipping_norm: float,
-        loss_channel: LossChannel,
+        clipping: Clipping,
+        channels: Channels,
     ) -> ClippedSum:
         """See `GradientEngine`."""
-        l2_bound = loss_channel.joint_bound(clipping_norm)
+        check_tree("ReferenceEngine", parameters)
+        l2_bound = channels.joint_bound(clipping.norm)
 
-        def partial_sum(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Array]:
-            return _clipped_sum(record_loss, parameters, rows, keep, clipping_norm, loss_channel)
+        def partial_sum(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Array, Array]:
+            return _clipped_sum(record_loss, parameters, rows, keep, clipping, channels)
 
         size = mask.shape[0]
         microbatch = size if self.microbatch_size is None else min(self.microbatch_size, size)
         if microbatch == size:
-            gradient, loss = partial_sum(records, mask)
-            return ClippedSum(gradient, loss, l2_bound)
+            return ClippedSum(*partial_sum(records, mask), l2_bound)
 
         padding = -size % microbatch
         mask, records = jax.tree.map(lambda x: jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)), (mask, records))
 
-        def body(index: Array, total: tuple[Any, Array]) -> tuple[Any, Array]:
+        def body(index: Array, total: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
             rows, keep = jax.tree.map(
                 lambda x: jax.lax.dynamic_slice_in_dim(x, index * microbatch, microbatch),
                 (records, mask),
@@ -59,8 +60,8 @@ class ReferenceEngine:
         last = jnp.max(jnp.where(mask, jnp.arange(1, mask.shape[0] + 1), 0))
         needed = (last + microbatch - 1) // microbatch
         first = partial_sum(*jax.tree.map(lambda x: x[:microbatch], (records, mask)))
-        gradient, loss = jax.lax.fori_loop(1, needed, body, first)
-        return ClippedSum(gradient, loss, l2_bound)
+        gradient, loss, count = jax.lax.fori_loop(1, needed, body, first)
+        return ClippedSum(gradient, loss, count, l2_bound)
 
 
 def _clipped_sum(
@@ -68,14 +69,12 @@ def _clipped_sum(
     parameters: Any,
     records: Any,
     mask: Bool[Array, "record"],
-    clipping_norm: float,
-    channel: LossChannel,
-) -> tuple[Any, Array]:
+    clipping: Clipping,
+    channels: Channels,
+) -> tuple[Any, Array, Array]:
     losses, gradients = jax.vmap(jax.value_and_grad(record_loss), in_axes=(None, 0))(parameters, records)
-    finite = jnp.isfinite(losses)
-    for leaf in jax.tree.leaves(gradients):
-        finite &= jnp.all(jnp.isfinite(leaf.reshape(leaf.shape[0], -1)), axis=1)
-    keep = mask & finite
-    gradient = sum_records(clip_records(gradients, clipping_norm), keep)
-    clipped = jnp.clip(losses - channel.center, -channel.bound, channel.bound)
-    return gradient, channel.weight(clipping_norm) * sum_records(clipped, keep)
+    # A leaf that is not finite makes the norm so, and its row is dropped.
+    squared = squared_norms(gradients, clipping.norm)
+    weights = row_weights(losses, squared, record_size(gradients), mask, clipping, channels)
+    scaled = scale_rows(gradients, weights.factor, weights.keep)
+    return jax.tree.map(lambda x: jnp.sum(x, axis=0), scaled), weights.loss, weights.count

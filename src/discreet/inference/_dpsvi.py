@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 from discreet import random
-from discreet.gradients import GradientEngine, LossChannel, ReferenceEngine
+from discreet.gradients import BookKeepingEngine, Channels, EngineReport, LossChannel
 from discreet.inference._checks import check_batch, check_length, check_options, explain_steps
 from discreet.inference._keys import INIT, StepKeys, check_unused, claim, init_keys
 from discreet.inference._loop import run_steps
@@ -36,6 +36,7 @@ from discreet.inference._step import DPSVIState, PrivateStep
 from discreet.inference._structure import find_structure
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_statement
+from discreet.sampling import Batch
 
 
 class DPSVI:
@@ -70,7 +71,7 @@ class DPSVI:
             0 the losses are NaN.
         loss_bound: losses further than this many nats from the placeholder's are clipped in the
             private loss (never in the gradient). None: the placeholder's loss, at least 1.
-        microbatch_size: rows whose gradients are held in memory at once. None: one batch.
+        microbatch_size: rows that are worked on at once. None: the batch, or what a gibibyte holds.
         static_kwargs: public keyword arguments of model and guide, such as N.
 
     Raises:
@@ -117,7 +118,7 @@ class DPSVI:
     @property
     def contribution_bound(self) -> float:
         """L2 bound on a record's clipped gradient and loss together, to which the noise multiplier is relative."""
-        return LossChannel(self.loss_share).joint_bound(self.plan.clipping_norm)
+        return Channels(LossChannel(self.loss_share)).joint_bound(self.plan.clipping_norm)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Options are fixed: steps that were compiled with them, and what was promised, would not follow."""
@@ -184,7 +185,7 @@ class DPSVI:
             ).with_dependencies(psi, start_key)
             refuse_tables([*jax.tree.leaves(static), *objective.captured(psi, start_key)], [num_records])
             self._steps[signature] = self._step(objective)
-        self._current = self._steps[signature]
+        self._current, self._shapes = self._steps[signature], jax.eval_shape(lambda: psi)
         center = loss_at_start(self._current.objective, psi, start_key)
         return DPSVIState(self.optim.init(psi), key, jnp.zeros((), jnp.int32), center)
 
@@ -196,11 +197,10 @@ class DPSVI:
         return self._placeholders[records.signature]
 
     def _step(self, objective: Objective) -> PrivateStep:
-        size = self.plan.sampling.typical_size(self.plan.num_records)
-        engine: GradientEngine = ReferenceEngine(microbatch_size=self.microbatch_size or size)
+        sizes = self.plan.sampling.typical_sizes(self.plan.num_records)
         return PrivateStep(
             objective=objective,
-            engine=engine,
+            engine=BookKeepingEngine(sizes, microbatch_size=self.microbatch_size),
             optim=self.optim,
             clipping_norm=self.plan.clipping_norm,
             noise_multiplier=self.plan.noise_multiplier,
@@ -255,6 +255,11 @@ class DPSVI:
             "These arguments are not those of init: they are nested or named in another way, have other shapes or dtypes, "
             "or other numbers beside the records. Pass them exactly as to init; only the number of rows may differ."
         )
+
+    def explain_engine(self) -> EngineReport:
+        """How the gradients of each leaf are clipped, and at what price; print it for a table. After `init` or `run`."""
+        step = self._initialised()
+        return step.explain(self._shapes, self.plan.sampling.capacity(self.plan.num_records))
 
     def get_params(self, state: DPSVIState) -> dict[str, Any]:
         """Values of the `param` sites, constrained. Releases: they may be published."""
@@ -386,7 +391,8 @@ def _update(
 ) -> tuple[DPSVIState, Float[Array, ""]]:
     # Where the state is being traced, no error can stop a step that nobody paid for: it then sees no record.
     paid = state.step < num_steps
-    state, loss = step(state, StepKeys.derive(state.rng_key).at(state.step), leaves, mask & paid)
+    batch = Batch(jnp.arange(mask.shape[0], dtype=jnp.int32), mask & paid)
+    state, loss = step(state, StepKeys.derive(state.rng_key).at(state.step), leaves, batch)
     return state, jnp.where(paid, loss, jnp.nan)
 
 

@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from discreet import mechanisms
-from discreet.gradients import GradientEngine, LossChannel
+from discreet import mechanisms, random
+from discreet.gradients import Channels, Clipping, EngineReport, GradientEngine, LossChannel, RecordLoss
 from discreet.inference._keys import StepKeys
 from discreet.inference._objective import Objective
+from discreet.sampling import Batch
 
 
 class DPSVIState(NamedTuple):
@@ -74,29 +75,35 @@ class PrivateStep:
         self,
         state: DPSVIState,
         keys: StepKeys,
-        rows: Sequence[Array],
-        mask: Bool[Array, "record"],
+        table: Sequence[Array],
+        batch: Batch,
     ) -> tuple[DPSVIState, Float[Array, ""]]:
         """Make one release and move the parameters.
+
+        Args:
+            state: the state before.
+            keys: the step's keys.
+            table: record arrays, from which the engine takes the rows that it works on and no others.
+            batch: which rows of the table.
 
         Returns:
             The next state, and the private estimate of the negative ELBO of all records, in nats
             (NaN where no share was given to the loss).
         """
         psi = self.optim.get_params(state.optim_state)
-        channel = self._loss_channel(state.loss_center)
+        channels = self._channels(state.loss_center)
         if self.perturb_parameters:
             u, free, pull = psi, jnp.zeros(()), None
         else:
             (u, free), pull = jax.vjp(lambda p: self.objective.link(p, keys.guide), psi)
 
         total = self.engine(
-            self._record_loss(keys.guide),
+            self._record_loss(keys.guide, table),
             u,
-            (list(rows), jnp.arange(mask.shape[0])),
-            mask,
-            self.clipping_norm,
-            channel,
+            (batch.indices, jnp.arange(batch.mask.shape[0])),
+            batch.mask,
+            Clipping(self.clipping_norm),
+            channels,
         )
         released = mechanisms.release(keys.noise, total, self.noise_multiplier)
 
@@ -105,16 +112,24 @@ class PrivateStep:
             (gradient,) = pull((gradient, jnp.ones_like(free)))
         # Post-processing: where a transform saturates, its Jacobian is not finite; stay there.
         gradient = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), gradient)
-        loss = self._private_loss(released.loss, channel) + free
+        loss = self._private_loss(released.loss, channels) + free
         optim_state = self.optim.update(gradient, state.optim_state, value=loss)
         return state._replace(optim_state=optim_state, step=state.step + 1), loss
 
-    def _record_loss(self, guide_key: PRNGKeyArray) -> Any:
+    def explain(self, psi: Any, num_rows: int) -> EngineReport:
+        """How the engine goes about a batch of `num_rows` rows, for parameters of the shapes of `psi`."""
+        key = random.key(0)
+        u = psi if self.perturb_parameters else jax.eval_shape(self.objective.link, psi, key)[0]
+        record = (jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+        return self.engine.explain(self._record_loss(key, self.objective.placeholder), u, record, num_rows)
+
+    def _record_loss(self, guide_key: PRNGKeyArray, table: Sequence[Array]) -> RecordLoss:
         objective = self.objective
 
-        def loss(u: Any, record: Any) -> Float[Array, ""]:
-            rows, index = record
-            key = jax.random.fold_in(guide_key, index) if self._random_per_record else guide_key
+        def loss(u: Any, record: tuple[Array, Array]) -> Float[Array, ""]:
+            index, position = record
+            rows = [x.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in table]
+            key = jax.random.fold_in(guide_key, position) if self._random_per_record else guide_key
             if self.perturb_parameters:
                 return objective.whole_loss(u, rows, key, self.num_records)
             return objective.record_loss(u, rows, key)
@@ -125,11 +140,12 @@ class PrivateStep:
     def _random_per_record(self) -> bool:
         return self.perturb_parameters or self.objective.uses_key
 
-    def _loss_channel(self, center: Float[Array, ""]) -> LossChannel:
+    def _channels(self, center: Float[Array, ""]) -> Channels:
         bound = jnp.maximum(1.0, jnp.abs(center)) if self.loss_bound is None else self.loss_bound
-        return LossChannel(self.loss_share, center=center, bound=bound)
+        return Channels(LossChannel(self.loss_share, center=center, bound=bound))
 
-    def _private_loss(self, released: Float[Array, ""], channel: LossChannel) -> Float[Array, ""]:
-        if channel.share == 0.0:
+    def _private_loss(self, released: Float[Array, ""], channels: Channels) -> Float[Array, ""]:
+        if channels.loss.share == 0.0:
             return jnp.full((), jnp.nan)
-        return released / channel.weight(self.clipping_norm) / self.rate + channel.center * self.num_records
+        total = released / channels.loss_weight(self.clipping_norm) / self.rate
+        return total + channels.loss.center * self.num_records
