@@ -4,17 +4,38 @@ JAX promises stability for `jax.*` only. What discreet needs beyond that passes 
 JAX release can break one short file and no other. Each name says where it comes from and why it is needed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
-from jax.extend.core import ClosedJaxpr
+from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, primitives
 from jax.extend.random import define_prng_impl
+from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr
 
-__all__ = ["captured_arrays", "define_prng_impl", "program_text", "used_inputs"]
+__all__ = [
+    "ClosedJaxpr",
+    "Jaxpr",
+    "JaxprEqn",
+    "Literal",
+    "Var",
+    "aval",
+    "bind",
+    "can_make_one_kernel",
+    "captured_arrays",
+    "define_prng_impl",
+    "one_kernel",
+    "primitives",
+    "program_text",
+    "two_way_primitive",
+    "used_inputs",
+    "without_dead_code",
+]
+# `jax.extend.core`: the types of a traced program, and its primitives, which the book-keeping engine tells apart.
 # `define_prng_impl` (jax.extend.random): makes a key type out of our own split, fold_in and bits. JAX calls its
 # `jax.extend` modules "semi-public": kept, but outside the deprecation policy.
 
@@ -70,3 +91,103 @@ def captured_arrays(function: Callable[..., Any], *args: Any) -> list[Any]:
 
 def _is_key(x: Any) -> bool:
     return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def bind(equation: JaxprEqn, operands: Sequence[Any], **changed: Any) -> list[Any]:
+    """Apply an equation's primitive to other operands, with some of its parameters changed; the outputs as a list.
+
+    Inner functions (of `custom_jvp`, say) are handed over as they are, so that their rules stay in force.
+    """
+    primitive = equation.primitive
+    with equation.ctx.manager:
+        outputs = primitive.bind(*operands, **{**primitive.get_bind_params(equation.params), **changed})
+    return list(outputs) if primitive.multiple_results else [outputs]
+
+
+def aval(atom: Any) -> Any:
+    """Shape and dtype of a variable or literal of a jaxpr, which JAX types too broadly."""
+    return atom.aval
+
+
+def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same program, of the same inputs, without the equations that no output needs."""
+    jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    return ClosedJaxpr(jaxpr, closed.consts)
+
+
+def two_way_primitive(
+    name: str,
+    function: Callable[..., Any],
+    length: Callable[..., int],
+    cpu_target: Callable[..., str | None],
+) -> Callable[..., Any]:
+    """A function of one integer array that XLA computes, or on CPUs perhaps a foreign function: a JAX primitive.
+
+    It maps arrays of shape (*batch, n) to (*batch, m) of the same dtype and is batched by a leading axis, so that
+    `function` sees all that there is to compute at once. It has no derivative: integers have none.
+
+    Args:
+        name: of the primitive.
+        function: (array, **parameters) to array, for every platform and batch.
+        length: (**parameters) to m.
+        cpu_target: (batch, **parameters) to the name of the registered target that computes the same, or None.
+    """
+    primitive = Primitive(name)
+
+    def abstract(x, **parameters):
+        return x.update(shape=(*x.shape[:-1], length(**parameters)))  # keeps what else JAX notes of x (shard_map)
+
+    def run(x, **parameters):
+        with jax.disable_jit(False):
+            return jax.jit(lambda x: primitive.bind(x, **parameters))(x)
+
+    def batch(operands, axes, **parameters):
+        return primitive.bind(jnp.moveaxis(operands[0], axes[0], 0), **parameters), 0
+
+    def differentiate(primals, tangents, **parameters):
+        del tangents
+        out = primitive.bind(*primals, **parameters)
+        return out, ad.Zero.from_primal_value(out)
+
+    portable = mlir.lower_fun(function, multiple_results=False)
+
+    def lower_on_cpu(context, x, **parameters):
+        target = cpu_target(context.avals_in[0].shape[:-1], **parameters)
+        if target is None:
+            return portable(context, x, **parameters)
+        return jax.ffi.build_ffi_lowering_function(target)(context, x)
+
+    primitive.def_abstract_eval(abstract)
+    primitive.def_impl(run)
+    batching.primitive_batchers[primitive] = batch
+    ad.primitive_jvps[primitive] = differentiate
+    mlir.register_lowering(primitive, portable)
+    mlir.register_lowering(primitive, lower_on_cpu, platform="cpu")
+    return primitive.bind
+
+
+# Releases of jaxlib in which `one_kernel` was tried out: with others nothing is marked, and all is only slower.
+_ONE_KERNEL_TRIED_IN = frozenset({"0.10.2"})
+
+
+def can_make_one_kernel() -> bool:
+    """Whether `one_kernel` has an effect here: on the CPU, under jit, and with a jaxlib in which it was tried out."""
+    tried = jaxlib.__version__ in _ONE_KERNEL_TRIED_IN
+    return tried and jax.default_backend() == "cpu" and not jax.config.values["jax_disable_jit"]
+
+
+def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, compiled on the CPU into one kernel; for a loop of many small operations.
+
+    XLA for CPU compiles each operation or fusion to a kernel of its own and spends about 50 ns on calling it, in a loop
+    for every turn. A call with this mark becomes one kernel, loops included; XLA sets it on loops of less than 1 kB.
+
+    Only for functions written for it: arrays as arguments, all of them used; no scatter, sort, matrix product, custom
+    call or callback. XLA checks none of this: an argument that its simplifications leave unused ends the process.
+    """
+
+    def marked(*args: Any) -> Any:
+        with set_xla_metadata(inlineable="false", xla_cpu_small_call="true"):
+            return jax.jit(function)(*args)
+
+    return marked

@@ -157,9 +157,13 @@ def test_public_numbers(num_records, rate):
     sampling = PoissonSampling(rate)
     assert sampling.rate_for(num_records) == rate
     assert 0 <= sampling.slack_per_step(num_records) < 2.0**-78
-    typical, capacity = sampling.typical_size(num_records), sampling.capacity(num_records)
+    (*smaller, typical), capacity = sampling.typical_sizes(num_records), sampling.capacity(num_records)
     assert stats.binom.sf(typical, num_records, rate) < 1e-3
     assert num_records * rate <= typical <= capacity <= num_records
+    sizes = np.arange(capacity + 1)
+    padded = np.array([next((s for s in (*smaller, typical) if s >= size), capacity) for size in sizes])
+    spare = np.sum(stats.binom.pmf(sizes, num_records, rate) * (padded - sizes))
+    assert spare <= 0.75 * stats.binom.std(num_records, rate) + 0.5
     assert isinstance(sampling, Sampling)
     assert hash(sampling) == hash(PoissonSampling(np.float64(rate)))
 

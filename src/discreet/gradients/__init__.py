@@ -1,5 +1,6 @@
 """Per-record gradients in, one clipped sum with a known L2 bound out; nothing raw."""
 
+from discreet.gradients._bookkeeping import BookKeepingEngine
 from discreet.gradients._clipping import check_positive, clip_records, rounding_margin, sum_records
 from discreet.gradients._contract import (
     Channels,
@@ -11,14 +12,18 @@ from discreet.gradients._contract import (
     RecordLoss,
 )
 from discreet.gradients._reference import ReferenceEngine
+from discreet.gradients._report import EngineReport, LeafReport
 from discreet.gradients._rows import RowWeights, row_weights
 
 __all__ = [
+    "BookKeepingEngine",
     "Channels",
     "ClippedSum",
     "Clipping",
     "CountChannel",
+    "EngineReport",
     "GradientEngine",
+    "LeafReport",
     "LossChannel",
     "RecordLoss",
     "ReferenceEngine",

@@ -169,3 +169,14 @@ class GradientEngine(Protocol):
             channels: what travels beside the gradients.
         """
         ...
+
+    def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
+        """How the engine would go about it.
+
+        Args:
+            record_loss: the loss of one record.
+            parameters: tree of floating arrays, or of their shapes.
+            record: one record, or its shapes.
+            num_rows: rows of a batch.
+        """
+        ...

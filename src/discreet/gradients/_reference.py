@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
+from discreet.gradients._capacities import sum_over_rows
 from discreet.gradients._clipping import check_tree, record_size, scale_rows, squared_norms
 from discreet.gradients._contract import Channels, ClippedSum, Clipping, RecordLoss
+from discreet.gradients._report import EngineReport, LeafReport
 from discreet.gradients._rows import row_weights
 
 
@@ -42,26 +44,16 @@ class ReferenceEngine:
             return _clipped_sum(record_loss, parameters, rows, keep, clipping, channels)
 
         size = mask.shape[0]
-        microbatch = size if self.microbatch_size is None else min(self.microbatch_size, size)
-        if microbatch == size:
-            return ClippedSum(*partial_sum(records, mask), l2_bound)
-
-        padding = -size % microbatch
-        mask, records = jax.tree.map(lambda x: jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)), (mask, records))
-
-        def body(index: Array, total: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
-            rows, keep = jax.tree.map(
-                lambda x: jax.lax.dynamic_slice_in_dim(x, index * microbatch, microbatch),
-                (records, mask),
-            )
-            return jax.tree.map(jnp.add, total, partial_sum(rows, keep))
-
-        # Rows that count come first, so the last of them says how many microbatches are needed.
-        last = jnp.max(jnp.where(mask, jnp.arange(1, mask.shape[0] + 1), 0))
-        needed = (last + microbatch - 1) // microbatch
-        first = partial_sum(*jax.tree.map(lambda x: x[:microbatch], (records, mask)))
-        gradient, loss, count = jax.lax.fori_loop(1, needed, body, first)
+        gradient, loss, count = sum_over_rows(partial_sum, records, mask, [self.microbatch_size or size])
         return ClippedSum(gradient, loss, count, l2_bound)
+
+    def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
+        """See `GradientEngine`."""
+        leaves = [
+            LeafReport(jax.tree_util.keystr(path), x.shape, "per record", 2 * x.size, 4 * x.size)
+            for path, x in jax.tree.leaves_with_path(jax.eval_shape(lambda: parameters))
+        ]
+        return EngineReport(tuple(leaves), num_rows, min(num_rows, self.microbatch_size or num_rows))
 
 
 def _clipped_sum(

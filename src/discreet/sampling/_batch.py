@@ -58,8 +58,8 @@ class Sampling(Protocol):
         """The number of rows of a ``Batch``, padding included."""
         ...
 
-    def typical_size(self, num_records: int) -> int:
-        """A number of records that a batch exceeds with probability below 1e-3."""
+    def typical_sizes(self, num_records: int) -> tuple[int, ...]:
+        """Increasing numbers of records worth compiling for; a batch exceeds the last with probability below 1e-3."""
         ...
 
     def prepare(self, num_records: int) -> Any:

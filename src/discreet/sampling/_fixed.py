@@ -105,10 +105,10 @@ class FixedSizeSampling:
         self._count(num_records)
         return self.batch_size
 
-    def typical_size(self, num_records: int) -> int:
+    def typical_sizes(self, num_records: int) -> tuple[int, ...]:
         """batch_size."""
         self._count(num_records)
-        return self.batch_size
+        return (self.batch_size,)
 
     def prepare(self, num_records: int) -> dict[str, Any]:
         """Nothing."""

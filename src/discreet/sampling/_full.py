@@ -49,9 +49,9 @@ class FullBatch:
         """The number of records."""
         return check_count(num_records, "num_records")
 
-    def typical_size(self, num_records: int) -> int:
+    def typical_sizes(self, num_records: int) -> tuple[int, ...]:
         """The number of records."""
-        return check_count(num_records, "num_records")
+        return (check_count(num_records, "num_records"),)
 
     def prepare(self, num_records: int) -> dict[str, Any]:
         """Nothing."""

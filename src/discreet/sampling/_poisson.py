@@ -123,10 +123,15 @@ class PoissonSampling:
         """The largest size that the table can give: exceeded by the binomial law with probability at most 2^-81."""
         return _layout(check_count(num_records, "num_records"), self.rate).capacity
 
-    def typical_size(self, num_records: int) -> int:
-        """The smallest positive size that is exceeded with probability below 1e-3."""
+    def typical_sizes(self, num_records: int) -> tuple[int, ...]:
+        """The sizes exceeded with probability 0.7, 0.4, 0.15 and 1e-3.
+
+        A batch padded to the next of them has on average half a standard deviation of padding: 5 % of 128 rows.
+        """
         table = _layout(check_count(num_records, "num_records"), self.rate).table
-        return num_records if table is None else max(1, table.quantile(0.999e-3))
+        if table is None:
+            return (num_records,)
+        return tuple(sorted({max(1, table.quantile(tail)) for tail in (0.7, 0.4, 0.15, 0.999e-3)}))
 
     def prepare(self, num_records: int) -> dict[str, np.ndarray]:
         """The public threshold words of the size table; empty where each record is asked."""

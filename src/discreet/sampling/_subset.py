@@ -4,14 +4,26 @@ Draw row numbers that are independent and uniform, and keep the first of each: r
 that sequence unchanged, so the set of its first ``size`` distinct members is uniform among all sets of that size, and
 stays so given that the sequence holds that many. Uniform row numbers come from 32 random bits modulo the number of
 records, words beyond the last whole multiple being thrown away like repetitions are. Nothing is approximate.
+
+Two ways to the same result. One looks at all draws at once, and suits GPUs and `vmap`. The other goes through them one
+by one, and is one kernel on a CPU: for a batch of 1,000 of any number of records 11 microseconds instead of 14 to 21.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
+import jax
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
+from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Int32, UInt32
+
+from discreet._jax import can_make_one_kernel, one_kernel
+
+Subset = tuple[Int32[Array, " capacity"], Int32[Array, ""]]
 
 _DIRECT_TABLE = 64  # a table of one slot for each record, if that is at most this many slots for each draw
 _SLOTS_PER_DRAW = 4
@@ -20,6 +32,8 @@ _ODD_START, _ODD_STEP = (
     np.uint32(0x3C6EF372),
 )  # odd, even: every pass multiplies by an odd number
 _WORD = 2**32
+_FREE, _INVALID = np.uint32(_WORD - 1), np.uint32(_WORD - 2)  # no row numbers: those are below 2^31
+_MOST_ONE_BY_ONE = 2**16
 
 
 def acceptance(num_records: int) -> float:
@@ -101,16 +115,81 @@ def _first_occurrences(
     return lax.while_loop(lambda carry: jnp.any(carry[1]), settle, start)[2]
 
 
-def uniform_subset(
-    words: UInt32[Array, " draw"], size: Int32[Array, ""] | int, *, num_records: int, capacity: int
-) -> tuple[Int32[Array, " capacity"], Int32[Array, ""]]:
-    """The first ``size`` distinct records that ``words`` name, in draw order, zeros behind; and how many there are."""
+def _at_once(words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_records: int, capacity: int) -> Subset:
     rows = (words % np.uint32(num_records)).astype(jnp.int32)
-    valid = jnp.ones(words.shape, bool)
-    if _WORD % num_records:
-        valid = words < np.uint32((_WORD // num_records) * num_records)
-    first = _first_occurrences(rows, valid, num_records)
+    first = _first_occurrences(rows, words <= _last_valid(num_records), num_records)
     rank = jnp.cumsum(first, dtype=jnp.int32)
     found = jnp.minimum(rank[-1], size)
     target = jnp.where(first & (rank <= found), rank - 1, capacity)
     return jnp.zeros(capacity, jnp.int32).at[target].set(rows, mode="drop"), found
+
+
+def _one_by_one(words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_records: int, capacity: int) -> Subset:
+    """A set of the records met so far, as a table of slots, a record in the next free one after its own."""
+    draws = words.shape[0]
+    bits = (_SLOTS_PER_DRAW * draws - 1).bit_length()
+    rows = words % np.uint32(num_records)
+    homes = rows * _ODD_START >> np.uint32(32 - bits)
+    rows = jnp.where(words <= _last_valid(num_records), rows, _INVALID)
+    wanted = size.astype(jnp.uint32)
+
+    def read(array, position):
+        return lax.dynamic_slice(array, (position,), (1,))
+
+    def turn(carry):
+        index, found, table, out = carry
+        row, home = read(rows, index), read(homes, index)[0]
+
+        def probe():
+            # The table is never full, so a free slot or the record itself is met.
+            def following(state):
+                slot = (state[0] + np.uint32(1)) & np.uint32(2**bits - 1)
+                return slot, read(table, slot)
+
+            return lax.while_loop(lambda state: ((state[1] != _FREE) & (state[1] != row))[0], following, (home, held))
+
+        held = read(table, home)
+        slot, held = lax.cond(((held == _FREE) | (held == row))[0], lambda: (home, held), probe)
+        new = (held == _FREE) & (row != _INVALID)
+        table = lax.dynamic_update_slice(table, jnp.where(new, row, held), (slot,))
+        # A repetition is overwritten by the next record, or cut off at the end.
+        out = lax.dynamic_update_slice(out, row, (found,))
+        return index + np.uint32(1), found + new[0].astype(jnp.uint32), table, out
+
+    zero = jnp.uint32(0)
+    start = (zero, zero, jnp.full(2**bits, _FREE), jnp.zeros(capacity, jnp.uint32))
+    more = lambda carry: (carry[0] < draws) & (carry[1] < wanted)  # noqa: E731
+    _, found, _, out = lax.while_loop(more, turn, start)
+    out = jnp.where(jnp.arange(capacity, dtype=jnp.uint32) < found, out, 0)
+    return out.astype(jnp.int32), found.astype(jnp.int32)
+
+
+def _last_valid(num_records: int) -> np.uint32:
+    return np.uint32(_WORD // num_records * num_records - 1)
+
+
+@functools.cache
+def _one_kernel_subset(num_records: int, capacity: int) -> Callable[..., Subset]:
+    static = {"num_records": num_records, "capacity": capacity}
+    subset = custom_vmap(one_kernel(functools.partial(_one_by_one, **static)))
+
+    @subset.def_vmap
+    def _(axis_size, in_batched, words, size):
+        del axis_size
+        axes = tuple(0 if batched else None for batched in in_batched)
+        return jax.vmap(functools.partial(_at_once, **static), axes)(words, size), (True, True)
+
+    return subset
+
+
+def uniform_subset(
+    words: UInt32[Array, " draw"], size: Int32[Array, ""] | int, *, num_records: int, capacity: int
+) -> Subset:
+    """The first ``size`` distinct records that ``words`` name, in draw order, zeros behind; and how many there are.
+
+    ``size`` is at most ``capacity``, which is static and positive.
+    """
+    size = jnp.asarray(size, jnp.int32)
+    if words.shape[0] <= _MOST_ONE_BY_ONE and can_make_one_kernel():
+        return _one_kernel_subset(num_records, capacity)(words, size)
+    return _at_once(words, size, num_records=num_records, capacity=capacity)

@@ -1,0 +1,244 @@
+"""How the norm of one record's gradient in a leaf is found from its layers, and the layers' clipped sum.
+
+With left and right vectors l, r of a block (`_layers`), G = sum_t l_t (x) r_t, and |G|^2 comes in one of three ways:
+
+- outer: one position, |l|^2 |r|^2;
+- gram: several, sum_ts <l_t, l_s> <r_t, r_s>, without forming G;
+- formed: G itself, where it is smaller than the vectors that it is made of.
+
+Rounding matters here, because a record may be made up by an attacker: positions that nearly cancel leave a small |G|,
+while each product is rounded relative to S = sum_t |l_t| |r_t|. So each way adds to its result what rounding can have
+taken away, and the norm comes out too large rather than too small. Rows without such cancellation hardly notice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from discreet.gradients._layers import Dense, OneHot, at_least_float32
+from discreet.gradients._uses import Use
+
+_EPS = float(jnp.finfo(jnp.float32).eps)
+_TINY = float(jnp.finfo(jnp.float32).tiny)
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Uses of the same elements of a leaf, whose gradients therefore add up before their norm is taken.
+
+    Attributes:
+        uses: the uses, and whether left and right are to be exchanged to fit the first one.
+        way: "outer", "gram" or "formed".
+        blocks: number of blocks.
+        positions: of all uses together.
+        left: number of coordinates of a left vector.
+        right: likewise.
+    """
+
+    uses: tuple[tuple[Use, bool], ...]
+    way: str
+    blocks: int
+    positions: int
+    left: int
+    right: int
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations for one record's norm."""
+        blocks, t, left, right = self.blocks, self.positions, self.left, self.right
+        each = {
+            "outer": 2 * (left + right),
+            "gram": 2 * t * t * (left + right + 1),
+            "formed": 2 * (t + 1) * left * right,
+        }
+        return blocks * each[self.way]
+
+    @property
+    def floats(self) -> int:
+        """Numbers held for one record: its vectors, and what the way forms of them."""
+        held = {"outer": 0, "gram": 2 * self.positions**2, "formed": self.left * self.right}
+        return self.blocks * (self.positions * (self.left + self.right) + held[self.way])
+
+
+def group_uses(uses: Sequence[Use], leaf_shape: tuple[int, ...]) -> tuple[Group, ...] | None:
+    """Sort the uses of one leaf into groups that have no element in common, or None if some overlap in part."""
+    if len(uses) == 1:
+        return (_group([(uses[0], False)]),)
+    found: list[tuple[Int[np.ndarray, "..."], list[tuple[Use, bool]]]] = []
+    for use in uses:
+        elements = _arranged(use, leaf_shape)
+        for first, members in found:
+            if elements.shape == first.shape and np.array_equal(elements, first):
+                members.append((use, False))
+                break
+            exchanged = elements.swapaxes(2, 3)
+            if elements.shape[1] == 1 and exchanged.shape == first.shape and np.array_equal(exchanged, first):
+                members.append((use, True))
+                break
+        else:
+            found.append((elements, [(use, False)]))
+    everything = np.concatenate([elements.ravel() for elements, _ in found])
+    if len(np.unique(everything)) != len(everything):
+        return None
+    return tuple(_group(members) for _, members in found)
+
+
+def _arranged(use: Use, leaf_shape: tuple[int, ...]) -> Int[np.ndarray, "block part left right"]:
+    elements = use.view.elements(leaf_shape)
+    depth = len(use.view.loops)
+    slices = elements.reshape(-1, *elements.shape[depth:])
+    return np.concatenate([use.layer.arrange(use.equation, x) for x in slices])
+
+
+def _group(members: list[tuple[Use, bool]]) -> Group:
+    first, _ = members[0]
+    blocks, _, parts, left, right = first.layer.shape(first.equation)
+    blocks *= math.prod(loop.length for loop in first.view.loops)
+    left *= parts
+    positions = 0
+    for use, _ in members:
+        repeated = math.prod(loop.length for loop in use.loops if loop not in use.view.loops)
+        positions += repeated * use.layer.shape(use.equation)[1]
+    if positions == 1:
+        way = "outer"
+    else:
+        way = "formed" if left * right <= positions * (left + right) else "gram"
+    return Group(tuple(members), way, blocks, positions, left, right)
+
+
+# --- one record's norm ------------------------------------------------------------------------
+
+
+def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: float | Float[Array, ""]) -> Float[Array, ""]:
+    """|G|^2 / C^2 of one record, or a little more; not finite if an element of G is not.
+
+    Args:
+        group: the group.
+        met: activation and cotangent of each of its uses.
+        norm: C.
+    """
+    factors = []
+    for (use, exchanged), (activation, cotangent) in zip(group.uses, met, strict=True):
+        left, right = _factors(use, activation, cotangent)
+        right = Dense(tuple(x / norm for x in right.parts))
+        if group.way == "formed" or exchanged:
+            left = left.dense() if isinstance(left, OneHot) else left
+        factors.append((right, left) if exchanged else (left, right))
+    sides = [[_lengths(x) for x in side] for side in zip(*factors, strict=True)]
+    lefts, rights = (jnp.concatenate(x, axis=1) for x in sides)
+    if group.way == "outer":
+        return jnp.sum(jnp.square(lefts * rights))
+    spread = jnp.sum(lefts * rights, axis=1)
+    if group.way == "formed":
+        formed = functools.reduce(jnp.add, [_formed(left, right) for left, right in factors])
+        lost = 2 * _EPS * (4 + math.sqrt(group.positions)) * jnp.sqrt(jnp.sum(jnp.square(spread)))
+        return jnp.square(jnp.sqrt(jnp.sum(jnp.square(formed))) + lost)
+    total = jnp.zeros(())
+    for i, (left, right) in enumerate(factors):
+        for other_left, other_right in factors[: i + 1]:
+            products = jnp.sum(_inner(left, other_left) * _inner(right, other_right))
+            total += products if other_left is left else 2 * products
+    lost = _EPS * (8 + (math.sqrt(group.left) + math.sqrt(group.right) + group.positions) / 2)
+    # Squares below the smallest normal number have been flushed to zero.
+    flushed = _TINY * (group.left * jnp.sum(rights, axis=1) ** 2 + group.right * jnp.sum(lefts, axis=1) ** 2)
+    return jnp.maximum(total, 0.0) + jnp.sum(lost * jnp.square(spread) + flushed)
+
+
+def _factors(use: Use, activation: Array, cotangent: Array) -> tuple[Dense | OneHot, Dense]:
+    """Left and right, with the iterations of loops as further blocks or positions."""
+    function = functools.partial(use.layer.factors, use.equation)
+    if use.view.loops:
+        # The blocks of a one-hot vector would have to be told apart.
+        function = functools.partial(_dense_factors, use)
+    for _ in use.loops:
+        function = jax.vmap(function)
+    left, right = function(activation, cotangent)
+    sliced = [loop in use.view.loops for loop in use.loops]
+    if isinstance(left, OneHot):
+        left = OneHot(left.index.reshape(-1), left.valid.reshape(-1), left.size)
+    else:
+        left = Dense(tuple(_merge(x, sliced) for x in left.parts))
+    return left, Dense(tuple(_merge(x, sliced) for x in right.parts))
+
+
+def _dense_factors(use: Use, activation: Array, cotangent: Array) -> tuple[Dense, Dense]:
+    left, right = use.layer.factors(use.equation, activation, cotangent)
+    return left.dense() if isinstance(left, OneHot) else left, right
+
+
+def _merge(x: Array, sliced: Sequence[bool]) -> Float[Array, "block position coordinate"]:
+    depth = len(sliced)
+    blocks = [a for a in range(depth) if sliced[a]]
+    positions = [a for a in range(depth) if not sliced[a]]
+    x = x.transpose([*blocks, depth, *positions, depth + 1, depth + 2])
+    return x.reshape(math.prod(x.shape[: len(blocks) + 1]), -1, x.shape[-1])
+
+
+def _lengths(side: Dense | OneHot) -> Float[Array, "block position"]:
+    """L2 norms of the vectors, no less than they are: squares too small for a float32 are taken as the smallest."""
+    if isinstance(side, OneHot):
+        return side.valid.astype(jnp.float32)[None]
+    squares = [jnp.sum(jnp.square(x), axis=-1) + x.shape[-1] * _TINY for x in side.parts]
+    return jnp.sqrt(functools.reduce(jnp.add, squares))
+
+
+def _formed(left: Dense, right: Dense) -> Float[Array, "block left right"]:
+    (vectors,) = right.parts
+    parts = [jnp.einsum("ktl,ktr->klr", x, vectors, precision=_HIGHEST) for x in left.parts]
+    return jnp.concatenate(parts, axis=1)
+
+
+def _inner(a: Dense | OneHot, b: Dense | OneHot) -> Float[Array, "block position position"]:
+    if isinstance(a, OneHot) and isinstance(b, OneHot):
+        same = (a.index[:, None] == b.index[None]) & a.valid[:, None] & b.valid[None]
+        return same.astype(jnp.float32)[None]
+    if isinstance(a, OneHot) and isinstance(b, Dense):
+        (vectors,) = b.parts
+        return jnp.where(a.valid[:, None], vectors[:, :, a.index].swapaxes(1, 2), 0.0)
+    if isinstance(b, OneHot):
+        return _inner(b, a).swapaxes(1, 2)
+    assert isinstance(a, Dense)
+    products = [jnp.einsum("ktl,ksl->kts", x, y, precision=_HIGHEST) for x, y in zip(a.parts, b.parts, strict=True)]
+    return functools.reduce(jnp.add, products)
+
+
+# --- the clipped sum --------------------------------------------------------------------------
+
+
+def weighted_sum(
+    use: Use,
+    activations: Array,
+    cotangents: Array,
+    factor: Float[Array, "record"],
+    leaf: jax.ShapeDtypeStruct,
+) -> Array:
+    """Sum over records of factor times the gradient in the leaf, in one contraction.
+
+    Args:
+        use: the use.
+        activations: leading axis the records.
+        cotangents: likewise.
+        factor: each record's factor.
+        leaf: shape and dtype of the sum.
+    """
+    scaled = at_least_float32(cotangents)
+    scaled *= factor.reshape(-1, *[1] * (scaled.ndim - 1)).astype(scaled.dtype)
+    apply = functools.partial(use.layer.apply, use.equation)
+    for loop in reversed(use.loops):
+        apply = jax.vmap(apply, in_axes=(0, 0 if loop in use.view.loops else None))
+    batched = jax.vmap(apply, in_axes=(0, None))
+    weight = jax.eval_shape(use.view, leaf)
+    (in_weight,) = jax.linear_transpose(lambda w: batched(activations, w), weight)(scaled.astype(weight.dtype))
+    if not use.view.moves:
+        return in_weight
+    (in_leaf,) = jax.linear_transpose(use.view, leaf)(in_weight)
+    return in_leaf

@@ -1,0 +1,303 @@
+"""The layers that can be booked: what a record's gradient in a weight is made of.
+
+Each is linear in its weight. Its gradient for one record is a sum over positions t of outer products,
+
+    G[k] = sum_t  left[k, t] (x) right[k, t],
+
+where left comes from the value that meets the weight, and right is the gradient in the layer's output. `k` numbers
+blocks of the weight that never meet (heads, groups). Convolutions have one left vector for each offset of the
+kernel; for a lookup in a table left is one-hot, and only the index is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from discreet._jax import JaxprEqn, aval, bind, primitives
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["parts"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class Dense:
+    """Vectors `(block, position, coordinate)`, in parts that together hold all coordinates."""
+
+    parts: tuple[Float[Array, "block position coordinate"], ...]
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["index", "valid"], meta_fields=["size"])
+@dataclasses.dataclass(frozen=True)
+class OneHot:
+    """One-hot vectors with `size` coordinates; those that are not `valid` are zero."""
+
+    index: Int[Array, "position"]
+    valid: Bool[Array, "position"]
+    size: int
+
+    def dense(self) -> Dense:
+        """The same, written out."""
+        hot = jax.nn.one_hot(self.index, self.size) * self.valid[:, None]
+        return Dense((hot[None],))
+
+
+class Layer(Protocol):
+    """One kind of layer, for one equation."""
+
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Dense | OneHot, Dense]:
+        """Left and right of one record, in float32 or better."""
+        ...
+
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block part left right"]:
+        """The weight's elements in the order of left and right."""
+        ...
+
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int, int]:
+        """Numbers of blocks, positions, parts, and coordinates of a part of left and of right."""
+        ...
+
+    def other(self) -> int:
+        """The position among the operands of the value that meets the weight."""
+        ...
+
+    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
+        """The layer's output from a float32 weight, at the highest precision; linear in the weight."""
+        ...
+
+
+def layer_of(equation: JaxprEqn, is_weight: Sequence[bool], of_record: Sequence[bool]) -> tuple[int, Layer] | None:
+    """Which operand is a weight and what layer this is, or None if it is no known layer."""
+    find = _LAYERS.get(equation.primitive)
+    if find is None:
+        return None
+    for position, weight in enumerate(is_weight):
+        layer = find(equation, position, of_record) if weight else None
+        if layer is not None:
+            return position, layer
+    return None
+
+
+def at_least_float32(x: Array) -> Array:
+    """Low precision would round a contribution up beyond its bound."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+# --- matrix products --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Product:
+    """`dot_general`: contracted axes of the weight are left, its free axes are right, batch axes are blocks."""
+
+    weight: int
+
+    def other(self) -> int:
+        return 1 - self.weight
+
+    def _axes(self, equation: JaxprEqn) -> tuple[list[int], ...]:
+        contracted, batch = equation.params["dimension_numbers"]
+        ndim = [aval(x).ndim for x in equation.invars]
+        weight, other = self.weight, self.other()
+        free = [[a for a in range(ndim[i]) if a not in (*contracted[i], *batch[i])] for i in range(2)]
+        return (
+            [*batch[weight], *contracted[weight], *free[weight]],
+            [*batch[other], *free[other], *contracted[other]],
+            [len(batch[weight]), len(free[weight]), len(free[other])],
+        )
+
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int, int]:
+        contracted, batch = equation.params["dimension_numbers"]
+        shapes = [aval(x).shape for x in equation.invars]
+        blocks = math.prod(shapes[0][a] for a in batch[0])
+        inner = math.prod(shapes[0][a] for a in contracted[0])
+        free = [math.prod(s) // max(1, blocks * inner) for s in shapes]
+        return blocks, free[self.other()], 1, inner, free[self.weight]
+
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Dense, Dense]:
+        blocks, positions, _, inner, outer = self.shape(equation)
+        _, other_axes, (batch, free_weight, free_other) = self._axes(equation)
+        left = at_least_float32(activation).transpose(other_axes).reshape(blocks, positions, inner)
+        right = at_least_float32(cotangent)
+        if self.weight == 0:
+            # The output's axes are batch, those of the left operand, those of the right one.
+            order = [*range(batch), *range(batch + free_weight, batch + free_weight + free_other)]
+            right = right.transpose([*order, *range(batch, batch + free_weight)])
+        return Dense((left,)), Dense((right.reshape(blocks, positions, outer),))
+
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block part left right"]:
+        blocks, _, _, inner, outer = self.shape(equation)
+        return elements.transpose(self._axes(equation)[0]).reshape(blocks, 1, inner, outer)
+
+    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
+        operands = [at_least_float32(activation), weight]
+        operands = operands[::-1] if self.weight == 0 else operands
+        return bind(equation, operands, **_PRECISE, preferred_element_type=weight.dtype)[0]
+
+
+# The contraction must keep the norm that was computed: no TensorFloat-32 on a GPU.
+_PRECISE = {"precision": (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)}
+
+
+def _product(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
+    return _Product(weight) if of_record[1 - weight] else None
+
+
+# --- convolutions -----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Convolution:
+    """`conv_general_dilated`: groups are blocks, offsets of the kernel are parts, output pixels are positions."""
+
+    def other(self) -> int:
+        return 0
+
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int, int]:
+        numbers, groups = equation.params["dimension_numbers"], equation.params["feature_group_count"]
+        kernel, output = aval(equation.invars[1]).shape, aval(equation.outvars[0]).shape
+        features_out, features_in, *space = (kernel[a] for a in numbers.rhs_spec)
+        batch, _, *pixels = (output[a] for a in numbers.out_spec)
+        return groups, batch * math.prod(pixels), math.prod(space), features_in, features_out // groups
+
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Dense, Dense]:
+        groups, positions, _, inner, outer = self.shape(equation)
+        params, numbers = equation.params, equation.params["dimension_numbers"]
+        kernel = [aval(equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
+        pixels = [aval(equation.outvars[0]).shape[a] for a in numbers.out_spec[2:]]
+        image = at_least_float32(activation).transpose(
+            [numbers.lhs_spec[0], *numbers.lhs_spec[2:], numbers.lhs_spec[1]]
+        )
+        padding = [
+            (low, high, step - 1) for (low, high), step in zip(params["padding"], params["lhs_dilation"], strict=True)
+        ]
+        image = jax.lax.pad(image, jnp.zeros((), image.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
+        strides = params["window_strides"]
+
+        def seen_at(offset: tuple[int, ...]) -> Array:
+            start = [o * d for o, d in zip(offset, params["rhs_dilation"], strict=True)]
+            limit = [s + (p - 1) * t + 1 for s, p, t in zip(start, pixels, strides, strict=True)]
+            seen = jax.lax.slice(image, [0, *start, 0], [image.shape[0], *limit, image.shape[-1]], [1, *strides, 1])
+            return jnp.moveaxis(seen.reshape(positions, groups, inner), 1, 0)
+
+        right = at_least_float32(cotangent).transpose([numbers.out_spec[0], *numbers.out_spec[2:], numbers.out_spec[1]])
+        right = jnp.moveaxis(right.reshape(positions, groups, outer), 1, 0)
+        return Dense(tuple(seen_at(x) for x in itertools.product(*map(range, kernel)))), Dense((right,))
+
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block part left right"]:
+        groups, _, parts, inner, outer = self.shape(equation)
+        features_out, features_in, *space = equation.params["dimension_numbers"].rhs_spec
+        ordered = elements.transpose([features_out, *space, features_in]).reshape(groups, outer, parts, inner)
+        return ordered.transpose(0, 2, 3, 1)
+
+    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
+        operands = [at_least_float32(activation), weight]
+        return bind(equation, operands, **_PRECISE, preferred_element_type=weight.dtype)[0]
+
+
+def _convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
+    plain = weight == 1 and of_record[0] and equation.params["batch_group_count"] == 1
+    return _Convolution() if plain else None
+
+
+# --- lookups ----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Lookup:
+    """`gather` of whole slices along one axis of a table: left is one-hot in that axis.
+
+    Attributes:
+        axis: the axis of the table.
+    """
+
+    axis: int
+
+    def other(self) -> int:
+        return 1
+
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int, int]:
+        table, index = (aval(x).shape for x in equation.invars)
+        return 1, math.prod(index[:-1]), 1, table[self.axis], math.prod(table) // table[self.axis]
+
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[OneHot, Dense]:
+        _, positions, _, size, width = self.shape(equation)
+        index = activation.reshape(positions)
+        clipped = jnp.clip(index, 0, size - 1)
+        valid = jnp.ones(positions, bool) if _clips(equation) else index == clipped
+        offsets = list(equation.params["dimension_numbers"].offset_dims)
+        rows = [a for a in range(cotangent.ndim) if a not in offsets]
+        right = at_least_float32(cotangent).transpose([*rows, *offsets]).reshape(1, positions, width)
+        return OneHot(clipped, valid, size), Dense((jnp.where(valid[:, None], right, 0),))
+
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block part left right"]:
+        return np.moveaxis(elements, self.axis, 0).reshape(1, 1, elements.shape[self.axis], -1)
+
+    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
+        return bind(equation, [weight, activation])[0]
+
+
+def _clips(equation: JaxprEqn) -> bool:
+    return equation.params["mode"] == jax.lax.GatherScatterMode.CLIP
+
+
+def _lookup(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
+    if weight != 0 or not of_record[1]:
+        return None
+    numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
+    shape = aval(equation.invars[0]).shape
+    plain = len(numbers.start_index_map) == 1 and numbers.collapsed_slice_dims == numbers.start_index_map
+    if not plain or numbers.operand_batching_dims:
+        return None
+    (axis,) = numbers.start_index_map
+    whole = all(size == (1 if a == axis else full) for a, (size, full) in enumerate(zip(sizes, shape, strict=True)))
+    return _Lookup(axis) if whole else None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Slice:
+    """`dynamic_slice` of one slice along one axis of a table: a lookup with one position."""
+
+    axis: int
+
+    def other(self) -> int:
+        return 1 + self.axis
+
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int, int]:
+        table = aval(equation.invars[0]).shape
+        return 1, 1, 1, table[self.axis], math.prod(table) // table[self.axis]
+
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[OneHot, Dense]:
+        _, _, _, size, width = self.shape(equation)
+        index = jnp.clip(activation.reshape(1), 0, size - 1)
+        return OneHot(index, jnp.ones(1, bool), size), Dense((at_least_float32(cotangent).reshape(1, 1, width),))
+
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block part left right"]:
+        return np.moveaxis(elements, self.axis, 0).reshape(1, 1, elements.shape[self.axis], -1)
+
+    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
+        return jax.lax.dynamic_slice_in_dim(weight, activation, 1, self.axis)
+
+
+def _slice(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
+    if weight != 0:
+        return None
+    sizes, shape = equation.params["slice_sizes"], aval(equation.invars[0]).shape
+    cut = [a for a, (size, full) in enumerate(zip(sizes, shape, strict=True)) if size != full]
+    # A slice of the full length starts at zero, whatever its index says.
+    return _Slice(cut[0]) if len(cut) == 1 and sizes[cut[0]] == 1 and of_record[1 + cut[0]] else None
+
+
+_LAYERS: dict[Any, Callable[[JaxprEqn, int, Sequence[bool]], Layer | None]] = {
+    primitives.dot_general_p: _product,
+    primitives.conv_general_dilated_p: _convolution,
+    primitives.gather_p: _lookup,
+    primitives.dynamic_slice_p: _slice,
+}
