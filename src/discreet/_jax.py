@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxlib
+import jaxlib.version
 import numpy as np
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, primitives
@@ -172,7 +172,7 @@ _ONE_KERNEL_TRIED_IN = frozenset({"0.10.2"})
 
 def can_make_one_kernel() -> bool:
     """Whether `one_kernel` has an effect here: on the CPU, under jit, and with a jaxlib in which it was tried out."""
-    tried = jaxlib.__version__ in _ONE_KERNEL_TRIED_IN
+    tried = jaxlib.version.__version__ in _ONE_KERNEL_TRIED_IN
     return tried and jax.default_backend() == "cpu" and not jax.config.values["jax_disable_jit"]
 
 

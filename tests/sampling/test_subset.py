@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from discreet._jax import can_make_one_kernel
 from discreet.sampling import _subset
 from discreet.sampling._subset import acceptance, draws_needed, shortage_bound, uniform_subset
 
+WAYS = {"chosen": uniform_subset, "at once": _subset._at_once, "one by one": _subset._one_by_one}
 
-@functools.partial(jax.jit, static_argnames=("num_records", "capacity"))
-def subset(words, size, num_records, capacity):
-    return uniform_subset(words, size, num_records=num_records, capacity=capacity)
+
+@functools.partial(jax.jit, static_argnames=("num_records", "capacity", "way"))
+def subset(words, size, num_records, capacity, way="chosen"):
+    return WAYS[way](words, size, num_records=num_records, capacity=capacity)
 
 
 def reference(words, size, num_records):
@@ -27,8 +30,9 @@ def reference(words, size, num_records):
     return seen[:size]
 
 
-@pytest.mark.parametrize("num_records", [7, 500, 4097, 10**6, 10**8, 2**31 - 1])
-def test_agrees_with_a_plain_loop(num_records):
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("num_records", [1, 7, 500, 4097, 10**6, 10**8, 2**31 - 1])
+def test_agrees_with_a_plain_loop(num_records, way):
     """64 draws: a table of one slot for each record up to 4,096, slots that records share beyond."""
     generator = np.random.default_rng(num_records)
     limit = 2**32 // num_records * num_records
@@ -42,18 +46,49 @@ def test_agrees_with_a_plain_loop(num_records):
         else:
             words = np.clip(limit + generator.integers(-20, 20, 64), 0, 2**32 - 1).astype(np.uint32)
         size = int(generator.integers(0, 41))
-        indices, found = subset(words, np.int32(size), num_records, 40)
+        indices, found = subset(words, np.int32(size), num_records, 40, way)
         expected = reference(words, size, num_records)
         assert found == len(expected)
         assert np.asarray(indices).tolist() == expected + [0] * (40 - len(expected))
 
 
-def test_records_that_share_a_slot_are_told_apart(monkeypatch):
+def test_both_ways_agree_on_long_sequences():
+    words = np.random.default_rng(3).integers(0, 2**32, 3_000, dtype=np.uint32)
+    for num_records, size in ((2_000, 1_500), (2_000, 2_100), (10**7, 2_500)):
+        ways = [subset(words, np.int32(size), num_records, 2_500, way) for way in ("at once", "one by one")]
+        assert ways[0][1] == ways[1][1] > 1_400
+        np.testing.assert_array_equal(*(indices for indices, _ in ways))
+
+
+def test_under_vmap_the_results_are_those_of_a_loop():
+    """A batch of sequences cannot be gone through in one kernel: its way is the other one."""
+    words = np.random.default_rng(4).integers(0, 2**32, (5, 64), dtype=np.uint32)
+    sizes = np.arange(5, dtype=np.int32) * 10
+    draw = functools.partial(uniform_subset, num_records=500, capacity=40)
+    together = jax.jit(jax.vmap(draw))(words, sizes)
+    for row, size, indices, found in zip(words, sizes, *together, strict=True):
+        alone = draw(row, size)
+        assert found == alone[1]
+        np.testing.assert_array_equal(indices, alone[0])
+
+
+def test_on_a_cpu_the_draws_are_gone_through_in_one_kernel():
+    """A new jaxlib that fails here must be tried out (one_kernel in _jax.py says with what risk) and entered there."""
+    if jax.default_backend() != "cpu":
+        pytest.skip("a CPU's way")
+    assert can_make_one_kernel()
+    compiled = subset.lower(np.zeros(64, np.uint32), np.int32(40), 500, 40).compile().as_text()
+    assert "xla_cpu_small_call" in compiled
+    assert "scatter" not in compiled
+
+
+@pytest.mark.parametrize("way", ["at once", "one by one"])
+def test_records_that_share_a_slot_are_told_apart(monkeypatch, way):
     """All draws fall on one slot on every pass: the slowest case still ends, and with the right answer."""
     monkeypatch.setattr(_subset, "_ODD_START", np.uint32(0))
     monkeypatch.setattr(_subset, "_ODD_STEP", np.uint32(0))
     words = np.random.default_rng(1).integers(0, 30, 64).astype(np.uint32)
-    indices, found = uniform_subset(jnp.asarray(words), 30, num_records=10**6, capacity=30)
+    indices, found = WAYS[way](jnp.asarray(words), jnp.int32(30), num_records=10**6, capacity=30)
     expected = reference(words, 30, 10**6)
     assert np.asarray(indices)[: int(found)].tolist() == expected
 
