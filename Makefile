@@ -6,11 +6,12 @@ VENV ?= .venv
 PYTHON ?=
 DEMO_OUT ?= discreet-demo
 PYTEST_WORKERS ?= 2
+PEERS ?= peers
 BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format build hooks clean
+.PHONY: help demo test quick bench lint format build hooks clean
 
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,6 +24,9 @@ test: lint  ## Format, lint, types, then every test
 
 quick: $(VENV)/.ready-dev  ## The tests without the slow ones
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not slow"
+
+bench: $(VENV)/.ready-bench  ## Measure against NumPyro and the peers: benchmarks/results.md, a quarter of an hour
+	$(BIN)/python -m benchmarks
 
 lint: $(VENV)/.ready-dev  ## ruff (format and rules) and pyright
 	$(BIN)/ruff format --check --quiet . || { echo "Some files are not formatted: run 'make format'." >&2; exit 1; }
@@ -63,4 +67,11 @@ $(VENV)/.ready-demo: pyproject.toml $(VENV)/.ready-venv
 $(VENV)/.ready-dev: pyproject.toml $(VENV)/.ready-venv
 	@echo "Installing discreet and its development tools (once, a few minutes)."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,plot]'
+	@touch "$@"
+
+$(VENV)/.ready-bench: pyproject.toml $(VENV)/.ready-venv
+	@echo "Installing discreet and what it is measured against (once, a few minutes; 'make bench PEERS=' leaves PyTorch out)."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@test -z "$(PEERS)" || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[peers]' || \
+	    echo "The peers cannot be installed here: their figures are skipped, with the reason." >&2
 	@touch "$@"

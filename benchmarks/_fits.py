@@ -1,0 +1,162 @@
+"""The two sides of most workloads: discreet's loop, as `DPSVI.run` drives it, and NumPyro's SVI."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax.flatten_util import ravel_pytree
+from numpyro.infer import SVI, Trace_ELBO
+
+import discreet as dp
+from benchmarks._harness import Program
+from benchmarks._networks import Architecture, random_images
+from discreet.gradients import GradientEngine, ReferenceEngine
+from discreet.inference._loop import run_steps
+
+_KEPT_LOSSES = 4096
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """What is fitted, the same for every contender.
+
+    Attributes:
+        model: a NumPyro model.
+        guide: its guide.
+        data: the record arrays, whole.
+        learning_rate: Adam's.
+        clipping_norm: C.
+        noise_multiplier: sigma.
+        static: public keyword arguments of model and guide.
+    """
+
+    model: Any
+    guide: Any
+    data: tuple[jax.Array, ...]
+    learning_rate: float = 1e-3
+    clipping_norm: float = 1.0
+    noise_multiplier: float = 1.5
+    static: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def num_records(self) -> int:
+        """N."""
+        return self.data[0].shape[0]
+
+    def poisson(self, batch_size: int) -> dp.PoissonSampling:
+        """Batches of that expected size."""
+        return dp.PoissonSampling(rate=batch_size / self.num_records)
+
+
+def auto_encoder(architecture: Architecture, num_records: int) -> Problem:
+    """Random pixels and d3p's numbers: sigma 1.5, Adam."""
+    images = random_images(num_records, architecture.shape)
+    return Problem(architecture.model, architecture.guide, (images,), static={"N": num_records})
+
+
+def reference_engine(sampling: dp.PoissonSampling, num_records: int) -> ReferenceEngine:
+    """`vmap` of the gradient, on as many rows at once as nearly every batch has."""
+    return ReferenceEngine(microbatch_size=max(sampling.typical_sizes(num_records)))
+
+
+class PrivateFit:
+    """DPSVI, held between `init` and the compiled loop, so that the loop can be run again and again.
+
+    It runs what `DPSVI.run` runs after its checks: `run_steps`, with the sampler, secret ChaCha20 keys and the trace of
+    iterates. Each run draws a new key: a key's noise is drawn once.
+
+    Args:
+        problem: what is fitted.
+        sampling: the batch law.
+        steps: how many releases a run makes.
+        engine: another gradient engine than the one that DPSVI chooses.
+    """
+
+    def __init__(
+        self, problem: Problem, sampling: Any, steps: int, engine: GradientEngine | None = None, **options: Any
+    ) -> None:
+        """See the class."""
+        fixed = isinstance(sampling, dp.FixedSizeSampling)
+        plan = dp.PrivacyPlan(
+            sampling=sampling,
+            clipping_norm=problem.clipping_norm,
+            noise_multiplier=problem.noise_multiplier,
+            num_steps=steps,
+            num_records=problem.num_records,
+            relation=dp.Relation.REPLACE_ONE if fixed else dp.Relation.ADD_OR_REMOVE_ONE,
+        )
+        optim = numpyro.optim.Adam(problem.learning_rate)
+        self.dpsvi = dp.DPSVI(problem.model, problem.guide, optim, plan=plan, **options, **problem.static)
+        self.state = self.dpsvi.init(dp.random.key(), *problem.data)
+        step = self.dpsvi._initialised()
+        self.step = step if engine is None else dataclasses.replace(step, engine=engine)
+        self.leaves = list(problem.data)
+        self.steps = steps
+        self.losses = np.zeros(0)
+
+    @property
+    def num_parameters(self) -> int:
+        """Coordinates of the variational parameters."""
+        flat, _ = ravel_pytree(self.dpsvi.optim.get_params(self.state.optim_state))
+        return flat.size
+
+    def run(self) -> None:
+        """Make `steps` releases, from where the last run ended."""
+        state = self.state._replace(rng_key=dp.random.key())
+        sampling = self.dpsvi.plan.sampling
+        outcome = run_steps(self.step, sampling, state, self.leaves, self.steps, progress_bar=False)
+        self.state, self.losses = outcome.state, outcome.losses
+
+    def program(self, name: str, note: str = "") -> Program:
+        """As a contender."""
+        return Program(name, self.run, self.steps, note)
+
+
+class NonPrivateFit:
+    """NumPyro's SVI: `update` in one compiled loop, on batches of one size gathered at random from the table.
+
+    Rows are drawn with replacement, the cheapest law there is.
+    """
+
+    def __init__(self, problem: Problem, batch_size: int, steps: int) -> None:
+        """See the class."""
+        optim = numpyro.optim.Adam(problem.learning_rate)
+        svi = SVI(problem.model, problem.guide, optim, Trace_ELBO(), **problem.static)
+        first = tuple(x[:batch_size] for x in problem.data)
+        self.state = svi.init(jax.random.key(0), *first)
+        self.data = problem.data
+        self.steps = steps
+        self.losses = np.zeros(0)
+
+        def loop(state: Any, key: jax.Array, data: tuple[jax.Array, ...], count: jax.Array) -> Any:
+            def body(i: jax.Array, carry: Any) -> Any:
+                state, losses = carry
+                index = jax.random.randint(jax.random.fold_in(key, i), (batch_size,), 0, problem.num_records)
+                state, loss = svi.update(state, *(x[index] for x in data))
+                return state, losses.at[i % _KEPT_LOSSES].set(loss)
+
+            return jax.lax.fori_loop(0, count, body, (state, jnp.zeros(_KEPT_LOSSES)))
+
+        self.loop = jax.jit(loop)
+        self.get_params = svi.optim.get_params
+
+    @property
+    def num_parameters(self) -> int:
+        """Coordinates of the variational parameters."""
+        flat, _ = ravel_pytree(self.get_params(self.state.optim_state))
+        return flat.size
+
+    def run(self) -> None:
+        """Make `steps` updates."""
+        state, losses = self.loop(self.state, jax.random.key(1), self.data, jnp.int32(self.steps))
+        self.state, self.losses = jax.block_until_ready(state), np.asarray(losses)[: self.steps]
+
+    def program(self, name: str = "NumPyro, not private", note: str = "") -> Program:
+        """As a contender."""
+        return Program(name, self.run, self.steps, note)

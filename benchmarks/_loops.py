@@ -1,0 +1,67 @@
+"""Small programs in one compiled loop: what a step is made of, each part alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+
+import discreet as dp
+from benchmarks._harness import Program
+
+
+def looped(name: str, body: Callable[[jax.Array, Any], Any], start: Any, steps: int, note: str = "") -> Program:
+    """`start = body(i, start)` for `steps` steps, compiled once; what the body closes over must be small.
+
+    The carry is handed over as an argument, so that XLA cannot compute anything beforehand.
+    """
+    loop = jax.jit(lambda start, count: jax.lax.fori_loop(0, count, body, start))
+    return Program(name, lambda: jax.block_until_ready(loop(start, jnp.int32(steps))), steps, note)
+
+
+def keyed(name: str, draw: Callable[[jax.Array], jax.Array], key: jax.Array, steps: int, note: str = "") -> Program:
+    """Draws with a new key each step, added up so that none can be left out."""
+    shape = jax.eval_shape(draw, key)
+    start = key, jnp.zeros(shape.shape, shape.dtype)
+
+    def body(i: jax.Array, carry: Any) -> Any:
+        key, total = carry
+        return key, total + draw(jax.random.fold_in(key, i))
+
+    return looped(name, body, start, steps, note)
+
+
+def gaussian(name: str, dim: int, steps: int) -> Program:
+    """The noise of a release: ChaCha20, exact tails."""
+    return keyed(name, lambda key: dp.random.normal(key, (dim,)), dp.random.key(), steps)
+
+
+def drawn_batch(name: str, sampling: Any, data: jax.Array, steps: int) -> Program:
+    """A batch drawn and gathered from the table."""
+    tables = jax.tree.map(jnp.asarray, sampling.prepare(data.shape[0]))
+
+    def body(i: jax.Array, carry: Any) -> Any:
+        key, tables, data, total = carry
+        batch = sampling.draw(jax.random.fold_in(key, i), tables, num_records=data.shape[0])
+        rows = data[batch.indices]
+        # Every row is looked at, and padding left out by a product that costs one pass.
+        kept = jnp.where(batch.mask.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
+        return key, tables, data, total + jnp.sum(kept, axis=0)
+
+    return looped(name, body, (dp.random.key(), tables, data, jnp.zeros(data.shape[1:])), steps)
+
+
+def adam(name: str, parameters: Any, learning_rate: float, steps: int) -> Program:
+    """The optimizer alone, as NumPyro's."""
+    optimizer = numpyro.optim.Adam(learning_rate)
+    gradient = jax.tree.map(jnp.ones_like, parameters)
+
+    def body(i: jax.Array, carry: Any) -> Any:
+        del i
+        state, gradient = carry
+        return optimizer.update(gradient, state), gradient
+
+    return looped(name, body, (optimizer.init(parameters), gradient), steps)

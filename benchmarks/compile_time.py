@@ -1,0 +1,39 @@
+"""From a model to its first step, nothing cached: auto-encoder and logistic regression, in processes of their own.
+
+python -m benchmarks.compile_time
+"""
+
+from __future__ import annotations
+
+from benchmarks._child import ask
+from benchmarks._command import main
+from benchmarks._harness import Figure, Outcome, Scale, Timing, quartiles, ratio
+
+BOUNDS = {"vae": 8.0, "logistic": 2.0}
+SIDES = {"private": "discreet, Poisson", "non-private": "NumPyro, not private"}
+
+
+def measure(scale: Scale) -> list[Outcome]:
+    """Seconds to trace and compile, private and not, in turn."""
+    outcome = Outcome("compile-time", "time to trace and compile, each in a fresh process without a cache")
+    rounds = 1 if scale.tiny else min(scale.rounds, 3)
+    problems = ("logistic",) if scale.tiny else tuple(BOUNDS)
+    for problem in problems:
+        seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+        starts: list[float] = []
+        for _ in range(rounds):
+            for side in SIDES:
+                answer = ask("compile", problem, side, 128 if problem == "vae" else 500)
+                seconds[side].append(answer["compile_seconds"])
+                if side == "private":
+                    starts.append(answer["init_seconds"])
+        timings = {side: Timing(f"{problem}: {SIDES[side]}", seconds[side], 1) for side in SIDES}
+        outcome.timings += [*timings.values(), Timing(f"{problem}: DPSVI and its init, before that", starts, 1)]
+        low, middle, high = quartiles(seconds["private"])
+        outcome.figures.append(Figure(f"{problem}: compile", middle, "s", ("<=", BOUNDS[problem]), low, high))
+        outcome.figures.append(ratio(f"{problem}: private / not private", timings["private"], timings["non-private"]))
+    return [outcome]
+
+
+if __name__ == "__main__":
+    main(measure, __doc__)

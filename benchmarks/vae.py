@@ -1,0 +1,117 @@
+"""d3p's Table 2 auto-encoder on MNIST-shaped pixels, 688,884 parameters: private against NumPyro, and the peers.
+
+python -m benchmarks.vae
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import jax
+
+import discreet as dp
+from benchmarks import _loops
+from benchmarks._command import main
+from benchmarks._fits import NonPrivateFit, PrivateFit, Problem, auto_encoder, reference_engine
+from benchmarks._floor import floor_of_network
+from benchmarks._harness import Outcome, Program, Scale, alternate
+from benchmarks._jax_privacy import best_microbatch
+from benchmarks._networks import Architecture, dense
+from benchmarks._opacus import TorchFit
+from benchmarks._peers import gather, load
+
+RECORDS, HIDDEN, LATENT = 60_000, 400, 50
+
+
+def measure(scale: Scale) -> list[Outcome]:
+    """Batches of 128 with all peers, then of 1,024."""
+    architecture = dense(HIDDEN, LATENT)
+    problem = auto_encoder(architecture, scale.size(RECORDS, 400))
+    small = _measure(architecture, problem, scale.size(128, 8), scale, "vae-128", 1.7)
+    large = _measure(architecture, problem, scale.size(1024, 16), scale, "vae-1024", 1.15)
+    return [small, large]
+
+
+def _measure(
+    architecture: Architecture, problem: Problem, batch_size: int, scale: Scale, name: str, bound: float
+) -> Outcome:
+    title = f"VAE 784-400-50-400-784, {architecture.num_parameters:,} parameters, batch {batch_size:,}"
+    outcome = Outcome(name, title)
+    few = 128 / batch_size if not scale.tiny else 1.0
+    sampling = problem.poisson(batch_size)
+    private = PrivateFit(problem, sampling, scale.steps(math.ceil(100 * few)))
+    fixed = PrivateFit(problem, dp.FixedSizeSampling(batch_size), private.steps)
+    plain = NonPrivateFit(problem, batch_size, scale.steps(math.ceil(130 * few)))
+    contenders: dict[str, Callable[[], Program]] = {
+        "NumPyro, not private": plain.program,
+        "discreet, Poisson": lambda: private.program("discreet, Poisson", "as DPSVI.run runs it; ChaCha20"),
+        "discreet, fixed size": lambda: fixed.program("discreet, fixed size"),
+        "Opacus, ghost": lambda: _opacus(problem, batch_size, scale.steps(math.ceil(30 * few)), "ghost"),
+        "PyTorch, not private": lambda: _opacus(problem, batch_size, scale.steps(math.ceil(50 * few)), "non-private"),
+    }
+    if name == "vae-128":
+        contenders |= _slow_peers(architecture, problem, batch_size, scale, outcome)
+    programs = [*gather(outcome, contenders), *parts_of(problem, sampling, private, scale)]
+    outcome.timings = alternate(programs, scale.rounds)
+    outcome.facts |= {
+        "num_parameters": architecture.num_parameters,
+        "batch_size": batch_size,
+        "rows_compiled_for": sampling.capacity(problem.num_records),
+        "losses_finite": bool(abs(private.losses).max() < math.inf and abs(plain.losses).max() < math.inf),
+        "floor": floor_of_network(architecture, batch_size),
+    }
+    ours, theirs = "discreet, Poisson", "NumPyro, not private"
+    outcome.compare("private / NumPyro, not private", ours, theirs, ("<=", bound))
+    outcome.compare("the same with batches of one size", "discreet, fixed size", theirs)
+    outcome.compare("Poisson / batches of one size", ours, "discreet, fixed size", ("<=", 1.15))
+    outcome.compare("Opacus, ghost / ours", "Opacus, ghost", ours, _at_least(name, 3))
+    outcome.compare("jax_privacy, best microbatch / ours", "jax_privacy", ours, _at_least(name, 10))
+    outcome.compare("reference engine / ours", "reference engine", ours, _at_least(name, 40))
+    outcome.compare("Opacus, hooks / ours", "Opacus, hooks", ours)
+    outcome.compare("Opacus, ghost / PyTorch, not private", "Opacus, ghost", "PyTorch, not private")
+    return outcome
+
+
+def _at_least(name: str, limit: float) -> tuple[str, float] | None:
+    return (">=", limit) if name == "vae-128" else None
+
+
+def _opacus(problem: Problem, batch_size: int, steps: int, way: str) -> Program:
+    names = {"ghost": "Opacus, ghost", "hooks": "Opacus, hooks", "non-private": "PyTorch, not private"}
+    if way != "non-private":
+        load("opacus")
+    return TorchFit(problem, HIDDEN, LATENT, batch_size, steps, way).program(names[way])
+
+
+def _slow_peers(
+    architecture: Architecture, problem: Problem, batch_size: int, scale: Scale, outcome: Outcome
+) -> dict[str, Callable[[], Program]]:
+    tried: dict[str, float] = {}
+    outcome.facts["jax_privacy_ms_by_microbatch"] = tried
+    sampling = problem.poisson(batch_size)
+
+    def reference() -> Program:
+        fit = PrivateFit(problem, sampling, scale.steps(3), reference_engine(sampling, problem.num_records))
+        return fit.program("reference engine", "vmap of the gradient; the rest of the step is ours")
+
+    return {
+        "reference engine": reference,
+        "jax_privacy": lambda: best_microbatch(architecture, problem, batch_size, scale.steps(10), tried),
+        "Opacus, hooks": lambda: _opacus(problem, batch_size, scale.steps(3), "hooks"),
+    }
+
+
+def parts_of(problem: Problem, sampling: dp.PoissonSampling, fit: PrivateFit, scale: Scale) -> list[Program]:
+    """What privacy adds to a step, and the optimizer, each alone."""
+    parameters = fit.dpsvi.optim.get_params(fit.state.optim_state)
+    steps = scale.steps(100)
+    return [
+        _loops.gaussian("part: Gaussian noise", fit.num_parameters + 1, steps),
+        _loops.drawn_batch("part: draw and gather a Poisson batch", sampling, problem.data[0], steps),
+        _loops.adam("part: Adam", jax.tree.map(lambda x: x + 0, parameters), problem.learning_rate, steps),
+    ]
+
+
+if __name__ == "__main__":
+    main(measure, __doc__)
