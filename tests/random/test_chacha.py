@@ -1,5 +1,6 @@
 """The ChaCha20 block function: RFC 8439's test vectors, and an independent implementation in every layout."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from discreet.random import _chacha
-from discreet.random._chacha import blocks, keystream_words, quarter_round
+from discreet.random._chacha import blocks, fast_keystream, keystream, quarter_round
 
 
 def words_of(data: bytes) -> np.ndarray:
@@ -75,46 +76,82 @@ def test_the_quarter_round_of_section_2_1_1():
     assert [int(x) for x in quarter_round(*state)] == [0xEA2A92F4, 0xCB1CF8CE, 0x4581472E, 0x5881C4BB]
 
 
+def states_of(key: bytes, counters: np.ndarray, nonce: bytes) -> jnp.ndarray:
+    rows = [np.concatenate([words_of(key), [np.uint32(counter)], words_of(nonce)]) for counter in counters]
+    return jnp.asarray(np.array(rows), jnp.uint32)
+
+
 @pytest.mark.parametrize(("key", "counter", "nonce", "expected"), VECTORS)
-@pytest.mark.parametrize("number", [1, 3, 20, 600])
+@pytest.mark.parametrize("number", [1, 2, 3, 20, 600])
 def test_the_block_vectors_in_every_layout(key, counter, nonce, expected, number):
-    counters = (np.arange(number, dtype=np.uint32) + counter)[::-1].copy()
-    out = blocks(jnp.asarray(words_of(key)), jnp.asarray(counters), jnp.asarray(words_of(nonce)))
-    assert out.shape == (16, number)
-    np.testing.assert_array_equal(out[:, -1], words_of(bytes.fromhex(expected)))
+    out = blocks(states_of(key, (np.arange(number) + counter)[::-1], nonce))
+    assert out.shape == (number, 16)
+    np.testing.assert_array_equal(out[-1], words_of(bytes.fromhex(expected)))
+
+
+@pytest.mark.parametrize(("key", "counter", "nonce", "expected"), VECTORS)
+def test_the_block_vectors_as_a_stream(key, counter, nonce, expected):
+    out = keystream(jnp.asarray(words_of(key)), jnp.asarray(words_of(nonce)), 1, counter)
+    np.testing.assert_array_equal(out, words_of(bytes.fromhex(expected)))
 
 
 def test_the_encryption_vector_of_section_2_4_2():
     nonce = words_of(bytes.fromhex("000000000000004a00000000"))
-    stream = np.asarray(blocks(jnp.asarray(words_of(KEY)), jnp.arange(1, 3, dtype=jnp.uint32), jnp.asarray(nonce)))
+    stream = np.asarray(keystream(jnp.asarray(words_of(KEY)), jnp.asarray(nonce), 2, 1))
     text = b"Ladies and Gentl"
-    cipher = bytes(a ^ b for a, b in zip(text, stream.T.astype("<u4").tobytes(), strict=False))
+    cipher = bytes(a ^ b for a, b in zip(text, stream.astype("<u4").tobytes(), strict=False))
     assert cipher.hex() == "6e2e359a2568f98041ba0728dd0d6981"
 
 
-@pytest.mark.parametrize("number", [1, 2, 8, 9, 16, 31, 512, 513, 1000])
+@pytest.mark.parametrize("number", [1, 2, 3, 7, 8, 9, 16, 31, 512, 513, 1000])
 def test_every_layout_agrees_with_openssl(number):
     generator = np.random.default_rng(number)
     key, nonce = generator.bytes(32), generator.bytes(12)
     counter = 2**32 - 5000
-    counters = counter + np.arange(number, dtype=np.uint64)
-    out = blocks(jnp.asarray(words_of(key)), jnp.asarray(counters.astype(np.uint32)), jnp.asarray(words_of(nonce)))
-    np.testing.assert_array_equal(out, reference_blocks(key, counter, nonce, number))
+    out = keystream(jnp.asarray(words_of(key)), jnp.asarray(words_of(nonce)), number, jnp.uint32(counter))
+    np.testing.assert_array_equal(out.reshape(number, 16).T, reference_blocks(key, counter, nonce, number))
 
 
-@pytest.mark.parametrize("num_words", [1, 15, 16, 17, 39, 1000, 9000, 16 * 700])
-def test_a_stream_reads_every_word_at_most_once(num_words, monkeypatch):
-    monkeypatch.setattr(_chacha, "_CHUNK", 200)  # so that the longer streams are made in chunks
+@pytest.mark.parametrize("number", [199, 200, 201, 1000])
+def test_a_stream_in_chunks_is_the_same(number, monkeypatch):
+    monkeypatch.setattr(_chacha, "_CHUNK", 200)
     nonce = bytes(range(12))
-    words = np.asarray(keystream_words(jnp.asarray(words_of(KEY)), jnp.asarray(words_of(nonce)), num_words))
-    assert words.shape == (num_words,)
-    available = reference_blocks(KEY, 0, nonce, -(-num_words // 16) + 8).reshape(-1)
-    assert len(np.unique(available)) == len(available)
-    assert len(np.unique(words)) == num_words
-    assert np.isin(words, available).all()
+    words = _chacha._by_xla(states_of(KEY, np.zeros(1), nonce)[0], num_blocks=number, host=False)
+    np.testing.assert_array_equal(words.reshape(number, 16).T, reference_blocks(KEY, 0, nonce, number))
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 5, 40])
+def test_batches_of_keys_are_computed_together_and_agree_with_openssl(number):
+    keys = [bytes([i]) * 32 for i in range(6)]
+    nonce = bytes(range(12))
+    words = np.array([words_of(key) for key in keys]).reshape(2, 3, 8)
+
+    def stream(key):
+        return keystream(key, jnp.asarray(words_of(nonce)), number)
+
+    out = jax.jit(jax.vmap(jax.vmap(stream)))(words)
+    expected = [reference_blocks(key, 0, nonce, number).T.reshape(-1) for key in keys]
+    np.testing.assert_array_equal(out.reshape(6, -1), np.array(expected).reshape(6, -1))
+    equations = jax.make_jaxpr(jax.vmap(stream))(words[0]).jaxpr.eqns
+    assert [e.outvars[0].aval.shape for e in equations if e.primitive.name == "chacha20_keystream"] == [
+        (3, 16 * number)
+    ]
+
+
+def test_integers_have_no_derivative_but_do_not_stand_in_its_way():
+    nonce = jnp.zeros(3, jnp.uint32)
+
+    def loss(x, key):
+        return x * (keystream(key, nonce, 1) >> 8).astype(jnp.float32).sum()
+
+    gradient = jax.jit(jax.grad(loss))(2.0, jnp.arange(8, dtype=jnp.uint32))
+    assert float(gradient) > 0
+    _, tangent = jax.jvp(loss, (2.0, jnp.zeros(8, jnp.uint32)), (1.0, np.zeros(8, jax.dtypes.float0)))
+    assert float(tangent) > 0
 
 
 def test_more_words_than_counters_are_refused():
     key, nonce = jnp.zeros(8, jnp.uint32), jnp.zeros(3, jnp.uint32)
-    with pytest.raises(ValueError, match="2\\*\\*36"):
-        keystream_words(key, nonce, 2**36 + 1)
+    for stream in (keystream, fast_keystream):
+        with pytest.raises(ValueError, match="2\\*\\*36"):
+            stream(key, nonce, 2**32 + 1)

@@ -9,7 +9,10 @@ from scipy import stats
 
 import discreet.random as dr
 from discreet._jax import define_prng_impl
-from discreet.random._normal import exponential, gaussian_pairs
+from discreet.random import _normal
+from discreet.random._box_muller import RARE, minus_log, minus_log_float64, pairs_float32, pairs_float64
+from discreet.random._chacha import keystream
+from discreet.random._prng import NORMAL, nonce
 
 KEY = dr.key(99)
 ONES = 2**32 - 1
@@ -24,22 +27,43 @@ def reaches_nine(values) -> bool:
 
 
 def extreme_words() -> np.ndarray:
-    grid = np.stack(np.meshgrid(EXTREMES, EXTREMES[::5], EXTREMES, indexing="ij")).reshape(3, -1)
+    grid = np.stack(np.meshgrid(EXTREMES, EXTREMES, EXTREMES[::5], indexing="ij")).reshape(3, -1)
     return grid.astype(np.uint32)
 
 
-def exact_uniform(high: int, low: int) -> mpmath.mpf:
-    return (mpmath.mpf(high * 2**32 + low) + mpmath.mpf(1) / 2) / mpmath.mpf(2) ** 64
+def exact_uniform(first: int, second: int, third: int) -> mpmath.mpf:
+    """u of float32: 40 bits, and 32 more below 2**-24."""
+    bits = first * 2**8 + second % 2**8
+    half = mpmath.mpf(1) / 2
+    if first < int(RARE):
+        return (mpmath.mpf(bits * 2**32 + third) + half) / mpmath.mpf(2) ** 72
+    return (mpmath.mpf(bits) + half) / mpmath.mpf(2) ** 40
+
+
+def exact_pair(first: int, second: int, third: int) -> tuple[mpmath.mpf, mpmath.mpf, mpmath.mpf]:
+    r = mpmath.sqrt(-2 * mpmath.log(exact_uniform(first, second, third)))
+    turn = (mpmath.mpf(second // 2**8 % 2**21) + 0.5) / 2**21 * mpmath.pi / 4
+    x, y = r * mpmath.cos(turn), r * mpmath.sin(turn)
+    if second >> 29 & 1:
+        x, y = y, x
+    return r, (-x if second >> 31 & 1 else x), (-y if second >> 30 & 1 else y)
 
 
 # Tails and accuracy, by driving the bits
 
 
-def test_extreme_bits_give_finite_values_beyond_nine():
-    values = np.concatenate(jax.jit(gaussian_pairs)(*extreme_words()))
+def test_extreme_bits_give_finite_values_beyond_ten():
+    values = np.asarray(jax.jit(pairs_float32)(*extreme_words()))
     assert reaches_nine(values)
-    assert np.abs(values).max() == pytest.approx(np.sqrt(2 * 65 * np.log(2)), rel=1e-6)
+    assert np.abs(values).max() == pytest.approx(np.sqrt(2 * 73 * np.log(2)), rel=1e-6)
     assert np.abs(values).min() > 0
+    assert reaches_nine(wide_values())
+
+
+def wide_values() -> np.ndarray:
+    with jax.enable_x64(True):
+        high, angle, low = extreme_words()
+        return np.asarray(jax.jit(pairs_float64)(high, low, angle, low))
 
 
 def test_inverse_cdf_on_23_bits_fails_the_same_test():
@@ -58,43 +82,98 @@ def test_inverse_cdf_on_23_bits_fails_the_same_test():
     assert 5.4 < np.abs(values).max() < 5.43
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_exponential_is_precise_at_both_ends(dtype):
+def test_the_logarithm_is_precise_at_both_ends():
+    words = extreme_words()[:, ::17]
+    values = np.asarray(jax.jit(minus_log)(*words))
+    without = np.asarray(jax.jit(minus_log)(*words[:2]))
+    common = words[0] >= RARE
+    np.testing.assert_array_equal(values[common], without[common])
+    with mpmath.workdps(60):
+        for value, bits in list(zip(values, words.T.tolist(), strict=True))[::2]:
+            assert abs(mpmath.mpf(float(value)) / -mpmath.log(exact_uniform(*bits)) - 1) < 2**-22
+
+
+def test_the_logarithm_in_float64_is_precise_at_both_ends():
     high, low, _ = extreme_words()[:, :: len(EXTREMES)]
-    with jax.enable_x64(dtype == np.float64):
-        values = np.asarray(jax.jit(lambda h, w: exponential(h, w, np.dtype(dtype)))(high, low))
-    assert values.dtype == dtype
+    with jax.enable_x64(True):
+        values = np.asarray(jax.jit(minus_log_float64)(high, low))
+    assert values.dtype == np.float64
     with mpmath.workdps(60):
         for value, h, w in list(zip(values, high.tolist(), low.tolist(), strict=True))[::2]:
-            exact = -mpmath.log(exact_uniform(h, w))
-            assert abs(mpmath.mpf(float(value)) / exact - 1) < (2**-21 if dtype == np.float32 else 2**-49)
+            exact = -mpmath.log((mpmath.mpf(h * 2**32 + w) + mpmath.mpf(1) / 2) / mpmath.mpf(2) ** 64)
+            assert abs(mpmath.mpf(float(value)) / exact - 1) < 2**-49
 
 
 def test_pairs_are_the_exact_transform_of_their_bits():
     generator = np.random.default_rng(1)
-    words = generator.integers(0, 2**32, (3, 200), dtype=np.uint32)
+    words = generator.integers(0, 2**32, (3, 600), dtype=np.uint32)
     words[0, :32] >>= np.arange(32, dtype=np.uint32)  # into the tail
     words[0, 32:64] |= ~(np.uint32(ONES) >> np.arange(32, dtype=np.uint32))  # and towards zero
-    x, y = (np.asarray(v) for v in jax.jit(gaussian_pairs)(*words))
+    words[0, 64:128] = np.uint32(0xB504F333) + np.arange(-32, 32).astype(np.uint32)  # where the logarithm changes
+    words[0, 128:256] = np.arange(256 - 64, 256 + 64)  # about where the third word begins to count
+    words[1, 256:300] &= np.uint32(0xE00000FF)  # next to the axes
+    words[1, 300:344] |= np.uint32(0x1FFFFF00)  # and to the diagonals
+    x, y = np.asarray(jax.jit(pairs_float32)(*words), np.float64)
     with mpmath.workdps(40):
-        for i, (high, low, angle) in enumerate(words.T.tolist()):
-            r = mpmath.sqrt(-2 * mpmath.log(exact_uniform(high, low)))
-            turn = (mpmath.mpf(angle % 2**29) + 0.5) / 2**29 * mpmath.pi / 4
-            first, second = r * mpmath.cos(turn), r * mpmath.sin(turn)
-            if angle >> 29 & 1:
-                first, second = second, first
-            first, second = (-first if angle >> 30 & 1 else first), (-second if angle >> 31 & 1 else second)
-            assert abs(first - float(x[i])) < 2**-21 * r
-            assert abs(second - float(y[i])) < 2**-21 * r
+        for i, bits in enumerate(words.T.tolist()):
+            r, first, second = exact_pair(*bits)
+            assert abs(first - x[i]) < 2**-21.5 * r
+            assert abs(second - y[i]) < 2**-21.5 * r
 
 
 def test_an_even_grid_of_bits_gives_the_gaussian_quantiles():
     """Radius against Rayleigh quantiles: the transform itself, no chance involved."""
     number = 4096
-    high = ((np.arange(number) + 0.5) / number * 2**32).astype(np.uint32)
-    x, y = gaussian_pairs(high, np.zeros_like(high), np.full_like(high, 12345))
+    first = ((np.arange(number) + 0.5) / number * 2**32).astype(np.uint32)
+    x, y = pairs_float32(first, np.full_like(first, 12345))
     probabilities = 1 - (np.arange(number) + 0.5) / number
     np.testing.assert_allclose(np.hypot(x, y), stats.rayleigh.ppf(probabilities), rtol=2e-6)
+
+
+def test_an_even_grid_of_angles_is_the_whole_circle():
+    second = (np.arange(4096) << 20).astype(np.uint32) + np.uint32(0x80000)
+    x, y = np.asarray(pairs_float32(np.full_like(second, 2**31), second), np.float64)
+    turns = np.sort(np.arctan2(y, x) / (2 * np.pi) % 1)
+    np.testing.assert_allclose(turns, (np.arange(4096) + 0.5) / 4096, atol=1e-6)
+
+
+def test_poison_spoils_every_value():
+    words = np.random.default_rng(1).integers(0, 2**32, (2, 50), dtype=np.uint32)
+    assert np.isnan(pairs_float32(*words, poison=jnp.float32(jnp.nan))).all()
+
+
+@pytest.mark.parametrize("size", [50, 2001])
+def test_rare_pairs_are_made_again_with_a_third_word_of_their_own(size, monkeypatch):
+    """With a bound at which one pair in eight is rare, and a transform that shows its words."""
+
+    def show(first, second, more=None, poison=None):
+        del poison
+        words = (first, second) if more is None else (second, more)
+        return jnp.stack(words).astype(jnp.float32)
+
+    monkeypatch.setattr(_normal, "RARE", np.uint32(2**29))
+    monkeypatch.setattr(_normal, "pairs_float32", show)
+
+    def draw(key):
+        return _normal._normal.__wrapped__(data_of(key), (size,), np.dtype(np.float32))
+
+    def expected(key):
+        pairs = -(-size // 2)
+        blocks = -(-2 * pairs // 16)
+        words = np.asarray(keystream(data_of(key), nonce(NORMAL, 32), blocks)[: 2 * pairs].reshape(2, pairs))
+        third = np.asarray(keystream(data_of(key), nonce(NORMAL, 32, 1), blocks)[:pairs])
+        rare = words[0] < 2**29
+        assert 0 < rare.sum() < pairs / 4
+        values = np.where(rare, np.stack([words[1], third]), words).astype(np.float32)
+        return values.reshape(-1)[:size]
+
+    keys = jax.random.split(KEY, 3)
+    np.testing.assert_array_equal(draw(KEY), expected(KEY))
+    np.testing.assert_array_equal(jax.vmap(draw)(keys), np.stack([expected(key) for key in keys]))
+
+
+def data_of(key):
+    return jax.random.key_data(key)
 
 
 # The body; fixed seeds, false-alarm rate 1e-4 a test

@@ -1,38 +1,50 @@
-"""The ChaCha20 block function of RFC 8439, on arrays of 32-bit words.
+"""The ChaCha20 keystream of RFC 8439, as arrays of 32-bit words.
 
-A block is 16 words. From a 256-bit key, a 32-bit counter and a 96-bit nonce the function makes a block that nobody
-can tell from 16 uniform words without the key. Everything random in discreet is read from such blocks.
+A block is 16 words. From a 256-bit key, a 32-bit counter and a 96-bit nonce the block function makes 16 words that
+nobody can tell from uniform ones without the key. `keystream` gives the blocks of consecutive counters, word by word
+in the order of the RFC. Everything random in discreet is read from it.
 
-`blocks` makes many blocks that differ in their counter only. It computes the same words in one of three layouts that
-differ in speed alone. What decides on a CPU is how XLA fuses: an unrolled round is recomputed for each of its outputs,
-so the rounds are loops, as short as possible. (Microseconds inside a compiled loop, two cores: 1 block 0.3, 3 blocks
-1.1, 64 blocks 5, 43,056 blocks 2,500.)
+It is one JAX primitive with two ways to compute the same words. Long streams on a CPU come from OpenSSL, where it is
+installed (`_host.py`); all others are computed by XLA, in one of three layouts that differ in speed alone. What
+decides on a CPU is how XLA fuses: an unrolled round is recomputed for each of its outputs, so the rounds are loops,
+as short as possible.
 
-- few blocks: one at a time, one round an iteration. The working set is so small that XLA compiles the whole loop
-  into one kernel.
+- few blocks: one round an iteration, for one block after the other (or for two together). The working set is so
+  small that XLA compiles the whole loop into one kernel.
 - some blocks: the 4 by 4 states in one array, one double round an iteration, vectorised over the blocks.
 - many blocks: the 16 state words as 16 vectors; a quarter round is a loop over its two halves, which are alike but
   for the rotations, because fused as a whole it would be computed three times over. Longer streams are made in
   chunks: beyond about 50,000 blocks XLA splits each of the short kernels over the cores, which costs more than it
   gains.
 
+Under `vmap` the blocks of all keys are computed together, in the layout that fits their total number.
+
 Reference: Nir and Langley, "ChaCha20 and Poly1305 for IETF Protocols", RFC 8439, sections 2.1 to 2.4.
 """
+
+from math import prod
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from discreet._jax import two_way_primitive
+from discreet.random import _host
+
 WORDS_PER_BLOCK = 16
 MAX_BLOCKS = 2**32
+# From so many blocks on the call of OpenSSL, about 7 microseconds, is the cheaper way.
+HOST_BLOCKS = 256
 
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4").astype(np.uint32)
 _ROUNDS = 20
-_FEW = 8
+_TOGETHER = 2
+_FEW = 7
 _SOME = 512
 _CHUNK = 2**15
 _LANES = 16
+_COUNTER = 8  # where the counter stands in a state without its constants
 
 
 def _rotate_left(x: jax.Array, bits: jax.Array | np.uint32) -> jax.Array:
@@ -53,8 +65,10 @@ def quarter_round(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array):
     return _half_quarter_round(a, b, c, d, np.uint32(8), np.uint32(7))
 
 
-def _one_block(key: jax.Array, counter: jax.Array, nonce: jax.Array) -> jax.Array:
-    start = (jnp.asarray(_CONSTANTS), key[:4], key[4:], jnp.concatenate([counter[None], nonce]))
+def _few_blocks(states: jax.Array) -> jax.Array:
+    """uint32[12] to uint32[16], or uint32[12, n] to uint32[16, n]."""
+    constants = _CONSTANTS.reshape(4, *(1 for _ in states.shape[1:]))
+    start = (jnp.broadcast_to(constants, (4, *states.shape[1:])), states[:4], states[4:8], states[8:])
 
     def rotate_row(row, by):
         return lax.dynamic_slice_in_dim(jnp.concatenate([row, row]), by, 4)
@@ -63,39 +77,32 @@ def _one_block(key: jax.Array, counter: jax.Array, nonce: jax.Array) -> jax.Arra
         a, b, c, d = quarter_round(*rows)
         # After a column round the rows turn left by 0, 1, 2, 3, so that diagonals become columns; then back.
         by = 1 + 2 * (index % 2)
-        return a, rotate_row(b, by), jnp.roll(c, 2), rotate_row(d, 4 - by)
+        return a, rotate_row(b, by), jnp.roll(c, 2, 0), rotate_row(d, 4 - by)
 
     mixed = lax.fori_loop(0, _ROUNDS, one_round, start)
     return jnp.concatenate([x + y for x, y in zip(mixed, start, strict=True)])
 
 
-def _start_rows(key: jax.Array, counters: jax.Array, nonce: jax.Array):
-    """The four rows of the start state, each (4, blocks)."""
-    n = counters.shape[0]
-    return (
-        jnp.broadcast_to(_CONSTANTS[:, None], (4, n)),
-        jnp.broadcast_to(key[:4, None], (4, n)),
-        jnp.broadcast_to(key[4:, None], (4, n)),
-        jnp.concatenate([counters[None], jnp.broadcast_to(nonce[:, None], (3, n))]),
-    )
+def _some_blocks(states: jax.Array) -> jax.Array:
+    """uint32[12, n] to uint32[16, n]."""
 
-
-def _some_blocks(key: jax.Array, counters: jax.Array, nonce: jax.Array) -> jax.Array:
     def double_round(_, state):
         a, b, c, d = quarter_round(state[0], state[1], state[2], state[3])
         b, c, d = jnp.roll(b, -1, 0), jnp.roll(c, -2, 0), jnp.roll(d, -3, 0)
         a, b, c, d = quarter_round(a, b, c, d)
         return jnp.stack([a, jnp.roll(b, 1, 0), jnp.roll(c, 2, 0), jnp.roll(d, 3, 0)])
 
-    n = counters.shape[0]
+    n = states.shape[1]
     # Widths that fill no vector register are slower than the next one that does.
-    padded = jnp.pad(counters, (0, -n % _LANES))
-    start = jnp.stack(_start_rows(key, padded, nonce))
+    rows = jnp.pad(states, ((0, 0), (0, -n % _LANES))).reshape(3, 4, -1)
+    start = jnp.concatenate([jnp.broadcast_to(_CONSTANTS[None, :, None], (1, *rows.shape[1:])), rows])
     mixed = lax.fori_loop(0, _ROUNDS // 2, double_round, start)
     return (mixed + start).reshape(WORDS_PER_BLOCK, -1)[:, :n]
 
 
-def _many_blocks(key: jax.Array, counters: jax.Array, nonce: jax.Array) -> jax.Array:
+def _many_blocks(states: jax.Array) -> jax.Array:
+    """uint32[12, n] to uint32[16, n]."""
+
     def half(index, s):
         index = lax.convert_element_type(index, jnp.uint32)
         first, second = 16 - 8 * index, 12 - 5 * index
@@ -108,61 +115,134 @@ def _many_blocks(key: jax.Array, counters: jax.Array, nonce: jax.Array) -> jax.A
         s = lax.fori_loop(0, 2, half, s)
         return tuple(s[4 * row + (i - row) % 4] for row in range(4) for i in range(4))
 
-    start = tuple(row[i] for row in _start_rows(key, counters, nonce) for i in range(4))
+    n = states.shape[1]
+    start = (*(jnp.full((n,), constant) for constant in _CONSTANTS), *states)
     mixed = lax.fori_loop(0, _ROUNDS // 2, double_round, start)
     return jnp.stack([x + y for x, y in zip(mixed, start, strict=True)])
 
 
-def blocks(key: jax.Array, counters: jax.Array, nonce: jax.Array) -> jax.Array:
-    """One block for each counter.
+def blocks(states: jax.Array) -> jax.Array:
+    """One block for each state, computed by XLA.
+
+    Args:
+        states: uint32[n, 12]: words 4 to 15 of each start state: key, counter, nonce.
+
+    Returns:
+        uint32[n, 16].
+    """
+    n = states.shape[0]
+    if n == 1:
+        return _few_blocks(states[0])[None]
+    if n <= _TOGETHER:
+        return _few_blocks(states.T).T
+    if n <= _FEW:
+        return lax.map(_few_blocks, states)
+    if n <= _SOME:
+        return _some_blocks(states.T).T
+    return _many_blocks(states.T).T
+
+
+def _raised(states: jax.Array, numbers: jax.Array) -> jax.Array:
+    """States with their counters raised: uint32[..., 12] by uint32[...]."""
+    counter = states[..., _COUNTER] + numbers
+    return jnp.concatenate([states[..., :_COUNTER], counter[..., None], states[..., _COUNTER + 1 :]], -1)
+
+
+def _numbered(states: jax.Array, numbers: jax.Array) -> jax.Array:
+    """The states with their counters raised by each of the numbers: uint32[..., numbers, 12]."""
+    spread = jnp.broadcast_to(states[..., None, :], (*states.shape[:-1], numbers.size, states.shape[-1]))
+    return _raised(spread, jnp.broadcast_to(numbers, spread.shape[:-1]))
+
+
+def _by_xla(states: jax.Array, *, num_blocks: int, host: bool) -> jax.Array:
+    del host
+    batch, total = states.shape[:-1], prod(states.shape[:-1]) * num_blocks
+    shape = (*batch, num_blocks * WORDS_PER_BLOCK)
+    if total == 0:
+        return jnp.zeros(shape, jnp.uint32)
+    if num_blocks == 1:
+        return blocks(states.reshape(total, -1)).reshape(shape)
+    if not batch and num_blocks > _CHUNK:
+        return _in_chunks(states, num_blocks)
+    numbers = jnp.arange(num_blocks, dtype=jnp.uint32)
+    if not batch and _TOGETHER < num_blocks <= _FEW:
+        return lax.map(lambda number: _few_blocks(_raised(states, number)), numbers).reshape(shape)
+    return blocks(_numbered(states, numbers).reshape(total, -1)).reshape(shape)
+
+
+def _in_chunks(state: jax.Array, num_blocks: int) -> jax.Array:
+    num_chunks = -(-num_blocks // _CHUNK)
+    chunk = -(-num_blocks // num_chunks)
+    starts = jnp.arange(num_chunks, dtype=jnp.uint32) * jnp.uint32(chunk)
+    numbers = jnp.arange(chunk, dtype=jnp.uint32)
+    words = lax.map(lambda start: blocks(_numbered(state, start + numbers)), starts)
+    return words.reshape(-1)[: num_blocks * WORDS_PER_BLOCK]
+
+
+def _host_target(batch: tuple[int, ...], *, num_blocks: int, host: bool) -> str | None:
+    del num_blocks
+    return _host.TARGET if host and not batch and _host.available() else None
+
+
+_keystream = two_way_primitive(
+    "chacha20_keystream",
+    _by_xla,
+    length=lambda num_blocks, host: num_blocks * WORDS_PER_BLOCK,
+    cpu_target=_host_target,
+)
+
+
+def _state(key: jax.Array, nonce: jax.Array, counter: jax.Array | int) -> jax.Array:
+    return jnp.concatenate([key, jnp.asarray(counter, jnp.uint32)[None], nonce])
+
+
+def _check_number(num_blocks: int) -> None:
+    if num_blocks > MAX_BLOCKS:
+        raise ValueError(
+            f"{num_blocks * WORDS_PER_BLOCK} random words were asked of one key, but a ChaCha20 key and nonce number "
+            "at most 2**36. Split the key and draw in parts."
+        )
+
+
+def keystream(key: jax.Array, nonce: jax.Array, num_blocks: int, counter: jax.Array | int = 0) -> jax.Array:
+    """The words of consecutive blocks, in the order of RFC 8439: a shorter stream is the beginning of a longer one.
 
     Args:
         key: uint32[8], words 4 to 11 of the state.
-        counters: uint32[n], word 12.
         nonce: uint32[3], words 13 to 15.
+        num_blocks: how many; static.
+        counter: of the first block, word 12; it must not run beyond 2**32 - 1.
 
     Returns:
-        uint32[16, n]; column i is the block of counter i.
+        uint32[16 * num_blocks].
+
+    Raises:
+        ValueError: more blocks than the 32-bit counter can number.
     """
-    n = counters.shape[0]
-    if n == 1:
-        return _one_block(key, counters[0], nonce)[:, None]
-    if n <= _FEW:
-        return lax.map(lambda counter: _one_block(key, counter, nonce), counters).T
-    if n <= _SOME:
-        return _some_blocks(key, counters, nonce)
-    return _many_blocks(key, counters, nonce)
+    _check_number(num_blocks)
+    return _keystream(_state(key, nonce, counter), num_blocks=num_blocks, host=False)
 
 
-def keystream_words(key: jax.Array, nonce: jax.Array, num_words: int) -> jax.Array:
-    """`num_words` words from the blocks of counters 0, 1, 2, ... under one key and nonce.
+def fast_keystream(key: jax.Array, nonce: jax.Array, num_blocks: int) -> tuple[jax.Array, jax.Array]:
+    """The words of `keystream` from counter 0, by the fastest way there is, and whether they are what they should be.
 
-    The words come in no particular order (the one that is cheapest to write: word 0 of every block, then word 1 of
-    every block, ...), each word of each block at most once. The order depends on `num_words`, so a shorter stream is
-    not a prefix of a longer one.
+    Words that were made outside XLA end with the block that XLA computes for the last counter; if they do not, they
+    were not made, or not to their end, and must not be used.
 
     Args:
         key: uint32[8].
         nonce: uint32[3].
-        num_words: static, at most 2**36.
+        num_blocks: how many; static.
 
     Returns:
-        uint32[num_words].
+        uint32[16 * num_blocks], and a Boolean scalar.
 
     Raises:
-        ValueError: `num_words` exceeds what the 32-bit counter can number.
+        ValueError: more blocks than the 32-bit counter can number.
     """
-    num_blocks = -(-num_words // WORDS_PER_BLOCK)
-    num_chunks = max(1, -(-num_blocks // _CHUNK))
-    chunk = -(-num_blocks // num_chunks)
-    if num_chunks * chunk > MAX_BLOCKS:  # the padding of the last chunk counts: its counters must not wrap round
-        raise ValueError(
-            f"{num_words} random words were asked of one key, but a ChaCha20 key and nonce number at most 2**36. "
-            "Split the key and draw in parts."
-        )
-    lanes = jnp.arange(chunk, dtype=jnp.uint32)
-    if num_chunks == 1:
-        return blocks(key, lanes, nonce).reshape(-1)[:num_words]
-    starts = np.arange(num_chunks, dtype=np.uint64) * chunk
-    out = lax.map(lambda start: blocks(key, start + lanes, nonce), jnp.asarray(starts.astype(np.uint32)))
-    return out.reshape(-1)[:num_words]
+    if num_blocks < HOST_BLOCKS:
+        return keystream(key, nonce, num_blocks), jnp.array(True)
+    _check_number(num_blocks)
+    words = _keystream(_state(key, nonce, 0), num_blocks=num_blocks, host=True)
+    last = keystream(key, nonce, 1, jnp.uint32(num_blocks - 1))
+    return words, jnp.all(words[-WORDS_PER_BLOCK:] == last)

@@ -1,34 +1,42 @@
-"""The standard Gaussian, body and tails: Box-Muller with a 64-bit radius.
+"""The standard Gaussian, body and tails: Box-Muller with a radius of 40 bits, and of 72 in the tail.
 
 `jax.random.normal` inverts the CDF at 23 random bits in float32 and so never exceeds 5.42. For privacy the missing
 tail counts: outputs that only one of two neighbours can produce. Here a pair is `r cos(t), r sin(t)` with
-`r = sqrt(-2 log u)`; u has 64 bits of its own, so r reaches 9.49, and t has 32 (61 in float64).
+`r = sqrt(-2 log u)`, so that two words give two values; a third word divides the tail finely, up to r = 10.06.
 """
 
 from collections.abc import Sequence
 from functools import partial
-from math import pi, prod
+from math import prod
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.typing import DTypeLike
 
-from discreet.random._chacha import keystream_words
+from discreet.random._box_muller import RARE, pairs_float32, pairs_float64
+from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream
 from discreet.random._keys import check_key
 from discreet.random._prng import NORMAL, nonce
-
-_OCTANT_BITS = 29
 
 
 def normal(key: jax.Array, shape: Sequence[int] = (), dtype: DTypeLike = jnp.float32) -> jax.Array:
     """Independent standard Gaussian values whose tails are real.
 
-    Guarantee, for ideal random words. (1) Tails: the radius r of a pair takes 2**64 equally likely values, the
-    quantiles of the Rayleigh law at (k + 1/2) / 2**64, so P(r > s) is right to 2**-64 for every s, until r ends at
-    9.49. What lies beyond has probability 2**-64 a pair. (2) Body: there are exact Gaussian pairs z on the same
-    probability space such that |x - z| <= 2**-21 r, but for a probability of 2**-41 a pair; this includes float32
-    rounding. No value is exactly zero, infinite or NaN (in float16 tiny values round to zero).
+    Guarantee, for ideal random words, in float32. In exact arithmetic a pair is (r cos t, r sin t), where t is one of
+    the 2**24 midpoints of equal parts of the circle and r = sqrt(-2 log u); u is one of the 2**40 midpoints of equal
+    parts of (0, 1), and where it falls below 2**-24, one of the midpoints of parts 2**32 times finer. All are equally
+    likely and independent. Hence (1) tails: P(r > s) is right to 2**-41 for every s and to 2**-73 for s > 5.77, until
+    r ends at 10.06; what lies beyond has probability 2**-73 a pair. (2) Body: there are exact Gaussian pairs z on the
+    same probability space such that |x - z| <= 2**-20 max(r, 1) in both coordinates, but for a probability of 2**-41
+    a pair; this includes float32 rounding. No value is exactly zero, infinite or NaN (in float16 tiny values round
+    to zero). In float64 u has 64 bits everywhere, t has 64, and |x - z| <= 2**-21 r.
+
+    Speed: long float32 or float64 draws on a CPU take their words from OpenSSL where the packages `cryptography` and
+    `cffi` are installed, three times as fast as without. The words are the same. If they could not be made, the
+    computation fails with an error, and all values are NaN should the error be lost; never are they zero or old.
+    How long a draw takes depends on its values only where u falls below 2**-24, once in 2**24 pairs.
 
     Not guaranteed: these are floating-point numbers, and which of them can occur depends on the arithmetic. An
     attacker who sees the lowest bits of `value + noise` may learn from them (Mironov, CCS 2012), as with every
@@ -70,51 +78,37 @@ def _normal(key_words: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> ja
     size = prod(shape)
     if size == 0:
         return jnp.zeros(shape, dtype)
-    pairs = -(-size // 2)
-    wide = dtype == jnp.float64
-    words_per_pair = 4 if wide else 3
-    words = keystream_words(key_words, nonce(NORMAL, 64 if wide else 32), words_per_pair * pairs)
-    x, y = gaussian_pairs(*words.reshape(words_per_pair, pairs))
-    return jnp.concatenate([x, y])[:size].reshape(shape).astype(dtype)
+    num_pairs = -(-size // 2)
+    values = _float64(key_words, num_pairs) if dtype == jnp.float64 else _float32(key_words, num_pairs)
+    return values.reshape(-1)[:size].reshape(shape).astype(dtype)
 
 
-def gaussian_pairs(
-    high: jax.Array, low: jax.Array, angle: jax.Array, angle_low: jax.Array | None = None
-) -> tuple[jax.Array, jax.Array]:
-    """Pairs of independent Gaussian values from uniform words: the transform alone, with no randomness in it.
-
-    Args:
-        high: uint32[n], the upper half of the 64 bits of the radius.
-        low: uint32[n], the lower half.
-        angle: uint32[n], of the angle.
-        angle_low: uint32[n], 32 more bits of the angle; given, the computation is in float64.
-
-    Returns:
-        Two arrays of n values, float32, or float64 if `angle_low` is given.
-    """
-    dtype = np.dtype(np.float32) if angle_low is None else np.dtype(np.float64)
-    radius = jnp.sqrt(2 * exponential(high, low, dtype))
-    fraction = (angle & np.uint32(2**_OCTANT_BITS - 1)).astype(dtype)
-    if angle_low is None:
-        fraction = fraction + dtype.type(0.5)
-    else:
-        fraction = fraction + (angle_low.astype(dtype) + dtype.type(0.5)) * dtype.type(2.0**-32)
-    turn = fraction * dtype.type(pi / 4 * 2.0**-_OCTANT_BITS)
-    cosine, sine = radius * jnp.cos(turn), radius * jnp.sin(turn)
-    # The other three bits choose among the eight reflections of the first octant, all alike for a Gaussian pair.
-    swap, negative_x, negative_y = ((angle >> np.uint32(bit) & np.uint32(1)).astype(bool) for bit in (29, 30, 31))
-    x, y = jnp.where(swap, sine, cosine), jnp.where(swap, cosine, sine)
-    return jnp.where(negative_x, -x, x), jnp.where(negative_y, -y, y)
+def _float64(key_words: jax.Array, num_pairs: int) -> jax.Array:
+    words, right = fast_keystream(key_words, nonce(NORMAL, 64), -(-4 * num_pairs // WORDS_PER_BLOCK))
+    high, low, angle, angle_low = words[: 4 * num_pairs].reshape(4, num_pairs)
+    return pairs_float64(high, low, angle, angle_low) + jnp.where(right, 0.0, jnp.nan)
 
 
-def exponential(high: jax.Array, low: jax.Array, dtype: np.dtype) -> jax.Array:
-    """-log(u) for u = (64-bit number + 1/2) / 2**64, with full relative precision at both ends."""
-    upper = (high >> np.uint32(31)).astype(bool)
-    flip = jnp.where(upper, np.uint32(0xFFFFFFFF), np.uint32(0))
-    # The distance from u to the nearer of 0 and 1: in the upper half 1 - u, whose bits are the complement.
-    distance = (high ^ flip).astype(dtype) * dtype.type(2.0**-32)
-    distance = distance + ((low ^ flip).astype(dtype) + dtype.type(0.5)) * dtype.type(2.0**-64)
-    rounded = jnp.where(upper, 1 - distance, distance)
-    # What 1 - distance lost by rounding matters near u = 1; to first order it is this much of the logarithm.
-    lost = jnp.where(upper, ((rounded - 1) + distance) / rounded, 0)
-    return lost - jnp.log(rounded)
+def _float32(key_words: jax.Array, num_pairs: int) -> jax.Array:
+    if 3 * num_pairs <= WORDS_PER_BLOCK:  # a third word for every pair is there already
+        return pairs_float32(*keystream(key_words, nonce(NORMAL, 32), 1)[: 3 * num_pairs].reshape(3, num_pairs))
+    words, right = fast_keystream(key_words, nonce(NORMAL, 32), -(-2 * num_pairs // WORDS_PER_BLOCK))
+    first, second = words[: 2 * num_pairs].reshape(2, num_pairs)
+    poison = jnp.where(right, jnp.float32(0), jnp.float32(jnp.nan))
+    number = jnp.arange(num_pairs, dtype=jnp.int32)
+
+    def refine(state):
+        """Make the next rare pair again, with its third word."""
+        values, _, done = state
+        pending = (first < RARE) & (number > done)
+        i = jnp.argmax(pending).astype(jnp.int32)
+        third = keystream(key_words, nonce(NORMAL, 32, 1), 1, (i >> 4).astype(jnp.uint32))[i & 15]
+        pair = pairs_float32(first[i][None], second[i][None], third[None], poison)
+        values = lax.dynamic_update_slice(values, pair, (0, i))
+        return values, (pending & (number > i)).any(), i
+
+    # A loop that nearly always ends before it begins costs less than a third word for every pair, and XLA computes
+    # its input once, however many computations read its output.
+    start = (pairs_float32(first, second, poison=poison), (first < RARE).any(), jnp.int32(-1))
+    values, _, _ = lax.while_loop(lambda state: state[1], refine, start)
+    return values

@@ -37,7 +37,7 @@ import numpy as np
 from jax import lax
 
 from discreet._jax import define_prng_impl
-from discreet.random._chacha import blocks, keystream_words
+from discreet.random._chacha import WORDS_PER_BLOCK, keystream
 
 KEY_WORDS = 8
 
@@ -57,7 +57,7 @@ def nonce(domain: np.uint32, first: jax.Array | int = 0, second: jax.Array | int
 
 def derive(key: jax.Array, nonce_words: jax.Array, counter: int = 0) -> jax.Array:
     """The first half of one block: eight words, a key."""
-    return blocks(key, jnp.full((1,), counter, jnp.uint32), nonce_words)[:KEY_WORDS, 0]
+    return keystream(key, nonce_words, 1, counter)[:KEY_WORDS]
 
 
 @partial(jax.jit, static_argnums=1)
@@ -68,8 +68,8 @@ def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     num_blocks = -(-num_children // 2)
     if num_blocks > 2**32:
         raise ValueError(f"A key splits into at most 2**33 keys, {num_children} were asked for. Split in two stages.")
-    pairs = blocks(key, jnp.arange(num_blocks, dtype=jnp.uint32), nonce(SPLIT))
-    return pairs.T.reshape(2 * num_blocks, KEY_WORDS)[:num_children].reshape(*shape, KEY_WORDS)
+    children = keystream(key, nonce(SPLIT), num_blocks).reshape(2 * num_blocks, KEY_WORDS)
+    return children[:num_children].reshape(*shape, KEY_WORDS)
 
 
 @jax.jit
@@ -84,7 +84,8 @@ def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.
     size = prod(shape)
     if size == 0:
         return jnp.zeros(shape, f"uint{bit_width}")
-    words = keystream_words(key, nonce(BITS, bit_width), -(-size * bit_width // 32))
+    num_words = -(-size * bit_width // 32)
+    words = keystream(key, nonce(BITS, bit_width), -(-num_words // WORDS_PER_BLOCK))[:num_words]
     if bit_width == 64:
         words = (words[:size].astype(jnp.uint64) << np.uint64(32)) | words[size:].astype(jnp.uint64)
     elif bit_width < 32:
