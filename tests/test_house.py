@@ -19,9 +19,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sampling": {"random", "accounting"},
     "gradients": set(),
     "mechanisms": {"random", "gradients", "accounting"},
-    "plan": {"sampling", "accounting"},
-    "report": {"plan", "accounting", "sampling"},
-    "inference": {"plan", "mechanisms", "gradients", "sampling", "report", "random", "accounting"},
+    "clipping": {"gradients"},
+    "plan": {"sampling", "accounting", "clipping"},
+    "report": {"plan", "accounting", "sampling", "clipping"},
+    "inference": {"plan", "mechanisms", "gradients", "sampling", "report", "random", "accounting", "clipping"},
     # A checker that shares code with what it checks proves little.
     "verify": {"mechanisms", "accounting"},
     # Post-processing by construction: no reader of tables among these.
@@ -38,7 +39,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         "inference",
         "synthetic",
     },
-    "cli": {"data", "random", "accounting", "sampling", "plan", "report", "inference", "verify", "synthetic", "models"},
+    "cli": {
+        "data",
+        "random",
+        "accounting",
+        "sampling",
+        "clipping",
+        "plan",
+        "report",
+        "inference",
+        "verify",
+        "synthetic",
+        "models",
+    },
 }
 EVERYBODY_MAY_IMPORT = {"_jax"}
 JAX_INTERNALS = ("jax._src", "jax.extend", "jax.interpreters")
@@ -154,7 +167,7 @@ def test_tests_mirror_the_rooms() -> None:
     folders = {path.name for path in TESTS.iterdir() if path.is_dir() and any(path.glob("test_*.py"))}
     single = {path.stem.removeprefix("test_") for path in TESTS.glob("test_*.py")}
     assert rooms <= folders | single, f"rooms without tests: {sorted(rooms - folders - single)}"
-    strange = folders - set(MAY_IMPORT) - {"examples", "docs"}
+    strange = folders - set(MAY_IMPORT) - {"examples", "benchmarks", "docs"}
     assert not strange, f"test folders that mirror no room: {sorted(strange)}"
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from discreet import random
     from discreet.accounting import Relation, suggest
+    from discreet.clipping import AdaptiveClipping, NormalisedClipping
     from discreet.inference import DPSVI, DPSVIResult
     from discreet.mechanisms import clip_records, gaussian_mechanism, laplace_mechanism, sum_records
     from discreet.plan import PrivacyPlan
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 __version__ = version("discreet")
 
 __all__ = [
+    "AdaptiveClipping",
     "DPSVI",
     "DPSVIResult",
     "FixedSizeSampling",
     "FullBatch",
+    "NormalisedClipping",
     "PoissonSampling",
     "PrivacyPlan",
     "Relation",
@@ -45,6 +48,7 @@ __all__ = [
 
 _ROOMS = {
     "accounting": ("Relation", "suggest"),
+    "clipping": ("AdaptiveClipping", "NormalisedClipping"),
     "inference": ("DPSVI", "DPSVIResult"),
     "mechanisms": ("clip_records", "gaussian_mechanism", "laplace_mechanism", "sum_records"),
     "plan": ("PrivacyPlan",),

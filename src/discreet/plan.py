@@ -20,7 +20,10 @@ from discreet.accounting import (
     risk,
     suggest,
 )
+from discreet.clipping import AdaptiveClipping, ClippingRule, NormalisedClipping, as_clipping_rule
 from discreet.sampling import Sampling
+
+ClippingNorm = float | AdaptiveClipping | NormalisedClipping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,8 @@ class PrivacyPlan:
 
     Attributes:
         sampling: which records make a batch.
-        clipping_norm: L2 bound C on one record's contribution, above 0.
+        clipping_norm: L2 bound C on one record's contribution, above 0; or a rule for it: `AdaptiveClipping`, whose C
+            follows a private quantile, or `NormalisedClipping`.
         noise_multiplier: noise standard deviation divided by C, on the sum of clipped contributions, above 0.
         num_steps: number of noisy releases, fixed beforehand, at least 1.
         num_records: number of records N; public. Under ADD_OR_REMOVE_ONE it is a public figure near the true number.
@@ -47,7 +51,7 @@ class PrivacyPlan:
     """
 
     sampling: Sampling
-    clipping_norm: float
+    clipping_norm: ClippingNorm
     noise_multiplier: float
     num_steps: int
     num_records: int
@@ -64,7 +68,7 @@ class PrivacyPlan:
         for name, kind in (
             ("num_steps", int),
             ("num_records", int),
-            ("clipping_norm", float),
+            ("clipping_norm", lambda norm: norm if _is_rule(norm) else float(norm)),
             ("noise_multiplier", float),
         ):
             object.__setattr__(self, name, kind(getattr(self, name)))
@@ -79,7 +83,7 @@ class PrivacyPlan:
         num_steps: int | None = None,
         noise_multiplier: float | None = None,
         sampling: Sampling,
-        clipping_norm: float,
+        clipping_norm: ClippingNorm,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
     ) -> Self:
         """Solves for the one of epsilon, num_steps and noise_multiplier that is left open.
@@ -155,6 +159,11 @@ class PrivacyPlan:
         return self.sampling.rate_for(self.num_records)
 
     @property
+    def clipping(self) -> ClippingRule:
+        """What `clipping_norm` stands for: how records' contributions are bounded, with C of the first step as `start`."""
+        return as_clipping_rule(self.clipping_norm)
+
+    @property
     def slack(self) -> float:
         """Total variation between the sampler as run and as accounted for, over all steps."""
         return self.num_steps * self.sampling.slack_per_step(self.num_records)
@@ -193,24 +202,33 @@ class PrivacyPlan:
             A text of some twenty lines. It depends on public facts only.
         """
         chosen = self._stated_delta(delta)
-        sensitivity = "C" if self.relation is Relation.ADD_OR_REMOVE_ONE else "2C, one record replaced"
+        known = "the rule for C" if self.clipping.adapts else "C"
         lines = [
             f"{self.num_steps:,} steps, each on a batch drawn by {self.sampling!r} from {self.num_records:,} records: a record "
             f"enters a batch with probability q = {self.rate:.4g}, a batch holds {self.rate * self.num_records:,.4g} on average.",
-            f"Each record's contribution is clipped to L2 norm C = {self.clipping_norm:g}; the sum over the batch gets Gaussian "
-            f"noise of standard deviation {self.noise_multiplier * self.clipping_norm:.4g} ({self.noise_multiplier:.4g} C; "
-            f"one person moves the sum by up to {sensitivity}).",
+            f"{self.clipping.in_words(self.noise_multiplier, self.rate * self.num_records)}; the sum over the batch gets "
+            f"Gaussian noise of standard deviation {self._noise_in_words()}.",
             "",
             str(self.risk(chosen)),
             "",
-            "Public, that is known without the data: the number of records, q, C, the noise and the number of steps. The "
-            "price is that of all the steps, also if the run is stopped early.",
+            f"Public, that is known without the data: the number of records, q, {known}, the noise and "
+            "the number of steps. The price is that of all the steps, also if the run is stopped early.",
         ]
         if self.rate == 1 and self.num_steps > 1:
             lines.append(
                 "Every step reads every record, so nothing is gained by sampling. A smaller sampling rate may buy more steps."
             )
         return "\n".join(lines)
+
+    def _noise_in_words(self) -> str:
+        clipping = self.clipping
+        sensitivity = "C" if self.relation is Relation.ADD_OR_REMOVE_ONE else "2C, one record replaced"
+        moves = f"one person moves the sum by up to {sensitivity}"
+        # Where gradients are counted, the multiplier is relative to gradient and count together.
+        noise = self.noise_multiplier / math.sqrt(1 - clipping.count_share)
+        if clipping.adapts:
+            return f"{noise:.4g} C, which moves with C ({moves})"
+        return f"{noise * clipping.start:.4g} ({noise:.4g} C; {moves})"
 
     def _stated_delta(self, delta: float | None) -> float:
         if delta is not None:
@@ -230,7 +248,11 @@ def _event_builder(
     return event_of
 
 
-def _check_facts(sampling: Sampling, clipping_norm: float, num_records: int, relation: Relation) -> None:
+def _is_rule(clipping_norm: object) -> bool:
+    return isinstance(clipping_norm, AdaptiveClipping | NormalisedClipping)
+
+
+def _check_facts(sampling: Sampling, clipping_norm: ClippingNorm, num_records: int, relation: Relation) -> None:
     for method in ("step_event", "rate_for", "slack_per_step", "check"):
         if not callable(getattr(sampling, method, None)):
             raise TypeError(
@@ -244,10 +266,10 @@ def _check_facts(sampling: Sampling, clipping_norm: float, num_records: int, rel
             f"num_records is {num_records!r}; it is the public number of records, a whole number of at least 1. "
             "An empty table cannot be fitted."
         )
-    if not _is_positive(clipping_norm):
+    if not (_is_rule(clipping_norm) or _is_positive(clipping_norm)):
         raise ValueError(
             f"clipping_norm is {clipping_norm!r}; it is the L2 bound on one record's contribution, a finite number above 0. "
-            "1.0 is a common choice."
+            "1.0 is a common choice; discreet.AdaptiveClipping() finds one while fitting."
         )
     sampling.check(num_records, relation)
 

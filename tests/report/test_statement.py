@@ -5,6 +5,7 @@ import math
 import pytest
 
 from discreet.accounting import Relation
+from discreet.clipping import AdaptiveClipping, NormalisedClipping
 from discreet.plan import PrivacyPlan
 from discreet.report import make_statement
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
@@ -150,3 +151,29 @@ def test_a_delta_outside_its_range_is_refused(delta) -> None:
 def test_negative_steps_are_refused() -> None:
     with pytest.raises(ValueError, match="0 or more"):
         statement_of(steps_completed=-1)
+
+
+def test_the_statement_says_how_an_adaptive_norm_moves() -> None:
+    plan = dataclasses.replace(POISSON, clipping_norm=AdaptiveClipping(quantile=0.9, initial=0.5, count_share=0.19))
+    statement = statement_of(plan)
+    assert statement.epsilon == POISSON.epsilon(statement.delta)
+    assert "began at 0.5 and followed the 0.9 quantile" in statement.mechanism
+    # 1 / sqrt(1 - 0.19), and that times the noise multiplier of 1.5.
+    assert "together at most 1.11111 C" in statement.mechanism
+    assert "standard deviation 1.66667 C" in statement.mechanism
+    assert any("the rule for the clipping norm" in fact for fact in statement.public)
+    facts = json.loads(statement.to_json())["plan"]
+    assert facts["first_clipping_norm"] == 0.5
+    assert facts["clipping"]["kind"] == "AdaptiveClipping"
+    assert facts["clipping"]["quantile"] == 0.9
+    assert facts["first_noise_standard_deviation"] == pytest.approx(0.5 * 1.5 / 0.9)
+    assert "clipping_norm" not in facts
+    assert "noise_standard_deviation" not in facts
+    assert "clipping: kind AdaptiveClipping" in str(statement)
+
+
+def test_the_statement_states_the_bias_of_normalising() -> None:
+    statement = statement_of(dataclasses.replace(POISSON, clipping_norm=NormalisedClipping(norm=2.0)))
+    assert "automatic clipping, which is biased" in statement.mechanism
+    assert statement.plan["clipping"] == {"kind": "NormalisedClipping", "norm": 2.0, "stabiliser": 0.01}
+    assert statement.plan["noise_standard_deviation"] == 3.0

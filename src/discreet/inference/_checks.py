@@ -32,6 +32,12 @@ def check_options(dpsvi: Any) -> None:
             f"loss_share is {dpsvi.loss_share}; it is a share of the release, at least 0 and below 1. 0.02 costs "
             "one per cent more noise on the gradient."
         )
+    count_share = dpsvi.plan.clipping.count_share
+    if dpsvi.loss_share + count_share >= 1.0:
+        raise ValueError(
+            f"loss_share is {dpsvi.loss_share} and the clipping rule's count_share {count_share}; together they must be "
+            "below 1, or nothing of the release is left for the gradient. 0.02 and 0.01 are common choices."
+        )
     if dpsvi.loss_bound is not None and not (dpsvi.loss_bound > 0 and math.isfinite(dpsvi.loss_bound)):
         raise ValueError(f"loss_bound is {dpsvi.loss_bound}; it must be positive and finite, in nats.")
     if dpsvi.microbatch_size is not None and dpsvi.microbatch_size < 1:

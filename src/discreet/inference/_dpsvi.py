@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 from discreet import random
-from discreet.gradients import BookKeepingEngine, Channels, EngineReport, LossChannel
+from discreet.clipping import contribution_bound
+from discreet.gradients import BookKeepingEngine, EngineReport
 from discreet.inference._checks import check_batch, check_length, check_options, explain_steps
 from discreet.inference._keys import INIT, StepKeys, check_unused, claim, init_keys
 from discreet.inference._loop import run_steps
@@ -34,8 +34,8 @@ from discreet.inference._setup import (
 )
 from discreet.inference._step import DPSVIState, PrivateStep
 from discreet.inference._structure import find_structure
+from discreet.inference._terms import state_terms
 from discreet.plan import PrivacyPlan
-from discreet.report import Statement, make_statement
 from discreet.sampling import Batch
 
 
@@ -117,8 +117,8 @@ class DPSVI:
 
     @property
     def contribution_bound(self) -> float:
-        """L2 bound on a record's clipped gradient and loss together, to which the noise multiplier is relative."""
-        return Channels(LossChannel(self.loss_share)).joint_bound(self.plan.clipping_norm)
+        """L2 bound on all that a record adds to the first step, to which the noise multiplier is relative."""
+        return contribution_bound(self.plan.clipping, self.loss_share)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Options are fixed: steps that were compiled with them, and what was promised, would not follow."""
@@ -187,7 +187,9 @@ class DPSVI:
             self._steps[signature] = self._step(objective)
         self._current, self._shapes = self._steps[signature], jax.eval_shape(lambda: psi)
         center = loss_at_start(self._current.objective, psi, start_key)
-        return DPSVIState(self.optim.init(psi), key, jnp.zeros((), jnp.int32), center)
+        return DPSVIState(
+            self.optim.init(psi), key, jnp.zeros((), jnp.int32), center, jnp.float32(self.plan.clipping.start)
+        )
 
     def _placeholder_for(self, records: Records, key: PRNGKeyArray) -> list[Array]:
         if records.signature not in self._placeholders:
@@ -202,7 +204,7 @@ class DPSVI:
             objective=objective,
             engine=BookKeepingEngine(sizes, microbatch_size=self.microbatch_size),
             optim=self.optim,
-            clipping_norm=self.plan.clipping_norm,
+            clipping=self.plan.clipping,
             noise_multiplier=self.plan.noise_multiplier,
             rate=self.plan.rate,
             num_records=self.plan.num_records,
@@ -333,7 +335,7 @@ class DPSVI:
         step = self._initialised()
         refuse_tables(step.objective.captured(self.optim.get_params(state.optim_state), key), [records.size])
         # Stated before it is spent: what cannot be accounted for must not run.
-        statement = self._statement(self.plan.num_steps, delta, random.is_reproducible(key))
+        statement = state_terms(self, delta, random.is_reproducible(key))
         outcome = run_steps(
             step, self.plan.sampling, state, records.leaves, self.plan.num_steps, progress_bar=progress_bar
         )
@@ -343,6 +345,7 @@ class DPSVI:
             params=jax.tree.map(np.asarray, averaged),
             last_params=jax.tree.map(np.asarray, self.get_params(outcome.state)),
             losses=outcome.losses,
+            clipping_norms=outcome.clipping_norms,
             trace=outcome.trace,
             statement=dataclasses.replace(statement, steps_completed=outcome.steps),
             plan=self.plan,
@@ -357,27 +360,6 @@ class DPSVI:
             ValueError: neither was called, or num_samples < 1.
         """
         return _draw(self._initialised().objective, key, params, num_samples)
-
-    def _statement(self, steps: int, delta: float | None, reproducible: bool) -> Statement:
-        released = ["variational parameters after every step"]
-        if self.loss_share > 0:
-            cost = 100 * (1 / math.sqrt(1 - self.loss_share) - 1)
-            released.append(f"a private loss estimate at every step (costing {cost:.1f} % more noise on the gradient)")
-        public = [
-            "the model, the guide and the optimizer, with all numbers written into them, and their initial values"
-        ]
-        public += ["shapes and dtypes of the record arrays"]
-        public += [f"the argument {name}" for name in self.static_kwargs]
-        return make_statement(
-            self.plan,
-            delta=delta,
-            steps_completed=steps,
-            reproducible=reproducible,
-            public=public,
-            released=released,
-            contribution_bound=self.contribution_bound,
-            method="DPSVI" if self.perturb == "latents" else 'DPSVI, perturb="parameters"',
-        )
 
     def _initialised(self) -> PrivateStep:
         if self._current is None:

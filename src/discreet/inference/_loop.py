@@ -35,6 +35,7 @@ class Outcome:
     Attributes:
         state: the last state.
         losses: one private estimate a step done.
+        clipping_norms: C of each step done.
         trace: the iterates kept.
         steps: number of releases made.
         interrupted: Ctrl-C stopped it.
@@ -42,6 +43,7 @@ class Outcome:
 
     state: DPSVIState
     losses: Float[np.ndarray, "step"]
+    clipping_norms: Float[np.ndarray, "step"]
     trace: Trace
     steps: int
     interrupted: bool
@@ -95,6 +97,7 @@ def run_steps(
         chunk_length = max(1, min(chunk_length, _BUFFER_BYTES // (4 * max(1, flat.size))))
     tables = jax.tree.map(jnp.asarray, sampling.prepare(leaves[0].shape[0]))
     losses: list[np.ndarray] = []
+    norms: list[np.ndarray] = []
     done, count = 0, min(8, chunk_length)
     with _interruptible() as interrupt, _bar(num_steps, progress_bar) as bar:
         # Compiled before anything is released, and kept by JAX for the next fit of the same shape.
@@ -108,8 +111,11 @@ def run_steps(
         while done < num_steps and not interrupt.requested:
             count = min(count, num_steps - done, recorder.steps_until_due(done))
             started = time.perf_counter()
-            state, chunk_losses, iterates = program(state, leaves, tables, jnp.int32(count))
+            state, chunk_losses, chunk_norms, iterates = program(state, leaves, tables, jnp.int32(count))
             losses.append(np.asarray(chunk_losses)[:count])
+            norms.append(
+                np.asarray(chunk_norms)[:count] if step.clipping.adapts else np.full(count, step.clipping.start)
+            )
             seconds = time.perf_counter() - started
             done += count
             if recorder.every_step:
@@ -121,7 +127,7 @@ def run_steps(
             bar.set_postfix_str(_postfix(losses[-1], step.num_records))
             count = int(np.clip(count * _SECONDS_A_CHUNK / max(seconds, 1e-6), count / 4, count * 8))
             count = max(1, min(count, chunk_length))
-    return Outcome(state, np.concatenate(losses), recorder.finish(), done, done < num_steps)
+    return Outcome(state, np.concatenate(losses), np.concatenate(norms), recorder.finish(), done, done < num_steps)
 
 
 def _bar(num_steps: int, enabled: bool) -> Any:
@@ -143,21 +149,24 @@ def _chunk(
     leaves: list[Array],
     tables: Any,
     count: Int[Array, ""],
-) -> tuple[DPSVIState, Float[Array, "length"], Float[Array, "length dim"]]:
+) -> tuple[DPSVIState, Float[Array, "length"], Float[Array, "length"], Float[Array, "length dim"]]:
     num_records = leaves[0].shape[0]
     keys = StepKeys.derive(state.rng_key)
     dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
 
     def body(i: Int[Array, ""], carry: Any) -> Any:
-        state, losses, iterates = carry
+        state, losses, norms, iterates = carry
         now = keys.at(state.step)
         batch = sampling.draw(now.sampling, tables, num_records=num_records)
-        state, loss = step(state, now, [x[batch.indices] for x in leaves], batch.mask)
+        if step.clipping.adapts:
+            norms = norms.at[i].set(state.clipping_norm)
+        state, loss = step(state, now, leaves, batch)
         losses = losses.at[i].set(loss.astype(losses.dtype))
         if keep_iterates:
             flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
             iterates = iterates.at[i].set(flat.astype(iterates.dtype))
-        return state, losses, iterates
+        return state, losses, norms, iterates
 
-    start = (state, jnp.zeros(length), jnp.zeros((length, dim) if keep_iterates else (0, 0)))
+    norms = jnp.zeros(length if step.clipping.adapts else 0)
+    start = (state, jnp.zeros(length), norms, jnp.zeros((length, dim) if keep_iterates else (0, 0)))
     return jax.lax.fori_loop(0, count, body, start)

@@ -27,6 +27,7 @@ class DPSVIResult:
         losses: one private estimate of the negative ELBO of all records a step, in nats. They
             scatter by the noise of the release; a running mean shows the trend. NaN where the
             fit gave no share of its budget to the loss.
+        clipping_norms: the clipping norm C of each step done. With `AdaptiveClipping` its path, a release.
         trace: the iterates.
         statement: what was spent and what it protects.
         plan: the plan of the fit.
@@ -36,6 +37,7 @@ class DPSVIResult:
     params: dict[str, Any]
     last_params: dict[str, Any]
     losses: Float[np.ndarray, "step"]
+    clipping_norms: Float[np.ndarray, "step"]
     trace: Trace
     statement: Statement
     plan: PrivacyPlan

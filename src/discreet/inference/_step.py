@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from discreet import mechanisms, random
-from discreet.gradients import Channels, Clipping, EngineReport, GradientEngine, LossChannel, RecordLoss
+from discreet.clipping import AdaptiveClipping, ClippingRule
+from discreet.gradients import Channels, CountChannel, EngineReport, GradientEngine, LossChannel, RecordLoss
 from discreet.inference._keys import StepKeys
 from discreet.inference._objective import Objective
 from discreet.sampling import Batch
@@ -30,12 +31,14 @@ class DPSVIState(NamedTuple):
         rng_key: the fit's key; steps derive theirs from it and from `step`.
         step: number of releases made.
         loss_center: public guess at a record's loss, from the placeholder record, in nats.
+        clipping_norm: C of the next step, computed from earlier releases; it moves with `AdaptiveClipping` only.
     """
 
     optim_state: Any
     rng_key: PRNGKeyArray
     step: Int[Array, ""]
     loss_center: Float[Array, ""]
+    clipping_norm: Float[Array, ""]
 
     def __repr__(self) -> str:
         """Without the key."""
@@ -54,6 +57,7 @@ class PrivateStep:
     """Everything of a step but the state and the batch; the public numbers are the plan's.
 
     Attributes:
+        clipping: how a record's gradient is bounded, and how the bound moves.
         rate: public sampling rate q; nothing is ever divided by the realised batch size.
         loss_bound: losses further than this from the state's center are clipped; None: the
             center's own size, at least 1 nat.
@@ -63,7 +67,7 @@ class PrivateStep:
     objective: Objective
     engine: GradientEngine
     optim: Any
-    clipping_norm: float
+    clipping: ClippingRule
     noise_multiplier: float
     rate: float
     num_records: int
@@ -92,6 +96,8 @@ class PrivateStep:
         """
         psi = self.optim.get_params(state.optim_state)
         channels = self._channels(state.loss_center)
+        # A number that does not move is compiled in.
+        norm = state.clipping_norm if self.clipping.adapts else self.clipping.start
         if self.perturb_parameters:
             u, free, pull = psi, jnp.zeros(()), None
         else:
@@ -102,7 +108,7 @@ class PrivateStep:
             u,
             (batch.indices, jnp.arange(batch.mask.shape[0])),
             batch.mask,
-            Clipping(self.clipping_norm),
+            self.clipping.clipping(norm),
             channels,
         )
         released = mechanisms.release(keys.noise, total, self.noise_multiplier)
@@ -112,9 +118,10 @@ class PrivateStep:
             (gradient,) = pull((gradient, jnp.ones_like(free)))
         # Post-processing: where a transform saturates, its Jacobian is not finite; stay there.
         gradient = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), gradient)
-        loss = self._private_loss(released.loss, channels) + free
+        loss = self._private_loss(released.loss, norm, channels) + free
         optim_state = self.optim.update(gradient, state.optim_state, value=loss)
-        return state._replace(optim_state=optim_state, step=state.step + 1), loss
+        state = state._replace(optim_state=optim_state, step=state.step + 1)
+        return self._with_next_norm(state, released.count, channels), loss
 
     def explain(self, psi: Any, num_rows: int) -> EngineReport:
         """How the engine goes about a batch of `num_rows` rows, for parameters of the shapes of `psi`."""
@@ -142,10 +149,24 @@ class PrivateStep:
 
     def _channels(self, center: Float[Array, ""]) -> Channels:
         bound = jnp.maximum(1.0, jnp.abs(center)) if self.loss_bound is None else self.loss_bound
-        return Channels(LossChannel(self.loss_share, center=center, bound=bound))
+        return Channels(
+            LossChannel(self.loss_share, center=center, bound=bound), CountChannel(self.clipping.count_share)
+        )
 
-    def _private_loss(self, released: Float[Array, ""], channels: Channels) -> Float[Array, ""]:
+    def _private_loss(
+        self, released: Float[Array, ""], norm: float | Float[Array, ""], channels: Channels
+    ) -> Float[Array, ""]:
         if channels.loss.share == 0.0:
             return jnp.full((), jnp.nan)
-        total = released / channels.loss_weight(self.clipping_norm) / self.rate
+        total = released / channels.loss_weight(norm) / self.rate
         return total + channels.loss.center * self.num_records
+
+    def _with_next_norm(self, state: DPSVIState, released: Float[Array, ""], channels: Channels) -> DPSVIState:
+        rule = self.clipping
+        if not isinstance(rule, AdaptiveClipping):
+            return state
+        # The expected size of a batch is public. The realised one is not: dividing by it would show it.
+        expected = self.rate * self.num_records
+        within = 0.5 + released / channels.count_weight(state.clipping_norm) / expected
+        norm = rule.next_norm(state.clipping_norm, within).astype(state.clipping_norm.dtype)
+        return state._replace(clipping_norm=norm)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from discreet.accounting import Relation, suggest
+from discreet.clipping import AdaptiveClipping, FixedClipping, NormalisedClipping, contribution_bound
 from discreet.plan import PrivacyPlan
 from discreet.report._statement import ProfilePoint, Statement
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
@@ -68,7 +69,8 @@ def make_statement(
         method: What ran.
         user_supplied_batches: Whether the caller's code drew the batches, whose law then is an assumption.
         contribution_bound: L2 bound on all that a record adds to a release, where that is more than a gradient
-            clipped to C (a loss beside it). None: C. The noise multiplier is relative to it.
+            clipped to C (a loss beside it, or a count), in the first step where C moves. None: the plan's own. The
+            noise multiplier is relative to it.
 
     Returns:
         The statement. An ε that does not exist at some δ (δ smaller than the sampler's slack) is infinite in it.
@@ -85,7 +87,7 @@ def make_statement(
     delta, chosen = _delta(plan, delta)
     profile = paid.profile()
     risk = paid.risk(delta)
-    bound = plan.clipping_norm if contribution_bound is None else contribution_bound
+    bound = _bound(plan, contribution_bound)
     deltas = sorted({*PROFILE_DELTAS, delta}, reverse=True)
     assumed = ()
     if user_supplied_batches:
@@ -159,33 +161,64 @@ def _sampling_words(plan: PrivacyPlan) -> str:
     return f"drawn by {sampling!r}"
 
 
+def _bound(plan: PrivacyPlan, given: float | None) -> float:
+    return contribution_bound(plan.clipping) if given is None else given
+
+
 def _mechanism_words(plan: PrivacyPlan, bound: float) -> str:
-    clipped, scale = f"Each record's contribution was clipped to the Euclidean norm C = {plan.clipping_norm:g}", "C"
-    if bound > plan.clipping_norm:
-        clipped = (
-            f"Each record's gradient was clipped to the Euclidean norm C = {plan.clipping_norm:g} and its loss to an "
-            f"interval, so that together they contribute at most {bound:.6g}"
+    return (
+        f"In each step a batch was drawn ({_sampling_words(plan)}). {_clipping_words(plan, bound)} was added to every "
+        "coordinate of the sum. Only these noisy sums left the data."
+    )
+
+
+def _clipping_words(plan: PrivacyPlan, bound: float) -> str:
+    """How contributions were bounded, summed and hidden."""
+    rule, noise = plan.clipping, f"noise multiplier {plan.noise_multiplier:.6g}"
+    if isinstance(rule, AdaptiveClipping):
+        least, most = rule.limits
+        return (
+            f"Each record's gradient was clipped to a Euclidean norm C, which began at {rule.start:g} and followed the "
+            f"{rule.quantile:g} quantile of the gradients' norms: the number of gradients within C was released in the same "
+            "sum, divided by the expected size of a batch, and where it exceeded the quantile C fell for the next step, or else "
+            f"rose, between {least:g} and {most:g}. All that a record added (gradient, count, and a clipped loss if there was "
+            f"one) was together at most {bound / rule.start:.6g} C; the contributions were summed, and Gaussian noise of "
+            f"standard deviation {plan.noise_multiplier * bound / rule.start:.6g} C ({noise} × that bound)"
         )
+    clipped, scale = f"Each record's contribution was clipped to the Euclidean norm C = {rule.start:g}", "C"
+    if isinstance(rule, NormalisedClipping):
+        clipped = (
+            f"Each record's gradient g was scaled by C / (|g| + {rule.stabiliser:g}), to a Euclidean norm below C = "
+            f"{rule.start:g} (automatic clipping, which is biased: posterior widths are not to be trusted)"
+        )
+    if bound > rule.start:
+        if isinstance(rule, FixedClipping):
+            clipped = f"Each record's gradient was clipped to the Euclidean norm C = {rule.start:g}"
+        clipped += f" and its loss to an interval, so that together they contribute at most {bound:.6g}"
         scale = "that bound"
     return (
-        f"In each step a batch was drawn ({_sampling_words(plan)}). {clipped}; the contributions were summed, and "
-        f"Gaussian noise of standard deviation {plan.noise_multiplier * bound:.6g} (noise multiplier "
-        f"{plan.noise_multiplier:.6g} × {scale}) was added to every coordinate of the sum. Only these noisy sums left the "
-        "data."
+        f"{clipped}; the contributions were summed, and Gaussian noise of standard deviation "
+        f"{plan.noise_multiplier * bound:.6g} ({noise} × {scale})"
     )
 
 
 def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> dict[str, Any]:
     """The numbers of a plan as plain values for JSON; `contribution_bound` as in `make_statement`."""
-    bound = plan.clipping_norm if contribution_bound is None else contribution_bound
+    bound, norm, first = _bound(plan, contribution_bound), plan.clipping_norm, ""
+    clipping: dict[str, Any] = {}
+    if dataclasses.is_dataclass(norm):
+        clipping = {"clipping": {"kind": type(norm).__name__, **dataclasses.asdict(norm)}}
+    if plan.clipping.adapts:
+        first = "first_"
     sampling = plan.sampling
     options = dataclasses.asdict(sampling) if dataclasses.is_dataclass(sampling) else {}
     return {
         "sampling": {"kind": type(sampling).__name__, **options},
         "sampling_rate": float(plan.rate),
-        "clipping_norm": float(plan.clipping_norm),
+        f"{first}clipping_norm": float(plan.clipping.start),
+        **clipping,
         "noise_multiplier": float(plan.noise_multiplier),
-        "noise_standard_deviation": float(plan.noise_multiplier * bound),
+        f"{first}noise_standard_deviation": float(plan.noise_multiplier * bound),
         "num_steps": int(plan.num_steps),
         "num_records": int(plan.num_records),
         "slack": float(plan.slack),
@@ -198,7 +231,8 @@ def _public_facts(plan: PrivacyPlan) -> tuple[str, ...]:
         count += " (although neighbouring tables differ in it by one: publishing it exactly was not charged)"
     return (
         f"{count}.",
-        "The plan: how batches are drawn, the clipping norm, the noise multiplier and the number of steps.",
+        f"The plan: how batches are drawn, the {'rule for the clipping norm' if plan.clipping.adapts else 'clipping norm'}, "
+        "the noise multiplier and the number of steps.",
     )
 
 

@@ -1,0 +1,48 @@
+"""The terms of a fit, stated before it runs: what will leave the data, what is public, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from discreet.report import Statement, make_statement
+
+
+def state_terms(dpsvi: Any, delta: float | None, reproducible: bool) -> Statement:
+    """The statement of all the plan's steps of a DPSVI.
+
+    Args:
+        dpsvi: the DPSVI.
+        delta: as in `make_statement`.
+        reproducible: whether the key was made from a seed.
+    """
+    count_share = dpsvi.plan.clipping.count_share
+    released = ["variational parameters after every step"]
+    if dpsvi.loss_share > 0:
+        # Each share is stated as what it costs on top of the other.
+        cost = _more_noise(dpsvi.loss_share, count_share)
+        released.append(f"a private loss estimate at every step (costing {cost:.1f} % more noise on the gradient)")
+    if count_share > 0:
+        cost = _more_noise(count_share, dpsvi.loss_share)
+        released.append(
+            "at every step the noisy number of gradients within the clipping norm, and so the clipping norms "
+            f"(costing {cost:.1f} % more noise on the gradient)"
+        )
+    public = ["the model, the guide and the optimizer, with all numbers written into them, and their initial values"]
+    public += ["shapes and dtypes of the record arrays"]
+    public += [f"the argument {name}" for name in dpsvi.static_kwargs]
+    return make_statement(
+        dpsvi.plan,
+        delta=delta,
+        steps_completed=dpsvi.plan.num_steps,
+        reproducible=reproducible,
+        public=public,
+        released=released,
+        contribution_bound=dpsvi.contribution_bound,
+        method="DPSVI" if dpsvi.perturb == "latents" else 'DPSVI, perturb="parameters"',
+    )
+
+
+def _more_noise(share: float, other: float) -> float:
+    """Per cent more noise on the gradient than without this share."""
+    return 100 * (math.sqrt((1 - other) / (1 - other - share)) - 1)
