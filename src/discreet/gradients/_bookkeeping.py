@@ -32,7 +32,7 @@ from discreet.gradients._rows import row_weights
 from discreet.gradients._taps import run, uses_with, zero_taps
 from discreet.gradients._uses import Plan, Use, find_uses, restrict
 
-# Below this, rows that are not finite are selected away at once; above, only where there are any.
+# Below this, rows that are not finite are selected away at once; above, in a second run if there are any.
 _SMALL_BYTES = 2**16
 
 
@@ -70,11 +70,15 @@ class BookKeepingEngine:
         one = jax.eval_shape(lambda tree: jax.tree.map(lambda x: x[0], tree), records)
         book = _Book(record_loss, parameters, one)
 
-        def partial_sum(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Array, Array]:
-            return book.clipped_sum(parameters, rows, keep, clipping, channels)
+        def careful(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Array, Array]:
+            return book.clipped_sum(parameters, rows, keep, clipping, channels, select=True)[0]
+
+        def quick(rows: Any, keep: Bool[Array, "row"]) -> tuple[tuple[Any, Array, Array], Bool[Array, ""]]:
+            return book.clipped_sum(parameters, rows, keep, clipping, channels, select=False)
 
         capacities = self._capacities(mask.shape[0], book)
-        gradient, loss, count = sum_over_rows(partial_sum, records, mask, capacities)
+        small = max(capacities) * book.bytes_a_record <= _SMALL_BYTES
+        gradient, loss, count = sum_over_rows(careful, records, mask, capacities, quick=None if small else quick)
         return ClippedSum(gradient, loss, count, channels.joint_bound(clipping.norm))
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
@@ -108,20 +112,38 @@ class _Book:
         self.direct = sorted(direct)
 
     def clipped_sum(
-        self, parameters: Any, rows: Any, mask: Bool[Array, "row"], clipping: Clipping, channels: Channels
-    ) -> tuple[Any, Array, Array]:
-        """The clipped sum of a microbatch: gradient, loss and count."""
-        leaves = jax.tree.leaves(parameters)
-        size = mask.shape[0]
+        self,
+        parameters: Any,
+        rows: Any,
+        mask: Bool[Array, "row"],
+        clipping: Clipping,
+        channels: Channels,
+        *,
+        select: bool,
+    ) -> tuple[tuple[Any, Array, Array], Bool[Array, ""]]:
+        """Gradient, loss and count, and whether they are right.
+
+        Args:
+            parameters: the parameters.
+            rows: tree of arrays.
+            mask: which rows count.
+            clipping: the rule.
+            channels: what travels beside the gradient.
+            select: select rows that do not count away before they are multiplied by their factor, zero: 0 * NaN is
+                NaN. That copies the activations; without it the sum is right if all that they hold is finite.
+        """
+        leaves, size = jax.tree.leaves(parameters), mask.shape[0]
         losses, gradients, met = jax.vmap(lambda row: self._one(leaves, row), axis_size=size)(rows)
         squared = jax.vmap(lambda met: self._booked_norms(met, clipping.norm), axis_size=size)(met)
         if gradients:
             squared += squared_norms(gradients, clipping.norm)
         weights = row_weights(losses, squared, sum(x.size for x in self.leaves), mask, clipping, channels)
         scaled = scale_rows(gradients, weights.factor, weights.keep)
-        sums = {i: jnp.sum(x, axis=0) for i, x in scaled.items()}
-        sums |= self._booked_sums(met, weights.factor, weights.keep, jnp.all(jnp.isfinite(squared)))
-        return jax.tree.unflatten(self.tree, [sums[i] for i in range(len(leaves))]), weights.loss, weights.count
+        if select:
+            met = jax.tree.map(lambda x: jnp.where(weights.keep.reshape(-1, *[1] * (x.ndim - 1)), x, 0), met)
+        sums = {i: jnp.sum(x, axis=0) for i, x in scaled.items()} | self._booked_sums(met, weights.factor)
+        gradient = jax.tree.unflatten(self.tree, [sums[i] for i in range(len(leaves))])
+        return (gradient, weights.loss, weights.count), jnp.all(jnp.isfinite(squared))
 
     def _one(self, leaves: Sequence[Array], row: Any) -> tuple[Array, dict[int, Array], Met]:
         """One record's loss, its gradients in the direct leaves, and each use's activation and cotangent."""
@@ -145,24 +167,13 @@ class _Book:
                 total += squared_norm(group, [by_use[use] for use, _ in group.uses], norm)
         return total
 
-    def _booked_sums(
-        self, met: Met, factor: Float[Array, "row"], keep: Bool[Array, "row"], finite: Bool[Array, ""]
-    ) -> dict[int, Array]:
-        def clean(met: Met) -> dict[int, Array]:
-            sums = {i: jnp.zeros(self.leaves[i].shape, self._sum_dtype(i)) for i in self.groups}
-            for use, (activations, cotangents) in zip(self._uses(), met, strict=True):
-                leaf = use.view.leaf
-                like = jax.ShapeDtypeStruct(self.leaves[leaf].shape, self._sum_dtype(leaf))
-                sums[leaf] += weighted_sum(use, activations, cotangents, factor, like)
-            return sums
-
-        def selected(met: Met) -> dict[int, Array]:
-            # 0 * NaN is NaN: what does not count is selected away before it is multiplied.
-            return clean(jax.tree.map(lambda x: jnp.where(keep.reshape(-1, *[1] * (x.ndim - 1)), x, 0), met))
-
-        if sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(met)) <= _SMALL_BYTES:
-            return selected(met)
-        return jax.lax.cond(finite, clean, selected, met)
+    def _booked_sums(self, met: Met, factor: Float[Array, "row"]) -> dict[int, Array]:
+        sums: dict[int, Array] = {i: jnp.zeros((), self._sum_dtype(i)) for i in self.groups}
+        for use, (activations, cotangents) in zip(self._uses(), met, strict=True):
+            leaf = use.view.leaf
+            like = jax.ShapeDtypeStruct(self.leaves[leaf].shape, self._sum_dtype(leaf))
+            sums[leaf] += weighted_sum(use, activations, cotangents, factor, like)
+        return {i: jnp.broadcast_to(x, self.leaves[i].shape) for i, x in sums.items()}
 
     def _uses(self) -> list[Use]:
         return [use for (use,) in uses_with(self.plan)]

@@ -9,47 +9,54 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
+PartialSum = Callable[[Any, Bool[Array, "row"]], Any]
+"""`(rows, mask) -> tree`, additive over rows; rows that the mask drops count as exactly zero, whatever they hold."""
+
 
 def sum_over_rows(
-    partial_sum: Callable[[Any, Bool[Array, "row"]], Any],
+    careful: PartialSum,
     records: Any,
     mask: Bool[Array, "record"],
     capacities: Sequence[int],
+    *,
+    quick: Callable[[Any, Bool[Array, "row"]], tuple[Any, Bool[Array, ""]]] | None = None,
 ) -> Any:
-    """The sum of `partial_sum` over all rows that the mask keeps, with true rows first.
+    """The sum of `careful` over all rows that the mask keeps, with true rows first.
 
-    Compiled once for each capacity; a step runs the smallest that holds its rows. More rows than the largest capacity
-    are taken a microbatch of that size at a time.
+    A step runs the smallest capacity that holds its rows. What is left of a batch with more rows than the largest, and
+    all of one for which `quick` will not answer, is summed with `careful`, a microbatch of the largest at a time.
 
     Args:
-        partial_sum: `(rows, mask) -> tree`, additive over rows; rows that the mask drops count as zero.
+        careful: what is to be summed.
         records: tree of arrays whose leading axis is the records.
         mask: which rows count; True rows come first.
-        capacities: increasing numbers of rows. Those above the size of the mask are cut to it.
+        capacities: numbers of rows to compile for. Those above the size of the mask are cut to it.
+        quick: returns what `careful` does, and whether that holds for these rows. None: `careful`, always.
     """
     size = mask.shape[0]
     capacities = sorted({min(size, x) for x in capacities})
     largest = capacities[-1]
-
-    def first(capacity: int) -> Any:
-        return partial_sum(*jax.tree.map(lambda x: x[:capacity], (records, mask)))
-
-    if capacities == [size]:
-        return first(size)
+    if capacities == [size] and quick is None:
+        return careful(records, mask)
     # Rows that count come first, so the last of them says how many there are.
     rows = jnp.max(jnp.where(mask, jnp.arange(1, size + 1), 0))
+
+    def once(capacity: int) -> tuple[Any, Bool[Array, ""]]:
+        taken = jax.tree.map(lambda x: x[:capacity], (records, mask))
+        return (careful(*taken), jnp.array(True)) if quick is None else quick(*taken)
+
     if len(capacities) == 1:
-        total = first(largest)
+        total, holds = once(largest)
     else:
         chosen = jnp.sum(rows > jnp.array(capacities[:-1]))
-        total = jax.lax.switch(chosen, [lambda c=c: first(c) for c in capacities])
-    if largest == size:
-        return total
+        total, holds = jax.lax.switch(chosen, [lambda c=c: once(c) for c in capacities])
     padding = -size % largest
     mask, records = jax.tree.map(lambda x: jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)), (mask, records))
 
-    def body(index: Array, total: Any) -> Any:
+    def again(index: Array, total: Any) -> Any:
         taken = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, index * largest, largest), (records, mask))
-        return jax.tree.map(jnp.add, total, partial_sum(*taken))
+        return jax.tree.map(lambda sum, more: jnp.where(index == 0, 0, sum) + more, total, careful(*taken))
 
-    return jax.lax.fori_loop(1, (rows + largest - 1) // largest, body, total)
+    # A loop of no iteration leaves the sum where it is; a `cond` would copy it. It goes on from what holds.
+    needed = jnp.maximum(1, (rows + largest - 1) // largest)
+    return jax.lax.fori_loop(jnp.where(holds, 1, 0), needed, again, total)

@@ -169,14 +169,19 @@ class _Finder:
             operands[num_consts + num_carry :],
         )
         rows = [dataclasses.replace(x, view=x.view and x.view.sliced(loop)) for x in xs]
-        # What is carried is what it starts as or becomes, whichever knows less; a few rounds settle it.
-        carry = [dataclasses.replace(x, view=None) for x in carry]
+        # What is carried is what it starts as or becomes, whichever knows less; a few rounds settle it, and only then
+        # is it known which uses are the record's.
+        start = carry = [dataclasses.replace(x, view=None) for x in carry]
         while True:
-            outputs, plan = self.walk(body, [*consts, *carry, *rows], (*loops, loop))
-            joined = [self._join(pair, False) for pair in zip(carry, outputs[:num_carry], strict=True)]
+            rehearsal = _Finder()
+            outputs, _ = rehearsal.walk(body, [*consts, *carry, *rows], (*loops, loop))
+            joined = [rehearsal._join(pair, False) for pair in zip(carry, outputs[:num_carry], strict=True)]
             if joined == carry:
                 break
             carry = joined
+        outputs, plan = self.walk(body, [*consts, *carry, *rows], (*loops, loop))
+        for first, settled, later in zip(start, carry, outputs[:num_carry], strict=True):
+            self._join((first, later), settled.of_record)
         stacked = [dataclasses.replace(x, view=None) for x in outputs[num_carry:]]
         return carry + stacked, (plan,) if plan else None
 
