@@ -149,7 +149,12 @@ def two_way_primitive(
         out = primitive.bind(*primals, **parameters)
         return out, ad.Zero.from_primal_value(out)
 
-    portable = mlir.lower_fun(function, multiple_results=False)
+    lower = mlir.lower_fun(function, multiple_results=False)
+
+    def portable(context, x, **parameters):
+        # Within shard_map every shard does its own work: `function` need not know how its argument varies.
+        plain = [jax.core.ShapedArray(a.shape, a.dtype) for a in context.avals_in]
+        return lower(context.replace(avals_in=plain), x, **parameters)
 
     def lower_on_cpu(context, x, **parameters):
         target = cpu_target(context.avals_in[0].shape[:-1], **parameters)

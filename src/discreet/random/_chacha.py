@@ -14,8 +14,8 @@ as short as possible.
 - some blocks: the 4 by 4 states in one array, one double round an iteration, vectorised over the blocks.
 - many blocks: the 16 state words as 16 vectors; a quarter round is a loop over its two halves, which are alike but
   for the rotations, because fused as a whole it would be computed three times over. Longer streams are made in
-  chunks: beyond about 50,000 blocks XLA splits each of the short kernels over the cores, which costs more than it
-  gains.
+  chunks that stay in the cache, and that are too short for XLA to split each of the short kernels over the cores,
+  which costs more than it gains.
 
 Under `vmap` the blocks of all keys are computed together, in the layout that fits their total number.
 
@@ -35,14 +35,14 @@ from discreet.random import _host
 WORDS_PER_BLOCK = 16
 MAX_BLOCKS = 2**32
 # From so many blocks on the call of OpenSSL, about 7 microseconds, is the cheaper way.
-HOST_BLOCKS = 256
+HOST_BLOCKS = 96
 
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4").astype(np.uint32)
 _ROUNDS = 20
 _TOGETHER = 2
 _FEW = 7
 _SOME = 512
-_CHUNK = 2**15
+_CHUNK = 2**13
 _LANES = 16
 _COUNTER = 8  # where the counter stands in a state without its constants
 

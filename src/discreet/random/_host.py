@@ -30,6 +30,9 @@ _ZEROS = 2**22
 _INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
 _METADATA = 1  # XLA_FFI_Extension_Metadata
 _LATER = 0.005  # seconds
+_first_call = threading.Lock()
+# What XLA may call as long as the process lives: the closure, and the producer that it belongs to.
+_alive: list[Any] = []
 
 _DECLARATIONS = """
 typedef struct Extension { size_t struct_size; int type; struct Extension* next; } Extension;
@@ -54,9 +57,14 @@ typedef void* (*Handler)(CallFrame*);
 """
 
 
-@cache
 def available() -> bool:
     """Whether XLA can call OpenSSL here; registers the target on the first call."""
+    with _first_call:
+        return _available()
+
+
+@cache
+def _available() -> bool:
     try:
         return _Producer().works()
     except Exception:
@@ -66,9 +74,7 @@ def available() -> bool:
 
 
 class _Producer:
-    """Holds what must outlive every compiled program: the closure and the zeros that are encrypted."""
-
-    _alive: list[Any] = []  # noqa: RUF012 the list is the point: closures must never be freed
+    """What makes the words, and how XLA reaches it."""
 
     def __init__(self) -> None:
         import cffi
@@ -88,7 +94,7 @@ class _Producer:
         if words[:4].hex() != "76b8e0ad" or words[64:68].hex() != "9f07e7be":
             return False
         closure = self.ffi.callback("Handler", self.call, error=self.ffi.NULL, onerror=self.failed)
-        self._alive += [self, closure]
+        _alive.extend([self, closure])
         address = int(self.ffi.cast("uintptr_t", closure))
         jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), platform="cpu", api_version=1)
         return True

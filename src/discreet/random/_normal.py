@@ -109,6 +109,7 @@ def _float32(key_words: jax.Array, num_pairs: int) -> jax.Array:
 
     # A loop that nearly always ends before it begins costs less than a third word for every pair, and XLA computes
     # its input once, however many computations read its output.
-    start = (pairs_float32(first, second, poison=poison), (first < RARE).any(), jnp.int32(-1))
-    values, _, _ = lax.while_loop(lambda state: state[1], refine, start)
+    values, some = pairs_float32(first, second, poison=poison), (first < RARE).any()
+    before_all = jnp.where(some, jnp.int32(-1), jnp.int32(-1))  # under shard_map: varies wherever the key does
+    values, _, _ = lax.while_loop(lambda state: state[1], refine, (values, some, before_all))
     return values
