@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from discreet.gradients._layers import Dense, OneHot, at_least_float32
+from discreet.gradients._layers import OneHot, Vectors, at_least_float32
 from discreet.gradients._uses import Use
 
 _EPS = float(jnp.finfo(jnp.float32).eps)
@@ -80,8 +80,8 @@ def group_uses(uses: Sequence[Use], leaf_shape: tuple[int, ...]) -> tuple[Group,
             if elements.shape == first.shape and np.array_equal(elements, first):
                 members.append((use, False))
                 break
-            exchanged = elements.swapaxes(2, 3)
-            if elements.shape[1] == 1 and exchanged.shape == first.shape and np.array_equal(exchanged, first):
+            exchanged = elements.swapaxes(1, 2)
+            if exchanged.shape == first.shape and np.array_equal(exchanged, first):
                 members.append((use, True))
                 break
         else:
@@ -92,7 +92,7 @@ def group_uses(uses: Sequence[Use], leaf_shape: tuple[int, ...]) -> tuple[Group,
     return tuple(_group(members) for _, members in found)
 
 
-def _arranged(use: Use, leaf_shape: tuple[int, ...]) -> Int[np.ndarray, "block part left right"]:
+def _arranged(use: Use, leaf_shape: tuple[int, ...]) -> Int[np.ndarray, "block left right"]:
     elements = use.view.elements(leaf_shape)
     depth = len(use.view.loops)
     slices = elements.reshape(-1, *elements.shape[depth:])
@@ -101,9 +101,8 @@ def _arranged(use: Use, leaf_shape: tuple[int, ...]) -> Int[np.ndarray, "block p
 
 def _group(members: list[tuple[Use, bool]]) -> Group:
     first, _ = members[0]
-    blocks, _, parts, left, right = first.layer.shape(first.equation)
+    blocks, _, left, right = first.layer.shape(first.equation)
     blocks *= math.prod(loop.length for loop in first.view.loops)
-    left *= parts
     positions = 0
     for use, _ in members:
         repeated = math.prod(loop.length for loop in use.loops if loop not in use.view.loops)
@@ -129,7 +128,7 @@ def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: float |
     factors = []
     for (use, exchanged), (activation, cotangent) in zip(group.uses, met, strict=True):
         left, right = _factors(use, activation, cotangent)
-        right = Dense(tuple(x / norm for x in right.parts))
+        right = right / norm
         if group.way == "formed" or exchanged:
             left = left.dense() if isinstance(left, OneHot) else left
         factors.append((right, left) if exchanged else (left, right))
@@ -139,7 +138,8 @@ def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: float |
         return jnp.sum(jnp.square(lefts * rights))
     spread = jnp.sum(lefts * rights, axis=1)
     if group.way == "formed":
-        formed = functools.reduce(jnp.add, [_formed(left, right) for left, right in factors])
+        products = [jnp.einsum("ktl,ktr->klr", *pair, precision=_HIGHEST) for pair in factors]
+        formed = functools.reduce(jnp.add, products)
         lost = 2 * _EPS * (4 + math.sqrt(group.positions)) * jnp.sqrt(jnp.sum(jnp.square(spread)))
         return jnp.square(jnp.sqrt(jnp.sum(jnp.square(formed))) + lost)
     total = jnp.zeros(())
@@ -153,7 +153,7 @@ def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: float |
     return jnp.maximum(total, 0.0) + jnp.sum(lost * jnp.square(spread) + flushed)
 
 
-def _factors(use: Use, activation: Array, cotangent: Array) -> tuple[Dense | OneHot, Dense]:
+def _factors(use: Use, activation: Array, cotangent: Array) -> tuple[Vectors | OneHot, Vectors]:
     """Left and right, with the iterations of loops as further blocks or positions."""
     function = functools.partial(use.layer.factors, use.equation)
     if use.view.loops:
@@ -164,18 +164,16 @@ def _factors(use: Use, activation: Array, cotangent: Array) -> tuple[Dense | One
     left, right = function(activation, cotangent)
     sliced = [loop in use.view.loops for loop in use.loops]
     if isinstance(left, OneHot):
-        left = OneHot(left.index.reshape(-1), left.valid.reshape(-1), left.size)
-    else:
-        left = Dense(tuple(_merge(x, sliced) for x in left.parts))
-    return left, Dense(tuple(_merge(x, sliced) for x in right.parts))
+        return OneHot(left.index.reshape(-1), left.valid.reshape(-1), left.size), _merge(right, sliced)
+    return _merge(left, sliced), _merge(right, sliced)
 
 
-def _dense_factors(use: Use, activation: Array, cotangent: Array) -> tuple[Dense, Dense]:
+def _dense_factors(use: Use, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
     left, right = use.layer.factors(use.equation, activation, cotangent)
     return left.dense() if isinstance(left, OneHot) else left, right
 
 
-def _merge(x: Array, sliced: Sequence[bool]) -> Float[Array, "block position coordinate"]:
+def _merge(x: Array, sliced: Sequence[bool]) -> Vectors:
     depth = len(sliced)
     blocks = [a for a in range(depth) if sliced[a]]
     positions = [a for a in range(depth) if not sliced[a]]
@@ -183,32 +181,23 @@ def _merge(x: Array, sliced: Sequence[bool]) -> Float[Array, "block position coo
     return x.reshape(math.prod(x.shape[: len(blocks) + 1]), -1, x.shape[-1])
 
 
-def _lengths(side: Dense | OneHot) -> Float[Array, "block position"]:
+def _lengths(side: Vectors | OneHot) -> Float[Array, "block position"]:
     """L2 norms of the vectors, no less than they are: squares too small for a float32 are taken as the smallest."""
     if isinstance(side, OneHot):
         return side.valid.astype(jnp.float32)[None]
-    squares = [jnp.sum(jnp.square(x), axis=-1) + x.shape[-1] * _TINY for x in side.parts]
-    return jnp.sqrt(functools.reduce(jnp.add, squares))
+    return jnp.sqrt(jnp.sum(jnp.square(side), axis=-1) + side.shape[-1] * _TINY)
 
 
-def _formed(left: Dense, right: Dense) -> Float[Array, "block left right"]:
-    (vectors,) = right.parts
-    parts = [jnp.einsum("ktl,ktr->klr", x, vectors, precision=_HIGHEST) for x in left.parts]
-    return jnp.concatenate(parts, axis=1)
-
-
-def _inner(a: Dense | OneHot, b: Dense | OneHot) -> Float[Array, "block position position"]:
+def _inner(a: Vectors | OneHot, b: Vectors | OneHot) -> Float[Array, "block position position"]:
     if isinstance(a, OneHot) and isinstance(b, OneHot):
         same = (a.index[:, None] == b.index[None]) & a.valid[:, None] & b.valid[None]
         return same.astype(jnp.float32)[None]
-    if isinstance(a, OneHot) and isinstance(b, Dense):
-        (vectors,) = b.parts
-        return jnp.where(a.valid[:, None], vectors[:, :, a.index].swapaxes(1, 2), 0.0)
+    if isinstance(a, OneHot):
+        assert not isinstance(b, OneHot)
+        return jnp.where(a.valid[:, None], b[:, :, a.index].swapaxes(1, 2), 0.0)
     if isinstance(b, OneHot):
         return _inner(b, a).swapaxes(1, 2)
-    assert isinstance(a, Dense)
-    products = [jnp.einsum("ktl,ksl->kts", x, y, precision=_HIGHEST) for x, y in zip(a.parts, b.parts, strict=True)]
-    return functools.reduce(jnp.add, products)
+    return jnp.einsum("ktl,ksl->kts", a, b, precision=_HIGHEST)
 
 
 # --- the clipped sum --------------------------------------------------------------------------

@@ -5,8 +5,8 @@ Each is linear in its weight. Its gradient for one record is a sum over position
     G[k] = sum_t  left[k, t] (x) right[k, t],
 
 where left comes from the value that meets the weight, and right is the gradient in the layer's output. `k` numbers
-blocks of the weight that never meet (heads, groups). Convolutions have one left vector for each offset of the
-kernel; for a lookup in a table left is one-hot, and only the index is kept.
+blocks of the weight that never meet (heads, groups). For a convolution left is the patch that the kernel sees; for a
+lookup in a table it is one-hot, and only the index is kept.
 """
 
 from __future__ import annotations
@@ -25,13 +25,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from discreet._jax import JaxprEqn, aval, bind, primitives
 
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["parts"], meta_fields=[])
-@dataclasses.dataclass(frozen=True)
-class Dense:
-    """Vectors `(block, position, coordinate)`, in parts that together hold all coordinates."""
-
-    parts: tuple[Float[Array, "block position coordinate"], ...]
+Vectors = Float[Array, "block position coordinate"]
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["index", "valid"], meta_fields=["size"])
@@ -43,25 +37,24 @@ class OneHot:
     valid: Bool[Array, "position"]
     size: int
 
-    def dense(self) -> Dense:
+    def dense(self) -> Vectors:
         """The same, written out."""
-        hot = jax.nn.one_hot(self.index, self.size) * self.valid[:, None]
-        return Dense((hot[None],))
+        return (jax.nn.one_hot(self.index, self.size) * self.valid[:, None])[None]
 
 
 class Layer(Protocol):
     """One kind of layer, for one equation."""
 
-    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Dense | OneHot, Dense]:
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors | OneHot, Vectors]:
         """Left and right of one record, in float32 or better."""
         ...
 
-    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block part left right"]:
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
         """The weight's elements in the order of left and right."""
         ...
 
-    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int, int]:
-        """Numbers of blocks, positions, parts, and coordinates of a part of left and of right."""
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
+        """Numbers of blocks, positions, and coordinates of left and of right."""
         ...
 
     def other(self) -> int:
@@ -113,16 +106,16 @@ class _Product:
             [len(batch[weight]), len(free[weight]), len(free[other])],
         )
 
-    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int, int]:
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
         contracted, batch = equation.params["dimension_numbers"]
         shapes = [aval(x).shape for x in equation.invars]
         blocks = math.prod(shapes[0][a] for a in batch[0])
         inner = math.prod(shapes[0][a] for a in contracted[0])
         free = [math.prod(s) // max(1, blocks * inner) for s in shapes]
-        return blocks, free[self.other()], 1, inner, free[self.weight]
+        return blocks, free[self.other()], inner, free[self.weight]
 
-    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Dense, Dense]:
-        blocks, positions, _, inner, outer = self.shape(equation)
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
+        blocks, positions, inner, outer = self.shape(equation)
         _, other_axes, (batch, free_weight, free_other) = self._axes(equation)
         left = at_least_float32(activation).transpose(other_axes).reshape(blocks, positions, inner)
         right = at_least_float32(cotangent)
@@ -130,11 +123,11 @@ class _Product:
             # The output's axes are batch, those of the left operand, those of the right one.
             order = [*range(batch), *range(batch + free_weight, batch + free_weight + free_other)]
             right = right.transpose([*order, *range(batch, batch + free_weight)])
-        return Dense((left,)), Dense((right.reshape(blocks, positions, outer),))
+        return left, right.reshape(blocks, positions, outer)
 
-    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block part left right"]:
-        blocks, _, _, inner, outer = self.shape(equation)
-        return elements.transpose(self._axes(equation)[0]).reshape(blocks, 1, inner, outer)
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
+        blocks, _, inner, outer = self.shape(equation)
+        return elements.transpose(self._axes(equation)[0]).reshape(blocks, inner, outer)
 
     def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
         operands = [at_least_float32(activation), weight]
@@ -160,15 +153,15 @@ class _Convolution:
     def other(self) -> int:
         return 0
 
-    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int, int]:
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
         numbers, groups = equation.params["dimension_numbers"], equation.params["feature_group_count"]
         kernel, output = aval(equation.invars[1]).shape, aval(equation.outvars[0]).shape
         features_out, features_in, *space = (kernel[a] for a in numbers.rhs_spec)
         batch, _, *pixels = (output[a] for a in numbers.out_spec)
-        return groups, batch * math.prod(pixels), math.prod(space), features_in, features_out // groups
+        return groups, batch * math.prod(pixels), math.prod(space) * features_in, features_out // groups
 
-    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Dense, Dense]:
-        groups, positions, _, inner, outer = self.shape(equation)
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
+        groups, positions, inner, outer = self.shape(equation)
         params, numbers = equation.params, equation.params["dimension_numbers"]
         kernel = [aval(equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
         pixels = [aval(equation.outvars[0]).shape[a] for a in numbers.out_spec[2:]]
@@ -185,21 +178,40 @@ class _Convolution:
             start = [o * d for o, d in zip(offset, params["rhs_dilation"], strict=True)]
             limit = [s + (p - 1) * t + 1 for s, p, t in zip(start, pixels, strides, strict=True)]
             seen = jax.lax.slice(image, [0, *start, 0], [image.shape[0], *limit, image.shape[-1]], [1, *strides, 1])
-            return jnp.moveaxis(seen.reshape(positions, groups, inner), 1, 0)
+            return seen.reshape(positions, groups, -1)
 
         right = at_least_float32(cotangent).transpose([numbers.out_spec[0], *numbers.out_spec[2:], numbers.out_spec[1]])
-        right = jnp.moveaxis(right.reshape(positions, groups, outer), 1, 0)
-        return Dense(tuple(seen_at(x) for x in itertools.product(*map(range, kernel)))), Dense((right,))
+        left = jnp.concatenate([seen_at(x) for x in itertools.product(*map(range, kernel))], axis=2)
+        return left.reshape(positions, groups, inner).swapaxes(0, 1), right.reshape(positions, groups, outer).swapaxes(
+            0, 1
+        )
 
-    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block part left right"]:
-        groups, _, parts, inner, outer = self.shape(equation)
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
+        groups, _, inner, outer = self.shape(equation)
         features_out, features_in, *space = equation.params["dimension_numbers"].rhs_spec
-        ordered = elements.transpose([features_out, *space, features_in]).reshape(groups, outer, parts, inner)
-        return ordered.transpose(0, 2, 3, 1)
+        return elements.transpose([features_out, *space, features_in]).reshape(groups, outer, inner).swapaxes(1, 2)
 
     def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
-        operands = [at_least_float32(activation), weight]
-        return bind(equation, operands, **_PRECISE, preferred_element_type=weight.dtype)[0]
+        image = at_least_float32(activation)
+        if not self._sees_all(equation):
+            # The norm knows nothing of pixels under no kernel; an infinite one must not meet a zero here.
+            image = jnp.where(jnp.isfinite(image), image, 0)
+        return bind(equation, [image, weight], **_PRECISE, preferred_element_type=weight.dtype)[0]
+
+    def _sees_all(self, equation: JaxprEqn) -> bool:
+        """Whether each pixel is under the kernel somewhere."""
+        params, numbers = equation.params, equation.params["dimension_numbers"]
+        image, kernel, output = (aval(x).shape for x in (*equation.invars, *equation.outvars))
+        for i in range(len(params["window_strides"])):
+            length, size, pixels = (
+                shape[spec[2 + i]]
+                for shape, spec in ((image, numbers.lhs_spec), (kernel, numbers.rhs_spec), (output, numbers.out_spec))
+            )
+            offsets = np.arange(size) * params["rhs_dilation"][i] - params["padding"][i][0]
+            seen = np.add.outer(np.arange(pixels) * params["window_strides"][i], offsets)
+            if not np.isin(np.arange(length) * params["lhs_dilation"][i], seen).all():
+                return False
+        return True
 
 
 def _convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
@@ -223,22 +235,22 @@ class _Lookup:
     def other(self) -> int:
         return 1
 
-    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int, int]:
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
         table, index = (aval(x).shape for x in equation.invars)
-        return 1, math.prod(index[:-1]), 1, table[self.axis], math.prod(table) // table[self.axis]
+        return 1, math.prod(index[:-1]), table[self.axis], math.prod(table) // table[self.axis]
 
-    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[OneHot, Dense]:
-        _, positions, _, size, width = self.shape(equation)
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[OneHot, Vectors]:
+        _, positions, size, width = self.shape(equation)
         index = activation.reshape(positions)
         clipped = jnp.clip(index, 0, size - 1)
         valid = jnp.ones(positions, bool) if _clips(equation) else index == clipped
         offsets = list(equation.params["dimension_numbers"].offset_dims)
         rows = [a for a in range(cotangent.ndim) if a not in offsets]
         right = at_least_float32(cotangent).transpose([*rows, *offsets]).reshape(1, positions, width)
-        return OneHot(clipped, valid, size), Dense((jnp.where(valid[:, None], right, 0),))
+        return OneHot(clipped, valid, size), jnp.where(valid[:, None], right, 0)
 
-    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block part left right"]:
-        return np.moveaxis(elements, self.axis, 0).reshape(1, 1, elements.shape[self.axis], -1)
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
+        return np.moveaxis(elements, self.axis, 0).reshape(1, elements.shape[self.axis], -1)
 
     def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
         return bind(equation, [weight, activation])[0]
@@ -270,17 +282,17 @@ class _Slice:
     def other(self) -> int:
         return 1 + self.axis
 
-    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int, int]:
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
         table = aval(equation.invars[0]).shape
-        return 1, 1, 1, table[self.axis], math.prod(table) // table[self.axis]
+        return 1, 1, table[self.axis], math.prod(table) // table[self.axis]
 
-    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[OneHot, Dense]:
-        _, _, _, size, width = self.shape(equation)
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[OneHot, Vectors]:
+        _, _, size, width = self.shape(equation)
         index = jnp.clip(activation.reshape(1), 0, size - 1)
-        return OneHot(index, jnp.ones(1, bool), size), Dense((at_least_float32(cotangent).reshape(1, 1, width),))
+        return OneHot(index, jnp.ones(1, bool), size), at_least_float32(cotangent).reshape(1, 1, width)
 
-    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block part left right"]:
-        return np.moveaxis(elements, self.axis, 0).reshape(1, 1, elements.shape[self.axis], -1)
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
+        return np.moveaxis(elements, self.axis, 0).reshape(1, elements.shape[self.axis], -1)
 
     def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
         return jax.lax.dynamic_slice_in_dim(weight, activation, 1, self.axis)
