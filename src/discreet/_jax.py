@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import jaxlib.version
 import numpy as np
 from jax.experimental.xla_metadata import set_xla_metadata
+from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, primitives
 from jax.extend.random import define_prng_impl
 from jax.interpreters import ad, batching, mlir
@@ -147,16 +148,16 @@ def two_way_primitive(
     def differentiate(primals, tangents, **parameters):
         del tangents
         out = primitive.bind(*primals, **parameters)
-        return out, ad.Zero.from_primal_value(out)
+        return out, ad.Zero.from_primal_value(out)  # pyright: ignore[reportAttributeAccessIssue]
 
     lower = mlir.lower_fun(function, multiple_results=False)
 
     def portable(context, x, **parameters):
         # Within shard_map every shard does its own work: `function` need not know how its argument varies.
-        plain = [jax.core.ShapedArray(a.shape, a.dtype) for a in context.avals_in]
+        plain = [ShapedArray(a.shape, a.dtype) for a in context.avals_in]
         return lower(context.replace(avals_in=plain), x, **parameters)
 
-    def lower_on_cpu(context, x, **parameters):
+    def lower_on_cpu(context, x, **parameters) -> Any:
         target = cpu_target(context.avals_in[0].shape[:-1], **parameters)
         if target is None:
             return portable(context, x, **parameters)

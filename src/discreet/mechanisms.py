@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
@@ -24,8 +24,12 @@ __all__ = [
 _REMEDY = "Without noise nothing is private: use noise_multiplier * clipping_norm of a PrivacyPlan."
 
 
-def _flatten(mechanism: str, tree: Any) -> tuple[Float[Array, " dim"], Any]:
-    leaves = jax.tree.leaves(tree)
+def _add(mechanism: str, tree: Any, make_noise: Callable[[int, Any], Float[Array, " dim"]]) -> Any:
+    """The tree with noise added: one draw for all coordinates, in the order of the leaves.
+
+    Each leaf is added to its own part of the draw; the tree is never copied into one vector.
+    """
+    leaves, structure = jax.tree.flatten(tree)
     if not leaves:
         raise ValueError(f"{mechanism}: the tree holds no array, so there is nothing to release.")
     for leaf in leaves:
@@ -35,7 +39,14 @@ def _flatten(mechanism: str, tree: Any) -> tuple[Float[Array, " dim"], Any]:
                 f"{mechanism}: a leaf has dtype {dtype}. Noise is added in float32 or float64, since "
                 "coarser numbers would round it away; convert the leaf with .astype(jnp.float32)."
             )
-    return ravel_pytree(tree)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    noise = make_noise(sum(leaf.size for leaf in leaves), jnp.result_type(*leaves))
+    noised, start = [], 0
+    for leaf in leaves:
+        own = noise[start : start + leaf.size].reshape(leaf.shape)
+        noised.append((leaf + own).astype(leaf.dtype))
+        start += leaf.size
+    return jax.tree.unflatten(structure, noised)
 
 
 def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array, ""]) -> Any:
@@ -65,9 +76,8 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
     (3,)
     """
     check_positive("gaussian_mechanism: stddev", stddev, _REMEDY)
-    flat, unravel = _flatten("gaussian_mechanism", tree)
     key = random.check_key(key)
-    return unravel(flat + stddev * random.normal(key, flat.shape, flat.dtype))
+    return _add("gaussian_mechanism", tree, lambda dim, dtype: stddev * random.normal(key, (dim,), dtype))
 
 
 def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, ""]) -> Any:
@@ -96,10 +106,13 @@ def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, 
         Dwork et al., Calibrating noise to sensitivity, TCC 2006.
     """
     check_positive("laplace_mechanism: scale", scale, _REMEDY)
-    flat, unravel = _flatten("laplace_mechanism", tree)
-    squares = jnp.square(random.normal(random.check_key(key), (4, flat.size), flat.dtype))
-    noise = 0.5 * (squares[0] + squares[1] - squares[2] - squares[3])
-    return unravel(flat + scale * noise)
+    key = random.check_key(key)
+
+    def noise(dim, dtype):
+        squares = jnp.square(random.normal(key, (4, dim), dtype))
+        return scale * 0.5 * (squares[0] + squares[1] - squares[2] - squares[3])
+
+    return _add("laplace_mechanism", tree, noise)
 
 
 class Release(NamedTuple):

@@ -31,7 +31,7 @@ def without_host(monkeypatch):
 
 
 def compiled(function, *args) -> str:
-    return fresh(function).lower(*args).compile().as_text()
+    return str(fresh(function).lower(*args).compile().as_text())
 
 
 # The same stream

@@ -31,7 +31,7 @@ def extreme_words() -> np.ndarray:
     return grid.astype(np.uint32)
 
 
-def exact_uniform(first: int, second: int, third: int) -> mpmath.mpf:
+def exact_uniform(first: int, second: int, third: int):
     """u of float32: 40 bits, and 32 more below 2**-24."""
     bits = first * 2**8 + second % 2**8
     half = mpmath.mpf(1) / 2
@@ -40,7 +40,7 @@ def exact_uniform(first: int, second: int, third: int) -> mpmath.mpf:
     return (mpmath.mpf(bits) + half) / mpmath.mpf(2) ** 40
 
 
-def exact_pair(first: int, second: int, third: int) -> tuple[mpmath.mpf, mpmath.mpf, mpmath.mpf]:
+def exact_pair(first: int, second: int, third: int):
     r = mpmath.sqrt(-2 * mpmath.log(exact_uniform(first, second, third)))
     turn = (mpmath.mpf(second // 2**8 % 2**21) + 0.5) / 2**21 * mpmath.pi / 4
     x, y = r * mpmath.cos(turn), r * mpmath.sin(turn)

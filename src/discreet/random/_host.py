@@ -81,7 +81,7 @@ class _Producer:
         from cryptography.hazmat.primitives.ciphers import Cipher
         from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-        self.ffi = cffi.FFI()
+        self.ffi: Any = cffi.FFI()  # the types of cdata are in the declarations
         self.ffi.cdef(_DECLARATIONS)
         self.zeros = memoryview(bytes(_ZEROS))
         self.cipher = lambda state: Cipher(ChaCha20(state[:32], state[32:]), mode=None).encryptor()

@@ -103,13 +103,14 @@ def _float32(key_words: jax.Array, num_pairs: int) -> jax.Array:
         pending = (first < RARE) & (number > done)
         i = jnp.argmax(pending).astype(jnp.int32)
         third = keystream(key_words, nonce(NORMAL, 32, 1), 1, (i >> 4).astype(jnp.uint32))[i & 15]
-        pair = pairs_float32(first[i][None], second[i][None], third[None], poison)
-        values = lax.dynamic_update_slice(values, pair, (0, i))
+        x, y = pairs_float32(first[i][None], second[i][None], third[None], poison)
+        values = lax.dynamic_update_slice(values, x, (i,))
+        values = lax.dynamic_update_slice(values, y, (num_pairs + i,))
         return values, (pending & (number > i)).any(), i
 
     # A loop that nearly always ends before it begins costs less than a third word for every pair, and XLA computes
     # its input once, however many computations read its output.
-    values, some = pairs_float32(first, second, poison=poison), (first < RARE).any()
+    values, some = pairs_float32(first, second, poison=poison).reshape(-1), (first < RARE).any()
     before_all = jnp.where(some, jnp.int32(-1), jnp.int32(-1))  # under shard_map: varies wherever the key does
     values, _, _ = lax.while_loop(lambda state: state[1], refine, (values, some, before_all))
     return values
