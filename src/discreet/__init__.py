@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from discreet import random
     from discreet.accounting import Relation, suggest
     from discreet.clipping import AdaptiveClipping, NormalisedClipping
-    from discreet.inference import DPSVI, DPSVIResult
+    from discreet.inference import DPSVI, DPSVIResult, suggest_clipping
     from discreet.mechanisms import clip_records, gaussian_mechanism, laplace_mechanism, sum_records
     from discreet.plan import PrivacyPlan
     from discreet.report import Statement
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __version__ = version("discreet")
 
 __all__ = [
-    "AdaptiveClipping",
     "DPSVI",
+    "AdaptiveClipping",
     "DPSVIResult",
     "FixedSizeSampling",
     "FullBatch",
@@ -43,13 +43,14 @@ __all__ = [
     "laplace_mechanism",
     "random",
     "suggest",
+    "suggest_clipping",
     "sum_records",
 ]
 
 _ROOMS = {
     "accounting": ("Relation", "suggest"),
     "clipping": ("AdaptiveClipping", "NormalisedClipping"),
-    "inference": ("DPSVI", "DPSVIResult"),
+    "inference": ("DPSVI", "DPSVIResult", "suggest_clipping"),
     "mechanisms": ("clip_records", "gaussian_mechanism", "laplace_mechanism", "sum_records"),
     "plan": ("PrivacyPlan",),
     "report": ("Statement",),

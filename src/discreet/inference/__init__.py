@@ -4,6 +4,15 @@ from discreet.inference._dpsvi import DPSVI
 from discreet.inference._keys import claim
 from discreet.inference._result import DPSVIResult
 from discreet.inference._step import DPSVIState
+from discreet.inference._suggest_clipping import ClippingSuggestion, suggest_clipping
 from discreet.inference._trace import Trace
 
-__all__ = ["DPSVI", "DPSVIResult", "DPSVIState", "Trace", "claim"]
+__all__ = [
+    "DPSVI",
+    "ClippingSuggestion",
+    "DPSVIResult",
+    "DPSVIState",
+    "Trace",
+    "claim",
+    "suggest_clipping",
+]
