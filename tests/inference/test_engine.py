@@ -1,0 +1,112 @@
+"""DPSVI runs on the book-keeping engine, and the fit is the one that the reference engine makes."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer.autoguide import AutoNormal
+
+import discreet as dp
+from discreet.gradients import BookKeepingEngine, ReferenceEngine
+
+N, D = 200, 12
+
+
+def logistic(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([D]).to_event(1))
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w + b), obs=y)
+
+
+def _dense(name, rows, columns):
+    w = numpyro.param(f"{name}_w", lambda key: jax.random.normal(key, (rows, columns)) / np.sqrt(rows))
+    return lambda x: x @ w + numpyro.param(f"{name}_b", jnp.zeros(columns))
+
+
+def vae(x):
+    decode = _dense("decoder", 3, D)
+    with numpyro.plate("data", N, x.shape[0]):
+        z = numpyro.sample("z", dist.Normal(0, 1).expand([3]).to_event(1))
+        numpyro.sample("x", dist.Normal(decode(jnp.tanh(z)), 1).to_event(1), obs=x)
+
+
+def vae_guide(x):
+    encode, width = _dense("encoder", D, 3), numpyro.param("width", 0.5, constraint=dist.constraints.positive)
+    with numpyro.plate("data", N, x.shape[0]):
+        numpyro.sample("z", dist.Normal(encode(x), width).to_event(1))
+
+
+def _make(model, guide, **options):
+    plan = dp.PrivacyPlan(
+        sampling=dp.PoissonSampling(0.1), clipping_norm=0.5, noise_multiplier=1.0, num_steps=40, num_records=N
+    )
+    return dp.DPSVI(model, guide, numpyro.optim.Adam(1e-2), plan=plan, **options)
+
+
+def _tables():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(N, D)).astype(np.float32), (rng.random(N) < 0.5).astype(np.float32)
+
+
+def _fit(monkeypatch, engine, model, guide, *data, **options):
+    dpsvi = _make(model, guide, **options)
+    if engine is not None:
+        make = dpsvi._step
+        monkeypatch.setattr(
+            dpsvi, "_step", lambda objective: dataclasses.replace(make(objective), engine=engine), raising=True
+        )
+    return dpsvi.run(dp.random.key(7), *data, progress_bar=False)
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        (None, {}),
+        (None, {"microbatch_size": 7}),
+        (BookKeepingEngine((5, 9)), {}),
+        (BookKeepingEngine((64,), memory_budget=20_000), {}),
+    ],
+    ids=["as chosen", "microbatches", "small capacities", "little memory"],
+)
+@pytest.mark.parametrize("kind", ["logistic", "vae"])
+def test_the_fit_is_the_reference_s(monkeypatch, kind, engine, options):
+    x, y = _tables()
+    problem = (logistic, AutoNormal(logistic), x, y) if kind == "logistic" else (vae, vae_guide, x)
+    ours = _fit(monkeypatch, engine, *problem, **options)
+    reference = _fit(monkeypatch, ReferenceEngine(), *problem)
+    # Same key, so the same batches and the same noise; Adam's first steps have unit length, so nothing is trivial.
+    for name, value in reference.last_params.items():
+        np.testing.assert_allclose(ours.last_params[name], value, rtol=2e-3, atol=2e-4, err_msg=name)
+    np.testing.assert_allclose(ours.losses, reference.losses, rtol=1e-3)
+
+
+def test_the_engine_explains_itself():
+    dpsvi = _make(vae, vae_guide)
+    with pytest.raises(ValueError, match="init"):
+        dpsvi.explain_engine()
+    dpsvi.init(dp.random.key(0), _tables()[0])
+    report = dpsvi.explain_engine()
+    ways = {leaf.name.split("'")[3]: (leaf.shape, leaf.way) for leaf in report.leaves}
+    assert ways == {
+        "decoder_b": ((D,), "per record"),
+        "decoder_w": ((3, D), "outer"),
+        "encoder_b": ((3,), "per record"),
+        "encoder_w": ((D, 3), "outer"),
+        "width": ((), "per record"),
+    }
+    assert report.microbatch_size < report.num_rows == dpsvi.plan.sampling.capacity(N)
+    table = str(report).splitlines()
+    assert table[0].split() == ["leaf", "shape", "way", "flops/record", "bytes/record"]
+    assert "(12, 3)" in str(report)
+    assert "rows at once" in table[-1]
+
+
+def test_microbatch_size_limits_the_rows_at_once():
+    dpsvi = _make(vae, vae_guide, microbatch_size=4)
+    dpsvi.init(dp.random.key(0), _tables()[0])
+    assert dpsvi.explain_engine().microbatch_size == 4
