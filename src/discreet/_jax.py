@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import jaxlib.version
 import numpy as np
-from jax.experimental.xla_metadata import set_xla_metadata
 from jax.core import ShapedArray
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, primitives
 from jax.extend.random import define_prng_impl
 from jax.interpreters import ad, batching, mlir
