@@ -1,0 +1,114 @@
+"""What the gradient tests share: the definition in float64, one row's own contribution, and the arrays of a program."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from discreet.gradients import Channels, ClippedSum, Clipping
+
+
+class Measure:
+    """How the engines are compared and measured. All norms are taken in float64."""
+
+    @staticmethod
+    def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
+        """`jit` with the slow parts of the compiler switched off, where these tests spend their time otherwise."""
+        options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+        return jax.jit(function, compiler_options=options)
+
+    @staticmethod
+    def norm(*trees: Any) -> float:
+        """Joint L2 norm of all that the trees hold."""
+        leaves = [np.asarray(x, np.float64) for x in jax.tree.leaves(trees)]
+        return math.sqrt(sum(float(np.square(x).sum()) for x in leaves))
+
+    @staticmethod
+    def alone(engine: Any, record_loss: Any, parameters: Any, records: Any, clipping: Clipping, channels: Channels):
+        """What each row adds by itself: the engine on batches of that one row. Leaves gain a leading row axis."""
+
+        def row(record: Any) -> tuple[Any, ...]:
+            batch = jax.tree.map(lambda x: x[None], record)
+            return tuple(engine(record_loss, parameters, batch, jnp.ones(1, bool), clipping, channels)[:3])
+
+        return jax.lax.map(row, records)
+
+    @staticmethod
+    def row_norms(contributions: Any) -> np.ndarray:
+        """The joint norm of each row's contribution."""
+        leaves = [np.asarray(x, np.float64) for x in jax.tree.leaves(contributions)]
+        return np.sqrt(sum(np.square(x).reshape(len(x), -1).sum(axis=1) for x in leaves))
+
+    @staticmethod
+    def definition(record_loss: Any, parameters: Any, records: Any, mask: Any, clipping: Clipping, channels: Channels):
+        """The contract in a Python loop and float64: gradient (list of leaves), loss, count, and each row's norm."""
+        total = [np.zeros(jnp.shape(x)) for x in jax.tree.leaves(parameters)]
+        loss, count = 0.0, 0.0
+        C = float(clipping.norm)
+        loss_weight, count_weight = float(channels.loss_weight(C)), float(channels.count_weight(C))
+        norms = np.full(len(mask), np.nan)
+        graded = Measure.quick_jit(jax.value_and_grad(record_loss))
+        for i in np.flatnonzero(np.asarray(mask)):
+            value, gradient = graded(parameters, jax.tree.map(lambda x, i=i: x[i], records))
+            leaves = [np.asarray(x, np.float64) for x in jax.tree.leaves(gradient)]
+            norm = Measure.norm(leaves)
+            if not math.isfinite(norm) or not math.isfinite(float(value)):
+                continue
+            norms[i] = norm
+            factor = min(1.0, C / max(norm, 1e-300))
+            if clipping.rule == "normalise":
+                factor = C / (norm + clipping.stabiliser)
+            total = [x + factor * y for x, y in zip(total, leaves, strict=True)]
+            loss += loss_weight * float(
+                np.clip(float(value) - channels.loss.center, -channels.loss.bound, channels.loss.bound)
+            )
+            count += count_weight * (float(norm <= C) - 0.5)
+        return total, loss, count, norms
+
+    @staticmethod
+    def assert_same(got: ClippedSum, want: ClippedSum, scales: Any, tolerance: float) -> None:
+        """Same tree, shapes and dtypes; same sums, up to rounding.
+
+        Args:
+            got: what an engine returned.
+            want: what it should have.
+            scales: for each leaf the sum of the rows' norms of its clipped gradients.
+            tolerance: relative to the leaf's scale; a millionth of all leaves' scale is always allowed.
+        """
+        assert jax.tree.structure(got.gradient) == jax.tree.structure(want.gradient)
+        named = jax.tree_util.tree_leaves_with_path(want.gradient)
+        joint = float(np.sum(jax.tree.leaves(scales)))
+        for (path, right), left, scale in zip(
+            named, jax.tree.leaves(got.gradient), jax.tree.leaves(scales), strict=True
+        ):
+            name = jax.tree_util.keystr(path)
+            assert (left.shape, left.dtype) == (right.shape, right.dtype), name
+            off = Measure.norm(np.asarray(left, np.float64) - np.asarray(right, np.float64))
+            allowed = tolerance * scale + 2e-6 * joint
+            assert off <= allowed, f"leaf {name} is off by {off:.3g}, more than {allowed:.3g}"
+        np.testing.assert_allclose(got.loss, want.loss, rtol=tolerance, atol=1e-5 * joint)
+        np.testing.assert_allclose(got.count, want.count, rtol=1e-5, atol=1e-9)
+        assert float(got.l2_bound) == pytest.approx(float(want.l2_bound), rel=1e-6)
+
+    @staticmethod
+    def array_sizes(compiled: Any) -> list[int]:
+        """Numbers of elements of all arrays named in a compiled program's text."""
+        shapes = re.findall(r"\b(?:pred|bf16|[fsu]\d+)\[([\d,]+)\]", compiled.as_text())
+        return [math.prod(int(n) for n in shape.split(",")) for shape in shapes]
+
+    @staticmethod
+    def temporary_bytes(compiled: Any) -> int:
+        """What a compiled program allocates beside its inputs and outputs."""
+        return compiled.memory_analysis().temp_size_in_bytes
+
+
+@pytest.fixture(scope="session")
+def measure() -> type[Measure]:
+    return Measure

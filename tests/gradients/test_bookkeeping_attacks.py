@@ -1,0 +1,277 @@
+"""One record against the clipping norm: whatever it holds, what it adds is no longer than the bound.
+
+A norm taken from activations and cotangents, sum_st <a_s, a_t> <b_s, b_t>, loses all its digits where positions
+cancel: a record that knows this looks short and adds a long row. Each test here plays such a record against a layer
+whose activations and cotangents it can choose freely, and measures what comes out in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from discreet.gradients import BookKeepingEngine, Channels, ClippedSum, Clipping, CountChannel, LossChannel, row_weights
+
+# Rounding to float32 of a row that is exactly as long as it may be, and no more.
+SLACK = 1 + 1e-5
+TOKENS = 3
+EXTREMES = [0.0, 1e-45, 1e-38, 1e-30, 1e-23, 1e-12, 1.0, 1e12, 1e18, 1e19, 1e25, 3e38, math.inf, math.nan]
+
+# Layers: the loss is linear in the parameters, which are zero, so it stays finite whatever the gradient. A record
+# holds activations a (positions, inputs), cotangents b (positions, outputs) and tokens (positions,).
+
+
+def dense(p, r):
+    return jnp.sum((r["a"] @ p["w"]) * r["b"])
+
+
+def transposed(p, r):
+    return jnp.sum((p["w"].T @ r["a"].T) * r["b"].T)
+
+
+def tied(p, r):
+    """Two uses of one leaf that cancel each other, each of one position when there are two."""
+    half = len(r["a"]) // 2
+    return dense(p, jax.tree.map(lambda x: x[:half], r)) + transposed(p, jax.tree.map(lambda x: x[half:], r))
+
+
+def sliced(p, r):
+    """Overlapping slices of one leaf that cancel each other."""
+    out = r["b"].shape[1] - 1
+    first, second = jnp.sum((r["a"] @ p["w"][:, :out]) * r["b"][:, :out]), (r["a"] @ p["w"][:, 1:]) * r["b"][:, 1:]
+    return first - jnp.sum(second)
+
+
+def looped(p, r):
+    def step(total, row):
+        a, b = row
+        return total + (a @ p["w"]) @ b, None
+
+    return lax.scan(step, 0.0, (r["a"], r["b"]))[0]
+
+
+def branched(p, r):
+    return lax.cond(r["token"][0] > 0, dense, transposed, p, r)
+
+
+def checkpointed(p, r):
+    return jax.checkpoint(jax.jit(dense))(p, r)
+
+
+def convolved(p, r):
+    """A window of one, so that the kernel's gradient is that of a dense layer; strides and padding beside it."""
+    out = lax.conv_general_dilated(r["a"].T[None], p["w"].T[:, :, None], (1,), "VALID")
+    return jnp.sum(out[0].T * r["b"])
+
+
+def convolved_wide(p, r):
+    kernel = p["wide"]
+    out = lax.conv_general_dilated(r["a"].T[None], kernel, (1,), "SAME", rhs_dilation=(2,))
+    return jnp.sum(out[0].T * r["b"])
+
+
+def biased(p, r):
+    return jnp.sum((p["b"] + 0.0 * r["a"][:, :1]) * r["b"])
+
+
+def scaled(p, r):
+    return jnp.sum(p["b"] * r["b"] * r["a"][:, :1])
+
+
+def looked_up(p, r):
+    return jnp.sum(p["table"][r["token"]] * r["b"])
+
+
+def looked_up_and_tied(p, r):
+    """A table that is read and that multiplies."""
+    return looked_up(p, r) + jnp.sum((r["a"][:, :TOKENS] @ p["table"]) * -r["b"])
+
+
+def dense_and_bias(p, r):
+    return dense(p, r) + biased(p, r)
+
+
+def heads(p, r):
+    return jnp.sum(jnp.einsum("li,hio->lho", r["a"], p["heads"]) * r["b"][:, None])
+
+
+def batched(p, r):
+    a, b = jnp.stack([r["a"], -r["a"]]), jnp.stack([r["b"], r["b"]])
+    return jnp.sum(lax.dot_general(a, p["heads"], (((2,), (1,)), ((0,), (0,)))) * b)
+
+
+def halves(p, r):
+    """A layer in bfloat16, weights cast on the way in."""
+    out = r["a"].astype(jnp.bfloat16) @ p["w"].astype(jnp.bfloat16)
+    return jnp.sum(out.astype(jnp.float32) * r["b"])
+
+
+def half_leaf(p, r):
+    return jnp.sum((r["a"].astype(jnp.bfloat16) @ p["half"]).astype(jnp.float32) * r["b"])
+
+
+def parameter_values(inputs: int, outputs: int) -> dict[str, Any]:
+    return {
+        "w": jnp.zeros((inputs, outputs)),
+        "wide": jnp.zeros((outputs, inputs, 3)),
+        "b": jnp.zeros(outputs),
+        "table": jnp.zeros((TOKENS, outputs)),
+        "heads": jnp.zeros((2, inputs, outputs)),
+        "half": jnp.zeros((inputs, outputs), jnp.bfloat16),
+    }
+
+
+USES = {
+    dense: "w",
+    transposed: "w",
+    tied: "w",
+    sliced: "w",
+    looped: "w",
+    branched: "w",
+    checkpointed: "w",
+    convolved: "w",
+    convolved_wide: "wide",
+    biased: "b",
+    scaled: "b",
+    looked_up: "table",
+    looked_up_and_tied: "table",
+    dense_and_bias: "w b",
+    heads: "heads",
+    batched: "heads",
+    halves: "w",
+    half_leaf: "half",
+}
+
+
+def parameters_of(layer: Any, inputs: int, outputs: int) -> dict[str, Any]:
+    return {name: value for name, value in parameter_values(inputs, outputs).items() if name in USES[layer].split()}
+
+
+def attacks(rng: np.random.Generator, rows: int, positions: int, inputs: int, outputs: int) -> dict[str, Any]:
+    """Rows whose positions cancel, at scales from 1e-12 to 1e12, and rows of extreme numbers."""
+    tokens = np.where(rng.random((rows, 1)) < 0.5, 0, rng.integers(-1, TOKENS + 1, (rows, positions)))
+    a = np.repeat(rng.standard_normal((rows, 1, inputs)), positions, axis=1)
+    b = np.repeat(rng.standard_normal((rows, 1, outputs)), positions, axis=1)
+    # Constant rows cancel between overlapping slices too, one-hot rows between a table's two uses.
+    b = np.where(rng.random((rows, 1, 1)) < 0.3, b[:, :, :1], b)
+    one_hot = (tokens[:, :, None] == np.arange(TOKENS)) * 1.0
+    a[:, :, :TOKENS] = np.where(rng.random((rows, 1, 1)) < 0.3, one_hot, a[:, :, :TOKENS])
+    signs = np.where(np.arange(positions) % 2, -1.0, 1.0)
+    b *= rng.permuted(np.tile(signs, (rows, 1)), axis=1)[:, :, None]
+    # Almost: what is left over is between nothing and everything.
+    left = 10.0 ** rng.uniform(-9, 0, rows) * (rng.random(rows) < 0.8)
+    which = rng.integers(0, positions, rows)
+    b[np.arange(rows), which] *= 1 - left[:, None]
+    jitter = 10.0 ** rng.uniform(-9, 0, rows) * (rng.random(rows) < 0.5)
+    a *= 1 + jitter[:, None, None] * rng.standard_normal(a.shape)
+    scale = 10.0 ** rng.uniform(-3, 8, rows)
+    tilt = 10.0 ** rng.uniform(-4, 4, rows) * np.where(rng.random(rows) < 0.3, 10.0 ** rng.uniform(-25, 25, rows), 1)
+    spread = 10.0 ** (rng.uniform(0, 6, (rows, positions)) * (rng.random((rows, 1)) < 0.2))
+    a *= (np.sqrt(scale) * tilt)[:, None, None] * spread[:, :, None]
+    b *= (np.sqrt(scale) / tilt)[:, None, None] / spread[:, :, None]
+    wild = rng.random(rows) < 0.15
+    a[wild] = rng.choice(EXTREMES, a[wild].shape)
+    b[wild & (rng.random(rows) < 0.5)] = 1e18
+    with np.errstate(over="ignore"):
+        a, b = a.astype(np.float32), b.astype(np.float32)
+    return {"a": jnp.asarray(a), "b": jnp.asarray(b), "token": jnp.asarray(tokens, jnp.int32)}
+
+
+def longest(measure: Any, engine: Any, layer: Any, sizes: tuple[int, int, int], rows: int, norm: float, rule: str):
+    """The longest contribution of a row, in units of the joint bound: each row alone in its batch."""
+    records = attacks(np.random.default_rng(sum(sizes)), rows, *sizes)
+    p = parameters_of(layer, *sizes[1:])
+    both = Channels(LossChannel(0.05, 0.0, 1.0), CountChannel(0.05))
+    run = jax.jit(lambda r, C: measure.alone(engine, layer, p, r, Clipping(C, rule), both))
+    norms = measure.row_norms(run(records, jnp.float32(norm)))
+    assert np.all(np.isfinite(norms))
+    return norms.max() / both.joint_bound(float(np.float32(norm)))
+
+
+# positions, inputs, outputs: few positions make a Gram matrix the cheaper way, many make it the dearer one.
+SIZES = [(2, 6, 7), (4, 24, 16), (64, 4, 3)]
+
+
+@pytest.mark.parametrize("layer", list(USES), ids=lambda f: f.__name__)
+def test_no_record_adds_more_than_the_bound(measure, layer):
+    assert longest(measure, BookKeepingEngine(), layer, SIZES[1], 500, 1.0, "clip") <= SLACK
+
+
+@pytest.mark.parametrize(
+    ("layer", "sizes", "norm", "rule"),
+    [
+        (dense, SIZES[0], 1e-6, "clip"),
+        (tied, SIZES[0], 1e4, "clip"),
+        (convolved, SIZES[0], 0.7, "normalise"),
+        (looked_up, SIZES[0], 1e4, "normalise"),
+        (dense, SIZES[2], 1.0, "clip"),
+        (convolved_wide, SIZES[2], 1e-6, "clip"),
+        (looked_up, SIZES[2], 1.0, "clip"),
+    ],
+)
+def test_nor_at_other_sizes_norms_and_rules(measure, layer, sizes, norm, rule):
+    assert longest(measure, BookKeepingEngine(), layer, sizes, 300, norm, rule) <= SLACK
+
+
+def naive(record_loss, parameters, records, mask, clipping, channels):
+    """A Gram matrix in float32, for `dense` alone: what the tests above must catch."""
+    del record_loss
+    a, b = records["a"] / jnp.sqrt(clipping.norm), records["b"] / jnp.sqrt(clipping.norm)
+    squared = jnp.sum(jnp.einsum("nsi,nti->nst", a, a) * jnp.einsum("nso,nto->nst", b, b), axis=(1, 2))
+    weights = row_weights(jnp.zeros(len(mask)), squared, parameters["w"].size, mask, clipping, channels)
+    w = jnp.einsum("n,nsi,nso->io", weights.factor, *(jnp.where(weights.keep[:, None, None], x, 0) for x in (a, b)))
+    return ClippedSum({"w": w * clipping.norm}, weights.loss, weights.count, 1.0)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_a_naive_gram_matrix_is_caught(measure, sizes):
+    assert longest(measure, naive, dense, sizes, 400, 1.0, "clip") > 1.5
+
+
+@pytest.mark.parametrize("layer", [dense, convolved_wide, looked_up_and_tied, halves], ids=lambda f: f.__name__)
+def test_the_bound_holds_among_other_rows(measure, layer):
+    """The sum is rounded in another order when there are more rows: the bound must hold for that one."""
+    rows, sizes = 16, (4, 24, 16)
+    records = attacks(np.random.default_rng(7), rows, *sizes)
+    assert longest_among_others(measure, layer, sizes, records, [1.0]) <= SLACK
+
+
+def longest_among_others(measure: Any, layer: Any, sizes: tuple[int, int, int], records: Any, norms: list[float]):
+    """The longest contribution when the other rows are there but masked out; all together no longer than their sum."""
+    p, nothing = parameters_of(layer, *sizes[1:]), Channels(LossChannel(0.0))
+    rows = len(records["token"])
+
+    @jax.jit
+    def run(records, mask, norm):
+        return BookKeepingEngine()(layer, p, records, mask, Clipping(norm), nothing).gradient
+
+    longest = 0.0
+    for norm in map(np.float32, norms):
+        each = [measure.norm(run(records, jnp.arange(rows) == i, norm)) for i in range(rows)]
+        together = measure.norm(run(records, jnp.ones(rows, bool), norm))
+        longest = max(longest, max(each) / norm, together / rows / norm)
+    return longest
+
+
+@pytest.mark.parametrize("layer", list(USES), ids=lambda f: f.__name__)
+def test_honest_rows_keep_their_length(measure, layer):
+    """The price of the guard: rows whose positions do not cancel are as long as they should be."""
+    rng, sizes = np.random.default_rng(3), (4, 24, 16)
+    draw = {"a": rng.standard_normal((50, 4, 24)), "b": rng.standard_normal((50, 4, 16))}
+    records = {k: jnp.asarray(v, jnp.float32) for k, v in draw.items()}
+    records["token"] = jnp.asarray(rng.integers(0, TOKENS, (50, 4)), jnp.int32)
+    p = parameters_of(layer, *sizes[1:])
+    exact = measure.quick_jit(jax.vmap(jax.grad(layer), (None, 0)))(p, records)
+    norms = measure.row_norms(exact)
+    C = float(np.median(norms))
+    run = measure.quick_jit(
+        lambda r: measure.alone(BookKeepingEngine(), layer, p, r, Clipping(C), Channels(LossChannel(0.0)))[0]
+    )
+    tolerance = 2e-2 if layer in (halves, half_leaf) else 2e-4
+    np.testing.assert_allclose(measure.row_norms(run(records)), np.minimum(norms, C), rtol=tolerance)
