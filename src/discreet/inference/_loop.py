@@ -96,6 +96,8 @@ def run_steps(
     if recorder.every_step:
         chunk_length = max(1, min(chunk_length, _BUFFER_BYTES // (4 * max(1, flat.size))))
     tables = jax.tree.map(jnp.asarray, sampling.prepare(leaves[0].shape[0]))
+    # Each call overwrites the state that it is given; the caller's must stay what it was.
+    state = jax.tree.map(jnp.copy, state)
     losses: list[np.ndarray] = []
     norms: list[np.ndarray] = []
     done, count = 0, min(8, chunk_length)
@@ -124,7 +126,8 @@ def run_steps(
                 iterate, _ = ravel_pytree(step.optim.get_params(state.optim_state))
                 recorder.extend(done, np.asarray(iterate)[None])
             bar.update(count)
-            bar.set_postfix_str(_postfix(losses[-1], step.num_records))
+            # The bar redraws itself at its own pace: each time would cost more than all else here.
+            bar.set_postfix_str(_postfix(losses[-1], step.num_records), refresh=False)
             count = int(np.clip(count * _SECONDS_A_CHUNK / max(seconds, 1e-6), count / 4, count * 8))
             count = max(1, min(count, chunk_length))
     return Outcome(state, np.concatenate(losses), np.concatenate(norms), recorder.finish(), done, done < num_steps)
@@ -139,7 +142,7 @@ def _postfix(losses: np.ndarray, num_records: int) -> str:
     return f"clipped private loss {mean:.4g} nats/record" if np.isfinite(mean) else ""
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=4)
 def _chunk(
     step: PrivateStep,
     sampling: Any,
