@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from discreet.cli import _results, _run
 from discreet.cli._app import app
 from discreet.cli._results import npz, running_mean
+from discreet.clipping import AdaptiveClipping
 from discreet.report import make_statement
 
 RUN = CliRunner()
@@ -175,6 +176,7 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
         ({"steps": "0"}, "num_steps is 0"),
         ({"clip": "0"}, "clipping_norm is 0"),
         ({"clip": "inf"}, "clipping_norm is inf"),
+        ({"clip": "median"}, "--clip is 'median': give a number"),
         ({"rate": "1.5"}, "rate"),
         ({"rate": "0.1", "batch_size": "10"}, "need one of --rate"),
         ({"learning_rate": "0"}, "--learning-rate"),
@@ -264,3 +266,15 @@ def test_the_mean_of_the_losses_begins_with_the_first_and_spans_the_picture() ->
     np.testing.assert_array_equal(running_mean(np.array([np.nan, 2.0, np.inf, 4.0]), 2), [np.nan, 2, 2, 4])
     for unusable in (np.zeros(0), np.full(3, np.nan), np.ones(1)):
         _results._plot_losses(Figure().subplots(), unusable)
+
+
+def test_the_clipping_norm_may_be_adaptive(survey, no_fit) -> None:
+    outcome = RUN.invoke(app, arguments(survey, clip="adaptive"))
+    assert outcome.exit_code == 0, outcome.stderr
+    _, plan, _, _ = no_fit[0]
+    assert plan.clipping_norm == AdaptiveClipping(initial=0.1)
+    statement = json.loads((survey.parent / "out" / "statement.json").read_text())
+    assert statement["plan"]["clipping"]["kind"] == "AdaptiveClipping"
+    assert "followed the 0.9 quantile" in statement["mechanism"]
+    assert RUN.invoke(app, arguments(survey, "--overwrite", clip="0.5")).exit_code == 0
+    assert no_fit[1][1].clipping_norm == 0.5

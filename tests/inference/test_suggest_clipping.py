@@ -52,16 +52,20 @@ def test_it_is_near_what_real_records_of_that_kind_have():
     assert str(suggestion).startswith(f"clipping_norm = {suggestion.norm:g}")
 
 
-def test_a_plan_takes_it():
-    norm = suggest(logistic, *SHAPES).norm
+def test_a_plan_takes_it_and_the_guide_still_fits():
+    guide = AutoNormal(logistic)
+    norm = suggest(logistic, *SHAPES, guide=guide).norm
     assert norm == float(f"{norm:.2g}")
-    dp.PrivacyPlan(
+    plan = dp.PrivacyPlan(
         sampling=dp.PoissonSampling(0.1),
         clipping_norm=dp.AdaptiveClipping(initial=norm),
         noise_multiplier=1.0,
-        num_steps=1,
+        num_steps=3,
         num_records=N,
     )
+    table = np.random.default_rng(0).normal(size=(N, DIM)).astype(np.float32), np.ones(N, np.float32)
+    dpsvi = dp.DPSVI(logistic, guide, numpyro.optim.Adam(1e-2), plan=plan)
+    assert dpsvi.run(dp.random.key(0), *table, progress_bar=False).clipping_norms[0] == np.float32(norm)
 
 
 def test_a_key_decides_and_the_number_of_records_does_not():

@@ -35,7 +35,7 @@ def fit(
     batch_size: options.BatchSize = None,
     sampling: options.Sampling = options.SamplingName.POISSON,
     relation: options.RelationOption = None,
-    clip: options.Clip = 1.0,
+    clip: options.Clip = "1.0",
     learning_rate: options.LearningRate = 0.02,
     draws: options.Draws = 1_000,
     out_of_bounds: options.OutOfBoundsRule = "refuse",
@@ -71,7 +71,7 @@ def fit(
         epsilon=epsilon,
         delta=delta,
         steps=steps,
-        clipping_norm=clip,
+        clipping_norm=options.clipping_of(clip),
         sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=public_count),
         relation=relation,
     )

@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from discreet.accounting import Relation
+    from discreet.clipping import AdaptiveClipping
     from discreet.plan import PrivacyPlan
     from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 
@@ -74,7 +75,14 @@ NonPrivateBounds = Annotated[
     bool,
     typer.Option("--non-private-bounds", help="Take missing bounds from the data. Breaks the guarantee, and says so."),
 ]
-Clip = Annotated[float, typer.Option("--clip", "--clipping-norm", help="Clipping norm C of a record's gradient.")]
+Clip = Annotated[
+    str,
+    typer.Option(
+        "--clip",
+        "--clipping-norm",
+        help="Clipping norm C of a record's gradient: a number, or 'adaptive' to follow a private quantile of the gradients.",
+    ),
+]
 LearningRate = Annotated[float, typer.Option(help="Step size of the Adam optimizer.")]
 NumRecords = Annotated[
     int | None,
@@ -126,6 +134,23 @@ def relation_of(name: RelationName | None, sampling: "PoissonSampling | FixedSiz
     return Relation[name.name]
 
 
+def clipping_of(text: str) -> "float | AdaptiveClipping":
+    """The clipping norm that the option says, or the rule that finds one.
+
+    Raises:
+        ValueError: Neither a number nor "adaptive".
+    """
+    from discreet.clipping import AdaptiveClipping
+
+    if text == "adaptive":
+        # C rises fast and falls slowly, and the models of the command line have gradients of about the columns' size.
+        return AdaptiveClipping(initial=0.1)
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--clip is {text!r}: give a number, for example 1.0, or adaptive") from None
+
+
 def plan_of(
     *,
     num_records: int,
@@ -133,7 +158,7 @@ def plan_of(
     delta: float | None,
     steps: int | None = None,
     noise_multiplier: float | None = None,
-    clipping_norm: float = 1.0,
+    clipping_norm: "float | AdaptiveClipping" = 1.0,
     sampling: "PoissonSampling | FixedSizeSampling | FullBatch",
     relation: RelationName | None,
 ) -> "PrivacyPlan":
