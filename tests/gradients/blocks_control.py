@@ -91,6 +91,24 @@ def map_over_positions(rng, length, width):
 
 
 @block
+def stacked_layers_again_and_again(rng, length, width):
+    """The inner loop slices the weights and the outer one repeats them, equally often."""
+    p = {"w": normal(rng, 3, width, width), "again": normal(rng, 2, width, width)}
+
+    def apply(p, x, record):
+        def outer(h, w):
+            h = lax.scan(lambda h, _: (jnp.tanh(h @ w), None), h, length=2)[0]
+            return lax.scan(lambda h, w: (jnp.tanh(h @ w), None), h, p["again"])[0], None
+
+        def repeated(h, _):
+            return lax.scan(lambda h, w: (jnp.sin(h @ w), None), h, p["w"])[0], None
+
+        return lax.scan(outer, lax.scan(repeated, x, length=3)[0], p["again"])[0]
+
+    return p, apply
+
+
+@block
 def stacked_layers_there_and_back(rng, length, width):
     p = {"w": normal(rng, 2, 3, width, width)}
 

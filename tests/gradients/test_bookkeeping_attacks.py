@@ -259,6 +259,26 @@ def longest_among_others(measure: Any, layer: Any, sizes: tuple[int, int, int], 
     return longest
 
 
+@pytest.mark.parametrize("layer", [dense, convolved_wide, looked_up], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("residue", [1.0, 0.05])
+def test_many_positions_that_all_round_the_same_way(measure, layer, residue):
+    """One position of one, and a thousand of half a unit in its last place: a running sum loses them all.
+
+    Where a last position takes most of the first one back, what was lost is a large part of what is left.
+    """
+    rows, sizes = 4, (1024, 4, 3)
+    rng = np.random.default_rng(0)
+    b = np.zeros((rows, 1024, 3)) + 2.0**-24 * rng.uniform(0.5, 1.0, (rows, 1024, 1))
+    b[:, 0] = 1.0
+    b[:, -1] = residue - 1.0
+    a = np.zeros((rows, 1024, 4)) + (np.arange(4) < np.arange(1, rows + 1)[:, None])[:, None]
+    records = {"a": jnp.asarray(a, jnp.float32), "b": jnp.asarray(b, jnp.float32)}
+    records["token"] = jnp.zeros((rows, 1024), jnp.int32)
+    # What a sum loses depends on the first digits of what it starts with, and so on the factor that a row gets.
+    norms = [0.01, 0.0115, 0.013, 0.015, 0.0172, 0.0198]
+    assert longest_among_others(measure, layer, sizes, records, norms) <= SLACK
+
+
 @pytest.mark.parametrize("layer", list(USES), ids=lambda f: f.__name__)
 def test_honest_rows_keep_their_length(measure, layer):
     """The price of the guard: rows whose positions do not cancel are as long as they should be."""

@@ -7,8 +7,9 @@ With left and right vectors l, r of a block (`_layers`), G = sum_t l_t (x) r_t, 
 - formed: G itself, where it is smaller than the vectors that it is made of.
 
 Rounding matters here, because a record may be made up by an attacker: positions that nearly cancel leave a small |G|,
-while each product is rounded relative to S = sum_t |l_t| |r_t|. So each way adds to its result what rounding can have
-taken away, and the norm comes out too large rather than too small. Rows without such cancellation hardly notice.
+while each product is rounded relative to sum_t |l_t| |r_t|. So each way adds to its result what rounding can have
+taken away at worst, and the norm comes out too large rather than too small. Rows without such cancellation hardly
+notice.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from jaxtyping import Array, Float, Int
 from discreet.gradients._layers import OneHot, Vectors, at_least_float32
 from discreet.gradients._uses import Use
 
-_EPS = float(jnp.finfo(jnp.float32).eps)
+_UNIT = float(jnp.finfo(jnp.float32).eps) / 2
 _TINY = float(jnp.finfo(jnp.float32).tiny)
 _HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -137,20 +138,33 @@ def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: float |
     if group.way == "outer":
         return jnp.sum(jnp.square(lefts * rights))
     spread = jnp.sum(lefts * rights, axis=1)
+    # What a running sum of that many products can lose in forming G, and once more in adding it to the clipped sum.
+    lost = 2 * _UNIT * (8 + group.positions) * jnp.sqrt(jnp.sum(jnp.square(spread)))
     if group.way == "formed":
         products = [jnp.einsum("ktl,ktr->klr", *pair, precision=_HIGHEST) for pair in factors]
-        formed = functools.reduce(jnp.add, products)
-        lost = 2 * _EPS * (4 + math.sqrt(group.positions)) * jnp.sqrt(jnp.sum(jnp.square(spread)))
-        return jnp.square(jnp.sqrt(jnp.sum(jnp.square(formed))) + lost)
-    total = jnp.zeros(())
+        length = jnp.sqrt(jnp.sum(jnp.square(functools.reduce(jnp.add, products))))
+    else:
+        length = jnp.sqrt(_gram(group, factors))
+    return jnp.square(length + lost)
+
+
+def _gram(group: Group, factors: Sequence[tuple[Vectors | OneHot, Vectors]]) -> Float[Array, ""]:
+    """The sum of <l_t, l_s> <r_t, r_s> over all pairs, and what rounding can have taken away from it."""
+    total = lost = jnp.zeros(())
+    lengths = [(_lengths(left), _lengths(right)) for left, right in factors]
     for i, (left, right) in enumerate(factors):
-        for other_left, other_right in factors[: i + 1]:
-            products = jnp.sum(_inner(left, other_left) * _inner(right, other_right))
-            total += products if other_left is left else 2 * products
-    lost = _EPS * (8 + (math.sqrt(group.left) + math.sqrt(group.right) + group.positions) / 2)
-    # Squares below the smallest normal number have been flushed to zero.
-    flushed = _TINY * (group.left * jnp.sum(rights, axis=1) ** 2 + group.right * jnp.sum(lefts, axis=1) ** 2)
-    return jnp.maximum(total, 0.0) + jnp.sum(lost * jnp.square(spread) + flushed)
+        for j, (other_left, other_right) in enumerate(factors[: i + 1]):
+            twice = 1 if i == j else 2
+            lefts, rights = _inner(left, other_left), _inner(right, other_right)
+            left_bound, right_bound = (a[:, :, None] * b[:, None] for a, b in zip(lengths[i], lengths[j], strict=True))
+            # A product of n-vectors is off by at most n roundings of |a| |b|, and by what underflows.
+            left_error = left_bound * _UNIT * (4 + group.left) + _TINY * group.left
+            right_error = right_bound * _UNIT * (4 + group.right) + _TINY * group.right
+            total += twice * jnp.sum(lefts * rights)
+            lost += twice * jnp.sum(left_error * (jnp.abs(rights) + right_error) + jnp.abs(lefts) * right_error)
+            # Sums over pairs run in eight lanes at least.
+            lost += twice * _UNIT * (8 + group.positions**2 / 8) * jnp.sum(jnp.abs(lefts * rights))
+    return jnp.maximum(total, 0.0) + lost
 
 
 def _factors(use: Use, activation: Array, cotangent: Array) -> tuple[Vectors | OneHot, Vectors]:

@@ -50,12 +50,13 @@ def sum_over_rows(
     else:
         chosen = jnp.sum(rows > jnp.array(capacities[:-1]))
         total, holds = jax.lax.switch(chosen, [lambda c=c: once(c) for c in capacities])
-    padding = -size % largest
-    mask, records = jax.tree.map(lambda x: jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)), (mask, records))
 
     def again(index: Array, total: Any) -> Any:
-        taken = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, index * largest, largest), (records, mask))
-        return jax.tree.map(lambda sum, more: jnp.where(index == 0, 0, sum) + more, total, careful(*taken))
+        positions = index * largest + jnp.arange(largest)
+        inside = jnp.minimum(positions, size - 1)
+        taken = jax.tree.map(lambda x: x[inside], records)
+        more = careful(taken, mask[inside] & (positions < size))
+        return jax.tree.map(lambda x, y: jnp.where(index == 0, 0, x) + y, total, more)
 
     # A loop of no iteration leaves the sum where it is; a `cond` would copy it. It goes on from what holds.
     needed = jnp.maximum(1, (rows + largest - 1) // largest)

@@ -24,7 +24,7 @@ Plan = Mapping[int, Any]
 """For a jaxpr, by the number of the equation: its `Use`, or a `Plan` for each of its inner jaxprs (a tuple)."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Loop:
     """A `scan` around a use. Identity tells one loop from another."""
 
