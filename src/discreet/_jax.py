@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import jaxlib.version
 import numpy as np
 from jax.core import ShapedArray
+from jax.experimental.compilation_cache.compilation_cache import reset_cache as reset_compilation_cache
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, primitives
 from jax.extend.random import define_prng_impl
@@ -32,6 +33,7 @@ __all__ = [
     "one_kernel",
     "primitives",
     "program_text",
+    "reset_compilation_cache",
     "two_way_primitive",
     "used_inputs",
     "without_dead_code",

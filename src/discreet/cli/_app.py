@@ -1,6 +1,7 @@
 """The commands under one name."""
 
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,6 +34,14 @@ def discreet(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    compilation_cache: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="DISCREET_COMPILATION_CACHE",
+            help="Folder that keeps compiled programs, so that the next fit of the same model and shapes starts sooner. "
+            "It holds shapes and public numbers, never records. Programs are run from it: let nobody else write there.",
+        ),
+    ] = None,
 ) -> None:
     """Fit statistical models under differential privacy.
 
@@ -41,6 +50,7 @@ def discreet(
     """
     del show_version
     settings.debug = debug
+    settings.compilation_cache = compilation_cache
 
 
 for command in (demo, fit, account, explain):

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from discreet.cli._results import plot, say_results, write_results, write_statement
-from discreet.cli._terminal import folder_for_results, say_error, say_lines, spent
+from discreet.cli._terminal import folder_for_results, say_error, say_lines, settings, spent
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
@@ -131,6 +131,7 @@ def run(
     from discreet import random
     from discreet.inference import DPSVI
 
+    keep_compiled_programs(settings.compilation_cache)
     fit_key, draw_key = jax.random.split(random.key(seed))
     # Started at zero rather than at a random place: with noise, steps are too dear to be spent on finding back.
     guide = AutoNormal(model, init_loc_fn=init_to_feasible)
@@ -147,6 +148,27 @@ def run(
         return {name: np.asarray(drawn) for name, drawn in result.posterior(draw_key, number).items()}
 
     return result, draw
+
+
+def keep_compiled_programs(folder: Path | None) -> None:
+    """Let JAX keep compiled programs in a folder, and take them from there. None: whatever JAX is set to.
+
+    Records are arguments of programs and so never in one; those that come in through a closure are refused before the loop is
+    compiled with them.
+    """
+    import jax
+
+    from discreet._jax import reset_compilation_cache
+
+    if folder is None:
+        return
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    # Setting up a model takes many small programs, each of which takes less time than JAX thinks worth keeping.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    # JAX decides at the first compilation whether there is a cache.
+    reset_compilation_cache()
 
 
 def drew_noise(key: "PRNGKeyArray") -> bool:

@@ -23,10 +23,12 @@ class Settings:
 
     Attributes:
         debug: Show tracebacks.
+        compilation_cache: Where compiled programs are kept; None: nowhere.
         spent: None while no budget is spent; then where its statement is to be found.
     """
 
     debug: bool = False
+    compilation_cache: Path | None = None
     spent: str | None = None
 
 

@@ -295,8 +295,9 @@ class Objective:
     def _check_separable(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> None:
         """On two made-up records, the loss of both must be the sum of their losses."""
 
+        # Parameters and key as arguments: a program that held them would be another one for each fit.
         @jax.jit
-        def losses(rows: Sequence[Array]) -> Float[Array, "3"]:
+        def losses(rows: Sequence[Array], psi: Mapping[str, Any], key: PRNGKeyArray) -> Float[Array, "3"]:
             u, _ = self.link(psi, key)
             latents = jax.tree.map(lambda x: x[0], u[LATENT])
             parts = (rows, [x[:1] for x in rows], [x[1:] for x in rows])
@@ -307,7 +308,7 @@ class Objective:
             rows = [_two_rows(x, i == varied) for i, x in enumerate(self.placeholder)]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                both, first, second = losses(rows)
+                both, first, second = losses(rows, psi, key)
             if jnp.isfinite(both + first + second) and not jnp.allclose(both, first + second, rtol=1e-3, atol=1e-3):
                 raise ValueError(
                     "The model couples records: the loss of two made-up records together differs from the sum of their "

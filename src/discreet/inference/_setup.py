@@ -54,7 +54,7 @@ def _has_finite_density(
     model: Program, records: Records, rows: list[Array], key: PRNGKeyArray, static: Mapping[str, Any], num_records: int
 ) -> bool:
     @jax.jit
-    def finite(rows: list[Array]) -> Array:
+    def finite(rows: list[Array], key: PRNGKeyArray) -> Array:
         args, kwargs = records.rebuild(rows)
         with handlers.seed(rng_seed=key):
             sampled = handlers.substitute(model, substitute_fn=value_of_improper)
@@ -71,7 +71,7 @@ def _has_finite_density(
     with warnings.catch_warnings():
         # Values out of support are what is being looked for.
         warnings.simplefilter("ignore")
-        return bool(finite(rows))
+        return bool(finite(rows, key))
 
 
 def initial_parameters(

@@ -1,0 +1,114 @@
+"""The folder of compiled programs: what is in it, and above all what is not."""
+
+import zlib
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from discreet._jax import reset_compilation_cache
+from discreet.cli import _run
+from discreet.cli._app import app
+
+RUN = CliRunner()
+# A cell and its encoded values: in a file of the cache they would show as the bytes of a float32 or a float64.
+CELLS = np.array([17.328125, 61.640625, 23.015625, 88.765625])
+
+
+@pytest.fixture
+def settings_of_jax():
+    names = [
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    ]
+    before = {name: jax.config.values[name] for name in names}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    reset_compilation_cache()
+
+
+def contents(folder) -> bytes:
+    """All files of the cache, as they are and unpacked."""
+    found = b""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            found += file.read_bytes() + unpacked(file.read_bytes())
+    return found
+
+
+def unpacked(content: bytes) -> bytes:
+    try:
+        import zstandard
+
+        return zstandard.ZstdDecompressor().decompressobj().decompress(content)
+    except Exception:
+        pass
+    try:
+        return zlib.decompress(content)
+    except zlib.error:
+        return b""
+
+
+def patterns(values) -> list[bytes]:
+    return [np.asarray(value, kind).tobytes() for value in values for kind in (np.float32, np.float64)]
+
+
+def fit(folder, table, out):
+    options = "--model linear --target y --bounds x=0:100,y=0:100 --epsilon 1 --steps 20 --rate 0.5 --json"
+    command = ["--compilation-cache", str(folder), "fit", "--data", str(table), "--out", str(out), *options.split()]
+    return RUN.invoke(app, command)
+
+
+def test_the_cache_serves_the_next_fit_and_holds_no_record(tmp_path, settings_of_jax):
+    folder, table = tmp_path / "programs", tmp_path / "table.csv"
+    cells = np.resize(CELLS, (200, 2))
+    pd.DataFrame({"x": cells[:, 0], "y": cells[:, 1]}).to_csv(table, index=False)
+    seen = []
+    given = _run.run
+
+    def spy(model, plan, records, **options):
+        seen.append(records)
+        return given(model, plan, records, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_run, "run", spy)
+        jax.clear_caches()
+        outcome = fit(folder, table, tmp_path / "first")
+    assert outcome.exit_code == 0, outcome.stderr
+    files = {file.name for file in folder.rglob("*-cache")}
+    assert any("chunk" in name for name in files)
+    everything = contents(folder)
+    assert b"HloModule" in everything or b"while" in everything
+    values = np.unique(np.concatenate([np.ravel(seen[0].x), np.ravel(seen[0].y), CELLS]))
+    for pattern in patterns(values):
+        assert pattern not in everything
+    jax.clear_caches()
+    outcome = fit(folder, table, tmp_path / "second")
+    assert outcome.exit_code == 0, outcome.stderr
+    # The second fit, with another key and other initial values, needs no further program for its loop.
+    assert {name for name in files if "chunk" in name} == {
+        file.name for file in folder.rglob("*-cache") if "chunk" in file.name
+    }
+
+
+def test_the_search_finds_what_a_closure_would_leave(tmp_path, settings_of_jax):
+    """The wrong version: the table in the program instead of among its arguments."""
+    _run.keep_compiled_programs(tmp_path)
+    table = jax.numpy.asarray(np.resize(CELLS, 64), jax.numpy.float32)
+    jax.jit(lambda x: jax.numpy.cumsum(table * x))(2.0)
+    assert any(pattern in contents(tmp_path) for pattern in patterns(CELLS[:1]))
+
+
+def test_without_the_option_nothing_changes(settings_of_jax):
+    before = jax.config.values["jax_compilation_cache_dir"]
+    _run.keep_compiled_programs(None)
+    assert jax.config.values["jax_compilation_cache_dir"] == before
+
+
+def test_help_says_what_the_folder_holds():
+    outcome = RUN.invoke(app, ["--help"])
+    assert "compilation-cache" in outcome.stdout
