@@ -1,9 +1,10 @@
 """All benchmarks, in about a quarter of an hour: writes results.json, results.md and the plot of the batch sweep.
 
-python -m benchmarks [--quick] [--only NAME,NAME] [--out DIR]
+python -m benchmarks [--quick] [--only NAME,NAME | --fill] [--out DIR]
 
 Without --out the results go to benchmarks/ and into the tables of docs/benchmarks.md; a quick run needs --out to be
-kept. --only measures some workloads and leaves the others' results as they stand.
+kept. --only measures some workloads and leaves the others' results as they stand; --fill measures nothing and writes text,
+plot and page from the results that are there.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"There is no workload {', '.join(unknown)}. Choose from {', '.join(WORKLOADS)}.", file=sys.stderr)
         return 2
     folder = options.out if options.out is not None else None if options.quick else HERE
-    results = _kept(folder) if options.only is not None else _results.new()
+    if options.fill:
+        asked = ()
+    results = _kept(folder) if options.only is not None or options.fill else _results.new()
     failed = []
     for name in WORKLOADS:
         if name not in asked:
@@ -69,12 +72,21 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
         if folder is not None:
             write(results, folder)
+    if options.fill and folder is not None:
+        write(results, folder)
     print(_results.as_markdown(results) if folder is None else _results.bounds_table(results))
     if failed:
         print(f"Failed: {', '.join(failed)}.", file=sys.stderr)
         return 1
-    if folder == HERE and PAGE.is_file():
+    return _fill_page(results) if folder == HERE and PAGE.is_file() else 0
+
+
+def _fill_page(results: dict[str, Any]) -> int:
+    try:
         PAGE.write_text(_results.fill(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+    except KeyError as missing:
+        print(f"{PAGE} stays as it was: it shows {missing}, which was not measured.", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -99,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--quick", action="store_true", help="fewer rounds and steps: to see that it runs")
     made.add_argument("--only", metavar="NAMES", help=f"some of {','.join(WORKLOADS)}")
+    made.add_argument("--fill", action="store_true", help="measure nothing: text, plot and page from results.json")
     made.add_argument("--out", type=Path, metavar="DIR", help="where results.json, results.md and the plot go")
     return made
 

@@ -1,6 +1,6 @@
 """Measurements that need a process of their own: compile time with nothing cached, and peak memory.
 
-python -m benchmarks._child WHAT PROBLEM SIDE BATCH prints one line of JSON.
+python -m benchmarks._child WHAT PROBLEM SIDE BATCH RECORDS prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-_RECORDS = {"vae": 60_000, "logistic": 50_000}
 
 
-def ask(what: str, problem: str, side: str, batch_size: int) -> dict[str, Any]:
+def ask(what: str, problem: str, side: str, batch_size: int, records: int) -> dict[str, Any]:
     """Run one measurement in a fresh process.
 
     Raises:
@@ -32,19 +31,19 @@ def ask(what: str, problem: str, side: str, batch_size: int) -> dict[str, Any]:
     if what == "memory":
         # Freed buffers go back to the system at once, so that a peak is what is in use at one time.
         settings |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    arguments = [sys.executable, "-m", "benchmarks._child", what, problem, side, str(batch_size)]
+    arguments = [sys.executable, "-m", "benchmarks._child", what, problem, side, str(batch_size), str(records)]
     done = subprocess.run(arguments, cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"Measuring {' '.join(arguments[3:])} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _fit(problem: str, side: str, batch_size: int, steps: int) -> Callable[[], Any]:
+def _fit(problem: str, side: str, batch_size: int, records: int, steps: int) -> Callable[[], Any]:
     from benchmarks import _networks, logistic
     from benchmarks._fits import NonPrivateFit, PrivateFit, auto_encoder
 
-    records = min(_RECORDS[problem], max(20 * batch_size, 1000)) if batch_size < 100 else _RECORDS[problem]
-    made = auto_encoder(_networks.dense(), records) if problem == "vae" else logistic.problem_of(records)
+    make = {"vae": lambda n: auto_encoder(_networks.dense(), n), "logistic": logistic.problem_of}[problem]
+    made = make(records)
 
     def start() -> Any:
         if side == "non-private":
@@ -54,11 +53,11 @@ def _fit(problem: str, side: str, batch_size: int, steps: int) -> Callable[[], A
     return start
 
 
-def _compile(problem: str, side: str, batch_size: int) -> dict[str, float]:
+def _compile(problem: str, side: str, batch_size: int, records: int) -> dict[str, float]:
     import jax
 
     jax.block_until_ready(jax.numpy.zeros(1) + 1)  # the backend starts before the clock
-    start = _fit(problem, side, batch_size, 1)
+    start = _fit(problem, side, batch_size, records, 1)
     started = time.perf_counter()
     fit = start()
     ready = time.perf_counter()
@@ -69,8 +68,8 @@ def _compile(problem: str, side: str, batch_size: int) -> dict[str, float]:
     return {"init_seconds": ready - started, "compile_seconds": compiled - ready - again}
 
 
-def _memory(problem: str, side: str, batch_size: int) -> dict[str, float]:
-    fit = _fit(problem, side, batch_size, 4)()
+def _memory(problem: str, side: str, batch_size: int, records: int) -> dict[str, float]:
+    fit = _fit(problem, side, batch_size, records, 4)()
     fit.run()
     fit.run()
     gc.collect()
@@ -108,4 +107,4 @@ def _status(name: str) -> int:
 
 if __name__ == "__main__":
     measure = {"compile": _compile, "memory": _memory}[sys.argv[1]]
-    print(json.dumps(measure(sys.argv[2], sys.argv[3], int(sys.argv[4]))))
+    print(json.dumps(measure(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))))

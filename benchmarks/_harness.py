@@ -19,7 +19,8 @@ class Scale:
         name: as in the results.
         rounds: how often the contenders take turns.
         effort: share of the full number of steps a round.
-        tiny: small tables and batches too, for the tests: the programs are run, their times mean nothing.
+        tiny: small tables too, for the tests, of which a batch holds every record, so that little is compiled: the
+            programs are run, their times mean nothing.
     """
 
     name: str

@@ -28,9 +28,9 @@ SIDES = {
 
 def measure(scale: Scale) -> list[Outcome]:
     """Every size in rounds of its own: three programs each."""
-    architecture = dense()
-    problem = auto_encoder(architecture, scale.size(RECORDS, 200))
-    sizes = SIZES if not scale.tiny else (2, 4)
+    architecture = dense() if not scale.tiny else dense(12, 3, 20)
+    problem = auto_encoder(architecture, scale.size(RECORDS, 4))
+    sizes = SIZES if not scale.tiny else (4,)
     outcome = Outcome("batch-sweep", "time of a step against the batch size, VAE with 688,884 parameters")
     outcome.facts["sizes"] = list(sizes)
     for size in sizes:

@@ -17,13 +17,14 @@ def measure(scale: Scale) -> list[Outcome]:
     """Seconds to trace and compile, private and not, in turn."""
     outcome = Outcome("compile-time", "time to trace and compile, each in a fresh process without a cache")
     rounds = 1 if scale.tiny else min(scale.rounds, 3)
+    sizes = {"vae": (128, 60_000), "logistic": (scale.size(500, 6), scale.size(50_000, 6))}
     problems = ("logistic",) if scale.tiny else tuple(BOUNDS)
     for problem in problems:
         seconds: dict[str, list[float]] = {side: [] for side in SIDES}
         starts: list[float] = []
         for _ in range(rounds):
             for side in SIDES:
-                answer = ask("compile", problem, side, 128 if problem == "vae" else 500)
+                answer = ask("compile", problem, side, *sizes[problem])
                 seconds[side].append(answer["compile_seconds"])
                 if side == "private":
                     starts.append(answer["init_seconds"])

@@ -20,14 +20,15 @@ RECORDS = 20_000  # of 50,000, to spare memory: a step's time does not depend on
 
 def measure(scale: Scale) -> list[Outcome]:
     """Batches of 128."""
-    architecture, batch_size = convolutional(), scale.size(128, 4)
-    problem = auto_encoder(architecture, scale.size(RECORDS, 100))
+    architecture = convolutional() if not scale.tiny else convolutional((2, 3, 4), 3, 8)
+    batch_size = scale.size(128, 4)
+    problem = auto_encoder(architecture, scale.size(RECORDS, 4))
     sampling = problem.poisson(batch_size)
     private = PrivateFit(problem, sampling, scale.steps(15))
     fixed = PrivateFit(problem, dp.FixedSizeSampling(batch_size), private.steps)
     plain = NonPrivateFit(problem, batch_size, scale.steps(20))
     slow = PrivateFit(problem, sampling, 1, reference_engine(sampling, problem.num_records))
-    title = f"convolutional VAE on 32 x 32 x 3 pixels, {architecture.num_parameters:,} parameters, batch {batch_size}"
+    title = f"convolutional VAE on {architecture.shape[0]} x {architecture.shape[1]} x 3 pixels, {architecture.num_parameters:,} parameters, batch {batch_size}"
     outcome = Outcome("conv-vae", title)
     programs = [
         plain.program(),

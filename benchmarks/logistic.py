@@ -38,7 +38,7 @@ def problem_of(num_records: int, columns: int = COLUMNS) -> Problem:
 
 def measure(scale: Scale) -> list[Outcome]:
     """Private against NumPyro."""
-    problem, batch_size = problem_of(scale.size(RECORDS, 500)), scale.size(BATCH, 20)
+    problem, batch_size = problem_of(scale.size(RECORDS, 6)), scale.size(BATCH, 6)
     sampling, steps = problem.poisson(batch_size), scale.steps(2000)
     private = PrivateFit(problem, sampling, steps)
     plain = NonPrivateFit(problem, batch_size, steps)

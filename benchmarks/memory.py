@@ -15,9 +15,9 @@ MIB = 2**20
 def measure(scale: Scale) -> list[Outcome]:
     """What the loop adds to a process that holds libraries, table and compiled program; and the whole process."""
     outcome = Outcome("memory", "peak memory, VAE with 688,884 parameters")
-    batch, large = scale.size(1024, 8), scale.size(8192, 16)
-    private, plain = ask("memory", "vae", "private", batch), ask("memory", "vae", "non-private", batch)
-    most = None if scale.tiny else ask("memory", "vae", "private", large)
+    batch, large, records = scale.size(1024, 8), 8192, scale.size(60_000, 8)
+    private, plain = (ask("memory", "vae", side, batch, records) for side in ("private", "non-private"))
+    most = None if scale.tiny else ask("memory", "vae", "private", large, records)
     outcome.facts |= {"private": private, "non_private": plain, "private_largest": most, "batch_sizes": [batch, large]}
     working = private["working_bytes"] / max(1, plain["working_bytes"])
     whole = private["peak_bytes"] / plain["peak_bytes"]

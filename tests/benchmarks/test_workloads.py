@@ -1,0 +1,306 @@
+"""Each workload runs at a small size and does the work that it claims; no time is asserted."""
+
+import dataclasses
+import importlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import optax
+import pytest
+from numpyro.infer import Trace_ELBO
+
+import discreet as dp
+from benchmarks import (
+    _child,
+    _jax_privacy,
+    _opacus,
+    _results,
+    batch_sweep,
+    compile_time,
+    conv_vae,
+    hierarchical,
+    logistic,
+    memory,
+    mixture,
+    vae,
+)
+from benchmarks._fits import NonPrivateFit, PrivateFit, Problem, auto_encoder, reference_engine
+from benchmarks._harness import TINY, Outcome
+from benchmarks._networks import convolutional, dense
+from benchmarks._peers import AbsentError, gather, load
+from discreet.gradients import Channels, Clipping, LossChannel, ReferenceEngine
+
+pytestmark = [
+    pytest.mark.usefixtures("quick_compilation"),
+    # jax_privacy 2.0 on optax 0.2.8
+    pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning"),
+]
+
+SMALL = dense(hidden=12, latent_dim=3, pixels=20)
+
+
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """Programs are run here to see what they do: XLA need not optimise them."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def one_fit_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All private contenders of a workload are one: most of a test's time would go into compiling the others."""
+    made: dict[int, PrivateFit] = {}
+
+    def fit(problem: Problem, sampling: Any, steps: int, engine: Any = None) -> PrivateFit:
+        del engine
+        if id(problem) not in made:
+            made[id(problem)] = PrivateFit(problem, sampling, steps)
+        return made[id(problem)]
+
+    for module in (batch_sweep, conv_vae, hierarchical, logistic, mixture, vae):
+        monkeypatch.setattr(module, "PrivateFit", fit)
+
+
+def measured(name: str) -> list[Outcome]:
+    outcomes = importlib.import_module(f"benchmarks.{name}").measure(TINY)
+    results = _results.new()
+    _results.add(results, lambda scale: outcomes, TINY)
+    assert _results.as_markdown(results)
+    for outcome in outcomes:
+        assert all(math.isfinite(figure.value) and figure.value > 0 for figure in outcome.figures)
+        assert outcome.facts.get("losses_finite", True)
+    return outcomes
+
+
+def bounds(outcome: Outcome) -> dict[str, tuple[str, float]]:
+    return {figure.name: figure.bound for figure in outcome.figures if figure.bound is not None}
+
+
+def test_networks_are_d3ps_to_the_last_parameter() -> None:
+    assert dense().num_parameters == 688_884
+    assert convolutional().num_parameters == 640_423
+
+
+@pytest.mark.usefixtures("one_fit_a_problem")
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("samplers", {"sampler-scaling": {"N = 10,000 / N = 1,000": ("<=", 1.3)}}),
+        ("noise", {"noise": {"ChaCha20 / threefry, normal variables": ("<=", 1.0)}}),
+        ("machine", {}),
+        ("calibration", {}),
+        ("logistic", {"logistic": {"private / NumPyro, not private": ("<=", 1.5)}}),
+        ("mixture", {}),
+        (
+            "hierarchical",
+            {
+                "hierarchical": {
+                    "private / by hand, same work": ("<=", 1.6),
+                    "private / by hand, threefry": ("<=", 1.8),
+                }
+            },
+        ),
+    ],
+)
+def test_small_workloads(name: str, asked: dict[str, Any]) -> None:
+    for outcome in measured(name):
+        assert bounds(outcome) == asked.get(outcome.name, {})
+
+
+@pytest.mark.usefixtures("one_fit_a_problem")
+def test_vae_with_all_peers() -> None:
+    (outcome,) = measured("vae")
+    assert outcome.facts["num_parameters"] == 688_884
+    asked = {
+        "private / NumPyro, not private": ("<=", 1.7),
+        "Poisson / batches of one size": ("<=", 1.15),
+        "reference engine / ours": (">=", 40),
+    }
+    if "jax_privacy" not in outcome.skipped:
+        asked["jax_privacy, best microbatch / ours"] = (">=", 10)
+    if "Opacus, ghost" not in outcome.skipped:
+        asked["Opacus, ghost / ours"] = (">=", 3)
+    assert bounds(outcome) == asked
+    assert {timing.name for timing in outcome.timings} >= {"part: Gaussian noise", "part: Adam"}
+
+
+@pytest.mark.usefixtures("one_fit_a_problem")
+def test_convolutional_vae() -> None:
+    (outcome,) = measured("conv_vae")
+    assert bounds(outcome) == {"private / NumPyro, not private": ("<=", 2.0)}
+
+
+@pytest.mark.usefixtures("one_fit_a_problem")
+def test_sweep_is_plotted(tmp_path: Path) -> None:
+    results = _results.new()
+    _results.add(results, batch_sweep.measure, TINY)
+    workload = results["workloads"]["batch-sweep"]
+    assert [figure["name"] for figure in workload["figures"]] == [
+        f"batch {size}: private / not private" for size in workload["facts"]["sizes"]
+    ]
+    batch_sweep.plot(workload, tmp_path / "sweep.svg")
+    assert "batch size" in (tmp_path / "sweep.svg").read_text(encoding="utf-8")
+
+
+def test_compile_time_and_memory_ask_for_fresh_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def answer(*question: Any) -> dict[str, float]:
+        asked.append(question)
+        return {"init_seconds": 1.0, "compile_seconds": 3.0, "working_bytes": 2**20, "peak_bytes": 2**30}
+
+    monkeypatch.setattr(compile_time, "ask", answer)
+    monkeypatch.setattr(memory, "ask", answer)
+    quick = dataclasses.replace(TINY, tiny=False)
+    (times,), (peaks,) = compile_time.measure(quick), memory.measure(quick)
+    assert bounds(times) == {"vae: compile": ("<=", 8.0), "logistic: compile": ("<=", 2.0)}
+    assert [figure.met for figure in times.figures if figure.bound] == [True, False]
+    assert set(bounds(peaks).values()) == {("<=", 1.3), ("<=", 2048)}
+    assert set(asked) == {
+        ("compile", "vae", "private", 128, 60_000),
+        ("compile", "vae", "non-private", 128, 60_000),
+        ("compile", "logistic", "private", 500, 50_000),
+        ("compile", "logistic", "non-private", 500, 50_000),
+        ("memory", "vae", "private", 1024, 60_000),
+        ("memory", "vae", "non-private", 1024, 60_000),
+        ("memory", "vae", "private", 8192, 60_000),
+    }
+
+
+def test_fresh_processes_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    times = _child.ask("compile", "logistic", "non-private", 6, 6)
+    assert times["compile_seconds"] > 0
+    assert times["init_seconds"] > 0
+    peaks = _child.ask("memory", "logistic", "private", 6, 6)
+    assert 0 <= peaks["working_bytes"] < peaks["peak_bytes"]
+    assert peaks["peak_bytes"] > 50e6, "a Python process with JAX holds more than that"
+    with pytest.raises(RuntimeError, match="KeyError"):
+        _child.ask("compile", "no such problem", "private", 8, 8)
+
+
+# --- the contenders do equal work --------------------------------------------------------------
+
+
+def test_private_and_non_private_fit_the_same_network() -> None:
+    problem = auto_encoder(SMALL, 60)
+    private = PrivateFit(problem, problem.poisson(10), 3)
+    plain = NonPrivateFit(problem, 10, 3)
+    assert private.num_parameters == plain.num_parameters == SMALL.num_parameters
+    before = jnp.concatenate([x.ravel() for x in jax.tree.leaves(plain.get_params(plain.state.optim_state))])
+    private.run(), plain.run()
+    after = jnp.concatenate([x.ravel() for x in jax.tree.leaves(plain.get_params(plain.state.optim_state))])
+    assert private.losses.shape == plain.losses.shape == (3,)
+    assert np.all(before != after)
+    assert int(private.state.step) == 3
+    private.run()
+    assert int(private.state.step) == 6
+
+
+def test_private_fit_is_secret_and_uses_the_engine_asked_for() -> None:
+    problem = auto_encoder(SMALL, 60)
+    sampling = problem.poisson(10)
+    engine = reference_engine(sampling, 60)
+    assert PrivateFit(problem, sampling, 1, engine).step.engine is engine
+    fit = PrivateFit(problem, sampling, 1)
+    assert type(fit.step.engine) is not type(engine)
+    assert not dp.random.is_reproducible(fit.state.rng_key)
+    assert fit.step.noise_multiplier == 1.5
+
+
+def test_loss_for_other_peers_is_numpyros() -> None:
+    """The same negative ELBO for the same weights, on average over draws of the latent."""
+    problem = auto_encoder(SMALL, 40)
+    parameters = SMALL.initial_parameters(jax.random.key(0))
+    named = {f"{name}$params": value for name, value in parameters.items()}
+    elbo = Trace_ELBO(num_particles=2000)
+    theirs = elbo.loss(jax.random.key(1), named, SMALL.model, SMALL.guide, *problem.data, N=40)
+    ours = jax.vmap(lambda key: SMALL.loss(parameters, problem.data[0], key))(jax.random.split(jax.random.key(2), 2000))
+    # Both are means of 2,000 draws; 5 standard errors of their difference.
+    assert abs(float(theirs) - float(jnp.mean(ours))) < 5 * float(jnp.std(ours)) * (2 / 2000) ** 0.5
+
+
+def peer(build: Callable[[], Any]) -> Any:
+    try:
+        return build()
+    except AbsentError as reason:
+        pytest.skip(str(reason))
+
+
+def test_jax_privacy_clips_to_the_norm() -> None:
+    problem = dataclasses.replace(auto_encoder(SMALL, 60), clipping_norm=0.01)
+    fit = peer(lambda: _jax_privacy.JaxPrivacyFit(SMALL, problem, 5, 2, 1))
+    parameters = fit.state[0]
+    rows = problem.data[0][:5]
+    one = optax.tree.norm(fit.gradient(parameters, rows[:1], jax.random.key(0)))
+    assert one == pytest.approx(0.01, rel=1e-4)
+    assert optax.tree.norm(fit.gradient(parameters, rows, jax.random.key(0))) <= 0.05
+    fit.run()
+    assert np.all(np.isfinite(jax.tree.leaves(fit.state[0])[0]))
+
+
+@pytest.mark.parametrize("way", ["non-private", "ghost", "hooks"])
+def test_torch_contenders_are_the_same_network_and_clip(way: str) -> None:
+    problem = dataclasses.replace(auto_encoder(dense(), 30), clipping_norm=0.5, noise_multiplier=1e-6)
+    fit = peer(lambda: _opacus.TorchFit(problem, 400, 50, 4, 2, way))
+    assert fit.num_parameters == 688_884
+    fit.run()
+    fit.gradient(fit.images[:1])
+    if way == "hooks":
+        fit.optimizer.pre_step()
+    flat = fit.torch.cat([x.grad.flatten() for x in fit.network.parameters()])
+    if way == "non-private":
+        assert float(flat.norm()) > 5
+    else:
+        assert float(flat.norm()) == pytest.approx(0.5, rel=0.01)
+
+
+def test_torch_loss_is_the_negative_elbo() -> None:
+    torch = peer(lambda: load("torch"))
+    rng = np.random.default_rng(0)
+    logits, images = rng.normal(size=(3, 7)), rng.integers(0, 2, (3, 7)).astype(float)
+    latent, loc, scale = rng.normal(size=(3, 2)), rng.normal(size=(3, 2)), rng.uniform(0.5, 2, (3, 2))
+    theirs = _opacus.NegativeELBO(torch)([torch.tensor(x) for x in (logits, latent, loc, scale)], torch.tensor(images))
+    entropy = -dist.Normal(loc, scale).log_prob(latent).sum(1) + dist.Normal(0, 1).log_prob(latent).sum(1)
+    pixels = dist.Bernoulli(logits=jnp.asarray(logits)).log_prob(images).sum(1)
+    np.testing.assert_allclose(theirs.numpy(), -(entropy + pixels), rtol=1e-5)
+
+
+def test_steps_by_hand_are_the_private_step() -> None:
+    """Same clipped sum as the general engine for Listing 4, on rows of which some are padding and one is not finite."""
+    rng = np.random.default_rng(0)
+    xs = rng.normal(size=(12, hierarchical.D)).astype(np.float32) * 2
+    xs[3] = np.inf
+    ys, ls = (rng.random(12) < 0.5).astype(np.float32), rng.integers(0, hierarchical.L, 12)
+    weights = jnp.asarray(rng.normal(size=(hierarchical.L, hierarchical.D)), jnp.float32)
+    mask = jnp.arange(12) < 9
+    batch = hierarchical.Batch((jnp.asarray(xs), jnp.asarray(ys), jnp.asarray(ls)), mask)
+    gradient, _ = hierarchical.clipped(weights, batch, share=0.02)
+
+    def loss(weights: jax.Array, record: Any) -> jax.Array:
+        x, y, group = record
+        return -dist.Bernoulli(logits=jnp.sum(x * weights[group])).log_prob(y)
+
+    engine = ReferenceEngine()
+    exact = engine(loss, weights, batch.rows, mask, Clipping(1.0), Channels(LossChannel(0.02)))
+    np.testing.assert_allclose(gradient, exact.gradient, rtol=2e-4, atol=1e-6)
+    assert np.all(np.isfinite(gradient))
+
+
+def test_absent_peers_are_skipped_with_a_reason() -> None:
+    with pytest.raises(AbsentError, match="no_such_peer does not import"):
+        load("no_such_peer")
+    outcome = Outcome("toy", "a toy")
+
+    def build() -> Any:
+        return load("no_such_peer")
+
+    assert gather(outcome, {"peer": build, "there": lambda: 1}) == [1]
+    assert "pip install" in outcome.skipped["peer"]
