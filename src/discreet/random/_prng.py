@@ -14,7 +14,7 @@ A key is 256 bits, eight uint32 words. Every use of a key reads blocks whose non
 | integer seed (the seed is key)   | "seed"  | 0             | 0            | 0                   | first half        |
 | key of another implementation    | "frgn"  | number words  | name's hash  | chunk number        | first half        |
 
-Two different uses never read the same (key, nonce, counter): uses of different rows differ in word 13; uses of one
+Two different uses never read the same (key, nonce, counter): uses of different rows differ in word 13 or 15; uses of one
 row differ in word 14 (width, data, purpose) or, for two children of a split, in the counter or in the half of the
 block. Keys themselves differ: a derived key is half a block of its parent, so two derived keys agree with probability
 2**-256 a pair.
