@@ -165,7 +165,7 @@ def replace_engine(monkeypatch, wrong_sum):
         def __call__(self, *args, **kwargs):
             return wrong_sum(super().__call__, *args, **kwargs)
 
-    monkeypatch.setattr(dpsvi_file, "ReferenceEngine", Engine)
+    monkeypatch.setattr(dpsvi_file, "BookKeepingEngine", lambda *args, **options: Engine())
 
 
 def ignored_mask(monkeypatch):
