@@ -1,5 +1,6 @@
 """The folder of compiled programs: what is in it, and above all what is not."""
 
+import importlib.util
 import zlib
 
 import jax
@@ -41,12 +42,9 @@ def contents(folder) -> bytes:
 
 
 def unpacked(content: bytes) -> bytes:
-    try:
-        import zstandard
-
-        return zstandard.ZstdDecompressor().decompressobj().decompress(content)
-    except Exception:
-        pass
+    """JAX packs with zstandard where that is installed, else with zlib."""
+    if importlib.util.find_spec("zstandard") is not None:
+        return importlib.import_module("zstandard").ZstdDecompressor().decompressobj().decompress(content)
     try:
         return zlib.decompress(content)
     except zlib.error:
