@@ -69,7 +69,7 @@ def _compile(problem: str, side: str, batch_size: int, records: int) -> dict[str
 
 
 def _memory(problem: str, side: str, batch_size: int, records: int) -> dict[str, float]:
-    fit = _fit(problem, side, batch_size, records, 4)()
+    fit = _fit(problem, side, batch_size, records, 8)()
     fit.run()
     fit.run()
     gc.collect()

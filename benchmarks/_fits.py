@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ import discreet as dp
 from benchmarks._harness import Program
 from benchmarks._networks import Architecture, random_images
 from discreet.gradients import GradientEngine, ReferenceEngine
-from discreet.inference._loop import run_steps
+from discreet.inference import _loop
 
 _KEPT_LOSSES = 4096
 
@@ -69,17 +70,25 @@ class PrivateFit:
     """DPSVI, held between `init` and the compiled loop, so that the loop can be run again and again.
 
     It runs what `DPSVI.run` runs after its checks: `run_steps`, with the sampler, secret ChaCha20 keys and the trace of
-    iterates. Each run draws a new key: a key's noise is drawn once.
+    iterates. Each run draws a new key: a key's noise is drawn once. A run is a piece of a longer fit, and keeps iterates
+    as often as that fit would.
 
     Args:
         problem: what is fitted.
         sampling: the batch law.
         steps: how many releases a run makes.
         engine: another gradient engine than the one that DPSVI chooses.
+        horizon: steps of the whole fit; d3p's 20 epochs of 60,000 records in batches of 128.
     """
 
     def __init__(
-        self, problem: Problem, sampling: Any, steps: int, engine: GradientEngine | None = None, **options: Any
+        self,
+        problem: Problem,
+        sampling: Any,
+        steps: int,
+        engine: GradientEngine | None = None,
+        *,
+        horizon: int = 9_360,
     ) -> None:
         """See the class."""
         fixed = isinstance(sampling, dp.FixedSizeSampling)
@@ -87,12 +96,12 @@ class PrivateFit:
             sampling=sampling,
             clipping_norm=problem.clipping_norm,
             noise_multiplier=problem.noise_multiplier,
-            num_steps=steps,
+            num_steps=max(steps, horizon),
             num_records=problem.num_records,
             relation=dp.Relation.REPLACE_ONE if fixed else dp.Relation.ADD_OR_REMOVE_ONE,
         )
         optim = numpyro.optim.Adam(problem.learning_rate)
-        self.dpsvi = dp.DPSVI(problem.model, problem.guide, optim, plan=plan, **options, **problem.static)
+        self.dpsvi = dp.DPSVI(problem.model, problem.guide, optim, plan=plan, **problem.static)
         self.state = self.dpsvi.init(dp.random.key(), *problem.data)
         step = self.dpsvi._initialised()
         self.step = step if engine is None else dataclasses.replace(step, engine=engine)
@@ -110,12 +119,24 @@ class PrivateFit:
         """Make `steps` releases, from where the last run ended."""
         state = self.state._replace(rng_key=dp.random.key())
         sampling = self.dpsvi.plan.sampling
-        outcome = run_steps(self.step, sampling, state, self.leaves, self.steps, progress_bar=False)
+        with _iterates_of_a_fit(self.dpsvi.plan.num_steps):
+            outcome = _loop.run_steps(self.step, sampling, state, self.leaves, self.steps, progress_bar=False)
         self.state, self.losses = outcome.state, outcome.losses
 
     def program(self, name: str, note: str = "") -> Program:
         """As a contender."""
         return Program(name, self.run, self.steps, note)
+
+
+@contextmanager
+def _iterates_of_a_fit(num_steps: int) -> Iterator[None]:
+    """Keep iterates as in a fit of that many steps: of a large model, a few dozen whatever the number of steps."""
+    recorder = _loop.TraceRecorder
+    _loop.TraceRecorder = lambda dim, _: recorder(dim, num_steps)
+    try:
+        yield
+    finally:
+        _loop.TraceRecorder = recorder
 
 
 class NonPrivateFit:

@@ -28,7 +28,8 @@ def measure(scale: Scale) -> list[Outcome]:
     fixed = PrivateFit(problem, dp.FixedSizeSampling(batch_size), private.steps)
     plain = NonPrivateFit(problem, batch_size, scale.steps(20))
     slow = PrivateFit(problem, sampling, 1, reference_engine(sampling, problem.num_records))
-    title = f"convolutional VAE on {architecture.shape[0]} x {architecture.shape[1]} x 3 pixels, {architecture.num_parameters:,} parameters, batch {batch_size}"
+    pixels = " x ".join(str(side) for side in architecture.shape)
+    title = f"convolutional VAE on {pixels} pixels, {architecture.num_parameters:,} parameters, batch {batch_size}"
     outcome = Outcome("conv-vae", title)
     programs = [
         plain.program(),

@@ -98,7 +98,7 @@ def by_hand(data: tuple[jax.Array, ...], gs: jax.Array, steps: int, draw: Draw, 
     def step(i: jax.Array, carry: Any) -> Any:
         loc_m, log_m, loc_w, log_w, moments, key, tables, kept = carry
         batch_key, noise_key, draw_key = jax.random.split(jax.random.fold_in(key, i), 3)
-        eps = noise(draw_key, D * K + L * D)
+        eps = jax.random.normal(draw_key, (D * K + L * D,))
         eps_m, eps_w = eps[: D * K].reshape(D, K), eps[D * K :].reshape(L, D)
         m, w = loc_m + jnp.exp(log_m) * eps_m, loc_w + jnp.exp(log_w) * eps_w
         gradient, loss = clipped(w, draw(batch_key, tables, data), share=share)
@@ -117,7 +117,13 @@ def by_hand(data: tuple[jax.Array, ...], gs: jax.Array, steps: int, draw: Draw, 
     zeros = (jnp.zeros((D, K)), jnp.zeros((D, K)), jnp.zeros((L, D)), jnp.zeros((L, D)))
     kept = (jnp.zeros(steps), jnp.zeros((steps, 2 * (D * K + L * D)))) if share else ()
     start = (*zeros, (zeros, zeros))
-    return jax.jit(lambda key, tables: jax.lax.fori_loop(0, steps, step, (*start, key, tables, kept))[0])
+
+    def loop(key: jax.Array, tables: Any) -> Any:
+        *parameters, _, _, _, given = jax.lax.fori_loop(0, steps, step, (*start, key, tables, kept))
+        # What is not given back, XLA does not compute.
+        return parameters, given
+
+    return jax.jit(loop)
 
 
 def _adam(i: jax.Array, parameters: Any, moments: Any, gradients: Any) -> tuple[Any, Any]:
