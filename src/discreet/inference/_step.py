@@ -106,7 +106,7 @@ class PrivateStep:
         total = self.engine(
             self._record_loss(keys.guide, table),
             u,
-            (batch.indices, jnp.arange(batch.mask.shape[0])),
+            batch.indices,
             batch.mask,
             self.clipping.clipping(norm),
             channels,
@@ -127,20 +127,21 @@ class PrivateStep:
         """How the engine goes about a batch of `num_rows` rows, for parameters of the shapes of `psi`."""
         key = random.key(0)
         u = psi if self.perturb_parameters else jax.eval_shape(self.objective.link, psi, key)[0]
-        record = (jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
-        return self.engine.explain(self._record_loss(key, self.objective.placeholder), u, record, num_rows)
+        loss = self._record_loss(key, self.objective.placeholder)
+        return self.engine.explain(loss, u, jnp.zeros((), jnp.int32), num_rows)
 
     def _record_loss(self, guide_key: PRNGKeyArray, table: Sequence[Array]) -> RecordLoss:
         objective = self.objective
-        if self._random_per_record:
-            # The guarantee holds whatever the guide draws, so these draws need not be secret, only unrelated to noise
-            # and sampling: threefry, from one ChaCha20 block, draws for 1,024 records in half of ChaCha20's time.
+        # Known draws would be harmless as long as no record's draw depends on which others are there. That is so for
+        # draws tied to rows of the whole table: threefry will do, in half the time. A row of a batch only says how many
+        # came before, so there the draws must stay secret.
+        whole = table[0].shape[0] == self.num_records
+        if self._random_per_record and whole:
             guide_key = random.as_threefry(guide_key)
 
-        def loss(u: Any, record: tuple[Array, Array]) -> Float[Array, ""]:
-            index, position = record
+        def loss(u: Any, index: Array) -> Float[Array, ""]:
             rows = [x.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in table]
-            key = jax.random.fold_in(guide_key, position) if self._random_per_record else guide_key
+            key = jax.random.fold_in(guide_key, index) if self._random_per_record else guide_key
             if self.perturb_parameters:
                 return objective.whole_loss(u, rows, key, self.num_records)
             return objective.record_loss(u, rows, key)
