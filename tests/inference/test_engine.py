@@ -93,9 +93,9 @@ def test_the_engine_explains_itself():
     report = dpsvi.explain_engine()
     ways = {leaf.name.split("'")[3]: (leaf.shape, leaf.way) for leaf in report.leaves}
     assert ways == {
-        "decoder_b": ((D,), "per record"),
+        "decoder_b": ((D,), "outer"),
         "decoder_w": ((3, D), "outer"),
-        "encoder_b": ((3,), "per record"),
+        "encoder_b": ((3,), "outer"),
         "encoder_w": ((D, 3), "outer"),
         "width": ((), "per record"),
     }

@@ -129,15 +129,14 @@ def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: float |
     factors = []
     for (use, exchanged), (activation, cotangent) in zip(group.uses, met, strict=True):
         left, right = _factors(use, activation, cotangent)
+        if group.way == "outer":
+            # Divided last: vectors that other leaves share are then measured once.
+            return jnp.sum(jnp.square(_lengths(left) * _lengths(right) / norm))
         right = right / norm
         if group.way == "formed" or exchanged:
             left = left.dense() if isinstance(left, OneHot) else left
         factors.append((right, left) if exchanged else (left, right))
-    sides = [[_lengths(x) for x in side] for side in zip(*factors, strict=True)]
-    lefts, rights = (jnp.concatenate(x, axis=1) for x in sides)
-    if group.way == "outer":
-        return jnp.sum(jnp.square(lefts * rights))
-    spread = jnp.sum(lefts * rights, axis=1)
+    spread = jnp.sum(jnp.concatenate([_lengths(left) * _lengths(right) for left, right in factors], axis=1), axis=1)
     # What a running sum of that many products can lose in forming G, and once more in adding it to the clipped sum.
     lost = 2 * _UNIT * (8 + group.positions) * jnp.sqrt(jnp.sum(jnp.square(spread)))
     if group.way == "formed":
@@ -233,15 +232,23 @@ def weighted_sum(
         factor: each record's factor.
         leaf: shape and dtype of the sum.
     """
-    scaled = at_least_float32(cotangents)
-    scaled *= factor.reshape(-1, *[1] * (scaled.ndim - 1)).astype(scaled.dtype)
+    cotangents = at_least_float32(cotangents)
+    if jnp.issubdtype(activations.dtype, jnp.floating) and activations.size < cotangents.size:
+        # Bilinear, so the smaller of the two is scaled and written again.
+        activations = _scaled(at_least_float32(activations), factor)
+    else:
+        cotangents = _scaled(cotangents, factor)
     apply = functools.partial(use.layer.apply, use.equation)
     for loop in reversed(use.loops):
         apply = jax.vmap(apply, in_axes=(0, 0 if loop in use.view.loops else None))
     batched = jax.vmap(apply, in_axes=(0, None))
     weight = jax.eval_shape(use.view, leaf)
-    (in_weight,) = jax.linear_transpose(lambda w: batched(activations, w), weight)(scaled.astype(weight.dtype))
+    (in_weight,) = jax.linear_transpose(lambda w: batched(activations, w), weight)(cotangents.astype(weight.dtype))
     if not use.view.moves:
         return in_weight
     (in_leaf,) = jax.linear_transpose(use.view, leaf)(in_weight)
     return in_leaf
+
+
+def _scaled(rows: Array, factor: Float[Array, "record"]) -> Array:
+    return rows * factor.reshape(-1, *[1] * (rows.ndim - 1)).astype(rows.dtype)

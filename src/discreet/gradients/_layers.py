@@ -57,8 +57,8 @@ class Layer(Protocol):
         """Numbers of blocks, positions, and coordinates of left and of right."""
         ...
 
-    def other(self) -> int:
-        """The position among the operands of the value that meets the weight."""
+    def activation(self, operands: Sequence[Any]) -> Array:
+        """What `factors` and `apply` have to know of the value that meets the weight; `apply` is linear in it if it floats."""
         ...
 
     def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
@@ -92,13 +92,13 @@ class _Product:
 
     weight: int
 
-    def other(self) -> int:
-        return 1 - self.weight
+    def activation(self, operands: Sequence[Any]) -> Array:
+        return operands[1 - self.weight]
 
     def _axes(self, equation: JaxprEqn) -> tuple[list[int], ...]:
         contracted, batch = equation.params["dimension_numbers"]
         ndim = [aval(x).ndim for x in equation.invars]
-        weight, other = self.weight, self.other()
+        weight, other = self.weight, 1 - self.weight
         free = [[a for a in range(ndim[i]) if a not in (*contracted[i], *batch[i])] for i in range(2)]
         return (
             [*batch[weight], *contracted[weight], *free[weight]],
@@ -112,7 +112,7 @@ class _Product:
         blocks = math.prod(shapes[0][a] for a in batch[0])
         inner = math.prod(shapes[0][a] for a in contracted[0])
         free = [math.prod(s) // max(1, blocks * inner) for s in shapes]
-        return blocks, free[self.other()], inner, free[self.weight]
+        return blocks, free[1 - self.weight], inner, free[self.weight]
 
     def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
         blocks, positions, inner, outer = self.shape(equation)
@@ -150,8 +150,8 @@ def _product(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Laye
 class _Convolution:
     """`conv_general_dilated`: groups are blocks, offsets of the kernel are parts, output pixels are positions."""
 
-    def other(self) -> int:
-        return 0
+    def activation(self, operands: Sequence[Any]) -> Array:
+        return operands[0]
 
     def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
         numbers, groups = equation.params["dimension_numbers"], equation.params["feature_group_count"]
@@ -232,8 +232,8 @@ class _Lookup:
 
     axis: int
 
-    def other(self) -> int:
-        return 1
+    def activation(self, operands: Sequence[Any]) -> Array:
+        return operands[1]
 
     def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
         table, index = (aval(x).shape for x in equation.invars)
@@ -279,8 +279,8 @@ class _Slice:
 
     axis: int
 
-    def other(self) -> int:
-        return 1 + self.axis
+    def activation(self, operands: Sequence[Any]) -> Array:
+        return operands[1 + self.axis]
 
     def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
         table = aval(equation.invars[0]).shape
@@ -307,9 +307,43 @@ def _slice(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer 
     return _Slice(cut[0]) if len(cut) == 1 and sizes[cut[0]] == 1 and of_record[1 + cut[0]] else None
 
 
+# --- biases -----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bias:
+    """`add` of a weight of the output's size: one position, and left is the number 1."""
+
+    def activation(self, operands: Sequence[Any]) -> Array:
+        return jnp.ones(1)
+
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
+        return 1, 1, 1, aval(equation.outvars[0]).size
+
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
+        return activation.reshape(1, 1, 1), at_least_float32(cotangent).reshape(1, 1, -1)
+
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
+        return elements.reshape(1, 1, -1)
+
+    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
+        # As a product, so that its sum over records is one too and needs no scaled copy of the cotangents.
+        product = jnp.matmul(
+            activation.astype(weight.dtype), weight.reshape(1, -1), precision=jax.lax.Precision.HIGHEST
+        )
+        return product.reshape(aval(equation.outvars[0]).shape)
+
+
+def _bias(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
+    # One that meets several positions is a sum over them, which autodiff forms as well as we could.
+    same_size = aval(equation.invars[weight]).size == aval(equation.outvars[0]).size
+    return _Bias() if same_size and of_record[1 - weight] else None
+
+
 _LAYERS: dict[Any, Callable[[JaxprEqn, int, Sequence[bool]], Layer | None]] = {
     primitives.dot_general_p: _product,
     primitives.conv_general_dilated_p: _convolution,
     primitives.gather_p: _lookup,
     primitives.dynamic_slice_p: _slice,
+    primitives.add_p: _bias,
 }

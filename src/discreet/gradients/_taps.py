@@ -62,7 +62,7 @@ def run(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any], plan: Plan, 
             outputs = bind(equation, operands)
         elif isinstance(item, Use):
             outputs = [bind(equation, operands)[0] + taps[number]]
-            activations[number] = operands[item.layer.other()]
+            activations[number] = item.layer.activation(operands)
         else:
             outputs, activations[number] = _INSIDE[equation.primitive](equation, operands, item, taps[number])
         values.update(zip(equation.outvars, outputs, strict=True))
