@@ -1,69 +1,20 @@
-"""The layers that can be booked: what a record's gradient in a weight is made of.
-
-Each is linear in its weight. Its gradient for one record is a sum over positions t of outer products,
-
-    G[k] = sum_t  left[k, t] (x) right[k, t],
-
-where left comes from the value that meets the weight, and right is the gradient in the layer's output. `k` numbers
-blocks of the weight that never meet (heads, groups). For a convolution left is the patch that the kernel sees; for a
-lookup in a table it is one-hot, and only the index is kept.
-"""
+"""Matrix products, lookups and biases as layers that can be booked; and which equation is what layer."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Int
 
 from discreet._jax import JaxprEqn, aval, bind, primitives
-
-Vectors = Float[Array, "block position coordinate"]
-
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["index", "valid"], meta_fields=["size"])
-@dataclasses.dataclass(frozen=True)
-class OneHot:
-    """One-hot vectors with `size` coordinates; those that are not `valid` are zero."""
-
-    index: Int[Array, "position"]
-    valid: Bool[Array, "position"]
-    size: int
-
-    def dense(self) -> Vectors:
-        """The same, written out."""
-        return (jax.nn.one_hot(self.index, self.size) * self.valid[:, None])[None]
-
-
-class Layer(Protocol):
-    """One kind of layer, for one equation."""
-
-    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors | OneHot, Vectors]:
-        """Left and right of one record, in float32 or better."""
-        ...
-
-    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
-        """The weight's elements in the order of left and right."""
-        ...
-
-    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
-        """Numbers of blocks, positions, and coordinates of left and of right."""
-        ...
-
-    def activation(self, operands: Sequence[Any]) -> Array:
-        """What `factors` and `apply` have to know of the value that meets the weight; `apply` is linear in it if it floats."""
-        ...
-
-    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
-        """The layer's output from a float32 weight, at the highest precision; linear in the weight."""
-        ...
+from discreet.gradients._convolutions import convolution
+from discreet.gradients._layer import PRECISE, Layer, OneHot, Vectors, at_least_float32
 
 
 def layer_of(equation: JaxprEqn, is_weight: Sequence[bool], of_record: Sequence[bool]) -> tuple[int, Layer] | None:
@@ -76,11 +27,6 @@ def layer_of(equation: JaxprEqn, is_weight: Sequence[bool], of_record: Sequence[
         if layer is not None:
             return position, layer
     return None
-
-
-def at_least_float32(x: Array) -> Array:
-    """Low precision would round a contribution up beyond its bound."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 # --- matrix products --------------------------------------------------------------------------
@@ -132,91 +78,11 @@ class _Product:
     def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
         operands = [at_least_float32(activation), weight]
         operands = operands[::-1] if self.weight == 0 else operands
-        return bind(equation, operands, **_PRECISE, preferred_element_type=weight.dtype)[0]
-
-
-# The contraction must keep the norm that was computed: no TensorFloat-32 on a GPU.
-_PRECISE = {"precision": (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)}
+        return bind(equation, operands, **PRECISE, preferred_element_type=weight.dtype)[0]
 
 
 def _product(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
     return _Product(weight) if of_record[1 - weight] else None
-
-
-# --- convolutions -----------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class _Convolution:
-    """`conv_general_dilated`: groups are blocks, offsets of the kernel are parts, output pixels are positions."""
-
-    def activation(self, operands: Sequence[Any]) -> Array:
-        return operands[0]
-
-    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
-        numbers, groups = equation.params["dimension_numbers"], equation.params["feature_group_count"]
-        kernel, output = aval(equation.invars[1]).shape, aval(equation.outvars[0]).shape
-        features_out, features_in, *space = (kernel[a] for a in numbers.rhs_spec)
-        batch, _, *pixels = (output[a] for a in numbers.out_spec)
-        return groups, batch * math.prod(pixels), math.prod(space) * features_in, features_out // groups
-
-    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
-        groups, positions, inner, outer = self.shape(equation)
-        params, numbers = equation.params, equation.params["dimension_numbers"]
-        kernel = [aval(equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
-        pixels = [aval(equation.outvars[0]).shape[a] for a in numbers.out_spec[2:]]
-        image = at_least_float32(activation).transpose(
-            [numbers.lhs_spec[0], *numbers.lhs_spec[2:], numbers.lhs_spec[1]]
-        )
-        padding = [
-            (low, high, step - 1) for (low, high), step in zip(params["padding"], params["lhs_dilation"], strict=True)
-        ]
-        image = jax.lax.pad(image, jnp.zeros((), image.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
-        strides = params["window_strides"]
-
-        def seen_at(offset: tuple[int, ...]) -> Array:
-            start = [o * d for o, d in zip(offset, params["rhs_dilation"], strict=True)]
-            limit = [s + (p - 1) * t + 1 for s, p, t in zip(start, pixels, strides, strict=True)]
-            seen = jax.lax.slice(image, [0, *start, 0], [image.shape[0], *limit, image.shape[-1]], [1, *strides, 1])
-            return seen.reshape(positions, groups, -1)
-
-        right = at_least_float32(cotangent).transpose([numbers.out_spec[0], *numbers.out_spec[2:], numbers.out_spec[1]])
-        left = jnp.concatenate([seen_at(x) for x in itertools.product(*map(range, kernel))], axis=2)
-        return left.reshape(positions, groups, inner).swapaxes(0, 1), right.reshape(positions, groups, outer).swapaxes(
-            0, 1
-        )
-
-    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
-        groups, _, inner, outer = self.shape(equation)
-        features_out, features_in, *space = equation.params["dimension_numbers"].rhs_spec
-        return elements.transpose([features_out, *space, features_in]).reshape(groups, outer, inner).swapaxes(1, 2)
-
-    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
-        image = at_least_float32(activation)
-        if not self._sees_all(equation):
-            # The norm knows nothing of pixels under no kernel; an infinite one must not meet a zero here.
-            image = jnp.where(jnp.isfinite(image), image, 0)
-        return bind(equation, [image, weight], **_PRECISE, preferred_element_type=weight.dtype)[0]
-
-    def _sees_all(self, equation: JaxprEqn) -> bool:
-        """Whether each pixel is under the kernel somewhere."""
-        params, numbers = equation.params, equation.params["dimension_numbers"]
-        image, kernel, output = (aval(x).shape for x in (*equation.invars, *equation.outvars))
-        for i in range(len(params["window_strides"])):
-            length, size, pixels = (
-                shape[spec[2 + i]]
-                for shape, spec in ((image, numbers.lhs_spec), (kernel, numbers.rhs_spec), (output, numbers.out_spec))
-            )
-            offsets = np.arange(size) * params["rhs_dilation"][i] - params["padding"][i][0]
-            seen = np.add.outer(np.arange(pixels) * params["window_strides"][i], offsets)
-            if not np.isin(np.arange(length) * params["lhs_dilation"][i], seen).all():
-                return False
-        return True
-
-
-def _convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
-    plain = weight == 1 and of_record[0] and equation.params["batch_group_count"] == 1
-    return _Convolution() if plain else None
 
 
 # --- lookups ----------------------------------------------------------------------------------
@@ -342,7 +208,7 @@ def _bias(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer |
 
 _LAYERS: dict[Any, Callable[[JaxprEqn, int, Sequence[bool]], Layer | None]] = {
     primitives.dot_general_p: _product,
-    primitives.conv_general_dilated_p: _convolution,
+    primitives.conv_general_dilated_p: convolution,
     primitives.gather_p: _lookup,
     primitives.dynamic_slice_p: _slice,
     primitives.add_p: _bias,

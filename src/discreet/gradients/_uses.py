@@ -17,7 +17,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, primitives
-from discreet.gradients._layers import Layer, layer_of
+from discreet.gradients._layer import Layer
+from discreet.gradients._layers import layer_of
 from discreet.gradients._views import View, moved
 
 Plan = Mapping[int, Any]

@@ -1,0 +1,145 @@
+"""Convolutions as layers that can be booked."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from discreet._jax import JaxprEqn, aval, bind
+from discreet.gradients._layer import PRECISE, Layer, Vectors, at_least_float32
+
+
+@dataclasses.dataclass(frozen=True)
+class _Convolution:
+    """`conv_general_dilated`: groups are blocks, offsets of the kernel are parts, output pixels are positions."""
+
+    def activation(self, operands: Sequence[Any]) -> Array:
+        return operands[0]
+
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
+        numbers, groups = equation.params["dimension_numbers"], equation.params["feature_group_count"]
+        kernel, output = aval(equation.invars[1]).shape, aval(equation.outvars[0]).shape
+        features_out, features_in, *space = (kernel[a] for a in numbers.rhs_spec)
+        batch, _, *pixels = (output[a] for a in numbers.out_spec)
+        return groups, batch * math.prod(pixels), math.prod(space) * features_in, features_out // groups
+
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
+        groups, positions, inner, outer = self.shape(equation)
+        params, numbers = equation.params, equation.params["dimension_numbers"]
+        kernel = [aval(equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
+        pixels = [aval(equation.outvars[0]).shape[a] for a in numbers.out_spec[2:]]
+        image = at_least_float32(activation).transpose(
+            [numbers.lhs_spec[0], *numbers.lhs_spec[2:], numbers.lhs_spec[1]]
+        )
+        padding = [
+            (low, high, step - 1) for (low, high), step in zip(params["padding"], params["lhs_dilation"], strict=True)
+        ]
+        image = jax.lax.pad(image, jnp.zeros((), image.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
+        strides = params["window_strides"]
+
+        def seen_at(offset: tuple[int, ...]) -> Array:
+            start = [o * d for o, d in zip(offset, params["rhs_dilation"], strict=True)]
+            limit = [s + (p - 1) * t + 1 for s, p, t in zip(start, pixels, strides, strict=True)]
+            seen = jax.lax.slice(image, [0, *start, 0], [image.shape[0], *limit, image.shape[-1]], [1, *strides, 1])
+            return seen.reshape(positions, groups, -1)
+
+        right = _pixels_last(at_least_float32(cotangent), numbers.out_spec)
+        left = jnp.concatenate([seen_at(x) for x in itertools.product(*map(range, kernel))], axis=2)
+        return left.reshape(positions, groups, inner).swapaxes(0, 1), right.reshape(positions, groups, outer).swapaxes(
+            0, 1
+        )
+
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
+        groups, _, inner, outer = self.shape(equation)
+        features_out, features_in, *space = equation.params["dimension_numbers"].rhs_spec
+        return elements.transpose([features_out, *space, features_in]).reshape(groups, outer, inner).swapaxes(1, 2)
+
+    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
+        image = at_least_float32(activation)
+        if not self._sees_all(equation):
+            # The norm knows nothing of pixels under no kernel; an infinite one must not meet a zero here.
+            image = jnp.where(jnp.isfinite(image), image, 0)
+        return bind(equation, [image, weight], **PRECISE, preferred_element_type=weight.dtype)[0]
+
+    def _sees_all(self, equation: JaxprEqn) -> bool:
+        """Whether each pixel is under the kernel somewhere."""
+        params, numbers = equation.params, equation.params["dimension_numbers"]
+        image, kernel, output = (aval(x).shape for x in (*equation.invars, *equation.outvars))
+        for i in range(len(params["window_strides"])):
+            length, size, pixels = (
+                shape[spec[2 + i]]
+                for shape, spec in ((image, numbers.lhs_spec), (kernel, numbers.rhs_spec), (output, numbers.out_spec))
+            )
+            offsets = np.arange(size) * params["rhs_dilation"][i] - params["padding"][i][0]
+            seen = np.add.outer(np.arange(pixels) * params["window_strides"][i], offsets)
+            if not np.isin(np.arange(length) * params["lhs_dilation"][i], seen).all():
+                return False
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class _Transposed(_Convolution):
+    """A convolution that spreads: its input's pixels are positions, and right is the patch that each of them reaches.
+
+    Read the other way, it would see patches of an image that is mostly the zeros put between the pixels.
+    """
+
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
+        groups, _, inner, outer = super().shape(equation)
+        numbers, image = equation.params["dimension_numbers"], aval(equation.invars[0]).shape
+        features_in = aval(equation.invars[1]).shape[numbers.rhs_spec[1]]
+        positions = math.prod(image) // (groups * features_in)
+        return groups, positions, features_in, outer * (inner // features_in)
+
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
+        groups, positions, inner, _ = self.shape(equation)
+        params, numbers = equation.params, equation.params["dimension_numbers"]
+        kernel = [aval(equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
+        image = _pixels_last(at_least_float32(activation), numbers.lhs_spec)
+        reached = _pixels_last(at_least_float32(cotangent), numbers.out_spec)
+        # Pixel p meets offset o of the kernel in output pixel p * spread + low - o * gap.
+        spread, gap = params["lhs_dilation"], params["rhs_dilation"]
+        low = [x for x, _ in params["padding"]]
+        before = [max(0, (k - 1) * g - x) for k, g, x in zip(kernel, gap, low, strict=True)]
+        last = [(n - 1) * s + x for n, s, x in zip(image.shape[1:-1], spread, low, strict=True)]
+        after = [max(0, x - n + 1) for x, n in zip(last, reached.shape[1:-1], strict=True)]
+        reached = jnp.pad(reached, [(0, 0), *zip(before, after, strict=True), (0, 0)])
+
+        def at(offset: tuple[int, ...]) -> Array:
+            first = [b + x - o * g for b, x, o, g in zip(before, low, offset, gap, strict=True)]
+            limit = [f + (n - 1) * s + 1 for f, n, s in zip(first, image.shape[1:-1], spread, strict=True)]
+            seen = jax.lax.slice(
+                reached, [0, *first, 0], [reached.shape[0], *limit, reached.shape[-1]], [1, *spread, 1]
+            )
+            return seen.reshape(positions, groups, -1)
+
+        right = jnp.concatenate([at(x) for x in itertools.product(*map(range, kernel))], axis=2)
+        return image.reshape(positions, groups, inner).swapaxes(0, 1), right.swapaxes(0, 1)
+
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
+        groups, _, inner, outer = self.shape(equation)
+        features_out, features_in, *space = equation.params["dimension_numbers"].rhs_spec
+        offsets = math.prod(elements.shape[a] for a in space)
+        ordered = elements.transpose([features_out, features_in, *space]).reshape(groups, -1, inner, offsets)
+        return ordered.transpose(0, 2, 3, 1).reshape(groups, inner, outer)
+
+
+def _pixels_last(image: Array, spec: Sequence[int]) -> Array:
+    """An image as batch, pixels, features."""
+    return image.transpose([spec[0], *spec[2:], spec[1]])
+
+
+def convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
+    params = equation.params
+    if weight != 1 or not of_record[0] or params["batch_group_count"] != 1:
+        return None
+    spreads = max(params["lhs_dilation"], default=1) > 1 and max(params["window_strides"], default=1) == 1
+    return _Transposed() if spreads else _Convolution()
