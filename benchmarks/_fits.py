@@ -142,10 +142,11 @@ def _iterates_of_a_fit(num_steps: int) -> Iterator[None]:
 class NonPrivateFit:
     """NumPyro's SVI: `update` in one compiled loop, on batches of one size gathered at random from the table.
 
-    Rows are drawn with replacement, the cheapest law there is.
+    Rows are drawn with replacement, the cheapest law there is. `looped=False` makes one call a step instead: XLA computes
+    convolutions on CPUs several times faster outside of a loop (jax-ml/jax issue 12868).
     """
 
-    def __init__(self, problem: Problem, batch_size: int, steps: int) -> None:
+    def __init__(self, problem: Problem, batch_size: int, steps: int, *, looped: bool = True) -> None:
         """See the class."""
         optim = numpyro.optim.Adam(problem.learning_rate)
         svi = SVI(problem.model, problem.guide, optim, Trace_ELBO(), **problem.static)
@@ -155,16 +156,17 @@ class NonPrivateFit:
         self.steps = steps
         self.losses = np.zeros(0)
 
-        def loop(state: Any, key: jax.Array, data: tuple[jax.Array, ...], count: jax.Array) -> Any:
-            def body(i: jax.Array, carry: Any) -> Any:
-                state, losses = carry
-                index = jax.random.randint(jax.random.fold_in(key, i), (batch_size,), 0, problem.num_records)
-                state, loss = svi.update(state, *(x[index] for x in data))
-                return state, losses.at[i % _KEPT_LOSSES].set(loss)
+        def one(i: jax.Array, carry: Any, key: jax.Array, data: tuple[jax.Array, ...]) -> Any:
+            state, losses = carry
+            index = jax.random.randint(jax.random.fold_in(key, i), (batch_size,), 0, problem.num_records)
+            state, loss = svi.update(state, *(x[index] for x in data))
+            return state, losses.at[i % _KEPT_LOSSES].set(loss)
 
-            return jax.lax.fori_loop(0, count, body, (state, jnp.zeros(_KEPT_LOSSES)))
+        @jax.jit
+        def loop(carry: Any, key: jax.Array, data: tuple[jax.Array, ...], count: jax.Array) -> Any:
+            return jax.lax.fori_loop(0, count, lambda i, carry: one(i, carry, key, data), carry)
 
-        self.loop = jax.jit(loop)
+        self.loop, self.one, self.looped = loop, jax.jit(one), looped
         self.get_params = svi.optim.get_params
 
     @property
@@ -175,7 +177,13 @@ class NonPrivateFit:
 
     def run(self) -> None:
         """Make `steps` updates."""
-        state, losses = self.loop(self.state, jax.random.key(1), self.data, jnp.int32(self.steps))
+        carry, key = (self.state, jnp.zeros(_KEPT_LOSSES)), jax.random.key(1)
+        if self.looped:
+            state, losses = self.loop(carry, key, self.data, jnp.int32(self.steps))
+        else:
+            for i in range(self.steps):
+                carry = self.one(jnp.int32(i), carry, key, self.data)
+            state, losses = carry
         self.state, self.losses = jax.block_until_ready(state), np.asarray(losses)[: self.steps]
 
     def program(self, name: str = "NumPyro, not private", note: str = "") -> Program:

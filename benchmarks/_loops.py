@@ -13,25 +13,30 @@ import discreet as dp
 from benchmarks._harness import Program
 
 
-def looped(name: str, body: Callable[[jax.Array, Any], Any], start: Any, steps: int, note: str = "") -> Program:
-    """`start = body(i, start)` for `steps` steps, compiled once; what the body closes over must be small.
+def looped(
+    name: str, body: Callable[[jax.Array, Any, Any], Any], start: Any, fixed: Any, steps: int, note: str = ""
+) -> Program:
+    """`start = body(i, start, fixed)` for `steps` steps, compiled once.
 
-    The carry is handed over as an argument, so that XLA cannot compute anything beforehand.
+    What the steps read is handed over as an argument, so that XLA cannot compute anything beforehand; what they leave as
+    it is belongs into `fixed`, so that it is not copied.
     """
-    loop = jax.jit(lambda start, count: jax.lax.fori_loop(0, count, body, start))
-    return Program(name, lambda: jax.block_until_ready(loop(start, jnp.int32(steps))), steps, note)
+
+    @jax.jit
+    def loop(start: Any, fixed: Any, count: jax.Array) -> Any:
+        return jax.lax.fori_loop(0, count, lambda i, carry: body(i, carry, fixed), start)
+
+    return Program(name, lambda: jax.block_until_ready(loop(start, fixed, jnp.int32(steps))), steps, note)
 
 
 def keyed(name: str, draw: Callable[[jax.Array], jax.Array], key: jax.Array, steps: int, note: str = "") -> Program:
     """Draws with a new key each step, added up so that none can be left out."""
     shape = jax.eval_shape(draw, key)
-    start = key, jnp.zeros(shape.shape, shape.dtype)
 
-    def body(i: jax.Array, carry: Any) -> Any:
-        key, total = carry
-        return key, total + draw(jax.random.fold_in(key, i))
+    def body(i: jax.Array, total: jax.Array, key: jax.Array) -> jax.Array:
+        return total + draw(jax.random.fold_in(key, i))
 
-    return looped(name, body, start, steps, note)
+    return looped(name, body, jnp.zeros(shape.shape, shape.dtype), key, steps, note)
 
 
 def gaussian(name: str, dim: int, steps: int) -> Program:
@@ -43,15 +48,15 @@ def drawn_batch(name: str, sampling: Any, data: jax.Array, steps: int) -> Progra
     """A batch drawn and gathered from the table."""
     tables = jax.tree.map(jnp.asarray, sampling.prepare(data.shape[0]))
 
-    def body(i: jax.Array, carry: Any) -> Any:
-        key, tables, data, total = carry
+    def body(i: jax.Array, total: jax.Array, fixed: Any) -> jax.Array:
+        key, tables, data = fixed
         batch = sampling.draw(jax.random.fold_in(key, i), tables, num_records=data.shape[0])
         rows = data[batch.indices]
         # Every row is looked at, and padding left out by a product that costs one pass.
         kept = jnp.where(batch.mask.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
-        return key, tables, data, total + jnp.sum(kept, axis=0)
+        return total + jnp.sum(kept, axis=0)
 
-    return looped(name, body, (dp.random.key(), tables, data, jnp.zeros(data.shape[1:])), steps)
+    return looped(name, body, jnp.zeros(data.shape[1:]), (dp.random.key(), tables, data), steps)
 
 
 def adam(name: str, parameters: Any, learning_rate: float, steps: int) -> Program:
@@ -59,9 +64,8 @@ def adam(name: str, parameters: Any, learning_rate: float, steps: int) -> Progra
     optimizer = numpyro.optim.Adam(learning_rate)
     gradient = jax.tree.map(jnp.ones_like, parameters)
 
-    def body(i: jax.Array, carry: Any) -> Any:
+    def body(i: jax.Array, state: Any, gradient: Any) -> Any:
         del i
-        state, gradient = carry
-        return optimizer.update(gradient, state), gradient
+        return optimizer.update(gradient, state)
 
-    return looped(name, body, (optimizer.init(parameters), gradient), steps)
+    return looped(name, body, optimizer.init(parameters), gradient, steps)

@@ -5,8 +5,6 @@ python -m benchmarks.machine
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,21 +50,18 @@ def _product(name: str, rows: int, inner: int, columns: int, steps: int) -> Prog
     left = jnp.asarray(rng.normal(size=(rows, inner)), jnp.float32)
     right = jnp.asarray(rng.normal(size=(inner, columns)), jnp.float32)
 
-    def body(i: jax.Array, carry: Any) -> Any:
-        left, right, kept = carry
-        product = left @ right
+    def body(i: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
         # One number of each product enters the next, so that none can be left out.
-        return left.at[0, 0].set(product[0, 0] * 1e-9), right, kept + product[-1, -1]
+        return left.at[0, 0].set((left @ right)[0, 0] * 1e-9)
 
-    return looped(name, body, (left, right, jnp.zeros(())), steps)
+    return looped(name, body, left, right, steps)
 
 
 def _triad(name: str, size: int, steps: int) -> Program:
-    def body(i: jax.Array, carry: Any) -> Any:
-        a, b = carry
-        return b + 0.5 * a, a
+    def body(i: jax.Array, total: jax.Array, added: jax.Array) -> jax.Array:
+        return 0.5 * total + added
 
-    return looped(name, body, (jnp.ones(size), jnp.ones(size)), steps, "two arrays read, one written")
+    return looped(name, body, jnp.ones(size), jnp.ones(size), steps, "two arrays read, one written")
 
 
 def _keystream(words: int, steps: int) -> Program | None:

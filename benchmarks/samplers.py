@@ -71,13 +71,13 @@ def draws(name: str, sampling: Any, records: int, steps: int) -> Program:
     """A sampler's row numbers, added up."""
     tables = jax.tree.map(jnp.asarray, sampling.prepare(records))
 
-    def body(i: jax.Array, carry: Any) -> Any:
-        key, tables, total = carry
+    def body(i: jax.Array, total: jax.Array, fixed: Any) -> jax.Array:
+        key, tables = fixed
         batch = sampling.draw(jax.random.fold_in(key, i), tables, num_records=records)
-        return key, tables, total + jnp.where(batch.mask, batch.indices, 0)
+        return total + jnp.where(batch.mask, batch.indices, 0)
 
-    start = dp.random.key(), tables, jnp.zeros(sampling.capacity(records), jnp.int32)
-    return looped(name, body, start, steps)
+    start = jnp.zeros(sampling.capacity(records), jnp.int32)
+    return looped(name, body, start, (dp.random.key(), tables), steps)
 
 
 if __name__ == "__main__":
