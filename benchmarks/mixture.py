@@ -43,7 +43,7 @@ def problem_of(num_records: int) -> Problem:
 def measure(scale: Scale) -> list[Outcome]:
     """Private against NumPyro."""
     problem, batch_size = problem_of(scale.size(RECORDS, 6)), scale.size(BATCH, 6)
-    steps = scale.steps(4000)
+    steps = scale.steps(8000)
     private = PrivateFit(problem, problem.poisson(batch_size), steps)
     plain = NonPrivateFit(problem, batch_size, steps)
     outcome = Outcome("mixture", f"Gaussian mixture, N = {problem.num_records:,}, batch {batch_size}")
