@@ -197,7 +197,8 @@ def test_private_and_non_private_fit_the_same_network() -> None:
     plain = NonPrivateFit(problem, 10, 3)
     assert private.num_parameters == plain.num_parameters == SMALL.num_parameters
     before = jnp.concatenate([x.ravel() for x in jax.tree.leaves(plain.get_params(plain.state.optim_state))])
-    private.run(), plain.run()
+    private.run()
+    plain.run()
     after = jnp.concatenate([x.ravel() for x in jax.tree.leaves(plain.get_params(plain.state.optim_state))])
     assert private.losses.shape == plain.losses.shape == (3,)
     assert np.all(before != after)
