@@ -271,6 +271,11 @@ def _check_facts(sampling: Sampling, clipping_norm: ClippingNorm, num_records: i
             f"clipping_norm is {clipping_norm!r}; it is the L2 bound on one record's contribution, a finite number above 0. "
             "1.0 is a common choice; discreet.AdaptiveClipping() finds one while fitting."
         )
+    if isinstance(clipping_norm, int | float) and not 1e-30 <= clipping_norm <= 1e30:
+        raise ValueError(
+            f"clipping_norm is {clipping_norm!r}; 32-bit arithmetic tells norms from 0 and infinity between 1e-30 and 1e30. "
+            "Scale the loss, or choose a C near the length of one record's gradient."
+        )
     sampling.check(num_records, relation)
 
 

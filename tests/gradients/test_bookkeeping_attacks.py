@@ -295,3 +295,75 @@ def test_honest_rows_keep_their_length(measure, layer):
     )
     tolerance = 2e-2 if layer in (halves, half_leaf) else 2e-4
     np.testing.assert_allclose(measure.row_norms(run(records)), np.minimum(norms, C), rtol=tolerance)
+
+
+# --- what norm and sum must agree on ----------------------------------------------------------
+
+
+def _contribution(loss, p):
+    """What one row alone adds, as an L2 norm in units of C = 1: a function of the row, compiled once."""
+
+    @jax.jit
+    def gradient(rows):
+        mask, channels = jnp.ones(1, bool), Channels(LossChannel(0.0))
+        return BookKeepingEngine()(loss, p, rows, mask, Clipping(1.0), channels).gradient
+
+    return lambda *row: float(np.linalg.norm(np.asarray(gradient(jax.tree.map(lambda x: x[None], row)), np.float64)))
+
+
+@pytest.mark.parametrize("mode", ["fill", "clip"])
+@pytest.mark.parametrize(("dtype", "size"), [("uint8", 300), ("int8", 300), ("int8", 100), ("uint32", 5), ("int32", 5)])
+def test_an_index_means_the_same_row_for_norm_and_sum(dtype, mode, size):
+    """299 does not exist in uint8: compared there, it turns legal indices into none, whose norm is zero."""
+    facts = np.iinfo(dtype)
+
+    def loss(p, row):
+        index, scale = row
+        return scale * jnp.sum(p.at[index].get(mode=mode, wrap_negative_indices=False))
+
+    contribution = _contribution(loss, jnp.zeros((size, 3)))
+    indices = [i for i in (0, 4, 44, 100, 200, 299, -1, -300, size - 1, size, size + 7) if facts.min <= i <= facts.max]
+    for i in indices:
+        for j in (i, 3):
+            assert contribution(np.array([i, j], dtype), np.float32(1e5)) <= SLACK, (i, j)
+    assert contribution(np.array([min(100, size - 1), 3], dtype), np.float32(1e5)) > 0.99
+
+
+@pytest.mark.parametrize("in_a_loop", [False, True])
+def test_a_slice_out_of_range_is_where_it_was_read(in_a_loop):
+    def loss(p, row):
+        pair, scale = row
+        if in_a_loop:
+            return scale * jnp.sum(lax.map(lambda x: p[x[0]] * x[1], (pair, jnp.array([1.0, -1.0]))))
+        return scale * (p[pair[0]] - p[pair[1]])
+
+    contribution = _contribution(loss, jnp.zeros(5))
+    for i in (-7, -5, -2, 2, 4, 9):
+        for j in (0, 3):
+            assert contribution(np.array([i, j], np.int32), np.float32(1e5)) <= SLACK, (i, j)
+
+
+@pytest.mark.parametrize("place", [0, 250, 499])
+def test_positions_that_cancel_do_not_swamp_other_records(place):
+    """Two uses are two sums: one record puts L into the one and -L into the other, and what others added is rounded away."""
+    rows, engine = 500, BookKeepingEngine()
+
+    def loss(p, row):
+        a, b, scale = row
+        return scale * (a @ p) + scale * (b @ p)
+
+    def total(b, scale):
+        arguments = jnp.ones((rows, 4)), b, scale
+        return engine(
+            loss, jnp.zeros(4), arguments, jnp.ones(rows, bool), Clipping(1.0), Channels(LossChannel(0.0))
+        ).gradient
+
+    total = jax.jit(total)
+    b, scale = np.ones((rows, 4), np.float32), np.full(rows, 0.004, np.float32)
+    without = np.asarray(total(b, scale))
+    for size in (1e2, 1e4, 1.7e5, 1e6, 1e8):
+        there, large = b.copy(), scale.copy()
+        there[place], large[place] = -1, size
+        change = np.linalg.norm(np.asarray(total(there, large)) - without)
+        # Its own honest share is gone (0.016), and rounding may take a little more.
+        assert change <= 0.03, size

@@ -39,7 +39,8 @@ def discreet(
         typer.Option(
             envvar="DISCREET_COMPILATION_CACHE",
             help="Folder that keeps compiled programs, so that the next fit of the same model and shapes starts sooner. "
-            "It holds shapes and public numbers, never records. Programs are run from it: let nobody else write there.",
+            "It holds shapes (so the exact number of rows) and public numbers, never records: keep it to yourself. Programs are "
+            "run from it: let nobody else write there.",
         ),
     ] = None,
 ) -> None:

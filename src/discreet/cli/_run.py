@@ -1,6 +1,7 @@
 """From records and a plan to a private posterior in files, as the demo and the fit both do it."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -163,6 +164,12 @@ def keep_compiled_programs(folder: Path | None) -> None:
     if folder is None:
         return
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    facts = folder.stat()
+    if (hasattr(os, "getuid") and facts.st_uid != os.getuid()) or facts.st_mode & 0o022:
+        raise ValueError(
+            f"--compilation-cache: others can write into {folder}, and what lies there is run as it is: a program without "
+            f"noise, for example. Take a folder of your own, or run chmod 700 {folder}."
+        )
     jax.config.update("jax_compilation_cache_dir", str(folder))
     # Setting up a model takes many small programs, each of which takes less time than JAX thinks worth keeping.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -18,17 +18,21 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from discreet.gradients._layer import OneHot, Vectors, at_least_float32
+from discreet.gradients._convolutions import Convolution
+from discreet.gradients._layer import Linear, OneHot, Rearranged, Vectors, at_least_float32
 from discreet.gradients._uses import Use
 
 _UNIT = float(jnp.finfo(jnp.float32).eps) / 2
 _TINY = float(jnp.finfo(jnp.float32).tiny)
+# A record's parts before they cancel may be this many times C; sums of honest positions seldom cancel as much.
+_MOST_CANCELLATION = 256.0
 _HIGHEST = jax.lax.Precision.HIGHEST
 
 
@@ -138,13 +142,16 @@ def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: float |
         factors.append((right, left) if exchanged else (left, right))
     spread = jnp.sum(jnp.concatenate([_lengths(left) * _lengths(right) for left, right in factors], axis=1), axis=1)
     # What a running sum of that many products can lose in forming G, and once more in adding it to the clipped sum.
-    lost = 2 * _UNIT * (8 + group.positions) * jnp.sqrt(jnp.sum(jnp.square(spread)))
+    most = jnp.sqrt(jnp.sum(jnp.square(spread)))
+    lost = 2 * _UNIT * (8 + group.positions) * most
     if group.way == "formed":
         products = [jnp.einsum("ktl,ktr->klr", *pair, precision=_HIGHEST) for pair in factors]
         length = jnp.sqrt(jnp.sum(jnp.square(functools.reduce(jnp.add, products))))
     else:
         length = jnp.sqrt(_gram(group, factors))
-    return jnp.square(length + lost)
+    # Positions that cancel are added to the sums of all records before they do, and what is far above C there would
+    # round away what other records have added.
+    return jnp.square(jnp.maximum(length + lost, most / _MOST_CANCELLATION))
 
 
 def _gram(group: Group, factors: Sequence[tuple[Vectors | OneHot, Vectors]]) -> Float[Array, ""]:
@@ -238,12 +245,11 @@ def weighted_sum(
         activations = _scaled(at_least_float32(activations), factor)
     else:
         cotangents = _scaled(cotangents, factor)
-    apply = functools.partial(use.layer.apply, use.equation)
-    for loop in reversed(use.loops):
-        apply = jax.vmap(apply, in_axes=(0, 0 if loop in use.view.loops else None))
-    batched = jax.vmap(apply, in_axes=(0, None))
     weight = jax.eval_shape(use.view, leaf)
-    (in_weight,) = jax.linear_transpose(lambda w: batched(activations, w), weight)(cotangents.astype(weight.dtype))
+    if isinstance(use.layer, Convolution):
+        in_weight = _product_of_factors(use, use.layer, activations, cotangents).astype(weight.dtype)
+    else:
+        in_weight = _transposed(use, cast(Linear, use.layer), activations, cotangents.astype(weight.dtype), weight)
     if not use.view.moves:
         return in_weight
     (in_leaf,) = jax.linear_transpose(use.view, leaf)(in_weight)
@@ -252,3 +258,22 @@ def weighted_sum(
 
 def _scaled(rows: Array, factor: Float[Array, "record"]) -> Array:
     return rows * factor.reshape(-1, *[1] * (rows.ndim - 1)).astype(rows.dtype)
+
+
+def _transposed(use: Use, layer: Linear, activations: Array, cotangents: Array, weight: jax.ShapeDtypeStruct) -> Array:
+    apply = functools.partial(layer.apply, use.equation)
+    for loop in reversed(use.loops):
+        apply = jax.vmap(apply, in_axes=(0, 0 if loop in use.view.loops else None))
+    batched = jax.vmap(apply, in_axes=(0, None))
+    (summed,) = jax.linear_transpose(lambda w: batched(activations, w), weight)(cotangents)
+    return summed
+
+
+def _product_of_factors(use: Use, layer: Rearranged, activations: Array, cotangents: Array) -> Array:
+    left, right = jax.vmap(lambda a, c: _factors(use, a, c))(activations, cotangents)
+    arranged = jnp.einsum("nktl,nktr->klr", left, right, precision=_HIGHEST)
+    slices = [loop.length for loop in use.loops if loop in use.view.loops]
+    restore = functools.partial(layer.restore, use.equation)
+    for _ in slices:
+        restore = jax.vmap(restore)
+    return restore(arranged.reshape(*slices, -1, *arranged.shape[1:]))

@@ -56,11 +56,23 @@ class Layer(Protocol):
         ...
 
     def activation(self, operands: Sequence[Any]) -> Array:
-        """What `factors` and `apply` have to know of the value that meets the weight; `apply` is linear in it if it floats."""
+        """What is kept of the value that meets the weight; norm and sum are bilinear in it and the cotangent, if it floats."""
         ...
+
+
+class Linear(Layer, Protocol):
+    """A layer whose transpose, as JAX makes it, is the best way to its sum over records."""
 
     def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
         """The layer's output from a float32 weight, at the highest precision; linear in the weight."""
+        ...
+
+
+class Rearranged(Layer, Protocol):
+    """A layer whose sum over records is a product of left and right."""
+
+    def restore(self, equation: JaxprEqn, arranged: Float[Array, "block left right"]) -> Array:
+        """The weight from its elements in the order of left and right: `arrange` backwards."""
         ...
 
 

@@ -10,14 +10,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from discreet._jax import JaxprEqn, aval, bind, primitives
 from discreet.gradients._convolutions import convolution
-from discreet.gradients._layer import PRECISE, Layer, OneHot, Vectors, at_least_float32
+from discreet.gradients._layer import PRECISE, Linear, OneHot, Rearranged, Vectors, at_least_float32
 
 
-def layer_of(equation: JaxprEqn, is_weight: Sequence[bool], of_record: Sequence[bool]) -> tuple[int, Layer] | None:
+def layer_of(
+    equation: JaxprEqn, is_weight: Sequence[bool], of_record: Sequence[bool]
+) -> tuple[int, Linear | Rearranged] | None:
     """Which operand is a weight and what layer this is, or None if it is no known layer."""
     find = _LAYERS.get(equation.primitive)
     if find is None:
@@ -81,11 +83,38 @@ class _Product:
         return bind(equation, operands, **PRECISE, preferred_element_type=weight.dtype)[0]
 
 
-def _product(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
+def _product(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linear | None:
     return _Product(weight) if of_record[1 - weight] else None
 
 
 # --- lookups ----------------------------------------------------------------------------------
+
+# Norm and sum must agree on the row that an index means, so it is resolved once, for both. -1 is no row.
+_NOWHERE = -1
+
+
+def _resolved(index: Array, size: int, *, clips: bool) -> Int[Array, "..."]:
+    """The rows that indices of any integer type mean, as int32."""
+    # Compared in the index's own type, in which the table's size may not exist.
+    last = min(size - 1, int(jnp.iinfo(index.dtype).max))
+    low, high = index < 0, index > last
+    row = jnp.where(low | high, 0, index).astype(jnp.int32)
+    if clips:
+        return jnp.where(high, size - 1, row)
+    return jnp.where(low | high, _NOWHERE, row)
+
+
+def _one_hot(rows: Int[Array, "..."], size: int) -> OneHot:
+    rows = rows.reshape(-1)
+    return OneHot(jnp.maximum(rows, 0), rows != _NOWHERE, size)
+
+
+def _rows_of(table: Array, rows: Int[Array, "..."], axis: int) -> Float[Array, "position width"]:
+    """The rows of a table, zero for those that are nowhere; linear in the table."""
+    rows = rows.reshape(-1)
+    taken = jnp.moveaxis(table, axis, 0).reshape(table.shape[axis], -1)
+    taken = taken.at[jnp.maximum(rows, 0)].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    return jnp.where((rows != _NOWHERE)[:, None], taken, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,39 +123,42 @@ class _Lookup:
 
     Attributes:
         axis: the axis of the table.
+        size: its length.
+        clips: indices out of range mean the first or last row, not none.
     """
 
     axis: int
+    size: int
+    clips: bool
 
     def activation(self, operands: Sequence[Any]) -> Array:
-        return operands[1]
+        return _resolved(operands[1], self.size, clips=self.clips)
 
     def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
         table, index = (aval(x).shape for x in equation.invars)
-        return 1, math.prod(index[:-1]), table[self.axis], math.prod(table) // table[self.axis]
+        return 1, math.prod(index[:-1]), self.size, math.prod(table) // self.size
+
+    def _axes(self, equation: JaxprEqn) -> list[int]:
+        """The output's axes: those of the index, then those of a row."""
+        offsets = list(equation.params["dimension_numbers"].offset_dims)
+        return [a for a in range(aval(equation.outvars[0]).ndim) if a not in offsets] + offsets
 
     def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[OneHot, Vectors]:
         _, positions, size, width = self.shape(equation)
-        index = activation.reshape(positions)
-        clipped = jnp.clip(index, 0, size - 1)
-        valid = jnp.ones(positions, bool) if _clips(equation) else index == clipped
-        offsets = list(equation.params["dimension_numbers"].offset_dims)
-        rows = [a for a in range(cotangent.ndim) if a not in offsets]
-        right = at_least_float32(cotangent).transpose([*rows, *offsets]).reshape(1, positions, width)
-        return OneHot(clipped, valid, size), jnp.where(valid[:, None], right, 0)
+        left = _one_hot(activation, size)
+        right = at_least_float32(cotangent).transpose(self._axes(equation)).reshape(1, positions, width)
+        return left, jnp.where(left.valid[:, None], right, 0)
 
     def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
-        return np.moveaxis(elements, self.axis, 0).reshape(1, elements.shape[self.axis], -1)
+        return np.moveaxis(elements, self.axis, 0).reshape(1, self.size, -1)
 
     def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
-        return bind(equation, [weight, activation])[0]
+        axes, shape = self._axes(equation), aval(equation.outvars[0]).shape
+        rows = _rows_of(weight, activation, self.axis).reshape([shape[a] for a in axes])
+        return rows.transpose(np.argsort(axes))
 
 
-def _clips(equation: JaxprEqn) -> bool:
-    return equation.params["mode"] == jax.lax.GatherScatterMode.CLIP
-
-
-def _lookup(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
+def _lookup(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linear | None:
     if weight != 0 or not of_record[1]:
         return None
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
@@ -136,41 +168,46 @@ def _lookup(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer
         return None
     (axis,) = numbers.start_index_map
     whole = all(size == (1 if a == axis else full) for a, (size, full) in enumerate(zip(sizes, shape, strict=True)))
-    return _Lookup(axis) if whole else None
+    clips = equation.params["mode"] == jax.lax.GatherScatterMode.CLIP
+    return _Lookup(axis, shape[axis], clips) if whole else None
 
 
 @dataclasses.dataclass(frozen=True)
 class _Slice:
-    """`dynamic_slice` of one slice along one axis of a table: a lookup with one position."""
+    """`dynamic_slice` of one slice along one axis of a table: a lookup with one position.
+
+    Attributes:
+        axis: the axis of the table.
+        size: its length.
+    """
 
     axis: int
+    size: int
 
     def activation(self, operands: Sequence[Any]) -> Array:
-        return operands[1 + self.axis]
+        return _resolved(operands[1 + self.axis], self.size, clips=True)
 
     def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
-        table = aval(equation.invars[0]).shape
-        return 1, 1, table[self.axis], math.prod(table) // table[self.axis]
+        return 1, 1, self.size, math.prod(aval(equation.invars[0]).shape) // self.size
 
     def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[OneHot, Vectors]:
-        _, _, size, width = self.shape(equation)
-        index = jnp.clip(activation.reshape(1), 0, size - 1)
-        return OneHot(index, jnp.ones(1, bool), size), at_least_float32(cotangent).reshape(1, 1, width)
+        return _one_hot(activation, self.size), at_least_float32(cotangent).reshape(1, 1, -1)
 
     def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
-        return np.moveaxis(elements, self.axis, 0).reshape(1, elements.shape[self.axis], -1)
+        return np.moveaxis(elements, self.axis, 0).reshape(1, self.size, -1)
 
     def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
-        return jax.lax.dynamic_slice_in_dim(weight, activation, 1, self.axis)
+        return _rows_of(weight, activation, self.axis).reshape(aval(equation.outvars[0]).shape)
 
 
-def _slice(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
+def _slice(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linear | None:
     if weight != 0:
         return None
     sizes, shape = equation.params["slice_sizes"], aval(equation.invars[0]).shape
     cut = [a for a, (size, full) in enumerate(zip(sizes, shape, strict=True)) if size != full]
     # A slice of the full length starts at zero, whatever its index says.
-    return _Slice(cut[0]) if len(cut) == 1 and sizes[cut[0]] == 1 and of_record[1 + cut[0]] else None
+    plain = len(cut) == 1 and sizes[cut[0]] == 1 and of_record[1 + cut[0]]
+    return _Slice(cut[0], shape[cut[0]]) if plain else None
 
 
 # --- biases -----------------------------------------------------------------------------------
@@ -200,13 +237,13 @@ class _Bias:
         return product.reshape(aval(equation.outvars[0]).shape)
 
 
-def _bias(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
+def _bias(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linear | None:
     # One that meets several positions is a sum over them, which autodiff forms as well as we could.
     same_size = aval(equation.invars[weight]).size == aval(equation.outvars[0]).size
     return _Bias() if same_size and of_record[1 - weight] else None
 
 
-_LAYERS: dict[Any, Callable[[JaxprEqn, int, Sequence[bool]], Layer | None]] = {
+_LAYERS: dict[Any, Callable[[JaxprEqn, int, Sequence[bool]], Linear | Rearranged | None]] = {
     primitives.dot_general_p: _product,
     primitives.conv_general_dilated_p: convolution,
     primitives.gather_p: _lookup,

@@ -17,7 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, primitives
-from discreet.gradients._layer import Layer
+from discreet.gradients._layer import Linear, Rearranged
 from discreet.gradients._layers import layer_of
 from discreet.gradients._views import View, moved
 
@@ -45,7 +45,7 @@ class Use:
     """
 
     equation: JaxprEqn
-    layer: Layer
+    layer: Linear | Rearranged
     view: View
     loops: tuple[Loop, ...]
 

@@ -116,8 +116,10 @@ class PrivateStep:
         gradient = jax.tree.map(lambda x, like: (x / self.rate).astype(like.dtype), released.gradient, u)
         if pull is not None:
             (gradient,) = pull((gradient, jnp.ones_like(free)))
-        # Post-processing: where a transform saturates, its Jacobian is not finite; stay there.
-        gradient = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), gradient)
+        # Post-processing: where a transform saturates, its Jacobian is not finite; stay there. But not where the release
+        # itself is no number: noise that could not be made spoils all of it, and that must show.
+        spoiled = ~jnp.isfinite(sum(jnp.ravel(x)[0] for x in jax.tree.leaves(released.gradient) if x.size))
+        gradient = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x) | spoiled, x, 0), gradient)
         loss = self._private_loss(released.loss, norm, channels) + free
         optim_state = self.optim.update(gradient, state.optim_state, value=loss)
         state = state._replace(optim_state=optim_state, step=state.step + 1)
@@ -132,13 +134,9 @@ class PrivateStep:
 
     def _record_loss(self, guide_key: PRNGKeyArray, table: Sequence[Array]) -> RecordLoss:
         objective = self.objective
-        # Known draws would be harmless as long as no record's draw depends on which others are there. That is so for
-        # draws tied to rows of the whole table: threefry will do, in half the time. A row of a batch only says how many
-        # came before, so there the draws must stay secret.
-        whole = table[0].shape[0] == self.num_records
-        if self._random_per_record and whole:
-            guide_key = random.as_threefry(guide_key)
 
+        # Draws are tied to rows, and secret: known ones would let a record that is left out change the draws of those
+        # behind it.
         def loss(u: Any, index: Array) -> Float[Array, ""]:
             rows = [x.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in table]
             key = jax.random.fold_in(guide_key, index) if self._random_per_record else guide_key

@@ -19,7 +19,7 @@ from discreet import random
 from discreet.inference._dpsvi import DPSVI
 from discreet.inference._objective import Objective
 from discreet.inference._plates import Program, WholePlates, value_of_improper
-from discreet.inference._records import take_apart
+from discreet.inference._records import refuse_tables, take_apart
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FullBatch
 
@@ -124,6 +124,10 @@ def suggest_clipping(
     dpsvi = DPSVI(model, guide, SGD(1.0), loss, plan=plan, **static_kwargs)
     state = dpsvi._init(start_key, given, None)
     objective, psi = dpsvi._initialised().objective, dpsvi.optim.get_params(state.optim_state)
+    if not (num_records or length):
+        # Nobody said how long a table is here, so anything long may be one.
+        captured = objective.captured(psi, each_key)
+        refuse_tables(captured, sorted({n for x in captured for n in getattr(x, "shape", ())}))
     redraw = () if make_up is not None else _redrawable(objective, psi, given.leaves, each_key)
     norms = _norms(objective, psi, given.leaves, redraw, jax.random.split(each_key, num_made_up))
     return _suggestion(np.asarray(norms, np.float64), quantile, redraw)
@@ -290,7 +294,7 @@ def _suggestion(norms: Float[np.ndarray, "record"], quantile: float, redrawn: tu
     return ClippingSuggestion(
         norm=float(f"{norm:.2g}"),
         quantile=quantile,
-        quantiles=tuple((p, float(np.quantile(finite, p))) for p in QUANTILES),
+        quantiles=tuple((p, float(f"{np.quantile(finite, p):.2g}")) for p in QUANTILES),
         redrawn=redrawn,
         why=why,
     )

@@ -54,7 +54,7 @@ def normal(key: jax.Array, shape: Sequence[int] = (), dtype: DTypeLike = jnp.flo
 
     Raises:
         TypeError: not a typed key, or a dtype that is none of the four.
-        ValueError: an array of keys; float64 without x64 mode; more than about 2**35 values.
+        ValueError: an array of keys; float64 without x64 mode; 2**31 values or more.
 
     Example:
         >>> from discreet.random import key, normal
@@ -78,6 +78,10 @@ def _normal(key_words: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> ja
     size = prod(shape)
     if size == 0:
         return jnp.zeros(shape, dtype)
+    if size >= 2**31:
+        raise ValueError(
+            f"One draw makes fewer than 2**31 Gaussian values, not {size:,}. Draw in parts, with keys of their own."
+        )
     num_pairs = -(-size // 2)
     values = _float64(key_words, num_pairs) if dtype == jnp.float64 else _float32(key_words, num_pairs)
     return values.reshape(-1)[:size].reshape(shape).astype(dtype)
