@@ -32,8 +32,9 @@ from discreet.gradients._rows import row_weights
 from discreet.gradients._taps import run, uses_with, zero_taps
 from discreet.gradients._uses import Plan, Use, find_uses, restrict
 
-# Below this, rows that are not finite are selected away at once; above, in a second run if there are any.
-_SMALL_BYTES = 2**16
+# A batch that takes less is compiled for one capacity, and rows that are not finite are selected away at once; above, in a
+# second run if there are any.
+_SMALL_BYTES = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +79,8 @@ class BookKeepingEngine:
 
         capacities = self._capacities(mask.shape[0], book)
         small = max(capacities) * book.bytes_a_record <= _SMALL_BYTES
+        if small:
+            capacities = [max(capacities)]
         gradient, loss, count = sum_over_rows(careful, records, mask, capacities, quick=None if small else quick)
         return ClippedSum(gradient, loss, count, channels.joint_bound(clipping.norm))
 
