@@ -1,6 +1,7 @@
 """DPSVI runs on the book-keeping engine, and the fit is the one that the reference engine makes."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,8 @@ from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
 from discreet.gradients import BookKeepingEngine, ReferenceEngine
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 N, D = 200, 12
 
@@ -53,6 +56,17 @@ def _tables():
     return rng.normal(size=(N, D)).astype(np.float32), (rng.random(N) < 0.5).astype(np.float32)
 
 
+@functools.cache
+def _reference(kind):
+    with pytest.MonkeyPatch.context() as patch:
+        return _fit(patch, ReferenceEngine(), *_problem(kind))
+
+
+def _problem(kind):
+    x, y = _tables()
+    return (logistic, AutoNormal(logistic), x, y) if kind == "logistic" else (vae, vae_guide, x)
+
+
 def _fit(monkeypatch, engine, model, guide, *data, **options):
     dpsvi = _make(model, guide, **options)
     if engine is not None:
@@ -75,10 +89,7 @@ def _fit(monkeypatch, engine, model, guide, *data, **options):
 )
 @pytest.mark.parametrize("kind", ["logistic", "vae"])
 def test_the_fit_is_the_reference_s(monkeypatch, kind, engine, options):
-    x, y = _tables()
-    problem = (logistic, AutoNormal(logistic), x, y) if kind == "logistic" else (vae, vae_guide, x)
-    ours = _fit(monkeypatch, engine, *problem, **options)
-    reference = _fit(monkeypatch, ReferenceEngine(), *problem)
+    ours, reference = _fit(monkeypatch, engine, *_problem(kind), **options), _reference(kind)
     # Same key, so the same batches and the same noise; Adam's first steps have unit length, so nothing is trivial.
     for name, value in reference.last_params.items():
         np.testing.assert_allclose(ours.last_params[name], value, rtol=2e-3, atol=2e-4, err_msg=name)

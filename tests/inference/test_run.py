@@ -17,6 +17,8 @@ from numpyro.infer.autoguide import AutoNormal
 import discreet as dp
 from discreet.inference import _dpsvi, _loop, _terms
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 NUM_RECORDS, DIM = 400, 3
 
 

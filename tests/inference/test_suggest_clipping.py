@@ -8,6 +8,8 @@ from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 N, DIM = 5000, 4
 SHAPES = (jax.ShapeDtypeStruct((N, DIM), jnp.float32), jax.ShapeDtypeStruct((N,), jnp.float32))
 

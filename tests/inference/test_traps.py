@@ -13,6 +13,8 @@ from numpyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
 import discreet as dp
 from discreet.inference import _loop
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 NUM_RECORDS = 200
 
 
