@@ -240,6 +240,14 @@ print(len(os.sched_getaffinity(0)), bool(np.isfinite(values[0]).all()), _host.av
     assert done.stdout.split() == ["1", "True", "True"]
 
 
+def test_a_program_that_does_not_wait_for_its_noise_ends():
+    """XLA's thread would wait for Python's lock while Python waits for XLA."""
+    run("""
+draw = jax.jit(lambda key: dr.normal(key, (3_000_000,)))
+value = draw(jax.random.key(0, impl=jax.random.key_impl(KEY)))
+""")
+
+
 def test_several_devices_draw_the_same():
     program = """
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
