@@ -68,7 +68,7 @@ def test_every_block_agrees_with_the_reference(measure, kinds):
     compare(measure, BookKeepingEngine(), network, "clip", (0.05, 0.05), jnp.arange(ROWS) < ROWS - 1)
 
 
-@settings(deadline=None, max_examples=15, derandomize=True)
+@settings(deadline=None, max_examples=9, derandomize=True)
 @given(
     kinds=st.lists(st.sampled_from(sorted(BLOCKS)), min_size=0, max_size=3),
     loss=st.sampled_from(sorted(LOSSES)),
@@ -82,7 +82,7 @@ def test_any_chain_of_blocks_agrees_with_the_reference(measure, kinds, loss, see
     compare(measure, BookKeepingEngine(), build(kinds, loss, seed), rule, shares, mask)
 
 
-@settings(deadline=None, max_examples=8, derandomize=True)
+@settings(deadline=None, max_examples=5, derandomize=True)
 @given(
     kinds=st.lists(st.sampled_from(sorted(BLOCKS)), min_size=1, max_size=3),
     loss=st.sampled_from(sorted(LOSSES)),
