@@ -180,3 +180,11 @@ def test_numbers_of_numpy_make_the_same_plan():
     }
     plain = PrivacyPlan(sampling=PoissonSampling(0.1), **facts)
     assert plain == PrivacyPlan(sampling=PoissonSampling(0.1), **{k: kinds[k](v) for k, v in facts.items()})
+
+
+@pytest.mark.parametrize("norm", [1e-31, 1e-39, 1e31, 1e39])
+def test_norms_that_32_bits_take_for_nothing_or_infinity_are_refused(norm):
+    with pytest.raises(ValueError, match="32-bit"):
+        PrivacyPlan(
+            sampling=PoissonSampling(0.1), clipping_norm=norm, noise_multiplier=1.0, num_steps=1, num_records=100
+        )

@@ -174,3 +174,15 @@ def test_records_that_do_not_fit_the_model_are_refused():
 
     with pytest.raises(ValueError, match="not finite"):
         suggest(noisy_mean, make_up=make_up)
+
+
+def test_a_table_in_a_closure_is_refused_when_nobody_said_how_long_tables_are():
+    table = jnp.ones(5000)
+
+    def model(x):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("x", dist.Normal(w * jnp.sum(table), 1), obs=x)
+
+    with pytest.raises(ValueError, match="5000"):
+        dp.suggest_clipping(model, AutoNormal(model), jnp.zeros(1), key=dp.random.key(0))

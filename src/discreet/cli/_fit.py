@@ -76,14 +76,13 @@ def fit(
         relation=relation,
     )
     _warn(described, seed)
+    counted = num_records is None
     fitted = fit_and_write(
         out,
         chosen.function,
         plan,
         records,
-        complete=functools.partial(
-            _complete, schema=described, out_of_bounds=out_of_bounds, counted=num_records is None
-        ),
+        complete=functools.partial(_complete, schema=described, out_of_bounds=out_of_bounds, counted=counted),
         learning_rate=learning_rate,
         seed=seed,
         draws=draws,
