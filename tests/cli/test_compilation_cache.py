@@ -110,3 +110,12 @@ def test_without_the_option_nothing_changes(settings_of_jax):
 def test_help_says_what_the_folder_holds():
     outcome = RUN.invoke(app, ["--help"])
     assert "compilation-cache" in outcome.stdout
+
+
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path):
+    """What lies there is run as it is."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(ValueError, match="chmod 700"):
+        _run.keep_compiled_programs(folder)

@@ -12,6 +12,7 @@ import pytest
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
+from discreet import mechanisms
 from discreet.gradients import BookKeepingEngine, ReferenceEngine
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -121,3 +122,16 @@ def test_microbatch_size_limits_the_rows_at_once():
     dpsvi = _make(vae, vae_guide, microbatch_size=4)
     dpsvi.init(dp.random.key(0), _tables()[0])
     assert dpsvi.explain_engine().microbatch_size == 4
+
+
+def test_a_release_that_is_no_number_shows(monkeypatch):
+    """Noise that could not be made must not pass for a fit that stands still."""
+    dpsvi = _make(vae, vae_guide)
+    release = mechanisms.release
+
+    def spoiled(*args):
+        return jax.tree.map(lambda x: x * jnp.nan, release(*args))
+
+    monkeypatch.setattr(mechanisms, "release", spoiled)
+    result = dpsvi.run(dp.random.key(0), _tables()[0], progress_bar=False)
+    assert all(np.isnan(value).all() for value in result.last_params.values())
