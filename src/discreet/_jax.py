@@ -14,7 +14,7 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.experimental.compilation_cache.compilation_cache import reset_cache as reset_compilation_cache
 from jax.experimental.xla_metadata import set_xla_metadata
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, primitives
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun, primitives
 from jax.extend.random import define_prng_impl
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr
@@ -30,6 +30,7 @@ __all__ = [
     "can_make_one_kernel",
     "captured_arrays",
     "define_prng_impl",
+    "jaxpr_as_fun",
     "one_kernel",
     "primitives",
     "program_text",

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from discreet import mechanisms, random
 from discreet.clipping import AdaptiveClipping, ClippingRule
 from discreet.gradients import Channels, CountChannel, EngineReport, GradientEngine, LossChannel, RecordLoss
+from discreet.inference._draws import Draws
 from discreet.inference._keys import StepKeys
 from discreet.inference._objective import Objective
 from discreet.sampling import Batch
@@ -103,14 +104,10 @@ class PrivateStep:
         else:
             (u, free), pull = jax.vjp(lambda p: self.objective.link(p, keys.guide), psi)
 
-        total = self.engine(
-            self._record_loss(keys.guide, table),
-            u,
-            batch.indices,
-            batch.mask,
-            self.clipping.clipping(norm),
-            channels,
-        )
+        draws = self._draws(u, table, keys.guide, len(batch.indices))
+        bits, right = draws.make(random.subkey(keys.guide, random.Purpose.LOCAL_DRAWS), len(batch.indices))
+        record_loss = self._record_loss(draws, keys.guide)
+        total = self.engine(record_loss, u, (batch.indices, bits), batch.mask, self.clipping.clipping(norm), channels)
         released = mechanisms.release(keys.noise, total, self.noise_multiplier)
 
         gradient = jax.tree.map(lambda x, like: (x / self.rate).astype(like.dtype), released.gradient, u)
@@ -120,6 +117,7 @@ class PrivateStep:
         # itself is no number: noise that could not be made spoils all of it, and that must show.
         spoiled = ~jnp.isfinite(sum(jnp.ravel(x)[0] for x in jax.tree.leaves(released.gradient) if x.size))
         gradient = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x) | spoiled, x, 0), gradient)
+        gradient = jax.tree.map(lambda x: jnp.where(right, x, jnp.nan), gradient)
         loss = self._private_loss(released.loss, norm, channels) + free
         optim_state = self.optim.update(gradient, state.optim_state, value=loss)
         state = state._replace(optim_state=optim_state, step=state.step + 1)
@@ -129,20 +127,30 @@ class PrivateStep:
         """How the engine goes about a batch of `num_rows` rows, for parameters of the shapes of `psi`."""
         key = random.key(0)
         u = psi if self.perturb_parameters else jax.eval_shape(self.objective.link, psi, key)[0]
-        loss = self._record_loss(key, self.objective.placeholder)
-        return self.engine.explain(loss, u, jnp.zeros((), jnp.int32), num_rows)
+        draws = self._draws(u, self.objective.placeholder, key, num_rows)
+        return self.engine.explain(
+            self._record_loss(draws, key), u, (jnp.zeros((), jnp.int32), draws.requests), num_rows
+        )
 
-    def _record_loss(self, guide_key: PRNGKeyArray, table: Sequence[Array]) -> RecordLoss:
+    def _draws(self, u: Any, table: Sequence[Array], key: PRNGKeyArray, num_rows: int) -> Draws:
+        """A record's loss, a function of u, its place in the table and a key; and the random bits that it asks for."""
         objective = self.objective
 
-        # Draws are tied to rows, and secret: known ones would let a record that is left out change the draws of those
-        # behind it.
-        def loss(u: Any, index: Array) -> Float[Array, ""]:
+        def loss(u: Any, index: Array, key: PRNGKeyArray) -> Float[Array, ""]:
             rows = [x.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in table]
-            key = jax.random.fold_in(guide_key, index) if self._random_per_record else guide_key
             if self.perturb_parameters:
                 return objective.whole_loss(u, rows, key, self.num_records)
             return objective.record_loss(u, rows, key)
+
+        return Draws.of(loss, u, jnp.zeros((), jnp.int32), key, num_rows)
+
+    def _record_loss(self, draws: Draws, guide_key: PRNGKeyArray) -> RecordLoss:
+        # Secret like the draws made at once: known ones would let a record that is left out change the draws of those
+        # behind it.
+        def loss(u: Any, row: tuple[Array, list[Array]]) -> Float[Array, ""]:
+            index, bits = row
+            key = jax.random.fold_in(guide_key, index) if self._random_per_record else guide_key
+            return draws.loss(u, index, key, bits)
 
         return loss
 

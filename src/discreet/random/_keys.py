@@ -23,6 +23,7 @@ class Purpose(IntEnum):
     NOISE = 3
     GUIDE = 4
     POSTERIOR = 5
+    LOCAL_DRAWS = 6
 
 
 def key(seed: int | None = None) -> jax.Array:
