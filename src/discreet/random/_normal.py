@@ -97,17 +97,18 @@ def _float32(key_words: jax.Array, num_pairs: int) -> jax.Array:
     if 3 * num_pairs <= WORDS_PER_BLOCK:  # a third word for every pair is there already
         return pairs_float32(*keystream(key_words, nonce(NORMAL, 32), 1)[: 3 * num_pairs].reshape(3, num_pairs))
     words, right = fast_keystream(key_words, nonce(NORMAL, 32), -(-2 * num_pairs // WORDS_PER_BLOCK))
-    first, second = words[: 2 * num_pairs].reshape(2, num_pairs)
+    # Cut out where they are used: what a loop shares with other code is copied into memory first.
+    first, second = words[:num_pairs], words[num_pairs : 2 * num_pairs]
     poison = jnp.where(right, jnp.float32(0), jnp.float32(jnp.nan))
-    number = jnp.arange(num_pairs, dtype=jnp.int32)
 
     def refine(state):
         """Make the next rare pair again, with its third word."""
         values, _, done = state
-        pending = (first < RARE) & (number > done)
+        number = jnp.arange(num_pairs, dtype=jnp.int32)
+        pending = (words[:num_pairs] < RARE) & (number > done)
         i = jnp.argmax(pending).astype(jnp.int32)
         third = keystream(key_words, nonce(NORMAL, 32, 1), 1, (i >> 4).astype(jnp.uint32))[i & 15]
-        x, y = pairs_float32(first[i][None], second[i][None], third[None], poison)
+        x, y = pairs_float32(words[i][None], words[num_pairs + i][None], third[None], poison)
         values = lax.dynamic_update_slice(values, x, (i,))
         values = lax.dynamic_update_slice(values, y, (num_pairs + i,))
         return values, (pending & (number > i)).any(), i
