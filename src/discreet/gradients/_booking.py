@@ -18,14 +18,12 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from discreet.gradients._convolutions import Convolution
 from discreet.gradients._layer import Linear, OneHot, Rearranged, Vectors, at_least_float32
 from discreet.gradients._uses import Use
 
@@ -246,10 +244,10 @@ def weighted_sum(
     else:
         cotangents = _scaled(cotangents, factor)
     weight = jax.eval_shape(use.view, leaf)
-    if isinstance(use.layer, Convolution):
+    if isinstance(use.layer, Rearranged):
         in_weight = _product_of_factors(use, use.layer, activations, cotangents).astype(weight.dtype)
     else:
-        in_weight = _transposed(use, cast(Linear, use.layer), activations, cotangents.astype(weight.dtype), weight)
+        in_weight = _transposed(use, use.layer, activations, cotangents.astype(weight.dtype), weight)
     if not use.view.moves:
         return in_weight
     (in_leaf,) = jax.linear_transpose(use.view, leaf)(in_weight)
@@ -271,9 +269,15 @@ def _transposed(use: Use, layer: Linear, activations: Array, cotangents: Array, 
 
 def _product_of_factors(use: Use, layer: Rearranged, activations: Array, cotangents: Array) -> Array:
     left, right = jax.vmap(lambda a, c: _factors(use, a, c))(activations, cotangents)
-    arranged = jnp.einsum("nktl,nktr->klr", left, right, precision=_HIGHEST)
+    if left.shape[1] == 1:
+        # Written as a plain product, which XLA needs no transposed copies for.
+        arranged = jnp.matmul(
+            left.reshape(-1, left.shape[-1]).T, right.reshape(-1, right.shape[-1]), precision=_HIGHEST
+        )
+    else:
+        arranged = jnp.einsum("nktl,nktr->klr", left, right, precision=_HIGHEST)
     slices = [loop.length for loop in use.loops if loop in use.view.loops]
     restore = functools.partial(layer.restore, use.equation)
     for _ in slices:
         restore = jax.vmap(restore)
-    return restore(arranged.reshape(*slices, -1, *arranged.shape[1:]))
+    return restore(arranged.reshape(*slices, -1, left.shape[-1], right.shape[-1]))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +68,7 @@ class Linear(Layer, Protocol):
         ...
 
 
+@runtime_checkable
 class Rearranged(Layer, Protocol):
     """A layer whose sum over records is a product of left and right."""
 
@@ -79,7 +80,3 @@ class Rearranged(Layer, Protocol):
 def at_least_float32(x: Array) -> Array:
     """Low precision would round a contribution up beyond its bound."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
-
-
-# The contraction must keep the norm that was computed: no TensorFloat-32 on a GPU.
-PRECISE = {"precision": (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)}

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from discreet._jax import JaxprEqn, aval, bind, primitives
+from discreet._jax import JaxprEqn, aval, primitives
 from discreet.gradients._convolutions import convolution
-from discreet.gradients._layer import PRECISE, Linear, OneHot, Rearranged, Vectors, at_least_float32
+from discreet.gradients._layer import Linear, OneHot, Rearranged, Vectors, at_least_float32
 
 
 def layer_of(
@@ -77,13 +77,12 @@ class _Product:
         blocks, _, inner, outer = self.shape(equation)
         return elements.transpose(self._axes(equation)[0]).reshape(blocks, inner, outer)
 
-    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
-        operands = [at_least_float32(activation), weight]
-        operands = operands[::-1] if self.weight == 0 else operands
-        return bind(equation, operands, **PRECISE, preferred_element_type=weight.dtype)[0]
+    def restore(self, equation: JaxprEqn, arranged: Float[Array, "block left right"]) -> Array:
+        shape, (axes, _, _) = aval(equation.invars[self.weight]).shape, self._axes(equation)
+        return arranged.reshape([shape[a] for a in axes]).transpose(np.argsort(axes))
 
 
-def _product(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linear | None:
+def _product(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Rearranged | None:
     return _Product(weight) if of_record[1 - weight] else None
 
 
@@ -229,15 +228,11 @@ class _Bias:
     def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
         return elements.reshape(1, 1, -1)
 
-    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
-        # As a product, so that its sum over records is one too and needs no scaled copy of the cotangents.
-        product = jnp.matmul(
-            activation.astype(weight.dtype), weight.reshape(1, -1), precision=jax.lax.Precision.HIGHEST
-        )
-        return product.reshape(aval(equation.outvars[0]).shape)
+    def restore(self, equation: JaxprEqn, arranged: Float[Array, "block left right"]) -> Array:
+        return arranged.reshape(aval(equation.outvars[0]).shape)
 
 
-def _bias(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linear | None:
+def _bias(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Rearranged | None:
     # One that meets several positions is a sum over them, which autodiff forms as well as we could.
     same_size = aval(equation.invars[weight]).size == aval(equation.outvars[0]).size
     return _Bias() if same_size and of_record[1 - weight] else None
