@@ -313,3 +313,20 @@ except KeyboardInterrupt:
     print("received", bool((again == expected).all()), values is None or bool((values == expected).all()))
 """
     assert run(program).split() == ["received", "True", "True"]
+
+
+# Bits
+
+
+@pytest.mark.parametrize("num_words", [0, 5, 16 * _chacha.HOST_BLOCKS + 3])
+def test_fast_bits_are_those_of_jax(num_words):
+    words, right = dr.fast_bits(KEY, num_words)
+    assert bool(right)
+    np.testing.assert_array_equal(words, jax.random.bits(KEY, (num_words,)))
+
+
+def test_fast_bits_that_were_not_made_are_known(monkeypatch):
+    draw = fresh(lambda key: dr.fast_bits(key, SIZE))
+    draw(KEY)[0].block_until_ready()
+    monkeypatch.setattr(_host._Producer, "write", nothing)
+    assert not bool(draw(jax.random.fold_in(KEY, 2))[1])

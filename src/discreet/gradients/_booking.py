@@ -270,10 +270,9 @@ def _transposed(use: Use, layer: Linear, activations: Array, cotangents: Array, 
 def _product_of_factors(use: Use, layer: Rearranged, activations: Array, cotangents: Array) -> Array:
     left, right = jax.vmap(lambda a, c: _factors(use, a, c))(activations, cotangents)
     if left.shape[1] == 1:
-        # Written as a plain product, which XLA needs no transposed copies for.
-        arranged = jnp.matmul(
-            left.reshape(-1, left.shape[-1]).T, right.reshape(-1, right.shape[-1]), precision=_HIGHEST
-        )
+        # Contracted where they stand: XLA copies what is transposed first.
+        rows, contracted = (x.reshape(-1, x.shape[-1]) for x in (left, right)), (((0,), (0,)), ((), ()))
+        arranged = jax.lax.dot_general(*rows, contracted, precision=_HIGHEST)
     else:
         arranged = jnp.einsum("nktl,nktr->klr", left, right, precision=_HIGHEST)
     slices = [loop.length for loop in use.loops if loop in use.view.loops]

@@ -216,6 +216,8 @@ def _slice(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linear
 class _Bias:
     """`add` of a weight of the output's size: one position, and left is the number 1."""
 
+    weight: int
+
     def activation(self, operands: Sequence[Any]) -> Array:
         return jnp.ones(1)
 
@@ -229,13 +231,13 @@ class _Bias:
         return elements.reshape(1, 1, -1)
 
     def restore(self, equation: JaxprEqn, arranged: Float[Array, "block left right"]) -> Array:
-        return arranged.reshape(aval(equation.outvars[0]).shape)
+        return arranged.reshape(aval(equation.invars[self.weight]).shape)
 
 
 def _bias(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Rearranged | None:
     # One that meets several positions is a sum over them, which autodiff forms as well as we could.
     same_size = aval(equation.invars[weight]).size == aval(equation.outvars[0]).size
-    return _Bias() if same_size and of_record[1 - weight] else None
+    return _Bias(weight) if same_size and of_record[1 - weight] else None
 
 
 _LAYERS: dict[Any, Callable[[JaxprEqn, int, Sequence[bool]], Linear | Rearranged | None]] = {
