@@ -335,8 +335,18 @@ def test_it_runs_inside_other_programs(run):
         ({"w": jnp.ones(4), "b": jnp.ones(())}, lambda p, r: jnp.sum(jnp.sin(r[None] @ p["w"] + p["b"]))),
         ({"w": jnp.ones((1, 4))}, lambda p, r: jnp.sum(jnp.sin(r[None] @ p["w"].T + p["w"][:, 0]))),
     ],
-    ids=["an array", "a number", "a list", "bfloat16", "float16", "no use", "no record", "one output"]
-    + ["an intercept", "a slice as intercept"],
+    ids=[
+        "an array",
+        "a number",
+        "a list",
+        "bfloat16",
+        "float16",
+        "no use",
+        "no record",
+        "one output",
+        "an intercept",
+        "a slice as intercept",
+    ],
 )
 def test_parameters_of_every_form(measure, p, loss):
     r = jnp.asarray(np.random.default_rng(0).normal(size=(5, 4)), jnp.float32)
