@@ -11,19 +11,22 @@ BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick bench lint format build hooks clean
+.PHONY: help demo test test-all quick bench lint format build hooks clean
 
 help:  ## Show what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.ready-demo  ## Fit a bundled table at epsilon 1 and show what was spent
 	$(BIN)/discreet demo --out "$(DEMO_OUT)"
 
-test: lint  ## Format, lint, types, then every test
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal --durations 15
+test: lint  ## Format, lint, types, then the tests, but for more cases of the same: a quarter of an hour
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal --durations 40 -m "not exhaustive"
+
+test-all: lint  ## Format, lint, types, then every test
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal --durations 40
 
 quick: $(VENV)/.ready-dev  ## The tests without the slow ones
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not slow and not exhaustive"
 
 bench: $(VENV)/.ready-bench  ## Measure against NumPyro and the peers: benchmarks/results.md, a quarter of an hour
 	$(BIN)/python -m benchmarks

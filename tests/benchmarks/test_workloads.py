@@ -97,7 +97,7 @@ def test_networks_are_d3ps_to_the_last_parameter() -> None:
         ("machine", {}),
         ("calibration", {}),
         ("logistic", {"logistic": {"private / NumPyro, not private": ("<=", 1.5)}}),
-        ("mixture", {}),
+        pytest.param("mixture", {}, marks=pytest.mark.exhaustive),
         (
             "hierarchical",
             {
@@ -132,6 +132,7 @@ def test_vae_with_all_peers() -> None:
     assert {timing.name for timing in outcome.timings} >= {"part: Gaussian noise", "part: Adam"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_fit_a_problem")
 def test_convolutional_vae() -> None:

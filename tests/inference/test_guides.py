@@ -89,7 +89,14 @@ GUIDES = {
 }
 
 
-@pytest.fixture(name="fit", scope="module", params=GUIDES)
+_MORE = {"list", "low rank", "batched low rank", "inverse autoregressive flow", "neural autoregressive flow"}
+
+
+@pytest.fixture(
+    name="fit",
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.exhaustive] * (name in _MORE)) for name in GUIDES],
+)
 def _fit(request):
     program, make_guide, shapes = GUIDES[request.param]
     guide = make_guide(program)

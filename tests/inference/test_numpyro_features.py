@@ -190,7 +190,12 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+_MORE = {"nested plates", "simplex, ordered, Cholesky", "reparam", "random network"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in _MORE)) for name in PROGRAMS]
+)
 def test_one_step_is_numpyros(twins, name):
     program, records, static = PROGRAMS[name]
     twins(program, *records, **static).first_step().check()

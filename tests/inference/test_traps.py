@@ -210,7 +210,7 @@ class TestModelsThatNumPyroTakes:
         np.testing.assert_allclose(ours.trace.iterates, plain.trace.iterates, rtol=1e-5)
 
     @pytest.mark.parametrize("perturb", ["latents", "parameters"])
-    @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+    @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.exhaustive)])
     def test_low_precision_parameters(self, table, perturb, dtype):
         def coarse(x, y):
             b = numpyro.param("b", jnp.zeros(2, dtype))
