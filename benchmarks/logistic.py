@@ -39,7 +39,7 @@ def problem_of(num_records: int, columns: int = COLUMNS) -> Problem:
 def measure(scale: Scale) -> list[Outcome]:
     """Private against NumPyro."""
     problem, batch_size = problem_of(scale.size(RECORDS, 6)), scale.size(BATCH, 6)
-    sampling, steps = problem.poisson(batch_size), scale.steps(5000)
+    sampling, steps = problem.poisson(batch_size), scale.steps(20_000)
     private = PrivateFit(problem, sampling, steps)
     plain = NonPrivateFit(problem, batch_size, steps)
     title = f"logistic regression, N = {problem.num_records:,}, D = {COLUMNS}, batch {batch_size}"

@@ -41,9 +41,10 @@ def _measure(
     outcome = Outcome(name, title)
     few = 128 / batch_size if not scale.tiny else 1.0
     sampling = problem.poisson(batch_size)
-    private = PrivateFit(problem, sampling, scale.steps(math.ceil(100 * few)))
+    # Rounds of two seconds: what a fit does once, some 30 ms here, is little beside its steps.
+    private = PrivateFit(problem, sampling, scale.steps(math.ceil(400 * few)))
     fixed = PrivateFit(problem, dp.FixedSizeSampling(batch_size), private.steps)
-    plain = NonPrivateFit(problem, batch_size, scale.steps(math.ceil(130 * few)))
+    plain = NonPrivateFit(problem, batch_size, scale.steps(math.ceil(500 * few)))
     contenders: dict[str, Callable[[], Program]] = {
         "NumPyro, not private": plain.program,
         "discreet, Poisson": lambda: private.program("discreet, Poisson", "as DPSVI.run runs it; ChaCha20"),
