@@ -18,6 +18,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -268,11 +269,12 @@ def _transposed(use: Use, layer: Linear, activations: Array, cotangents: Array, 
 
 
 def _product_of_factors(use: Use, layer: Rearranged, activations: Array, cotangents: Array) -> Array:
-    left, right = jax.vmap(lambda a, c: _factors(use, a, c))(activations, cotangents)
+    factors: Any = jax.vmap(lambda a, c: _factors(use, a, c))(activations, cotangents)  # both are `Vectors`
+    left, right = factors
     if left.shape[1] == 1:
         # Contracted where they stand: XLA copies what is transposed first.
-        rows, contracted = (x.reshape(-1, x.shape[-1]) for x in (left, right)), (((0,), (0,)), ((), ()))
-        arranged = jax.lax.dot_general(*rows, contracted, precision=_HIGHEST)
+        lefts, rights = (x.reshape(-1, x.shape[-1]) for x in factors)
+        arranged = jax.lax.dot_general(lefts, rights, (((0,), (0,)), ((), ())), precision=_HIGHEST)
     else:
         arranged = jnp.einsum("nktl,nktr->klr", left, right, precision=_HIGHEST)
     slices = [loop.length for loop in use.loops if loop in use.view.loops]
