@@ -18,7 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": set(),
     "sampling": {"random", "accounting"},
     "gradients": set(),
-    "mechanisms": {"random", "gradients", "accounting"},
+    "mechanisms": {"random", "gradients", "accounting", "sampling"},
     "clipping": {"gradients"},
     "plan": {"sampling", "accounting", "clipping"},
     "report": {"plan", "accounting", "sampling", "clipping"},

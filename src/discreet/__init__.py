@@ -20,28 +20,41 @@ if TYPE_CHECKING:
     from discreet.accounting import Relation, suggest
     from discreet.clipping import AdaptiveClipping, NormalisedClipping
     from discreet.inference import DPSVI, DPSVIResult, suggest_clipping
-    from discreet.mechanisms import clip_records, gaussian_mechanism, laplace_mechanism, sum_records
+    from discreet.mechanisms import (
+        clip_records,
+        gaussian_mechanism,
+        laplace_mechanism,
+        poisson_subsample,
+        subsample_without_replacement,
+        sum_records,
+    )
     from discreet.plan import PrivacyPlan
     from discreet.report import Statement
     from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+    from discreet.verify import Certificate, PrivacyError, certify
 
 __version__ = version("discreet")
 
 __all__ = [
     "DPSVI",
     "AdaptiveClipping",
+    "Certificate",
     "DPSVIResult",
     "FixedSizeSampling",
     "FullBatch",
     "NormalisedClipping",
     "PoissonSampling",
+    "PrivacyError",
     "PrivacyPlan",
     "Relation",
     "Statement",
+    "certify",
     "clip_records",
     "gaussian_mechanism",
     "laplace_mechanism",
+    "poisson_subsample",
     "random",
+    "subsample_without_replacement",
     "suggest",
     "suggest_clipping",
     "sum_records",
@@ -51,10 +64,18 @@ _ROOMS = {
     "accounting": ("Relation", "suggest"),
     "clipping": ("AdaptiveClipping", "NormalisedClipping"),
     "inference": ("DPSVI", "DPSVIResult", "suggest_clipping"),
-    "mechanisms": ("clip_records", "gaussian_mechanism", "laplace_mechanism", "sum_records"),
+    "mechanisms": (
+        "clip_records",
+        "gaussian_mechanism",
+        "laplace_mechanism",
+        "poisson_subsample",
+        "subsample_without_replacement",
+        "sum_records",
+    ),
     "plan": ("PrivacyPlan",),
     "report": ("Statement",),
     "sampling": ("FixedSizeSampling", "FullBatch", "PoissonSampling"),
+    "verify": ("Certificate", "PrivacyError", "certify"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -5,6 +5,7 @@ JAX release can break one short file and no other. Each name says where it comes
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ __all__ = [
     "captured_arrays",
     "define_prng_impl",
     "jaxpr_as_fun",
+    "marker",
     "one_kernel",
     "primitives",
     "program_text",
@@ -173,6 +175,50 @@ def two_way_primitive(
     mlir.register_lowering(primitive, portable)
     mlir.register_lowering(primitive, lower_on_cpu, platform="cpu")
     return primitive.bind
+
+
+def marker(name: str, function: Callable[..., Sequence[Any]], *, refuse: str | None) -> Primitive:
+    """A primitive that XLA sees as `function` and a reader of the jaxpr sees as one equation: its meaning is the primitive.
+
+    Args:
+        name: what jaxprs print; nothing is ever recognised by it.
+        function: (*arrays, **parameters) to a list of arrays, for every platform; parameters are hashable.
+        refuse: why it has no meaning under `vmap` and `grad`, and the remedy; None: there it is its function, unmarked.
+    """
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+
+    def run(*operands, **parameters):
+        return _jitted(function, tuple(parameters.items()))(*operands)
+
+    def abstract(*avals, **parameters):
+        # The types alone, so that what else JAX notes of them (shard_map's axes) does not stop the trace.
+        outputs = jax.eval_shape(lambda *x: function(*x, **parameters), *avals)
+        return [ShapedArray(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)) for x in outputs]
+
+    def batch(operands, axes, **parameters):
+        if refuse is not None:
+            raise TypeError(f"{name} under vmap: {refuse}")
+        mapped = jax.vmap(lambda *x: function(*x, **parameters), in_axes=tuple(axes))
+        outputs = mapped(*operands)
+        return outputs, [0] * len(outputs)
+
+    def differentiate(primals, tangents, **parameters):
+        if refuse is not None:
+            raise TypeError(f"{name} under grad: {refuse}")
+        return jax.jvp(lambda *x: function(*x, **parameters), tuple(primals), tuple(map(ad.instantiate_zeros, tangents)))
+
+    primitive.def_impl(run)
+    primitive.def_abstract_eval(abstract)
+    batching.primitive_batchers[primitive] = batch
+    ad.primitive_jvps[primitive] = differentiate
+    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=True))
+    return primitive
+
+
+@lru_cache(maxsize=256)
+def _jitted(function: Callable[..., Any], parameters: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
+    return jax.jit(partial(function, **dict(parameters)))
 
 
 # Releases of jaxlib in which `one_kernel` was tried out: with others nothing is marked, and all is only slower.

@@ -1,4 +1,8 @@
-"""The one place where noise is added, to sums whose L2 bound travels with them."""
+"""The one place where noise is added, to sums whose L2 bound travels with them.
+
+What is public here, for any JAX program, is one JAX primitive each: a mark that the verifier reads (`verify`) around a
+function that XLA compiles as if there were no mark.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +11,35 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from discreet import random
-from discreet.gradients import ClippedSum, check_positive, clip_records, sum_records
+from discreet import gradients, random
+from discreet._jax import marker
+from discreet.gradients import ClippedSum, check_positive
+from discreet.sampling import check_capacity, fixed_size_rows, poisson_rows
 
 __all__ = [
+    "CLIP",
+    "FIXED_SIZE",
+    "GAUSSIAN",
+    "LAPLACE",
+    "POISSON",
+    "SUM",
     "Release",
     "clip_records",
     "gaussian_mechanism",
     "laplace_mechanism",
+    "poisson_subsample",
     "release",
+    "subsample_without_replacement",
     "sum_records",
 ]
 
 _REMEDY = "Without noise nothing is private: use noise_multiplier * clipping_norm of a PrivacyPlan."
 
 
-def _add(mechanism: str, tree: Any, make_noise: Callable[[int, Any], Float[Array, " dim"]]) -> Any:
-    """The tree with noise added: one draw for all coordinates, in the order of the leaves.
-
-    Each leaf is added to its own part of the draw; the tree is never copied into one vector.
-    """
-    leaves, structure = jax.tree.flatten(tree)
+def _check_leaves(mechanism: str, leaves: list[Any]) -> list[Array]:
     if not leaves:
         raise ValueError(f"{mechanism}: the tree holds no array, so there is nothing to release.")
     for leaf in leaves:
@@ -39,14 +49,135 @@ def _add(mechanism: str, tree: Any, make_noise: Callable[[int, Any], Float[Array
                 f"{mechanism}: a leaf has dtype {dtype}. Noise is added in float32 or float64, since "
                 "coarser numbers would round it away; convert the leaf with .astype(jnp.float32)."
             )
-    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    return [jnp.asarray(leaf) for leaf in leaves]
+
+
+def _add(leaves: list[Array], make_noise: Callable[[int, Any], Float[Array, " dim"]]) -> list[Array]:
+    """The leaves with noise added: one draw for all coordinates, in the order of the leaves.
+
+    Each leaf is added to its own part of the draw; they are never copied into one vector.
+    """
     noise = make_noise(sum(leaf.size for leaf in leaves), jnp.result_type(*leaves))
     noised, start = [], 0
     for leaf in leaves:
         own = noise[start : start + leaf.size].reshape(leaf.shape)
         noised.append((leaf + own).astype(leaf.dtype))
         start += leaf.size
-    return jax.tree.unflatten(structure, noised)
+    return noised
+
+
+def _gaussian(key: PRNGKeyArray, *operands: Array, stddev: float | None) -> list[Array]:
+    """Leaves with Gaussian noise; a standard deviation that is being traced comes last among the operands."""
+    *leaves, scale = (*operands, stddev) if stddev is not None else operands
+    key = random.check_key(key)
+    return _add(leaves, lambda dim, dtype: scale * random.normal(key, (dim,), dtype))
+
+
+def _laplace(key: PRNGKeyArray, *operands: Array, scale: float | None) -> list[Array]:
+    *leaves, width = (*operands, scale) if scale is not None else operands
+    key = random.check_key(key)
+
+    def noise(dim, dtype):
+        squares = jnp.square(random.normal(key, (4, dim), dtype))
+        return width * 0.5 * (squares[0] + squares[1] - squares[2] - squares[3])
+
+    return _add(leaves, noise)
+
+
+def _clip(*operands: Array, norm: float | None) -> list[Array]:
+    *rows, bound = (*operands, norm) if norm is not None else operands
+    return gradients.clip_records(rows, bound)
+
+
+def _sum(*operands: Array) -> list[Array]:
+    *rows, mask = operands
+    return gradients.sum_records(rows, mask)
+
+
+def _poisson(key: PRNGKeyArray, *rows: Array, rate: float, capacity: int, slack: float) -> list[Array]:
+    del slack  # the verifier reads it
+    batch, mask = poisson_rows(random.check_key(key), list(rows), rate, capacity)
+    return [*batch, mask]
+
+
+def _fixed_size(key: PRNGKeyArray, *rows: Array, batch_size: int) -> list[Array]:
+    return fixed_size_rows(random.check_key(key), list(rows), batch_size)
+
+
+_NO_NOISE = (
+    "one event stands for one draw of noise, so a mechanism cannot be mapped or differentiated. Map or differentiate what "
+    "leads to the sum, and call the mechanism once, on the result."
+)
+_NO_DRAW = "one event stands for one draw of a batch. Draw it outside of what is mapped or differentiated."
+GAUSSIAN = marker("gaussian_mechanism", _gaussian, refuse=_NO_NOISE)
+LAPLACE = marker("laplace_mechanism", _laplace, refuse=_NO_NOISE)
+CLIP = marker("clip_records", _clip, refuse=None)
+SUM = marker("sum_records", _sum, refuse=None)
+POISSON = marker("poisson_subsample", _poisson, refuse=_NO_DRAW)
+FIXED_SIZE = marker("subsample_without_replacement", _fixed_size, refuse=_NO_DRAW)
+
+
+def _number(value: Any) -> tuple[float | None, list[Any]]:
+    """A number, as the parameter of a primitive if it is known, else as one more of its operands."""
+    return (None, [value]) if isinstance(value, Tracer) else (float(value), [])
+
+
+def _check_key(key: Any) -> None:
+    jax.eval_shape(random.check_key, key)
+
+
+def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
+    """Scale each record's slice of a tree so that its joint L2 norm is at most `norm`.
+
+    Guarantee: for every record, finite or not, sqrt(sum over leaves of |slice|^2) <= `norm` after rounding to float32. A
+    record with a NaN or an infinity, or whose squared norm overflows, becomes exactly zero. A record already within the
+    norm keeps its value. Low-precision leaves come back as float32.
+
+    Args:
+        tree: arrays whose leading axis is the records.
+        norm: the bound; positive and finite, a Python number or a scalar array.
+
+    Returns:
+        A tree of the same structure and shapes.
+
+    Raises:
+        ValueError: a norm known while tracing is not positive and finite, or the tree is empty.
+        TypeError: a leaf is complex.
+
+    Reference:
+        Abadi et al., Deep learning with differential privacy, CCS 2016, Algorithm 1.
+
+    >>> import jax.numpy as jnp, discreet as dp
+    >>> rows = jnp.array([[3.0, 4.0], [0.3, 0.4], [jnp.nan, 0.0]])
+    >>> [round(float(x), 4) for x in jnp.linalg.norm(dp.clip_records(rows, 1.0), axis=1)]
+    [1.0, 0.5, 0.0]
+    """
+    # All that may be refused is refused here; the shapes alone are looked at.
+    jax.eval_shape(lambda x: gradients.clip_records(x, norm), tree)
+    known, operands = _number(norm)
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, CLIP.bind(*leaves, *operands, norm=known))
+
+
+def sum_records(tree: Any, mask: Bool[Array, "record"]) -> Any:
+    """Sum over the leading axis the rows that `mask` keeps; the others count as exactly zero.
+
+    Guarantee: a dropped row has no influence, whatever it holds (NaN included): it is selected away, not multiplied by
+    zero.
+
+    Args:
+        tree: arrays whose leading axis is the records.
+        mask: which rows are real.
+
+    Returns:
+        A tree of the same structure without the leading axis.
+
+    >>> import jax.numpy as jnp, discreet as dp
+    >>> float(dp.sum_records(jnp.array([1.0, 2.0, jnp.nan]), jnp.array([True, True, False])))
+    3.0
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, SUM.bind(*leaves, mask)) if leaves else tree
 
 
 def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array, ""]) -> Any:
@@ -76,8 +207,11 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
     (3,)
     """
     check_positive("gaussian_mechanism: stddev", stddev, _REMEDY)
-    key = random.check_key(key)
-    return _add("gaussian_mechanism", tree, lambda dim, dtype: stddev * random.normal(key, (dim,), dtype))
+    _check_key(key)
+    leaves, structure = jax.tree.flatten(tree)
+    leaves = _check_leaves("gaussian_mechanism", leaves)
+    known, operands = _number(stddev)
+    return jax.tree.unflatten(structure, GAUSSIAN.bind(key, *leaves, *operands, stddev=known))
 
 
 def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, ""]) -> Any:
@@ -106,13 +240,85 @@ def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, 
         Dwork et al., Calibrating noise to sensitivity, TCC 2006.
     """
     check_positive("laplace_mechanism: scale", scale, _REMEDY)
-    key = random.check_key(key)
+    _check_key(key)
+    leaves, structure = jax.tree.flatten(tree)
+    leaves = _check_leaves("laplace_mechanism", leaves)
+    known, operands = _number(scale)
+    return jax.tree.unflatten(structure, LAPLACE.bind(key, *leaves, *operands, scale=known))
 
-    def noise(dim, dtype):
-        squares = jnp.square(random.normal(key, (4, dim), dtype))
-        return scale * 0.5 * (squares[0] + squares[1] - squares[2] - squares[3])
 
-    return _add("laplace_mechanism", tree, noise)
+def poisson_subsample(key: PRNGKeyArray, records: Any, rate: float, capacity: int) -> tuple[Any, Bool[Array, "capacity"]]:
+    """Draw a batch that holds each record independently with probability `rate`.
+
+    Guarantee: the batch is a Poisson sample but for a total-variation distance that `PoissonSampling.slack_per_step` gives
+    and a certificate adds to its delta. It is never cut short. Rows without a record are exactly zero. Which row a
+    record gets means nothing.
+
+    Args:
+        key: a scalar key, for this draw alone. It must stay secret.
+        records: tree of arrays whose leading axis is the records; with padding, its own mask among them.
+        rate: probability q in (0, 1] that a record enters the batch; a Python number.
+        capacity: rows of the batch; at least `PoissonSampling(rate).capacity(num_records)`.
+
+    Returns:
+        The batch, a tree like `records` with `capacity` rows, and its mask: which of them hold a record.
+
+    Raises:
+        ValueError: the rate is no probability above 0, or `capacity` could be exceeded.
+        TypeError: the key is no typed key.
+
+    Reference:
+        Balle, Barthe, Gaboardi. Privacy amplification by subsampling. NeurIPS 2018.
+
+    >>> import jax.numpy as jnp, discreet as dp
+    >>> rows = jnp.arange(1.0, 101.0)
+    >>> batch, mask = dp.poisson_subsample(dp.random.key(1), rows, 0.1, 100)
+    >>> bool(jnp.all((batch > 0) == mask))
+    True
+    """
+    _check_key(key)
+    leaves, structure = _rows("poisson_subsample", records)
+    slack = check_capacity(rate, leaves[0].shape[0], capacity)
+    *batch, mask = POISSON.bind(key, *leaves, rate=float(rate), capacity=int(capacity), slack=slack)
+    return jax.tree.unflatten(structure, batch), mask
+
+
+def subsample_without_replacement(key: PRNGKeyArray, records: Any, batch_size: int) -> Any:
+    """Draw a batch of exactly `batch_size` different records, every such set equally likely.
+
+    Guarantee: exactly uniform given uniform random words. Sound accounting exists under `REPLACE_ONE` only.
+
+    Args:
+        key: a scalar key, for this draw alone. It must stay secret.
+        records: tree of arrays whose leading axis is the records.
+        batch_size: records of the batch, a Python number, at most the number of records.
+
+    Returns:
+        The batch, a tree like `records` with `batch_size` rows.
+
+    Raises:
+        ValueError: `batch_size` is below 1 or above the number of records.
+        TypeError: the key is no typed key.
+
+    >>> import jax.numpy as jnp, discreet as dp
+    >>> sorted(map(int, dp.subsample_without_replacement(dp.random.key(1), jnp.arange(3), 3)))
+    [0, 1, 2]
+    """
+    _check_key(key)
+    leaves, structure = _rows("subsample_without_replacement", records)
+    return jax.tree.unflatten(structure, FIXED_SIZE.bind(key, *leaves, batch_size=int(batch_size)))
+
+
+def _rows(who: str, records: Any) -> tuple[list[Array], Any]:
+    leaves, structure = jax.tree.flatten(records)
+    leaves = [jnp.asarray(x) for x in leaves]
+    if not leaves or any(x.ndim == 0 for x in leaves) or len({x.shape[0] for x in leaves}) != 1:
+        shapes = [x.shape for x in leaves]
+        raise ValueError(
+            f"{who}: the records have shapes {shapes}; every array needs one row per record, as many as the others. Pass "
+            "arrays whose leading axis is the records."
+        )
+    return leaves, structure
 
 
 class Release(NamedTuple):
@@ -140,5 +346,11 @@ def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: float) -> Re
         total: what a gradient engine returned.
         noise_multiplier: noise standard deviation divided by the joint bound.
     """
+    # Unmarked: what leads here is a gradient engine, which the verifier would have to trust. A mark for the two together,
+    # "clipped sum and its noise", belongs around this call.
     stddev = noise_multiplier * total.l2_bound
-    return Release(*gaussian_mechanism(key, (total.gradient, total.loss, total.count), stddev))
+    check_positive("release: stddev", stddev, _REMEDY)
+    leaves, structure = jax.tree.flatten((total.gradient, total.loss, total.count))
+    leaves = _check_leaves("release", leaves)
+    known, operands = _number(stddev)
+    return Release(*jax.tree.unflatten(structure, _gaussian(key, *leaves, *operands, stddev=known)))
