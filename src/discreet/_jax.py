@@ -6,6 +6,7 @@ JAX release can break one short file and no other. Each name says where it comes
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.experimental.compilation_cache.compilation_cache import reset_cache as reset_compilation_cache
 from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun, primitives
 from jax.extend.random import define_prng_impl
 from jax.interpreters import ad, batching, mlir
@@ -25,6 +27,7 @@ __all__ = [
     "Jaxpr",
     "JaxprEqn",
     "Literal",
+    "Primitive",
     "Var",
     "aval",
     "bind",
@@ -36,11 +39,14 @@ __all__ = [
     "one_kernel",
     "primitives",
     "program_text",
+    "run_jaxpr",
+    "source_line",
     "reset_compilation_cache",
     "two_way_primitive",
     "used_inputs",
     "without_dead_code",
 ]
+_PACKAGE = str(Path(__file__).parent)
 # `jax.extend.core`: the types of a traced program, and its primitives, which the book-keeping engine tells apart.
 # `define_prng_impl` (jax.extend.random): makes a key type out of our own split, fold_in and bits. JAX calls its
 # `jax.extend` modules "semi-public": kept, but outside the deprecation policy.
@@ -113,6 +119,18 @@ def bind(equation: JaxprEqn, operands: Sequence[Any], **changed: Any) -> list[An
 def aval(atom: Any) -> Any:
     """Shape and dtype of a variable or literal of a jaxpr, which JAX types too broadly."""
     return atom.aval
+
+
+def source_line(equation: JaxprEqn) -> str:
+    """Where the user wrote an equation, as "file:line (function)": the innermost frame that is not JAX's or ours."""
+    lines = source_info_util.summarize(equation.source_info, num_frames=16).splitlines()
+    theirs = [x for x in lines if not x.startswith(_PACKAGE)]
+    return theirs[-1] if theirs else "an unknown place"
+
+
+def run_jaxpr(closed: ClosedJaxpr, *operands: Any) -> list[Any]:
+    """The outputs of a traced program."""
+    return jaxpr_as_fun(closed)(*operands)
 
 
 def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:

@@ -1,0 +1,17 @@
+"""Proofs: what a JAX program may tell of one record, found in its jaxpr before it runs."""
+
+from discreet.verify import (
+    _control,  # noqa: F401  the rules enter themselves in the list of rules
+    _rules_elementwise,  # noqa: F401
+    _rules_index,  # noqa: F401
+    _rules_linear,  # noqa: F401
+    _rules_markers,  # noqa: F401
+    _rules_random,  # noqa: F401
+    _rules_shape,  # noqa: F401
+    _scan,  # noqa: F401
+)
+from discreet.verify._certificate import Certificate
+from discreet.verify._certify import certify
+from discreet.verify._errors import PrivacyError
+
+__all__ = ["Certificate", "PrivacyError", "certify"]

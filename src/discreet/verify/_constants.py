@@ -1,0 +1,177 @@
+"""Public values: what is known of them while tracing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from discreet._jax import JaxprEqn, aval
+from discreet._jax import primitives as p
+from discreet.verify._domain import Public, Scale, Value, constant, new_symbol
+
+_SMALL = 4096
+
+
+def _divide(x: Any, y: Any) -> Any:
+    return np.divide(x, y) if np.asarray(x).dtype.kind == "f" else np.floor_divide(x, y)
+
+
+_NUMPY: dict[Any, Any] = {
+    p.add_p: np.add,
+    p.sub_p: np.subtract,
+    p.mul_p: np.multiply,
+    p.div_p: _divide,
+    p.max_p: np.maximum,
+    p.min_p: np.minimum,
+    p.neg_p: np.negative,
+    p.abs_p: np.abs,
+    p.sqrt_p: np.sqrt,
+    p.square_p: np.square,
+    p.rsqrt_p: lambda x: 1 / np.sqrt(x),
+    p.exp_p: np.exp,
+    p.log_p: np.log,
+    p.lt_p: np.less,
+    p.le_p: np.less_equal,
+    p.gt_p: np.greater,
+    p.ge_p: np.greater_equal,
+    p.eq_p: np.equal,
+    p.ne_p: np.not_equal,
+    p.and_p: np.logical_and,
+    p.or_p: np.logical_or,
+    p.not_p: np.logical_not,
+    p.copy_p: np.asarray,
+}
+_LOGICAL = (p.and_p, p.or_p, p.not_p)
+ELEMENTWISE_SHAPES = (*_NUMPY, p.select_n_p, p.convert_element_type_p, p.integer_pow_p, p.pow_p, p.tanh_p, p.clamp_p)
+
+
+def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """The outputs of an equation on public values: public, and known as far as a rule here says."""
+    del checker
+    values = [x for x in operands if isinstance(x, Public)]
+    assert len(values) == len(operands)
+    if len(equation.outvars) != 1:
+        return [Public(released=any(x.released for x in values)) for _ in equation.outvars]
+    kind = aval(equation.outvars[0])
+    const = _evaluate(equation, values, kind)
+    if const is not None:
+        return [constant(const)]
+    uniform = _uniform(equation, values, kind)
+    scale = _scale(equation, values) if len(uniform) == len(kind.shape) else None
+    if scale is None and len(uniform) == len(kind.shape):
+        scale = Scale(1.0, ((new_symbol(), 1.0),))
+    released = any(x.released for x in values)
+    return [Public(uniform=uniform, scale=scale, counter=_counter(equation, values), released=released)]
+
+
+def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray | None:
+    primitive, params = equation.primitive, equation.params
+    if np.prod(kind.shape, dtype=np.int64) > _SMALL or np.dtype(kind.dtype).kind not in "biuf":
+        return None
+    if primitive is p.iota_p:
+        shape, axis = params["shape"], params["dimension"]
+        line = np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+        return np.broadcast_to(line, shape).astype(kind.dtype)
+    folded = _from_counter(equation, values)
+    if folded is not None:
+        return folded
+    consts = [x.const for x in values]
+    if primitive is p.select_n_p and consts[0] is not None and consts[0].ndim == 0:
+        return consts[1 + int(consts[0])]
+    if any(x is None for x in consts) or not consts:
+        return None
+    with np.errstate(all="ignore"):
+        if primitive in _LOGICAL and any(x is not None and x.dtype != np.bool_ for x in consts):
+            return None
+        if primitive in _NUMPY:
+            return np.asarray(_NUMPY[primitive](*consts)).astype(kind.dtype)
+        if primitive is p.integer_pow_p and consts[0] is not None and consts[0].dtype.kind == "f":
+            return np.asarray(consts[0] ** params["y"]).astype(kind.dtype)
+        if primitive is p.convert_element_type_p:
+            return np.asarray(consts[0]).astype(kind.dtype)
+        if primitive is p.broadcast_in_dim_p:
+            first = np.asarray(consts[0])
+            shape = [1] * len(kind.shape)
+            for axis, n in zip(params["broadcast_dimensions"], first.shape, strict=True):
+                shape[axis] = n
+            return np.broadcast_to(first.reshape(shape), kind.shape)
+        if primitive in (p.reshape_p, p.squeeze_p) and params.get("dimensions", None) is None or primitive is p.squeeze_p:
+            return np.asarray(consts[0]).reshape(kind.shape)
+    return None
+
+
+def _from_counter(equation: JaxprEqn, values: list[Public]) -> np.ndarray | None:
+    """Comparisons that a counter's range decides: JAX asks whether an index is negative."""
+    if equation.primitive is p.lt_p and values[0].counter is not None and values[1].const is not None:
+        _, low, high = values[0].counter
+        bound = values[1].const
+        if bound.ndim == 0 and (high < bound or low >= bound):
+            return np.asarray(bool(high < bound))
+    return None
+
+
+def _counter(equation: JaxprEqn, values: list[Public]) -> tuple[Any, int, int] | None:
+    primitive = equation.primitive
+    if primitive in (p.convert_element_type_p, p.squeeze_p, p.reshape_p, p.broadcast_in_dim_p, p.copy_p):
+        kind = aval(equation.outvars[0])
+        counter = values[0].counter
+        if counter is None or np.dtype(kind.dtype).kind not in "iu":
+            return None
+        limits = np.iinfo(kind.dtype)
+        return counter if limits.min <= counter[1] and counter[2] <= limits.max else None
+    if primitive is p.add_p:
+        for one, other in (values, values[::-1]):
+            if one.counter is not None and other.const is not None and other.const.ndim == 0:
+                loop, low, high = one.counter
+                step = int(other.const)
+                return (loop, low + step, high + step) if high + step < 2**31 else None
+    if primitive is p.select_n_p and values[0].const is not None and values[0].const.ndim == 0:
+        return values[1 + int(values[0].const)].counter
+    return None
+
+
+def _uniform(equation: JaxprEqn, values: list[Public], kind: Any) -> frozenset[int]:
+    """Axes along which the output does not change."""
+    primitive, params, rank = equation.primitive, equation.params, len(kind.shape)
+    everywhere = frozenset(range(rank))
+    shapes = [tuple(aval(x).shape) for x in equation.invars]
+    if all(len(x.uniform) == len(s) for x, s in zip(values, shapes, strict=True)) and values:
+        if primitive in ELEMENTWISE_SHAPES or primitive in (p.broadcast_in_dim_p, p.reshape_p, p.squeeze_p, p.transpose_p):
+            return everywhere
+    if primitive in ELEMENTWISE_SHAPES:
+        found = everywhere
+        for value, shape in zip(values, shapes, strict=True):
+            if len(shape) == rank:
+                found &= value.uniform | {i for i in range(rank) if shape[i] == 1}
+        return frozenset(found)
+    if primitive is p.broadcast_in_dim_p:
+        dims = [int(i) for i in params["broadcast_dimensions"]]
+        varying = {dims[i] for i in range(len(dims)) if i not in values[0].uniform and shapes[0][i] > 1}
+        return everywhere - varying
+    if primitive is p.transpose_p:
+        return frozenset(i for i, j in enumerate(params["permutation"]) if j in values[0].uniform)
+    return everywhere if rank == 0 else frozenset()
+
+
+def _scale(equation: JaxprEqn, values: list[Public]) -> Scale | None:
+    """A single number as a product of other numbers."""
+    scales = [x.scale for x in values]
+    known = [s for s in scales if s is not None]
+    if len(known) < len(scales) or not known:
+        return None
+    primitive = equation.primitive
+    if primitive is p.mul_p:
+        return known[0] * known[1]
+    if primitive is p.div_p:
+        return known[0] * known[1].to(-1.0)
+    if primitive is p.sqrt_p:
+        return known[0].to(0.5)
+    if primitive is p.square_p:
+        return known[0] * known[0]
+    if primitive is p.convert_element_type_p:
+        floats = all(np.dtype(aval(x).dtype).kind == "f" for x in (*equation.invars, *equation.outvars))
+        return known[0] if floats else None
+    if primitive in (p.neg_p, p.copy_p, p.broadcast_in_dim_p, p.reshape_p, p.squeeze_p, p.transpose_p, p.abs_p):
+        return known[0]
+    return None

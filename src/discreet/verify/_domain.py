@@ -1,0 +1,230 @@
+"""What the checker can know of a value: public, private in one of several ways, or a key.
+
+An abstract value speaks of two runs of one program, on neighbouring tables, with the same keys and the same released
+values. Neighbours differ in one row: under REPLACE_ONE in what it holds, under ADD_OR_REMOVE_ONE in whether the mask
+keeps it, and then in what it holds as well, since padding may hold anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+_serial = itertools.count()
+
+
+def new_symbol() -> int:
+    """A name for a number that is public and not known while tracing."""
+    return next(_serial)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """A number up to its sign: a factor times powers of public numbers that are not known while tracing.
+
+    So that noise z * C on a sum clipped to C has a known ratio even where C moves from step to step.
+    """
+
+    factor: float
+    powers: tuple[tuple[int, float], ...] = ()
+
+    def __mul__(self, other: Scale) -> Scale:
+        powers = dict(self.powers)
+        for symbol, power in other.powers:
+            powers[symbol] = powers.get(symbol, 0.0) + power
+        return Scale(self.factor * other.factor, tuple(sorted((s, p) for s, p in powers.items() if p != 0)))
+
+    def to(self, power: float) -> Scale:
+        """A power of the number."""
+        if self.factor == 0 and power < 0:
+            return Scale(math.inf)
+        return Scale(abs(self.factor) ** power, tuple((s, p * power) for s, p in self.powers))
+
+    def times(self, factor: float) -> Scale:
+        """A known multiple of the number."""
+        return Scale(self.factor * factor, self.powers)
+
+    def over(self, other: Scale) -> float | None:
+        """The quotient, if it is known."""
+        quotient = self * other.to(-1.0)
+        known = not quotient.powers and math.isfinite(quotient.factor)
+        return abs(quotient.factor) if known else None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Batch:
+    """Which records a value may depend on: the table, a random sample of it, or the part that one turn of a loop sees.
+
+    Attributes:
+        kind: "table", "poisson", "fixed" or "part".
+        parent: what it was drawn or cut from; None for the table.
+        masked: the table has a mask, so that a record may be absent.
+        event: for samples, (rate,) or (num_records, batch_size).
+        slack: for Poisson samples: distance from independent coin flips.
+        depth: how many loops are around the draw.
+        axis: for parts: which axis of the record index the loop takes apart.
+    """
+
+    kind: str
+    parent: Batch | None = None
+    masked: bool = False
+    event: tuple[Any, ...] = ()
+    slack: float = 0.0
+    depth: int = 0
+    axis: int = 0
+
+    @property
+    def whole(self) -> Batch:
+        """The batch that a part is cut from; any other batch itself."""
+        return self.parent.whole if self.kind == "part" and self.parent is not None else self
+
+    @property
+    def table(self) -> Batch:
+        """The table that all comes from."""
+        return self if self.parent is None else self.parent.table
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Group:
+    """Values with a joint bound: what one clipping returned. Identity tells groups apart."""
+
+    name: str = ""
+    serial: int = dataclasses.field(default_factory=lambda: next(_serial))
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """One summand of a bound: `bound` times the share that `leaves` have of the group.
+
+    The vectors of a group's leaves have a joint L2 norm of at most 1, in units of `bound`. A value with several terms
+    is within their sum.
+
+    Attributes:
+        source: the batch whose records it bounds.
+    """
+
+    group: Group
+    leaves: frozenset[int]
+    bound: Scale
+    source: Batch
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Origin:
+    """Where a private value came from: the last equation, and the operand that matters most."""
+
+    line: str
+    what: str
+    parent: Origin | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Public:
+    """The same in both runs.
+
+    Attributes:
+        const: its value, if known while tracing (small arrays only).
+        uniform: axes along which it does not change.
+        scale: what it is a multiple of, if it is one number (a scalar, or the same everywhere).
+        counter: (loop, lowest, highest): an integer that no two turns of the loop share.
+        released: computed from a release; otherwise known without the data.
+    """
+
+    const: np.ndarray | None = None
+    uniform: frozenset[int] = frozenset()
+    scale: Scale | None = None
+    counter: tuple[Any, int, int] | None = None
+    released: bool = False
+
+    @property
+    def magnitude(self) -> float | None:
+        """The largest absolute value, if known."""
+        if self.const is None or self.const.dtype.kind not in "biuf":
+            return None
+        return float(np.max(np.abs(self.const.astype(np.float64)), initial=0.0))
+
+    @property
+    def is_zero(self) -> bool:
+        """Known to be zero everywhere."""
+        return self.magnitude == 0.0
+
+
+# What an operation does not hand on unless its rule says so.
+_OWN = {"holds": -1, "norm_of": None, "low": None, "high": None, "finite_where": frozenset()}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Private:
+    """May differ between the runs.
+
+    Attributes:
+        batch: the records it depends on; None if it mixes batches.
+        axes: the axes that number the records, in the order of the record index: element (.., j, ..) depends on record
+            j alone. None: no such axes.
+        terms: a bound. With `axes`: on the L2 norm of each record's slice. Without: on the L2 norm of what one record
+            adds, in the units of the event's clipping norm C. None: no bound.
+        linf: bound on the size of each element that is a number.
+        low: no element that is a number lies below.
+        high: nor above.
+        finite: no element is NaN or infinite.
+        zero: masks under which it is zero: slices of records that are not in these batches are exactly 0.
+        positional: a record's slice depends also on its place.
+        additive: a sum over records; its terms came about by adding only. Counts without `axes`.
+        origin: where it came from.
+        why: why it has no bound, or no axes.
+        finite_where: the value that is finite wherever this truth value is True.
+        serial: names the value.
+        holds: names the value of which this is a copy in another shape.
+        norm_of: see `_norms`.
+    """
+
+    batch: Batch | None
+    axes: tuple[int, ...] | None
+    origin: Origin
+    terms: tuple[Term, ...] | None = None
+    linf: float | None = None
+    low: float | None = None
+    high: float | None = None
+    finite: bool = False
+    zero: frozenset[Batch] = frozenset()
+    positional: bool = False
+    additive: bool = False
+    why: str = ""
+    finite_where: frozenset[int] = frozenset()
+    norm_of: Any = None
+    serial: int = dataclasses.field(default_factory=lambda: next(_serial))
+    holds: int = -1
+
+    @property
+    def content(self) -> int:
+        """Names the elements, in whatever shape."""
+        return self.serial if self.holds < 0 else self.holds
+
+    def but(self, **changes: Any) -> Private:
+        """A copy with other attributes, and another identity."""
+        return dataclasses.replace(self, **{**_OWN, "serial": next(_serial), **changes})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Key:
+    """An array of PRNG keys, by name."""
+
+    names: np.ndarray
+
+
+Value = Public | Private | Key
+
+
+def constant(value: Any) -> Public:
+    """A value known while tracing."""
+    array = np.asarray(value)
+    uniform = frozenset(i for i in range(array.ndim) if array.size and np.all(array == np.take(array, [0], axis=i)))
+    scale = None
+    if len(uniform) == array.ndim and array.size and array.dtype.kind in "biuf":
+        number = abs(float(array.reshape(-1)[0]))
+        scale = Scale(number) if math.isfinite(number) else None
+    return Public(const=array, uniform=uniform, scale=scale)

@@ -1,0 +1,101 @@
+"""Comparing the event that was proved with the one that was claimed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dp_accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
+
+from discreet.accounting import Relation, profile
+from discreet.verify._errors import PrivacyError
+
+_TOLERANCE = 1e-4
+_EPSILONS = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relation, notes: tuple[str, ...]) -> None:
+    """Refuse a claim that says less than the program does.
+
+    Args:
+        event: what was proved.
+        slack: of the samplers.
+        claimed: an event, or a plan that has one.
+        relation: which tables are neighbours.
+        notes: what made the event worse than it could be.
+
+    Raises:
+        PrivacyError: the claim is not covered.
+    """
+    expected = claimed.event() if not isinstance(claimed, DpEvent) and callable(getattr(claimed, "event", None)) else claimed
+    if not isinstance(expected, DpEvent):
+        raise TypeError(f"expect is a {type(claimed).__name__}; pass a dp_accounting DpEvent, or a PrivacyPlan.")
+    if _alike(_parts(event), _parts(expected)) or not _worse(event, slack, expected, relation):
+        return
+    because = f", because {'; '.join(notes)}" if notes else ""
+    raise PrivacyError(
+        f"the program does more than was declared: you declared {_short(expected)}, the program has {_short(event)}{because}.",
+        "scale the noise to the sensitivity that the program has (noise multiplier times clipping norm, after all scaling of "
+        "the sum), or declare what it does.",
+    )
+
+
+def _parts(event: DpEvent, count: float = 1.0) -> dict[tuple, float]:
+    """What is composed: Gaussian precision, and counts of the rest by kind and numbers."""
+    found: dict[tuple, float] = {}
+
+    def add(name: tuple, amount: float) -> None:
+        found[name] = found.get(name, 0.0) + amount
+
+    if isinstance(event, NoOpDpEvent):
+        return {}
+    if isinstance(event, GaussianDpEvent):
+        add(("gaussian",), count / event.noise_multiplier**2 if event.noise_multiplier else math.inf)
+    elif isinstance(event, SelfComposedDpEvent):
+        for name, amount in _parts(event.event, count * event.count).items():
+            add(name, amount)
+    elif isinstance(event, ComposedDpEvent):
+        for part in event.events:
+            for name, amount in _parts(part, count).items():
+                add(name, amount)
+    else:
+        add((_rounded(event),), count)
+    return found
+
+
+def _rounded(event: DpEvent) -> Any:
+    if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
+        return type(event).__name__, float(f"{event.noise_multiplier:.4g}")
+    if isinstance(event, PoissonSampledDpEvent):
+        inner = tuple(sorted((k, float(f"{v:.4g}")) for k, v in _parts(event.event).items()))
+        return "poisson", float(f"{event.sampling_probability:.6g}"), inner
+    if isinstance(event, SampledWithoutReplacementDpEvent):
+        inner = tuple(sorted((k, float(f"{v:.4g}")) for k, v in _parts(event.event).items()))
+        return "fixed", event.source_dataset_size, event.sample_size, inner
+    return repr(event)
+
+
+def _alike(a: dict[tuple, float], b: dict[tuple, float]) -> bool:
+    return a.keys() == b.keys() and all(math.isclose(a[k], b[k], rel_tol=_TOLERANCE) for k in a)
+
+
+def _worse(event: DpEvent, slack: float, expected: DpEvent, relation: Relation) -> bool:
+    proved, claimed = profile(event, relation, slack=min(1.0, slack)), profile(expected, relation, slack=min(1.0, slack))
+    return any(
+        float(proved.delta(x)) > float(claimed.delta(x)) * (1 + 100 * _TOLERANCE) + 1e-13 for x in _EPSILONS
+    )
+
+
+def _short(event: DpEvent) -> str:
+    if isinstance(event, GaussianDpEvent):
+        return f"Gaussian noise of {event.noise_multiplier:.4g} times the clipping norm"
+    return repr(event)

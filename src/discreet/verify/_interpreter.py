@@ -1,0 +1,186 @@
+"""Walks a jaxpr and finds for every value what it may know of one record. What no rule explains has no bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from discreet._jax import Jaxpr, JaxprEqn, Literal, Primitive, Var, aval, source_line
+from discreet.accounting import Relation
+from discreet.verify._bounds import LOW_PRECISION
+from discreet.verify._constants import public_result
+from discreet.verify._domain import Batch, Key, Origin, Private, Public, Value, constant
+from discreet.verify._errors import REMEDIES, PrivacyError
+from discreet.verify._keys import KNOWN, KeyRing
+
+Rule = Callable[["Checker", JaxprEqn, list[Value]], "Value | list[Value]"]
+
+RULES: dict[Primitive, Rule] = {}
+"""By the primitive as an object: a name can be given to anything."""
+
+KEY_RULES: dict[Primitive, Rule] = {}
+"""Primitives that take keys."""
+
+STRUCTURED: dict[Primitive, Rule] = {}
+"""Primitives that hold programs. Always walked into when a private value or a key enters."""
+
+INLINED: dict[Primitive, Rule] = {}
+"""Those that are walked into even if all is public, since constants may come out."""
+
+
+class Checker:
+    """The state of one proof.
+
+    Attributes:
+        relation: which tables are neighbours.
+        keys: which keys were used.
+        items: what was released and drawn in the innermost loop or branch, in order.
+        notes: what made a sensitivity larger than it could be.
+    """
+
+    def __init__(self, relation: Relation) -> None:
+        self.relation = relation
+        self.keys = KeyRing()
+        self.items: list[Any] = []
+        self.notes: list[str] = []
+
+    def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
+        """The abstract outputs of a jaxpr."""
+        known: dict[Var, Value] = dict(zip(jaxpr.constvars, consts, strict=True))
+        known.update(zip(jaxpr.invars, inputs, strict=True))
+
+        def read(atom: Any) -> Value:
+            return constant(atom.val) if isinstance(atom, Literal) else known[atom]
+
+        for equation in jaxpr.eqns:
+            outputs = self._equation(equation, [read(x) for x in equation.invars])
+            known.update(zip(equation.outvars, outputs, strict=True))
+        return [read(x) for x in jaxpr.outvars]
+
+    def _equation(self, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+        primitive = equation.primitive
+        private = any(isinstance(x, Private) for x in operands)
+        keyed = any(isinstance(x, Key) for x in operands)
+        if primitive in INLINED or (primitive in STRUCTURED and (private or keyed)):
+            rule = INLINED.get(primitive) or STRUCTURED[primitive]
+        elif primitive in KEY_RULES:
+            rule = KEY_RULES[primitive]
+        elif keyed:
+            rule = _unknown_key_use
+        elif not private:
+            rule = public_result
+        else:
+            rule = RULES.get(primitive, _unknown)
+        found = rule(self, equation, operands)
+        outputs = found if isinstance(found, list) else [found]
+        if len(outputs) == 1 and len(equation.outvars) > 1:
+            outputs = outputs * len(equation.outvars)
+        return [self._in_precision(x, v, equation) for x, v in zip(outputs, equation.outvars, strict=True)]
+
+    def _in_precision(self, value: Value, variable: Any, equation: JaxprEqn) -> Value:
+        """A sum in coarse numbers has no bound: rounding is relative to the sum, not to one record."""
+        if isinstance(value, Private) and value.axes is None and value.terms is not None:
+            dtype = aval(variable).dtype
+            if str(dtype) in LOW_PRECISION or "float8" in str(dtype):
+                why = f"[precision] a sum over records is held as {dtype}, whose rounding no bound covers"
+                return value.but(terms=None, linf=None, finite=False, why=why)
+        return value
+
+    def origin(self, equation: JaxprEqn, operands: Sequence[Value], what: str = "") -> Origin:
+        """The place of an equation, with the operand that stands furthest from a proof as parent."""
+        private = [x for x in operands if isinstance(x, Private)]
+        private.sort(key=lambda x: (x.axes is not None, x.terms is not None))
+        parent = private[0].origin if private else None
+        return Origin(source_line(equation), what or equation.primitive.name, parent)
+
+    def unbounded(self, equation: JaxprEqn, operands: Sequence[Value], why: str) -> Private:
+        """A value of which nothing is known; the reason is the first on the way."""
+        private = [x for x in operands if isinstance(x, Private)]
+        earlier = [x.why for x in private if x.axes is None and x.terms is None and x.why]
+        batch = common_batch(private)
+        if batch is None:
+            earlier = earlier or ["[clip] values of different samples, or of different turns of a loop, are mixed"]
+        if not earlier:
+            why = f"{why} (at {source_line(equation)})"
+        origin = self.origin(equation, operands)
+        return Private(batch=batch, axes=None, origin=origin, why=(earlier or [why])[0])
+
+
+def common_batch(values: Sequence[Private]) -> Batch | None:
+    """The batch that all values come from; parts of one batch come from it; None if there are several."""
+    batches = {x.batch for x in values}
+    if len(batches) == 1:
+        return batches.pop()
+    wholes = {x.batch.whole if x.batch is not None else None for x in values}
+    return wholes.pop() if len(wholes) == 1 else None
+
+
+def _unknown(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
+    return checker.unbounded(equation, operands, f"[rows] nothing is known of {equation.primitive.name}")
+
+
+def _unknown_key_use(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """Keys that went through something else are used up, and what comes out is no secret key."""
+    line = source_line(equation)
+    for operand in operands:
+        if isinstance(operand, Key):
+            checker.keys.spend(operand, equation.primitive.name, line)
+    private = any(isinstance(x, Private) for x in operands)
+    outputs: list[Value] = []
+    for variable in equation.outvars:
+        kind = aval(variable)
+        if is_key(kind):
+            why = f"it came out of {equation.primitive.name} at {line}, which may return any key"
+            outputs.append(checker.keys.new(kind.shape, KNOWN, why))
+        elif private:
+            outputs.append(checker.unbounded(equation, operands, f"[rows] nothing is known of {equation.primitive.name}"))
+        else:
+            outputs.append(Public())
+    return outputs
+
+
+def is_key(kind: Any) -> bool:
+    """Whether an array holds PRNG keys, by its type."""
+    return str(kind.dtype).startswith("key<")
+
+
+def refuse_outside_effects(jaxpr: Jaxpr) -> None:
+    """Refuse a program that talks to the world, or writes to memory, on its way.
+
+    Raises:
+        PrivacyError: naming the line.
+    """
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if equation.effects or any(word in name for word in ("callback", "debug_print", "ffi_call", "infeed", "outfeed")):
+            raise PrivacyError(
+                f"{name} at {source_line(equation)} hands values to the world, or takes them from it, while the program runs: "
+                "no proof covers what happens there.",
+                REMEDIES["callback"],
+                chain=(source_line(equation),),
+            )
+        for inner in inner_jaxprs(equation):
+            refuse_outside_effects(inner)
+
+
+def inner_jaxprs(equation: JaxprEqn) -> list[Jaxpr]:
+    """The programs within an equation."""
+    found: list[Jaxpr] = []
+    for parameter in equation.params.values():
+        for item in parameter if isinstance(parameter, tuple | list) else (parameter,):
+            inner = getattr(item, "jaxpr", item)
+            if isinstance(inner, Jaxpr):
+                found.append(inner)
+    return found
+
+
+def shape_of(atom: Any) -> tuple[int, ...]:
+    """The shape of a variable or literal."""
+    return tuple(aval(atom).shape)
+
+
+def size_per_record(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> int:
+    """Elements of one record's slice; of the whole array where no axes number records."""
+    return int(np.prod([n for i, n in enumerate(shape) if i not in (axes or ())], dtype=np.int64))

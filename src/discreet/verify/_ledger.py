@@ -1,0 +1,155 @@
+"""What was released, and the event that follows from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from dp_accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
+
+from discreet.verify._domain import Batch, Group
+
+Loads = dict[tuple[Group, int], float]
+"""For each leaf of each group: the sum over releases of (bound / noise)^2, in the units of one record."""
+
+
+@dataclasses.dataclass
+class Release:
+    """One mechanism on values of one batch: Gaussian with loads, or Laplace with its noise multiplier."""
+
+    batch: Batch
+    loads: Loads
+    laplace: float | None = None
+
+
+@dataclasses.dataclass
+class Draw:
+    """A batch is drawn; it ends where the list ends that holds this."""
+
+    batch: Batch
+
+
+@dataclasses.dataclass
+class Repeat:
+    """A loop."""
+
+    loop: Any
+    items: list[Any]
+
+
+@dataclasses.dataclass
+class Choice:
+    """Branches, of which a public value chooses one."""
+
+    branches: list[list[Any]]
+
+
+@dataclasses.dataclass
+class _Spent:
+    """What was done to one batch: Gaussian loads, and the multipliers of Laplace releases."""
+
+    loads: Loads = dataclasses.field(default_factory=dict)
+    laplace: list[float] = dataclasses.field(default_factory=list)
+
+    def add(self, other: _Spent, times: int = 1) -> None:
+        for name, load in other.loads.items():
+            self.loads[name] = self.loads.get(name, 0.0) + times * load
+        self.laplace += other.laplace * times
+
+    def event(self) -> DpEvent:
+        """Gaussian releases on the same records are one, exactly: their precisions add up, over each group's worst leaf."""
+        worst: dict[int, float] = {}
+        for (group, _), load in self.loads.items():
+            worst[id(group)] = max(worst.get(id(group), 0.0), load)
+        total = sum(worst.values())
+        events: list[DpEvent] = [GaussianDpEvent(1.0 / math.sqrt(total))] if total > 0 else []
+        return _composed(events + [LaplaceDpEvent(b) for b in self.laplace])
+
+
+Open = dict[Batch, _Spent]
+
+
+def event_of(items: list[Any]) -> tuple[DpEvent, float]:
+    """The event of a program, and its slack.
+
+    Args:
+        items: what was recorded, in order.
+    """
+    events, still_open, slack = _settle(items)
+    assert not still_open
+    return _composed(events), slack
+
+
+def _settle(items: list[Any]) -> tuple[list[DpEvent], Open, float]:
+    """Events of what is closed, what was done to batches drawn further out, and the slack."""
+    events: list[DpEvent] = []
+    here: Open = {}
+    drawn: list[Batch] = []
+    slack = 0.0
+    for item in items:
+        if isinstance(item, Draw):
+            drawn.append(item.batch)
+            slack += item.batch.slack
+        elif isinstance(item, Release):
+            spent = _Spent(dict(item.loads), [] if item.laplace is None else [item.laplace])
+            here.setdefault(item.batch, _Spent()).add(spent)
+        elif isinstance(item, Repeat):
+            inner, outer, more = _settle(item.items)
+            slack += more * item.loop.length
+            if inner:
+                events.append(_repeated(_composed(inner), item.loop.length))
+            for batch, spent in outer.items():
+                part = batch.kind == "part" and batch.event == (item.loop,)
+                # Each record is in one part alone: all parts together cost what one does.
+                target = batch.parent if part and batch.parent is not None else batch
+                here.setdefault(target, _Spent()).add(spent, 1 if part else item.loop.length)
+        elif isinstance(item, Choice):
+            chosen = [_settle(branch) for branch in item.branches]
+            slack += max(c[2] for c in chosen)
+            distinct = {repr(c[0]): c[0] for c in chosen if c[0]}
+            # At most one branch runs; all that differ are charged, which is more than any.
+            for inner in distinct.values():
+                events += inner
+            for _, outer, _ in chosen:
+                for batch, spent in outer.items():
+                    here.setdefault(batch, _Spent()).add(spent)
+    for batch in drawn:
+        if batch in here:
+            events.append(_sampled(batch, here.pop(batch).event()))
+    tables = [b for b in here if b.kind == "table"]
+    for table in tables:
+        events.append(here.pop(table).event())
+    return events, here, slack
+
+
+def _sampled(batch: Batch, inner: DpEvent) -> DpEvent:
+    if batch.kind == "poisson":
+        (rate,) = batch.event
+        return inner if rate == 1.0 else PoissonSampledDpEvent(rate, inner)
+    num_records, batch_size = batch.event
+    return inner if num_records == batch_size else SampledWithoutReplacementDpEvent(num_records, batch_size, inner)
+
+
+def _composed(events: list[DpEvent]) -> DpEvent:
+    flat = [e for e in events if not isinstance(e, NoOpDpEvent)]
+    if not flat:
+        return NoOpDpEvent()
+    return flat[0] if len(flat) == 1 else ComposedDpEvent(flat)
+
+
+def _repeated(event: DpEvent, count: int) -> DpEvent:
+    if count == 1 or isinstance(event, NoOpDpEvent):
+        return event
+    if isinstance(event, SelfComposedDpEvent):
+        return SelfComposedDpEvent(event.event, event.count * count)
+    return SelfComposedDpEvent(event, count)

@@ -1,0 +1,343 @@
+"""Elementwise primitives: rows stay rows; what is linear keeps a bound."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from discreet._jax import JaxprEqn, aval
+from discreet._jax import primitives as p
+from discreet.verify._bounds import added, row_terms, scaled
+from discreet.verify._domain import Batch, Private, Public, Scale, Term, Value
+from discreet.verify._interpreter import RULES, Checker, common_batch, shape_of, size_per_record
+from discreet.verify._norms import clipped_product, norm_after
+from discreet.verify._sums import as_sum
+
+_KEEPS_ZERO = (
+    p.abs_p, p.neg_p, p.tanh_p, p.sin_p, p.atan_p, p.asinh_p, p.sqrt_p, p.square_p, p.expm1_p, p.log1p_p, p.sign_p,
+    p.floor_p, p.ceil_p, p.round_p, p.cbrt_p, p.sinh_p, p.tan_p, p.asin_p, p.atanh_p, p.erf_p, p.erf_inv_p, p.copy_p,
+    p.convert_element_type_p, p.real_p, p.reduce_precision_p, p.stop_gradient_p, p.name_p,
+)  # fmt: skip
+_SLOPE_ONE = (p.abs_p, p.neg_p, p.tanh_p, p.sin_p, p.atan_p, p.asinh_p, p.copy_p, p.stop_gradient_p, p.name_p)
+_WITHIN_ONE = (p.tanh_p, p.sin_p, p.cos_p, p.logistic_p, p.erf_p, p.sign_p)
+_SAFE_AT_FINITE = (*_WITHIN_ONE, *_SLOPE_ONE, p.floor_p, p.ceil_p, p.round_p, p.exp2_p, p.clamp_p, p.max_p, p.min_p)
+_IDENTITY = (p.copy_p, p.stop_gradient_p, p.name_p)
+_OTHERS = (
+    p.exp_p, p.exp2_p, p.log_p, p.rsqrt_p, p.logistic_p, p.cos_p, p.cosh_p, p.acos_p, p.acosh_p, p.lgamma_p, p.digamma_p,
+    p.erfc_p, p.is_finite_p, p.not_p, p.integer_pow_p, p.pow_p, p.rem_p, p.atan2_p, p.nextafter_p, p.igamma_p, p.igammac_p,
+    p.igamma_grad_a_p, p.bessel_i0e_p, p.bessel_i1e_p, p.polygamma_p, p.zeta_p, p.regularized_incomplete_beta_p,
+    p.random_gamma_p, p.population_count_p, p.clz_p, p.bitcast_convert_type_p, p.xor_p, p.shift_left_p,
+    p.shift_right_logical_p, p.shift_right_arithmetic_p, p.eq_p, p.ne_p, p.lt_p, p.le_p, p.gt_p, p.ge_p,
+)  # fmt: skip
+_COMPARISONS = (p.eq_p, p.ne_p, p.lt_p, p.le_p, p.gt_p, p.ge_p, p.is_finite_p)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Where the rows of an elementwise result come from."""
+
+    batch: Batch
+    axes: tuple[int, ...]
+    positional: bool
+
+
+def aligned(equation: JaxprEqn, operands: Sequence[Value]) -> Rows | None:
+    """The common rows of operands that meet element by element; None if records meet other records."""
+    shape = shape_of(equation.outvars[0])
+    private = [(x, shape_of(v)) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)]
+    first, _ = private[0]
+    if first.axes is None or first.batch is None:
+        return None
+    for value, own in private:
+        if value.axes != first.axes or value.batch is not first.batch:
+            return None
+        if any(i >= len(own) or own[i] != shape[i] for i in value.axes):
+            return None
+    positional = any(x.positional for x, _ in private)
+    for value, variable in zip(operands, equation.invars, strict=True):
+        if isinstance(value, Public):
+            positional |= varies_along(value, shape_of(variable), first.axes)
+    return Rows(first.batch, first.axes, positional)
+
+
+def varies_along(value: Public, shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
+    """Whether a public value may differ from record to record."""
+    return any(i < len(shape) and shape[i] > 1 and i not in value.uniform for i in axes)
+
+
+def expansion(own: tuple[int, ...], out: tuple[int, ...]) -> float:
+    """How often each element is used, as a factor on the L2 norm."""
+    return math.sqrt(np.prod(out, dtype=np.float64) / max(1.0, np.prod(own, dtype=np.float64)))
+
+
+def bound_of(value: Private, equation: JaxprEqn, position: int) -> tuple[Term, ...] | None:
+    """The bound of an operand in the shape of the result."""
+    own, out = shape_of(equation.invars[position]), shape_of(equation.outvars[0])
+    if value.axes is None:
+        terms = value.terms
+    else:
+        terms = row_terms(value, size_per_record(own, value.axes))
+    return None if terms is None else scaled(terms, Scale(expansion(own, out)))
+
+
+def is_integer(equation: JaxprEqn) -> bool:
+    """Whether the result wraps around instead of rounding."""
+    return np.dtype(aval(equation.outvars[0]).dtype).kind in "iu"
+
+
+def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """The rule of every primitive here: find the rows, then what the operation keeps of the bounds."""
+    rows = aligned(equation, operands)
+    private = [x for x in operands if isinstance(x, Private)]
+    if rows is None:
+        if any(x.axes is None for x in private):
+            return _on_sums(checker, equation, operands)
+        return checker.unbounded(equation, operands, "[rows] a record's values meet those of other records")
+    origin = checker.origin(equation, operands)
+    result = Private(rows.batch, rows.axes, origin, positional=rows.positional)
+    changes = _BOUNDS.get(equation.primitive, _no_bound)(equation, operands)
+    zero = changes.pop("zero", frozenset())
+    limit = changes.get("linf")
+    if limit is not None and is_integer(equation) and limit > np.iinfo(aval(equation.outvars[0]).dtype).max:
+        changes["linf"] = None
+    dtype = np.dtype(aval(equation.outvars[0]).dtype)
+    if dtype.kind in "biu":
+        changes |= {"finite": True, "terms": None}
+        if dtype.kind == "b":
+            changes["linf"] = 1.0
+    norm = norm_after(equation, operands)
+    result = result.but(**changes, zero=zero)
+    return dataclasses.replace(result, norm_of=norm) if norm is not None else result
+
+
+def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """Sums over records: linear operations and those of slope one keep what one record can change."""
+    primitive = equation.primitive
+    private = [x for x in operands if isinstance(x, Private)]
+    batch = common_batch(private)
+    lost = f"[clip] {primitive.name} of what depends on all records has no bound on one record's influence"
+    if batch is None or is_integer(equation):
+        return checker.unbounded(equation, operands, lost)
+    sums = [as_sum(checker, x, shape_of(v)) if isinstance(x, Private) else x for x, v in zip(operands, equation.invars, strict=True)]
+    bad = next((x for x in sums if isinstance(x, Private) and x.terms is None), None)
+    if bad is not None:
+        return checker.unbounded(equation, [bad], lost)
+    terms: tuple[Term, ...] | None = None
+    additive = all(x.additive for x in sums if isinstance(x, Private))
+    if primitive in (p.add_p, p.sub_p):
+        parts = [bound_of(x, equation, i) for i, x in enumerate(sums) if isinstance(x, Private)]
+        terms = parts[0] or ()
+        for part in parts[1:]:
+            terms = added(terms, part or ())
+    elif primitive in (p.mul_p, p.div_p) and len(private) == 1:
+        terms = _multiple(equation, sums)
+    elif primitive is p.convert_element_type_p and np.dtype(aval(equation.outvars[0]).dtype).kind == "f":
+        terms = sums[0].terms if isinstance(sums[0], Private) else None
+    elif primitive in _SLOPE_ONE or (primitive in (p.max_p, p.min_p, p.clamp_p) and len(private) == 1):
+        position = next(i for i, x in enumerate(sums) if isinstance(x, Private))
+        terms = bound_of(sums[position], equation, position)  # pyright: ignore[reportArgumentType]
+        additive &= primitive in (p.neg_p, *_IDENTITY)
+        if primitive is p.clamp_p and position != 1:
+            terms = None
+    if terms is None:
+        return checker.unbounded(equation, operands, lost)
+    return Private(batch, None, checker.origin(equation, operands), terms=terms, finite=True, additive=additive)
+
+
+def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...] | None:
+    """The bound of a bounded value times, or by, a public number."""
+    position = 0 if isinstance(operands[0], Private) else 1
+    value, other = operands[position], operands[1 - position]
+    if not isinstance(other, Public) or (equation.primitive is p.div_p and position == 1):
+        return None
+    terms = bound_of(value, equation, position)  # pyright: ignore[reportArgumentType]
+    inverse = equation.primitive is p.div_p
+    factor = other.scale.to(-1.0) if inverse and other.scale is not None else other.scale
+    if factor is None and other.const is not None and other.const.size:
+        sizes = np.abs(other.const.astype(np.float64))
+        largest = float(1 / sizes.min()) if inverse and sizes.min() > 0 else float(sizes.max())
+        factor = Scale(largest) if not inverse or sizes.min() > 0 else None
+    if terms is None or factor is None or not math.isfinite(factor.factor):
+        return None
+    return scaled(terms, factor)
+
+
+def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    private = [x for x in operands if isinstance(x, Private)]
+    first, primitive = private[0], equation.primitive
+    changes: dict[str, Any] = {"finite": all_finite(operands) and primitive in _SAFE_AT_FINITE}
+    if primitive in _WITHIN_ONE:
+        changes["linf"] = 1.0
+    if primitive in _KEEPS_ZERO or (primitive is p.integer_pow_p and equation.params["y"] > 0):
+        changes["zero"] = first.zero
+    if primitive in _SLOPE_ONE and primitive not in _WITHIN_ONE:
+        changes |= {"terms": first.terms, "linf": first.linf}
+    if primitive in _IDENTITY:
+        changes["holds"] = first.content
+    if primitive is p.is_finite_p:
+        changes["finite_where"] = first.norm_of.contents if first.norm_of is not None else frozenset([first.content])
+    if primitive is p.eq_p and equation.invars[0] is equation.invars[1]:
+        # Equal to itself is no NaN; where the size is limited, it is a number then.
+        changes["finite_where"] = frozenset([first.content]) if first.linf is not None else frozenset()
+    return changes
+
+
+def all_finite(operands: Sequence[Value]) -> bool:
+    """Whether no operand holds NaN or infinity."""
+    return all(x.finite if isinstance(x, Private) else x.magnitude is not None and math.isfinite(x.magnitude) for x in operands if not hasattr(x, "names"))  # type: ignore[union-attr]  # fmt: skip
+
+
+def zero_under(value: Value) -> frozenset[Batch] | None:
+    """The masks under which a value is zero; None: all of them, it is zero."""
+    if isinstance(value, Private):
+        return value.zero
+    return None if isinstance(value, Public) and value.is_zero else frozenset()
+
+
+def both_zero(values: Sequence[Value]) -> frozenset[Batch]:
+    """Masks under which all are zero."""
+    known = [z for z in map(zero_under, values) if z is not None]
+    return frozenset.intersection(*known) if known else frozenset()
+
+
+def _limit(value: Value) -> float | None:
+    if isinstance(value, Private):
+        return value.linf
+    return value.magnitude if isinstance(value, Public) else None
+
+
+def _add(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    terms: tuple[Term, ...] | None = ()
+    for i, x in enumerate(operands):
+        if isinstance(x, Private):
+            part = bound_of(x, equation, i)
+            terms = None if part is None or terms is None else added(terms, part)
+        elif isinstance(x, Public) and not x.is_zero:
+            terms = None
+    limits = [_limit(x) for x in operands]
+    known = [x for x in limits if x is not None]
+    linf = sum(known) if len(known) == len(limits) else None
+    bounded = terms is not None or linf is not None
+    return {"terms": terms, "linf": linf, "finite": bounded and all_finite(operands), "zero": both_zero(operands)}
+
+
+def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    clipped = clipped_product(equation, operands)
+    if clipped is not None:
+        return clipped
+    private = [x for x in operands if isinstance(x, Private)]
+    limits = [_limit(x) for x in operands]
+    known = [x for x in limits if x is not None]
+    linf = known[0] * known[1] if len(known) == 2 else None
+    terms, zero = None, frozenset[Batch]()
+    if len(private) == 1:
+        terms = _multiple(equation, operands)
+    else:
+        for i in (0, 1):
+            part, limit = bound_of(private[i], equation, i), private[1 - i].linf
+            if terms is None and part is not None and limit is not None and private[1 - i].finite:
+                terms = scaled(part, Scale(limit))
+    for i in (0, 1):
+        # Zero times NaN is NaN: a mask that multiplies hides only what is a number.
+        if isinstance(x := operands[i], Private) and all_finite([operands[1 - i]]):
+            zero |= x.zero
+    bounded = terms is not None or linf is not None
+    return {"terms": terms, "linf": linf, "finite": bounded and all_finite(operands), "zero": zero}
+
+
+def _div(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    clipped = clipped_product(equation, operands)
+    if clipped is not None:
+        return clipped
+    top, bottom = operands
+    if not isinstance(top, Private) or not isinstance(bottom, Public):
+        return {}
+    sizes = None if bottom.const is None or bottom.const.size == 0 else np.abs(bottom.const.astype(np.float64))
+    nonzero = sizes is not None and bool(np.all(sizes > 0)) and bool(np.all(np.isfinite(sizes)))
+    terms = _multiple(equation, operands)
+    linf = top.linf / float(sizes.min()) if top.linf is not None and nonzero and sizes is not None else None
+    finite = top.finite and (terms is not None or linf is not None)
+    return {"terms": terms, "linf": linf, "finite": finite, "zero": top.zero if nonzero else frozenset()}
+
+
+def _max_min(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    limits = [_limit(x) for x in operands]
+    known = [x for x in limits if x is not None]
+    changes: dict[str, Any] = {"linf": max(known) if len(known) == len(limits) else None}
+    changes |= {"finite": all_finite(operands), "zero": both_zero(operands)}
+    private = [x for x in operands if isinstance(x, Private)]
+    public = [x.const for x in operands if isinstance(x, Public) and x.const is not None and x.const.size]
+    if len(private) == 1 and public:
+        # jnp.clip is a maximum and then a minimum.
+        (value,), (bound,) = private, public
+        if equation.primitive is p.max_p:
+            changes |= {"low": float(bound.min()), "high": None}
+            other, own = value.high, float(bound.max())
+            # What lay below a high bound lies below the larger of the two.
+            limits = (float(bound.min()), None if other is None else max(other, own))
+        else:
+            changes |= {"high": float(bound.max()), "low": None}
+            other, own = value.low, float(bound.min())
+            limits = (None if other is None else min(other, own), float(bound.max()))
+        if limits[0] is not None and limits[1] is not None:
+            changes["linf"] = max(abs(limits[0]), abs(limits[1]))
+    return changes
+
+
+def _clamp(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    low, value, high = operands
+    limits = [_limit(low), _limit(high)]
+    if not isinstance(value, Private) or isinstance(low, Private) or isinstance(high, Private):
+        return {}
+    known = [x for x in limits if x is not None]
+    return {"linf": max(known) if len(known) == 2 else None, "finite": value.finite}
+
+
+def _and(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    del equation
+    private = [x for x in operands if isinstance(x, Private)]
+    zero = frozenset().union(*(x.zero for x in private))
+    return {"zero": zero, "finite_where": frozenset().union(*(x.finite_where for x in private))}
+
+
+def _or(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    del equation
+    return {"zero": both_zero(operands)}
+
+
+def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    (value,) = operands
+    assert isinstance(value, Private)
+    before, after = np.dtype(aval(equation.invars[0]).dtype), np.dtype(aval(equation.outvars[0]).dtype)
+    grows = after.kind in "fV" and before.kind in "fV"
+    # Rounding to fewer bits is at most a 128th of each element.
+    factor = 1.0 if after.itemsize >= before.itemsize else 1.0 + 2.0**-7
+    if after == np.float16 and before != np.float16:
+        return {"zero": value.zero}
+    terms = scaled(value.terms, Scale(factor)) if value.terms is not None and grows else None
+    linf = value.linf * factor if value.linf is not None else None
+    changes: dict[str, Any] = {"terms": terms, "linf": linf, "zero": value.zero}
+    changes["finite"] = value.finite and (factor == 1.0 or terms is not None or linf is not None)
+    if grows and factor == 1.0:
+        changes["holds"] = value.content
+    return changes
+
+
+_BOUNDS: dict[Any, Any] = {
+    p.add_p: _add,
+    p.sub_p: _add,
+    p.mul_p: _mul,
+    p.div_p: _div,
+    p.max_p: _max_min,
+    p.min_p: _max_min,
+    p.clamp_p: _clamp,
+    p.and_p: _and,
+    p.or_p: _or,
+    p.convert_element_type_p: _convert,
+}
+for _primitive in {*_KEEPS_ZERO, *_OTHERS, *_BOUNDS}:
+    RULES[_primitive] = elementwise

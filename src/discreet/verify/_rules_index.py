@@ -1,0 +1,88 @@
+"""Gather and scatter: rows stay rows where each record's indices look into that record, or into what is public."""
+
+from __future__ import annotations
+
+from discreet._jax import JaxprEqn
+from discreet._jax import primitives as p
+from discreet.verify._domain import Private, Public, Value
+from discreet.verify._interpreter import RULES, Checker, shape_of
+from discreet.verify._rules_elementwise import varies_along
+
+
+def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """Elements of an array by their indices. An index out of range may give NaN, so nothing is said of sizes."""
+    source, index = operands
+    numbers = equation.params["dimension_numbers"]
+    rank = len(shape_of(equation.outvars[0]))
+    offset = [int(i) for i in numbers.offset_dims]
+    batched = [i for i in range(rank) if i not in offset]
+    source_batch = [int(i) for i in numbers.operand_batching_dims]
+    index_batch = [int(i) for i in numbers.start_indices_batching_dims]
+    origin = checker.origin(equation, operands)
+    if isinstance(source, Public) and isinstance(index, Private) and index.axes is not None:
+        if len(shape_of(equation.invars[1])) - 1 in index.axes:
+            return checker.unbounded(equation, operands, "[rows] several records make up one index")
+        axes = tuple(batched[a] for a in index.axes)
+        shared = tuple(source_batch[index_batch.index(a)] for a in index.axes if a in index_batch)
+        positional = index.positional or varies_along(source, shape_of(equation.invars[0]), shared)
+        return Private(index.batch, axes, origin, positional=positional)
+    if not isinstance(source, Private) or source.axes is None:
+        return checker.unbounded(equation, operands, "[rows] elements of what depends on all records are looked up")
+    axes_found: list[int] = []
+    kept = [i for i in range(len(shape_of(equation.invars[0]))) if i not in numbers.collapsed_slice_dims and i not in source_batch]
+    for axis in source.axes:
+        if axis in source_batch:
+            axes_found.append(batched[index_batch[source_batch.index(axis)]])
+        elif axis in kept and equation.params["slice_sizes"][axis] == shape_of(equation.invars[0])[axis]:
+            axes_found.append(offset[kept.index(axis)])
+        else:
+            return checker.unbounded(equation, operands, "[rows] records are picked by their number")
+    positional = source.positional
+    if isinstance(index, Private):
+        by_row = index.batch is source.batch and index.axes is not None and len(index.axes) == len(source.axes)
+        paired = by_row and all(
+            a in source_batch and b == index_batch[source_batch.index(a)]
+            for a, b in zip(source.axes, index.axes or (), strict=True)
+        )
+        if not paired:
+            return checker.unbounded(equation, operands, "[rows] elements are looked up by an index that depends on records")
+        positional |= index.positional
+    elif isinstance(index, Public):
+        rows = tuple(index_batch[source_batch.index(a)] for a in source.axes if a in source_batch)
+        positional |= varies_along(index, shape_of(equation.invars[1]), rows)
+    return Private(source.batch, tuple(axes_found), origin, positional=positional)
+
+
+def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """Updates at indices, where array, indices and updates are batched by record alike."""
+    numbers = equation.params["dimension_numbers"]
+    target, index, updates = operands
+    own = [int(i) for i in numbers.operand_batching_dims]
+    theirs = [int(i) for i in numbers.scatter_indices_batching_dims]
+    window = [int(i) for i in numbers.update_window_dims]
+    rank = len(shape_of(equation.invars[2]))
+    scattered = [i for i in range(rank) if i not in window]
+    private = [x for x in operands if isinstance(x, Private)]
+    lost = "[rows] records' values are put at places that other records can reach"
+    if any(x.axes is None or x.batch is not private[0].batch for x in private):
+        return checker.unbounded(equation, operands, lost)
+    wanted: set[tuple[int, ...]] = set()
+    for value, places in ((target, own), (index, theirs), (updates, [scattered[i] for i in theirs])):
+        if isinstance(value, Private) and value.axes is not None:
+            if not set(value.axes) <= set(places):
+                return checker.unbounded(equation, operands, lost)
+            wanted.add(tuple(places.index(a) for a in value.axes))
+    if len(wanted) != 1:
+        return checker.unbounded(equation, operands, lost)
+    order = wanted.pop()
+    positional = any(x.positional for x in private)
+    for value, variable, places in zip(operands, equation.invars, (own, theirs, [scattered[i] for i in theirs]), strict=True):
+        if isinstance(value, Public):
+            positional |= varies_along(value, shape_of(variable), tuple(places[i] for i in order))
+    axes = tuple(own[i] for i in order)
+    return Private(private[0].batch, axes, checker.origin(equation, operands), positional=positional)
+
+
+RULES[p.gather_p] = gather
+for _primitive in (p.scatter_p, p.scatter_add_p, p.scatter_mul_p, p.scatter_min_p, p.scatter_max_p):
+    RULES[_primitive] = scatter

@@ -1,0 +1,311 @@
+"""Sums and contractions: over the axes of records they turn bounded rows into sums with a sensitivity."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from discreet._jax import JaxprEqn, aval
+from discreet._jax import primitives as p
+from discreet.verify._axes import Axes, without
+from discreet.verify._bounds import scaled
+from discreet.verify._domain import Private, Public, Scale, Term, Value
+from discreet.verify._interpreter import RULES, Checker, shape_of
+from discreet.verify._norms import clipped_term, reduced_norm
+from discreet.verify._rules_elementwise import all_finite, varies_along
+from discreet.verify._sums import as_sum, summed
+
+_MOST_EXACT = 2**24
+
+
+def reduce_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """A sum over some axes."""
+    return sum_over(checker, equation, operands[0], shape_of(equation.invars[0]), equation.params["axes"])
+
+
+def sum_over(checker: Checker, equation: JaxprEqn, value: Value, shape: Axes, axes: Sequence[int]) -> Private:
+    """The sum of a private value over some axes."""
+    assert isinstance(value, Private)
+    gone = [int(i) for i in axes]
+    if value.axes is None:
+        found = as_sum(checker, value, shape)
+        return _times_root(checker, equation, found, math.prod(shape[i] for i in gone))
+    records = [i for i in gone if i in value.axes]
+    others = math.prod(shape[i] for i in gone if i not in value.axes)
+    if not records:
+        return _within_rows(checker, equation, value, gone, others)
+    return _over_records(checker, equation, value, shape, records, others)
+
+
+def _within_rows(checker: Checker, equation: JaxprEqn, value: Private, gone: list[int], others: int) -> Private:
+    assert value.axes is not None
+    terms = None if value.terms is None else scaled(value.terms, Scale(math.sqrt(others)))
+    linf = None if value.linf is None else value.linf * others
+    if linf is not None and _overflows(equation, linf):
+        linf = None
+    exact = np.dtype(aval(equation.outvars[0]).dtype).kind in "biu"
+    found = value.but(
+        axes=without(value.axes, gone),
+        origin=checker.origin(equation, [value]),
+        terms=terms,
+        linf=linf,
+        finite=exact or (value.finite and (terms is not None or linf is not None)),
+    )
+    return dataclasses.replace(found, norm_of=reduced_norm(equation.primitive, value))
+
+
+def _over_records(
+    checker: Checker, equation: JaxprEqn, value: Private, shape: Axes, records: list[int], others: int
+) -> Private:
+    assert value.batch is not None
+    assert value.axes is not None
+    if value.batch.whole.kind != "table" and len(records) < len(value.axes):
+        why = "[position] rows of a random sample are summed in parts: which part a record is in depends on the others"
+        return checker.unbounded(equation, [value], why)
+    count = math.prod(shape[i] for i in value.axes)
+    if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu":
+        most = None if value.linf is None else value.linf * others * count
+        if most is None or _overflows(equation, most) or most >= _MOST_EXACT:
+            return checker.unbounded(equation, [value], "[clip] a sum of whole numbers that may wrap around has no bound")
+    found = summed(checker, value, shape, additive=True)
+    return _times_root(checker, equation, found, others)
+
+
+def _overflows(equation: JaxprEqn, most: float) -> bool:
+    dtype = np.dtype(aval(equation.outvars[0]).dtype)
+    return dtype.kind in "iu" and most > np.iinfo(dtype).max
+
+
+def _times_root(checker: Checker, equation: JaxprEqn, value: Private, count: int) -> Private:
+    """What one record adds, after `count` elements were added to one."""
+    if value.terms is None:
+        return checker.unbounded(equation, [value], value.why or "[clip] a sum over records of rows that have no bound")
+    if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu" and count > 1:
+        return checker.unbounded(equation, [value], "[clip] a sum of whole numbers that may wrap around has no bound")
+    terms = scaled(value.terms, Scale(math.sqrt(count)))
+    return value.but(terms=terms, origin=checker.origin(equation, [value]))
+
+
+def within_rows_only(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private | list[Value]:
+    """Reductions and scans that are safe inside of a row and nowhere else: max, product, sort, cumsum, argmax, ..."""
+    private = [x for x in operands if isinstance(x, Private)]
+    axes = _reduced_axes(equation)
+    first = private[0]
+    if len(private) < len(operands) or any(x.axes != first.axes or x.batch is not first.batch for x in private):
+        return checker.unbounded(equation, operands, f"[rows] {equation.primitive.name} of rows and other values")
+    if first.axes is None or set(axes) & set(first.axes):
+        why = f"[rows] {equation.primitive.name} over records makes each of its values depend on all of them"
+        return checker.unbounded(equation, operands, why)
+    smaller = len(shape_of(equation.outvars[0])) < len(shape_of(equation.invars[0]))
+    kept = without(first.axes, axes) if smaller else first.axes
+    found: list[Value] = []
+    for variable in equation.outvars:
+        exact = np.dtype(aval(variable).dtype).kind in "biu"
+        result = Private(first.batch, kept, checker.origin(equation, operands), positional=any(x.positional for x in private))
+        chooses = equation.primitive in (p.reduce_max_p, p.reduce_min_p, p.reduce_and_p, p.reduce_or_p)
+        if chooses and 0 not in shape_of(equation.invars[0]):
+            result = result.but(linf=first.linf, zero=first.zero, finite=first.finite)
+        if equation.primitive is p.reduce_and_p and math.prod(shape_of(variable)[i] for i in kept) == math.prod(shape_of(variable)):
+            result = dataclasses.replace(result, finite_where=first.finite_where)
+        found.append(dataclasses.replace(result, finite=result.finite or exact))
+    return found
+
+
+def _reduced_axes(equation: JaxprEqn) -> list[int]:
+    params = equation.params
+    if "axes" in params:
+        return [int(i) for i in params["axes"]]
+    if "dimension" in params:
+        return [int(params["dimension"])]
+    return [int(params["axis"])]
+
+
+def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """Products of matrices: by public ones row by row, of rows with rows, and over the records."""
+    dims = equation.params["dimension_numbers"]
+    contract = [[int(i) for i in side] for side in dims[0]]
+    batch = [[int(i) for i in side] for side in dims[1]]
+    shapes = [shape_of(x) for x in equation.invars]
+    private = [i for i in (0, 1) if isinstance(operands[i], Private)]
+    if any(operands[i].axes is None for i in private):  # type: ignore[union-attr]
+        return _dot_of_sums(checker, equation, operands, contract, batch)
+    if len(private) == 2:
+        first, second = operands
+        assert isinstance(first, Private)
+        assert isinstance(second, Private)
+        assert first.axes is not None
+        assert second.axes is not None
+        same = first.batch is second.batch and len(first.axes) == len(second.axes)
+        if same and first.axes == ():
+            return _rows_of(checker, equation, operands, (), first.positional or second.positional)
+        pairs = list(zip(first.axes, second.axes, strict=False))
+        if same and pairs and all(_place(batch, a, b) for a, b in pairs):
+            axes = tuple(batch[0].index(a) for a in first.axes)
+            return _rows_of(checker, equation, operands, axes, first.positional or second.positional)
+        if same and pairs and all(_place(contract, a, b) for a, b in pairs):
+            return _sum_of_products(checker, equation, operands, contract, shapes)
+        return checker.unbounded(equation, operands, "[rows] a product joins each record with every other")
+    side = private[0]
+    value, other = operands[side], operands[1 - side]
+    assert isinstance(value, Private)
+    assert isinstance(other, Public)
+    assert value.axes is not None
+    if not set(value.axes) & set(contract[side]):
+        return _by_public(checker, equation, operands, side, contract, batch)
+    return _weighted_sum(checker, equation, operands, side, contract, batch)
+
+
+def _place(sides: list[list[int]], a: int, b: int) -> bool:
+    return a in sides[0] and b in sides[1] and sides[0].index(a) == sides[1].index(b)
+
+
+def _rows_of(checker: Checker, equation: JaxprEqn, operands: Sequence[Value], axes: Axes, positional: bool) -> Private:
+    first = next(x for x in operands if isinstance(x, Private))
+    zero = frozenset().union(
+        *(x.zero for i, x in enumerate(operands) if isinstance(x, Private) and all_finite([operands[1 - i]]))
+    )
+    origin = checker.origin(equation, operands)
+    return Private(first.batch, axes, origin, zero=zero, positional=positional)
+
+
+def _by_public(
+    checker: Checker, equation: JaxprEqn, operands: list[Value], side: int, contract: list, batch: list
+) -> Private:
+    """Each row times a public matrix."""
+    value, other = operands[side], operands[1 - side]
+    assert isinstance(value, Private)
+    assert isinstance(other, Public)
+    assert value.axes is not None
+    shapes = [shape_of(x) for x in equation.invars]
+    free = [[i for i in range(len(shapes[s])) if i not in contract[s] and i not in batch[s]] for s in (0, 1)]
+    place = {axis: n for n, axis in enumerate(batch[side])}
+    start = len(batch[0]) + (len(free[0]) if side else 0)
+    place |= {axis: start + n for n, axis in enumerate(free[side])}
+    shared = [batch[1 - side][batch[side].index(a)] for a in value.axes if a in batch[side]]
+    positional = value.positional or varies_along(other, shapes[1 - side], tuple(shared))
+    found = _rows_of(checker, equation, operands, tuple(place[a] for a in value.axes), positional)
+    factor = _spectral(other, shapes[1 - side])
+    if value.terms is not None and factor is not None:
+        finite = value.finite
+        return found.but(terms=scaled(value.terms, Scale(factor)), finite=finite, zero=value.zero)
+    return found
+
+
+def _spectral(other: Public, shape: Axes) -> float | None:
+    """A bound on the norm of a known matrix, as an operator: its Frobenius norm."""
+    if other.const is not None and other.const.dtype.kind in "biuf":
+        return float(np.linalg.norm(other.const.astype(np.float64)))
+    if other.scale is not None and not other.scale.powers:
+        return other.scale.factor * math.sqrt(math.prod(shape))
+    return None
+
+
+def _weighted_sum(
+    checker: Checker, equation: JaxprEqn, operands: list[Value], side: int, contract: list, batch: list
+) -> Private:
+    """A sum over records with public weights: what one record adds is its row times its weights."""
+    value, other = operands[side], operands[1 - side]
+    assert isinstance(value, Private)
+    assert isinstance(other, Public)
+    assert value.axes is not None
+    assert value.batch is not None
+    shapes = [shape_of(x) for x in equation.invars]
+    whole_numbers = np.dtype(aval(equation.outvars[0]).dtype).kind in "biu"
+    if not set(value.axes) <= set(contract[side]) or batch[0] or whole_numbers:
+        return checker.unbounded(equation, operands, "[rows] records are summed in part only")
+    theirs = tuple(contract[1 - side][contract[side].index(a)] for a in value.axes)
+    weight = _spectral_rest(other, shapes[1 - side], theirs)
+    if weight is None:
+        return checker.unbounded(equation, operands, "[clip] a sum over records with weights of unknown size has no bound")
+    positional = value.positional or varies_along(other, shapes[1 - side], theirs)
+    found = summed(checker, value.but(positional=positional), shapes[side], additive=True)
+    if found.terms is None:
+        return checker.unbounded(equation, [found], found.why)
+    return found.but(terms=scaled(found.terms, Scale(weight)), origin=checker.origin(equation, operands))
+
+
+def _spectral_rest(other: Public, shape: Axes, records: Axes) -> float | None:
+    """The largest norm of the weights of one record."""
+    if other.const is not None and other.const.dtype.kind in "biuf":
+        squares = np.square(other.const.astype(np.float64))
+        rest = tuple(i for i in range(len(shape)) if i not in records)
+        return float(np.sqrt(squares.sum(axis=rest).max(initial=0.0)))
+    if other.scale is not None and not other.scale.powers:
+        return other.scale.factor * math.sqrt(math.prod(n for i, n in enumerate(shape) if i not in records))
+    return None
+
+
+def _sum_of_products(
+    checker: Checker, equation: JaxprEqn, operands: list[Value], contract: list, shapes: list
+) -> Private:
+    """Sum over records of one row's product with another row of the same record."""
+    first, second = operands
+    assert isinstance(first, Private)
+    assert isinstance(second, Private)
+    assert first.axes is not None
+    whole_numbers = np.dtype(aval(equation.outvars[0]).dtype).kind in "biu"
+    if whole_numbers or set(contract[0]) != set(first.axes) or len(equation.params["dimension_numbers"][1][0]):
+        return checker.unbounded(equation, operands, "[rows] a product over records and other axes at once has no bound")
+    for row, by, shape in ((first, second, shapes[0]), (second, first, shapes[1])):
+        term: Term | None = clipped_term(row, by)
+        terms: tuple[Term, ...] | None = (term,) if term is not None else None
+        finite = by.norm_of.safe and row.finite if term is not None and by.norm_of is not None else False
+        if terms is None and row.terms is not None and by.linf is not None:
+            size = math.prod(n for i, n in enumerate(shapes[1] if by is second else shapes[0]) if i not in (by.axes or ()))
+            terms, finite = scaled(row.terms, Scale(by.linf * math.sqrt(size))), row.finite and by.finite
+        if terms is None:
+            continue
+        zero = (row.zero if finite else frozenset()) | (by.zero if row.finite else frozenset())
+        positional = first.positional or second.positional
+        product = row.but(terms=terms, finite=finite, zero=zero, positional=positional, linf=None)
+        found = summed(checker, product, shape, additive=True)
+        if found.terms is not None:
+            return found.but(origin=checker.origin(equation, operands))
+        return checker.unbounded(equation, [found], found.why)
+    return checker.unbounded(equation, operands, "[clip] products of rows that have no bound are summed over records")
+
+
+def _dot_of_sums(
+    checker: Checker, equation: JaxprEqn, operands: list[Value], contract: list, batch: list
+) -> Private:
+    del contract, batch
+    lost = "[clip] a product with what depends on all records has no bound"
+    private = [(x, v) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)]
+    other = next((x for x in operands if isinstance(x, Public)), None)
+    if len(private) == 2 or other is None:
+        return checker.unbounded(equation, operands, lost)
+    found = as_sum(checker, private[0][0], shape_of(private[0][1]))
+    shape = shape_of(equation.invars[1 if operands[0] is private[0][0] else 0])
+    factor = _spectral(other, shape)
+    if found.terms is None or factor is None:
+        return checker.unbounded(equation, [found] if found.terms is None else operands, lost)
+    return found.but(terms=scaled(found.terms, Scale(factor)), origin=checker.origin(equation, operands))
+
+
+def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """A batch of images, by a public kernel."""
+    value, kernel = operands
+    params: Any = equation.params
+    spec = params["dimension_numbers"]
+    plain = params["batch_group_count"] == 1
+    if isinstance(value, Private) and isinstance(kernel, Public) and value.axes == (spec.lhs_spec[0],) and plain:
+        return _rows_of(checker, equation, operands, (spec.out_spec[0],), value.positional)
+    return checker.unbounded(equation, operands, "[rows] a convolution whose kernel, or other axes, depend on records")
+
+
+RULES.update(
+    {
+        p.reduce_sum_p: reduce_sum,
+        p.dot_general_p: dot_general,
+        p.conv_general_dilated_p: convolution,
+    }
+)
+for _primitive in (
+    p.reduce_max_p, p.reduce_min_p, p.reduce_prod_p, p.reduce_and_p, p.reduce_or_p, p.reduce_xor_p, p.argmax_p, p.argmin_p,
+    p.cumsum_p, p.cumprod_p, p.cummax_p, p.cummin_p, p.cumlogsumexp_p, p.sort_p,
+):  # fmt: skip
+    RULES[_primitive] = within_rows_only

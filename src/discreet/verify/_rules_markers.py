@@ -1,0 +1,252 @@
+"""What the mechanisms' primitives mean."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from discreet._jax import JaxprEqn, source_line
+from discreet.accounting import Relation
+from discreet.mechanisms import CLIP, FIXED_SIZE, GAUSSIAN, LAPLACE, POISSON, SUM
+from discreet.verify._bounds import total_of
+from discreet.verify._domain import Batch, Group, Key, Private, Public, Scale, Term, Value
+from discreet.verify._errors import REMEDIES, PrivacyError
+from discreet.verify._interpreter import KEY_RULES, RULES, Checker, shape_of, size_per_record
+from discreet.verify._keys import SECRET
+from discreet.verify._ledger import Draw, Release
+from discreet.verify._rules_linear import sum_over
+from discreet.verify._rules_shape import masked_rows
+from discreet.verify._sums import as_sum, in_ball
+
+
+def _number(equation: JaxprEqn, operands: list[Value], name: str) -> tuple[list[Value], Scale | None]:
+    """The arrays, and the number that is a parameter or comes last."""
+    known = equation.params[name]
+    if known is not None:
+        return operands, Scale(abs(float(known)))
+    last = operands[-1]
+    return operands[:-1], last.scale if isinstance(last, Public) else None
+
+
+def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """Rows of joint L2 norm at most C, without NaN; a row of zeros stays one."""
+    leaves, bound = _number(equation, operands, "norm")
+    private = [x for x in leaves if isinstance(x, Private)]
+    if not private or bound is None:
+        outputs = [checker.unbounded(equation, operands, "[noise scale] the clipping norm depends on records")] * len(leaves)
+        return list(outputs)
+    group = Group("clip_records")
+    first = private[0]
+    by_record = all(x.axes == first.axes and x.batch is first.batch for x in private)
+    shapes = [shape_of(v) for v in equation.outvars]
+    single = all(s[0] == 1 for s in shapes)
+    outputs: list[Value] = []
+    for number, (value, shape) in enumerate(zip(leaves, shapes, strict=True)):
+        if not isinstance(value, Private):
+            # A public leaf beside private ones is scaled by their norm.
+            value = first.but(zero=frozenset(), positional=True)
+            if not by_record or first.axes not in ((0,), ()):
+                outputs.append(checker.unbounded(equation, operands, "[rows] a public leaf is clipped with what is private"))
+                continue
+        if by_record and (first.axes == (0,) or (first.axes == () and single)) and first.batch is not None:
+            term = Term(group, frozenset([number]), bound, first.batch)
+            origin = checker.origin(equation, [value])
+            outputs.append(value.but(terms=(term,), linf=bound.factor if not bound.powers else None, finite=True, origin=origin))
+            continue
+        outputs.append(_clip_of_sum(checker, equation, value, bound, single))
+    return outputs
+
+
+def _clip_of_sum(checker: Checker, equation: JaxprEqn, value: Private, bound: Scale, single: bool) -> Private:
+    ball = in_ball(checker, value.batch, bound) if single and value.axes is None else None
+    if ball is None:
+        why = "[rows] clip_records bounds one row, but here a record has an influence on other rows too"
+        return checker.unbounded(equation, [value], why)
+    # Whatever it was, it is a vector of norm C now; one record may turn it round.
+    return Private(value.batch, None, checker.origin(equation, [value]), terms=ball, finite=True)
+
+
+def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """The sum of the rows that a mask keeps."""
+    *leaves, mask = operands
+    outputs: list[Value] = []
+    for value, variable in zip(leaves, equation.invars, strict=False):
+        if isinstance(value, Private) and value.axes is None and value.terms is None:
+            outputs.append(checker.unbounded(equation, [value], "[rows] what is summed does not have one row per record"))
+            continue
+        rows = masked_rows(checker, equation, mask, value, shape_of(variable), shape_of(equation.invars[-1]))
+        summed = sum_over(checker, equation, rows, shape_of(variable), (0,)) if isinstance(rows, Private) else Public()
+        outputs.append(summed)
+    return outputs
+
+
+def _spend(checker: Checker, equation: JaxprEqn, key: Value) -> None:
+    line, name = source_line(equation), equation.primitive.name
+    if not isinstance(key, Key):
+        raise PrivacyError(f"the key of {name} at {line} depends on records.", REMEDIES["key"], chain=(line,))
+    kind, why = checker.keys.kind(key)
+    if kind != SECRET:
+        raise PrivacyError(
+            f"the key of {name} at {line} is no secret: {why}. Whoever knows the program can subtract the noise.",
+            "pass the key as an argument of the step, made by dp.random.key(), and derive others with jax.random.split.",
+            chain=(line,),
+        )
+    checker.keys.spend(key, name, line)
+
+
+def gaussian(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """A release, if the noise is a known multiple of what one record can add."""
+    return _mechanism(checker, equation, operands, "stddev")
+
+
+def laplace(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """The same in the L1 norm."""
+    return _mechanism(checker, equation, operands, "scale")
+
+
+def _mechanism(checker: Checker, equation: JaxprEqn, operands: list[Value], parameter: str) -> list[Value]:
+    _spend(checker, equation, operands[0])
+    arrays, noise = _number(equation, operands[1:], parameter)
+    if not any(isinstance(x, Private) for x in arrays):
+        return [Public() for _ in equation.outvars]
+    outputs: list[Value] = []
+    released: list[tuple[Private, int]] = []
+    for value, variable in zip(arrays, equation.outvars, strict=True):
+        shape = shape_of(variable)
+        if not isinstance(value, Private):
+            outputs.append(Public())
+            continue
+        found = as_sum(checker, value, shape)
+        why = _why_not(found, noise)
+        if why:
+            outputs.append(checker.unbounded(equation, [found], why))
+            continue
+        released.append((found, size_per_record(shape, None)))
+        outputs.append(Public(released=True))
+    if released and noise is not None:
+        try:
+            _record(checker, released, noise, parameter)
+        except _NoRatio as error:
+            why = str(error)
+            return [
+                x if isinstance(v, Public) else checker.unbounded(equation, [v], why)
+                for x, v in zip(outputs, arrays, strict=True)
+            ]
+    return outputs
+
+
+class _NoRatio(Exception):
+    """The noise is no known multiple of the bound."""
+
+
+def _why_not(value: Private, noise: Scale | None) -> str:
+    if value.terms is None:
+        return value.why or "[clip] noise is added to a value without a bound on one record's influence"
+    if noise is None or noise.factor == 0:
+        return "[noise scale] the noise is not known to be above zero"
+    if value.batch is None:
+        return "[clip] values of different samples are mixed in one release"
+    if value.batch.kind == "part" and value.batch.whole.kind != "table":
+        return "[position] parts of a random sample are released: which part a record is in depends on the others"
+    return ""
+
+
+def _record(checker: Checker, released: list[tuple[Private, int]], noise: Scale, parameter: str) -> None:
+    by_batch: dict[Batch, list[tuple[Private, int]]] = {}
+    for value, size in released:
+        assert value.batch is not None
+        by_batch.setdefault(value.batch, []).append((value, size))
+    found: list[Release] = []
+    for batch, values in by_batch.items():
+        loads: dict[tuple[Group, int], float] = {}
+        for value, _ in values:
+            assert value.terms is not None
+            for name, load in _loads(value.terms, noise):
+                loads[name] = loads.get(name, 0.0) + load
+        if parameter == "stddev":
+            found.append(Release(batch, loads))
+            continue
+        # The L1 norm of d numbers is at most sqrt(d) times their L2 norm.
+        worst: dict[int, float] = {}
+        for (group, _), load in loads.items():
+            worst[id(group)] = max(worst.get(id(group), 0.0), load)
+        ratio = math.sqrt(sum(worst.values()) * sum(size for _, size in values))
+        if ratio > 0:
+            found.append(Release(batch, {}, 1.0 / ratio))
+    checker.items += found
+
+
+def _loads(terms: tuple[Term, ...], noise: Scale) -> list[tuple[tuple[Group, int], float]]:
+    if len(terms) == 1:
+        ratio = terms[0].bound.over(noise)
+        if ratio is not None:
+            return [((terms[0].group, leaf), ratio**2) for leaf in terms[0].leaves]
+    total_bound = total_of(terms)
+    ratio = None if total_bound is None else total_bound.over(noise)
+    if ratio is None:
+        raise _NoRatio("[noise scale] the noise is not a known multiple of the bound on one record's influence")
+    return [((Group(), 0), ratio**2)]
+
+
+def poisson(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """A new batch; its rows are zero where the mask, the last output, is False."""
+    params: Any = equation.params
+    table = _table_of(operands[1:])
+    parent = table or Batch("table", masked=False)
+    event, slack = (params["rate"],), params["slack"]
+    return _draw(checker, equation, operands, Batch("poisson", parent, event=event, slack=slack, depth=len(checker.keys.loops)))
+
+
+def fixed_size(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """A new batch, all of whose rows are records."""
+    if checker.relation is not Relation.REPLACE_ONE and _table_of(operands[1:]) is not None:
+        raise PrivacyError(
+            f"subsample_without_replacement at {source_line(equation)} has no sound accounting under ADD_OR_REMOVE_ONE: with "
+            "one record more, every other record's chance to be drawn changes.",
+            "certify with relation=dp.Relation.REPLACE_ONE, or draw with dp.poisson_subsample.",
+            chain=(source_line(equation),),
+        )
+    num_records = shape_of(equation.invars[1])[0]
+    parent = _table_of(operands[1:]) or Batch("table", masked=False)
+    event = (num_records, equation.params["batch_size"])
+    return _draw(checker, equation, operands, Batch("fixed", parent, event=event, depth=len(checker.keys.loops)))
+
+
+def _table_of(values: list[Value]) -> Batch | None:
+    return next((x.batch for x in values if isinstance(x, Private)), None)
+
+
+def _draw(checker: Checker, equation: JaxprEqn, operands: list[Value], batch: Batch) -> list[Value]:
+    _spend(checker, equation, operands[0])
+    records = operands[1:]
+    if not any(isinstance(x, Private) for x in records):
+        return [Public() for _ in equation.outvars]
+    add_remove = checker.relation is Relation.ADD_OR_REMOVE_ONE
+    for value in records:
+        rows = isinstance(value, Private) and value.axes == (0,) and value.batch is batch.parent
+        if not rows or batch.table is not batch.parent:
+            why = "[rows] a sample is drawn from something that is not one row per record of the table"
+            return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
+        assert isinstance(value, Private)
+        if value.positional and add_remove and not batch.table.masked:
+            why = "[position] rows depend on their number in the table, which changes when a record is removed"
+            return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
+    checker.items.append(Draw(batch))
+    outputs: list[Value] = []
+    for value in records:
+        assert isinstance(value, Private)
+        terms = value.terms
+        if terms is not None:
+            terms = tuple(Term(t.group, t.leaves, t.bound, batch) for t in terms)
+        zero = value.zero | {batch} if batch.kind == "poisson" else value.zero
+        origin = checker.origin(equation, [value])
+        outputs.append(value.but(batch=batch, terms=terms, zero=zero, origin=origin, positional=False))
+    if batch.kind == "poisson":
+        origin = checker.origin(equation, records)
+        outputs.append(Private(batch, (0,), origin, linf=1.0, finite=True, zero=frozenset([batch])))
+    return outputs
+
+
+RULES[CLIP] = clip
+RULES[SUM] = total
+KEY_RULES.update({GAUSSIAN: gaussian, LAPLACE: laplace, POISSON: poisson, FIXED_SIZE: fixed_size})

@@ -1,0 +1,138 @@
+"""Keys: splitting and folding make new ones, drawing uses one up, moving them about leaves them what they are."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from discreet._jax import JaxprEqn, aval, source_line
+from discreet._jax import primitives as p
+from discreet.verify._constants import public_result
+from discreet.verify._domain import Key, Private, Public, Value
+from discreet.verify._interpreter import KEY_RULES, RULES, Checker
+from discreet.verify._keys import KNOWN
+
+
+def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
+    (key,) = operands
+    assert isinstance(key, Key)
+    kind, why = checker.keys.kind(key)
+    checker.keys.spend(key, "jax.random.split", source_line(equation))
+    return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
+
+
+def _fold_in(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
+    key, data = operands
+    line = source_line(equation)
+    assert isinstance(key, Key)
+    if isinstance(data, Private):
+        checker.keys.spend(key, "jax.random.fold_in", line)
+        shape = aval(equation.outvars[0]).shape
+        return checker.keys.new(shape, KNOWN, f"it depends on records, by jax.random.fold_in at {line}")
+    shape = tuple(aval(equation.outvars[0]).shape)
+    if isinstance(data, Public) and shape == key.names.shape:
+        number = int(data.const.reshape(-1)[0]) if data.const is not None and data.const.size == 1 else None
+        return checker.keys.fold(key, number, data.counter, line)
+    kind, why = checker.keys.kind(key)
+    checker.keys.spend(key, "jax.random.fold_in", line)
+    numbers = data.const if isinstance(data, Public) else None
+    if numbers is None or len(np.unique(numbers)) < numbers.size:
+        kind, why = KNOWN, f"the numbers folded in at {line} may be equal"
+    return checker.keys.new(shape, kind, why)
+
+
+def _bits(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
+    (key,) = operands
+    assert isinstance(key, Key)
+    checker.keys.spend(key, equation.primitive.name, source_line(equation))
+    kind, why = checker.keys.kind(key)
+    if kind == KNOWN and "depends on records" in why:
+        return checker.unbounded(equation, operands, "[key] random numbers from a key that depends on records")
+    return Public()
+
+
+def _wrap(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
+    line = source_line(equation)
+    why = f"it is made from numbers at {line}"
+    if any(isinstance(x, Private) for x in operands):
+        why = f"it depends on records, by {equation.primitive.name} at {line}"
+    return checker.keys.new(aval(equation.outvars[0]).shape, KNOWN, why)
+
+
+def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key | Value | list[Value]:
+    """The names move as the keys do."""
+    key = operands[0]
+    keys = [x for x in operands if isinstance(x, Key)]
+    if not keys:
+        private = any(isinstance(x, Private) for x in operands)
+        return RULES[equation.primitive](checker, equation, operands) if private else public_result(checker, equation, operands)
+    params, shape = equation.params, aval(equation.outvars[0]).shape
+    primitive = equation.primitive
+    if primitive is p.concatenate_p:
+        return Key(np.concatenate([k.names for k in keys], axis=params["dimension"]))
+    assert isinstance(key, Key)
+    names = key.names
+    if primitive is p.slice_p:
+        strides = params["strides"] or [1] * names.ndim
+        window = tuple(slice(a, b, c) for a, b, c in zip(params["start_indices"], params["limit_indices"], strides, strict=True))
+        return Key(names[window])
+    if primitive is p.transpose_p:
+        return Key(np.transpose(names, params["permutation"]))
+    if primitive is p.broadcast_in_dim_p:
+        middle = [1] * len(shape)
+        for axis, n in zip(params["broadcast_dimensions"], names.shape, strict=True):
+            middle[int(axis)] = n
+        return Key(np.broadcast_to(names.reshape(middle), shape))
+    if primitive is p.dynamic_slice_p:
+        return _picked(checker, equation, operands)
+    return Key(names.reshape(shape))
+
+
+def _picked(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
+    """`keys[i]`: a known place, or another one in each turn of the loop around."""
+    key, *starts = operands
+    assert isinstance(key, Key)
+    sizes, line = equation.params["slice_sizes"], source_line(equation)
+    known = [int(s.const) if isinstance(s, Public) and s.const is not None else None for s in starts]
+    free = [n - w for n, w in zip(key.names.shape, sizes, strict=True)]
+    if all(k is not None for k in known):
+        places = [min(max(k or 0, 0), most) for k, most in zip(known, free, strict=True)]
+        return Key(key.names[tuple(slice(k, k + w) for k, w in zip(places, sizes, strict=True))])
+    around = checker.keys.loops
+    first = starts[0]
+    counter = first.counter if isinstance(first, Public) else None
+    distinct = counter is not None and sizes[0] == 1 and counter[1] >= 0 and counter[2] <= free[0]
+    rest = all(k is not None for k in known[1:])
+    kind, why = checker.keys.kind(key)
+    own = checker.keys.depth_of(key)
+    if distinct and rest and counter is not None and around[own:] == [counter[0]]:
+        # Every turn takes another key: all are used up, once, outside of the loop.
+        checker.keys.spend_outside(key, "keys[i]", line, counter[0])
+        return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
+    checker.keys.spend(key, "keys[i] with an index that is not known", line)
+    return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
+
+
+def _primitive_of(function, *args):
+    """The primitive of a function of `jax.random`, by looking at what it traces to."""
+    return jax.make_jaxpr(function)(*args).jaxpr.eqns[-1].primitive
+
+
+_KEY = jax.eval_shape(lambda: jax.random.key(0))
+_UNWRAP = _primitive_of(jax.random.key_data, _KEY)
+_WRAP = _primitive_of(jax.random.wrap_key_data, jax.ShapeDtypeStruct((2,), np.uint32))
+
+KEY_RULES.update(
+    {
+        p.random_split_p: _split,
+        p.random_fold_in_p: _fold_in,
+        p.random_bits_p: _bits,
+        _UNWRAP: _bits,
+        _WRAP: _wrap,
+        p.random_seed_p: _wrap,
+    }
+)
+for _primitive in (
+    p.slice_p, p.squeeze_p, p.reshape_p, p.transpose_p, p.broadcast_in_dim_p, p.concatenate_p, p.dynamic_slice_p, p.copy_p,
+):  # fmt: skip
+    KEY_RULES[_primitive] = _moved

@@ -1,0 +1,306 @@
+"""Primitives that move elements: rows stay rows as long as the axes of the records stay whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from discreet._jax import JaxprEqn
+from discreet._jax import primitives as p
+from discreet.verify._axes import Axes, through_reshape, without
+from discreet.verify._bounds import row_terms, scaled, stacked
+from discreet.verify._domain import Private, Public, Scale, Term, Value
+from discreet.verify._interpreter import RULES, Checker, common_batch, shape_of, size_per_record
+from discreet.verify._norms import margin, reshaped_norm
+from discreet.verify._rules_elementwise import aligned, all_finite, both_zero, expansion, varies_along
+from discreet.verify._sums import as_sum
+
+
+def moved(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | None, *, exact: bool = True) -> Private:
+    """A value whose elements are the operand's, each at most once. `exact`: all of them, so that it holds the same."""
+    if value.axes is None or axes is None:
+        return moved_sum(checker, equation, value)
+    shape = shape_of(equation.invars[0])
+    origin = checker.origin(equation, [value])
+    found = value.but(axes=axes, origin=origin, low=value.low, high=value.high)
+    complete = size_per_record(shape, value.axes) == 1
+    changes = {
+        "norm_of": reshaped_norm(value, shape) if exact else None,
+        "holds": value.content if exact else -1,
+        "finite_where": value.finite_where if exact and complete else frozenset(),
+    }
+    return dataclasses.replace(found, **changes)
+
+
+def moved_sum(checker: Checker, equation: JaxprEqn, value: Private) -> Private:
+    """The same where no axes number records: what one record can change is no more than before."""
+    found = as_sum(checker, value, shape_of(equation.invars[0]))
+    if found.terms is None:
+        lost = f"[rows] {equation.primitive.name} mixes the axis of the records with others"
+        return checker.unbounded(equation, [found], found.why or lost)
+    return found.but(origin=checker.origin(equation, [value]))
+
+
+def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    (value,) = operands
+    assert isinstance(value, Private)
+    if value.axes is None:
+        return moved_sum(checker, equation, value)
+    axes = through_reshape(shape_of(equation.invars[0]), shape_of(equation.outvars[0]), value.axes)
+    return moved(checker, equation, value, axes)
+
+
+def _squeeze(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    (value,) = operands
+    assert isinstance(value, Private)
+    gone = [int(i) for i in equation.params["dimensions"]]
+    kept = value.axes is not None and not set(gone) & set(value.axes)
+    return moved(checker, equation, value, without(value.axes, gone) if kept and value.axes is not None else None)
+
+
+def _transpose(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    (value,) = operands
+    assert isinstance(value, Private)
+    order = [int(i) for i in equation.params["permutation"]]
+    axes = None if value.axes is None else tuple(order.index(a) for a in value.axes)
+    return moved(checker, equation, value, axes)
+
+
+def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    value = operands[0]
+    assert isinstance(value, Private)
+    own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
+    dims = [int(i) for i in equation.params["broadcast_dimensions"]]
+    factor = Scale(expansion(own, out))
+    if value.axes is not None and all(out[dims[a]] == own[a] for a in value.axes):
+        found = moved(checker, equation, value, tuple(dims[a] for a in value.axes), exact=factor.factor == 1.0)
+        norm = reshaped_norm(value, own)
+        complete = size_per_record(own, value.axes) == 1
+        where = value.finite_where if complete else frozenset[int]()
+        terms = None if value.terms is None else scaled(value.terms, factor)
+        return dataclasses.replace(found, terms=terms, norm_of=norm, finite_where=where)
+    found = moved_sum(checker, equation, value)
+    return found if found.terms is None else found.but(terms=scaled(found.terms, factor))
+
+
+def _slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    value = operands[0]
+    if not isinstance(value, Private) or any(isinstance(x, Private) for x in operands[1:]):
+        return checker.unbounded(equation, operands, "[rows] elements are chosen by an index that depends on records")
+    own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
+    kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
+    return moved(checker, equation, value, value.axes if kept else None, exact=own == out)
+
+
+def _rev(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    (value,) = operands
+    assert isinstance(value, Private)
+    kept = value.axes is not None and not set(equation.params["dimensions"]) & set(value.axes)
+    return moved(checker, equation, value, value.axes if kept else None, exact=False)
+
+
+def _pad(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    value, filler = operands
+    if not isinstance(value, Private) or not isinstance(filler, Public):
+        return checker.unbounded(equation, operands, "[rows] padding depends on records")
+    config = equation.params["padding_config"]
+    kept = value.axes is not None and all(tuple(config[a]) == (0, 0, 0) for a in value.axes)
+    found = moved(checker, equation, value, value.axes if kept else None, exact=False)
+    if found.axes is None or filler.is_zero:
+        return found
+    known = filler.magnitude
+    limit = max(known, found.linf) if known is not None and found.linf is not None else None
+    return found.but(terms=None, linf=limit, zero=frozenset(), finite=found.finite and limit is not None)
+
+
+def _concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    axis = int(equation.params["dimension"])
+    private = [x for x in operands if isinstance(x, Private)]
+    first = private[0]
+    same = all(x.axes == first.axes and x.batch is first.batch for x in private)
+    if same and first.axes is not None and axis not in first.axes:
+        return _concatenated_rows(checker, equation, operands, first)
+    pairs = zip(operands, equation.invars, strict=True)
+    sums = [as_sum(checker, x, shape_of(v)) for x, v in pairs if isinstance(x, Private)]
+    batch = common_batch(private)
+    bad = next((x for x in sums if x.terms is None), None)
+    parts = [x.terms for x in sums if x.terms is not None]
+    terms = stacked(parts, batch) if bad is None and batch is not None else None
+    if terms is None:
+        lost = "[rows] values without a bound are put side by side along the axis of the records"
+        return checker.unbounded(equation, [bad] if bad is not None else operands, lost)
+    origin = checker.origin(equation, operands)
+    return Private(batch, None, origin, terms=terms, finite=True, additive=all(x.additive for x in sums))
+
+
+def _concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Value], first: Private) -> Private:
+    assert first.axes is not None
+    assert first.batch is not None
+    positional, parts, limits = False, [], []
+    for value, variable in zip(operands, equation.invars, strict=True):
+        shape = shape_of(variable)
+        if isinstance(value, Private):
+            positional |= value.positional
+            parts.append(value.terms)
+            limits.append(value.linf)
+        elif isinstance(value, Public):
+            positional |= varies_along(value, shape, first.axes)
+            parts.append(() if value.is_zero else None)
+            limits.append(value.magnitude)
+    known = [x for x in parts if x is not None]
+    bounded: tuple[Term, ...] | None = None
+    if len(known) == len(parts):
+        bounded = stacked([x for x in known if x], first.batch)
+    sizes = [x for x in limits if x is not None]
+    linf = max(sizes) if len(sizes) == len(limits) else None
+    origin = checker.origin(equation, operands)
+    finite = all_finite(operands)
+    zero = both_zero(operands)
+    return Private(first.batch, first.axes, origin, bounded, linf, finite=finite, zero=zero, positional=positional)
+
+
+def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    which, cases = operands[0], operands[1:]
+    origin = checker.origin(equation, operands)
+    rows = aligned(equation, operands)
+    if rows is not None:
+        result = Private(rows.batch, rows.axes, origin, positional=rows.positional)
+        return result.but(**_selected(equation, which, cases))
+    if isinstance(which, Private):
+        return checker.unbounded(equation, operands, "[control] a choice depends on records, beyond the row it is in")
+    pairs = [(x, shape_of(v)) for x, v in zip(cases, equation.invars[1:], strict=True) if isinstance(x, Private)]
+    sums = [as_sum(checker, x, shape) for x, shape in pairs]
+    bad = next((x for x in sums if x.terms is None), None)
+    batch = common_batch(sums)
+    if bad is not None or batch is None:
+        lost = "[rows] a choice between values without a bound"
+        return checker.unbounded(equation, [bad] if bad is not None else operands, lost)
+    parts = [x.terms for x in sums if x.terms is not None]
+    terms = parts[0] if len(parts) == 1 else stacked(parts, batch)
+    if terms is None:
+        return checker.unbounded(equation, operands, "[clip] bounds of the two cases cannot be compared")
+    return Private(batch, None, origin, terms=terms, finite=True)
+
+
+def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
+    finite_where = which.finite_where if isinstance(which, Private) else frozenset()
+    # The mask is False where there is no record: there it is case 0 that counts.
+    zero = both_zero(cases)
+    first = cases[0]
+    if isinstance(which, Private):
+        if isinstance(first, Public) and first.is_zero:
+            zero |= which.zero
+        elif isinstance(first, Private):
+            zero |= which.zero & first.zero
+    finite = [all_finite([x]) for x in cases]
+    if len(cases) == 2 and isinstance(cases[1], Private) and cases[1].content in finite_where:
+        finite[1] = True
+    _finite_by_choice(which, cases, finite)
+    limits = [x.linf if isinstance(x, Private) else x.magnitude if isinstance(x, Public) else None for x in cases]
+    known = [x for x in limits if x is not None]
+    linf = max(known) if len(known) == len(limits) else None
+    terms = _bound_of_choice(equation, which, cases)
+    changes = {"zero": zero, "finite": all(finite), "linf": linf, "terms": terms}
+    holders = [x for x in cases if isinstance(x, Private)]
+    if len(holders) == 1 and holders[0].norm_of is not None and holders[0].norm_of.kind == "factor":
+        changes["norm_of"] = _factor_of_choice(which, cases, holders[0])
+    return changes
+
+
+def _finite_by_choice(which: Value, cases: Sequence[Value], finite: list[bool]) -> None:
+    """`where(norm < C, g, g / norm * C)`: where the quotient counts, the norm is not 0."""
+    norm = which.norm_of if isinstance(which, Private) else None
+    if norm is None or norm.kind not in ("above", "below") or norm.bound.powers or norm.bound.factor <= 0:
+        return
+    near = 0 if norm.kind == "above" else 1
+    by_itself, shortened = cases[near], cases[1 - near]
+    if isinstance(by_itself, Private) and by_itself.content in norm.contents and isinstance(shortened, Private):
+        terms = shortened.terms or ()
+        if len(terms) == 1 and terms[0].group is norm.group and terms[0].leaves == frozenset([by_itself.content]):
+            finite[1 - near] = finite[near]
+
+
+def _bound_of_choice(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> tuple[Term, ...] | None:
+    parts: list[tuple[Term, ...]] = []
+    for number, (value, variable) in enumerate(zip(cases, equation.invars[1:], strict=True)):
+        if isinstance(value, Public) and value.is_zero:
+            continue
+        own, out = shape_of(variable), shape_of(equation.outvars[0])
+        if not isinstance(value, Private):
+            return None
+        terms = value.terms
+        if terms is None and value.linf is not None and value.axes is not None:
+            terms = row_terms(value.but(finite=True), size_per_record(own, value.axes))
+        if terms is None:
+            terms = _within_by_choice(which, number, value)
+        if terms is None:
+            return None
+        parts.append(scaled(terms, Scale(expansion(own, out))))
+    if len(parts) <= 1:
+        return parts[0] if parts else None
+    singles = [x[0] for x in parts if len(x) == 1]
+    if len(singles) == len(parts) and len({(id(t.group), t.leaves, t.bound.powers, t.source) for t in singles}) == 1:
+        return (max(singles, key=lambda t: t.bound.factor),)
+    return stacked(parts, parts[0][0].source)
+
+
+def _within_by_choice(which: Value, number: int, value: Private) -> tuple[Term, ...] | None:
+    """`where(norm < C, g, ...)`: in that case g is within C."""
+    norm = which.norm_of if isinstance(which, Private) else None
+    if norm is None or value.batch is None or value.content not in norm.contents:
+        return None
+    if (norm.kind, number) not in (("above", 0), ("below", 1)):
+        return None
+    bound = norm.bound.times(1.0 + margin(norm.size))
+    return (Term(norm.group, frozenset([value.content]), bound, value.batch),)
+
+
+def _factor_of_choice(which: Value, cases: Sequence[Value], factor: Private):
+    """`where(norm > C, C / norm, 1)`: a factor all the same."""
+    norm, own = which.norm_of if isinstance(which, Private) else None, factor.norm_of
+    if norm is None or norm.contents != own.contents or norm.bound.powers or own.bound.powers:
+        return None
+    number = 1 if cases[1] is factor else 0
+    other = cases[1 - number]
+    if (norm.kind, number) not in (("above", 1), ("below", 0)) or not isinstance(other, Public) or other.magnitude is None:
+        return None
+    bound = Scale(max(own.bound.factor, norm.bound.factor * other.magnitude))
+    return dataclasses.replace(own, bound=bound, safe=norm.bound.factor > 0)
+
+
+RULES.update(
+    {
+        p.reshape_p: _reshape,
+        p.squeeze_p: _squeeze,
+        p.transpose_p: _transpose,
+        p.broadcast_in_dim_p: _broadcast,
+        p.slice_p: _slice,
+        p.dynamic_slice_p: _slice,
+        p.rev_p: _rev,
+        p.pad_p: _pad,
+        p.concatenate_p: _concatenate,
+        p.select_n_p: _select,
+    }
+)
+
+
+def masked_rows(
+    checker: Checker, equation: JaxprEqn, mask: Value, value: Value, shape: Axes, mask_shape: Axes
+) -> Value:
+    """`where(mask, value, 0)`, for a mask over the leading axis."""
+    if isinstance(mask, Public):
+        if isinstance(value, Private) and value.axes is not None and 0 in value.axes:
+            return value.but(positional=value.positional or varies_along(mask, mask_shape, (0,)))
+        return value
+    if not isinstance(mask, Private) or mask.axes != (0,):
+        return checker.unbounded(equation, [mask, value], "[rows] the mask does not have one element per record")
+    if isinstance(value, Public):
+        positional = mask.positional or varies_along(value, shape, (0,))
+        finite = all_finite([value])
+        return mask.but(linf=value.magnitude, finite=finite, positional=positional, origin=checker.origin(equation, [mask]))
+    assert isinstance(value, Private)
+    if value.axes != (0,) or value.batch is not mask.batch:
+        return checker.unbounded(equation, [mask, value], "[rows] mask and rows do not belong to the same records")
+    finite = value.finite or value.content in mask.finite_where
+    positional = value.positional or mask.positional
+    return value.but(zero=value.zero | mask.zero, finite=finite, positional=positional)

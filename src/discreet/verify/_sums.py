@@ -1,0 +1,61 @@
+"""From rows to sums: when one record's slice is what one record adds."""
+
+from __future__ import annotations
+
+from discreet.verify._bounds import contribution_factor, fresh, range_factor, row_terms, scaled
+from discreet.verify._domain import Batch, Private, Scale
+from discreet.verify._interpreter import Checker, size_per_record
+
+
+def as_sum(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
+    """A value whose terms bound what one record adds, whatever it was; without terms and with a reason if there is no bound.
+
+    Rows, as a whole, change in one row only. That is so for the table; in a random sample the rows behind a record that
+    is not drawn move up, so there only a single record, on its way into a sum, may be looked at by itself.
+    """
+    if value.axes is None:
+        return value if value.terms is not None or value.batch is None else _limited(checker, value, shape)
+    assert value.batch is not None
+    if value.batch.whole.kind != "table" and not (value.axes == () and value.batch.kind == "part"):
+        return _without(value, "[position] a random sample is used row by row: which row a record gets depends on the others")
+    return summed(checker, value, shape, additive=value.axes == ())
+
+
+def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive: bool) -> Private:
+    """What one record adds to a sum of rows."""
+    batch = value.batch
+    assert batch is not None
+    terms = row_terms(value, size_per_record(shape, value.axes))
+    if terms is None:
+        if value.terms is None and value.linf is None:
+            return _without(value, "[clip] what one record adds has no bound: rows are summed that were not clipped")
+        return _without(value, "[nan] rows are summed that may hold NaN or infinity, which spoils the sum and shows the record")
+    factor, why = contribution_factor(value, checker.relation)
+    if factor == 0.0:
+        return _without(value, why)
+    if factor > 1.0:
+        reason = "rows without a record are not exactly zero" if batch.table.masked or batch.whole is not batch.table else "there is no mask"
+        checker.notes.append(f"the sum's sensitivity is 2C, since {reason} ({value.origin.line or value.origin.what})")
+    return value.but(axes=None, terms=scaled(terms, Scale(factor)), additive=additive, zero=frozenset(), linf=None, finite=True)
+
+
+def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
+    """A value that depends on all records, of limited size: it stays in a ball."""
+    batch = value.batch
+    assert isinstance(batch, Batch)
+    terms = row_terms(value, size_per_record(shape, None))
+    factor = range_factor(batch, checker.relation)
+    if terms is None or factor == 0.0 or batch.kind == "part":
+        return value
+    return value.but(terms=scaled(terms, Scale(factor)), additive=False, finite=True)
+
+
+def in_ball(checker: Checker, batch: Batch | None, radius: Scale) -> tuple | None:
+    """The bound of a value that stays in a ball, as one of a sum."""
+    if batch is None or batch.kind == "part" or range_factor(batch, checker.relation) == 0.0:
+        return None
+    return fresh(radius.times(range_factor(batch, checker.relation)), batch)
+
+
+def _without(value: Private, why: str) -> Private:
+    return value.but(axes=None, terms=None, linf=None, finite=False, why=value.why or why)
