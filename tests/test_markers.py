@@ -41,7 +41,9 @@ def test_each_is_one_equation_and_the_same_everywhere(primitive):
 
 
 @pytest.mark.parametrize(
-    "primitive", [mechanisms.GAUSSIAN, mechanisms.LAPLACE, mechanisms.POISSON, mechanisms.FIXED_SIZE], ids=lambda x: x.name
+    "primitive",
+    [mechanisms.GAUSSIAN, mechanisms.LAPLACE, mechanisms.POISSON, mechanisms.FIXED_SIZE],
+    ids=lambda x: x.name,
 )
 def test_what_is_random_is_not_mapped(primitive):
     keys = jax.random.split(dp.random.key(0), 2)

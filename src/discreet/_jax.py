@@ -122,10 +122,11 @@ def aval(atom: Any) -> Any:
 
 
 def source_line(equation: JaxprEqn) -> str:
-    """Where the user wrote an equation, as "file:line (function)": the innermost frame that is not JAX's or ours."""
-    lines = source_info_util.summarize(equation.source_info, num_frames=16).splitlines()
+    """Where the user wrote an equation, as "file:line (function)": the innermost frame of no installed package."""
+    lines = source_info_util.summarize(equation.source_info, num_frames=32).splitlines()
     theirs = [x for x in lines if not x.startswith(_PACKAGE)]
-    return theirs[-1] if theirs else "an unknown place"
+    own = [x for x in theirs if "site-packages" not in x]
+    return (own or theirs or [""])[-1]
 
 
 def run_jaxpr(closed: ClosedJaxpr, *operands: Any) -> list[Any]:
@@ -224,7 +225,9 @@ def marker(name: str, function: Callable[..., Sequence[Any]], *, refuse: str | N
     def differentiate(primals, tangents, **parameters):
         if refuse is not None:
             raise TypeError(f"{name} under grad: {refuse}")
-        return jax.jvp(lambda *x: function(*x, **parameters), tuple(primals), tuple(map(ad.instantiate_zeros, tangents)))
+        return jax.jvp(
+            lambda *x: function(*x, **parameters), tuple(primals), tuple(map(ad.instantiate_zeros, tangents))
+        )
 
     primitive.def_impl(run)
     primitive.def_abstract_eval(abstract)

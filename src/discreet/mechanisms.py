@@ -247,7 +247,9 @@ def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, 
     return jax.tree.unflatten(structure, LAPLACE.bind(key, *leaves, *operands, scale=known))
 
 
-def poisson_subsample(key: PRNGKeyArray, records: Any, rate: float, capacity: int) -> tuple[Any, Bool[Array, "capacity"]]:
+def poisson_subsample(
+    key: PRNGKeyArray, records: Any, rate: float, capacity: int
+) -> tuple[Any, Bool[Array, "capacity"]]:
     """Draw a batch that holds each record independently with probability `rate`.
 
     Guarantee: the batch is a Poisson sample but for a total-variation distance that `PoissonSampling.slack_per_step` gives

@@ -30,7 +30,9 @@ def check_capacity(rate: float, num_records: int, capacity: int) -> float:
     return sampling.slack_per_step(num_records)
 
 
-def poisson_rows(key: jax.Array, leaves: list[Array], rate: float, capacity: int) -> tuple[list[Array], Bool[Array, "row"]]:
+def poisson_rows(
+    key: jax.Array, leaves: list[Array], rate: float, capacity: int
+) -> tuple[list[Array], Bool[Array, "row"]]:
     """The rows of a Poisson batch, in `capacity` rows of which those without a record are exactly zero."""
     num_records = leaves[0].shape[0]
     sampling = PoissonSampling(rate)

@@ -97,7 +97,9 @@ def _trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr
     program, out_shape = jax.make_jaxpr(lambda *x: step(*x), return_shape=True)(*args)
     again = jax.make_jaxpr(lambda *x: step(*x))(*args)
     same = str(program.jaxpr) == str(again.jaxpr) and len(program.consts) == len(again.consts)
-    same = same and all(constant_bytes(a) == constant_bytes(b) for a, b in zip(program.consts, again.consts, strict=True))
+    same = same and all(
+        constant_bytes(a) == constant_bytes(b) for a, b in zip(program.consts, again.consts, strict=True)
+    )
     if not same:
         raise PrivacyError(
             "the program is another one each time it is traced: it depends on something that is no argument.",
@@ -122,7 +124,9 @@ def _inputs(
             kind = jax.eval_shape(lambda x=leaf: x) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
             if position in positions or position == mask:
                 if kind.ndim == 0:
-                    raise ValueError(f"certify: {name} is a number; records need a leading axis. Pass arrays, one row per record.")
+                    raise ValueError(
+                        f"certify: {name} is a number; records need a leading axis. Pass arrays, one row per record."
+                    )
                 sizes.add(kind.shape[0])
                 values.append(_record_value(name, kind, position == mask, table))
             elif is_key(kind):
@@ -139,7 +143,9 @@ def _inputs(
 
 def _record_value(name: str, kind: Any, is_mask: bool, table: Batch) -> Private:
     if is_mask and (kind.dtype != np.bool_ or kind.ndim != 1):
-        raise ValueError(f"certify: the mask, {name}, is {kind.dtype}{list(kind.shape)}; it must be one truth value per row.")
+        raise ValueError(
+            f"certify: the mask, {name}, is {kind.dtype}{list(kind.shape)}; it must be one truth value per row."
+        )
     if is_key(kind):
         raise ValueError(f"certify: {name} holds keys. Keys are no records: pass them as an argument of their own.")
     dtype = np.dtype(kind.dtype)
@@ -153,12 +159,21 @@ def _record_value(name: str, kind: Any, is_mask: bool, table: Batch) -> Private:
 def _refuse_captured_records(program: ClosedJaxpr, args: tuple[Any, ...], positions: tuple[int, ...]) -> None:
     """A table that is a constant of the program would count as public."""
     leaves = [x for i in positions if 0 <= i < len(args) for x in jax.tree.leaves(args[i])]
-    tables = [np.asarray(x) for x in leaves if not isinstance(x, jax.ShapeDtypeStruct) and not is_key(jax.eval_shape(lambda x=x: x))]
+    tables = [
+        np.asarray(x)
+        for x in leaves
+        if not isinstance(x, jax.ShapeDtypeStruct) and not is_key(jax.eval_shape(lambda x=x: x))
+    ]
     for value in program.consts:
         if is_key(value):
             continue
         for table in tables:
-            if value.shape == table.shape and table.size > 1 and len(np.unique(table)) > 1 and np.array_equal(value, table):
+            if (
+                value.shape == table.shape
+                and table.size > 1
+                and len(np.unique(table)) > 1
+                and np.array_equal(value, table)
+            ):
                 raise PrivacyError(
                     f"the program holds the records as a constant of shape {list(table.shape)}: the function uses a variable "
                     "from outside that is equal to an argument, and constants count as public.",
@@ -192,7 +207,9 @@ def _status(checker: Checker, name: str, value: Value) -> str:
 def _assumptions(
     program: ClosedJaxpr, args: tuple[Any, ...], positions: tuple[int, ...], mask: int | None, relation: Relation
 ) -> tuple[str, ...]:
-    keys = [k for x in jax.tree.leaves(args) if is_key(k := jax.eval_shape(lambda x=x: x) if not hasattr(x, "dtype") else x)]
+    keys = [
+        k for x in jax.tree.leaves(args) if is_key(k := jax.eval_shape(lambda x=x: x) if not hasattr(x, "dtype") else x)
+    ]
     held = [f"{x.dtype}{list(x.shape)}" for x in program.consts]
     words = [
         f"records are rows of argument{'s' if len(positions) > 1 else ''} {', '.join(map(str, positions))}; one person has one row, "
@@ -210,4 +227,3 @@ def _assumptions(
     if any("chacha20" not in str(k.dtype) or "seeded" in str(k.dtype) for k in keys):
         words.append("a key can be made again by whoever knows its seed: reproducible, not private")
     return tuple(words)
-

@@ -19,6 +19,7 @@ def _divide(x: Any, y: Any) -> Any:
 
 _NUMPY: dict[Any, Any] = {
     p.add_p: np.add,
+    p.add_jaxvals_p: np.add,
     p.sub_p: np.subtract,
     p.mul_p: np.multiply,
     p.div_p: _divide,
@@ -96,7 +97,11 @@ def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray
             for axis, n in zip(params["broadcast_dimensions"], first.shape, strict=True):
                 shape[axis] = n
             return np.broadcast_to(first.reshape(shape), kind.shape)
-        if primitive in (p.reshape_p, p.squeeze_p) and params.get("dimensions", None) is None or primitive is p.squeeze_p:
+        if (
+            primitive in (p.reshape_p, p.squeeze_p)
+            and params.get("dimensions", None) is None
+            or primitive is p.squeeze_p
+        ):
             return np.asarray(consts[0]).reshape(kind.shape)
     return None
 
@@ -137,7 +142,12 @@ def _uniform(equation: JaxprEqn, values: list[Public], kind: Any) -> frozenset[i
     everywhere = frozenset(range(rank))
     shapes = [tuple(aval(x).shape) for x in equation.invars]
     if all(len(x.uniform) == len(s) for x, s in zip(values, shapes, strict=True)) and values:
-        if primitive in ELEMENTWISE_SHAPES or primitive in (p.broadcast_in_dim_p, p.reshape_p, p.squeeze_p, p.transpose_p):
+        if primitive in ELEMENTWISE_SHAPES or primitive in (
+            p.broadcast_in_dim_p,
+            p.reshape_p,
+            p.squeeze_p,
+            p.transpose_p,
+        ):
             return everywhere
     if primitive in ELEMENTWISE_SHAPES:
         found = everywhere

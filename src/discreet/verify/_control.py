@@ -100,7 +100,9 @@ def _after_branches(
     for value in values[1:]:
         result = join(checker, equation, result, value, shape)
     if isinstance(result, Private) and result.batch is not None and id(result.batch) in drawn:
-        return checker.unbounded(equation, [result], "[clip] a sample leaves the branch it was drawn in, before its release")
+        return checker.unbounded(
+            equation, [result], "[clip] a sample leaves the branch it was drawn in, before its release"
+        )
     return result
 
 

@@ -36,7 +36,9 @@ def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relatio
     Raises:
         PrivacyError: the claim is not covered.
     """
-    expected = claimed.event() if not isinstance(claimed, DpEvent) and callable(getattr(claimed, "event", None)) else claimed
+    expected = (
+        claimed.event() if not isinstance(claimed, DpEvent) and callable(getattr(claimed, "event", None)) else claimed
+    )
     if not isinstance(expected, DpEvent):
         raise TypeError(f"expect is a {type(claimed).__name__}; pass a dp_accounting DpEvent, or a PrivacyPlan.")
     if _alike(_parts(event), _parts(expected)) or not _worse(event, slack, expected, relation):
@@ -89,10 +91,11 @@ def _alike(a: dict[tuple, float], b: dict[tuple, float]) -> bool:
 
 
 def _worse(event: DpEvent, slack: float, expected: DpEvent, relation: Relation) -> bool:
-    proved, claimed = profile(event, relation, slack=min(1.0, slack)), profile(expected, relation, slack=min(1.0, slack))
-    return any(
-        float(proved.delta(x)) > float(claimed.delta(x)) * (1 + 100 * _TOLERANCE) + 1e-13 for x in _EPSILONS
+    proved, claimed = (
+        profile(event, relation, slack=min(1.0, slack)),
+        profile(expected, relation, slack=min(1.0, slack)),
     )
+    return any(float(proved.delta(x)) > float(claimed.delta(x)) * (1 + 100 * _TOLERANCE) + 1e-13 for x in _EPSILONS)
 
 
 def _short(event: DpEvent) -> str:

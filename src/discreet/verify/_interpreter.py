@@ -91,7 +91,7 @@ class Checker:
     def origin(self, equation: JaxprEqn, operands: Sequence[Value], what: str = "") -> Origin:
         """The place of an equation, with the operand that stands furthest from a proof as parent."""
         private = [x for x in operands if isinstance(x, Private)]
-        private.sort(key=lambda x: (x.axes is not None, x.terms is not None))
+        private.sort(key=lambda x: (x.axes is not None, x.terms is not None or x.linf is not None))
         parent = private[0].origin if private else None
         return Origin(source_line(equation), what or equation.primitive.name, parent)
 
@@ -135,7 +135,9 @@ def _unknown_key_use(checker: Checker, equation: JaxprEqn, operands: list[Value]
             why = f"it came out of {equation.primitive.name} at {line}, which may return any key"
             outputs.append(checker.keys.new(kind.shape, KNOWN, why))
         elif private:
-            outputs.append(checker.unbounded(equation, operands, f"[rows] nothing is known of {equation.primitive.name}"))
+            outputs.append(
+                checker.unbounded(equation, operands, f"[rows] nothing is known of {equation.primitive.name}")
+            )
         else:
             outputs.append(Public())
     return outputs
@@ -154,7 +156,9 @@ def refuse_outside_effects(jaxpr: Jaxpr) -> None:
     """
     for equation in jaxpr.eqns:
         name = equation.primitive.name
-        if equation.effects or any(word in name for word in ("callback", "debug_print", "ffi_call", "infeed", "outfeed")):
+        if equation.effects or any(
+            word in name for word in ("callback", "debug_print", "ffi_call", "infeed", "outfeed")
+        ):
             raise PrivacyError(
                 f"{name} at {source_line(equation)} hands values to the world, or takes them from it, while the program runs: "
                 "no proof covers what happens there.",

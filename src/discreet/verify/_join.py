@@ -13,9 +13,15 @@ from discreet.verify._interpreter import Checker
 def same(a: Value, b: Value) -> bool:
     """Whether two values say the same, up to names of unknown numbers."""
     if isinstance(a, Public) and isinstance(b, Public):
-        if (a.const is None) != (b.const is None) or (a.uniform, a.counter, a.released) != (b.uniform, b.counter, b.released):
+        if (a.const is None) != (b.const is None) or (a.uniform, a.counter, a.released) != (
+            b.uniform,
+            b.counter,
+            b.released,
+        ):
             return False
-        return a.const is None or b.const is None or np.array_equal(a.const, b.const, equal_nan=a.const.dtype.kind == "f")
+        return (
+            a.const is None or b.const is None or np.array_equal(a.const, b.const, equal_nan=a.const.dtype.kind == "f")
+        )
     if isinstance(a, Private) and isinstance(b, Private):
         fields = ("batch", "axes", "terms", "linf", "finite", "zero", "positional", "additive")
         return all(getattr(a, f) == getattr(b, f) for f in fields)
@@ -49,7 +55,14 @@ def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[
 def _both_public(a: Public, b: Public, rank: int) -> Public:
     if a.const is not None and b.const is not None and np.array_equal(a.const, b.const):
         return a
-    if a.const is None and b.const is None and a.scale == b.scale and a.uniform == b.uniform and a.counter == b.counter and a.released == b.released:
+    if (
+        a.const is None
+        and b.const is None
+        and a.scale == b.scale
+        and a.uniform == b.uniform
+        and a.counter == b.counter
+        and a.released == b.released
+    ):
         return a
     uniform = a.uniform & b.uniform
     scale = Scale(1.0, ((new_symbol(), 1.0),)) if len(uniform) == rank else None

@@ -119,7 +119,9 @@ class KeyRing:
                 taken = (-(2**40), 2**40)
             for (low, high), where in record.folds.items():
                 if low <= taken[1] and taken[0] <= high:
-                    self._refuse("jax.random.fold_in with a number that may be the same", line, "jax.random.fold_in", where)
+                    self._refuse(
+                        "jax.random.fold_in with a number that may be the same", line, "jax.random.fold_in", where
+                    )
             record.folds[taken] = line
         return self.new(key.names.shape, SECRET)
 

@@ -64,7 +64,7 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
         return None
     position, norm = normed[0]
     value, other = operands[position], operands[1 - position] if len(operands) == 2 else None
-    if primitive is p.add_p and len(normed) == 2:
+    if primitive in (p.add_p, p.add_jaxvals_p) and len(normed) == 2:
         second = normed[1][1]
         if norm.kind == second.kind == "squares" and not norm.contents & second.contents and shapes[0] == shapes[1]:
             return Norm("squares", norm.contents | second.contents, size=norm.size + second.size)
@@ -139,7 +139,13 @@ def _of_factor(primitive: Any, position: int, value: Any, norm: Norm, other: Any
     least = _lowest(other)
     if primitive is p.min_p and least is not None and least >= 0:
         return dataclasses.replace(norm, safe=not norm.bound.powers)
-    if primitive is p.mul_p and isinstance(other, Public) and other.scale is not None and least is not None and least >= 0:
+    if (
+        primitive is p.mul_p
+        and isinstance(other, Public)
+        and other.scale is not None
+        and least is not None
+        and least >= 0
+    ):
         return dataclasses.replace(norm, bound=norm.bound * other.scale)
     if primitive is p.mul_p and isinstance(other, Private) and other.linf is not None and other.finite and norm.safe:
         return dataclasses.replace(norm, bound=norm.bound.times(other.linf))

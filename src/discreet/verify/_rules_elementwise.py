@@ -122,13 +122,16 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     lost = f"[clip] {primitive.name} of what depends on all records has no bound on one record's influence"
     if batch is None or is_integer(equation):
         return checker.unbounded(equation, operands, lost)
-    sums = [as_sum(checker, x, shape_of(v)) if isinstance(x, Private) else x for x, v in zip(operands, equation.invars, strict=True)]
+    sums = [
+        as_sum(checker, x, shape_of(v)) if isinstance(x, Private) else x
+        for x, v in zip(operands, equation.invars, strict=True)
+    ]
     bad = next((x for x in sums if isinstance(x, Private) and x.terms is None), None)
     if bad is not None:
         return checker.unbounded(equation, [bad], lost)
     terms: tuple[Term, ...] | None = None
     additive = all(x.additive for x in sums if isinstance(x, Private))
-    if primitive in (p.add_p, p.sub_p):
+    if primitive in (p.add_p, p.sub_p, p.add_jaxvals_p):
         parts = [bound_of(x, equation, i) for i, x in enumerate(sums) if isinstance(x, Private)]
         terms = parts[0] or ()
         for part in parts[1:]:
@@ -329,6 +332,7 @@ def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
 
 _BOUNDS: dict[Any, Any] = {
     p.add_p: _add,
+    p.add_jaxvals_p: _add,
     p.sub_p: _add,
     p.mul_p: _mul,
     p.div_p: _div,

@@ -29,7 +29,11 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
     if not isinstance(source, Private) or source.axes is None:
         return checker.unbounded(equation, operands, "[rows] elements of what depends on all records are looked up")
     axes_found: list[int] = []
-    kept = [i for i in range(len(shape_of(equation.invars[0]))) if i not in numbers.collapsed_slice_dims and i not in source_batch]
+    kept = [
+        i
+        for i in range(len(shape_of(equation.invars[0])))
+        if i not in numbers.collapsed_slice_dims and i not in source_batch
+    ]
     for axis in source.axes:
         if axis in source_batch:
             axes_found.append(batched[index_batch[source_batch.index(axis)]])
@@ -45,7 +49,9 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
             for a, b in zip(source.axes, index.axes or (), strict=True)
         )
         if not paired:
-            return checker.unbounded(equation, operands, "[rows] elements are looked up by an index that depends on records")
+            return checker.unbounded(
+                equation, operands, "[rows] elements are looked up by an index that depends on records"
+            )
         positional |= index.positional
     elif isinstance(index, Public):
         rows = tuple(index_batch[source_batch.index(a)] for a in source.axes if a in source_batch)
@@ -76,7 +82,9 @@ def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
         return checker.unbounded(equation, operands, lost)
     order = wanted.pop()
     positional = any(x.positional for x in private)
-    for value, variable, places in zip(operands, equation.invars, (own, theirs, [scattered[i] for i in theirs]), strict=True):
+    for value, variable, places in zip(
+        operands, equation.invars, (own, theirs, [scattered[i] for i in theirs]), strict=True
+    ):
         if isinstance(value, Public):
             positional |= varies_along(value, shape_of(variable), tuple(places[i] for i in order))
     axes = tuple(own[i] for i in order)

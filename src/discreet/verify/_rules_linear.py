@@ -70,7 +70,9 @@ def _over_records(
     if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu":
         most = None if value.linf is None else value.linf * others * count
         if most is None or _overflows(equation, most) or most >= _MOST_EXACT:
-            return checker.unbounded(equation, [value], "[clip] a sum of whole numbers that may wrap around has no bound")
+            return checker.unbounded(
+                equation, [value], "[clip] a sum of whole numbers that may wrap around has no bound"
+            )
     found = summed(checker, value, shape, additive=True)
     return _times_root(checker, equation, found, others)
 
@@ -105,11 +107,15 @@ def within_rows_only(checker: Checker, equation: JaxprEqn, operands: list[Value]
     found: list[Value] = []
     for variable in equation.outvars:
         exact = np.dtype(aval(variable).dtype).kind in "biu"
-        result = Private(first.batch, kept, checker.origin(equation, operands), positional=any(x.positional for x in private))
+        result = Private(
+            first.batch, kept, checker.origin(equation, operands), positional=any(x.positional for x in private)
+        )
         chooses = equation.primitive in (p.reduce_max_p, p.reduce_min_p, p.reduce_and_p, p.reduce_or_p)
         if chooses and 0 not in shape_of(equation.invars[0]):
             result = result.but(linf=first.linf, zero=first.zero, finite=first.finite)
-        if equation.primitive is p.reduce_and_p and math.prod(shape_of(variable)[i] for i in kept) == math.prod(shape_of(variable)):
+        if equation.primitive is p.reduce_and_p and math.prod(shape_of(variable)[i] for i in kept) == math.prod(
+            shape_of(variable)
+        ):
             result = dataclasses.replace(result, finite_where=first.finite_where)
         found.append(dataclasses.replace(result, finite=result.finite or exact))
     return found
@@ -220,7 +226,9 @@ def _weighted_sum(
     theirs = tuple(contract[1 - side][contract[side].index(a)] for a in value.axes)
     weight = _spectral_rest(other, shapes[1 - side], theirs)
     if weight is None:
-        return checker.unbounded(equation, operands, "[clip] a sum over records with weights of unknown size has no bound")
+        return checker.unbounded(
+            equation, operands, "[clip] a sum over records with weights of unknown size has no bound"
+        )
     positional = value.positional or varies_along(other, shapes[1 - side], theirs)
     found = summed(checker, value.but(positional=positional), shapes[side], additive=True)
     if found.terms is None:
@@ -249,13 +257,17 @@ def _sum_of_products(
     assert first.axes is not None
     whole_numbers = np.dtype(aval(equation.outvars[0]).dtype).kind in "biu"
     if whole_numbers or set(contract[0]) != set(first.axes) or len(equation.params["dimension_numbers"][1][0]):
-        return checker.unbounded(equation, operands, "[rows] a product over records and other axes at once has no bound")
+        return checker.unbounded(
+            equation, operands, "[rows] a product over records and other axes at once has no bound"
+        )
     for row, by, shape in ((first, second, shapes[0]), (second, first, shapes[1])):
         term: Term | None = clipped_term(row, by)
         terms: tuple[Term, ...] | None = (term,) if term is not None else None
         finite = by.norm_of.safe and row.finite if term is not None and by.norm_of is not None else False
         if terms is None and row.terms is not None and by.linf is not None:
-            size = math.prod(n for i, n in enumerate(shapes[1] if by is second else shapes[0]) if i not in (by.axes or ()))
+            size = math.prod(
+                n for i, n in enumerate(shapes[1] if by is second else shapes[0]) if i not in (by.axes or ())
+            )
             terms, finite = scaled(row.terms, Scale(by.linf * math.sqrt(size))), row.finite and by.finite
         if terms is None:
             continue
@@ -269,9 +281,7 @@ def _sum_of_products(
     return checker.unbounded(equation, operands, "[clip] products of rows that have no bound are summed over records")
 
 
-def _dot_of_sums(
-    checker: Checker, equation: JaxprEqn, operands: list[Value], contract: list, batch: list
-) -> Private:
+def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value], contract: list, batch: list) -> Private:
     del contract, batch
     lost = "[clip] a product with what depends on all records has no bound"
     private = [(x, v) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)]

@@ -8,7 +8,7 @@ from typing import Any
 from discreet._jax import JaxprEqn, source_line
 from discreet.accounting import Relation
 from discreet.mechanisms import CLIP, FIXED_SIZE, GAUSSIAN, LAPLACE, POISSON, SUM
-from discreet.verify._bounds import total_of
+from discreet.verify._bounds import range_factor, total_of
 from discreet.verify._domain import Batch, Group, Key, Private, Public, Scale, Term, Value
 from discreet.verify._errors import REMEDIES, PrivacyError
 from discreet.verify._interpreter import KEY_RULES, RULES, Checker, shape_of, size_per_record
@@ -16,7 +16,7 @@ from discreet.verify._keys import SECRET
 from discreet.verify._ledger import Draw, Release
 from discreet.verify._rules_linear import sum_over
 from discreet.verify._rules_shape import masked_rows
-from discreet.verify._sums import as_sum, in_ball
+from discreet.verify._sums import as_sum
 
 
 def _number(equation: JaxprEqn, operands: list[Value], name: str) -> tuple[list[Value], Scale | None]:
@@ -33,7 +33,9 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     leaves, bound = _number(equation, operands, "norm")
     private = [x for x in leaves if isinstance(x, Private)]
     if not private or bound is None:
-        outputs = [checker.unbounded(equation, operands, "[noise scale] the clipping norm depends on records")] * len(leaves)
+        outputs = [checker.unbounded(equation, operands, "[noise scale] the clipping norm depends on records")] * len(
+            leaves
+        )
         return list(outputs)
     group = Group("clip_records")
     first = private[0]
@@ -46,24 +48,36 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
             # A public leaf beside private ones is scaled by their norm.
             value = first.but(zero=frozenset(), positional=True)
             if not by_record or first.axes not in ((0,), ()):
-                outputs.append(checker.unbounded(equation, operands, "[rows] a public leaf is clipped with what is private"))
+                outputs.append(
+                    checker.unbounded(equation, operands, "[rows] a public leaf is clipped with what is private")
+                )
                 continue
         if by_record and (first.axes == (0,) or (first.axes == () and single)) and first.batch is not None:
             term = Term(group, frozenset([number]), bound, first.batch)
             origin = checker.origin(equation, [value])
-            outputs.append(value.but(terms=(term,), linf=bound.factor if not bound.powers else None, finite=True, origin=origin))
+            outputs.append(
+                value.but(terms=(term,), linf=bound.factor if not bound.powers else None, finite=True, origin=origin)
+            )
             continue
-        outputs.append(_clip_of_sum(checker, equation, value, bound, single))
+        outputs.append(
+            _clip_of_sum(checker, equation, value, Term(group, frozenset([number]), bound, Batch("table")), single)
+        )
     return outputs
 
 
-def _clip_of_sum(checker: Checker, equation: JaxprEqn, value: Private, bound: Scale, single: bool) -> Private:
-    ball = in_ball(checker, value.batch, bound) if single and value.axes is None else None
-    if ball is None:
+def _clip_of_sum(checker: Checker, equation: JaxprEqn, value: Private, term: Term, single: bool) -> Private:
+    batch = value.batch
+    factor = range_factor(batch, checker.relation) if batch is not None and batch.kind != "part" else 0.0
+    if batch is None or not single or value.axes is not None or factor == 0.0:
         why = "[rows] clip_records bounds one row, but here a record has an influence on other rows too"
         return checker.unbounded(equation, [value], why)
     # Whatever it was, it is a vector of norm C now; one record may turn it round.
-    return Private(value.batch, None, checker.origin(equation, [value]), terms=ball, finite=True)
+    if factor > 1.0:
+        checker.notes.append(
+            f"the sensitivity is 2C, since a sum was clipped and not the records ({source_line(equation)})"
+        )
+    terms = (Term(term.group, term.leaves, term.bound.times(factor), batch),)
+    return Private(batch, None, checker.origin(equation, [value]), terms=terms, finite=True)
 
 
 def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
@@ -72,7 +86,9 @@ def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     outputs: list[Value] = []
     for value, variable in zip(leaves, equation.invars, strict=False):
         if isinstance(value, Private) and value.axes is None and value.terms is None:
-            outputs.append(checker.unbounded(equation, [value], "[rows] what is summed does not have one row per record"))
+            outputs.append(
+                checker.unbounded(equation, [value], "[rows] what is summed does not have one row per record")
+            )
             continue
         rows = masked_rows(checker, equation, mask, value, shape_of(variable), shape_of(equation.invars[-1]))
         summed = sum_over(checker, equation, rows, shape_of(variable), (0,)) if isinstance(rows, Private) else Public()
@@ -194,7 +210,9 @@ def poisson(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list
     table = _table_of(operands[1:])
     parent = table or Batch("table", masked=False)
     event, slack = (params["rate"],), params["slack"]
-    return _draw(checker, equation, operands, Batch("poisson", parent, event=event, slack=slack, depth=len(checker.keys.loops)))
+    return _draw(
+        checker, equation, operands, Batch("poisson", parent, event=event, slack=slack, depth=len(checker.keys.loops))
+    )
 
 
 def fixed_size(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:

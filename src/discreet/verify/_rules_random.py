@@ -65,7 +65,11 @@ def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key |
     keys = [x for x in operands if isinstance(x, Key)]
     if not keys:
         private = any(isinstance(x, Private) for x in operands)
-        return RULES[equation.primitive](checker, equation, operands) if private else public_result(checker, equation, operands)
+        return (
+            RULES[equation.primitive](checker, equation, operands)
+            if private
+            else public_result(checker, equation, operands)
+        )
     params, shape = equation.params, aval(equation.outvars[0]).shape
     primitive = equation.primitive
     if primitive is p.concatenate_p:
@@ -74,7 +78,9 @@ def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key |
     names = key.names
     if primitive is p.slice_p:
         strides = params["strides"] or [1] * names.ndim
-        window = tuple(slice(a, b, c) for a, b, c in zip(params["start_indices"], params["limit_indices"], strides, strict=True))
+        window = tuple(
+            slice(a, b, c) for a, b, c in zip(params["start_indices"], params["limit_indices"], strides, strict=True)
+        )
         return Key(names[window])
     if primitive is p.transpose_p:
         return Key(np.transpose(names, params["permutation"]))

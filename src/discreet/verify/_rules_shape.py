@@ -262,7 +262,11 @@ def _factor_of_choice(which: Value, cases: Sequence[Value], factor: Private):
         return None
     number = 1 if cases[1] is factor else 0
     other = cases[1 - number]
-    if (norm.kind, number) not in (("above", 1), ("below", 0)) or not isinstance(other, Public) or other.magnitude is None:
+    if (
+        (norm.kind, number) not in (("above", 1), ("below", 0))
+        or not isinstance(other, Public)
+        or other.magnitude is None
+    ):
         return None
     bound = Scale(max(own.bound.factor, norm.bound.factor * other.magnitude))
     return dataclasses.replace(own, bound=bound, safe=norm.bound.factor > 0)
@@ -297,7 +301,9 @@ def masked_rows(
     if isinstance(value, Public):
         positional = mask.positional or varies_along(value, shape, (0,))
         finite = all_finite([value])
-        return mask.but(linf=value.magnitude, finite=finite, positional=positional, origin=checker.origin(equation, [mask]))
+        return mask.but(
+            linf=value.magnitude, finite=finite, positional=positional, origin=checker.origin(equation, [mask])
+        )
     assert isinstance(value, Private)
     if value.axes != (0,) or value.batch is not mask.batch:
         return checker.unbounded(equation, [mask, value], "[rows] mask and rows do not belong to the same records")

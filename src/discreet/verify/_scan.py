@@ -61,7 +61,9 @@ class _Scan:
         name = (value.batch, place)
         if name not in self.parts:
             parent = value.batch
-            self.parts[name] = Batch("part", parent, parent.masked, (self.loop,), depth=len(self.checker.keys.loops), axis=place)
+            self.parts[name] = Batch(
+                "part", parent, parent.masked, (self.loop,), depth=len(self.checker.keys.loops), axis=place
+            )
         part = self.parts[name]
         kept = tuple(a for a in value.axes if a != 0)
         terms = None
@@ -83,7 +85,11 @@ class _Scan:
 def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     params: Any = equation.params
     num_consts, num_carry, length = params["num_consts"], params["num_carry"], params["length"]
-    consts, start, xs = operands[:num_consts], operands[num_consts : num_consts + num_carry], operands[num_consts + num_carry :]
+    consts, start, xs = (
+        operands[:num_consts],
+        operands[num_consts : num_consts + num_carry],
+        operands[num_consts + num_carry :],
+    )
     scan = _Scan(checker, equation, Loop(length))
     for value in start:
         if isinstance(value, Key):
@@ -123,7 +129,9 @@ class _Run:
         checker, equation = self.scan.checker, self.scan.equation
         self.placed, self.atoms = placed, {}
         parts = set(self.scan.parts.values())
-        turns = [x.but(positional=True) if placed and isinstance(x, Private) and x.batch in parts else x for x in self.turns]
+        turns = [
+            x.but(positional=True) if placed and isinstance(x, Private) and x.batch in parts else x for x in self.turns
+        ]
         jaxpr, own = inner(checker, equation.params["jaxpr"])
         count = len(self.start)
         shapes = [shape_of(v) for v in equation.outvars[:count]]

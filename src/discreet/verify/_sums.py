@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from discreet.verify._bounds import contribution_factor, fresh, range_factor, row_terms, scaled
+from discreet.verify._bounds import contribution_factor, range_factor, row_terms, scaled
 from discreet.verify._domain import Batch, Private, Scale
 from discreet.verify._interpreter import Checker, size_per_record
 
@@ -17,7 +17,9 @@ def as_sum(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
         return value if value.terms is not None or value.batch is None else _limited(checker, value, shape)
     assert value.batch is not None
     if value.batch.whole.kind != "table" and not (value.axes == () and value.batch.kind == "part"):
-        return _without(value, "[position] a random sample is used row by row: which row a record gets depends on the others")
+        return _without(
+            value, "[position] a random sample is used row by row: which row a record gets depends on the others"
+        )
     return summed(checker, value, shape, additive=value.axes == ())
 
 
@@ -29,14 +31,22 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
     if terms is None:
         if value.terms is None and value.linf is None:
             return _without(value, "[clip] what one record adds has no bound: rows are summed that were not clipped")
-        return _without(value, "[nan] rows are summed that may hold NaN or infinity, which spoils the sum and shows the record")
+        return _without(
+            value, "[nan] rows are summed that may hold NaN or infinity, which spoils the sum and shows the record"
+        )
     factor, why = contribution_factor(value, checker.relation)
     if factor == 0.0:
         return _without(value, why)
     if factor > 1.0:
-        reason = "rows without a record are not exactly zero" if batch.table.masked or batch.whole is not batch.table else "there is no mask"
+        reason = (
+            "rows without a record are not exactly zero"
+            if batch.table.masked or batch.whole is not batch.table
+            else "there is no mask"
+        )
         checker.notes.append(f"the sum's sensitivity is 2C, since {reason} ({value.origin.line or value.origin.what})")
-    return value.but(axes=None, terms=scaled(terms, Scale(factor)), additive=additive, zero=frozenset(), linf=None, finite=True)
+    return value.but(
+        axes=None, terms=scaled(terms, Scale(factor)), additive=additive, zero=frozenset(), linf=None, finite=True
+    )
 
 
 def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
@@ -48,13 +58,6 @@ def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Privat
     if terms is None or factor == 0.0 or batch.kind == "part":
         return value
     return value.but(terms=scaled(terms, Scale(factor)), additive=False, finite=True)
-
-
-def in_ball(checker: Checker, batch: Batch | None, radius: Scale) -> tuple | None:
-    """The bound of a value that stays in a ball, as one of a sum."""
-    if batch is None or batch.kind == "part" or range_factor(batch, checker.relation) == 0.0:
-        return None
-    return fresh(radius.times(range_factor(batch, checker.relation)), batch)
 
 
 def _without(value: Private, why: str) -> Private:

@@ -1,0 +1,321 @@
+"""Programs that are private, and the event that each must get. z is the noise multiplier, q the rate, C = 2."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from dp_accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
+from .programs import KEY, RATE, C, D, M, N, W, X, Y, certify, clipped_sum, gradients, loss, noisy
+
+import discreet as dp
+from discreet.sampling import PoissonSampling
+
+Z = 1.5
+CAPACITY = PoissonSampling(RATE).capacity(N)
+REPLACE = dp.Relation.REPLACE_ONE
+GAUSSIAN = GaussianDpEvent(Z)
+SAMPLED = PoissonSampledDpEvent(RATE, GAUSSIAN)
+
+
+def like(a: DpEvent, b: DpEvent, tolerance=2e-5):
+    """The same event, up to rounding of its numbers."""
+    assert type(a) is type(b), (a, b)
+    for name, value in vars(a).items():
+        other = getattr(b, name)
+        if isinstance(value, DpEvent):
+            like(value, other)
+        elif isinstance(value, list | tuple):
+            assert len(value) == len(other), (a, b)
+            for x, y in zip(value, other, strict=True):
+                like(x, y)
+        else:
+            assert value == pytest.approx(other, rel=tolerance), (a, b)
+
+
+def plain(w, xs, ys, mask, key):
+    return noisy(key, clipped_sum(w, xs, ys, mask), Z * C)
+
+
+def scaled_before(w, xs, ys, mask, key):
+    s = jax.tree.map(lambda x: x / 7.0, clipped_sum(w, xs, ys, mask))
+    return noisy(key, s, Z * C / 7.0)
+
+
+def scaled_after(w, xs, ys, mask, key):
+    return jax.tree.map(lambda x: x * 0.1, noisy(key, clipped_sum(w, xs, ys, mask), Z * C))
+
+
+def sum_by_where(w, xs, ys, mask, key):
+    g = dp.clip_records(gradients(w, xs, ys), C)
+    s = jax.tree.map(lambda x: jnp.where(mask.reshape(-1, *[1] * (x.ndim - 1)), x, 0).sum(0), g)
+    return noisy(key, s, Z * C)
+
+
+def sum_by_product_with_the_mask(w, xs, ys, mask, key):
+    """Sound after clipping, which leaves no NaN."""
+    g = dp.clip_records(gradients(w, xs, ys), C)
+    s = jax.tree.map(lambda x: jnp.einsum("r,r...->...", mask.astype(jnp.float32), x), g)
+    return noisy(key, s, Z * C)
+
+
+def ravelled(w, xs, ys, mask, key):
+    flat, back = jax.flatten_util.ravel_pytree(clipped_sum(w, xs, ys, mask))
+    return back(noisy(key, flat, Z * C))
+
+
+def leaf_by_leaf(w, xs, ys, mask, key):
+    """One clipping, noise on each leaf by a mechanism of its own: jointly one Gaussian."""
+    s = clipped_sum(w, xs, ys, mask)
+    return {name: noisy(k, s[name], Z * C) for name, k in zip(s, jax.random.split(key, 2), strict=True)}
+
+
+def traced_norm(w, xs, ys, mask, key):
+    """C moves, the noise with it."""
+    norm = jnp.exp(w["b"])
+    return noisy(key, clipped_sum(w, xs, ys, mask, norm), Z * norm)
+
+
+def leaves_clipped_separately(w, xs, ys, mask, key):
+    g, norms = gradients(w, xs, ys), {"a": 3.0, "b": 4.0}
+    s = {name: dp.sum_records(dp.clip_records(g[name], norms[name]), mask) for name in g}
+    return noisy(key, s, Z * 5.0)
+
+
+def microbatches(w, xs, ys, mask, key):
+    def one(total, batch):
+        return jax.tree.map(jnp.add, total, clipped_sum(w, *batch)), None
+
+    batches = jax.tree.map(lambda x: x.reshape(4, 6, *x.shape[1:]), (xs, ys, mask))
+    total, _ = jax.lax.scan(one, jax.tree.map(jnp.zeros_like, w), batches)
+    return noisy(key, total, Z * C)
+
+
+def record_by_record(w, xs, ys, mask, key):
+    def one(total, record):
+        x, y, real = record
+        g = dp.clip_records(jax.tree.map(lambda g: g[None], jax.grad(loss)(w, x, y)), C)
+        return jax.tree.map(lambda t, g: t + jnp.where(real, g[0], 0), total, g), None
+
+    total, _ = jax.lax.scan(one, jax.tree.map(jnp.zeros_like, w), (xs, ys, mask))
+    return noisy(key, total, Z * C)
+
+
+def with_rematerialisation(w, xs, ys, mask, key):
+    g = jax.vmap(jax.grad(jax.checkpoint(loss)), (None, 0, 0))(w, xs, ys)
+    return noisy(key, dp.sum_records(dp.clip_records(g, C), mask), Z * C)
+
+
+def with_a_public_branch(w, xs, ys, mask, key):
+    s = clipped_sum(w, xs, ys, mask)
+    return jax.lax.cond(w["b"] > 0, lambda: noisy(key, s, Z * C), lambda: jax.tree.map(jnp.zeros_like, s))
+
+
+def the_unused_key_returned(w, xs, ys, mask, key):
+    key, own = jax.random.split(key)
+    return plain(w, xs, ys, mask, own), key
+
+
+ONE_GAUSSIAN = [
+    plain, scaled_before, scaled_after, sum_by_where, sum_by_product_with_the_mask, ravelled, leaf_by_leaf, traced_norm,
+    leaves_clipped_separately, microbatches, record_by_record, with_rematerialisation, with_a_public_branch,
+    the_unused_key_returned,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", ONE_GAUSSIAN, ids=lambda f: f.__name__)
+def test_one_gaussian(step):
+    certificate = certify(step, expect=GAUSSIAN)
+    like(certificate.event, GAUSSIAN)
+    like(certify(step, relation=REPLACE).event, GAUSSIAN)
+    expected = jax.jit(step)(W, X, Y, M, KEY)
+    jax.tree.map(lambda a, b: a.dtype == b.dtype, certificate(W, X, Y, M, KEY), expected)
+
+
+def adam_loop(draw):
+    optim = optax.adam(0.01)
+
+    def step(w, xs, ys, mask, key):
+        def turn(state, key):
+            w, inner = state
+            update, inner = optim.update(draw(w, xs, ys, mask, key), inner)
+            return (optax.apply_updates(w, update), inner), w["b"]
+
+        (w, inner), trace = jax.lax.scan(turn, (w, optim.init(w)), jax.random.split(key, 10))
+        return w, inner, trace
+
+    return step
+
+
+def from_a_batch(w, xs, ys, mask, key, release=plain):
+    draw, noise = jax.random.split(key)
+    (bx, by, bm), drawn = dp.poisson_subsample(draw, (xs, ys, mask), RATE, CAPACITY)
+    return release(w, bx, by, bm & drawn, noise)
+
+
+def test_steps_of_a_loop_compose():
+    like(certify(adam_loop(plain)).event, SelfComposedDpEvent(GAUSSIAN, 10))
+
+
+def test_sampled_steps_compose():
+    certificate = certify(adam_loop(from_a_batch))
+    like(certificate.event, SelfComposedDpEvent(SAMPLED, 10))
+    assert certificate.slack == pytest.approx(10 * PoissonSampling(RATE).slack_per_step(N))
+    assert certificate.epsilon(1e-5) > 0
+
+
+@pytest.mark.parametrize("spelling", ["carried", "folded", "indexed", "derived first"])
+def test_ways_to_hand_out_keys(spelling):
+    def step(w, xs, ys, mask, key):
+        def carried(_, state):
+            w, key = state
+            key, own = jax.random.split(key)
+            return jax.tree.map(jnp.add, w, plain(w, xs, ys, mask, own)), key
+
+        def folded(i, w):
+            return jax.tree.map(jnp.add, w, plain(w, xs, ys, mask, jax.random.fold_in(key, i)))
+
+        keys = jax.random.split(key, 5) if spelling == "indexed" else None
+
+        def indexed(i, w):
+            return jax.tree.map(jnp.add, w, plain(w, xs, ys, mask, keys[i]))
+
+        if spelling == "carried":
+            return jax.lax.fori_loop(0, 5, carried, (w, key))[0]
+        if spelling == "derived first":
+            return jax.lax.fori_loop(0, 5, carried, (w, jax.random.fold_in(key, 3)))[0]
+        return jax.lax.fori_loop(0, 5, folded if spelling == "folded" else indexed, w)
+
+    like(certify(step).event, SelfComposedDpEvent(GAUSSIAN, 5))
+
+
+def test_a_poisson_batch():
+    for relation in dp.Relation.ADD_OR_REMOVE_ONE, REPLACE:
+        like(certify(from_a_batch, relation=relation).event, SAMPLED)
+
+    def unmasked(w, xs, ys, key):
+        draw, noise = jax.random.split(key)
+        (bx, by), drawn = dp.poisson_subsample(draw, (xs, ys), RATE, CAPACITY)
+        return plain(w, bx, by, drawn, noise)
+
+    like(dp.certify(unmasked, W, X, Y, KEY, records=(1, 2)).event, SAMPLED)
+
+
+def test_microbatches_of_a_poisson_batch():
+    capacity = 24
+
+    def step(w, xs, ys, mask, key):
+        draw, noise = jax.random.split(key)
+        (bx, by, bm), drawn = dp.poisson_subsample(draw, (xs, ys, mask), RATE, capacity)
+        return microbatches(w, bx, by, bm & drawn, noise)
+
+    like(certify(step).event, SAMPLED)
+
+
+def test_two_releases_from_one_batch_are_sampled_once():
+    def twice(w, xs, ys, mask, key):
+        first, second = jax.random.split(key)
+        w = plain(w, xs, ys, mask, first)
+        return plain(w, xs, ys, mask, second)
+
+    together = GaussianDpEvent(Z / np.sqrt(2))
+    like(certify(lambda *a: from_a_batch(*a, release=twice)).event, PoissonSampledDpEvent(RATE, together))
+    like(certify(twice).event, together)
+
+
+def test_a_batch_of_fixed_size():
+    def step(w, xs, ys, key):
+        draw, noise = jax.random.split(key)
+        bx, by = dp.subsample_without_replacement(draw, (xs, ys), 6)
+        return plain(w, bx, by, jnp.ones(6, bool), noise)
+
+    certificate = dp.certify(step, W, X, Y, KEY, records=(1, 2), relation=REPLACE)
+    like(certificate.event, SampledWithoutReplacementDpEvent(N, 6, GAUSSIAN))
+    with pytest.raises(dp.PrivacyError, match="no sound accounting under ADD_OR_REMOVE_ONE"):
+        dp.certify(step, W, X, Y, KEY, records=(1, 2))
+
+
+def test_batch_and_whole_table():
+    def step(w, xs, ys, mask, key):
+        first, second = jax.random.split(key)
+        return from_a_batch(w, xs, ys, mask, first), plain(w, xs, ys, mask, second)
+
+    like(certify(step).event, ComposedDpEvent([SAMPLED, GAUSSIAN]))
+
+
+def test_disjoint_parts_cost_what_one_costs():
+    def step(w, xs, ys, mask, key):
+        parts = jax.tree.map(lambda x: x.reshape(4, 6, *x.shape[1:]), (xs, ys, mask))
+
+        def turn(w, part):
+            *rows, key = part
+            return plain(w, *rows, key), None
+
+        return jax.lax.scan(turn, w, (*parts, jax.random.split(key, 4)))[0]
+
+    like(certify(step).event, GAUSSIAN)
+
+
+def test_a_noisy_count_and_a_clipped_mean():
+    """Counting and jnp.clip bound by themselves; d numbers within B have an L2 norm of at most B sqrt(d)."""
+
+    def step(w, xs, ys, mask, key):
+        first, second = jax.random.split(key)
+        safe = jnp.where(jnp.isfinite(xs), xs, 0.0)
+        rows = jnp.where(mask[:, None], jnp.clip(safe, -0.5, 0.5), 0.0)
+        return noisy(first, mask.sum().astype(jnp.float32), 2.0), noisy(second, rows.sum(0), 4.0)
+
+    precision = (1 / 2.0) ** 2 + D * (0.5 / 4.0) ** 2
+    like(certify(step).event, GaussianDpEvent(precision**-0.5))
+
+
+def test_laplace_noise_needs_the_l1_norm():
+    def step(w, xs, ys, mask, key):
+        count = jnp.where(mask, 1.0, 0.0).sum()
+        return dp.laplace_mechanism(key, count, 3.0)
+
+    def vector(w, xs, ys, mask, key):
+        return dp.laplace_mechanism(key, clipped_sum(w, xs, ys, mask), Z * C * 2.0)
+
+    like(certify(step).event, LaplaceDpEvent(3.0))
+    like(certify(vector).event, LaplaceDpEvent(Z * 2.0 / np.sqrt(D + 1)))
+
+
+def test_numpyro_elbo_of_a_record():
+    numpyro = pytest.importorskip("numpyro")
+    from numpyro import distributions as dist
+    from numpyro.infer import Trace_ELBO
+    from numpyro.infer.autoguide import AutoNormal
+
+    def model(xs, ys=None):
+        weight = numpyro.sample("weight", dist.Normal(0, 1).expand([D]).to_event(1))
+        with numpyro.plate("data", xs.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=xs @ weight), obs=ys)
+
+    guide = AutoNormal(model)
+    labels = (Y > 0).astype(jnp.float32)
+    numpyro.handlers.seed(guide, jax.random.key(0))(X[:1], labels[:1])
+    psi = {"weight_auto_loc": jnp.zeros(D), "weight_auto_scale": jnp.full(D, 0.1)}
+
+    def step(psi, xs, ys, mask, key):
+        draw, noise = jax.random.split(key)
+        words = jax.random.bits(draw, (2,), jnp.uint32)
+
+        def negative_elbo(psi, x, y):
+            own = jax.random.wrap_key_data(words, impl="threefry2x32")
+            return Trace_ELBO().loss(own, psi, model, guide, x[None], y[None])
+
+        g = jax.vmap(jax.grad(negative_elbo), (None, 0, 0))(psi, xs, ys)
+        g = dp.clip_records(g, C)
+        s = jax.tree.map(lambda x: jnp.where(mask[:, None], x, 0).sum(0), g)
+        return noisy(noise, s, Z * C)
+
+    like(dp.certify(step, psi, X, labels, M, KEY, records=(1, 2), mask=3).event, GAUSSIAN)
