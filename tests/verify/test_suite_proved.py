@@ -14,10 +14,11 @@ from dp_accounting import (
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
-from .programs import KEY, RATE, C, D, M, N, W, X, Y, certify, clipped_sum, gradients, loss, noisy
 
 import discreet as dp
 from discreet.sampling import PoissonSampling
+
+from .programs import KEY, RATE, C, D, M, N, W, X, Y, certify, clipped_sum, gradients, loss, noisy
 
 Z = 1.5
 CAPACITY = PoissonSampling(RATE).capacity(N)

@@ -82,8 +82,8 @@ class Certificate:
             shape, dtype = np.shape(leaf), jax.dtypes.result_type(leaf) if not hasattr(leaf, "dtype") else leaf.dtype
             if tuple(shape) != tuple(kind.shape) or dtype != kind.dtype:
                 raise TypeError(
-                    f"Argument leaf {number} is {dtype}{list(shape)}, the certified program takes {kind.dtype}{list(kind.shape)}: "
-                    "another program. Certify again, or pad to the certified number of rows."
+                    f"Argument leaf {number} is {dtype}{list(shape)}, the certified program takes {kind.dtype}"
+                    f"{list(kind.shape)}: another program. Certify again, or pad to the certified number of rows."
                 )
         return jax.tree.unflatten(self._out_tree, self._run(*leaves))
 

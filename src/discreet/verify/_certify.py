@@ -212,11 +212,12 @@ def _assumptions(
     ]
     held = [f"{x.dtype}{list(x.shape)}" for x in program.consts]
     words = [
-        f"records are rows of argument{'s' if len(positions) > 1 else ''} {', '.join(map(str, positions))}; one person has one row, "
-        "and all rows keep their places when one changes",
+        f"records are rows of argument{'s' if len(positions) > 1 else ''} {', '.join(map(str, positions))}; one person has one "
+        "row, and all rows keep their places when one changes",
         "all other arguments are public: known without the data, or released before",
         "keys passed in are secret, different from one another and used for nothing else",
-        "noise is exactly Gaussian or Laplacian, and sums are exact: rounding in floating point is accounted for in clipping only",
+        "noise is exactly Gaussian or Laplacian, and sums are exact: rounding in floating point is accounted for in clipping "
+        "only",
     ]
     if mask is None and relation is Relation.ADD_OR_REMOVE_ONE:
         words.append("there is no mask, so shapes are those of all records and their number is public")

@@ -45,6 +45,7 @@ _NUMPY: dict[Any, Any] = {
 }
 _LOGICAL = (p.and_p, p.or_p, p.not_p)
 ELEMENTWISE_SHAPES = (*_NUMPY, p.select_n_p, p.convert_element_type_p, p.integer_pow_p, p.pow_p, p.tanh_p, p.clamp_p)
+_MOVES = (p.broadcast_in_dim_p, p.reshape_p, p.squeeze_p, p.transpose_p)
 
 
 def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
@@ -98,10 +99,8 @@ def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray
                 shape[axis] = n
             return np.broadcast_to(first.reshape(shape), kind.shape)
         if (
-            primitive in (p.reshape_p, p.squeeze_p)
-            and params.get("dimensions", None) is None
-            or primitive is p.squeeze_p
-        ):
+            primitive in (p.reshape_p, p.squeeze_p) and params.get("dimensions", None) is None
+        ) or primitive is p.squeeze_p:
             return np.asarray(consts[0]).reshape(kind.shape)
     return None
 
@@ -141,14 +140,9 @@ def _uniform(equation: JaxprEqn, values: list[Public], kind: Any) -> frozenset[i
     primitive, params, rank = equation.primitive, equation.params, len(kind.shape)
     everywhere = frozenset(range(rank))
     shapes = [tuple(aval(x).shape) for x in equation.invars]
-    if all(len(x.uniform) == len(s) for x, s in zip(values, shapes, strict=True)) and values:
-        if primitive in ELEMENTWISE_SHAPES or primitive in (
-            p.broadcast_in_dim_p,
-            p.reshape_p,
-            p.squeeze_p,
-            p.transpose_p,
-        ):
-            return everywhere
+    single = bool(values) and all(len(x.uniform) == len(s) for x, s in zip(values, shapes, strict=True))
+    if single and (primitive in ELEMENTWISE_SHAPES or primitive in _MOVES):
+        return everywhere
     if primitive in ELEMENTWISE_SHAPES:
         found = everywhere
         for value, shape in zip(values, shapes, strict=True):

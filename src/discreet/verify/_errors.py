@@ -36,17 +36,20 @@ def chain_of(origin: Origin | None) -> tuple[str, ...]:
 
 
 REMEDIES = {
-    "clip": "bound each record's contribution with dp.clip_records, then sum with dp.sum_records and add noise with dp.gaussian_mechanism.",
+    "clip": "bound each record's contribution with dp.clip_records, then sum with dp.sum_records and add noise with "
+    "dp.gaussian_mechanism.",
     "noise": "add noise with dp.gaussian_mechanism before the value is returned.",
     "rows": "compute each record's contribution from that record alone (jax.vmap over the records), clip it, then sum.",
     "nan": "select such values away with jnp.where before clipping, or use dp.clip_records, which makes such records zero.",
-    "mask": "select rows with dp.sum_records(rows, mask) or jnp.where(mask, rows, 0), after clipping; do not multiply with the mask.",
+    "mask": "select rows with dp.sum_records(rows, mask) or jnp.where(mask, rows, 0), after clipping; where the table was "
+    "padded before a sample was drawn, draw its mask along and use both.",
     "key": "split the key with jax.random.split, use each part once, and return none that was used.",
     "control": "let control flow depend on public or released values only; inside jax.vmap a cond becomes a select, row by row.",
     "callback": "remove the callback or print; return what is public, and print it outside of the program.",
     "position": "treat all rows of a sample alike: which row a record gets says who else is in it.",
     "precision": "sum in float32: rounding in a coarser type can move the sum by more than any bound.",
-    "noise scale": "let the noise be a known multiple of the clipping norm: stddev = noise_multiplier * clipping_norm, as Python numbers or from one traced norm.",
+    "noise scale": "let the noise be a known multiple of the clipping norm: stddev = noise_multiplier * clipping_norm, as "
+    "Python numbers or from one traced norm.",
 }
 """What usually helps, by the kind of failure."""
 

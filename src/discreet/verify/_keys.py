@@ -108,9 +108,8 @@ class KeyRing:
             if record.use is not None:
                 self._refuse("jax.random.fold_in", line, *record.use)
             taken = (const, const) if const is not None else None
-            if around:
-                if counter is None or [counter[0]] != around:
-                    self._refuse("jax.random.fold_in", line, "the same number, in another turn of the loop", line)
+            if around and (counter is None or [counter[0]] != around):
+                self._refuse("jax.random.fold_in", line, "the same number, in another turn of the loop", line)
             if counter is not None:
                 taken = (counter[1], counter[2])
             if taken is None:

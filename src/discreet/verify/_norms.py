@@ -21,6 +21,8 @@ from discreet._jax import JaxprEqn, aval
 from discreet._jax import primitives as p
 from discreet.verify._domain import Group, Private, Public, Scale, Term, Value
 
+ONE = Scale(1.0)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Norm:
@@ -37,7 +39,7 @@ class Norm:
 
     kind: str
     contents: frozenset[int]
-    bound: Scale = Scale(1.0)
+    bound: Scale = ONE
     size: int = 0
     safe: bool = False
     group: Group = dataclasses.field(default_factory=Group)

@@ -50,18 +50,19 @@ def aligned(equation: JaxprEqn, operands: Sequence[Value]) -> Rows | None:
     shape = shape_of(equation.outvars[0])
     private = [(x, shape_of(v)) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)]
     first, _ = private[0]
-    if first.axes is None or first.batch is None:
+    axes = first.axes
+    if axes is None or first.batch is None:
         return None
     for value, own in private:
-        if value.axes != first.axes or value.batch is not first.batch:
+        if value.axes != axes or value.batch is not first.batch:
             return None
-        if any(i >= len(own) or own[i] != shape[i] for i in value.axes):
+        if any(i >= len(own) or own[i] != shape[i] for i in axes):
             return None
     positional = any(x.positional for x, _ in private)
     for value, variable in zip(operands, equation.invars, strict=True):
         if isinstance(value, Public):
-            positional |= varies_along(value, shape_of(variable), first.axes)
-    return Rows(first.batch, first.axes, positional)
+            positional |= varies_along(value, shape_of(variable), axes)
+    return Rows(first.batch, axes, positional)
 
 
 def varies_along(value: Public, shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
@@ -191,7 +192,13 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
 
 def all_finite(operands: Sequence[Value]) -> bool:
     """Whether no operand holds NaN or infinity."""
-    return all(x.finite if isinstance(x, Private) else x.magnitude is not None and math.isfinite(x.magnitude) for x in operands if not hasattr(x, "names"))  # type: ignore[union-attr]  # fmt: skip
+    for value in operands:
+        if isinstance(value, Private):
+            if not value.finite:
+                return False
+        elif not isinstance(value, Public) or value.magnitude is None or not math.isfinite(value.magnitude):
+            return False
+    return True
 
 
 def zero_under(value: Value) -> frozenset[Batch] | None:

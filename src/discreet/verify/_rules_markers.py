@@ -43,7 +43,7 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     shapes = [shape_of(v) for v in equation.outvars]
     single = all(s[0] == 1 for s in shapes)
     outputs: list[Value] = []
-    for number, (value, shape) in enumerate(zip(leaves, shapes, strict=True)):
+    for number, value in enumerate(leaves):
         if not isinstance(value, Private):
             # A public leaf beside private ones is scaled by their norm.
             value = first.but(zero=frozenset(), positional=True)
@@ -142,7 +142,7 @@ def _mechanism(checker: Checker, equation: JaxprEqn, operands: list[Value], para
     if released and noise is not None:
         try:
             _record(checker, released, noise, parameter)
-        except _NoRatio as error:
+        except _NoRatioError as error:
             why = str(error)
             return [
                 x if isinstance(v, Public) else checker.unbounded(equation, [v], why)
@@ -151,7 +151,7 @@ def _mechanism(checker: Checker, equation: JaxprEqn, operands: list[Value], para
     return outputs
 
 
-class _NoRatio(Exception):
+class _NoRatioError(Exception):
     """The noise is no known multiple of the bound."""
 
 
@@ -200,7 +200,7 @@ def _loads(terms: tuple[Term, ...], noise: Scale) -> list[tuple[tuple[Group, int
     total_bound = total_of(terms)
     ratio = None if total_bound is None else total_bound.over(noise)
     if ratio is None:
-        raise _NoRatio("[noise scale] the noise is not a known multiple of the bound on one record's influence")
+        raise _NoRatioError("[noise scale] the noise is not a known multiple of the bound on one record's influence")
     return [((Group(), 0), ratio**2)]
 
 

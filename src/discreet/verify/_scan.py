@@ -75,9 +75,9 @@ class _Scan:
         if value.const is not None and 0 in value.uniform and shape[0]:
             return constant(value.const[0])
         uniform = frozenset(i - 1 for i in value.uniform if i > 0)
-        if value.const is not None and len(shape) == 1 and value.const.dtype.kind in "iu":
-            if len(np.unique(value.const)) == value.const.size:
-                return Public(counter=(self.loop, int(value.const.min()), int(value.const.max())))
+        numbers = value.const if value.const is not None and value.const.dtype.kind in "iu" else None
+        if numbers is not None and len(shape) == 1 and len(np.unique(numbers)) == numbers.size:
+            return Public(counter=(self.loop, int(numbers.min()), int(numbers.max())))
         scale = Scale(1.0, ((new_symbol(), 1.0),)) if len(uniform) == len(shape) - 1 else None
         return Public(uniform=uniform, scale=scale, released=value.released)
 

@@ -1,0 +1,202 @@
+"""Programs made at random from the operations that the rules speak of, and neighbouring tables to try them on."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import discreet as dp
+
+N, D = 12, 3
+
+
+def rows_of(mask, x):
+    return mask.reshape(-1, *[1] * (x.ndim - 1))
+
+
+def _guard(x):
+    return jnp.where(jnp.isfinite(x), x, 0.0)
+
+
+def _norm(x):
+    return jnp.sqrt(jnp.sum(jnp.square(x), axis=tuple(range(1, x.ndim)), keepdims=True))
+
+
+def _per_row(function):
+    """Operations on rows need a leading axis of rows."""
+    return lambda r, x, y, m: function(r, x, y, m) if x.ndim and x.shape[0] == N else x
+
+
+def _axis(r, x):
+    return int(r.integers(x.ndim))
+
+
+def _scan_sum(x, transform):
+    return jax.lax.scan(lambda c, row: (transform(c + row), None), jnp.zeros(x.shape[1:]), x)[0]
+
+
+def _reshaped(r, x, y, m):
+    size = x.size
+    options = [(3, 4, *x.shape[1:])] if x.ndim and x.shape[0] == N else []
+    options += [(x.shape[0] * x.shape[1], *x.shape[2:])] if x.ndim > 1 else []
+    options += [(size,), (1, *x.shape), (*x.shape, 1)]
+    return x.reshape(options[r.integers(len(options))])
+
+
+def _product(r, x, y, m):
+    if x.ndim and y.ndim and x.shape[0] == y.shape[0] and x.size * y.size < 2000:
+        return jnp.tensordot(x, y, axes=(0, 0))
+    return x * 2.0
+
+
+def _same(function):
+    return lambda r, x, y, m: function(x, y if x.shape == y.shape else x)
+
+
+OPERATIONS = {
+    "clip": _per_row(lambda r, x, y, m: dp.clip_records(x, float(r.choice([0.5, 1.0, 2.0])))),
+    "clip two": _per_row(lambda r, x, y, m: dp.clip_records((x, y), 1.0)[0] if y.ndim and y.shape[0] == N else x),
+    "clip one row": lambda r, x, y, m: dp.clip_records(x[None], 1.0)[0],
+    "sum": _per_row(lambda r, x, y, m: dp.sum_records(x, m)),
+    "mask": _per_row(lambda r, x, y, m: jnp.where(rows_of(m, x), x, 0.0)),
+    "mask other": _per_row(lambda r, x, y, m: jnp.where(rows_of(m, x), 0.0, x)),
+    "mask one": _per_row(lambda r, x, y, m: jnp.where(rows_of(m, x), x, 1.0)),
+    "mask product": _per_row(lambda r, x, y, m: x * rows_of(m, x).astype(jnp.float32)),
+    "norm min": _per_row(lambda r, x, y, m: x * jnp.minimum(1.0, 1.0 / _norm(x))),
+    "norm max": _per_row(lambda r, x, y, m: x / jnp.maximum(1.0, _norm(x) / 0.5)),
+    "norm where": _per_row(lambda r, x, y, m: jnp.where(_norm(x) > 1.0, x / _norm(x), x)),
+    "norm of other": _per_row(lambda r, x, y, m: x * jnp.minimum(1.0, 1.0 / _norm(y)) if y.shape == x.shape else x),
+    "norm eps": _per_row(lambda r, x, y, m: x / (_norm(x) + 0.1)),
+    "norm rsqrt": _per_row(lambda r, x, y, m: x * jnp.minimum(1.0, jax.lax.rsqrt(1e-6 + jnp.square(_norm(x))))),
+    "norm factor twice": _per_row(lambda r, x, y, m: x * 3.0 * jnp.minimum(1.0, 1.0 / _norm(x))),
+    "guard": lambda r, x, y, m: _guard(x),
+    "guard rows": _per_row(lambda r, x, y, m: jnp.where(jnp.isfinite(_norm(x)), x, 0.0)),
+    "limit": lambda r, x, y, m: jnp.clip(x, -0.5, 0.5),
+    "limit odd": lambda r, x, y, m: jnp.minimum(jnp.maximum(x, 0.3), 0.7),
+    "below": lambda r, x, y, m: jnp.minimum(x, 0.3),
+    "tanh": lambda r, x, y, m: jnp.tanh(x),
+    "abs": lambda r, x, y, m: jnp.abs(x),
+    "relu": lambda r, x, y, m: jax.nn.relu(x),
+    "square": lambda r, x, y, m: jnp.square(x),
+    "exp": lambda r, x, y, m: jnp.exp(x),
+    "logistic": lambda r, x, y, m: jax.nn.sigmoid(x),
+    "cos": lambda r, x, y, m: jnp.cos(x),
+    "sign": lambda r, x, y, m: jnp.sign(x),
+    "half": lambda r, x, y, m: x * 0.5,
+    "thrice": lambda r, x, y, m: x * -3.0,
+    "divided": lambda r, x, y, m: x / 4.0,
+    "shifted": lambda r, x, y, m: x + 1.0,
+    "inverse": lambda r, x, y, m: 1.0 / x,
+    "weights": _per_row(lambda r, x, y, m: x * rows_of(jnp.arange(N) / N, x)),
+    "add": _same(jnp.add),
+    "subtract": _same(jnp.subtract),
+    "multiply": _same(jnp.multiply),
+    "divide": _same(jnp.divide),
+    "maximum": _same(jnp.maximum),
+    "choose": _same(lambda x, y: jnp.where(x > 0, x, y)),
+    "sum axis": lambda r, x, y, m: jnp.sum(x, axis=_axis(r, x)) if x.ndim else x,
+    "mean axis": lambda r, x, y, m: jnp.mean(x, axis=_axis(r, x)) if x.ndim else x,
+    "max axis": lambda r, x, y, m: jnp.max(x, axis=_axis(r, x)) if x.ndim else x,
+    "cumsum": lambda r, x, y, m: jnp.cumsum(x, axis=_axis(r, x)) if x.ndim else x,
+    "sort": lambda r, x, y, m: jnp.sort(x, axis=_axis(r, x)) if x.ndim else x,
+    "reverse": lambda r, x, y, m: jnp.flip(x, axis=_axis(r, x)) if x.ndim else x,
+    "roll": lambda r, x, y, m: jnp.roll(x, 1, axis=_axis(r, x)) if x.ndim else x,
+    "reshape": _reshaped,
+    "transpose": lambda r, x, y, m: jnp.transpose(x, r.permutation(x.ndim)),
+    "broadcast": lambda r, x, y, m: jnp.broadcast_to(x, (2, *x.shape)) if x.size < 500 else x,
+    "spread": lambda r, x, y, m: jnp.broadcast_to(x[..., None], (*x.shape, 2)) if x.size < 500 else x,
+    "slice": lambda r, x, y, m: jax.lax.slice_in_dim(x, 0, max(1, x.shape[-1] - 1), axis=-1) if x.ndim else x,
+    "first": lambda r, x, y, m: x[0] if x.ndim and x.shape[0] else x,
+    "concatenate": lambda r, x, y, m: jnp.concatenate([x, x], axis=_axis(r, x)) if x.ndim and x.size < 500 else x,
+    "beside": _per_row(
+        lambda r, x, y, m: jnp.concatenate([x, y], -1) if x.ndim == y.ndim == 2 and y.shape[0] == N else x
+    ),
+    "pad": lambda r, x, y, m: jnp.pad(x, [(0, 1)] + [(0, 0)] * (x.ndim - 1)) if x.ndim else x,
+    "matrix": lambda r, x, y, m: x @ jnp.ones((x.shape[-1], 2)) * 0.5 if x.ndim else x,
+    "records product": _product,
+    "mask dot": _per_row(lambda r, x, y, m: jnp.tensordot(m.astype(jnp.float32), x, axes=(0, 0))),
+    "factor dot": _per_row(
+        lambda r, x, y, m: jnp.tensordot(jnp.minimum(1.0, 1.0 / _norm(x)).reshape(-1), x, axes=(0, 0))
+    ),
+    "running": lambda r, x, y, m: _scan_sum(x, lambda c: c) if x.ndim else x,
+    "running half": lambda r, x, y, m: _scan_sum(x, lambda c: 0.5 * c) if x.ndim else x,
+    "running tanh": lambda r, x, y, m: _scan_sum(x, jnp.tanh) if x.ndim else x,
+    "running double": lambda r, x, y, m: _scan_sum(x, lambda c: 2.0 * c) if x.ndim else x,
+    "coarse": lambda r, x, y, m: x.astype(jnp.bfloat16).astype(jnp.float32),
+    "whole": lambda r, x, y, m: jnp.clip(_guard(x), -100, 100).astype(jnp.int32).astype(jnp.float32),
+    "count": lambda r, x, y, m: jnp.sum(x > 0, axis=0).astype(jnp.float32) if x.ndim else x,
+    "all": _per_row(lambda r, x, y, m: jnp.all(jnp.isfinite(x), axis=tuple(range(1, x.ndim))).astype(jnp.float32)),
+}
+LIKELY = [
+    "clip",
+    "sum",
+    "mask",
+    "sum axis",
+    "guard",
+    "limit",
+    "norm min",
+    "reshape",
+    "running",
+    "half",
+    "add",
+    "beside",
+]
+
+
+def program(seed):
+    """A function of (rows, mask), made of one to eight operations; always the same for a seed."""
+    r = np.random.default_rng(seed)
+    names = [
+        str(r.choice(LIKELY)) if r.random() < 0.5 else str(r.choice(list(OPERATIONS))) for _ in range(r.integers(1, 9))
+    ]
+    if r.random() < 0.6:
+        # Most chains of any operations end unbounded: many are given the end that a private program has.
+        bounding = [
+            "clip",
+            "norm min",
+            "norm max",
+            "norm where",
+            "norm eps",
+            "limit",
+            "tanh",
+            "logistic",
+            "mask product",
+        ]
+        names += [str(r.choice(bounding)), *([str(r.choice(list(OPERATIONS)))] if r.random() < 0.3 else [])]
+        names += [str(r.choice(["sum", "sum", "mask dot", "factor dot", "running"]))]
+    seeds = r.integers(1 << 30, size=len(names))
+    picks = r.random((len(names), 2))
+
+    def run(rows, mask):
+        values = [rows, jnp.sin(3.0 * rows)]
+        for name, seed, (a, b) in zip(names, seeds, picks, strict=True):
+            recent = values[-3:]
+            x, y = recent[-1 if a < 0.7 else int(a * len(recent))], recent[int(b * len(recent))]
+            found = OPERATIONS[name](np.random.default_rng(seed), x, y, mask)
+            values.append(found if found.size < 5000 else x)
+        return values[-1].astype(jnp.float32)
+
+    run.names = names
+    return run
+
+
+EXTREMES = (0.0, 1e-20, 1e4, -1e4, 3e38, -3e38, np.nan, np.inf, -np.inf)
+
+
+def row(r):
+    """One record, of any size, not always a number."""
+    found = r.normal(size=D) * 10.0 ** r.integers(-2, 4)
+    if r.random() < 0.4:
+        found[r.integers(D)] = r.choice(EXTREMES)
+    return found.astype(np.float32)
+
+
+def table(r):
+    """Rows and a mask, with rubbish where the mask is False."""
+    return np.stack([row(r) for _ in range(N)]), r.random(N) < 0.7
+
+
+@functools.cache
+def jitted(seed):
+    return jax.jit(program(seed))
