@@ -37,6 +37,7 @@ __all__ = [
     "jaxpr_as_fun",
     "marker",
     "one_kernel",
+    "primitive_of",
     "primitives",
     "program_text",
     "reset_compilation_cache",
@@ -127,6 +128,11 @@ def source_line(equation: JaxprEqn) -> str:
     theirs = [x for x in lines if not x.startswith(_PACKAGE)]
     own = [x for x in theirs if "site-packages" not in x]
     return (own or theirs or [""])[-1]
+
+
+def primitive_of(function: Callable[..., Any], *args: Any) -> Primitive:
+    """The last primitive that a function is traced to: for those that `jax.extend` does not name."""
+    return jax.make_jaxpr(function)(*args).jaxpr.eqns[-1].primitive
 
 
 def run_jaxpr(closed: ClosedJaxpr, *operands: Any) -> list[Any]:

@@ -37,8 +37,8 @@ def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...
 
     Disjoint leaves of one group have the group's bound jointly; otherwise squares add up.
     """
-    if len(parts) == 1:
-        return parts[0]
+    if len(parts) <= 1:
+        return parts[0] if parts else ()
     single = [p[0] for p in parts if len(p) == 1]
     if (
         len(single) == len(parts)

@@ -29,7 +29,9 @@ def chain_of(origin: Origin | None) -> tuple[str, ...]:
     lines: list[str] = []
     while origin is not None:
         text = f"{origin.line}: {origin.what}" if origin.line else origin.what
-        if not lines or lines[-1].rsplit(":", 1)[0] != text.rsplit(":", 1)[0]:
+        if not origin.line and origin.parent is not None:
+            pass  # JAX's own doing
+        elif not lines or lines[-1].rsplit(":", 1)[0] != text.rsplit(":", 1)[0]:
             lines.append(text)
         origin = origin.parent
     return tuple(reversed(lines))

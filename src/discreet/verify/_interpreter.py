@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,9 +10,9 @@ import numpy as np
 
 from discreet._jax import Jaxpr, JaxprEqn, Literal, Primitive, Var, aval, source_line
 from discreet.accounting import Relation
-from discreet.verify._bounds import LOW_PRECISION
+from discreet.verify._bounds import LOW_PRECISION, scaled
 from discreet.verify._constants import public_result
-from discreet.verify._domain import Batch, Key, Origin, Private, Public, Value, constant
+from discreet.verify._domain import Batch, Key, Origin, Private, Public, Scale, Value, constant
 from discreet.verify._errors import REMEDIES, PrivacyError
 from discreet.verify._keys import KNOWN, KeyRing
 
@@ -28,6 +29,10 @@ STRUCTURED: dict[Primitive, Rule] = {}
 
 INLINED: dict[Primitive, Rule] = {}
 """Those that are walked into even if all is public, since constants may come out."""
+
+
+_COARSE = Scale(1.0 + 2.0**-7)
+"""What each operation in bfloat16 may add to the size of its result."""
 
 
 class Checker:
@@ -81,12 +86,20 @@ class Checker:
 
     def _in_precision(self, value: Value, variable: Any, equation: JaxprEqn) -> Value:
         """A sum in coarse numbers has no bound: rounding is relative to the sum, not to one record."""
-        if isinstance(value, Private) and value.axes is None and value.terms is not None:
-            dtype = aval(variable).dtype
-            if str(dtype) in LOW_PRECISION or "float8" in str(dtype):
-                why = f"[precision] a sum over records is held as {dtype}, whose rounding no bound covers"
-                return value.but(terms=None, linf=None, finite=False, why=why)
-        return value
+        if not isinstance(value, Private):
+            return value
+        dtype = str(aval(variable).dtype)
+        if dtype not in LOW_PRECISION and "float8" not in dtype:
+            return value
+        if value.axes is None and value.terms is not None:
+            why = f"[precision] a sum over records is held as {dtype}, whose rounding no bound covers"
+            return value.but(terms=None, linf=None, finite=False, why=why)
+        if value.axes is not None and dtype == "bfloat16":
+            terms = None if value.terms is None else scaled(value.terms, _COARSE)
+            linf = None if value.linf is None else value.linf * _COARSE.factor
+            return dataclasses.replace(value, terms=terms, linf=linf)
+        # The others may overflow.
+        return dataclasses.replace(value, terms=None, linf=None, finite=False, norm_of=None)
 
     def origin(self, equation: JaxprEqn, operands: Sequence[Value], what: str = "") -> Origin:
         """The place of an equation, with the operand that stands furthest from a proof as parent."""

@@ -11,6 +11,7 @@ A `Norm` says what a value is in relation to the joint L2 norm n of some values'
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -33,8 +34,8 @@ class Norm:
         contents: the values that the norm is of.
         bound: see above.
         size: elements of a record in all of them.
+        finite: none of the values holds NaN or infinity; otherwise what is said here may fail where one does.
         safe: of a norm: above 0. Of a factor: finite whenever the norm is no NaN.
-        group: of those that are clipped by it.
     """
 
     kind: str
@@ -42,7 +43,17 @@ class Norm:
     bound: Scale = ONE
     size: int = 0
     safe: bool = False
-    group: Group = dataclasses.field(default_factory=Group)
+    finite: bool = False
+
+    @property
+    def group(self) -> Group:
+        """The values, in units of their joint norm: whatever factors they are clipped by."""
+        return _group(self.contents)
+
+
+@functools.lru_cache(maxsize=4096)
+def _group(contents: frozenset[int]) -> Group:
+    return Group(f"norm of {len(contents)}")
 
 
 def _size(value: Private, shape: tuple[int, ...]) -> int:
@@ -69,12 +80,14 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
     if primitive in (p.add_p, p.add_jaxvals_p) and len(normed) == 2:
         second = normed[1][1]
         if norm.kind == second.kind == "squares" and not norm.contents & second.contents and shapes[0] == shapes[1]:
-            return Norm("squares", norm.contents | second.contents, size=norm.size + second.size)
+            contents, finite = norm.contents | second.contents, norm.finite and second.finite
+            return Norm("squares", contents, size=norm.size + second.size, finite=finite)
         return None
     if len(normed) == 2:
         return None
     if primitive in (p.copy_p, p.stop_gradient_p, p.name_p, p.convert_element_type_p):
-        return norm if np.dtype(aval(equation.outvars[0]).dtype).kind in "fb" else None
+        kind = np.dtype(aval(equation.outvars[0]).dtype)
+        return norm if kind.kind == "b" or (kind.kind == "f" and kind.itemsize >= 4) else None
     handler = {"squares": _of_squares, "norm": _of_norm, "factor": _of_factor}.get(norm.kind)
     return handler(primitive, position, value, norm, other, shapes) if handler else None
 
@@ -87,7 +100,9 @@ def _square(equation: JaxprEqn, operands: Sequence[Value], shapes: list[tuple[in
         return None
     if equation.primitive is p.mul_p and equation.invars[0] is not equation.invars[1]:
         return None
-    return Norm("squares", frozenset([value.content]), size=_size(value, shapes[0]))
+    if np.dtype(aval(equation.outvars[0]).dtype).kind != "f" or np.dtype(aval(equation.outvars[0]).dtype).itemsize < 4:
+        return None  # a norm in coarse numbers is no norm
+    return Norm("squares", frozenset([value.content]), size=_size(value, shapes[0]), finite=value.finite)
 
 
 def _lowest(other: Value | None) -> float | None:
@@ -199,6 +214,6 @@ def clipped_product(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, 
             bound = norm.bound.times(1.0 + margin(norm.size))
             assert row.batch is not None
             term = Term(norm.group, frozenset([row.content]), bound, row.batch)
-            safe = norm.safe and row.finite
+            safe = norm.safe and row.finite and norm.finite
             return {"terms": (term,), "finite": safe, "zero": row.zero if norm.safe else frozenset()}
     return None

@@ -11,7 +11,7 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, aval
 from discreet._jax import primitives as p
-from discreet.verify._bounds import added, row_terms, scaled
+from discreet.verify._bounds import added, row_terms, scaled, total_of
 from discreet.verify._domain import Batch, Private, Public, Scale, Term, Value
 from discreet.verify._interpreter import RULES, Checker, common_batch, shape_of, size_per_record
 from discreet.verify._norms import clipped_product, norm_after
@@ -24,7 +24,7 @@ _KEEPS_ZERO = (
 )  # fmt: skip
 _SLOPE_ONE = (p.abs_p, p.neg_p, p.tanh_p, p.sin_p, p.atan_p, p.asinh_p, p.copy_p, p.stop_gradient_p, p.name_p)
 _WITHIN_ONE = (p.tanh_p, p.sin_p, p.cos_p, p.logistic_p, p.erf_p, p.sign_p)
-_SAFE_AT_FINITE = (*_WITHIN_ONE, *_SLOPE_ONE, p.floor_p, p.ceil_p, p.round_p, p.exp2_p, p.clamp_p, p.max_p, p.min_p)
+_SAFE_AT_FINITE = (*_WITHIN_ONE, *_SLOPE_ONE, p.floor_p, p.ceil_p, p.round_p)
 _IDENTITY = (p.copy_p, p.stop_gradient_p, p.name_p)
 _OTHERS = (
     p.exp_p, p.exp2_p, p.log_p, p.rsqrt_p, p.logistic_p, p.cos_p, p.cosh_p, p.acos_p, p.acosh_p, p.lgamma_p, p.digamma_p,
@@ -81,7 +81,8 @@ def bound_of(value: Private, equation: JaxprEqn, position: int) -> tuple[Term, .
     if value.axes is None:
         terms = value.terms
     else:
-        terms = row_terms(value, size_per_record(own, value.axes))
+        # Whether it is a number is looked at apart, before anything is summed.
+        terms = row_terms(value.but(finite=True), size_per_record(own, value.axes))
     return None if terms is None else scaled(terms, Scale(expansion(own, out)))
 
 
@@ -103,6 +104,9 @@ def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     changes = _BOUNDS.get(equation.primitive, _no_bound)(equation, operands)
     zero = changes.pop("zero", frozenset())
     limit = changes.get("linf")
+    unsigned = np.dtype(aval(equation.outvars[0]).dtype).kind == "u"
+    if unsigned and equation.primitive in (p.sub_p, p.neg_p):
+        changes["linf"] = limit = None
     if limit is not None and is_integer(equation) and limit > np.iinfo(aval(equation.outvars[0]).dtype).max:
         changes["linf"] = None
     dtype = np.dtype(aval(equation.outvars[0]).dtype)
@@ -133,6 +137,8 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     terms: tuple[Term, ...] | None = None
     additive = all(x.additive for x in sums if isinstance(x, Private))
     if primitive in (p.add_p, p.sub_p, p.add_jaxvals_p):
+        if any(isinstance(x, Public) and _drowns(x, sums) for x in sums):
+            return checker.unbounded(equation, operands, _DROWNED)
         parts = [bound_of(x, equation, i) for i, x in enumerate(sums) if isinstance(x, Private)]
         terms = parts[0] or ()
         for part in parts[1:]:
@@ -150,6 +156,19 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     if terms is None:
         return checker.unbounded(equation, operands, lost)
     return Private(batch, None, checker.origin(equation, operands), terms=terms, finite=True, additive=additive)
+
+
+_DROWNED = "[precision] a number is added that is so large that rounding it moves the sum by more than a record does"
+_ROUNDING = 2.0**-24
+
+
+def _drowns(offset: Public, values: Sequence[Value]) -> bool:
+    """Whether a known public number is so large that rounding after its addition matters beside the bound."""
+    bounds = [total_of(x.terms) for x in values if isinstance(x, Private) and x.terms is not None]
+    known = [b.factor for b in bounds if b is not None and not b.powers]
+    if offset.magnitude is None or len(known) < len(bounds):
+        return False
+    return offset.magnitude * _ROUNDING > 1e-3 * max(known, default=0.0)
 
 
 def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...] | None:
@@ -326,8 +345,8 @@ def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     grows = after.kind in "fV" and before.kind in "fV"
     # Rounding to fewer bits is at most a 128th of each element.
     factor = 1.0 if after.itemsize >= before.itemsize else 1.0 + 2.0**-7
-    if after == np.float16 and before != np.float16:
-        return {"zero": value.zero}
+    if after.kind in "iu" and before.kind in "fV" and not value.finite:
+        return {"zero": value.zero}  # NaN becomes any whole number
     terms = scaled(value.terms, Scale(factor)) if value.terms is not None and grows else None
     linf = value.linf * factor if value.linf is not None else None
     changes: dict[str, Any] = {"terms": terms, "linf": linf, "zero": value.zero}

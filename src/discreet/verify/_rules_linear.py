@@ -263,7 +263,11 @@ def _sum_of_products(
     for row, by, shape in ((first, second, shapes[0]), (second, first, shapes[1])):
         term: Term | None = clipped_term(row, by)
         terms: tuple[Term, ...] | None = (term,) if term is not None else None
-        finite = by.norm_of.safe and row.finite if term is not None and by.norm_of is not None else False
+        finite = (
+            by.norm_of.safe and row.finite and by.norm_of.finite
+            if term is not None and by.norm_of is not None
+            else False
+        )
         if terms is None and row.terms is not None and by.linf is not None:
             size = math.prod(
                 n for i, n in enumerate(shapes[1] if by is second else shapes[0]) if i not in (by.axes or ())

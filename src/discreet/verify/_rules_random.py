@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, source_line
+from discreet._jax import JaxprEqn, aval, primitive_of, source_line
 from discreet._jax import primitives as p
 from discreet.verify._constants import public_result
 from discreet.verify._domain import Key, Private, Public, Value
@@ -119,14 +119,9 @@ def _picked(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
 
 
-def _primitive_of(function, *args):
-    """The primitive of a function of `jax.random`, by looking at what it traces to."""
-    return jax.make_jaxpr(function)(*args).jaxpr.eqns[-1].primitive
-
-
 _KEY = jax.eval_shape(lambda: jax.random.key(0))
-_UNWRAP = _primitive_of(jax.random.key_data, _KEY)
-_WRAP = _primitive_of(jax.random.wrap_key_data, jax.ShapeDtypeStruct((2,), np.uint32))
+_UNWRAP = primitive_of(jax.random.key_data, _KEY)
+_WRAP = primitive_of(jax.random.wrap_key_data, jax.ShapeDtypeStruct((2,), np.uint32))
 
 KEY_RULES.update(
     {

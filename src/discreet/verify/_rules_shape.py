@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from discreet._jax import JaxprEqn
+import jax
+import numpy as np
+
+from discreet._jax import JaxprEqn, primitive_of
 from discreet._jax import primitives as p
 from discreet.verify._axes import Axes, through_reshape, without
-from discreet.verify._bounds import row_terms, scaled, stacked
-from discreet.verify._domain import Private, Public, Scale, Term, Value
+from discreet.verify._bounds import row_terms, scaled, stacked, total_of
+from discreet.verify._domain import Group, Private, Public, Scale, Term, Value
 from discreet.verify._interpreter import RULES, Checker, common_batch, shape_of, size_per_record
 from discreet.verify._norms import margin, reshaped_norm
 from discreet.verify._rules_elementwise import aligned, all_finite, both_zero, expansion, varies_along
@@ -159,6 +162,19 @@ def _concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Valu
     return Private(first.batch, first.axes, origin, bounded, linf, finite=finite, zero=zero, positional=positional)
 
 
+def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """Parts of one value, side by side: jointly no longer than it."""
+    (value,) = operands
+    assert isinstance(value, Private)
+    kept = value.axes is not None and equation.params["axis"] not in value.axes
+    whole = moved(checker, equation, value, value.axes if kept else None, exact=False)
+    total = None if whole.terms is None else total_of(whole.terms)
+    if total is None or whole.terms is None or not whole.terms:
+        return [whole.but(terms=None if whole.axes is not None else whole.terms) for _ in equation.outvars]
+    group, source = Group("parts"), whole.terms[0].source
+    return [whole.but(terms=(Term(group, frozenset([i]), total, source),)) for i in range(len(equation.outvars))]
+
+
 def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     which, cases = operands[0], operands[1:]
     origin = checker.origin(equation, operands)
@@ -194,6 +210,8 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
             zero |= which.zero & first.zero
     finite = [all_finite([x]) for x in cases]
     if len(cases) == 2 and isinstance(cases[1], Private) and cases[1].content in finite_where:
+        # Each of its elements is a number now; a bound on a row that held NaN says nothing of the others.
+        cases = [cases[0], cases[1].but(terms=None)] if not finite[1] else cases
         finite[1] = True
     _finite_by_choice(which, cases, finite)
     limits = [x.linf if isinstance(x, Private) else x.magnitude if isinstance(x, Public) else None for x in cases]
@@ -210,7 +228,8 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
 def _finite_by_choice(which: Value, cases: Sequence[Value], finite: list[bool]) -> None:
     """`where(norm < C, g, g / norm * C)`: where the quotient counts, the norm is not 0."""
     norm = which.norm_of if isinstance(which, Private) else None
-    if norm is None or norm.kind not in ("above", "below") or norm.bound.powers or norm.bound.factor <= 0:
+    known = norm is not None and norm.kind in ("above", "below") and not norm.bound.powers and norm.finite
+    if norm is None or not known or norm.bound.factor <= 0:
         return
     near = 0 if norm.kind == "above" else 1
     by_itself, shortened = cases[near], cases[1 - near]
@@ -249,7 +268,7 @@ def _within_by_choice(which: Value, number: int, value: Private) -> tuple[Term, 
     norm = which.norm_of if isinstance(which, Private) else None
     if norm is None or value.batch is None or value.content not in norm.contents:
         return None
-    if (norm.kind, number) not in (("above", 0), ("below", 1)):
+    if (norm.kind, number) not in (("above", 0), ("below", 1)) or not norm.finite:
         return None
     bound = norm.bound.times(1.0 + margin(norm.size))
     return (Term(norm.group, frozenset([value.content]), bound, value.batch),)
@@ -258,6 +277,8 @@ def _within_by_choice(which: Value, number: int, value: Private) -> tuple[Term, 
 def _factor_of_choice(which: Value, cases: Sequence[Value], factor: Private):
     """`where(norm > C, C / norm, 1)`: a factor all the same."""
     norm, own = which.norm_of if isinstance(which, Private) else None, factor.norm_of
+    if all(x is factor or (isinstance(x, Public) and x.is_zero) for x in cases):
+        return own
     if norm is None or norm.contents != own.contents or norm.bound.powers or own.bound.powers:
         return None
     number = 1 if cases[1] is factor else 0
@@ -284,6 +305,7 @@ RULES.update(
         p.pad_p: _pad,
         p.concatenate_p: _concatenate,
         p.select_n_p: _select,
+        primitive_of(lambda x: jax.lax.split(x, (1, 1)), jax.ShapeDtypeStruct((2,), np.float32)): _split,
     }
 )
 
@@ -307,6 +329,6 @@ def masked_rows(
     assert isinstance(value, Private)
     if value.axes != (0,) or value.batch is not mask.batch:
         return checker.unbounded(equation, [mask, value], "[rows] mask and rows do not belong to the same records")
-    finite = value.finite or value.content in mask.finite_where
-    positional = value.positional or mask.positional
-    return value.but(zero=value.zero | mask.zero, finite=finite, positional=positional)
+    guarded = not value.finite and value.content in mask.finite_where
+    found = value.but(zero=value.zero | mask.zero, positional=value.positional or mask.positional)
+    return found.but(finite=True, terms=None) if guarded else found

@@ -29,6 +29,9 @@ from discreet.verify._join import join, same
 from discreet.verify._ledger import Repeat
 from discreet.verify._sums import as_sum
 
+_FADES = 1.0
+"""The largest factor by which what is carried may be multiplied in a turn."""
+
 
 @dataclasses.dataclass
 class _Scan:
@@ -214,7 +217,7 @@ class _Run:
         for term in end.terms or ():
             if term.group is atom.group:
                 factor = term.bound.over(atom.bound)
-                if factor is None or factor > 1.0 or (sampled and (factor != 1.0 or not end.additive)):
+                if factor is None or factor > _FADES or (sampled and (factor != 1.0 or not end.additive)):
                     return None
                 continue
             if term.bound.powers or not math.isfinite(self.scan.loop.length):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from discreet.verify._bounds import contribution_factor, range_factor, row_terms, scaled
 from discreet.verify._domain import Batch, Private, Scale
 from discreet.verify._interpreter import Checker, size_per_record
+
+_LARGEST = 1e38
 
 
 def as_sum(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
@@ -37,6 +41,9 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
     factor, why = contribution_factor(value, checker.relation)
     if factor == 0.0:
         return _without(value, why)
+    count = math.prod(shape[i] for i in value.axes or ())
+    if any(t.bound.factor * factor * count > _LARGEST for t in terms):
+        return _without(value, "[precision] rows are so long that their sum may not be finite")
     if factor > 1.0:
         reason = (
             "rows without a record are not exactly zero"
