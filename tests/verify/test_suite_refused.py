@@ -288,6 +288,91 @@ def sums_that_double(w, xs, ys, mask, key):
     return noisy(key, s, Z * C)
 
 
+@refused("leave the turn|record")
+def the_record_before(w, xs, ys, mask, key):
+    """Each row less the one before: a record is in two of them."""
+
+    def turn(before, row):
+        x, real = row
+        return x, jnp.where(real, dp.clip_records((x - before)[None], C)[0], 0.0)
+
+    _, rows = jax.lax.scan(turn, jnp.zeros(3), (xs, mask))
+    return noisy(key, rows.sum(0), Z * C)
+
+
+@refused("leave the turn|different|no bound|record")
+def the_batch_before(w, xs, ys, mask, key):
+    def turn(before, key):
+        draw, noise = jax.random.split(key)
+        (bx, bm), drawn = dp.poisson_subsample(draw, (xs, mask), RATE, CAPACITY)
+        rows = dp.clip_records(bx - before, C)
+        return bx, noisy(noise, dp.sum_records(rows, bm & drawn), Z * C)
+
+    return jax.lax.scan(turn, jnp.zeros((CAPACITY, 3)), jax.random.split(key, 3))[1]
+
+
+@refused("different turns")
+def a_sum_handed_on(w, xs, ys, mask, key):
+    """The sum of a batch is released in the turn after the one that drew it."""
+
+    def turn(before, key):
+        draw, noise = jax.random.split(key)
+        (bx, bm), drawn = dp.poisson_subsample(draw, (xs, mask), RATE, CAPACITY)
+        return dp.sum_records(dp.clip_records(bx, C), bm & drawn), noisy(noise, before, Z * C)
+
+    return jax.lax.scan(turn, jnp.zeros(3), jax.random.split(key, 3))[1]
+
+
+@refused("grows from turn to turn|different turns")
+def weights_that_fade_over_a_sample(w, xs, ys, mask, key):
+    draw, noise = jax.random.split(key)
+    (bx, bm), drawn = dp.poisson_subsample(draw, (xs, mask), RATE, CAPACITY)
+    rows = jnp.where((bm & drawn)[:, None], dp.clip_records(bx, C), 0.0)
+    total, _ = jax.lax.scan(lambda c, x: (0.5 * c + x, None), jnp.zeros(3), rows)
+    return noisy(noise, total, Z * C)
+
+
+@refused("grows from turn to turn|different turns")
+def a_clock_over_a_sample(w, xs, ys, mask, key):
+    draw, noise = jax.random.split(key)
+    (bx, bm), drawn = dp.poisson_subsample(draw, (xs, mask), RATE, CAPACITY)
+    rows = jnp.where((bm & drawn)[:, None], dp.clip_records(bx, C), 0.0)
+
+    def turn(state, row):
+        total, time = state
+        return (total + jnp.cos(time) * row, time + 1.0), None
+
+    (total, _), _ = jax.lax.scan(turn, (jnp.zeros(3), 0.0), rows)
+    return noisy(noise, total, Z * C)
+
+
+@refused("row|record|no bound")
+def a_mask_out_of_step(w, xs, ys, mask, key):
+    rows = jnp.where(mask[::-1, None], dp.clip_records(xs, C), 0.0)
+    return noisy(key, rows.sum(0), Z * C)
+
+
+@refused("no bound|wrap around")
+def a_count_that_wraps_around(w, xs, ys, mask, key):
+    return noisy(key, (mask.sum() * 2**30).astype(jnp.float32), 10.0)
+
+
+@refused("rounding")
+def an_offset_that_drowns_the_sum(w, xs, ys, mask, key):
+    s = dp.sum_records(dp.clip_records(xs, C), mask)
+    return noisy(key, (s + 1e20) - 1e20, Z * C)
+
+
+@refused("ffi_call|nothing is known")
+def another_primitive_of_that_name(w, xs, ys, mask, key):
+    from jax.extend.core import Primitive
+
+    fake = Primitive("gaussian_mechanism")
+    fake.def_abstract_eval(lambda x: x)
+    fake.def_impl(lambda x: x)
+    return fake.bind(clipped_sum(w, xs, ys, mask)["a"])
+
+
 @pytest.mark.parametrize(("step", "says"), REFUSED)
 def test_refused(step, says):
     with pytest.raises(dp.PrivacyError, match=says) as caught:

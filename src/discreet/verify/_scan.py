@@ -178,6 +178,8 @@ class _Run:
             atom = self._atom(i, b, shape)
             if atom is not None:
                 return atom
+        # The records of this turn are not those of the next: a row handed on would be taken for one of theirs.
+        b = _escaped(self.scan, b) if isinstance(b, Private) else b
         return join(checker, equation, a, unshared(b, before), shape)
 
     def _atom(self, i: int, b: Private, shape: tuple[int, ...]) -> Private | None:
