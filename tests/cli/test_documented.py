@@ -44,6 +44,7 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     Path("survey.csv").write_text(SURVEY)
     Path("mine.py").write_text("def model(x, y=None): ...\n")
+    Path("step.py").write_text(re.findall(r"```python\n(.*?)```", (ROOT / "docs/proofs.md").read_text(), re.DOTALL)[0])
     toml = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/tables.md").read_text(), re.DOTALL)[0]
     Path("schema.toml").write_text(toml)
     if "visits.parquet" in command:
@@ -57,7 +58,7 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_there_are_commands_to_try() -> None:
-    assert {command.split()[1] for command in printed_commands()} == {"demo", "fit", "account", "explain"}
+    assert {command.split()[1] for command in printed_commands()} == {"demo", "fit", "account", "explain", "verify"}
 
 
 def test_the_schema_of_the_docs_reads_a_table(tmp_path: Path) -> None:

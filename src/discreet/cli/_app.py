@@ -11,6 +11,7 @@ from discreet.cli._demo import demo
 from discreet.cli._explain import explain
 from discreet.cli._fit import fit
 from discreet.cli._terminal import settings
+from discreet.cli._verify import verify
 
 app = typer.Typer(
     name="discreet",
@@ -54,5 +55,5 @@ def discreet(
     settings.compilation_cache = compilation_cache
 
 
-for command in (demo, fit, account, explain):
+for command in (demo, fit, account, explain, verify):
     app.command()(command)

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,8 +51,25 @@ def choose_model(name: str) -> ChosenModel:
             f"the model {name!r} is not known: choose {', '.join(built_in)}, or FILE.py:FUNCTION of your own"
         )
     path = Path(file)
+    module = run_file(path, "model file")
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        raise ValueError(f"{path} has no function {attribute}: name the model function after the colon")
+    return ChosenModel(name, function, None, own=True)
+
+
+def run_file(path: Path, what: str) -> ModuleType:
+    """Run a Python file of the user's.
+
+    Args:
+        path: Where it is.
+        what: What it is, for the error.
+
+    Raises:
+        ValueError: It is absent or fails.
+    """
     if not path.is_file():
-        raise ValueError(f"the model file {path} does not exist: check the path in --model {name}")
+        raise ValueError(f"the {what} {path} does not exist: check the path")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -60,8 +78,5 @@ def choose_model(name: str) -> ChosenModel:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         # No data have been read: the message is about the user's code and may be shown.
-        raise ValueError(f"the model file {path} fails on import with {type(error).__name__}: {error}") from error
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        raise ValueError(f"{path} has no function {attribute}: name the model function after the colon")
-    return ChosenModel(name, function, None, own=True)
+        raise ValueError(f"the {what} {path} fails on import with {type(error).__name__}: {error}") from error
+    return module
