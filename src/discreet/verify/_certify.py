@@ -215,6 +215,7 @@ def _assumptions(
         f"records are rows of argument{'s' if len(positions) > 1 else ''} {', '.join(map(str, positions))}; one person has one "
         "row, and all rows keep their places when one changes",
         "all other arguments are public: known without the data, or released before",
+        "public numbers that scale a sum are finite when the program runs",
         "keys passed in are secret, different from one another and used for nothing else",
         "noise is exactly Gaussian or Laplacian, and sums are exact: rounding in floating point is accounted for in clipping "
         "only",

@@ -159,7 +159,10 @@ def _uniform(equation: JaxprEqn, values: list[Public], kind: Any) -> frozenset[i
 
 
 def _scale(equation: JaxprEqn, values: list[Public]) -> Scale | None:
-    """A single number as a product of other numbers."""
+    """A single number as a product of other numbers; whole numbers may wrap around and coarse ones round."""
+    dtype = np.dtype(aval(equation.outvars[0]).dtype)
+    if dtype.kind != "f" or dtype.itemsize < 4:
+        return None
     scales = [x.scale for x in values]
     known = [s for s in scales if s is not None]
     if len(known) < len(scales) or not known:

@@ -12,9 +12,9 @@ import numpy as np
 from discreet._jax import JaxprEqn, aval
 from discreet._jax import primitives as p
 from discreet.verify._axes import Axes, without
-from discreet.verify._bounds import scaled
+from discreet.verify._bounds import row_terms, scaled, total_of
 from discreet.verify._domain import Private, Public, Scale, Term, Value
-from discreet.verify._interpreter import RULES, Checker, shape_of
+from discreet.verify._interpreter import RULES, Checker, shape_of, size_per_record
 from discreet.verify._norms import clipped_term, reduced_norm
 from discreet.verify._rules_elementwise import all_finite, varies_along
 from discreet.verify._sums import as_sum, summed
@@ -151,7 +151,10 @@ def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         pairs = list(zip(first.axes, second.axes, strict=False))
         if same and pairs and all(_place(batch, a, b) for a, b in pairs):
             axes = tuple(batch[0].index(a) for a in first.axes)
-            return _rows_of(checker, equation, operands, axes, first.positional or second.positional)
+            found = _rows_of(checker, equation, operands, axes, first.positional or second.positional)
+            whole_numbers = np.dtype(aval(equation.outvars[0]).dtype).kind in "biu"
+            terms = None if whole_numbers else _product(first, second, shapes)
+            return found if terms is None else found.but(terms=terms, finite=first.finite and second.finite)
         if same and pairs and all(_place(contract, a, b) for a, b in pairs):
             return _sum_of_products(checker, equation, operands, contract, shapes)
         return checker.unbounded(equation, operands, "[rows] a product joins each record with every other")
@@ -247,6 +250,14 @@ def _spectral_rest(other: Public, shape: Axes, records: Axes) -> float | None:
     return None
 
 
+def _product(first: Private, second: Private, shapes: Sequence[Axes]) -> tuple[Term, ...] | None:
+    """The bound of products of the elements of one record's rows, added up or not: the product of the norms."""
+    one = row_terms(first.but(finite=True), size_per_record(shapes[0], first.axes))
+    other = row_terms(second.but(finite=True), size_per_record(shapes[1], second.axes))
+    total = None if other is None else total_of(other)
+    return None if one is None or total is None else scaled(one, total)
+
+
 def _sum_of_products(
     checker: Checker, equation: JaxprEqn, operands: list[Value], contract: list, shapes: list
 ) -> Private:
@@ -268,11 +279,8 @@ def _sum_of_products(
             if term is not None and by.norm_of is not None
             else False
         )
-        if terms is None and row.terms is not None and by.linf is not None:
-            size = math.prod(
-                n for i, n in enumerate(shapes[1] if by is second else shapes[0]) if i not in (by.axes or ())
-            )
-            terms, finite = scaled(row.terms, Scale(by.linf * math.sqrt(size))), row.finite and by.finite
+        if terms is None:
+            terms, finite = _product(first, second, shapes), first.finite and second.finite
         if terms is None:
             continue
         zero = (row.zero if finite else frozenset()) | (by.zero if row.finite else frozenset())
