@@ -123,6 +123,13 @@ OPERATIONS = {
     "running half": lambda r, x, y, m: _scan_sum(x, lambda c: 0.5 * c) if x.ndim else x,
     "running tanh": lambda r, x, y, m: _scan_sum(x, jnp.tanh) if x.ndim else x,
     "running double": lambda r, x, y, m: _scan_sum(x, lambda c: 2.0 * c) if x.ndim else x,
+    "halves": _per_row(lambda r, x, y, m: dp.sum_records(x[:6], m[:6]) + dp.sum_records(x[6:], m[6:])),
+    "halves that overlap": _per_row(lambda r, x, y, m: dp.sum_records(x[:8], m[:8]) - dp.sum_records(x[4:], m[4:])),
+    "halves clipped": _per_row(
+        lambda r, x, y, m: (
+            dp.sum_records(dp.clip_records(x[:6], 1.0), m[:6]) + dp.sum_records(dp.clip_records(x[6:], 2.0), m[6:])
+        )
+    ),
     "coarse": lambda r, x, y, m: x.astype(jnp.bfloat16).astype(jnp.float32),
     "whole": lambda r, x, y, m: jnp.clip(_guard(x), -100, 100).astype(jnp.int32).astype(jnp.float32),
     "count": lambda r, x, y, m: jnp.sum(x > 0, axis=0).astype(jnp.float32) if x.ndim else x,
@@ -164,7 +171,7 @@ def program(seed):
             "mask product",
         ]
         names += [str(r.choice(bounding)), *([str(r.choice(list(OPERATIONS)))] if r.random() < 0.3 else [])]
-        names += [str(r.choice(["sum", "sum", "mask dot", "factor dot", "running"]))]
+        names += [str(r.choice(["sum", "sum", "mask dot", "factor dot", "running", "halves", "halves that overlap"]))]
     seeds = r.integers(1 << 30, size=len(names))
     picks = r.random((len(names), 2))
 

@@ -100,6 +100,19 @@ def microbatches(w, xs, ys, mask, key):
     return noisy(key, total, Z * C)
 
 
+def microbatches_written_out(w, xs, ys, mask, key):
+    total = jax.tree.map(jnp.zeros_like, w)
+    for i in range(0, N, 6):
+        part = jax.tree.map(lambda x, i=i: x[i : i + 6], (xs, ys, mask))
+        total = jax.tree.map(jnp.add, total, clipped_sum(w, *part))
+    return noisy(key, total, Z * C)
+
+
+def second_moments(w, xs, ys, mask, key):
+    rows = jnp.where(mask[:, None], dp.clip_records(xs, C), 0.0)
+    return noisy(key, rows.T @ rows, Z * C * C)
+
+
 def record_by_record(w, xs, ys, mask, key):
     def one(total, record):
         x, y, real = record
@@ -126,10 +139,23 @@ def the_unused_key_returned(w, xs, ys, mask, key):
 
 
 ONE_GAUSSIAN = [
-    plain, scaled_before, scaled_after, sum_by_where, sum_by_product_with_the_mask, ravelled, leaf_by_leaf, traced_norm,
-    leaves_clipped_separately, microbatches, record_by_record, with_rematerialisation, with_a_public_branch,
+    plain,
+    scaled_before,
+    scaled_after,
+    sum_by_where,
+    sum_by_product_with_the_mask,
+    ravelled,
+    leaf_by_leaf,
+    traced_norm,
+    leaves_clipped_separately,
+    microbatches,
+    microbatches_written_out,
+    second_moments,
+    record_by_record,
+    with_rematerialisation,
+    with_a_public_branch,
     the_unused_key_returned,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("step", ONE_GAUSSIAN, ids=lambda f: f.__name__)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -55,6 +57,24 @@ def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...
     if len(known) < len(total) or len({t.powers for t in known}) != 1:
         return None
     return fresh(Scale(math.sqrt(sum(t.factor**2 for t in known)), known[0].powers), source)
+
+
+@functools.lru_cache(maxsize=4096)
+def _over(groups: tuple[Group, ...]) -> Group:
+    return Group(f"one of {len(groups)} slices")
+
+
+def over_slices(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """A sum over disjoint slices of the table, a term for each: a record is in one of them, so the largest counts."""
+    if len(terms) < 2 or any(t.source.kind != "slice" for t in terms):
+        return terms
+    ordered = sorted(terms, key=lambda t: t.source.event)
+    apart = all(a.source.event[1] < b.source.event[0] for a, b in itertools.pairwise(ordered))
+    alike = len({(t.leaves, t.bound.powers, t.source.parent) for t in terms}) == 1
+    if not (apart and alike) or terms[0].source.parent is None:
+        return terms
+    bound = max((t.bound for t in terms), key=lambda b: b.factor)
+    return (Term(_over(tuple(t.group for t in ordered)), terms[0].leaves, bound, terms[0].source.parent),)
 
 
 def total_of(terms: tuple[Term, ...]) -> Scale | None:

@@ -43,6 +43,7 @@ class Checker:
         keys: which keys were used.
         items: what was released and drawn in the innermost loop or branch, in order.
         notes: what made a sensitivity larger than it could be.
+        slices: the parts of the table that were cut out, by where they begin and end.
     """
 
     def __init__(self, relation: Relation) -> None:
@@ -50,6 +51,7 @@ class Checker:
         self.keys = KeyRing()
         self.items: list[Any] = []
         self.notes: list[str] = []
+        self.slices: dict[tuple[Any, ...], Batch] = {}
 
     def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
         """The abstract outputs of a jaxpr."""
@@ -116,7 +118,8 @@ class Checker:
         if batch is None:
             earlier = earlier or ["[clip] values of different samples, or of different turns of a loop, are mixed"]
         if not earlier:
-            why = f"{why} (at {source_line(equation)})"
+            place = source_line(equation)
+            why = f"{why} (at {place})" if place else why
         origin = self.origin(equation, operands)
         return Private(batch=batch, axes=None, origin=origin, why=(earlier or [why])[0])
 

@@ -266,16 +266,35 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     if len(private) == 1:
         terms = _multiple(equation, operands)
     else:
+        terms = _product_of_norms(equation, private)
         for i in (0, 1):
             part, limit = bound_of(private[i], equation, i), private[1 - i].linf
-            if terms is None and part is not None and limit is not None and private[1 - i].finite:
-                terms = scaled(part, Scale(limit))
+            if part is not None and limit is not None and private[1 - i].finite:
+                terms = smaller(terms, scaled(part, Scale(limit)))
     for i in (0, 1):
         # Zero times NaN is NaN: a mask that multiplies hides only what is a number.
         if isinstance(x := operands[i], Private) and all_finite([operands[1 - i]]):
             zero |= x.zero
     bounded = terms is not None or linf is not None
     return {"terms": terms, "linf": linf, "finite": bounded and all_finite(operands), "zero": zero}
+
+
+def _product_of_norms(equation: JaxprEqn, private: Sequence[Private]) -> tuple[Term, ...] | None:
+    """Each element of the result is one of the first times one of the second, and no two are the same pair."""
+    sizes = [size_per_record(shape_of(v), x.axes) for x, v in zip(private, equation.invars, strict=True)]
+    one, other = (row_terms(x.but(finite=True), n) for x, n in zip(private, sizes, strict=True))
+    if private[0].terms is None:
+        one, other = other, one  # the bound that others share
+    total = None if other is None else total_of(other)
+    return None if one is None or total is None else scaled(one, total)
+
+
+def smaller(a: tuple[Term, ...] | None, b: tuple[Term, ...]) -> tuple[Term, ...]:
+    """The better of two bounds, if they can be compared; else the second."""
+    sizes = None if a is None else total_of(a), total_of(b)
+    if a is None or sizes[0] is None or sizes[1] is None or sizes[0].powers != sizes[1].powers:
+        return b
+    return a if sizes[0].factor < sizes[1].factor else b
 
 
 def _div(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:

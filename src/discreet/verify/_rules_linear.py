@@ -254,6 +254,8 @@ def _product(first: Private, second: Private, shapes: Sequence[Axes]) -> tuple[T
     """The bound of products of the elements of one record's rows, added up or not: the product of the norms."""
     one = row_terms(first.but(finite=True), size_per_record(shapes[0], first.axes))
     other = row_terms(second.but(finite=True), size_per_record(shapes[1], second.axes))
+    if first.terms is None:
+        one, other = other, one  # the bound that others share
     total = None if other is None else total_of(other)
     return None if one is None or total is None else scaled(one, total)
 

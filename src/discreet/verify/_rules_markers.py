@@ -8,7 +8,7 @@ from typing import Any
 from discreet._jax import JaxprEqn, source_line
 from discreet.accounting import Relation
 from discreet.mechanisms import CLIP, FIXED_SIZE, GAUSSIAN, LAPLACE, POISSON, SUM
-from discreet.verify._bounds import range_factor, total_of
+from discreet.verify._bounds import over_slices, range_factor, total_of
 from discreet.verify._domain import Batch, Group, Key, Private, Public, Scale, Term, Value
 from discreet.verify._errors import REMEDIES, PrivacyError
 from discreet.verify._interpreter import KEY_RULES, RULES, Checker, shape_of, size_per_record
@@ -67,7 +67,7 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
 
 def _clip_of_sum(checker: Checker, equation: JaxprEqn, value: Private, term: Term, single: bool) -> Private:
     batch = value.batch
-    factor = range_factor(batch, checker.relation) if batch is not None and batch.kind != "part" else 0.0
+    factor = range_factor(batch, checker.relation) if batch is not None and batch.kind not in ("part", "slice") else 0.0
     if batch is None or not single or value.axes is not None or factor == 0.0:
         why = "[rows] clip_records bounds one row, but here a record has an influence on other rows too"
         return checker.unbounded(equation, [value], why)
@@ -177,7 +177,7 @@ def _record(checker: Checker, released: list[tuple[Private, int]], noise: Scale,
         loads: dict[tuple[Group, int], float] = {}
         for value, _ in values:
             assert value.terms is not None
-            for name, load in _loads(value.terms, noise):
+            for name, load in _loads(over_slices(value.terms), noise):
                 loads[name] = loads.get(name, 0.0) + load
         if parameter == "stddev":
             found.append(Release(batch, loads))

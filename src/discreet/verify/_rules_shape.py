@@ -12,7 +12,7 @@ from discreet._jax import JaxprEqn, primitive_of
 from discreet._jax import primitives as p
 from discreet.verify._axes import Axes, through_reshape, without
 from discreet.verify._bounds import row_terms, scaled, stacked, total_of
-from discreet.verify._domain import Group, Private, Public, Scale, Term, Value
+from discreet.verify._domain import Batch, Group, Private, Public, Scale, Term, Value
 from discreet.verify._interpreter import RULES, Checker, common_batch, shape_of, size_per_record
 from discreet.verify._norms import margin, reshaped_norm
 from discreet.verify._rules_elementwise import aligned, all_finite, both_zero, expansion, varies_along
@@ -92,7 +92,27 @@ def _slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
         return checker.unbounded(equation, operands, "[rows] elements are chosen by an index that depends on records")
     own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
+    if not kept and equation.primitive is p.slice_p and value.axes is not None and len(value.axes) == 1:
+        part = _slice_of(checker, equation, value)
+        if part is not None:
+            terms = None if value.terms is None else tuple(Term(t.group, t.leaves, t.bound, part) for t in value.terms)
+            found = moved(checker, equation, value, value.axes, exact=False)
+            return found.but(batch=part, terms=terms, low=found.low, high=found.high)
     return moved(checker, equation, value, value.axes if kept else None, exact=own == out)
+
+
+def _slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | None:
+    """The rows of the table from one to another; the same for all arrays that are cut alike."""
+    if value.batch is None or value.batch.kind != "table" or value.axes is None:
+        return None
+    (axis,), params = value.axes, equation.params
+    if params["strides"] is not None and params["strides"][axis] != 1:
+        return None
+    first, end = params["start_indices"][axis], params["limit_indices"][axis]
+    name = (value.batch, first, end)
+    if name not in checker.slices:
+        checker.slices[name] = Batch("slice", value.batch, value.batch.masked, (first, end - 1))
+    return checker.slices[name]
 
 
 def _rev(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:

@@ -62,7 +62,7 @@ def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Privat
     assert isinstance(batch, Batch)
     terms = row_terms(value, size_per_record(shape, None))
     factor = range_factor(batch, checker.relation)
-    if terms is None or factor == 0.0 or batch.kind == "part":
+    if terms is None or factor == 0.0 or batch.kind in ("part", "slice"):
         return value
     return value.but(terms=scaled(terms, Scale(factor)), additive=False, finite=True)
 
