@@ -1,0 +1,92 @@
+"""What a certificate holds, and that it runs what it proves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent
+
+import discreet as dp
+from discreet.accounting import profile
+
+from .programs import KEY, C, M, N, W, X, Y, certify, clipped_sum, noisy
+
+Z = 1.5
+
+
+def step(w, xs, ys, mask, key):
+    first, rest = jax.random.split(key)
+    released = noisy(first, clipped_sum(w, xs, ys, mask), Z * C)
+    return {"w": jax.tree.map(lambda a, b: a - 0.1 * b, w, released), "size": jnp.ones(2), "key": rest}
+
+
+@pytest.fixture(scope="module")
+def certificate():
+    return certify(step)
+
+
+def test_it_runs_the_program(certificate):
+    ours, theirs = certificate(W, X, Y, M, KEY), jax.jit(step)(W, X, Y, M, KEY)
+    jax.tree.map(np.testing.assert_array_equal, ours["w"], theirs["w"])
+    assert ours["key"] == theirs["key"]
+    assert certificate.outputs == {"['key']": "public", "['size']": "public", "['w']['a']": "released", "['w']['b']": "released"}
+
+
+def test_it_runs_no_other_program(certificate):
+    with pytest.raises(TypeError, match="another program"):
+        certificate(W, X[:5], Y[:5], M[:5], KEY)
+    with pytest.raises(TypeError, match="structure"):
+        certificate(W, X, Y, M)
+    with pytest.raises(TypeError, match="another program"):
+        certificate(W, X, Y, M, jax.random.key(0))
+
+
+def test_its_price_is_that_of_its_event(certificate):
+    priced = profile(GaussianDpEvent(Z), dp.Relation.ADD_OR_REMOVE_ONE)
+    assert certificate.epsilon(1e-5) == pytest.approx(priced.epsilon(1e-5))
+    assert certificate.delta(1.0) == pytest.approx(float(priced.delta(1.0)))
+
+
+def test_it_says_what_it_rests_on(certificate):
+    text = str(certificate)
+    for part in ("ADD_OR_REMOVE_ONE", "GaussianDpEvent", "released", "keys passed in are secret", "jax", "reproducible"):
+        assert part in text
+    assert certificate.fingerprint == certify(step).fingerprint
+    assert certificate.fingerprint != certify(lambda *a: step(*a)["w"]).fingerprint
+    secret = dp.certify(step, W, X, Y, M, dp.random.key(), records=(1, 2), mask=3)
+    assert not any("reproducible" in x for x in secret.assumptions)
+
+
+def test_shapes_are_enough():
+    shapes = jax.eval_shape(lambda: (W, X, Y, M, KEY))
+    assert dp.certify(step, *shapes, records=(1, 2), mask=3).event == GaussianDpEvent(Z)
+
+
+def test_a_plan_may_be_expected():
+    plan = dp.PrivacyPlan(
+        sampling=dp.PoissonSampling(rate=1.0), clipping_norm=C, noise_multiplier=Z, num_steps=1, num_records=N
+    )
+    certify(step, expect=plan)
+    with pytest.raises(TypeError, match="DpEvent"):
+        certify(step, expect=1.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"records": 7, "mask": 3}, "positions among"),
+        ({"records": (1, 3), "mask": 3}, "positions among"),
+        ({"records": (1, 2), "mask": 2}, "positions among"),
+        ({"records": (0, 1), "mask": 3}, "rows|needs|need"),
+        ({"records": (1, 3), "mask": 2}, "one truth value per row"),
+        ({"records": 4}, "leading axis|keys"),
+    ],
+)
+def test_wrong_positions(options, says):
+    with pytest.raises(ValueError, match=says):
+        dp.certify(step, W, X, Y, M, KEY, **options)
+
+
+def test_a_step_without_data_costs_nothing():
+    event = dp.certify(lambda xs, w: w * 2.0, X, jnp.ones(3), records=0).event
+    assert profile(event, dp.Relation.ADD_OR_REMOVE_ONE).epsilon(0.0) == 0.0
