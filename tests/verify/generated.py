@@ -72,6 +72,12 @@ OPERATIONS = {
     "norm factor twice": _per_row(lambda r, x, y, m: x * 3.0 * jnp.minimum(1.0, 1.0 / _norm(x))),
     "guard": lambda r, x, y, m: _guard(x),
     "guard rows": _per_row(lambda r, x, y, m: jnp.where(jnp.isfinite(_norm(x)), x, 0.0)),
+    "guard turned": lambda r, x, y, m: jnp.where(jnp.isfinite(x).T, x.T, 0.0) if x.ndim > 1 else x,
+    "guard out of place": lambda r, x, y, m: jnp.where(jnp.isfinite(x)[..., ::-1], x, 0.0) if x.ndim else x,
+    "guard by copy": lambda r, x, y, m: jnp.where(jnp.isfinite(x), jnp.clip(x, -0.5, 0.5), 0.0),
+    "guard by all": _per_row(
+        lambda r, x, y, m: jnp.where(jnp.all(jnp.isfinite(x), axis=tuple(range(1, x.ndim)), keepdims=True), x, 0.0)
+    ),
     "limit": lambda r, x, y, m: jnp.clip(x, -0.5, 0.5),
     "limit odd": lambda r, x, y, m: jnp.minimum(jnp.maximum(x, 0.3), 0.7),
     "below": lambda r, x, y, m: jnp.minimum(x, 0.3),

@@ -29,7 +29,12 @@ def test_it_runs_the_program(certificate):
     ours, theirs = certificate(W, X, Y, M, KEY), jax.jit(step)(W, X, Y, M, KEY)
     jax.tree.map(np.testing.assert_array_equal, ours["w"], theirs["w"])
     assert ours["key"] == theirs["key"]
-    assert certificate.outputs == {"['key']": "public", "['size']": "public", "['w']['a']": "released", "['w']['b']": "released"}
+    assert certificate.outputs == {
+        "['key']": "public",
+        "['size']": "public",
+        "['w']['a']": "released",
+        "['w']['b']": "released",
+    }
 
 
 def test_it_runs_no_other_program(certificate):
@@ -49,7 +54,14 @@ def test_its_price_is_that_of_its_event(certificate):
 
 def test_it_says_what_it_rests_on(certificate):
     text = str(certificate)
-    for part in ("ADD_OR_REMOVE_ONE", "GaussianDpEvent", "released", "keys passed in are secret", "jax", "reproducible"):
+    for part in (
+        "ADD_OR_REMOVE_ONE",
+        "GaussianDpEvent",
+        "released",
+        "keys passed in are secret",
+        "jax",
+        "reproducible",
+    ):
         assert part in text
     assert certificate.fingerprint == certify(step).fingerprint
     assert certificate.fingerprint != certify(lambda *a: step(*a)["w"]).fingerprint

@@ -7,6 +7,7 @@ import pytest
 
 import discreet as dp
 from discreet.verify import (
+    _alignment,
     _bounds,
     _interpreter,
     _norms,
@@ -153,7 +154,7 @@ MUTATIONS = {
         lambda x, m: (jnp.clip(x, -1, 1) * m[:, None]).sum(0),
     ),
     "places do not matter": (
-        (_rules_elementwise, "varies_along", _always(False)),
+        (_alignment, "varies_along", _always(False)),
         lambda x, m: (_clipped(x, m) * jnp.arange(N)[:, None]).sum(0),
     ),
     "reshapes keep records": (

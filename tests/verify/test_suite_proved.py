@@ -304,6 +304,23 @@ def test_a_noisy_count_and_a_clipped_mean():
     like(certify(step).event, GaussianDpEvent(precision**-0.5))
 
 
+@pytest.mark.parametrize("guard", ["before", "after", "in the mask", "all of a record"])
+def test_values_that_are_no_numbers_are_selected_away(guard):
+    def step(w, xs, ys, mask, key):
+        rows = jnp.clip(xs, -0.5, 0.5)
+        if guard == "before":
+            rows = jnp.clip(jnp.where(jnp.isfinite(xs), xs, 0.0), -0.5, 0.5)
+        elif guard == "after":
+            rows = jnp.where(jnp.isfinite(xs), rows, 0.0)
+        elif guard == "all of a record":
+            mask = mask & jnp.all(jnp.isfinite(xs), axis=1)
+        else:
+            rows = jnp.where(mask[:, None] & jnp.isfinite(xs), rows, 0.0)
+        return noisy(key, jnp.where(mask[:, None], rows, 0.0).sum(0), Z * 0.5 * D**0.5)
+
+    like(certify(step).event, GAUSSIAN)
+
+
 def test_laplace_noise_needs_the_l1_norm():
     def step(w, xs, ys, mask, key):
         count = jnp.where(mask, 1.0, 0.0).sum()

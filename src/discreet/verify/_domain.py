@@ -154,7 +154,15 @@ class Public:
 
 
 # What an operation does not hand on unless its rule says so.
-_OWN = {"holds": -1, "norm_of": None, "low": None, "high": None, "finite_where": frozenset()}
+_OWN = {
+    "holds": -1,
+    "norm_of": None,
+    "low": None,
+    "high": None,
+    "finite_where": frozenset(),
+    "place": -1,
+    "number_if": (-1, -1),
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -176,9 +184,12 @@ class Private:
         additive: a sum over records; its terms came about by adding only. Counts without `axes`.
         origin: where it came from.
         why: why it has no bound, or no axes.
-        finite_where: the value that is finite wherever this truth value is True.
+        finite_where: where this truth value is True, a value is finite: in the same place ("each", spot), or all over the
+            record ("all", content). Where it is True all over a record, so is that value finite ("of", content).
         serial: names the value.
         holds: names the value of which this is a copy in another shape.
+        place: names the value of which this is a copy in the same shape.
+        number_if: spot and content of a value; where that is finite, this is.
         norm_of: see `_norms`.
     """
 
@@ -194,15 +205,27 @@ class Private:
     positional: bool = False
     additive: bool = False
     why: str = ""
-    finite_where: frozenset[int] = frozenset()
+    finite_where: frozenset[tuple[str, int]] = frozenset()
     norm_of: Any = None
     serial: int = dataclasses.field(default_factory=lambda: next(_serial))
     holds: int = -1
+    place: int = -1
+    number_if: tuple[int, int] = (-1, -1)
 
     @property
     def content(self) -> int:
         """Names the elements, in whatever shape."""
         return self.serial if self.holds < 0 else self.holds
+
+    @property
+    def spot(self) -> int:
+        """Names the elements, each in its place."""
+        return self.serial if self.place < 0 else self.place
+
+    def guarded_by(self, condition: frozenset[tuple[str, int]]) -> bool:
+        """Whether it is finite where a condition holds."""
+        own = {("each", self.spot), ("all", self.content), ("each", self.number_if[0]), ("all", self.number_if[1])}
+        return bool(own & condition)
 
     def but(self, **changes: Any) -> Private:
         """A copy with other attributes, and another identity."""

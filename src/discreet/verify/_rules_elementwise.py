@@ -11,6 +11,7 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, aval
 from discreet._jax import primitives as p
+from discreet.verify._alignment import aligned, all_finite, both_zero, bound_of, is_integer
 from discreet.verify._bounds import added, row_terms, scaled, total_of
 from discreet.verify._domain import Batch, Private, Public, Scale, Term, Value
 from discreet.verify._interpreter import RULES, Checker, common_batch, shape_of, size_per_record
@@ -34,61 +35,6 @@ _OTHERS = (
     p.shift_right_logical_p, p.shift_right_arithmetic_p, p.eq_p, p.ne_p, p.lt_p, p.le_p, p.gt_p, p.ge_p,
 )  # fmt: skip
 _COMPARISONS = (p.eq_p, p.ne_p, p.lt_p, p.le_p, p.gt_p, p.ge_p, p.is_finite_p)
-
-
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """Where the rows of an elementwise result come from."""
-
-    batch: Batch
-    axes: tuple[int, ...]
-    positional: bool
-
-
-def aligned(equation: JaxprEqn, operands: Sequence[Value]) -> Rows | None:
-    """The common rows of operands that meet element by element; None if records meet other records."""
-    shape = shape_of(equation.outvars[0])
-    private = [(x, shape_of(v)) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)]
-    first, _ = private[0]
-    axes = first.axes
-    if axes is None or first.batch is None:
-        return None
-    for value, own in private:
-        if value.axes != axes or value.batch is not first.batch:
-            return None
-        if any(i >= len(own) or own[i] != shape[i] for i in axes):
-            return None
-    positional = any(x.positional for x, _ in private)
-    for value, variable in zip(operands, equation.invars, strict=True):
-        if isinstance(value, Public):
-            positional |= varies_along(value, shape_of(variable), axes)
-    return Rows(first.batch, axes, positional)
-
-
-def varies_along(value: Public, shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
-    """Whether a public value may differ from record to record."""
-    return any(i < len(shape) and shape[i] > 1 and i not in value.uniform for i in axes)
-
-
-def expansion(own: tuple[int, ...], out: tuple[int, ...]) -> float:
-    """How often each element is used, as a factor on the L2 norm."""
-    return math.sqrt(np.prod(out, dtype=np.float64) / max(1.0, np.prod(own, dtype=np.float64)))
-
-
-def bound_of(value: Private, equation: JaxprEqn, position: int) -> tuple[Term, ...] | None:
-    """The bound of an operand in the shape of the result."""
-    own, out = shape_of(equation.invars[position]), shape_of(equation.outvars[0])
-    if value.axes is None:
-        terms = value.terms
-    else:
-        # Whether it is a number is looked at apart, before anything is summed.
-        terms = row_terms(value.but(finite=True), size_per_record(own, value.axes))
-    return None if terms is None else scaled(terms, Scale(expansion(own, out)))
-
-
-def is_integer(equation: JaxprEqn) -> bool:
-    """Whether the result wraps around instead of rounding."""
-    return np.dtype(aval(equation.outvars[0]).dtype).kind in "iu"
 
 
 def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
@@ -200,37 +146,29 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     if primitive in _SLOPE_ONE and primitive not in _WITHIN_ONE:
         changes |= {"terms": first.terms, "linf": first.linf}
     if primitive in _IDENTITY:
-        changes["holds"] = first.content
+        changes |= {"holds": first.content, "place": first.spot}
+    if primitive in _SAFE_AT_FINITE:
+        changes["number_if"] = number_if(first)
     if primitive is p.is_finite_p:
-        changes["finite_where"] = first.norm_of.contents if first.norm_of is not None else frozenset([first.content])
+        changes["finite_where"] = frozenset({("each", first.spot), *_whole(equation, first)})
+        if first.norm_of is not None:
+            changes["finite_where"] |= {("all", c) for c in first.norm_of.contents}
     if primitive is p.eq_p and equation.invars[0] is equation.invars[1]:
         # Equal to itself is no NaN; where the size is limited, it is a number then.
-        changes["finite_where"] = frozenset([first.content]) if first.linf is not None else frozenset()
+        limited = first.linf is not None
+        changes["finite_where"] = frozenset({("each", first.spot), *_whole(equation, first)} if limited else ())
     return changes
 
 
-def all_finite(operands: Sequence[Value]) -> bool:
-    """Whether no operand holds NaN or infinity."""
-    for value in operands:
-        if isinstance(value, Private):
-            if not value.finite:
-                return False
-        elif not isinstance(value, Public) or value.magnitude is None or not math.isfinite(value.magnitude):
-            return False
-    return True
+def _whole(equation: JaxprEqn, value: Private) -> set[tuple[str, int]]:
+    """True all over a record is all of its numbers; and one number of a record is all of them already."""
+    single = size_per_record(shape_of(equation.invars[0]), value.axes) == 1
+    return {("all" if single else "of", value.content)}
 
 
-def zero_under(value: Value) -> frozenset[Batch] | None:
-    """The masks under which a value is zero; None: all of them, it is zero."""
-    if isinstance(value, Private):
-        return value.zero
-    return None if isinstance(value, Public) and value.is_zero else frozenset()
-
-
-def both_zero(values: Sequence[Value]) -> frozenset[Batch]:
-    """Masks under which all are zero."""
-    known = [z for z in map(zero_under, values) if z is not None]
-    return frozenset.intersection(*known) if known else frozenset()
+def number_if(value: Private) -> tuple[int, int]:
+    """Which value has to be finite for this one to be so."""
+    return value.number_if if value.number_if[0] >= 0 else (value.spot, value.content)
 
 
 def _limit(value: Value) -> float | None:
@@ -331,6 +269,8 @@ def _max_min(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
             changes |= {"high": float(bound.max()), "low": None}
             other, own = value.low, float(bound.min())
             limits = (None if other is None else min(other, own), float(bound.max()))
+        if all_finite([x for x in operands if isinstance(x, Public)]):
+            changes["number_if"] = number_if(value)
         if limits[0] is not None and limits[1] is not None:
             changes["linf"] = max(abs(limits[0]), abs(limits[1]))
     return changes
@@ -342,7 +282,8 @@ def _clamp(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     if not isinstance(value, Private) or isinstance(low, Private) or isinstance(high, Private):
         return {}
     known = [x for x in limits if x is not None]
-    return {"linf": max(known) if len(known) == 2 else None, "finite": value.finite}
+    limit = max(known) if len(known) == 2 else None
+    return {"linf": limit, "finite": value.finite, "number_if": number_if(value) if limit is not None else (-1, -1)}
 
 
 def _and(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
@@ -371,7 +312,7 @@ def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     changes: dict[str, Any] = {"terms": terms, "linf": linf, "zero": value.zero}
     changes["finite"] = value.finite and (factor == 1.0 or terms is not None or linf is not None)
     if grows and factor == 1.0:
-        changes["holds"] = value.content
+        changes |= {"holds": value.content, "place": value.spot}
     return changes
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from discreet._jax import JaxprEqn
 from discreet._jax import primitives as p
+from discreet.verify._alignment import varies_along
 from discreet.verify._domain import Private, Public, Value
 from discreet.verify._interpreter import RULES, Checker, shape_of
-from discreet.verify._rules_elementwise import varies_along
 
 
 def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:

@@ -11,12 +11,12 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, aval
 from discreet._jax import primitives as p
+from discreet.verify._alignment import all_finite, varies_along
 from discreet.verify._axes import Axes, without
 from discreet.verify._bounds import row_terms, scaled, total_of
 from discreet.verify._domain import Private, Public, Scale, Term, Value
 from discreet.verify._interpreter import RULES, Checker, shape_of, size_per_record
 from discreet.verify._norms import clipped_term, reduced_norm
-from discreet.verify._rules_elementwise import all_finite, varies_along
 from discreet.verify._sums import as_sum, summed
 
 _MOST_EXACT = 2**24
@@ -116,9 +116,14 @@ def within_rows_only(checker: Checker, equation: JaxprEqn, operands: list[Value]
         if equation.primitive is p.reduce_and_p and math.prod(shape_of(variable)[i] for i in kept) == math.prod(
             shape_of(variable)
         ):
-            result = dataclasses.replace(result, finite_where=first.finite_where)
+            # All of a record's elements are finite: that is true wherever they are put.
+            result = dataclasses.replace(result, finite_where=_of_all(first))
         found.append(dataclasses.replace(result, finite=result.finite or exact))
     return found
+
+
+def _of_all(value: Private) -> frozenset[tuple[str, int]]:
+    return value.finite_where | {("all", content) for kind, content in value.finite_where if kind == "of"}
 
 
 def _reduced_axes(equation: JaxprEqn) -> list[int]:

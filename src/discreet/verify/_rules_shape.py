@@ -10,12 +10,12 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, primitive_of
 from discreet._jax import primitives as p
+from discreet.verify._alignment import aligned, all_finite, both_zero, expansion, varies_along
 from discreet.verify._axes import Axes, through_reshape, without
 from discreet.verify._bounds import row_terms, scaled, stacked, total_of
 from discreet.verify._domain import Batch, Group, Private, Public, Scale, Term, Value
 from discreet.verify._interpreter import RULES, Checker, common_batch, shape_of, size_per_record
 from discreet.verify._norms import margin, reshaped_norm
-from discreet.verify._rules_elementwise import aligned, all_finite, both_zero, expansion, varies_along
 from discreet.verify._sums import as_sum
 
 
@@ -30,9 +30,14 @@ def moved(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | Non
     changes = {
         "norm_of": reshaped_norm(value, shape) if exact else None,
         "holds": value.content if exact else -1,
-        "finite_where": value.finite_where if exact and complete else frozenset(),
+        "finite_where": over_the_record(value) if exact and complete else frozenset(),
     }
     return dataclasses.replace(found, **changes)
+
+
+def over_the_record(value: Private) -> frozenset[tuple[str, int]]:
+    """What holds of a record as a whole, wherever its one truth value is put."""
+    return frozenset(x for x in value.finite_where if x[0] == "all")
 
 
 def moved_sum(checker: Checker, equation: JaxprEqn, value: Private) -> Private:
@@ -79,7 +84,7 @@ def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> P
         found = moved(checker, equation, value, tuple(dims[a] for a in value.axes), exact=factor.factor == 1.0)
         norm = reshaped_norm(value, own)
         complete = size_per_record(own, value.axes) == 1
-        where = value.finite_where if complete else frozenset[int]()
+        where = over_the_record(value) if complete else frozenset[tuple[str, int]]()
         terms = None if value.terms is None else scaled(value.terms, factor)
         return dataclasses.replace(found, terms=terms, norm_of=norm, finite_where=where)
     found = moved_sum(checker, equation, value)
@@ -229,7 +234,7 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
         elif isinstance(first, Private):
             zero |= which.zero & first.zero
     finite = [all_finite([x]) for x in cases]
-    if len(cases) == 2 and isinstance(cases[1], Private) and cases[1].content in finite_where:
+    if len(cases) == 2 and isinstance(cases[1], Private) and cases[1].guarded_by(finite_where):
         # Each of its elements is a number now; a bound on a row that held NaN says nothing of the others.
         cases = [cases[0], cases[1].but(terms=None)] if not finite[1] else cases
         finite[1] = True
@@ -349,6 +354,6 @@ def masked_rows(
     assert isinstance(value, Private)
     if value.axes != (0,) or value.batch is not mask.batch:
         return checker.unbounded(equation, [mask, value], "[rows] mask and rows do not belong to the same records")
-    guarded = not value.finite and value.content in mask.finite_where
+    guarded = not value.finite and value.guarded_by(over_the_record(mask))
     found = value.but(zero=value.zero | mask.zero, positional=value.positional or mask.positional)
     return found.but(finite=True, terms=None) if guarded else found
