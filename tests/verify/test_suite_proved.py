@@ -258,6 +258,16 @@ def test_two_releases_from_one_batch_are_sampled_once():
     like(certify(twice).event, together)
 
 
+def test_of_public_branches_the_worse_counts():
+    def step(w, xs, ys, mask, key):
+        first, second = jax.random.split(key)
+        w = plain(w, xs, ys, mask, first)
+        s = clipped_sum(w, xs, ys, mask)
+        return jax.lax.cond(w["b"] > 0, lambda: noisy(second, s, Z * C), lambda: noisy(second, s, 4 * Z * C))
+
+    like(certify(step).event, ComposedDpEvent([GAUSSIAN, GAUSSIAN]))
+
+
 def test_a_batch_of_fixed_size():
     def step(w, xs, ys, key):
         draw, noise = jax.random.split(key)

@@ -117,9 +117,7 @@ def _settle(items: list[Any]) -> tuple[list[DpEvent], Open, float]:
             chosen = [_settle(branch) for branch in item.branches]
             slack += max(c[2] for c in chosen)
             distinct = {repr(c[0]): c[0] for c in chosen if c[0]}
-            # At most one branch runs; all that differ are charged, which is more than any.
-            for inner in distinct.values():
-                events += inner
+            events += _worst(list(distinct.values()))
             for _, outer, _ in chosen:
                 for batch, spent in outer.items():
                     here.setdefault(batch, _Spent()).add(spent)
@@ -133,6 +131,15 @@ def _settle(items: list[Any]) -> tuple[list[DpEvent], Open, float]:
     for table in tables:
         events.append(here.pop(table).event())
     return events, here, slack
+
+
+def _worst(branches: list[list[DpEvent]]) -> list[DpEvent]:
+    """What covers each of several branches: the least noise if all are Gaussian, else all that differ, one after another."""
+    single = [b[0] for b in branches if len(b) == 1]
+    gaussian = [e for e in single if isinstance(e, GaussianDpEvent)]
+    if branches and len(gaussian) == len(branches):
+        return [min(gaussian, key=lambda e: e.noise_multiplier)]
+    return [event for branch in branches for event in branch]
 
 
 def _sampled(batch: Batch, inner: DpEvent) -> DpEvent:
