@@ -16,7 +16,7 @@ from discreet.verify._domain import Batch, Key, Origin, Private, Public, Scale, 
 from discreet.verify._errors import REMEDIES, PrivacyError, chain_of, remedy_for, without_tag
 from discreet.verify._expect import check_expected
 from discreet.verify._interpreter import Checker, is_key, refuse_outside_effects
-from discreet.verify._keys import SECRET
+from discreet.verify._keys import PRIVATE, SECRET
 from discreet.verify._ledger import event_of
 
 
@@ -183,14 +183,14 @@ def _refuse_captured_records(program: ClosedJaxpr, args: tuple[Any, ...], positi
 
 def _status(checker: Checker, name: str, value: Value) -> str:
     if isinstance(value, Key):
-        kind, why = checker.keys.kind(value)
+        kind, _ = checker.keys.kind(value)
         if kind == SECRET and checker.keys.is_spent(value):
             raise PrivacyError(
                 "a key is returned that was used, so whoever gets it can make the noise, or the batch, again.",
                 REMEDIES["key"],
                 output=name,
             )
-        if "depends on records" in why:
+        if kind == PRIVATE:
             raise PrivacyError("a key is returned that depends on records.", REMEDIES["key"], output=name)
         checker.keys.spend(value, f"output {name}", "the end of the program")
         return "public"

@@ -15,7 +15,7 @@ from discreet.verify._domain import Key, Private, Public, Value, constant, new_s
 from discreet.verify._errors import REMEDIES, PrivacyError, chain_of
 from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, is_key, shape_of
 from discreet.verify._join import join, same
-from discreet.verify._keys import KNOWN, SECRET
+from discreet.verify._keys import KNOWN, PRIVATE, SECRET
 from discreet.verify._ledger import Choice
 
 
@@ -94,7 +94,7 @@ def _after_branches(
         for value in values:
             if isinstance(value, Key):
                 checker.keys.spend(value, "the result of a branch", source_line(equation))
-        worst = next((k for k in kinds if k[0] != SECRET), (SECRET, ""))
+        worst = min(kinds, key=lambda k: (PRIVATE, KNOWN, SECRET).index(k[0]))
         return checker.keys.new(shape, *worst)
     result = values[0]
     for value in values[1:]:
@@ -163,6 +163,7 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
         begin = [fresh_key(checker, x) if isinstance(x, Key) else x for x in carry]
         (decision,) = checker.walk(test, test_own, [*test_consts, *begin])
         refuse_private(checker, equation, decision, "condition of a while loop")
+        _refuse_looking_at_keys(checker, equation, begin)
         end = checker.walk(body, body_own, [*body_consts, *begin])
         check_carried_keys(checker, equation, begin, end)
         checker.keys.loops.pop()
@@ -184,6 +185,18 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
         )
     checker.items = items
     return [after_loop(checker, x) for x in carry]
+
+
+def _refuse_looking_at_keys(checker: Checker, equation: JaxprEqn, begin: list[Value]) -> None:
+    """The condition sees the key that comes out of the loop: it could wait for one that makes little noise."""
+    for value in begin:
+        if isinstance(value, Key) and checker.keys.is_spent(value):
+            line = source_line(equation)
+            raise PrivacyError(
+                f"the condition of the while loop at {line} draws from a key that the loop hands on.",
+                REMEDIES["key"],
+                chain=(line,),
+            )
 
 
 def not_settled(equation: JaxprEqn) -> PrivacyError:

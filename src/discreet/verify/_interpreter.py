@@ -14,7 +14,7 @@ from discreet.verify._bounds import LOW_PRECISION, scaled
 from discreet.verify._constants import public_result
 from discreet.verify._domain import Batch, Key, Origin, Private, Public, Scale, Value, constant
 from discreet.verify._errors import REMEDIES, PrivacyError
-from discreet.verify._keys import KNOWN, KeyRing
+from discreet.verify._keys import KNOWN, PRIVATE, KeyRing
 
 Rule = Callable[["Checker", JaxprEqn, list[Value]], "Value | list[Value]"]
 
@@ -144,12 +144,14 @@ def _unknown_key_use(checker: Checker, equation: JaxprEqn, operands: list[Value]
         if isinstance(operand, Key):
             checker.keys.spend(operand, equation.primitive.name, line)
     private = any(isinstance(x, Private) for x in operands)
+    private |= any(isinstance(x, Key) and checker.keys.kind(x)[0] == PRIVATE for x in operands)
     outputs: list[Value] = []
     for variable in equation.outvars:
         kind = aval(variable)
         if is_key(kind):
             why = f"it came out of {equation.primitive.name} at {line}, which may return any key"
-            outputs.append(checker.keys.new(kind.shape, KNOWN, why))
+            why = f"it depends on records, by {equation.primitive.name} at {line}" if private else why
+            outputs.append(checker.keys.new(kind.shape, PRIVATE if private else KNOWN, why))
         elif private:
             outputs.append(
                 checker.unbounded(equation, operands, f"[rows] nothing is known of {equation.primitive.name}")

@@ -10,8 +10,10 @@ import numpy as np
 from discreet.verify._domain import Key
 from discreet.verify._errors import REMEDIES, PrivacyError
 
-SECRET, KNOWN = "secret", "known"
-"""Secret: from a key argument, so that noise made with it is fresh. Known: from a number of the program, or mixed."""
+SECRET, KNOWN, PRIVATE = "secret", "known", "private"
+"""Secret: from a key argument, so that noise made with it is fresh. Known: from a number of the program, or mixed.
+Private: what is drawn from it tells of records."""
+_WORST_FIRST = (PRIVATE, KNOWN)
 
 
 @dataclasses.dataclass
@@ -61,10 +63,12 @@ class KeyRing:
         return Key(names)
 
     def kind(self, key: Key) -> tuple[str, str]:
-        """Secret only if all are; otherwise why not."""
-        for name in key.names.reshape(-1):
-            if self._records[int(name)].kind != SECRET:
-                return KNOWN, self._records[int(name)].why
+        """Secret only if all are, private if one is; and why."""
+        records = [self._records[int(name)] for name in key.names.reshape(-1)]
+        for kind in _WORST_FIRST:
+            for record in records:
+                if record.kind == kind:
+                    return kind, record.why
         return SECRET, ""
 
     def spend(self, key: Key, purpose: str, line: str) -> None:
@@ -100,10 +104,11 @@ class KeyRing:
 
     def fold(self, key: Key, const: Any, counter: tuple[Any, int, int] | None, line: str) -> Key:
         """The keys of `jax.random.fold_in`, for a known number or for a counter of the loop around."""
+        kind, why = self.kind(key)
+        if kind != SECRET:
+            return self.new(key.names.shape, kind, why)
         for name in key.names.reshape(-1):
             record = self._records[int(name)]
-            if record.kind != SECRET:
-                return self.new(key.names.shape, KNOWN, record.why)
             around = [loop for loop in self.loops[record.depth :] if loop.length != 1]
             if record.use is not None:
                 self._refuse("jax.random.fold_in", line, *record.use)

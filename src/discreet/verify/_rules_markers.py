@@ -40,6 +40,9 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     group = Group("clip_records")
     first = private[0]
     by_record = all(x.axes == first.axes and x.batch is first.batch for x in private)
+    if any(x.batch is not first.batch for x in private):
+        why = "[rows] values of different samples are clipped by one norm"
+        return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
     shapes = [shape_of(v) for v in equation.outvars]
     single = all(s[0] == 1 for s in shapes)
     outputs: list[Value] = []
@@ -123,6 +126,9 @@ def laplace(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list
 def _mechanism(checker: Checker, equation: JaxprEqn, operands: list[Value], parameter: str) -> list[Value]:
     _spend(checker, equation, operands[0])
     arrays, noise = _number(equation, operands[1:], parameter)
+    if equation.params[parameter] is None and not isinstance(operands[-1], Public):
+        why = "[noise scale] the size of the noise depends on records"
+        return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
     if not any(isinstance(x, Private) for x in arrays):
         return [Public() for _ in equation.outvars]
     outputs: list[Value] = []

@@ -10,7 +10,7 @@ from discreet._jax import primitives as p
 from discreet.verify._constants import public_result
 from discreet.verify._domain import Key, Private, Public, Value
 from discreet.verify._interpreter import KEY_RULES, RULES, Checker
-from discreet.verify._keys import KNOWN
+from discreet.verify._keys import KNOWN, PRIVATE, SECRET
 
 
 def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
@@ -28,7 +28,7 @@ def _fold_in(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key
     if isinstance(data, Private):
         checker.keys.spend(key, "jax.random.fold_in", line)
         shape = aval(equation.outvars[0]).shape
-        return checker.keys.new(shape, KNOWN, f"it depends on records, by jax.random.fold_in at {line}")
+        return checker.keys.new(shape, PRIVATE, f"it depends on records, by jax.random.fold_in at {line}")
     shape = tuple(aval(equation.outvars[0]).shape)
     if isinstance(data, Public) and shape == key.names.shape:
         number = int(data.const.reshape(-1)[0]) if data.const is not None and data.const.size == 1 else None
@@ -36,7 +36,7 @@ def _fold_in(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key
     kind, why = checker.keys.kind(key)
     checker.keys.spend(key, "jax.random.fold_in", line)
     numbers = data.const if isinstance(data, Public) else None
-    if numbers is None or len(np.unique(numbers)) < numbers.size:
+    if kind == SECRET and (numbers is None or len(np.unique(numbers)) < numbers.size):
         kind, why = KNOWN, f"the numbers folded in at {line} may be equal"
     return checker.keys.new(shape, kind, why)
 
@@ -45,18 +45,17 @@ def _bits(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
     (key,) = operands
     assert isinstance(key, Key)
     checker.keys.spend(key, equation.primitive.name, source_line(equation))
-    kind, why = checker.keys.kind(key)
-    if kind == KNOWN and "depends on records" in why:
+    if checker.keys.kind(key)[0] == PRIVATE:
         return checker.unbounded(equation, operands, "[key] random numbers from a key that depends on records")
     return Public()
 
 
 def _wrap(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     line = source_line(equation)
-    why = f"it is made from numbers at {line}"
+    kind, why = KNOWN, f"it is made from numbers at {line}"
     if any(isinstance(x, Private) for x in operands):
-        why = f"it depends on records, by {equation.primitive.name} at {line}"
-    return checker.keys.new(aval(equation.outvars[0]).shape, KNOWN, why)
+        kind, why = PRIVATE, f"it depends on records, by {equation.primitive.name} at {line}"
+    return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
 
 
 def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key | Value | list[Value]:
@@ -116,6 +115,8 @@ def _picked(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
         checker.keys.spend_outside(key, "keys[i]", line, counter[0])
         return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
     checker.keys.spend(key, "keys[i] with an index that is not known", line)
+    if any(isinstance(s, Private) for s in starts):
+        kind, why = PRIVATE, f"it depends on records, by keys[i] at {line}"
     return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
 
 
