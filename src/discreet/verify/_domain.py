@@ -16,6 +16,9 @@ import numpy as np
 
 _serial = itertools.count()
 
+SMALLEST, LARGEST = 1e-30, 1e30
+"""Numbers beyond may be zero, or infinite, in float32: nothing is said of their multiples."""
+
 
 def new_symbol() -> int:
     """A name for a number that is public and not known while tracing."""
@@ -145,7 +148,8 @@ class Public:
         """The largest absolute value, if known."""
         if self.const is None or self.const.dtype.kind not in "biuf":
             return None
-        return float(np.max(np.abs(self.const.astype(np.float64)), initial=0.0))
+        largest = float(np.max(np.abs(self.const.astype(np.float64)), initial=0.0))
+        return None if math.isnan(largest) else largest
 
     @property
     def is_zero(self) -> bool:
@@ -249,5 +253,5 @@ def constant(value: Any) -> Public:
     scale = None
     if len(uniform) == array.ndim and array.size and array.dtype.kind in "biuf":
         number = abs(float(array.reshape(-1)[0]))
-        scale = Scale(number) if math.isfinite(number) else None
+        scale = Scale(number) if number == 0 or SMALLEST <= number <= LARGEST else None
     return Public(const=array, uniform=uniform, scale=scale)

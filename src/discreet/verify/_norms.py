@@ -23,6 +23,10 @@ from discreet._jax import primitives as p
 from discreet.verify._domain import Group, Private, Public, Scale, Term, Value
 
 ONE = Scale(1.0)
+FLOOR = 1e-11
+"""Elements below 1e-19 are lost when they are squared: of a computed norm below this nothing is known."""
+_CAP = 1e10
+"""How far above its bound a factor may be cut off, for the same reason."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,7 +39,8 @@ class Norm:
         bound: see above.
         size: elements of a record in all of them.
         finite: none of the values holds NaN or infinity; otherwise what is said here may fail where one does.
-        safe: of a norm: above 0. Of a factor: finite whenever the norm is no NaN.
+        safe: of a norm: value * bound is at least FLOOR. Of a factor: finite whenever the norm is no NaN, and what is lost
+            in squares does not count. Without it the bound does not hold either, and the product is not called finite.
     """
 
     kind: str
@@ -87,7 +92,8 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
         return None
     if primitive in (p.copy_p, p.stop_gradient_p, p.name_p, p.convert_element_type_p):
         kind = np.dtype(aval(equation.outvars[0]).dtype)
-        return norm if kind.kind == "b" or (kind.kind == "f" and kind.itemsize >= 4) else None
+        decides = norm.kind in ("above", "below")
+        return norm if (kind.kind == "b" if decides else kind.kind == "f" and kind.itemsize >= 4) else None
     handler = {"squares": _of_squares, "norm": _of_norm, "factor": _of_factor}.get(norm.kind)
     return handler(primitive, position, value, norm, other, shapes) if handler else None
 
@@ -116,7 +122,7 @@ def _of_squares(primitive: Any, position: int, value: Any, norm: Norm, other: An
     del position
     least = _lowest(other)
     if primitive in (p.max_p, p.add_p) and least is not None and least >= 0:
-        return dataclasses.replace(norm, safe=norm.safe or least > 0)
+        return dataclasses.replace(norm, safe=norm.safe or least >= FLOOR**2)
     if not _complete(value, shapes[0]):
         return None
     if primitive is p.sqrt_p:
@@ -134,10 +140,11 @@ def _of_norm(primitive: Any, position: int, value: Any, norm: Norm, other: Any, 
         # A traced norm may be anything: |factor| n <= |C| all the same, but 0 / 0 is possible.
         return dataclasses.replace(norm, kind="factor", bound=norm.bound * scale, safe=False)
     if primitive in (p.max_p, p.add_p) and least is not None and least >= 0:
-        return dataclasses.replace(norm, safe=norm.safe or least > 0)
+        floor = not norm.bound.powers and least * norm.bound.factor >= FLOOR
+        return dataclasses.replace(norm, safe=norm.safe or floor)
     if primitive is p.max_p and isinstance(other, Public):
         return norm
-    if scale is None or scale.powers or least is None or least <= 0:
+    if scale is None or scale.powers or least is None or least <= 0 or not _moderate(norm.bound, scale):
         return None
     if primitive is p.mul_p:
         return dataclasses.replace(norm, bound=norm.bound * scale.to(-1.0), safe=norm.safe)
@@ -151,11 +158,18 @@ def _of_norm(primitive: Any, position: int, value: Any, norm: Norm, other: Any, 
     return None
 
 
+def _moderate(*numbers: Scale) -> bool:
+    """Whether numbers, and products of them, are far from where floats end."""
+    factors = [x.factor for x in numbers]
+    return all(1e-12 <= x <= 1e12 for x in (*factors, math.prod(factors), factors[0] / (factors[-1] or math.inf)))
+
+
 def _of_factor(primitive: Any, position: int, value: Any, norm: Norm, other: Any, shapes: Any) -> Norm | None:
     del position, value, shapes
     least = _lowest(other)
     if primitive is p.min_p and least is not None and least >= 0:
-        return dataclasses.replace(norm, safe=not norm.bound.powers)
+        low = not norm.bound.powers and least <= _CAP * norm.bound.factor
+        return dataclasses.replace(norm, safe=norm.safe or low)
     if (
         primitive is p.mul_p
         and isinstance(other, Public)
@@ -163,8 +177,9 @@ def _of_factor(primitive: Any, position: int, value: Any, norm: Norm, other: Any
         and least is not None
         and least >= 0
     ):
-        return dataclasses.replace(norm, bound=norm.bound * other.scale)
-    if primitive is p.mul_p and isinstance(other, Private) and other.linf is not None and other.finite and norm.safe:
+        return dataclasses.replace(norm, bound=norm.bound * other.scale) if _moderate(norm.bound, other.scale) else None
+    limited = isinstance(other, Private) and other.linf is not None and other.finite
+    if primitive is p.mul_p and limited and norm.safe and _moderate(norm.bound, Scale(other.linf)):
         return dataclasses.replace(norm, bound=norm.bound.times(other.linf))
     return None
 

@@ -7,13 +7,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from discreet._jax import JaxprEqn, aval
 from discreet._jax import primitives as p
 from discreet.verify._alignment import aligned, all_finite, both_zero, bound_of, is_integer
 from discreet.verify._bounds import added, row_terms, scaled, total_of
-from discreet.verify._domain import Batch, Private, Public, Scale, Term, Value
+from discreet.verify._domain import SMALLEST, Batch, Private, Public, Scale, Term, Value
 from discreet.verify._interpreter import RULES, Checker, common_batch, shape_of, size_per_record
 from discreet.verify._norms import clipped_product, norm_after
 from discreet.verify._sums import as_sum
@@ -128,11 +129,17 @@ def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...]
     factor = other.scale.to(-1.0) if inverse and other.scale is not None else other.scale
     if factor is None and other.const is not None and other.const.size:
         sizes = np.abs(other.const.astype(np.float64))
-        largest = float(1 / sizes.min()) if inverse and sizes.min() > 0 else float(sizes.max())
-        factor = Scale(largest) if not inverse or sizes.min() > 0 else None
+        known = not inverse or bool(sizes.min() > SMALLEST)
+        factor = Scale(float(1 / sizes.min() if inverse else sizes.max())) if known else None
     if terms is None or factor is None or not math.isfinite(factor.factor):
         return None
-    return scaled(terms, factor)
+    return None if any(_comes_back(t.bound, factor) for t in terms) else scaled(terms, factor)
+
+
+def _comes_back(bound: Scale, factor: Scale) -> bool:
+    """Whether a number that scaled a value before is taken out again: in between, the value may have been infinite."""
+    after = dict((bound * factor).powers)
+    return any(abs(after.get(symbol, 0.0)) < abs(power) for symbol, power in bound.powers)
 
 
 def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
@@ -151,7 +158,8 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         changes["number_if"] = number_if(first)
     if primitive is p.is_finite_p:
         changes["finite_where"] = frozenset({("each", first.spot), *_whole(equation, first)})
-        if first.norm_of is not None:
+        whole = size_per_record(shape_of(equation.invars[0]), first.axes) == 1
+        if first.norm_of is not None and first.norm_of.kind in ("squares", "norm") and whole:
             changes["finite_where"] |= {("all", c) for c in first.norm_of.contents}
     if primitive is p.eq_p and equation.invars[0] is equation.invars[1]:
         # Equal to itself is no NaN; where the size is limited, it is a number then.
@@ -224,7 +232,9 @@ def _product_of_norms(equation: JaxprEqn, private: Sequence[Private]) -> tuple[T
     if private[0].terms is None:
         one, other = other, one  # the bound that others share
     total = None if other is None else total_of(other)
-    return None if one is None or total is None else scaled(one, total)
+    # What the group's own value makes infinite may be chosen away; the other has to be a number by itself.
+    sound = private[0 if private[0].terms is None else 1].finite
+    return None if one is None or total is None or not sound else scaled(one, total)
 
 
 def smaller(a: tuple[Term, ...] | None, b: tuple[Term, ...]) -> tuple[Term, ...]:
@@ -243,7 +253,7 @@ def _div(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     if not isinstance(top, Private) or not isinstance(bottom, Public):
         return {}
     sizes = None if bottom.const is None or bottom.const.size == 0 else np.abs(bottom.const.astype(np.float64))
-    nonzero = sizes is not None and bool(np.all(sizes > 0)) and bool(np.all(np.isfinite(sizes)))
+    nonzero = sizes is not None and bool(np.all(sizes > SMALLEST)) and bool(np.all(np.isfinite(sizes)))
     terms = _multiple(equation, operands)
     linf = top.linf / float(sizes.min()) if top.linf is not None and nonzero and sizes is not None else None
     finite = top.finite and (terms is not None or linf is not None)
@@ -302,13 +312,14 @@ def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     (value,) = operands
     assert isinstance(value, Private)
     before, after = np.dtype(aval(equation.invars[0]).dtype), np.dtype(aval(equation.outvars[0]).dtype)
-    grows = after.kind in "fV" and before.kind in "fV"
+    grows = all(jnp.issubdtype(x, jnp.floating) for x in (before, after))
     # Rounding to fewer bits is at most a 128th of each element.
     factor = 1.0 if after.itemsize >= before.itemsize else 1.0 + 2.0**-7
     if after.kind in "iu" and before.kind in "fV" and not value.finite:
         return {"zero": value.zero}  # NaN becomes any whole number
     terms = scaled(value.terms, Scale(factor)) if value.terms is not None and grows else None
-    linf = value.linf * factor if value.linf is not None else None
+    wraps = after.kind == "u" and before.kind not in "bu"  # what is negative becomes huge
+    linf = value.linf * factor if value.linf is not None and not wraps else None
     changes: dict[str, Any] = {"terms": terms, "linf": linf, "zero": value.zero}
     changes["finite"] = value.finite and (factor == 1.0 or terms is not None or linf is not None)
     if grows and factor == 1.0:

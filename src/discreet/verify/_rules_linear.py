@@ -262,7 +262,8 @@ def _product(first: Private, second: Private, shapes: Sequence[Axes]) -> tuple[T
     if first.terms is None:
         one, other = other, one  # the bound that others share
     total = None if other is None else total_of(other)
-    return None if one is None or total is None else scaled(one, total)
+    sound = (first if first.terms is None else second).finite  # see _product_of_norms
+    return None if one is None or total is None or not sound else scaled(one, total)
 
 
 def _sum_of_products(
@@ -279,7 +280,8 @@ def _sum_of_products(
             equation, operands, "[rows] a product over records and other axes at once has no bound"
         )
     for row, by, shape in ((first, second, shapes[0]), (second, first, shapes[1])):
-        term: Term | None = clipped_term(row, by)
+        single = size_per_record(shapes[1] if by is second else shapes[0], by.axes) == 1
+        term: Term | None = clipped_term(row, by) if single else None
         terms: tuple[Term, ...] | None = (term,) if term is not None else None
         finite = (
             by.norm_of.safe and row.finite and by.norm_of.finite
@@ -303,6 +305,8 @@ def _sum_of_products(
 def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value], contract: list, batch: list) -> Private:
     del contract, batch
     lost = "[clip] a product with what depends on all records has no bound"
+    if np.dtype(aval(equation.outvars[0]).dtype).kind in "biu":
+        return checker.unbounded(equation, operands, "[clip] a product of whole numbers may wrap around")
     private = [(x, v) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)]
     other = next((x for x in operands if isinstance(x, Public)), None)
     if len(private) == 2 or other is None:

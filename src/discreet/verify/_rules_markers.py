@@ -87,14 +87,15 @@ def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     """The sum of the rows that a mask keeps."""
     *leaves, mask = operands
     outputs: list[Value] = []
-    for value, variable in zip(leaves, equation.invars, strict=False):
+    for value, variable, result in zip(leaves, equation.invars, equation.outvars, strict=False):
+        own = equation.replace(outvars=[result])
         if isinstance(value, Private) and value.axes is None and value.terms is None:
             outputs.append(
                 checker.unbounded(equation, [value], "[rows] what is summed does not have one row per record")
             )
             continue
         rows = masked_rows(checker, equation, mask, value, shape_of(variable), shape_of(equation.invars[-1]))
-        summed = sum_over(checker, equation, rows, shape_of(variable), (0,)) if isinstance(rows, Private) else Public()
+        summed = sum_over(checker, own, rows, shape_of(variable), (0,)) if isinstance(rows, Private) else Public()
         outputs.append(summed)
     return outputs
 

@@ -15,7 +15,7 @@ from discreet.verify._axes import Axes, through_reshape, without
 from discreet.verify._bounds import row_terms, scaled, stacked, total_of
 from discreet.verify._domain import Batch, Group, Private, Public, Scale, Term, Value
 from discreet.verify._interpreter import RULES, Checker, common_batch, shape_of, size_per_record
-from discreet.verify._norms import margin, reshaped_norm
+from discreet.verify._norms import FLOOR, margin, reshaped_norm
 from discreet.verify._sums import as_sum
 
 
@@ -254,7 +254,7 @@ def _finite_by_choice(which: Value, cases: Sequence[Value], finite: list[bool]) 
     """`where(norm < C, g, g / norm * C)`: where the quotient counts, the norm is not 0."""
     norm = which.norm_of if isinstance(which, Private) else None
     known = norm is not None and norm.kind in ("above", "below") and not norm.bound.powers and norm.finite
-    if norm is None or not known or norm.bound.factor <= 0:
+    if norm is None or not known or norm.bound.factor < FLOOR:
         return
     near = 0 if norm.kind == "above" else 1
     by_itself, shortened = cases[near], cases[1 - near]
@@ -282,7 +282,9 @@ def _bound_of_choice(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -
         parts.append(scaled(terms, Scale(expansion(own, out))))
     if len(parts) <= 1:
         return parts[0] if parts else None
-    singles = [x[0] for x in parts if len(x) == 1]
+    # One choice for all of a record: of the two multiples of one row it is the longer that counts, not both mixed.
+    by_norm = isinstance(which, Private) and which.norm_of is not None and which.norm_of.kind in ("above", "below")
+    singles = [x[0] for x in parts if len(x) == 1] if by_norm else []
     if len(singles) == len(parts) and len({(id(t.group), t.leaves, t.bound.powers, t.source) for t in singles}) == 1:
         return (max(singles, key=lambda t: t.bound.factor),)
     return stacked(parts, parts[0][0].source)
@@ -293,7 +295,7 @@ def _within_by_choice(which: Value, number: int, value: Private) -> tuple[Term, 
     norm = which.norm_of if isinstance(which, Private) else None
     if norm is None or value.batch is None or value.content not in norm.contents:
         return None
-    if (norm.kind, number) not in (("above", 0), ("below", 1)) or not norm.finite:
+    if (norm.kind, number) not in (("above", 0), ("below", 1)) or not norm.finite or norm.bound.factor < FLOOR:
         return None
     bound = norm.bound.times(1.0 + margin(norm.size))
     return (Term(norm.group, frozenset([value.content]), bound, value.batch),)
@@ -315,7 +317,7 @@ def _factor_of_choice(which: Value, cases: Sequence[Value], factor: Private):
     ):
         return None
     bound = Scale(max(own.bound.factor, norm.bound.factor * other.magnitude))
-    return dataclasses.replace(own, bound=bound, safe=norm.bound.factor > 0)
+    return dataclasses.replace(own, bound=bound, safe=norm.bound.factor >= FLOOR)
 
 
 RULES.update(

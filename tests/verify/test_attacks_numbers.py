@@ -1,0 +1,157 @@
+"""Attacks with numbers that wrap, overflow, vanish or are none."""
+
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import discreet as dp
+
+from .attacks import Attacks, Z, clipped, guarded, marked, noise, nothing_worse_than_certified, total
+from .programs import N
+
+attack = Attacks()
+
+
+@attack("negative whole numbers become huge unsigned ones")
+def to_unsigned(w, x, y, m, k):
+    whole = jnp.where(jnp.isfinite(x), jnp.clip(x, -1, 1), 0.0).astype(jnp.int32)
+    return noise(k, total(whole.astype(jnp.uint32).astype(jnp.float32), m), 2.0)
+
+
+@attack("a product of numbers overflows and is scaled back")
+def overflow_of_rows(w, x, y, m, k):
+    big = jnp.clip(guarded(x), -1e30, 1e30)
+    return noise(k, total(big * big * 1e-30 * 1e-30, m), 2.0)
+
+
+@attack("rows are scaled to infinity and back")
+def overflow_of_clipped(w, x, y, m, k):
+    return noise(k, total(marked(x, 1e3) * 1e37 * 1e-37, m), 1e3)
+
+
+@attack("a sum is scaled to infinity and back")
+def overflow_of_sum(w, x, y, m, k):
+    return noise(k, total(marked(x), m) * 1e38 * 1e-38)
+
+
+@attack("a sum vanishes below a threshold and is scaled back")
+def underflow_of_sum(w, x, y, m, k):
+    return noise(k, total(marked(x, 1e-3), m) * 1e-37 * 1e-1 * 1e19 * 1e19, 1e-3)
+
+
+@attack("a product with rows of too large norm")
+def overflow_of_dot(w, x, y, m, k):
+    big = jnp.clip(guarded(x), -1e30, 1e30)
+    one = jnp.einsum("nd,nd->n", big, big) * 1e-30 * 1e-30
+    return noise(k, total(one, m), 3.0)
+
+
+@attack("a row times a public matrix overflows")
+def overflow_by_matrix(w, x, y, m, k):
+    big = marked(x, 1e20) @ jnp.full((3, 2), 1e20) * 1e-20 * 1e-20
+    return noise(k, total(big, m), 3.0)
+
+
+@attack("a count as a whole number wraps around in a product")
+def count_wraps(w, x, y, m, k):
+    count = jnp.sum(m.astype(jnp.int32))
+    wrapped = lax.dot_general(count[None], jnp.array([[300_000_000]], jnp.int32), (((0,), (0,)), ((), ())))
+    return noise(k, wrapped.astype(jnp.float32) / 3e8)
+
+
+@attack("a sum of large whole numbers wraps around beside a leaf that does not")
+def second_leaf_wraps(w, x, y, m, k):
+    whole = jnp.clip(guarded(x), -1e9, 1e9).astype(jnp.int32)
+    s = dp.sum_records({"a": marked(x), "b": whole}, m)
+    return noise(k, s["b"].astype(jnp.float32) / 1e9, 2.0)
+
+
+@attack("a noise scale that vanishes and is scaled back")
+def noise_vanishes(w, x, y, m, k):
+    s = w
+    return dp.gaussian_mechanism(k, total(marked(x), m) * s, s * 1e-30 * 1e-30 * 1e30 * 1e30)
+
+
+@attack("whole numbers are divided towards zero, not down")
+def division_of_constants(w, x, y, m, k):
+    half = lax.div(jnp.int32(-3), jnp.int32(2)).astype(jnp.float32)
+    return noise(k, total(marked(x) / half, m), 0.5)
+
+
+@attack("a constant that is no number becomes a whole one")
+def nan_constant(w, x, y, m, k):
+    zero = lax.convert_element_type(jnp.sqrt(-jnp.ones(())), jnp.int32).astype(jnp.float32)
+    return noise(k, total(marked(x) / zero, m))
+
+
+@attack("half precision overflows")
+def half(w, x, y, m, k):
+    return noise(k, total(jnp.clip(guarded(x), -1e6, 1e6).astype(jnp.float16).astype(jnp.float32), m), 1e7)
+
+
+@attack("whole numbers overflow in half precision", records=jnp.ones((N, 3), jnp.uint16))
+def half_of_whole(w, x, y, m, k):
+    return noise(k, total(clipped(x.astype(jnp.float16).astype(jnp.float32)), m))
+
+
+@attack("bfloat16 becomes float16, and infinite")
+def brain_to_half(w, x, y, m, k):
+    low = jnp.clip(guarded(x), -1e6, 1e6).astype(jnp.bfloat16)
+    return noise(k, total(low.astype(jnp.float16).astype(jnp.float32), m), 1e7)
+
+
+@attack("eight bits round coarsely", 0.95)
+def eight_bits(w, x, y, m, k):
+    return noise(k, total(marked(x, 1.0).astype(jnp.float8_e5m2).astype(jnp.float32), m))
+
+
+@attack("NaN becomes a whole number")
+def nan_to_whole(w, x, y, m, k):
+    return noise(k, total(jnp.clip(x, -1, 1).astype(jnp.int32).astype(jnp.float32), m), 2.0)
+
+
+@attack("the bits of a row are another number")
+def bitcast(w, x, y, m, k):
+    bits = lax.bitcast_convert_type(marked(x), jnp.int32)
+    return noise(k, total(bits.astype(jnp.float32), m))
+
+
+@attack("the least whole number has no absolute value")
+def least_whole(w, x, y, m, k):
+    low = jnp.clip(guarded(x), -128, 127).astype(jnp.int8)
+    return noise(k, total((-low - 1).astype(jnp.float32), m), 1.0)
+
+
+@attack("powers of clipped rows, scaled", Z / 100.0)
+def powers(w, x, y, m, k):
+    return noise(k, total((marked(x) * 10.0) ** 2, m))
+
+
+@attack("a logarithm of clipped rows")
+def logs(w, x, y, m, k):
+    return noise(k, total(jnp.log(marked(x)), m), 10.0)
+
+
+@attack("rows scaled by 0 and divided by 0")
+def zero_over_zero(w, x, y, m, k):
+    return noise(k, total(marked(x) * 0.0 / 0.0, m))
+
+
+@attack("a sum scaled by 0 and divided by 0")
+def zero_sum(w, x, y, m, k):
+    return noise(k, total(marked(x), m) * 0.0 / 0.0)
+
+
+@attack("a sum rounded to whole numbers")
+def rounded(w, x, y, m, k):
+    return noise(k, jnp.round(total(marked(x, 1e-3), m)), 1e-3)
+
+
+@attack("a sum as truth value")
+def truth_of_sum(w, x, y, m, k):
+    return noise(k, (total(marked(x, 1e-3), m) > 0.5).astype(jnp.float32), 1e-3)
+
+
+@pytest.mark.parametrize(("step", "truth", "records"), attack)
+def test_nothing_worse_than_certified(step, truth, records):
+    nothing_worse_than_certified(step, truth, records)
