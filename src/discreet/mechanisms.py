@@ -69,12 +69,20 @@ def _add(leaves: list[Array], make_noise: Callable[[int, Any], Float[Array, " di
 def _gaussian(key: PRNGKeyArray, *operands: Array, stddev: float | None) -> list[Array]:
     """Leaves with Gaussian noise; a standard deviation that is being traced comes last among the operands."""
     *leaves, scale = (*operands, stddev) if stddev is not None else operands
+    scale = _usable(scale) if stddev is None else scale
     key = random.check_key(key)
     return _add(leaves, lambda dim, dtype: scale * random.normal(key, (dim,), dtype))
 
 
+def _usable(scale: Any) -> Any:
+    """A scale that is known only when the program runs: NaN, which no sum outlives, where it is too small to hide one."""
+    size = jnp.abs(scale)
+    return jnp.where((size >= 1e-30) & (size <= 1e30), scale, jnp.nan)
+
+
 def _laplace(key: PRNGKeyArray, *operands: Array, scale: float | None) -> list[Array]:
     *leaves, width = (*operands, scale) if scale is not None else operands
+    width = _usable(width) if scale is None else width
     key = random.check_key(key)
 
     def noise(dim, dtype):

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from dp_accounting import DpEvent
 
-from discreet._jax import ClosedJaxpr, run_jaxpr
+from discreet._jax import ClosedJaxpr, Jaxpr, Literal, run_jaxpr
 from discreet.accounting import PrivacyProfile, Relation, profile
 
 
@@ -104,9 +104,26 @@ class Certificate:
 def fingerprint(program: ClosedJaxpr) -> str:
     """SHA-256 of a program: its jaxpr as text, and its constants."""
     digest = hashlib.sha256(str(program.jaxpr).encode())
-    for value in program.consts:
+    for value in all_constants(program):
         digest.update(constant_bytes(value))
     return digest.hexdigest()
+
+
+def all_constants(program: ClosedJaxpr) -> list[Any]:
+    """The arrays that a program holds, those of the programs within it among them."""
+    found = list(program.consts)
+    pending = [program.jaxpr]
+    while pending:
+        for equation in pending.pop().eqns:
+            found += [x.val for x in equation.invars if isinstance(x, Literal) and np.ndim(x.val) > 0]
+            for parameter in equation.params.values():
+                for item in parameter if isinstance(parameter, tuple | list) else (parameter,):
+                    if isinstance(item, ClosedJaxpr):
+                        found += item.consts
+                    inner = getattr(item, "jaxpr", item)
+                    if isinstance(inner, Jaxpr):
+                        pending.append(inner)
+    return found
 
 
 def constant_bytes(value: Any) -> bytes:

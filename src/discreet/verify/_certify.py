@@ -10,7 +10,7 @@ import numpy as np
 
 from discreet._jax import ClosedJaxpr, without_dead_code
 from discreet.accounting import Relation
-from discreet.verify._certificate import Certificate, constant_bytes, fingerprint, versions
+from discreet.verify._certificate import Certificate, all_constants, constant_bytes, fingerprint, versions
 from discreet.verify._control import captured
 from discreet.verify._domain import Batch, Key, Origin, Private, Public, Scale, Value, new_symbol
 from discreet.verify._errors import REMEDIES, PrivacyError, chain_of, remedy_for, without_tag
@@ -61,6 +61,11 @@ def certify(
     >>> certificate.event
     GaussianDpEvent(noise_multiplier=3.0)
     """
+    if relation not in (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE):
+        raise ValueError(
+            f"certify: relation is {relation!r}; proofs know of ADD_OR_REMOVE_ONE and REPLACE_ONE only. "
+            "Pass one of these, of dp.Relation."
+        )
     positions = (records,) if isinstance(records, int) else tuple(records)
     program, out_shape = _trace(step, args)
     refuse_outside_effects(program.jaxpr)
@@ -96,10 +101,9 @@ def _trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr
     """The program, traced twice: what a trace depends on besides its arguments could be the data."""
     program, out_shape = jax.make_jaxpr(lambda *x: step(*x), return_shape=True)(*args)
     again = jax.make_jaxpr(lambda *x: step(*x))(*args)
-    same = str(program.jaxpr) == str(again.jaxpr) and len(program.consts) == len(again.consts)
-    same = same and all(
-        constant_bytes(a) == constant_bytes(b) for a, b in zip(program.consts, again.consts, strict=True)
-    )
+    held, held_again = all_constants(program), all_constants(again)
+    same = str(program.jaxpr) == str(again.jaxpr) and len(held) == len(held_again)
+    same = same and all(constant_bytes(a) == constant_bytes(b) for a, b in zip(held, held_again, strict=True))
     if not same:
         raise PrivacyError(
             "the program is another one each time it is traced: it depends on something that is no argument.",
@@ -164,7 +168,7 @@ def _refuse_captured_records(program: ClosedJaxpr, args: tuple[Any, ...], positi
         for x in leaves
         if not isinstance(x, jax.ShapeDtypeStruct) and not is_key(jax.eval_shape(lambda x=x: x))
     ]
-    for value in program.consts:
+    for value in all_constants(program):
         if is_key(value):
             continue
         for table in tables:
@@ -210,7 +214,7 @@ def _assumptions(
     keys = [
         k for x in jax.tree.leaves(args) if is_key(k := jax.eval_shape(lambda x=x: x) if not hasattr(x, "dtype") else x)
     ]
-    held = [f"{x.dtype}{list(x.shape)}" for x in program.consts]
+    held = [f"{x.dtype}{list(x.shape)}" for x in all_constants(program)]
     words = [
         f"records are rows of argument{'s' if len(positions) > 1 else ''} {', '.join(map(str, positions))}; one person has one "
         "row, and all rows keep their places when one changes",

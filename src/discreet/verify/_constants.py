@@ -8,13 +8,9 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, aval
 from discreet._jax import primitives as p
-from discreet.verify._domain import Public, Scale, Value, constant, new_symbol
+from discreet.verify._domain import LARGEST, SMALLEST, Public, Scale, Value, constant, new_symbol
 
 _SMALL = 4096
-
-
-def _divide(x: Any, y: Any) -> Any:
-    return np.divide(x, y) if np.asarray(x).dtype.kind == "f" else np.floor_divide(x, y)
 
 
 _NUMPY: dict[Any, Any] = {
@@ -22,7 +18,7 @@ _NUMPY: dict[Any, Any] = {
     p.add_jaxvals_p: np.add,
     p.sub_p: np.subtract,
     p.mul_p: np.multiply,
-    p.div_p: _divide,
+    p.div_p: np.divide,
     p.max_p: np.maximum,
     p.min_p: np.minimum,
     p.neg_p: np.negative,
@@ -61,6 +57,8 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
         return [constant(const)]
     uniform = _uniform(equation, values, kind)
     scale = _scale(equation, values) if len(uniform) == len(kind.shape) else None
+    if scale is not None and scale.factor != 0 and not SMALLEST <= scale.factor <= LARGEST:
+        scale = None
     if scale is None and len(uniform) == len(kind.shape):
         scale = Scale(1.0, ((new_symbol(), 1.0),))
     released = any(x.released for x in values)
@@ -83,25 +81,60 @@ def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray
         return consts[1 + int(consts[0])]
     if any(x is None for x in consts) or not consts:
         return None
+    if not _decided(primitive, [x for x in consts if x is not None], kind):
+        return None
     with np.errstate(all="ignore"):
-        if primitive in _LOGICAL and any(x is not None and x.dtype != np.bool_ for x in consts):
-            return None
-        if primitive in _NUMPY:
-            return np.asarray(_NUMPY[primitive](*consts)).astype(kind.dtype)
-        if primitive is p.integer_pow_p and consts[0] is not None and consts[0].dtype.kind == "f":
-            return np.asarray(consts[0] ** params["y"]).astype(kind.dtype)
-        if primitive is p.convert_element_type_p:
-            return np.asarray(consts[0]).astype(kind.dtype)
-        if primitive is p.broadcast_in_dim_p:
-            first = np.asarray(consts[0])
-            shape = [1] * len(kind.shape)
-            for axis, n in zip(params["broadcast_dimensions"], first.shape, strict=True):
-                shape[axis] = n
-            return np.broadcast_to(first.reshape(shape), kind.shape)
-        if (
-            primitive in (p.reshape_p, p.squeeze_p) and params.get("dimensions", None) is None
-        ) or primitive is p.squeeze_p:
-            return np.asarray(consts[0]).reshape(kind.shape)
+        found = _calculate(primitive, params, [x for x in consts if x is not None], kind)
+    return None if found is None or _too_small(found) else found
+
+
+_COMPARISONS = (p.lt_p, p.le_p, p.gt_p, p.ge_p, p.eq_p, p.ne_p)
+_CLOSE = 1e-4
+
+
+def _decided(primitive: Any, consts: list[np.ndarray], kind: Any) -> bool:
+    """Whether XLA, which rounds otherwise than NumPy and divides whole numbers otherwise, must come to the same result."""
+    if any(map(_too_small, consts)):
+        return False
+    first = consts[0].astype(np.float64)
+    if primitive is p.div_p:
+        return consts[0].dtype.kind == "f"
+    if primitive in _COMPARISONS and any(x.dtype.kind == "f" for x in consts):
+        second = consts[1].astype(np.float64)
+        larger = np.maximum(np.abs(first), np.abs(second))
+        apart = np.abs(first - second) > _CLOSE * larger
+        return bool(np.all(np.isfinite(larger) & (apart | (larger == 0))))
+    if primitive is p.convert_element_type_p and consts[0].dtype.kind == "f" and np.dtype(kind.dtype).kind in "biu":
+        # A float that was computed may lie on the other side of a whole number; one too large is cut off.
+        return bool(np.all(first == 0))
+    return True
+
+
+def _too_small(value: np.ndarray) -> bool:
+    """Numbers that XLA may take for zero."""
+    if value.dtype.kind != "f":
+        return False
+    sizes = np.abs(value.astype(np.float64))
+    return bool(np.any((sizes > 0) & (sizes < np.finfo(value.dtype).tiny)))
+
+
+def _calculate(primitive: Any, params: Any, consts: list[np.ndarray], kind: Any) -> np.ndarray | None:
+    if primitive in _LOGICAL and any(x is not None and x.dtype != np.bool_ for x in consts):
+        return None
+    if primitive in _NUMPY:
+        return np.asarray(_NUMPY[primitive](*consts)).astype(kind.dtype)
+    if primitive is p.integer_pow_p and consts[0] is not None and consts[0].dtype.kind == "f":
+        return np.asarray(consts[0] ** params["y"]).astype(kind.dtype)
+    if primitive is p.convert_element_type_p:
+        return np.asarray(consts[0]).astype(kind.dtype)
+    if primitive is p.broadcast_in_dim_p:
+        first = np.asarray(consts[0])
+        shape = [1] * len(kind.shape)
+        for axis, n in zip(params["broadcast_dimensions"], first.shape, strict=True):
+            shape[axis] = n
+        return np.broadcast_to(first.reshape(shape), kind.shape)
+    if (primitive in (p.reshape_p, p.squeeze_p) and params.get("dimensions", None) is None) or primitive is p.squeeze_p:
+        return np.asarray(consts[0]).reshape(kind.shape)
     return None
 
 
@@ -127,9 +160,10 @@ def _counter(equation: JaxprEqn, values: list[Public]) -> tuple[Any, int, int] |
     if primitive is p.add_p:
         for one, other in (values, values[::-1]):
             if one.counter is not None and other.const is not None and other.const.ndim == 0:
-                loop, low, high = one.counter
-                step = int(other.const)
-                return (loop, low + step, high + step) if high + step < 2**31 else None
+                (loop, low, high), step = one.counter, int(other.const)
+                limits = np.iinfo(aval(equation.outvars[0]).dtype)
+                inside = limits.min <= low + step and high + step <= limits.max
+                return (loop, low + step, high + step) if inside else None
     if primitive is p.select_n_p and values[0].const is not None and values[0].const.ndim == 0:
         return values[1 + int(values[0].const)].counter
     return None

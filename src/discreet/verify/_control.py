@@ -14,7 +14,7 @@ from discreet.verify._bounds import fresh, total_of
 from discreet.verify._domain import Key, Private, Public, Value, constant, new_symbol
 from discreet.verify._errors import REMEDIES, PrivacyError, chain_of
 from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, is_key, shape_of
-from discreet.verify._join import join, same
+from discreet.verify._join import join, of_a_turn, renamed, same
 from discreet.verify._keys import KNOWN, PRIVATE, SECRET
 from discreet.verify._ledger import Choice
 
@@ -115,7 +115,11 @@ class Loop:
 
 def unshared(value: Value, before: int) -> Value:
     """A value for the next turn: a joint bound made in this turn says nothing of values of the next."""
-    if not isinstance(value, Private) or value.terms is None or all(t.group.serial < before for t in value.terms):
+    if not isinstance(value, Private) or value.terms is None:
+        return value
+    if any(symbol >= before for t in value.terms for symbol, _ in t.bound.powers):
+        return value.but(terms=None, finite=False, why=value.why or "[clip] a bound changes from turn to turn")
+    if all(t.group.serial < before for t in value.terms):
         return value
     whole = total_of(value.terms)
     terms = None if whole is None or whole.powers else fresh(whole, value.terms[0].source)
@@ -168,7 +172,9 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
         check_carried_keys(checker, equation, begin, end)
         checker.keys.loops.pop()
         joined = [
-            join(checker, equation, a, unshared(b, before), s) if attempt < 8 else given_up(checker, equation, a, b)
+            of_a_turn(a, join(checker, equation, a, unshared(b, before), s), before)
+            if attempt < 8
+            else given_up(checker, equation, a, b)
             for a, b, s in zip(carry, end, shapes, strict=True)
         ]
         settled = all(same(a, b) for a, b in zip(carry, joined, strict=True))
@@ -209,7 +215,7 @@ def after_loop(checker: Checker, value: Value) -> Value:
     """A value that was carried, under another name: what was true of it in a turn need not be true of it now."""
     if isinstance(value, Key):
         return fresh_key(checker, value)
-    return value.but() if isinstance(value, Private) else value
+    return value.but() if isinstance(value, Private) else renamed(value)
 
 
 def given_up(checker: Checker, equation: JaxprEqn, a: Value, b: Value) -> Value:

@@ -12,7 +12,7 @@ from discreet._jax import Jaxpr, JaxprEqn, Literal, Primitive, Var, aval, source
 from discreet.accounting import Relation
 from discreet.verify._bounds import LOW_PRECISION, scaled
 from discreet.verify._constants import public_result
-from discreet.verify._domain import Batch, Key, Origin, Private, Public, Scale, Value, constant
+from discreet.verify._domain import LARGEST, SMALLEST, Batch, Key, Origin, Private, Public, Scale, Value, constant
 from discreet.verify._errors import REMEDIES, PrivacyError
 from discreet.verify._keys import KNOWN, PRIVATE, KeyRing
 
@@ -84,7 +84,14 @@ class Checker:
         outputs = found if isinstance(found, list) else [found]
         if len(outputs) == 1 and len(equation.outvars) > 1:
             outputs = outputs * len(equation.outvars)
-        return [self._in_precision(x, v, equation) for x, v in zip(outputs, equation.outvars, strict=True)]
+        pairs = zip(outputs, equation.outvars, strict=True)
+        return [self._in_precision(_in_range(self._keyed(x, v)), v, equation) for x, v in pairs]
+
+    def _keyed(self, value: Value, variable: Any) -> Value:
+        """Keys that a program made of public values alone."""
+        if isinstance(value, Public) and is_key(aval(variable)):
+            return self.keys.new(tuple(aval(variable).shape), KNOWN, "it was made in the program")
+        return value
 
     def _in_precision(self, value: Value, variable: Any, equation: JaxprEqn) -> Value:
         """A sum in coarse numbers has no bound: rounding is relative to the sum, not to one record."""
@@ -122,6 +129,17 @@ class Checker:
             why = f"{why} (at {place})" if place else why
         origin = self.origin(equation, operands)
         return Private(batch=batch, axes=None, origin=origin, why=(earlier or [why])[0])
+
+
+def _in_range(value: Value) -> Value:
+    """Numbers may be so large, or so small, on the way that scaling them back does not bring them back."""
+    if not isinstance(value, Private):
+        return value
+    far = any(t.bound.factor != 0 and not SMALLEST <= t.bound.factor <= LARGEST for t in value.terms or ())
+    if far or (value.linf is not None and value.linf > LARGEST):
+        why = "[precision] numbers are too large or too small, at one time, for float32"
+        return dataclasses.replace(value, terms=None, linf=None, finite=False, norm_of=None, why=value.why or why)
+    return value
 
 
 def common_batch(values: Sequence[Private]) -> Batch | None:

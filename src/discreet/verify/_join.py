@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from discreet._jax import JaxprEqn
@@ -11,10 +13,11 @@ from discreet.verify._interpreter import Checker
 
 
 def same(a: Value, b: Value) -> bool:
-    """Whether two values say the same, up to names of unknown numbers."""
+    """Whether two values say the same."""
     if isinstance(a, Public) and isinstance(b, Public):
-        if (a.const is None) != (b.const is None) or (a.uniform, a.counter, a.released) != (
+        if (a.const is None) != (b.const is None) or (a.uniform, a.scale, a.counter, a.released) != (
             b.uniform,
+            b.scale,
             b.counter,
             b.released,
         ):
@@ -50,6 +53,27 @@ def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[
         finite=private.finite and public.magnitude is not None,
         positional=private.positional or not zero,
     )
+
+
+def of_a_turn(a: Value, joined: Value, before: int) -> Value:
+    """What a turn starts with: where its number is already one that may be any, it needs no new name.
+
+    Args:
+        a: what this turn started with.
+        joined: what holds of that and of what the turn ends with.
+        before: names from here on were given within the loop.
+    """
+    if not (isinstance(a, Public) and isinstance(joined, Public)) or a.scale is None or joined.scale is None:
+        return joined
+    free = a.scale.factor == 1.0 and len(a.scale.powers) == 1 and a.scale.powers[0][0] >= before
+    return dataclasses.replace(joined, scale=a.scale) if free and a.scale.powers[0][1] == 1.0 else joined
+
+
+def renamed(value: Value) -> Value:
+    """A public number after a loop: not the one that it was in a turn."""
+    if isinstance(value, Public) and value.scale is not None and value.scale.powers:
+        return dataclasses.replace(value, scale=Scale(1.0, ((new_symbol(), 1.0),)))
+    return value
 
 
 def _both_public(a: Public, b: Public, rank: int) -> Public:

@@ -86,7 +86,8 @@ def event_of(items: list[Any]) -> tuple[DpEvent, float]:
         items: what was recorded, in order.
     """
     events, still_open, slack = _settle(items)
-    assert not still_open
+    if still_open:
+        raise RuntimeError("a release belongs to a batch that was never drawn; this is a mistake in discreet")
     return _composed(events), slack
 
 

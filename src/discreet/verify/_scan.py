@@ -25,7 +25,7 @@ from discreet.verify._control import (
 )
 from discreet.verify._domain import Batch, Group, Key, Private, Public, Scale, Term, Value, constant, new_symbol
 from discreet.verify._interpreter import STRUCTURED, Checker, shape_of
-from discreet.verify._join import join, same
+from discreet.verify._join import join, of_a_turn, same
 from discreet.verify._ledger import Repeat
 from discreet.verify._sums import as_sum
 
@@ -40,6 +40,7 @@ class _Scan:
     checker: Checker
     equation: JaxprEqn
     loop: Loop
+    before: int
     parts: dict[tuple[Batch, int], Batch] = dataclasses.field(default_factory=dict)
 
     def turn_of(self, value: Value, shape: tuple[int, ...]) -> Value:
@@ -93,7 +94,7 @@ def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
         operands[num_consts : num_consts + num_carry],
         operands[num_consts + num_carry :],
     )
-    scan = _Scan(checker, equation, Loop(length))
+    scan = _Scan(checker, equation, Loop(length), new_symbol())
     for value in start:
         if isinstance(value, Key):
             checker.keys.spend(value, "the first turn of the loop", source_line(equation))
@@ -139,7 +140,7 @@ class _Run:
         count = len(self.start)
         shapes = [shape_of(v) for v in equation.outvars[:count]]
         self.carry = _first_carry(self.scan, jaxpr, len(self.consts), self.start)
-        keys, before = checker.keys.snapshot(), new_symbol()
+        keys, before = checker.keys.snapshot(), self.scan.before
         for attempt in range(16):
             checker.keys.restore(keys)
             checker.keys.loops.append(self.scan.loop)
@@ -180,7 +181,7 @@ class _Run:
                 return atom
         # The records of this turn are not those of the next: a row handed on would be taken for one of theirs.
         b = _escaped(self.scan, b) if isinstance(b, Private) else b
-        return join(checker, equation, a, unshared(b, before), shape)
+        return of_a_turn(a, join(checker, equation, a, unshared(b, before), shape), before)
 
     def _atom(self, i: int, b: Private, shape: tuple[int, ...]) -> Private | None:
         """A sum that grows: in a turn it starts with an unknown that must come out once and unchanged."""
@@ -286,6 +287,8 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
     if isinstance(value, Public):
         return Public(uniform=frozenset(i + 1 for i in value.uniform), released=value.released)
     assert isinstance(value, Private)
+    if any(symbol >= scan.before for t in value.terms or () for symbol, _ in t.bound.powers):
+        value = value.but(terms=None, finite=False, why=value.why or "[clip] a bound changes from turn to turn")
     batch = value.batch
     part = batch is not None and batch.kind == "part" and batch.event == (scan.loop,)
     if part and value.axes is not None and batch is not None and batch.parent is not None:
