@@ -1,57 +1,35 @@
-"""What attacks share: how they are listed, and the honest parts of dishonest programs.
+"""What the attacks share: a sum, a sample, and keys that are no secret."""
 
-Each program is listed with the largest noise multiplier that may truthfully be claimed for it; 0 where there is none.
-"""
-
+import jax
 import jax.numpy as jnp
-import pytest
+from jax import lax
 
 import discreet as dp
+from discreet.sampling import PoissonSampling
 
-from .programs import KEY, M, X, Y
+from .programs import KEY, RATE, C, N
 
 Z = 1.5
-W = jnp.zeros(())
+CAPACITY = PoissonSampling(RATE).capacity(N)
 
 
-class Attacks(list):
-    """The programs of one file."""
-
-    def __call__(self, why, truth=0.0, records=X):
-        def enter(step):
-            self.append(pytest.param(step, truth, records, id=f"{step.__name__}: {why}"))
-            return step
-
-        return enter
+def total(xs, mask, norm=C):
+    return dp.sum_records(dp.clip_records(xs, norm), mask)
 
 
-def nothing_worse_than_certified(step, truth, records):
-    try:
-        event = dp.certify(step, W, records, Y, M, KEY, records=(1, 2), mask=3).event
-    except dp.PrivacyError:
-        return
-    assert getattr(event, "noise_multiplier", float("inf")) <= truth * (1 + 1e-6), (event, truth)
+def drawn(xs, mask, key, norm=C):
+    (bx, bm), real = dp.poisson_subsample(key, (xs, mask), RATE, CAPACITY)
+    return dp.clip_records(bx, norm), bm & real
 
 
-def norms(g):
-    return jnp.sqrt(jnp.sum(g * g, 1))
+def peek(xs):
+    """The first record's bits."""
+    return lax.bitcast_convert_type(xs.reshape(-1)[:8], jnp.uint32)
 
 
-def guarded(x):
-    return jnp.where(jnp.isfinite(x), x, 0.0)
+def private_key(xs):
+    return jax.random.wrap_key_data(peek(xs), impl=KEY.dtype._impl)
 
 
-def clipped(g):
-    return g * jnp.minimum(1.0, 1.0 / norms(g))[:, None]
-
-
-def marked(x, c=1.0):
-    return dp.clip_records(x, c)
-
-
-def total(rows, mask):
-    return jnp.sum(jnp.where(mask.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0.0), 0)
-
-
-def noise(key, value, bound=1.0):
-    return dp.gaussian_mechanism(key, value, Z * bound)
+def known_key():
+    return jax.random.wrap_key_data(jnp.arange(8, dtype=jnp.uint32), impl=KEY.dtype._impl)

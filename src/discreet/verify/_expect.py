@@ -20,7 +20,9 @@ from discreet.accounting import Relation, profile
 from discreet.verify._errors import PrivacyError
 
 _TOLERANCE = 1e-4
-_EPSILONS = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+_EPSILONS = (*(2.0**k for k in range(-10, 0)), 1.0, 2.0, 4.0, 8.0, *(4.0**k for k in range(2, 8)))
+_TELLING = (1e-9, 1.0 - 1e-6)
+"""Between these, deltas say which of two events is worse."""
 
 
 def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relation, notes: tuple[str, ...]) -> None:
@@ -91,11 +93,18 @@ def _alike(a: dict[tuple, float], b: dict[tuple, float]) -> bool:
 
 
 def _worse(event: DpEvent, slack: float, expected: DpEvent, relation: Relation) -> bool:
+    ours, theirs = _parts(event), _parts(expected)
+    if not theirs:
+        return bool(ours)
+    if ours.keys() <= theirs.keys() == {("gaussian",)}:
+        return sum(ours.values()) > sum(theirs.values()) * (1 + _TOLERANCE)
     proved, claimed = (
         profile(event, relation, slack=min(1.0, slack)),
         profile(expected, relation, slack=min(1.0, slack)),
     )
-    return any(float(proved.delta(x)) > float(claimed.delta(x)) * (1 + 100 * _TOLERANCE) + 1e-13 for x in _EPSILONS)
+    pairs = [(float(proved.delta(x)), float(claimed.delta(x))) for x in _EPSILONS]
+    telling = any(_TELLING[0] < claim < _TELLING[1] for _, claim in pairs)
+    return not telling or any(found > claim * (1 + 100 * _TOLERANCE) + 1e-13 for found, claim in pairs)
 
 
 def _short(event: DpEvent) -> str:
