@@ -8,7 +8,7 @@ from jax import lax
 
 import discreet as dp
 
-from .attacks import Attacks, Z, clipped, guarded, marked, noise, norms, nothing_worse_than_certified, total
+from .dishonest import Attacks, Z, clipped, guarded, marked, noise, norms, nothing_worse_than_certified, total
 from .programs import N
 
 attack = Attacks()

@@ -8,7 +8,7 @@ from jax import lax
 
 import discreet as dp
 
-from .attacks import Attacks, Z, clipped, guarded, marked, noise, nothing_worse_than_certified, total
+from .dishonest import Attacks, Z, clipped, guarded, marked, noise, norms, nothing_worse_than_certified, total
 from .programs import N
 
 attack = Attacks()
@@ -191,6 +191,113 @@ def mask_of_sample(w, x, y, m, k):
 def weighted(w, x, y, m, k):
     r = jnp.where(m[:, None], marked(x), 0.0)
     return noise(k, jnp.arange(N, dtype=jnp.float32) @ r)
+
+
+@attack("the union of the bits of whole numbers is larger than each", Z * 4 / 7)
+def union_of_bits(w, x, y, m, k):
+    whole = jnp.clip(guarded(x), 0, 4).astype(jnp.int32)
+    return noise(k, total(lax.reduce_or(whole, (1,)).astype(jnp.float32), m), 4.0)
+
+
+@attack("the common bits of negative numbers", Z * 3 / 4)
+def common_bits(w, x, y, m, k):
+    whole = jnp.clip(guarded(x), -3, 0).astype(jnp.int32)
+    return noise(k, total(lax.reduce_and(whole, (1,)).astype(jnp.float32), m), 3.0)
+
+
+@attack("halves of the table side by side, and one of them again", Z / 2.0)
+def halves(w, x, y, m, k):
+    rows = dp.clip_records({"a": x, "b": x}, 1.0)
+    a, b = (jnp.where(m[:, None], r, 0.0) for r in (rows["a"], rows["b"]))
+    first = jnp.concatenate([a[:12].sum(0), b[12:].sum(0)])
+    return noise(k, first + jnp.concatenate([a[12:].sum(0), b[12:].sum(0)]))
+
+
+@attack("a sum of halves of the table, split, and one of them again", Z * 2 / 3)
+def split_halves(w, x, y, m, k):
+    r = jnp.where(m[:, None], marked(x[:, :2]), 0.0)
+    s = jnp.split(r[:12].sum(0) + r[12:].sum(0), 2)[0]
+    q = jnp.where(m[:, None], marked(x[:, :1], 2.0), 0.0)
+    return noise(k, s + q[12:].sum(0), 2.0)
+
+
+@attack("parts of a loop and the whole table, split", Z / 5.0)
+def split_in_loop(w, x, y, m, k):
+    rows = jnp.where(m[:, None], marked(x[:, :2]), 0.0)
+
+    def turn(s, part):
+        return s + jnp.split(part.sum(0) + rows.sum(0), 2)[0], None
+
+    s, _ = lax.scan(turn, jnp.zeros(1), rows.reshape(4, N // 4, 2))
+    return noise(k, s)
+
+
+@attack("parts of a loop and the whole table, side by side", Z / 4.0)
+def beside_in_loop(w, x, y, m, k):
+    rows = dp.clip_records({"a": x, "b": x}, 1.0)
+    a, b = (jnp.where(m[:, None], r, 0.0) for r in (rows["a"], rows["b"]))
+
+    def turn(s, part):
+        return s + jnp.concatenate([part.sum(0), b.sum(0)]), None
+
+    s, _ = lax.scan(turn, jnp.zeros(6), a.reshape(4, N // 4, 3))
+    return noise(k, s)
+
+
+@attack("a choice among three orders of a row", Z / np.sqrt(3))
+def three_orders(w, x, y, m, k):
+    r = marked(x)
+    return noise(
+        k,
+        total(
+            lax.select_n(jnp.broadcast_to(jnp.array([0, 1, 2]), (N, 3)), *(jnp.roll(r, -i, 1) for i in (0, -1, -2))), m
+        ),
+    )
+
+
+@attack("a factor with another record's norm, by a sorted one")
+def sorted_factor(w, x, y, m, k):
+    g = guarded(x)
+    return noise(k, total(g * jnp.sort(jnp.minimum(1.0, 1.0 / norms(g)))[:, None], m))
+
+
+@attack("the norm of a row that is padded, of the row without its end", Z / 2.0)
+def cut_before_norm(w, x, y, m, k):
+    g = guarded(x)
+    h = jnp.pad(g[:, :2], ((0, 0), (0, 1)))
+    return noise(k, total(g * jnp.minimum(1.0, 1.0 / norms(h))[:, None], m))
+
+
+@attack("rows turned round by a scatter within the table")
+def scattered(w, x, y, m, k):
+    r = marked(x)
+    return noise(k, jnp.zeros((N, 3)).at[jnp.argsort(y)].add(r))
+
+
+@attack("a row looked up by another record's index")
+def looked_up(w, x, y, m, k):
+    place = jnp.clip(guarded(y), 0, 2).astype(jnp.int32)
+    return noise(k, total(jnp.take_along_axis(marked(x), jnp.roll(place, 1)[:, None], 1), m))
+
+
+@attack("halves of a loop's parts with a mask of the whole", 0.0)
+def mask_of_part(w, x, y, m, k):
+    def turn(s, part):
+        return s + jnp.where(m[: N // 4, None], part, 0.0).sum(0), None
+
+    s, _ = lax.scan(turn, jnp.zeros(3), marked(x).reshape(4, N // 4, 3))
+    return noise(k, s)
+
+
+@attack("one divided by the number of records", 0.0)
+def by_count(w, x, y, m, k):
+    return noise(k, total(marked(x), m) / jnp.maximum(jnp.sum(m), 1))
+
+
+@attack("an empty batch shows itself", 0.0)
+def empty(w, x, y, m, k):
+    s = total(marked(x), m)
+    return lax.cond(jnp.any(m), lambda: noise(k, s), lambda: jnp.zeros(3))
 
 
 @pytest.mark.parametrize(("step", "truth", "records"), attack)

@@ -34,6 +34,12 @@ def added(first: tuple[Term, ...], second: tuple[Term, ...]) -> tuple[Term, ...]
     return tuple(merged.values())
 
 
+def source_of(terms: Sequence[Term]) -> Batch:
+    """The batch whose records several terms bound: where they are of different parts, what those are parts of."""
+    sources = {t.source for t in terms}
+    return sources.pop() if len(sources) == 1 else terms[0].source.whole
+
+
 def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...] | None:
     """The bound of values side by side, as one vector; None where it has no one number.
 
@@ -45,7 +51,7 @@ def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...
     if (
         len(single) == len(parts)
         and len({id(t.group) for t in single}) == 1
-        and len({t.bound.powers for t in single}) == 1
+        and len({(t.bound.powers, t.source) for t in single}) == 1
     ):
         count = sum(len(t.leaves) for t in single)
         leaves = frozenset().union(*(t.leaves for t in single))

@@ -10,7 +10,7 @@ import numpy as np
 
 from discreet._jax import Jaxpr, JaxprEqn, source_line
 from discreet._jax import primitives as p
-from discreet.verify._bounds import fresh, total_of
+from discreet.verify._bounds import fresh, source_of, total_of
 from discreet.verify._domain import Key, Private, Public, Value, constant, new_symbol
 from discreet.verify._errors import REMEDIES, PrivacyError, chain_of
 from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, is_key, shape_of
@@ -122,7 +122,7 @@ def unshared(value: Value, before: int) -> Value:
     if all(t.group.serial < before for t in value.terms):
         return value
     whole = total_of(value.terms)
-    terms = None if whole is None or whole.powers else fresh(whole, value.terms[0].source)
+    terms = None if whole is None or whole.powers else fresh(whole, source_of(value.terms))
     return value.but(terms=terms, finite=value.finite)
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from discreet._jax import JaxprEqn
-from discreet.verify._bounds import fresh, total_of
+from discreet.verify._bounds import fresh, source_of, total_of
 from discreet.verify._domain import Key, Private, Public, Scale, Value, new_symbol
 from discreet.verify._interpreter import Checker
 
@@ -125,4 +125,4 @@ def _larger(a: Private, b: Private):
         return None
     # No share of a group: the larger number, for a value of its own.
     larger = sizes[0] if sizes[0].factor >= sizes[1].factor else sizes[1]
-    return fresh(larger, a.terms[0].source if a.terms else b.terms[0].source)
+    return fresh(larger, source_of((*a.terms, *b.terms)))

@@ -110,7 +110,9 @@ def within_rows_only(checker: Checker, equation: JaxprEqn, operands: list[Value]
         result = Private(
             first.batch, kept, checker.origin(equation, operands), positional=any(x.positional for x in private)
         )
-        chooses = equation.primitive in (p.reduce_max_p, p.reduce_min_p, p.reduce_and_p, p.reduce_or_p)
+        truths = np.dtype(aval(variable).dtype).kind == "b"  # of numbers it is bits that are put together
+        chooses = equation.primitive in (p.reduce_max_p, p.reduce_min_p)
+        chooses |= truths and equation.primitive in (p.reduce_and_p, p.reduce_or_p)
         if chooses and 0 not in shape_of(equation.invars[0]):
             result = result.but(linf=first.linf, zero=first.zero, finite=first.finite)
         if equation.primitive is p.reduce_and_p and math.prod(shape_of(variable)[i] for i in kept) == math.prod(

@@ -12,7 +12,7 @@ from discreet._jax import JaxprEqn, primitive_of
 from discreet._jax import primitives as p
 from discreet.verify._alignment import aligned, all_finite, both_zero, expansion, varies_along
 from discreet.verify._axes import Axes, through_reshape, without
-from discreet.verify._bounds import row_terms, scaled, stacked, total_of
+from discreet.verify._bounds import row_terms, scaled, source_of, stacked, total_of
 from discreet.verify._domain import Batch, Group, Private, Public, Scale, Term, Value
 from discreet.verify._interpreter import RULES, Checker, common_batch, shape_of, size_per_record
 from discreet.verify._norms import FLOOR, margin, reshaped_norm
@@ -196,7 +196,7 @@ def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     total = None if whole.terms is None else total_of(whole.terms)
     if total is None or whole.terms is None or not whole.terms:
         return [whole.but(terms=None if whole.axes is not None else whole.terms) for _ in equation.outvars]
-    group, source = Group("parts"), whole.terms[0].source
+    group, source = Group("parts"), source_of(whole.terms)
     return [whole.but(terms=(Term(group, frozenset([i]), total, source),)) for i in range(len(equation.outvars))]
 
 
