@@ -6,8 +6,8 @@ from jax import lax
 
 import discreet as dp
 
-from .dishonest import Attacks, Z, clipped, guarded, marked, noise, nothing_worse_than_certified, total
-from .programs import N
+from .dishonest import Attacks, Z, clipped, guarded, marked, noise, norms, nothing_worse_than_certified, total
+from .programs import N, X
 
 attack = Attacks()
 
@@ -150,6 +150,70 @@ def rounded(w, x, y, m, k):
 @attack("a sum as truth value")
 def truth_of_sum(w, x, y, m, k):
     return noise(k, (total(marked(x, 1e-3), m) > 0.5).astype(jnp.float32), 1e-3)
+
+
+@attack(
+    "a coarse number that passed through half precision is not the one that was looked at",
+    records=X.astype(jnp.bfloat16),
+)
+def through_half(w, x, y, m, k):
+    here = x.astype(jnp.float16).astype(jnp.float32)
+    g = jnp.where(jnp.isfinite(x.astype(jnp.float32)), here, 0.0)
+    return noise(k, total(clipped(g), m))
+
+
+@attack("eight bits of another kind", records=X.astype(jnp.float8_e5m2))
+def through_eight(w, x, y, m, k):
+    here = x.astype(jnp.float8_e4m3fn).astype(jnp.float32)
+    g = jnp.where(jnp.isfinite(x.astype(jnp.float32)), here, 0.0)
+    return noise(k, total(clipped(g), m))
+
+
+@attack("a norm in half precision clips numbers in full", records=X.astype(jnp.bfloat16))
+def norm_of_other(w, x, y, m, k):
+    here = guarded(x.astype(jnp.float16).astype(jnp.float32))
+    return noise(k, total(x.astype(jnp.float32) * jnp.minimum(1.0, 1.0 / norms(here))[:, None], m))
+
+
+@attack("NaN is hidden by a comparison with itself, infinity is not")
+def only_nan(w, x, y, m, k):
+    return noise(k, total(clipped(jnp.where(x == x, x, 0.0)), m))
+
+
+@attack("infinity becomes a number, NaN does not")
+def only_infinity(w, x, y, m, k):
+    return noise(k, total(clipped(jnp.clip(x, -9.0, 9.0)), m))
+
+
+@attack("the guard is inverted")
+def inverted_guard(w, x, y, m, k):
+    return noise(k, total(clipped(jnp.where(jnp.isfinite(x), 0.0, x)), m))
+
+
+@attack("the guard of another array")
+def guard_of_other(w, x, y, m, k):
+    return noise(k, total(clipped(jnp.where(jnp.isfinite(y)[:, None], x, 0.0)), m))
+
+
+@attack("the guard looks at the row before it is divided")
+def divided_after_guard(w, x, y, m, k):
+    g = guarded(x)
+    return noise(k, total(clipped(g / (g - 0.5)), m))
+
+
+@attack("one finite element guards a row")
+def any_finite(w, x, y, m, k):
+    return noise(k, total(clipped(jnp.where(jnp.any(jnp.isfinite(x), 1)[:, None], x, 0.0)), m))
+
+
+@attack("finite or kept")
+def finite_or_kept(w, x, y, m, k):
+    return noise(k, total(clipped(jnp.where(jnp.isfinite(x) | m[:, None], x, 0.0)), m))
+
+
+@attack("filled with NaN where the mask drops")
+def filled_with_nan(w, x, y, m, k):
+    return noise(k, jnp.sum(jnp.where(m[:, None], marked(x), jnp.nan), 0))
 
 
 @pytest.mark.parametrize(("step", "truth", "records"), attack)

@@ -308,13 +308,20 @@ def _or(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     return {"zero": both_zero(operands)}
 
 
+def _holds_all(before: Any, after: Any) -> bool:
+    """Whether floats of one type are all floats of the other: of two types of one size, neither may be."""
+    own, other = jnp.finfo(before), jnp.finfo(after)
+    return own.nmant <= other.nmant and own.maxexp <= other.maxexp and own.minexp >= other.minexp
+
+
 def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     (value,) = operands
     assert isinstance(value, Private)
     before, after = np.dtype(aval(equation.invars[0]).dtype), np.dtype(aval(equation.outvars[0]).dtype)
     grows = all(jnp.issubdtype(x, jnp.floating) for x in (before, after))
     # Rounding to fewer bits is at most a 128th of each element.
-    factor = 1.0 if after.itemsize >= before.itemsize else 1.0 + 2.0**-7
+    exact = grows and _holds_all(before, after)
+    factor = 1.0 if exact or (not grows and after.itemsize >= before.itemsize) else 1.0 + 2.0**-7
     if after.kind in "iu" and before.kind in "fV" and not value.finite:
         return {"zero": value.zero}  # NaN becomes any whole number
     terms = scaled(value.terms, Scale(factor)) if value.terms is not None and grows else None
@@ -322,7 +329,7 @@ def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     linf = value.linf * factor if value.linf is not None and not wraps else None
     changes: dict[str, Any] = {"terms": terms, "linf": linf, "zero": value.zero}
     changes["finite"] = value.finite and (factor == 1.0 or terms is not None or linf is not None)
-    if grows and factor == 1.0:
+    if exact:
         changes |= {"holds": value.content, "place": value.spot}
     return changes
 
