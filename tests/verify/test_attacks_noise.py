@@ -218,6 +218,50 @@ def noise_added_as_public(w, xs, ys, mask, key):
     return noisy(key, jnp.zeros(3), Z * C) + total(xs, mask)
 
 
+def clipped_and_noised(stddev):
+    """A sum clipped at a traced norm b, with noise of another size."""
+
+    def step(w, xs, ys, mask, key):
+        return noisy(key, total(xs, mask, w["b"]), Z * stddev(w))
+
+    return step
+
+
+NOT_THE_NORM = {
+    "in a loop, halved": lambda w: lax.fori_loop(0, 3, lambda i, c: 0.5 * c, w["b"]),
+    "stacked by a loop": lambda w: lax.scan(lambda c, _: (0.5 * c, c), w["b"], None, length=3)[1][2],
+    "another element": lambda w: w["a"][1],
+    "an element set": lambda w: jnp.broadcast_to(w["b"], (3,)).at[1].set(1e-3)[1],
+    "an element put beside": lambda w: jnp.concatenate([jnp.broadcast_to(w["b"], (3,)), jnp.full(3, 1e-3)])[4],
+    "padding": lambda w: jnp.pad(w["b"][None], (0, 2), constant_values=1e-3)[2],
+    "a minimum": lambda w: jnp.minimum(w["b"], 1e-3),
+    "through float16": lambda w: w["b"].astype(jnp.float16).astype(jnp.float32),
+    "through whole numbers": lambda w: w["b"].astype(jnp.int32).astype(jnp.float32),
+    "with fewer bits": lambda w: lax.reduce_precision(w["b"], 2, 1),
+}
+
+
+@pytest.mark.parametrize("which", NOT_THE_NORM)
+def test_a_number_made_from_the_norm_is_not_the_norm(which):
+    with pytest.raises(dp.PrivacyError):
+        certify(clipped_and_noised(NOT_THE_NORM[which]))
+
+
+@attack("one branch's norm, the other's noise")
+def norm_and_noise_by_branch(w, xs, ys, mask, key):
+    rows, c = lax.cond(
+        w["a"][0] > 0, lambda: (dp.clip_records(xs, w["b"]), 0.5 * w["b"]), lambda: (jnp.zeros_like(xs), w["b"])
+    )
+    return noisy(key, dp.sum_records(rows, mask), Z * c)
+
+
+@attack("rows carried by a while loop that shrinks the noise")
+def noise_that_shrinks_beside_rows_in_a_while(w, xs, ys, mask, key):
+    start = dp.clip_records(xs, w["b"]), w["b"]
+    rows, c = lax.while_loop(lambda s: s[1] > 1e-3, lambda s: (s[0], 0.5 * s[1]), start)
+    return noisy(key, dp.sum_records(rows, mask), Z * c)
+
+
 @pytest.mark.parametrize("step", ATTACKS)
 def test_attack_gets_no_proof(step):
     with pytest.raises(dp.PrivacyError):

@@ -10,7 +10,7 @@ from jax import lax
 import discreet as dp
 
 from .attacks import CAPACITY, Z, drawn, total
-from .programs import KEY, RATE, C, X, certify, noisy
+from .programs import KEY, RATE, C, N, X, certify, noisy
 
 ATTACKS = []
 
@@ -215,6 +215,39 @@ def private_number_of_turns(w, xs, ys, mask, key):
 @attack("the branch is chosen by a private number, in a switch")
 def private_switch(w, xs, ys, mask, key):
     return lax.switch(mask.sum() % 2, [lambda: jnp.zeros(3), lambda: jnp.ones(3)])
+
+
+@attack("a sample or the table, by a choice")
+def sample_or_table(w, xs, ys, mask, key):
+    a, b = jax.random.split(key)
+    s = jnp.where(w["b"] > 0, dp.sum_records(*drawn(xs, mask, a)), total(xs, mask))
+    return noisy(b, s, Z * C)
+
+
+@attack("a sample or the table, by a branch")
+def sample_or_table_by_branch(w, xs, ys, mask, key):
+    a, b = jax.random.split(key)
+    rows, real = drawn(xs, mask, a)
+    s = lax.cond(w["b"] > 0, lambda: dp.sum_records(rows, real), lambda: total(xs, mask))
+    return noisy(b, s, Z * C)
+
+
+@attack("public rows beside the mask: which were drawn shows")
+def drawn_public_rows(w, xs, ys, mask, key):
+    (bx, _), _ = dp.poisson_subsample(key, (jnp.ones((N, 3)), mask), RATE, CAPACITY)
+    return bx
+
+
+@attack("a permutation is no sample")
+def permuted(w, xs, ys, mask, key):
+    a, b = jax.random.split(key)
+    order = jax.random.permutation(a, N)
+    return noisy(b, total(xs[order][:6], mask[order][:6]), Z * C)
+
+
+@attack("the mask of other rows")
+def mask_of_other_rows(w, xs, ys, mask, key):
+    return noisy(key, total(xs[:12], mask[:12]) + total(xs[12:], mask[:12]), Z * C)
 
 
 @pytest.mark.parametrize("step", ATTACKS)
