@@ -178,9 +178,9 @@ def _of_factor(primitive: Any, position: int, value: Any, norm: Norm, other: Any
         and least >= 0
     ):
         return dataclasses.replace(norm, bound=norm.bound * other.scale) if _moderate(norm.bound, other.scale) else None
-    limited = isinstance(other, Private) and other.linf is not None and other.finite
-    if primitive is p.mul_p and limited and norm.safe and _moderate(norm.bound, Scale(other.linf)):
-        return dataclasses.replace(norm, bound=norm.bound.times(other.linf))
+    limit = other.linf if isinstance(other, Private) and other.finite else None
+    if primitive is p.mul_p and limit is not None and norm.safe and _moderate(norm.bound, Scale(limit)):
+        return dataclasses.replace(norm, bound=norm.bound.times(limit))
     return None
 
 
