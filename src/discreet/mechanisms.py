@@ -198,7 +198,8 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
     Args:
         key: a scalar key, for this call alone. Keys of `discreet.random.key` are secure.
         tree: float32 or float64 arrays; the value to release.
-        stddev: standard deviation of the noise, in the units of `tree`; positive and finite.
+        stddev: standard deviation of the noise, in the units of `tree`; positive and finite. Where it is known only when the
+            program runs, and then below 1e-30 or above 1e30, the release is NaN.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
