@@ -34,7 +34,6 @@ __all__ = [
     "can_make_one_kernel",
     "captured_arrays",
     "define_prng_impl",
-    "jaxpr_as_fun",
     "marker",
     "one_kernel",
     "primitive_of",
