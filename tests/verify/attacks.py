@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax import lax
 
 import discreet as dp
@@ -11,6 +12,19 @@ from .programs import KEY, RATE, C, N
 
 Z = 1.5
 CAPACITY = PoissonSampling(RATE).capacity(N)
+
+
+def into(attacks):
+    """A decorator that enters a program and the reason why no proof of it may be found."""
+
+    def attack(reason):
+        def enter(step):
+            attacks.append(pytest.param(step, id=f"{step.__name__}: {reason}"))
+            return step
+
+        return enter
+
+    return attack
 
 
 def total(xs, mask, norm=C):

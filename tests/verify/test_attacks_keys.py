@@ -7,20 +7,11 @@ from jax import lax
 
 import discreet as dp
 
-from .attacks import Z, drawn, known_key, peek, private_key, total
+from .attacks import Z, drawn, into, known_key, peek, private_key, total
 from .programs import KEY, C, N, certify, noisy
 
 ATTACKS = []
-
-
-def attack(reason):
-    """No proof may be found, for the reason given."""
-
-    def enter(step):
-        ATTACKS.append(pytest.param(step, id=f"{step.__name__}: {reason}"))
-        return step
-
-    return enter
+attack = into(ATTACKS)
 
 
 @attack("the key holds a record, under another reason after the loop")

@@ -9,20 +9,11 @@ from jax import lax
 
 import discreet as dp
 
-from .attacks import Z, total
+from .attacks import Z, into, total
 from .programs import KEY, C, N, certify, noisy
 
 ATTACKS = []
-
-
-def attack(reason):
-    """No proof may be found, for the reason given."""
-
-    def enter(step):
-        ATTACKS.append(pytest.param(step, id=f"{step.__name__}: {reason}"))
-        return step
-
-    return enter
+attack = into(ATTACKS)
 
 
 @attack("the noise's size is a sum over records, and what it is added to is public")

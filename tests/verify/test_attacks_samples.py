@@ -9,20 +9,11 @@ from jax import lax
 
 import discreet as dp
 
-from .attacks import CAPACITY, Z, drawn, total
+from .attacks import CAPACITY, Z, drawn, into, total
 from .programs import KEY, RATE, C, N, X, certify, noisy
 
 ATTACKS = []
-
-
-def attack(reason):
-    """No proof may be found, for the reason given."""
-
-    def enter(step):
-        ATTACKS.append(pytest.param(step, id=f"{step.__name__}: {reason}"))
-        return step
-
-    return enter
+attack = into(ATTACKS)
 
 
 @attack("parts of a random sample, hidden behind the whole of it")

@@ -92,32 +92,10 @@ def _rows(x: Array, per_record: Float[Array, "record"]) -> Array:
 
 
 def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
-    """Scale each record's slice of a tree so that its joint L2 norm is at most `norm`.
+    """Scale each record's slice of a tree so that its joint L2 norm is at most `norm`: `mechanisms.clip_records`, unmarked.
 
-    Guarantee: for every record, finite or not, sqrt(sum over leaves of |slice|^2) <= `norm`
-    after rounding to float32 (see `rounding_margin`). A record with a NaN or an infinity, or
-    whose squared norm overflows, becomes exactly zero. A record already within the norm
-    keeps its value. Low-precision leaves come back as float32: rounding a clipped bfloat16
-    up would break the bound by half a per cent.
-
-    Args:
-        tree: arrays whose leading axis is the records.
-        norm: the bound; positive and finite, a Python number or a scalar array.
-
-    Returns:
-        A tree of the same structure and shapes.
-
-    Raises:
-        ValueError: a norm known while tracing is not positive and finite, or the tree is empty.
-        TypeError: a leaf is complex.
-
-    Reference:
-        Abadi et al., Deep learning with differential privacy, CCS 2016, Algorithm 1.
-
-    >>> import jax.numpy as jnp
-    >>> rows = jnp.array([[3.0, 4.0], [0.3, 0.4], [jnp.nan, 0.0]])
-    >>> [round(float(x), 4) for x in jnp.linalg.norm(clip_records(rows, 1.0), axis=1)]
-    [1.0, 0.5, 0.0]
+    Holds after rounding to float32 (see `rounding_margin`). Low-precision leaves come back as float32: rounding a clipped
+    bfloat16 up would break the bound by half a per cent.
     """
     check_positive(
         "clip_records: the clipping norm", norm, "It bounds one record's contribution; 1.0 is a common choice."
@@ -139,20 +117,5 @@ def scale_rows(tree: Any, factor: Float[Array, "record"], keep: Bool[Array, "rec
 
 
 def sum_records(tree: Any, mask: Bool[Array, "record"]) -> Any:
-    """Sum over the leading axis the rows that `mask` keeps; the others count as exactly zero.
-
-    Guarantee: a dropped row has no influence, whatever it holds (NaN included): it is
-    selected away, not multiplied by zero.
-
-    Args:
-        tree: arrays whose leading axis is the records.
-        mask: which rows are real.
-
-    Returns:
-        A tree of the same structure without the leading axis.
-
-    >>> import jax.numpy as jnp
-    >>> float(sum_records(jnp.array([1.0, 2.0, jnp.nan]), jnp.array([True, True, False])))
-    3.0
-    """
+    """Sum over the leading axis the rows that `mask` keeps: `mechanisms.sum_records`, unmarked."""
     return jax.tree.map(lambda x: jnp.sum(jnp.where(_rows(x, mask), x, 0), axis=0), tree)

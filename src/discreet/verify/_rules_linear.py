@@ -144,7 +144,7 @@ def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     batch = [[int(i) for i in side] for side in dims[1]]
     shapes = [shape_of(x) for x in equation.invars]
     private = [i for i in (0, 1) if isinstance(operands[i], Private)]
-    if any(operands[i].axes is None for i in private):  # type: ignore[union-attr]
+    if any(isinstance(x, Private) and x.axes is None for x in operands):
         return _dot_of_sums(checker, equation, operands, contract, batch)
     if len(private) == 2:
         first, second = operands
