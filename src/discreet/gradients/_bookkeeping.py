@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float
 
 from discreet._jax import ClosedJaxpr, aval, without_dead_code
 from discreet.gradients._booking import Group, group_uses, squared_norm, weighted_sum
-from discreet.gradients._capacities import sum_over_rows
+from discreet.gradients._capacities import sum_over_rows, sum_with_substitutes
 from discreet.gradients._clipping import check_tree, scale_rows, squared_norms
 from discreet.gradients._contract import Channels, ClippedSum, Clipping, RecordLoss
 from discreet.gradients._report import EngineReport, LeafReport
@@ -32,8 +32,7 @@ from discreet.gradients._rows import row_weights
 from discreet.gradients._taps import run, uses_with, zero_taps
 from discreet.gradients._uses import Plan, Use, find_uses, restrict
 
-# A batch that takes less is compiled for one capacity, and rows that are not finite are selected away at once; above, in a
-# second run if there are any.
+# A batch that takes less is compiled once, for one capacity.
 _SMALL_BYTES = 2**20
 
 
@@ -74,14 +73,14 @@ class BookKeepingEngine:
         def careful(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Array, Array]:
             return book.clipped_sum(parameters, rows, keep, clipping, channels, select=True)[0]
 
-        def quick(rows: Any, keep: Bool[Array, "row"]) -> tuple[tuple[Any, Array, Array], Bool[Array, ""]]:
+        def quick(rows: Any, keep: Bool[Array, "row"]) -> tuple[tuple[Any, Array, Array], Bool[Array, "row"]]:
             return book.clipped_sum(parameters, rows, keep, clipping, channels, select=False)
 
         capacities = self._capacities(mask.shape[0], book)
-        small = max(capacities) * book.bytes_a_record <= _SMALL_BYTES
-        if small:
-            capacities = [max(capacities)]
-        gradient, loss, count = sum_over_rows(careful, records, mask, capacities, quick=None if small else quick)
+        if max(capacities) * book.bytes_a_record <= _SMALL_BYTES:
+            gradient, loss, count = sum_with_substitutes(quick, records, mask, max(capacities))
+        else:
+            gradient, loss, count = sum_over_rows(careful, records, mask, capacities, quick=quick)
         return ClippedSum(gradient, loss, count, channels.joint_bound(clipping.norm))
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
@@ -123,8 +122,8 @@ class _Book:
         channels: Channels,
         *,
         select: bool,
-    ) -> tuple[tuple[Any, Array, Array], Bool[Array, ""]]:
-        """Gradient, loss and count, and whether they are right.
+    ) -> tuple[tuple[Any, Array, Array], Bool[Array, "row"]]:
+        """Gradient, loss and count; and which rows are finite.
 
         Args:
             parameters: the parameters.
@@ -133,7 +132,7 @@ class _Book:
             clipping: the rule.
             channels: what travels beside the gradient.
             select: select rows that do not count away before they are multiplied by their factor, zero: 0 * NaN is
-                NaN. That copies the activations; without it the sum is right if all that they hold is finite.
+                NaN. That copies the activations; without it the sum is right if all rows are finite.
         """
         leaves, size = jax.tree.leaves(parameters), mask.shape[0]
         losses, gradients, met = jax.vmap(lambda row: self._one(leaves, row), axis_size=size)(rows)
@@ -146,7 +145,7 @@ class _Book:
             met = jax.tree.map(lambda x: jnp.where(weights.keep.reshape(-1, *[1] * (x.ndim - 1)), x, 0), met)
         sums = {i: jnp.sum(x, axis=0) for i, x in scaled.items()} | self._booked_sums(met, weights.factor)
         gradient = jax.tree.unflatten(self.tree, [sums[i] for i in range(len(leaves))])
-        return (gradient, weights.loss, weights.count), jnp.all(jnp.isfinite(squared))
+        return (gradient, weights.loss, weights.count), jnp.isfinite(squared)
 
     def _one(self, leaves: Sequence[Array], row: Any) -> tuple[Array, dict[int, Array], Met]:
         """One record's loss, its gradients in the direct leaves, and each use's activation and cotangent."""

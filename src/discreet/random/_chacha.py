@@ -9,8 +9,8 @@ installed (`_host.py`); all others are computed by XLA, in one of three layouts 
 decides on a CPU is how XLA fuses: an unrolled round is recomputed for each of its outputs, so the rounds are loops,
 as short as possible.
 
-- few blocks: one round an iteration, for one block after the other (or for two together). The working set is so
-  small that XLA compiles the whole loop into one kernel.
+- few blocks: one round an iteration, for all together in one kernel, where XLA can be told so; else for one block after
+  the other (or for two together), so that the working set is small enough for XLA to do it unasked.
 - some blocks: the 4 by 4 states in one array, one double round an iteration, vectorised over the blocks.
 - many blocks: the 16 state words as 16 vectors; a quarter round is a loop over its two halves, which are alike but
   for the rotations, because fused as a whole it would be computed three times over. Longer streams are made in
@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from discreet._jax import two_way_primitive
+from discreet._jax import can_make_one_kernel, one_kernel, two_way_primitive
 from discreet.random import _host
 
 WORDS_PER_BLOCK = 16
@@ -40,7 +40,7 @@ HOST_BLOCKS = 96
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4").astype(np.uint32)
 _ROUNDS = 20
 _TOGETHER = 2
-_FEW = 7
+_FEW = 8
 _SOME = 512
 _CHUNK = 2**13
 _LANES = 16
@@ -136,6 +136,8 @@ def blocks(states: jax.Array) -> jax.Array:
     if n <= _TOGETHER:
         return _few_blocks(states.T).T
     if n <= _FEW:
+        if can_make_one_kernel():
+            return one_kernel(_few_blocks)(states.T).T
         return lax.map(_few_blocks, states)
     if n <= _SOME:
         return _some_blocks(states.T).T
@@ -165,7 +167,7 @@ def _by_xla(states: jax.Array, *, num_blocks: int, host: bool) -> jax.Array:
     if not batch and num_blocks > _CHUNK:
         return _in_chunks(states, num_blocks)
     numbers = jnp.arange(num_blocks, dtype=jnp.uint32)
-    if not batch and _TOGETHER < num_blocks <= _FEW:
+    if not batch and _TOGETHER < num_blocks <= _FEW and not can_make_one_kernel():
         return lax.map(lambda number: _few_blocks(_raised(states, number)), numbers).reshape(shape)
     return blocks(_numbered(states, numbers).reshape(total, -1)).reshape(shape)
 
