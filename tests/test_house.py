@@ -22,9 +22,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clipping": {"gradients"},
     "plan": {"sampling", "accounting", "clipping"},
     "report": {"plan", "accounting", "sampling", "clipping"},
-    "inference": {"plan", "mechanisms", "gradients", "sampling", "report", "random", "accounting", "clipping"},
     # A checker that shares code with what it checks proves little.
     "verify": {"mechanisms", "accounting"},
+    "inference": {
+        "plan",
+        "mechanisms",
+        "gradients",
+        "sampling",
+        "report",
+        "random",
+        "accounting",
+        "clipping",
+        "verify",
+    },
     # Post-processing by construction: no reader of tables among these.
     "synthetic": {"random", "plan", "report", "inference"},
     "models": set(),

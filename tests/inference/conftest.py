@@ -207,7 +207,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Any:
             patch.setattr(mechanisms, "release", released)
             patch.setattr(mechanisms, "gaussian_mechanism", released)
             patch.setattr(_dpsvi, "run_steps", released)
-            patch.setattr(_dpsvi, "_update", released)
+            patch.setattr(_dpsvi, "update_once", released)
             with pytest.raises(error) as caught:
                 yield
         for word in words:

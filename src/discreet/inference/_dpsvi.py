@@ -19,12 +19,13 @@ from discreet import random
 from discreet.clipping import contribution_bound
 from discreet.gradients import BookKeepingEngine, EngineReport
 from discreet.inference._checks import check_batch, check_length, check_options, explain_steps
-from discreet.inference._keys import INIT, StepKeys, check_unused, claim, init_keys
-from discreet.inference._loop import run_steps
+from discreet.inference._keys import INIT, check_unused, claim, init_keys
+from discreet.inference._loop import run_steps, update_once
 from discreet.inference._objective import Objective
 from discreet.inference._plates import Program
+from discreet.inference._proof import certify_fit, with_proof
 from discreet.inference._records import Records, refuse_tables, take_apart
-from discreet.inference._result import DPSVIResult
+from discreet.inference._result import DPSVIResult, draw_posterior
 from discreet.inference._setup import (
     as_numpyro_optim,
     check_loss,
@@ -36,7 +37,7 @@ from discreet.inference._step import DPSVIState, PrivateStep
 from discreet.inference._structure import find_structure
 from discreet.inference._terms import state_terms
 from discreet.plan import PrivacyPlan
-from discreet.sampling import Batch
+from discreet.verify import Certificate
 
 
 class DPSVI:
@@ -112,6 +113,7 @@ class DPSVI:
         check_options(self)
         self._placeholders: dict[Any, list[Array]] = {}
         self._steps: dict[Any, PrivateStep] = {}
+        self._proofs: dict[Any, Certificate] = {}
         self._current: PrivateStep | None = None
         self._made = True
 
@@ -246,7 +248,7 @@ class DPSVI:
                     "beforehand; adding some afterwards would cost more than was promised."
                 )
             claim(state.rng_key, int(state.step))
-        return _update(step, self.plan.num_steps, state, records.leaves, mask)
+        return update_once(step, self.plan.num_steps, state, records.leaves, mask)
 
     def _step_for(self, records: Records) -> PrivateStep:
         self._initialised()
@@ -294,6 +296,26 @@ class DPSVI:
         keys = jax.random.split(local, leaves[0].shape[0])
         return jnp.sum(jax.vmap(objective.record_loss, (None, 0, 0))(u, leaves, keys)) + free
 
+    def certify(self, *args: Any, init_params: Mapping[str, Any] | None = None, **kwargs: Any) -> Certificate:
+        """Prove from the fit's own jaxpr what `run` will tell of one record: all steps, and every iterate.
+
+        Takes what `run` takes, of which only shapes and dtypes are used. The gradient engine is taken for what its contract
+        says; the loss of one record is a program of its own there, which cannot see another.
+
+        Raises:
+            PrivacyError: there is no proof.
+            TypeError, ValueError: as `init`.
+        """
+        records = take_apart(args, kwargs)
+        return self._certificate(self._init(random.key(), records, init_params), records)
+
+    def _certificate(self, state: DPSVIState, records: Records) -> Certificate:
+        step = self._initialised()
+        name = step, records.size, state.rng_key.dtype
+        if name not in self._proofs:
+            self._proofs[name] = certify_fit(step, self.plan, state, records.leaves)
+        return self._proofs[name]
+
     def run(
         self,
         rng_key: PRNGKeyArray,
@@ -301,10 +323,12 @@ class DPSVI:
         progress_bar: bool = True,
         delta: float | None = None,
         init_params: Mapping[str, Any] | None = None,
+        require_proof: bool = True,
         **kwargs: Any,
     ) -> DPSVIResult:
         """Fit: draw batches as the plan says, make its number of releases, account for them.
 
+        The program is read by the verifier before it runs (`certify`), and refused if it does more than the plan says.
         Ctrl-C stops and returns what is done; the price is the whole plan's, whose horizon was fixed.
 
         Args:
@@ -314,12 +338,14 @@ class DPSVI:
             progress_bar: show progress after two seconds.
             delta: delta of the statement; None: the plan's, or a cautious choice.
             init_params: public initial values of `param` sites.
+            require_proof: refuse to run without a proof that the plan covers. With False the statement says what is missing.
             kwargs: likewise.
 
         Returns:
             Parameters, private losses, iterates and the statement.
 
         Raises:
+            PrivacyError: the verifier found no proof, or a worse event than the plan's.
             TypeError, ValueError: wrong input, before any budget is spent.
         """
         key = random.check_key(rng_key)
@@ -336,6 +362,8 @@ class DPSVI:
         refuse_tables(step.objective.captured(self.optim.get_params(state.optim_state), key), [records.size])
         # Stated before it is spent: what cannot be accounted for must not run.
         statement = state_terms(self, delta, random.is_reproducible(key))
+        certified = functools.partial(self._certificate, state, records)
+        statement = with_proof(statement, self.plan, certified, require_proof)
         outcome = run_steps(
             step, self.plan.sampling, state, records.leaves, self.plan.num_steps, progress_bar=progress_bar
         )
@@ -350,7 +378,7 @@ class DPSVI:
             statement=dataclasses.replace(statement, steps_completed=outcome.steps),
             plan=self.plan,
             steps_completed=outcome.steps,
-            _draw=functools.partial(_draw, step.objective),
+            _draw=functools.partial(draw_posterior, step.objective),
         )
 
     def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:
@@ -359,27 +387,9 @@ class DPSVI:
         Raises:
             ValueError: neither was called, or num_samples < 1.
         """
-        return _draw(self._initialised().objective, key, params, num_samples)
+        return draw_posterior(self._initialised().objective, key, params, num_samples)
 
     def _initialised(self) -> PrivateStep:
         if self._current is None:
             raise ValueError("Call init before this, as in state = dpsvi.init(key, *arguments).")
         return self._current
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _update(
-    step: PrivateStep, num_steps: int, state: DPSVIState, leaves: list[Array], mask: Bool[Array, "record"]
-) -> tuple[DPSVIState, Float[Array, ""]]:
-    # Where the state is being traced, no error can stop a step that nobody paid for: it then sees no record.
-    paid = state.step < num_steps
-    batch = Batch(jnp.arange(mask.shape[0], dtype=jnp.int32), mask & paid)
-    state, loss = step(state, StepKeys.derive(state.rng_key).at(state.step), leaves, batch)
-    return state, jnp.where(paid, loss, jnp.nan)
-
-
-def _draw(objective: Objective, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:
-    if num_samples < 1:
-        raise ValueError(f"num_samples is {num_samples}; draw at least one.")
-    secret = random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)
-    return objective.draw_posterior(dict(params), secret, num_samples)

@@ -20,21 +20,32 @@ _used: dict[bytes, Any] = {}
 
 
 class StepKeys(NamedTuple):
-    """One key for each use of randomness, all steps; a step folds its number in."""
+    """One key for each use of randomness, all steps; a step folds its number in.
+
+    Attributes:
+        sampling: draws the batch.
+        noise: hides the sum.
+        guide: draws what all records share.
+        local: draws the bits of all records at once.
+        record: from it each record derives a key, for draws that cannot be made at once.
+    """
 
     sampling: PRNGKeyArray
     noise: PRNGKeyArray
     guide: PRNGKeyArray
+    local: PRNGKeyArray
+    record: PRNGKeyArray
 
     @classmethod
     def derive(cls, key: PRNGKeyArray) -> StepKeys:
         """From the key of a fit."""
-        purposes = (random.Purpose.SAMPLING, random.Purpose.NOISE, random.Purpose.GUIDE)
+        use = random.Purpose
+        purposes = use.SAMPLING, use.NOISE, use.GUIDE, use.LOCAL_DRAWS, use.RECORDS
         return cls(*(random.subkey(key, purpose) for purpose in purposes))
 
     def at(self, step: Int[Array, ""]) -> StepKeys:
         """The keys of one step."""
-        # Mapped over the three: one block function to compile instead of three alike.
+        # Mapped over all: one block function to compile instead of several alike.
         return StepKeys(*jax.vmap(jax.random.fold_in, (0, None))(jnp.stack(self), step))
 
 

@@ -16,12 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from tqdm import tqdm
 
+from discreet import mechanisms
 from discreet.inference._keys import StepKeys, claim
 from discreet.inference._step import DPSVIState, PrivateStep
 from discreet.inference._trace import Trace, TraceRecorder
+from discreet.sampling import Batch
 
 _SECONDS_A_CHUNK = 0.25
 _LONGEST_CHUNK = 2048
@@ -153,17 +155,48 @@ def _chunk(
     tables: Any,
     count: Int[Array, ""],
 ) -> tuple[DPSVIState, Float[Array, "length"], Float[Array, "length"], Float[Array, "length dim"]]:
-    num_records = leaves[0].shape[0]
-    keys = StepKeys.derive(state.rng_key)
+    keys, key = StepKeys.derive(state.rng_key), state.rng_key
+    keyless = state._replace(rng_key=None)
+    state, losses, norms, iterates = many_steps(
+        step, sampling, length, keep_iterates, keys, keyless, leaves, tables, count
+    )
+    return state._replace(rng_key=key), losses, norms, iterates
+
+
+def many_steps(
+    step: PrivateStep,
+    sampling: Any,
+    length: int,
+    keep_iterates: bool,
+    keys: StepKeys,
+    state: DPSVIState,
+    leaves: list[Array],
+    tables: Any,
+    count: int | Int[Array, ""],
+) -> tuple[DPSVIState, Float[Array, "length"], Float[Array, "length"], Float[Array, "length dim"]]:
+    """The loop itself: what is compiled to run, and what is proved to be private.
+
+    Args:
+        step: one step.
+        sampling: draws the batches.
+        length: room for so many steps' results.
+        keep_iterates: whether the parameters after each step are among them.
+        keys: the fit's.
+        state: the state before, without a key.
+        leaves: the records.
+        tables: what `sampling.prepare` returned.
+        count: steps to make, at most `length`.
+
+    Returns:
+        The state after, private losses, clipping norms and iterates; rows from `count` on hold zeros.
+    """
     dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
 
     def body(i: Int[Array, ""], carry: Any) -> Any:
         state, losses, norms, iterates = carry
-        now = keys.at(state.step)
-        batch = sampling.draw(now.sampling, tables, num_records=num_records)
         if step.clipping.adapts:
             norms = norms.at[i].set(state.clipping_norm)
-        state, loss = step(state, now, leaves, batch)
+        state, loss = _one_step(step, sampling, keys, state, leaves, tables)
         losses = losses.at[i].set(loss.astype(losses.dtype))
         if keep_iterates:
             flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
@@ -173,3 +206,25 @@ def _chunk(
     norms = jnp.zeros(length if step.clipping.adapts else 0)
     start = (state, jnp.zeros(length), norms, jnp.zeros((length, dim) if keep_iterates else (0, 0)))
     return jax.lax.fori_loop(0, count, body, start)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
+def _one_step(
+    step: PrivateStep, sampling: Any, keys: StepKeys, state: DPSVIState, leaves: list[Array], tables: Any
+) -> tuple[DPSVIState, Float[Array, ""]]:
+    # JAX keeps what it traced, so that the proof and the loop that runs trace it once.
+    now = keys.at(state.step)
+    batch = mechanisms.draw_batch(sampling, now.sampling, tables, leaves[0].shape[0])
+    return step(state, now, leaves, batch)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def update_once(
+    step: PrivateStep, num_steps: int, state: DPSVIState, leaves: list[Array], mask: Bool[Array, "record"]
+) -> tuple[DPSVIState, Float[Array, ""]]:
+    """One step with a batch that the caller drew; `num_steps` are paid for."""
+    # Where the state is being traced, no error can stop a step that nobody paid for: it then sees no record.
+    paid = state.step < num_steps
+    batch = Batch(jnp.arange(mask.shape[0], dtype=jnp.int32), mask & paid)
+    state, loss = step(state, StepKeys.derive(state.rng_key).at(state.step), leaves, batch)
+    return state, jnp.where(paid, loss, jnp.nan)

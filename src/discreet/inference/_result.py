@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from discreet import random
+from discreet.inference._objective import Objective
 from discreet.inference._trace import Trace
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
@@ -77,3 +79,17 @@ class DPSVIResult:
     def __getstate__(self) -> dict[str, Any]:
         """Without the guide, which may be a local function."""
         return {**self.__dict__, "_draw": None}
+
+
+def draw_posterior(
+    objective: Objective, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int
+) -> dict[str, Array]:
+    """Draws of the global latents from the guide at `params`.
+
+    Raises:
+        ValueError: num_samples < 1.
+    """
+    if num_samples < 1:
+        raise ValueError(f"num_samples is {num_samples}; draw at least one.")
+    secret = random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)
+    return objective.draw_posterior(dict(params), secret, num_samples)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from discreet import mechanisms, random
 from discreet.clipping import AdaptiveClipping, ClippingRule
-from discreet.gradients import Channels, CountChannel, EngineReport, GradientEngine, LossChannel, RecordLoss
+from discreet.gradients import Channels, CountChannel, EngineReport, GradientEngine, LossChannel
 from discreet.inference._draws import Draws
 from discreet.inference._keys import StepKeys
 from discreet.inference._objective import Objective
@@ -104,10 +104,11 @@ class PrivateStep:
         else:
             (u, free), pull = jax.vjp(lambda p: self.objective.link(p, keys.guide), psi)
 
-        draws = self._draws(u, table, keys.guide, len(batch.indices))
-        bits, right = draws.make(random.subkey(keys.guide, random.Purpose.LOCAL_DRAWS), len(batch.indices))
-        record_loss = self._record_loss(draws, keys.guide)
-        total = self.engine(record_loss, u, (batch.indices, bits), batch.mask, self.clipping.clipping(norm), channels)
+        draws = self._draws(u, table, keys.record, len(batch.indices))
+        bits, right = draws.make(keys.local, len(batch.indices))
+        total = mechanisms.clipped_sum(
+            self.engine, draws.loss, u, table, batch, bits, keys.record, self.clipping.clipping(norm), channels
+        )
         released = mechanisms.release(keys.noise, total, self.noise_multiplier)
 
         gradient = jax.tree.map(lambda x, like: (x / self.rate).astype(like.dtype), released.gradient, u)
@@ -128,35 +129,26 @@ class PrivateStep:
         key = random.key(0)
         u = psi if self.perturb_parameters else jax.eval_shape(self.objective.link, psi, key)[0]
         draws = self._draws(u, self.objective.placeholder, key, num_rows)
-        return self.engine.explain(
-            self._record_loss(draws, key), u, (jnp.zeros((), jnp.int32), draws.requests), num_rows
-        )
 
-    def _draws(self, u: Any, table: Sequence[Array], key: PRNGKeyArray, num_rows: int) -> Draws:
-        """A record's loss, a function of u, its place in the table and a key; and the random bits that it asks for."""
+        def loss(u: Any, row: Any) -> Float[Array, ""]:
+            record, bits = row
+            return draws.loss(u, record, key, bits)
+
+        record = [x[0] for x in self.objective.placeholder]
+        return self.engine.explain(loss, u, (record, draws.requests), num_rows)
+
+    def _draws(self, u: Any, table: Sequence[Any], key: PRNGKeyArray, num_rows: int) -> Draws:
+        """A record's loss, and the random bits that it asks for."""
+        # All are secret: known ones would let a record that is left out change the draws of those behind it.
         objective = self.objective
 
-        def loss(u: Any, index: Array, key: PRNGKeyArray) -> Float[Array, ""]:
-            rows = [x.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in table]
+        def loss(u: Any, record: list[Array], key: PRNGKeyArray) -> Float[Array, ""]:
             if self.perturb_parameters:
-                return objective.whole_loss(u, rows, key, self.num_records)
-            return objective.record_loss(u, rows, key)
+                return objective.whole_loss(u, record, key, self.num_records)
+            return objective.record_loss(u, record, key)
 
-        return Draws.of(loss, u, jnp.zeros((), jnp.int32), key, num_rows)
-
-    def _record_loss(self, draws: Draws, guide_key: PRNGKeyArray) -> RecordLoss:
-        # Secret like the draws made at once: known ones would let a record that is left out change the draws of those
-        # behind it.
-        def loss(u: Any, row: tuple[Array, list[Array]]) -> Float[Array, ""]:
-            index, bits = row
-            key = jax.random.fold_in(guide_key, index) if self._random_per_record else guide_key
-            return draws.loss(u, index, key, bits)
-
-        return loss
-
-    @property
-    def _random_per_record(self) -> bool:
-        return self.perturb_parameters or self.objective.uses_key
+        record = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
+        return Draws.of(loss, u, record, key, num_rows)
 
     def _channels(self, center: Float[Array, ""]) -> Channels:
         bound = jnp.maximum(1.0, jnp.abs(center)) if self.loss_bound is None else self.loss_bound

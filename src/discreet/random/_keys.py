@@ -24,6 +24,7 @@ class Purpose(IntEnum):
     GUIDE = 4
     POSTERIOR = 5
     LOCAL_DRAWS = 6
+    RECORDS = 7
 
 
 def key(seed: int | None = None) -> jax.Array:

@@ -3,6 +3,7 @@
 from discreet.verify import (
     _control,  # noqa: F401  the rules enter themselves in the list of rules
     _rules_elementwise,  # noqa: F401
+    _rules_engine,  # noqa: F401
     _rules_index,  # noqa: F401
     _rules_linear,  # noqa: F401
     _rules_markers,  # noqa: F401

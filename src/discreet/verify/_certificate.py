@@ -16,6 +16,7 @@ from dp_accounting import DpEvent
 
 from discreet._jax import ClosedJaxpr, Jaxpr, Literal, run_jaxpr
 from discreet.accounting import PrivacyProfile, Relation, profile
+from discreet.verify._expect import check_expected
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,6 +64,17 @@ class Certificate:
     def delta(self, epsilon: float) -> float:
         """Delta at `epsilon` of one call: an upper bound."""
         return float(self.profile().delta(epsilon))
+
+    def check(self, claimed: Any) -> None:
+        """Compare with what the program is claimed to do.
+
+        Args:
+            claimed: a DpEvent, or a PrivacyPlan.
+
+        Raises:
+            PrivacyError: the program does more, with both events and the reason.
+        """
+        check_expected(self.event, self.slack, claimed, self.relation, self.notes)
 
     def __call__(self, *args: Any) -> Any:
         """Run the very program that was certified.

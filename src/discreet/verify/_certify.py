@@ -14,7 +14,6 @@ from discreet.verify._certificate import Certificate, all_constants, constant_by
 from discreet.verify._control import captured
 from discreet.verify._domain import Batch, Key, Origin, Private, Public, Scale, Value, new_symbol
 from discreet.verify._errors import REMEDIES, PrivacyError, chain_of, remedy_for, without_tag
-from discreet.verify._expect import check_expected
 from discreet.verify._interpreter import Checker, is_key, refuse_outside_effects
 from discreet.verify._keys import PRIVATE, SECRET
 from discreet.verify._ledger import event_of
@@ -71,18 +70,15 @@ def certify(
     refuse_outside_effects(program.jaxpr)
     _refuse_captured_records(program, args, positions)
     program = without_dead_code(program)
-    checker = Checker(relation)
-    table = Batch("table", masked=mask is not None)
-    inputs = _inputs(checker, args, positions, mask, table)
+    checker = Checker(relation, Batch("table", masked=mask is not None))
+    inputs = _inputs(checker, args, positions, mask, checker.table)
     consts = [captured(checker, x) for x in program.consts]
     outputs = checker.walk(program.jaxpr, consts, inputs)
     names = [jax.tree_util.keystr(path) or "result" for path, _ in jax.tree_util.tree_leaves_with_path(out_shape)]
     status = {name: _status(checker, name, value) for name, value in zip(names, outputs, strict=True)}
     event, slack = event_of(checker.items)
     notes = tuple(dict.fromkeys(checker.notes))
-    if expect is not None:
-        check_expected(event, slack, expect, relation, notes)
-    return Certificate(
+    certificate = Certificate(
         event=event,
         slack=slack,
         relation=relation,
@@ -95,6 +91,9 @@ def certify(
         _in_tree=jax.tree.structure(args),
         _out_tree=jax.tree.structure(out_shape),
     )
+    if expect is not None:
+        certificate.check(expect)
+    return certificate
 
 
 def _trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr, Any]:

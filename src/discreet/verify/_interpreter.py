@@ -43,15 +43,19 @@ class Checker:
         keys: which keys were used.
         items: what was released and drawn in the innermost loop or branch, in order.
         notes: what made a sensitivity larger than it could be.
+        table: the records.
         slices: the parts of the table that were cut out, by where they begin and end.
+        samples: what `draw_batch` drew: rows of the table, and the names of row numbers and mask.
     """
 
-    def __init__(self, relation: Relation) -> None:
+    def __init__(self, relation: Relation, table: Batch | None = None) -> None:
         self.relation = relation
+        self.table = table or Batch("table")
         self.keys = KeyRing()
         self.items: list[Any] = []
         self.notes: list[str] = []
         self.slices: dict[tuple[Any, ...], Batch] = {}
+        self.samples: dict[Batch, tuple[int, ...]] = {}
 
     def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
         """The abstract outputs of a jaxpr."""
@@ -79,7 +83,7 @@ class Checker:
         elif not private:
             rule = public_result
         else:
-            rule = RULES.get(primitive, _unknown)
+            rule = RULES.get(primitive, unknown)
         found = rule(self, equation, operands)
         outputs = found if isinstance(found, list) else [found]
         if len(outputs) == 1 and len(equation.outvars) > 1:
@@ -151,7 +155,8 @@ def common_batch(values: Sequence[Private]) -> Batch | None:
     return wholes.pop() if len(wholes) == 1 else None
 
 
-def _unknown(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
+def unknown(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
+    """What holds of a primitive without a rule: nothing."""
     return checker.unbounded(equation, operands, f"[rows] nothing is known of {equation.primitive.name}")
 
 

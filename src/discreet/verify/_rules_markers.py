@@ -24,8 +24,12 @@ def _number(equation: JaxprEqn, operands: list[Value], name: str) -> tuple[list[
     known = equation.params[name]
     if known is not None:
         return operands, Scale(abs(float(known)))
-    last = operands[-1]
-    return operands[:-1], last.scale if isinstance(last, Public) else None
+    return operands[:-1], number_of(operands[-1])
+
+
+def number_of(value: Value) -> Scale | None:
+    """A public number up to its sign; None for what is not public."""
+    return value.scale if isinstance(value, Public) else None
 
 
 def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
@@ -100,7 +104,12 @@ def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     return outputs
 
 
-def _spend(checker: Checker, equation: JaxprEqn, key: Value) -> None:
+def spend_secret(checker: Checker, equation: JaxprEqn, key: Value) -> None:
+    """Use up the key of a mechanism or a draw.
+
+    Raises:
+        PrivacyError: it is no secret, or was used before.
+    """
     line, name = source_line(equation), equation.primitive.name
     if not isinstance(key, Key):
         raise PrivacyError(f"the key of {name} at {line} depends on records.", REMEDIES["key"], chain=(line,))
@@ -125,7 +134,7 @@ def laplace(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list
 
 
 def _mechanism(checker: Checker, equation: JaxprEqn, operands: list[Value], parameter: str) -> list[Value]:
-    _spend(checker, equation, operands[0])
+    spend_secret(checker, equation, operands[0])
     arrays, noise = _number(equation, operands[1:], parameter)
     if equation.params[parameter] is None and not isinstance(operands[-1], Public):
         why = "[noise scale] the size of the noise depends on records"
@@ -222,15 +231,25 @@ def poisson(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list
     )
 
 
-def fixed_size(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """A new batch, all of whose rows are records."""
-    if checker.relation is not Relation.REPLACE_ONE and _table_of(operands[1:]) is not None:
+def refuse_fixed_size(checker: Checker, equation: JaxprEqn) -> None:
+    """Batches of fixed size have an event under REPLACE_ONE only.
+
+    Raises:
+        PrivacyError: under another relation.
+    """
+    if checker.relation is not Relation.REPLACE_ONE:
         raise PrivacyError(
-            f"subsample_without_replacement at {source_line(equation)} has no sound accounting under ADD_OR_REMOVE_ONE: with "
-            "one record more, every other record's chance to be drawn changes.",
+            f"{equation.primitive.name} at {source_line(equation)} draws a batch of fixed size, which has no sound accounting "
+            "under ADD_OR_REMOVE_ONE: with one record more, every other record's chance to be drawn changes.",
             "certify with relation=dp.Relation.REPLACE_ONE, or draw with dp.poisson_subsample.",
             chain=(source_line(equation),),
         )
+
+
+def fixed_size(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """A new batch, all of whose rows are records."""
+    if _table_of(operands[1:]) is not None:
+        refuse_fixed_size(checker, equation)
     num_records = shape_of(equation.invars[1])[0]
     parent = _table_of(operands[1:]) or Batch("table", masked=False)
     event = (num_records, equation.params["batch_size"])
@@ -242,7 +261,7 @@ def _table_of(values: list[Value]) -> Batch | None:
 
 
 def _draw(checker: Checker, equation: JaxprEqn, operands: list[Value], batch: Batch) -> list[Value]:
-    _spend(checker, equation, operands[0])
+    spend_secret(checker, equation, operands[0])
     records = operands[1:]
     if not any(isinstance(x, Private) for x in records):
         return [Public() for _ in equation.outvars]

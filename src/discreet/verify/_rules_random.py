@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from discreet._jax import JaxprEqn, aval, primitive_of, source_line
 from discreet._jax import primitives as p
 from discreet.verify._constants import public_result
 from discreet.verify._domain import Key, Private, Public, Value
-from discreet.verify._interpreter import KEY_RULES, RULES, Checker
+from discreet.verify._interpreter import KEY_RULES, RULES, Checker, unknown
 from discreet.verify._keys import KNOWN, PRIVATE, SECRET
 
 
@@ -65,7 +66,7 @@ def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key |
     if not keys:
         private = any(isinstance(x, Private) for x in operands)
         return (
-            RULES[equation.primitive](checker, equation, operands)
+            RULES.get(equation.primitive, unknown)(checker, equation, operands)
             if private
             else public_result(checker, equation, operands)
         )
@@ -73,6 +74,8 @@ def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key |
     primitive = equation.primitive
     if primitive is p.concatenate_p:
         return Key(np.concatenate([k.names for k in keys], axis=params["dimension"]))
+    if primitive is _STACK:
+        return Key(np.stack([k.names for k in keys], axis=params["axis"]))
     assert isinstance(key, Key)
     names = key.names
     if primitive is p.slice_p:
@@ -122,6 +125,7 @@ def _picked(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
 
 _KEY = jax.eval_shape(lambda: jax.random.key(0))
 _UNWRAP = primitive_of(jax.random.key_data, _KEY)
+_STACK = primitive_of(lambda x: jnp.stack([x, x]), 1.0)
 _WRAP = primitive_of(jax.random.wrap_key_data, jax.ShapeDtypeStruct((2,), np.uint32))
 
 KEY_RULES.update(
@@ -136,5 +140,6 @@ KEY_RULES.update(
 )
 for _primitive in (
     p.slice_p, p.squeeze_p, p.reshape_p, p.transpose_p, p.broadcast_in_dim_p, p.concatenate_p, p.dynamic_slice_p, p.copy_p,
+    _STACK,
 ):  # fmt: skip
     KEY_RULES[_primitive] = _moved

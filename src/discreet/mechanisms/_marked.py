@@ -1,13 +1,9 @@
-"""The one place where noise is added, to sums whose L2 bound travels with them.
-
-What is public here, for any JAX program, is one JAX primitive each: a mark that the verifier reads (`verify`) around a
-function that XLA compiles as if there were no mark.
-"""
+"""What is public, for any JAX program: one JAX primitive each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,30 +12,13 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import gradients, random
 from discreet._jax import marker
-from discreet.gradients import ClippedSum, check_positive
+from discreet.gradients import check_positive
 from discreet.sampling import check_capacity, fixed_size_rows, poisson_rows
 
-__all__ = [
-    "CLIP",
-    "FIXED_SIZE",
-    "GAUSSIAN",
-    "LAPLACE",
-    "POISSON",
-    "SUM",
-    "Release",
-    "clip_records",
-    "gaussian_mechanism",
-    "laplace_mechanism",
-    "poisson_subsample",
-    "release",
-    "subsample_without_replacement",
-    "sum_records",
-]
-
-_REMEDY = "Without noise nothing is private: use noise_multiplier * clipping_norm of a PrivacyPlan."
+REMEDY = "Without noise nothing is private: use noise_multiplier * clipping_norm of a PrivacyPlan."
 
 
-def _check_leaves(mechanism: str, leaves: list[Any]) -> list[Array]:
+def check_leaves(mechanism: str, leaves: list[Any]) -> list[Array]:
     if not leaves:
         raise ValueError(f"{mechanism}: the tree holds no array, so there is nothing to release.")
     for leaf in leaves:
@@ -66,7 +45,7 @@ def _add(leaves: list[Array], make_noise: Callable[[int, Any], Float[Array, " di
     return noised
 
 
-def _gaussian(key: PRNGKeyArray, *operands: Array, stddev: float | None) -> list[Array]:
+def add_gaussian(key: PRNGKeyArray, *operands: Array, stddev: float | None) -> list[Array]:
     """Leaves with Gaussian noise; a standard deviation that is being traced comes last among the operands."""
     *leaves, scale = (*operands, stddev) if stddev is not None else operands
     scale = _usable(scale) if stddev is None else scale
@@ -117,7 +96,7 @@ _NO_NOISE = (
     "leads to the sum, and call the mechanism once, on the result."
 )
 _NO_DRAW = "one event stands for one draw of a batch. Draw it outside of what is mapped or differentiated."
-GAUSSIAN = marker("gaussian_mechanism", _gaussian, refuse=_NO_NOISE)
+GAUSSIAN = marker("gaussian_mechanism", add_gaussian, refuse=_NO_NOISE)
 LAPLACE = marker("laplace_mechanism", _laplace, refuse=_NO_NOISE)
 CLIP = marker("clip_records", _clip, refuse=None)
 SUM = marker("sum_records", _sum, refuse=None)
@@ -125,7 +104,7 @@ POISSON = marker("poisson_subsample", _poisson, refuse=_NO_DRAW)
 FIXED_SIZE = marker("subsample_without_replacement", _fixed_size, refuse=_NO_DRAW)
 
 
-def _number(value: Any) -> tuple[float | None, list[Any]]:
+def known_number(value: Any) -> tuple[float | None, list[Any]]:
     """A number, as the parameter of a primitive if it is known, else as one more of its operands."""
     return (None, [value]) if isinstance(value, Tracer) else (float(value), [])
 
@@ -162,7 +141,7 @@ def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
     """
     # All that may be refused is refused here; the shapes alone are looked at.
     jax.eval_shape(lambda x: gradients.clip_records(x, norm), tree)
-    known, operands = _number(norm)
+    known, operands = known_number(norm)
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, CLIP.bind(*leaves, *operands, norm=known))
 
@@ -215,11 +194,11 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
     >>> dp.gaussian_mechanism(dp.random.key(), {"sum": jnp.zeros(3)}, 2.0)["sum"].shape
     (3,)
     """
-    check_positive("gaussian_mechanism: stddev", stddev, _REMEDY)
+    check_positive("gaussian_mechanism: stddev", stddev, REMEDY)
     _check_key(key)
     leaves, structure = jax.tree.flatten(tree)
-    leaves = _check_leaves("gaussian_mechanism", leaves)
-    known, operands = _number(stddev)
+    leaves = check_leaves("gaussian_mechanism", leaves)
+    known, operands = known_number(stddev)
     return jax.tree.unflatten(structure, GAUSSIAN.bind(key, *leaves, *operands, stddev=known))
 
 
@@ -248,11 +227,11 @@ def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, 
     Reference:
         Dwork et al., Calibrating noise to sensitivity, TCC 2006.
     """
-    check_positive("laplace_mechanism: scale", scale, _REMEDY)
+    check_positive("laplace_mechanism: scale", scale, REMEDY)
     _check_key(key)
     leaves, structure = jax.tree.flatten(tree)
-    leaves = _check_leaves("laplace_mechanism", leaves)
-    known, operands = _number(scale)
+    leaves = check_leaves("laplace_mechanism", leaves)
+    known, operands = known_number(scale)
     return jax.tree.unflatten(structure, LAPLACE.bind(key, *leaves, *operands, scale=known))
 
 
@@ -330,38 +309,3 @@ def _rows(who: str, records: Any) -> tuple[list[Array], Any]:
             "arrays whose leading axis is the records."
         )
     return leaves, structure
-
-
-class Release(NamedTuple):
-    """A clipped sum after the Gaussian mechanism: it may leave the data.
-
-    Attributes:
-        gradient: tree like the parameters: the noised sum of the clipped gradients.
-        loss: scalar: the noised sum of the weighted, clipped losses.
-        count: scalar: the noised, weighted count of gradients within C, less half of all.
-    """
-
-    gradient: Any
-    loss: Float[Array, ""]
-    count: Float[Array, ""]
-
-
-def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: float) -> Release:
-    """Release a clipped sum, gradient, loss and count together, as one Gaussian mechanism.
-
-    Guarantee: one `GaussianDpEvent(noise_multiplier)`: the noise is scaled to the joint L2
-    bound that `total` carries.
-
-    Args:
-        key: a scalar key, for this release alone.
-        total: what a gradient engine returned.
-        noise_multiplier: noise standard deviation divided by the joint bound.
-    """
-    # Unmarked: what leads here is a gradient engine, which the verifier would have to trust. A mark for the two together,
-    # "clipped sum and its noise", belongs around this call.
-    stddev = noise_multiplier * total.l2_bound
-    check_positive("release: stddev", stddev, _REMEDY)
-    leaves, structure = jax.tree.flatten((total.gradient, total.loss, total.count))
-    leaves = _check_leaves("release", leaves)
-    known, operands = _number(stddev)
-    return Release(*jax.tree.unflatten(structure, _gaussian(key, *leaves, *operands, stddev=known)))

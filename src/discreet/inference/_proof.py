@@ -1,0 +1,87 @@
+"""The fit as a program that the verifier reads before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from discreet.inference._keys import StepKeys
+from discreet.inference._loop import many_steps
+from discreet.inference._step import DPSVIState, PrivateStep
+from discreet.inference._trace import TraceRecorder
+from discreet.plan import PrivacyPlan
+from discreet.report import Statement
+from discreet.verify import Certificate, PrivacyError, certify
+
+
+def certify_fit(step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, leaves: list[Any]) -> Certificate:
+    """A certificate of all the plan's steps, from the first.
+
+    Args:
+        step: what `run` repeats.
+        plan: its sampling, number of steps and relation.
+        state: the state at the start; its key is not used.
+        leaves: the records, or their shapes.
+
+    Raises:
+        PrivacyError: there is no proof.
+    """
+    table = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
+    tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(table[0].shape[0]))
+    dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
+    keep = TraceRecorder(dim, plan.num_steps).every_step
+
+    def fit(keys: StepKeys, optim_state: Any, loss_center: Any, clipping_norm: Any, *leaves: Any) -> dict[str, Any]:
+        no_key: Any = None
+        start = DPSVIState(optim_state, no_key, jnp.zeros((), jnp.int32), loss_center, clipping_norm)
+        length = plan.num_steps
+        end, losses, norms, iterates = many_steps(
+            step, plan.sampling, length, keep, keys, start, list(leaves), tables, length
+        )
+        norms = norms, end.clipping_norm
+        return {"state of the optimizer": end.optim_state, "losses": losses, "norms": norms, "iterates": iterates}
+
+    keys = jax.eval_shape(StepKeys.derive, state.rng_key)
+    public = state.optim_state, state.loss_center, state.clipping_norm
+    records = range(1 + len(public), 1 + len(public) + len(table))
+    return certify(fit, keys, *public, *table, records=tuple(records), relation=plan.relation)
+
+
+def with_proof(
+    statement: Statement, plan: PrivacyPlan, certified: Callable[[], Certificate], required: bool
+) -> Statement:
+    """The statement, with what was proved of the fit that is about to run.
+
+    Args:
+        statement: what is going to be spent.
+        plan: the plan of the fit.
+        certified: makes the certificate.
+        required: whether to refuse without a proof that the plan covers.
+
+    Raises:
+        PrivacyError: there is none.
+    """
+    try:
+        certificate = certified()
+    except PrivacyError as error:
+        if required:
+            raise _refused(error) from error
+        return statement.with_notes(f"Not proved: it ran although the verifier found no proof, because {error.rule}")
+    try:
+        certificate.check(plan)
+    except PrivacyError as error:
+        if required:
+            raise _refused(error) from error
+        return statement.with_violations(f"It ran although the verifier found that {error.rule}")
+    return statement.with_notes(
+        "Proved before it ran: the event was found again in the program itself, whose gradient engine is taken for what it "
+        f"promises and tested for it (SHA-256 {certificate.fingerprint})."
+    )
+
+
+def _refused(error: PrivacyError) -> PrivacyError:
+    remedy = f"{error.remedy} Or pass require_proof=False to run all the same; the statement will say so."
+    return PrivacyError(error.rule, remedy, output=error.output, chain=error.chain)

@@ -1,0 +1,43 @@
+"""The one place where noise is added, to sums whose L2 bound travels with them.
+
+What stands here is one JAX primitive each: a mark that the verifier reads (`verify`) around a function that XLA
+compiles as if there were no mark.
+"""
+
+from discreet.mechanisms._engine import CLIPPED_SUM, DRAW, RELEASE, Release, clipped_sum, draw_batch, release
+from discreet.mechanisms._marked import (
+    CLIP,
+    FIXED_SIZE,
+    GAUSSIAN,
+    LAPLACE,
+    POISSON,
+    SUM,
+    clip_records,
+    gaussian_mechanism,
+    laplace_mechanism,
+    poisson_subsample,
+    subsample_without_replacement,
+    sum_records,
+)
+
+__all__ = [
+    "CLIP",
+    "CLIPPED_SUM",
+    "DRAW",
+    "FIXED_SIZE",
+    "GAUSSIAN",
+    "LAPLACE",
+    "POISSON",
+    "RELEASE",
+    "SUM",
+    "Release",
+    "clip_records",
+    "clipped_sum",
+    "draw_batch",
+    "gaussian_mechanism",
+    "laplace_mechanism",
+    "poisson_subsample",
+    "release",
+    "subsample_without_replacement",
+    "sum_records",
+]

@@ -1,0 +1,91 @@
+"""What the primitives of private inference mean: a gradient engine is trusted to keep its contract, and nothing more."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from discreet._jax import JaxprEqn, source_line
+from discreet.accounting import Relation
+from discreet.mechanisms import CLIPPED_SUM, DRAW, RELEASE
+from discreet.verify._domain import Batch, Group, Private, Public, Scale, Term, Value
+from discreet.verify._interpreter import KEY_RULES, Checker, shape_of
+from discreet.verify._ledger import Draw
+from discreet.verify._rules_markers import gaussian, number_of, refuse_fixed_size, spend_secret
+
+
+def draw_batch(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """Row numbers of a sample of the table, and which of them count."""
+    spend_secret(checker, equation, operands[0])
+    params: Any = equation.params
+    law = params["law"]
+    if law is None or checker.table.masked or any(not isinstance(x, Public) for x in operands[1:]):
+        # No draw is recorded, so that what comes of it is no sample.
+        why = f"[rows] nothing is known of the batches of {type(params['sampling']).__name__}"
+        return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
+    if law[0] == "poisson":
+        _, rate, slack = law
+        batch = Batch("poisson", checker.table, event=(rate,), slack=slack, depth=len(checker.keys.loops))
+    else:
+        refuse_fixed_size(checker, equation)
+        event = (params["num_records"], law[1])
+        batch = Batch("fixed", checker.table, event=event, depth=len(checker.keys.loops))
+    checker.items.append(Draw(batch))
+    origin = checker.origin(equation, [], "a secret sample of the records")
+    why = "[rows] it tells which records are in the sample"
+    outputs = [Private(batch, None, origin, why=why) for _ in equation.outvars]
+    checker.samples[batch] = (params["num_records"], *(x.serial for x in outputs))
+    return list(outputs)
+
+
+def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """What a gradient engine promises: each record of the batch adds at most the joint bound to all outputs together.
+
+    The loss cannot see two records: it is a program of one. What else it takes must be public, and the row numbers those
+    of a draw, in which each record stands once.
+    """
+    key, indices, mask, *rest = operands
+    params: Any = equation.params
+    norms, *public, table = params["layout"].parts(rest)
+    spend_secret(checker, equation, key)
+    why = ""
+    bound = Scale(abs(params["norm"])) if params["norm"] is not None else number_of(norms[0])
+    if not params["trusted"]:
+        why = "[rows] nothing is known of the gradient engine"
+    elif any(not isinstance(x, Public) for part in public for x in part):
+        why = "[rows] the loss of one record takes what depends on others"
+    elif bound is None:
+        why = "[noise scale] the clipping norm is not known to be public"
+    elif not _is_draw(checker, equation, indices, mask, table):
+        why = "[rows] the rows are not those of a sample of the table"
+    if why or bound is None:
+        found = checker.unbounded(equation, [*rest, indices], why)
+        # What is wrong with this use of the engine, not what a batch may not be used for.
+        line = source_line(equation)
+        return [found.but(why=f"{why} (at {line})" if line else why) for _ in equation.outvars]
+    assert isinstance(indices, Private)
+    assert indices.batch is not None
+    joint = bound.times(1.0 / math.sqrt(1.0 - sum(params["shares"])))
+    group, origin = Group("clipped_sum"), checker.origin(equation, table)
+    outputs: list[Value] = []
+    for number, _ in enumerate(equation.outvars):
+        term = Term(group, frozenset([number]), joint, indices.batch)
+        outputs.append(Private(indices.batch, None, origin, terms=(term,), finite=True, additive=True))
+    return outputs
+
+
+def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, table: list[Value]) -> bool:
+    """Whether row numbers and mask are what one draw gave, from just these arrays."""
+    if not isinstance(indices, Private) or not isinstance(mask, Private) or indices.batch is None:
+        return False
+    rows = {shape_of(x)[0] for x in equation.invars[len(equation.invars) - len(table) :]}
+    by_place = checker.relation is Relation.ADD_OR_REMOVE_ONE
+    for value in table:
+        if not isinstance(value, Private) or value.axes != (0,) or value.batch is not checker.table:
+            return False
+        if value.positional and by_place:
+            return False
+    return checker.samples.get(indices.batch) == (*rows, indices.serial, mask.serial)
+
+
+KEY_RULES.update({DRAW: draw_batch, CLIPPED_SUM: clipped_sum, RELEASE: gaussian})

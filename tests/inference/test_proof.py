@@ -1,0 +1,282 @@
+"""A fit proves itself before it runs, and one that does more than its plan says is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import TraceMeanField_ELBO
+from numpyro.infer.autoguide import AutoNormal
+
+import discreet as dp
+from discreet import mechanisms
+from discreet.accounting import Relation
+from discreet.gradients import BookKeepingEngine, Channels, Clipping, LossChannel
+from discreet.inference._loop import StepKeys
+from discreet.sampling import Batch
+
+N = 40
+X = np.linspace(-1.0, 1.0, N, dtype=np.float32)
+POISSON, FIXED, FULL = dp.PoissonSampling(0.2), dp.FixedSizeSampling(8), dp.FullBatch()
+ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
+
+
+def mean_model(x):
+    m = numpyro.sample("m", dist.Normal(0, 1))
+    with numpyro.plate("d", len(x)):
+        numpyro.sample("x", dist.Normal(m, 1), obs=x)
+
+
+def local_model(x):
+    w = numpyro.param("w", jnp.ones(()))
+    with numpyro.plate("d", len(x)):
+        z = numpyro.sample("z", dist.Normal(0, 1))
+        numpyro.sample("x", dist.Normal(w * z, 1), obs=x)
+
+
+def local_guide(x):
+    a = numpyro.param("a", jnp.ones(()))
+    with numpyro.plate("d", len(x)):
+        numpyro.sample("z", dist.Normal(a * x, 1))
+
+
+def gamma_guide(x):
+    """Draws by rejection: each record keeps a key of its own."""
+    a = numpyro.param("a", jnp.ones(()), constraint=dist.constraints.positive)
+    with numpyro.plate("d", len(x)):
+        numpyro.sample("z", dist.Gamma(a + jnp.abs(x), 1))
+
+
+def gamma_model(x):
+    w = numpyro.param("w", jnp.ones(()))
+    with numpyro.plate("d", len(x)):
+        z = numpyro.sample("z", dist.Gamma(2.0, 1))
+        numpyro.sample("x", dist.Normal(w * z, 1), obs=x)
+
+
+def make(model=mean_model, guide=None, *, sampling=POISSON, relation=ADD, clipping=1.0, **options):
+    plan = dp.PrivacyPlan(
+        sampling=sampling,
+        clipping_norm=clipping,
+        noise_multiplier=1.7,
+        num_steps=6,
+        num_records=N,
+        relation=relation,
+    )
+    return dp.DPSVI(model, guide or AutoNormal(model), numpyro.optim.Adam(0.1), plan=plan, **options)
+
+
+HONEST = {
+    "Poisson": {},
+    "Poisson, one replaced": {"relation": REPLACE},
+    "full": {"sampling": FULL},
+    "full, one replaced": {"sampling": FULL, "relation": REPLACE},
+    "fixed size": {"sampling": FIXED, "relation": REPLACE},
+    "adaptive": {"clipping": dp.AdaptiveClipping()},
+    "normalised": {"clipping": dp.NormalisedClipping(norm=2.0)},
+    "no loss": {"loss_share": 0.0},
+    "two guide draws": {"loss": TraceMeanField_ELBO(num_particles=2)},
+    "d3p's rule": {"perturb": "parameters"},
+    "microbatches": {"microbatch_size": 3},
+    "local latents": {"model": local_model, "guide": local_guide},
+    "rejection": {"model": gamma_model, "guide": gamma_guide},
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_a_fit_is_what_its_plan_says(name):
+    dpsvi = make(**HONEST[name])
+    certificate = dpsvi.certify(X)
+    certificate.check(dpsvi.plan)
+    assert certificate.relation is dpsvi.plan.relation
+    assert certificate.epsilon(1e-5) == pytest.approx(dpsvi.plan.epsilon(1e-5), rel=1e-4)
+    assert "released" in certificate.outputs.values()
+    result = dpsvi.run(dp.random.key(), X, progress_bar=False)
+    assert any(note.startswith("Proved before it ran") for note in result.statement.notes)
+    assert result.statement.is_private
+
+
+def weaken(monkeypatch, wrong):
+    release = mechanisms.release
+    monkeypatch.setattr(mechanisms, "release", lambda key, total, noise: wrong(release, key, total, noise))
+
+
+WRONG = {
+    "half the noise": lambda release, key, total, noise: release(key, total, noise / 2),
+    "noise for a smaller bound": lambda release, key, total, noise: release(
+        key, total._replace(l2_bound=total.l2_bound / 1.02), noise
+    ),
+    "the same noise twice": lambda release, key, total, noise: jax.tree.map(
+        lambda a, b: (a + b) / 2, release(key, total, noise), release(key, total, noise)
+    ),
+    "a leaf without noise": lambda release, key, total, noise: release(key, total, noise)._replace(
+        gradient=total.gradient
+    ),
+    "the loss beside": lambda release, key, total, noise: release(key, total, noise)._replace(loss=total.loss),
+    "released twice": lambda release, key, total, noise: jax.tree.map(
+        lambda a, b: (a + b) / 2,
+        *[release(k, total, noise) for k in jax.random.split(key)],
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_fit_that_does_more_does_not_run(monkeypatch, wrong):
+    weaken(monkeypatch, WRONG[wrong])
+    key = dp.random.key()
+    with pytest.raises(dp.PrivacyError, match="require_proof"):
+        make().run(key, X, progress_bar=False)
+    # Nothing was spent: the key is as good as new.
+    statement = make().run(key, X, progress_bar=False, require_proof=False).statement
+    assert [x for x in (*statement.notes, *statement.violations) if x.startswith(("Not proved", "It ran although"))]
+
+
+def test_a_worse_event_is_a_violation(monkeypatch):
+    weaken(monkeypatch, WRONG["half the noise"])
+    statement = make().run(dp.random.key(), X, progress_bar=False, require_proof=False).statement
+    assert not statement.is_private
+    assert "0.85" in statement.violations[0]
+    assert "1.7" in statement.violations[0]
+
+
+def test_a_model_that_talks_to_the_world_does_not_run():
+    def model(x):
+        m = numpyro.sample("m", dist.Normal(0, 1))
+        with numpyro.plate("d", len(x)):
+            jax.debug.callback(lambda m: None, m)
+            numpyro.sample("x", dist.Normal(m, 1), obs=x)
+
+    with pytest.raises(dp.PrivacyError, match="hands values to the world"):
+        make(model).run(dp.random.key(), X, progress_bar=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Everybody:
+    """A sampler that names another event than it draws."""
+
+    honest: dp.PoissonSampling = POISSON
+
+    def __getattr__(self, name):
+        return getattr(object.__getattribute__(self, "honest"), name)
+
+    def draw(self, key, tables, *, num_records):
+        return Batch(jnp.arange(num_records, dtype=jnp.int32), jnp.ones(num_records, bool))
+
+
+# --- the primitives themselves --------------------------------------------------------------
+
+
+def square(u, record, key, bits):
+    del key, bits
+    return jnp.square(record[0] - u)
+
+
+def program(keys, u, xs, *, sampling=POISSON, batch=lambda b: b, table=lambda x: x, loss=square, engine=None, norm=2.0):
+    drawn = mechanisms.draw_batch(sampling, keys.sampling, jax.tree.map(jnp.asarray, sampling.prepare(N)), N)
+    total = mechanisms.clipped_sum(
+        engine or BookKeepingEngine(),
+        loss,
+        u,
+        [table(xs)],
+        batch(drawn),
+        [],
+        keys.record,
+        Clipping(norm),
+        Channels(LossChannel(0.0)),
+    )
+    return mechanisms.release(keys.noise, total, 3.0).gradient
+
+
+def certify(step, relation=ADD):
+    keys = jax.eval_shape(StepKeys.derive, dp.random.key())
+    return dp.certify(step, keys, jnp.zeros(()), X, records=2, relation=relation)
+
+
+def test_the_honest_program_is_proved():
+    assert repr(certify(program).event) == (
+        "PoissonSampledDpEvent(sampling_probability=0.2, event=GaussianDpEvent(noise_multiplier=3.0))"
+    )
+
+
+class OtherEngine(BookKeepingEngine):
+    """An engine that nobody tested."""
+
+
+DISHONEST = {
+    "one record fifty times": {"batch": lambda b: b._replace(indices=b.indices * 0)},
+    "rows moved against their mask": {"batch": lambda b: b._replace(mask=b.mask[::-1])},
+    "all rows count": {"batch": lambda b: b._replace(mask=jnp.ones_like(b.mask))},
+    "a batch that was not drawn": {
+        "batch": lambda b: Batch(jnp.arange(len(b.mask), dtype=jnp.int32), jnp.ones(len(b.mask), bool))
+    },
+    "rows that depend on other rows": {"table": lambda x: x - x.mean()},
+    "rows in another order": {"table": lambda x: jnp.sort(x)},
+    "two tables' worth of rows": {"table": lambda x: jnp.concatenate([x, x])},
+    "an engine that nobody tested": {"engine": OtherEngine()},
+    "a sampler that names another event": {"sampling": Everybody()},
+}
+
+
+@pytest.mark.parametrize("name", DISHONEST)
+def test_other_operands_are_refused(name):
+    with pytest.raises(dp.PrivacyError):
+        certify(lambda keys, u, xs: program(keys, u, xs, **DISHONEST[name]))
+
+
+def test_a_loss_that_reads_the_table_is_refused():
+    def step(keys, u, xs):
+        return program(keys, u, xs, loss=lambda u, record, key, bits: jnp.square(record[0] - u) * xs.mean())
+
+    with pytest.raises(dp.PrivacyError, match="depends on others"):
+        certify(step)
+
+
+def test_parameters_that_read_the_table_are_refused():
+    with pytest.raises(dp.PrivacyError, match="depends on others"):
+        certify(lambda keys, u, xs: program(keys, u + xs[0], xs))
+
+
+def test_a_clipping_norm_that_reads_the_table_is_refused():
+    with pytest.raises(dp.PrivacyError, match="norm"):
+        certify(lambda keys, u, xs: program(keys, u, xs, norm=jnp.max(jnp.abs(xs)) + 1.0))
+
+
+@pytest.mark.parametrize("name", ["sampling", "noise", "record"])
+def test_a_key_serves_one_purpose(name):
+    other = {"sampling": "noise", "noise": "record", "record": "sampling"}[name]
+    with pytest.raises(dp.PrivacyError, match="twice"):
+        certify(lambda keys, u, xs: program(keys._replace(**{name: getattr(keys, other)}), u, xs))
+
+
+def test_batches_of_fixed_size_need_replacement():
+    def step(keys, u, xs):
+        return program(keys, u, xs, sampling=FIXED)
+
+    with pytest.raises(dp.PrivacyError, match="fixed size"):
+        certify(step)
+    assert "SampledWithoutReplacement" in repr(certify(step, REPLACE).event)
+
+
+@pytest.mark.parametrize("leak", ["indices", "mask"])
+def test_a_batch_is_not_published(leak):
+    def step(keys, u, xs):
+        seen = []
+        program(keys, u, xs, batch=lambda b: (seen.append(b), b)[1])
+        return getattr(seen[0], leak)
+
+    with pytest.raises(dp.PrivacyError, match="in the sample"):
+        certify(step)
+
+
+def test_a_mask_of_the_table_is_not_understood():
+    """Rows that the table's mask drops would still be drawn."""
+    keys = jax.eval_shape(StepKeys.derive, dp.random.key())
+    with pytest.raises(dp.PrivacyError):
+        dp.certify(
+            lambda keys, u, xs, mask: program(keys, u, xs), keys, jnp.zeros(()), X, np.ones(N, bool), records=2, mask=3
+        )
