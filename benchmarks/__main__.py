@@ -35,6 +35,7 @@ WORKLOADS = (
     "vae",
     "conv_vae",
     "batch_sweep",
+    "overhead",
     "compile_time",
     "memory",
 )

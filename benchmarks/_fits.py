@@ -115,12 +115,12 @@ class PrivateFit:
         flat, _ = ravel_pytree(self.dpsvi.optim.get_params(self.state.optim_state))
         return flat.size
 
-    def run(self) -> None:
+    def run(self, progress_bar: bool = False) -> None:
         """Make `steps` releases, from where the last run ended."""
         state = self.state._replace(rng_key=dp.random.key())
         sampling = self.dpsvi.plan.sampling
         with _iterates_of_a_fit(self.dpsvi.plan.num_steps):
-            outcome = _loop.run_steps(self.step, sampling, state, self.leaves, self.steps, progress_bar=False)
+            outcome = _loop.run_steps(self.step, sampling, state, self.leaves, self.steps, progress_bar=progress_bar)
         self.state, self.losses = outcome.state, outcome.losses
 
     def program(self, name: str, note: str = "") -> Program:

@@ -139,13 +139,19 @@ def _adam(i: jax.Array, parameters: Any, moments: Any, gradients: Any) -> tuple[
     return moved, (first, second)
 
 
-def measure(scale: Scale) -> list[Outcome]:
-    """Ours, with both batch laws, against both steps by hand."""
-    rng, steps = np.random.default_rng(0), scale.steps(20_000)
+def problem_of() -> Problem:
+    """Random features, labels and groups."""
+    rng = np.random.default_rng(0)
     xs, ys = rng.normal(size=(N, D)), rng.random(N) < 0.5
     data = (jnp.asarray(xs, jnp.float32), jnp.asarray(ys, jnp.float32), jnp.asarray(rng.integers(0, L, N), jnp.int32))
     gs = np.asarray(rng.normal(size=(L, K)), np.float32)
-    problem = Problem(model, guide, data, RATE, static={"gs": gs, "N": N})
+    return Problem(model, guide, data, RATE, static={"gs": gs, "N": N})
+
+
+def measure(scale: Scale) -> list[Outcome]:
+    """Ours, with both batch laws, against both steps by hand."""
+    steps, problem = scale.steps(20_000), problem_of()
+    data, gs = problem.data, problem.static["gs"]
     tables = jax.tree.map(jnp.asarray, dp.PoissonSampling(BATCH / N).prepare(N))
     floor = by_hand(
         data, jnp.asarray(gs), steps, with_replacement, lambda key, dim: jax.random.normal(key, (dim,)), 0.0

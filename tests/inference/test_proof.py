@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -171,21 +173,33 @@ class Everybody:
 # --- the primitives themselves --------------------------------------------------------------
 
 
-def square(u, record, key, bits):
-    del key, bits
-    return jnp.square(record[0] - u)
+class Loss(NamedTuple):
+    """A loss that asks for one word of random bits."""
+
+    of: Callable[..., Any]
+    requests: Any = (jax.ShapeDtypeStruct((), jnp.uint32),)
+
+    def make(self, key, num_rows):
+        return [jax.random.bits(key, (num_rows,)) for _ in self.requests], jnp.array(True)
+
+    def loss(self, u, record, key, bits):
+        del key
+        return self.of(u, record, bits)
+
+
+def square(u, record, bits):
+    return jnp.square(record[0] + bits[0] / 4e9 - u)
 
 
 def program(keys, u, xs, *, sampling=POISSON, batch=lambda b: b, table=lambda x: x, loss=square, engine=None, norm=2.0):
     drawn = mechanisms.draw_batch(sampling, keys.sampling, jax.tree.map(jnp.asarray, sampling.prepare(N)), N)
-    total = mechanisms.clipped_sum(
+    total, _ = mechanisms.clipped_sum(
         engine or BookKeepingEngine(),
-        loss,
+        loss if isinstance(loss, Loss) else Loss(loss),
         u,
         [table(xs)],
         batch(drawn),
-        [],
-        keys.record,
+        (keys.local, keys.record),
         Clipping(norm),
         Channels(LossChannel(0.0)),
     )
@@ -230,7 +244,7 @@ def test_other_operands_are_refused(name):
 
 def test_a_loss_that_reads_the_table_is_refused():
     def step(keys, u, xs):
-        return program(keys, u, xs, loss=lambda u, record, key, bits: jnp.square(record[0] - u) * xs.mean())
+        return program(keys, u, xs, loss=lambda u, record, bits: jnp.square(record[0] - u) * xs.mean())
 
     with pytest.raises(dp.PrivacyError, match="depends on others"):
         certify(step)
@@ -246,11 +260,51 @@ def test_a_clipping_norm_that_reads_the_table_is_refused():
         certify(lambda keys, u, xs: program(keys, u, xs, norm=jnp.max(jnp.abs(xs)) + 1.0))
 
 
-@pytest.mark.parametrize("name", ["sampling", "noise", "record"])
+@pytest.mark.parametrize("name", ["sampling", "noise", "record", "local"])
 def test_a_key_serves_one_purpose(name):
-    other = {"sampling": "noise", "noise": "record", "record": "sampling"}[name]
+    other = {"sampling": "noise", "noise": "record", "record": "local", "local": "sampling"}[name]
     with pytest.raises(dp.PrivacyError, match="twice"):
         certify(lambda keys, u, xs: program(keys._replace(**{name: getattr(keys, other)}), u, xs))
+
+
+def test_bits_that_somebody_else_sees_are_refused():
+    """They belong to places in the batch: who knows them sees who moved up when a record is left out."""
+
+    class Seen(Loss):
+        def make(self, key, num_rows):
+            bits = jax.random.bits(key, (num_rows,))
+            seen.append(bits)
+            return [bits], jnp.array(True)
+
+    seen = []
+
+    def step(keys, u, xs):
+        released = program(keys, u, xs, loss=Seen(square))
+        return released, seen[-1]
+
+    # JAX does not let them out.
+    with pytest.raises((jax.errors.UnexpectedTracerError, jax.errors.TracerArrayConversionError)):
+        certify(step)
+
+    def before(keys, u, xs):
+        bits = jax.random.bits(keys.local, (dp.PoissonSampling(0.2).capacity(N),))
+        return program(keys, u, xs, loss=Loss(lambda u, record, _: jnp.square(record[0] - u), ())), bits
+
+    with pytest.raises(dp.PrivacyError, match="twice"):
+        certify(before)
+
+    class Known(Loss):
+        def make(self, key, num_rows):
+            return [made], jnp.array(True)
+
+    def outside(keys, u, xs):
+        nonlocal made
+        made = jax.random.bits(keys.guide, (dp.PoissonSampling(0.2).capacity(N),))
+        return program(keys, u, xs, loss=Known(square)), made
+
+    made = None
+    with pytest.raises(TypeError, match="from outside"):
+        certify(outside)
 
 
 def test_batches_of_fixed_size_need_replacement():

@@ -105,9 +105,8 @@ class PrivateStep:
             (u, free), pull = jax.vjp(lambda p: self.objective.link(p, keys.guide), psi)
 
         draws = self._draws(u, table, keys.record, len(batch.indices))
-        bits, right = draws.make(keys.local, len(batch.indices))
-        total = mechanisms.clipped_sum(
-            self.engine, draws.loss, u, table, batch, bits, keys.record, self.clipping.clipping(norm), channels
+        total, right = mechanisms.clipped_sum(
+            self.engine, draws, u, table, batch, (keys.local, keys.record), self.clipping.clipping(norm), channels
         )
         released = mechanisms.release(keys.noise, total, self.noise_multiplier)
 

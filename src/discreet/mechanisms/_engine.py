@@ -8,12 +8,13 @@ one record, so that it cannot see two.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet._jax import ClosedJaxpr, marker, run_jaxpr
 from discreet.gradients import (
@@ -28,9 +29,6 @@ from discreet.gradients import (
 )
 from discreet.mechanisms._marked import REMEDY, add_gaussian, check_leaves, known_number
 from discreet.sampling import Batch, FixedSizeSampling, FullBatch, PoissonSampling, Sampling
-
-KeyedLoss = Callable[[Any, list[Array], PRNGKeyArray, list[Array]], Float[Array, ""]]
-"""`loss(parameters, record, key, bits) -> scalar`: of one record, with a key and random bits of its own."""
 
 
 def _draw(key: PRNGKeyArray, *tables: Array, sampling: Sampling, structure: Any, num_records: int, law: Any) -> list:
@@ -75,20 +73,18 @@ def _law(sampling: Sampling, num_records: int) -> tuple[Any, ...] | None:
 
 
 class Layout(NamedTuple):
-    """How many operands of each kind `CLIPPED_SUM` has, in this order, after record key, row numbers and mask.
+    """How many operands of each kind `CLIPPED_SUM` has, in this order, after two keys, row numbers and mask.
 
     Attributes:
         norm: the clipping norm, where it is traced: 0 or 1.
         public: what the loss holds, center and bound of the loss channel.
         parameters: leaves to differentiate in.
-        bits: random bits, a row for each of the batch.
         table: arrays of records.
     """
 
     norm: int
     public: int
     parameters: int
-    bits: int
     table: int
 
     def parts(self, operands: Sequence[Any]) -> list[list[Any]]:
@@ -100,64 +96,81 @@ class Layout(NamedTuple):
         return parts
 
 
+class RecordLoss(Protocol):
+    """A record's loss, and the random bits that it asks for."""
+
+    @property
+    def requests(self) -> Sequence[jax.ShapeDtypeStruct]:
+        """What a record asks for: shape and dtype of each request."""
+        ...
+
+    def make(self, key: PRNGKeyArray, num_rows: int) -> tuple[list[Array], Bool[Array, ""]]:
+        """The bits of `num_rows` rows, independent and alike, and whether they are right."""
+        ...
+
+    def loss(self, parameters: Any, record: Any, key: PRNGKeyArray, bits: Sequence[Array]) -> Float[Array, ""]:
+        """The loss of one record, with bits and a key of its own."""
+        ...
+
+
 def clipped_sum(
     engine: GradientEngine,
-    loss: KeyedLoss,
+    record: RecordLoss,
     parameters: Any,
     table: Sequence[Array],
     batch: Batch,
-    bits: Sequence[Array],
-    key: PRNGKeyArray,
+    keys: tuple[PRNGKeyArray, PRNGKeyArray],
     clipping: Clipping,
     channels: Channels,
-) -> ClippedSum:
+) -> tuple[ClippedSum, Bool[Array, ""]]:
     """The clipped sum of a batch's gradients, with a mark.
 
-    Guarantee: the engine's. The loss sees one record; what it takes from elsewhere counts as public.
+    Guarantee: the engine's. The loss sees one record; what it takes from elsewhere counts as public. The random bits are made
+    in here and seen by nobody else: they belong to places in the batch, which a record that is left out would move.
 
     Args:
         engine: a gradient engine.
-        loss: of one record; traced here.
+        record: the loss; traced here.
         parameters: tree of floating arrays.
         table: record arrays, of which the engine takes the batch's rows and no others.
         batch: row numbers and mask; those that the mask keeps are different.
-        bits: random bits, with a leading axis of the batch's rows.
-        key: from which each record derives its own, by its row number.
+        keys: for the bits; and the one from which each record derives its own, by its row number.
         clipping: as in `GradientEngine`.
         channels: likewise.
+
+    Returns:
+        The sum, and whether the bits were right.
     """
     leaves, structure = jax.tree.flatten(parameters)
     row = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
-    own_bits = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in bits]
-    program = jax.make_jaxpr(loss)(parameters, row, key, own_bits)
+    program = jax.make_jaxpr(record.loss)(parameters, row, keys[1], list(record.requests))
     norm, traced_norm = known_number(clipping.norm)
     public = [*program.consts, jnp.asarray(channels.loss.center), jnp.asarray(channels.loss.bound)]
-    layout = Layout(len(traced_norm), len(public), len(leaves), len(bits), len(table))
+    layout = Layout(len(traced_norm), len(public), len(leaves), len(table))
 
-    def implementation(key: PRNGKeyArray, indices: Array, mask: Array, *operands: Array) -> list[Array]:
-        norms, held, leaves, bits, table = layout.parts(operands)
+    def implementation(local: Any, own: Any, indices: Array, mask: Array, *operands: Array) -> list[Array]:
+        norms, held, leaves, table = layout.parts(operands)
         *consts, center, bound = held
 
-        def record_loss(u: Any, place: tuple[Array, list[Array]]) -> Float[Array, ""]:
+        def loss(u: Any, place: tuple[Array, list[Array]]) -> Float[Array, ""]:
             index, bits = place
-            record = [x.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in table]
-            own_key = jax.random.fold_in(key, index)
-            return run_jaxpr(ClosedJaxpr(program.jaxpr, consts), *jax.tree.leaves(u), *record, own_key, *bits)[0]
+            values = [x.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in table]
+            closed, key = ClosedJaxpr(program.jaxpr, consts), jax.random.fold_in(own, index)
+            return run_jaxpr(closed, *jax.tree.leaves(u), *values, key, *bits)[0]
 
-        total = engine(
-            record_loss,
-            jax.tree.unflatten(structure, leaves),
-            (indices, bits),
-            mask,
-            dataclasses.replace(clipping, norm=norms[0]) if norms else clipping,
-            dataclasses.replace(channels, loss=LossChannel(channels.loss.share, center, bound)),
-        )
-        return [*jax.tree.leaves(total.gradient), total.loss, total.count]
+        bits, right = record.make(local, len(indices))
+        here = dataclasses.replace(clipping, norm=norms[0]) if norms else clipping
+        beside = dataclasses.replace(channels, loss=LossChannel(channels.loss.share, center, bound))
+        total = engine(loss, jax.tree.unflatten(structure, leaves), (indices, bits), mask, here, beside)
+        return [*jax.tree.leaves(total.gradient), total.loss, total.count, right]
 
-    operands = [key, *batch, *traced_norm, *public, *leaves, *bits, *table]
-    *gradient, loss_sum, count = CLIPPED_SUM.bind(
+    operands = [*keys, *batch, *traced_norm, *public, *leaves, *table]
+    closed = jax.make_jaxpr(implementation)(*operands)
+    if any(isinstance(x, Tracer) for x in closed.consts):
+        raise TypeError("An engine or a source of bits uses traced values from outside; pass them as what they are.")
+    *gradient, loss, count, right = CLIPPED_SUM.bind(
         *operands,
-        implementation=jax.make_jaxpr(implementation)(*operands),
+        implementation=closed,
         loss=program.jaxpr,
         layout=layout,
         norm=norm,
@@ -165,7 +178,7 @@ def clipped_sum(
         trusted=type(engine) in (BookKeepingEngine, ReferenceEngine),
     )
     bound = channels.joint_bound(clipping.norm)
-    return ClippedSum(jax.tree.unflatten(structure, gradient), loss_sum, count, bound)
+    return ClippedSum(jax.tree.unflatten(structure, gradient), loss, count, bound), right
 
 
 class Release(NamedTuple):

@@ -44,10 +44,11 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     The loss cannot see two records: it is a program of one. What else it takes must be public, and the row numbers those
     of a draw, in which each record stands once.
     """
-    key, indices, mask, *rest = operands
+    *keys, indices, mask = operands[:4]
     params: Any = equation.params
-    norms, *public, table = params["layout"].parts(rest)
-    spend_secret(checker, equation, key)
+    norms, *public, table = params["layout"].parts(operands[4:])
+    for key in keys:
+        spend_secret(checker, equation, key)
     why = ""
     bound = Scale(abs(params["norm"])) if params["norm"] is not None else number_of(norms[0])
     if not params["trusted"]:
@@ -59,7 +60,7 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     elif not _is_draw(checker, equation, indices, mask, table):
         why = "[rows] the rows are not those of a sample of the table"
     if why or bound is None:
-        found = checker.unbounded(equation, [*rest, indices], why)
+        found = checker.unbounded(equation, [*operands[4:], indices], why)
         # What is wrong with this use of the engine, not what a batch may not be used for.
         line = source_line(equation)
         return [found.but(why=f"{why} (at {line})" if line else why) for _ in equation.outvars]
@@ -68,10 +69,11 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     joint = bound.times(1.0 / math.sqrt(1.0 - sum(params["shares"])))
     group, origin = Group("clipped_sum"), checker.origin(equation, table)
     outputs: list[Value] = []
-    for number, _ in enumerate(equation.outvars):
+    for number, _ in enumerate(equation.outvars[:-1]):
         term = Term(group, frozenset([number]), joint, indices.batch)
         outputs.append(Private(indices.batch, None, origin, terms=(term,), finite=True, additive=True))
-    return outputs
+    # The last says whether the random bits could be made.
+    return [*outputs, Public()]
 
 
 def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, table: list[Value]) -> bool:

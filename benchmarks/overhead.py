@@ -1,0 +1,67 @@
+"""What progress bar, trace of iterates, Ctrl-C and the cutting into chunks cost: `run_steps` against its loop in one call.
+
+python -m benchmarks.overhead
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+import jax
+import jax.numpy as jnp
+
+import discreet as dp
+from benchmarks import hierarchical, logistic
+from benchmarks._command import main
+from benchmarks._fits import PrivateFit, Problem, auto_encoder
+from benchmarks._harness import Outcome, Scale, alternate
+from benchmarks._networks import dense
+from discreet.inference import _loop
+
+BOUND = 1.02
+
+
+class BareLoop(PrivateFit):
+    """The same steps in one call of the compiled loop: no iterate is kept, and nobody watches."""
+
+    def run(self, progress_bar: bool = False) -> None:
+        """Make `steps` releases."""
+        if not hasattr(self, "_compiled"):
+            self._tables = jax.tree.map(jnp.asarray, self.dpsvi.plan.sampling.prepare(self.leaves[0].shape[0]))
+            static = self.step, self.dpsvi.plan.sampling, self.steps, False
+            self._compiled = _loop._chunk.lower(*static, self.state, self.leaves, self._tables, jnp.int32(0)).compile()
+        state = jax.tree.map(jnp.copy, self.state._replace(rng_key=dp.random.key()))
+        self.state, *_ = jax.block_until_ready(self._compiled(state, self.leaves, self._tables, jnp.int32(self.steps)))
+
+
+class WatchedFit(PrivateFit):
+    """As `DPSVI.run` runs it, with a progress bar that is drawn to a text nobody reads."""
+
+    def run(self, progress_bar: bool = True) -> None:
+        """Make `steps` releases."""
+        with contextlib.redirect_stderr(io.StringIO()):
+            super().run(progress_bar)
+
+
+def measure(scale: Scale) -> list[Outcome]:
+    """Small, middling and large steps, in runs so long that what a fit does once does not count."""
+    rows = scale.size(logistic.RECORDS, 6)
+    problems: dict[str, tuple[Problem, int, int]] = {
+        "hierarchical": (hierarchical.problem_of(), hierarchical.BATCH, scale.steps(200_000)),
+        "logistic": (logistic.problem_of(rows), scale.size(logistic.BATCH, 6), scale.steps(50_000)),
+    }
+    if not scale.tiny:
+        problems["vae"] = auto_encoder(dense(400, 50), 60_000), 128, scale.steps(800)
+    outcome = Outcome("overhead", "progress bar, trace and chunks, against the compiled loop in one call")
+    for name, (problem, batch_size, steps) in problems.items():
+        sampling = problem.poisson(batch_size)
+        watched, bare = WatchedFit(problem, sampling, steps), BareLoop(problem, sampling, steps)
+        programs = [watched.program(f"{name}: as run"), bare.program(f"{name}: the loop alone")]
+        outcome.timings += alternate(programs, min(scale.rounds, 5))
+        outcome.compare(f"{name}: as run / the loop alone", *(x.name for x in programs), ("<=", BOUND))
+    return [outcome]
+
+
+if __name__ == "__main__":
+    main(measure, __doc__)
