@@ -15,6 +15,7 @@ from discreet.verify._constants import public_result
 from discreet.verify._domain import LARGEST, SMALLEST, Batch, Key, Origin, Private, Public, Scale, Value, constant
 from discreet.verify._errors import REMEDIES, PrivacyError
 from discreet.verify._keys import KNOWN, PRIVATE, KeyRing
+from discreet.verify._symbols import Symbols
 
 Rule = Callable[["Checker", JaxprEqn, list[Value]], "Value | list[Value]"]
 
@@ -44,6 +45,7 @@ class Checker:
         items: what was released and drawn in the innermost loop or branch, in order.
         notes: what made a sensitivity larger than it could be.
         slices: the parts of the table that were cut out, by where they begin and end.
+        symbols: which public numbers are parameters that the caller left open.
     """
 
     def __init__(self, relation: Relation) -> None:
@@ -52,6 +54,7 @@ class Checker:
         self.items: list[Any] = []
         self.notes: list[str] = []
         self.slices: dict[tuple[Any, ...], Batch] = {}
+        self.symbols = Symbols()
 
     def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
         """The abstract outputs of a jaxpr."""
