@@ -163,7 +163,7 @@ class Certificate:
         if self.symbols:
             named = ", ".join(f"{x}=..." for x in self.symbols)
             lines += [f"  {x}" for x in formula_lines(self.event, self.relation)]
-            lines.append(f"  tight numbers from certificate.epsilon(delta, {named})")
+            lines.append(f"  epsilon(delta), computed from above: certificate.epsilon(delta, {named})")
         lines += [f"  output {name}: {status}" for name, status in self.outputs.items()]
         lines += [f"  note: {x}" for x in self.notes]
         lines += [f"  assuming: {x}" for x in self.assumptions]

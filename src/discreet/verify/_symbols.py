@@ -114,12 +114,12 @@ def _exact(number: float) -> Any:
 
 def largest(*values: Any) -> Any:
     """The largest of numbers, some of which may be open."""
-    return _sympy().Max(*values) if any(map(is_symbolic, values)) else max(values)
+    return _sympy().Max(*set(values)) if any(map(is_symbolic, values)) else max(values)
 
 
 def smallest(*values: Any) -> Any:
     """The smallest of numbers, some of which may be open."""
-    return _sympy().Min(*values) if any(map(is_symbolic, values)) else min(values)
+    return _sympy().Min(*set(values)) if any(map(is_symbolic, values)) else min(values)
 
 
 def square_root(value: Any) -> Any:
