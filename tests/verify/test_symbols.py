@@ -96,6 +96,12 @@ def folded(w, xs, ys, mask, key, sigma, C, T):
     return jax.lax.fori_loop(0, T, turn, w)
 
 
+def folded_later(w, xs, ys, mask, key, sigma, C, T):
+    return jax.lax.fori_loop(
+        0, T, lambda i, w: noisy(jax.random.fold_in(key, i + 1), clipped_sum(w, xs, ys, mask, C), sigma), w
+    )
+
+
 def branches(w, xs, ys, mask, key, sigma, C, D):
     total = clipped_sum(w, xs, ys, mask, C)
     return jax.lax.cond(D > 1.0, lambda: noisy(key, total, sigma), lambda: noisy(key, total, 2.0 * D))
@@ -119,6 +125,7 @@ PROGRAMS = [
     (trained, (q, sigma, C, T)),
     (folded, (sigma, C, T)),
     (folded, (sigma, C, 2 * T)),
+    (folded_later, (sigma, C, T)),
     (branches, (sigma, C, D)),
     (nothing, (sigma,)),
 ]
@@ -361,6 +368,7 @@ def test_a_laplace_price_in_closed_form():
 
 
 def test_what_has_no_closed_form_says_so():
+    assert certify(nothing, sigma).delta_expression() == 0
     certificate = certify(sampled, q, sigma, C, times=T)
     with pytest.raises(ValueError, match="No closed form"):
         certificate.delta_expression()

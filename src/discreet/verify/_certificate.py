@@ -116,7 +116,7 @@ class Certificate:
         found = delta_formula(self.event, self.relation, epsilon)
         if found is None:
             raise ValueError(
-                f"No closed form of delta(epsilon) is known for {self.event}. certificate.epsilon(delta, ...) computes a tight "
+                f"No closed form of delta(epsilon) is known for {self.event}. certificate.epsilon(delta, ...) computes an "
                 "upper bound at values of the symbols."
             )
         return found

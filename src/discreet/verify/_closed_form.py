@@ -9,11 +9,13 @@ from dp_accounting import (
     DpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
+    NoOpDpEvent,
     PoissonSampledDpEvent,
     SelfComposedDpEvent,
 )
 
 from discreet.accounting import Relation
+from discreet.verify._symbols import load_sympy
 
 
 def delta_formula(event: DpEvent, relation: Relation, epsilon: Any = None) -> Any:
@@ -24,8 +26,7 @@ def delta_formula(event: DpEvent, relation: Relation, epsilon: Any = None) -> An
         relation: which tables are neighbours.
         epsilon: a number or an expression; left out, a symbol of that name.
     """
-    import sympy
-
+    sympy = load_sympy()
     epsilon = sympy.Symbol("epsilon", nonnegative=True) if epsilon is None else epsilon
     sensitivity = _sensitivity(relation)
     if isinstance(event, LaplaceDpEvent):
@@ -42,8 +43,7 @@ def delta_formula(event: DpEvent, relation: Relation, epsilon: Any = None) -> An
 
 def formula_lines(event: DpEvent, relation: Relation) -> list[str]:
     """What the price of an event is a function of, in lines of text: exact, or nothing."""
-    import sympy
-
+    sympy = load_sympy()
     precision = _precision(event)
     if precision is not None and precision != 0:
         mu = _sensitivity(relation) * sympy.sqrt(precision)
@@ -79,6 +79,8 @@ def _sensitivity(relation: Relation) -> int:
 
 def _precision(event: DpEvent) -> Any:
     """One over the square of the noise multiplier of Gaussian releases together; None if there is anything else."""
+    if isinstance(event, NoOpDpEvent):
+        return 0
     if isinstance(event, GaussianDpEvent):
         return 1 / event.noise_multiplier**2
     if isinstance(event, SelfComposedDpEvent):

@@ -162,7 +162,7 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     carry = [x.but(additive=False) if isinstance(x, Private) else x for x in start]
     items, keys, before = checker.items, checker.keys.snapshot(), new_symbol()
     if counter is not None:
-        carry[counter] = Public(counter=(loop, 0, np.iinfo(aval(equation.outvars[counter]).dtype).max))
+        carry[counter] = Public(counter=(loop, 0, np.iinfo(aval(equation.outvars[counter]).dtype).max - 1))
     for attempt in range(12):
         checker.keys.restore(keys)
         checker.keys.loops.append(loop)

@@ -18,7 +18,7 @@ from dp_accounting import (
 
 from discreet.accounting import Relation, profile
 from discreet.verify._errors import PrivacyError
-from discreet.verify._symbols import is_symbolic, numbers_of, open_in
+from discreet.verify._symbols import is_symbolic, load_sympy, numbers_of, open_in
 
 _TOLERANCE = 1e-4
 _EPSILONS = (*(2.0**k for k in range(-10, 0)), 1.0, 2.0, 4.0, 8.0, *(4.0**k for k in range(2, 8)))
@@ -75,8 +75,7 @@ def _plain(number: Any, digits: int = 17) -> Any:
     """A number with so many digits, or an expression in its simplest form."""
     if not is_symbolic(number):
         return float(f"{number:.{digits}g}")
-    import sympy
-
+    sympy = load_sympy()
     simple = sympy.simplify(sympy.nsimplify(number, rational=True))
     return simple if simple.free_symbols else float(f"{float(simple):.{digits}g}")
 

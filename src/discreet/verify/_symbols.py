@@ -51,10 +51,17 @@ def symbol(name: str, *, integer: bool = False) -> Any:
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"symbol: {name!r} is no name that Python knows as a keyword. Pass one such as 'sigma'.")
-    return _sympy().Symbol(name, positive=True, integer=True) if integer else _sympy().Symbol(name, positive=True)
+    return (
+        load_sympy().Symbol(name, positive=True, integer=True) if integer else load_sympy().Symbol(name, positive=True)
+    )
 
 
-def _sympy() -> Any:
+def load_sympy() -> Any:
+    """Sympy, which is loaded by the first symbol.
+
+    Raises:
+        ImportError: it is not installed.
+    """
     try:
         import sympy
     except ImportError as error:
@@ -107,24 +114,24 @@ class Symbols:
 
 
 def _exact(number: float) -> Any:
-    sympy, fraction = _sympy(), Fraction(number)
+    sympy, fraction = load_sympy(), Fraction(number)
     fine = fraction.denominator > _FINEST
     return sympy.Float(number) if fine else sympy.Rational(fraction.numerator, fraction.denominator)
 
 
 def largest(*values: Any) -> Any:
     """The largest of numbers, some of which may be open."""
-    return _sympy().Max(*set(values)) if any(map(is_symbolic, values)) else max(values)
+    return load_sympy().Max(*set(values)) if any(map(is_symbolic, values)) else max(values)
 
 
 def smallest(*values: Any) -> Any:
     """The smallest of numbers, some of which may be open."""
-    return _sympy().Min(*set(values)) if any(map(is_symbolic, values)) else min(values)
+    return load_sympy().Min(*set(values)) if any(map(is_symbolic, values)) else min(values)
 
 
 def square_root(value: Any) -> Any:
     """The root of a number that may be open."""
-    return _sympy().sqrt(value) if is_symbolic(value) else math.sqrt(value)
+    return load_sympy().sqrt(value) if is_symbolic(value) else math.sqrt(value)
 
 
 def numbers_of(event: DpEvent) -> list[Any]:
