@@ -31,7 +31,7 @@ from discreet.verify._symbols import event_at
 from .programs import KEY, M, N, W, X, Y, clipped_sum, gradients, noisy
 
 sigma, C, D, lr, q = map(dp.symbol, ("sigma", "C", "D", "lr", "q"))
-T = dp.symbol("T", integer=True)
+S, T = dp.symbol("S", integer=True), dp.symbol("T", integer=True)
 
 
 def certify(step, *symbols, **options):
@@ -102,6 +102,31 @@ def folded_later(w, xs, ys, mask, key, sigma, C, T):
     )
 
 
+def within(w, xs, ys, mask, key, sigma, S, T):
+    """Loops in a loop, and in a scan."""
+
+    def release(key, total):
+        def turn(j, total):
+            return total + noisy(jax.random.fold_in(key, j), clipped_sum(w, xs, ys, mask, 1.0)["b"], sigma)
+
+        return jax.lax.fori_loop(0, S, turn, total)
+
+    first, second = jax.random.split(key)
+    total = jax.lax.fori_loop(0, T, lambda i, t: release(jax.random.fold_in(first, i), t), jnp.zeros(()))
+    return jax.lax.scan(lambda t, own: (release(own, t), None), total, jax.random.split(second, 4))[0]
+
+
+def of_one_sample(w, xs, ys, mask, key, sigma, T):
+    draw, loop = jax.random.split(key)
+    (x, y, kept), real = dp.poisson_subsample(draw, (xs, ys, mask), 0.25)
+
+    def turn(i, out):
+        total = clipped_sum({"a": w["a"], "b": out}, x, y, kept & real, 1.0)["b"]
+        return out + noisy(jax.random.fold_in(loop, i), total, sigma)
+
+    return jax.lax.fori_loop(0, T, turn, jnp.zeros(()))
+
+
 def branches(w, xs, ys, mask, key, sigma, C, D):
     total = clipped_sum(w, xs, ys, mask, C)
     return jax.lax.cond(D > 1.0, lambda: noisy(key, total, sigma), lambda: noisy(key, total, 2.0 * D))
@@ -126,6 +151,8 @@ PROGRAMS = [
     (folded, (sigma, C, T)),
     (folded, (sigma, C, 2 * T)),
     (folded_later, (sigma, C, T)),
+    (within, (sigma, S, T)),
+    (of_one_sample, (sigma, T)),
     (branches, (sigma, C, D)),
     (nothing, (sigma,)),
 ]
@@ -152,6 +179,7 @@ values_of_symbols = st.fixed_dictionaries(
         "D": st.floats(1e-3, 1e3).filter(lambda x: abs(x - 1) > 0.01),
         "lr": st.floats(1e-4, 10.0),
         "q": st.sampled_from([0.01, 0.1, 0.25, 0.7, 1.0]),
+        "S": st.integers(1, 20),
         "T": st.integers(1, 50),
     }
 )
@@ -188,6 +216,9 @@ def test_events_as_functions():
     assert certify(scanned, q, sigma, C).event == SelfComposedDpEvent(step, 7)
     assert certify(scanned, q, sigma, C, times=T).event == SelfComposedDpEvent(step, 7 * T)
     assert certify(nothing, sigma).event == NoOpDpEvent()
+    counts = [SelfComposedDpEvent(GaussianDpEvent(sigma), n) for n in (S * T, 4 * S)]
+    assert certify(within, sigma, S, T).event == ComposedDpEvent(counts)
+    assert certify(of_one_sample, sigma, T).event == PoissonSampledDpEvent(0.25, GaussianDpEvent(sigma / sympy.sqrt(T)))
 
 
 def test_what_cancels_is_gone():
@@ -317,7 +348,30 @@ def loops():
         turn = turn_of(w, xs, ys, mask)
         return jax.lax.fori_loop(0, T + jnp.sum(mask), turn, (jnp.zeros(()), key))[0]
 
+    def one(w, xs, ys, mask, key):
+        return noisy(key, clipped_sum(w, xs, ys, mask, 1.0), 2.0)["b"]
+
+    def the_same_keys_in_two_loops(w, xs, ys, mask, key, T):
+        def loop():
+            return jax.lax.fori_loop(
+                0, T, lambda i, t: t + one(w, xs, ys, mask, jax.random.fold_in(key, i)), jnp.zeros(())
+            )
+
+        return loop() + loop()
+
+    def the_counter_of_the_turn_before(w, xs, ys, mask, key, T):
+        def turn(i, state):
+            total, before = state
+            return total + sum(one(w, xs, ys, mask, jax.random.fold_in(key, n)) for n in (i, before)), i
+
+        return jax.lax.fori_loop(0, T, turn, (jnp.zeros(()), -1))[0]
+
+    def the_counter_after_the_loop(w, xs, ys, mask, key, T):
+        last = jax.lax.fori_loop(0, T, lambda i, _: i, 0)
+        return [one(w, xs, ys, mask, jax.random.fold_in(key, n)) for n in (0, last)]
+
     found = {name: value for name, value in locals().items() if callable(value)}
+    del found["one"]
     del found["turn_of"], found["counting"]
     return found | {
         "from below": counting(-5, 1, lambda i, n: i < n),
