@@ -51,9 +51,8 @@ def symbol(name: str, *, integer: bool = False) -> Any:
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"symbol: {name!r} is no name that Python knows as a keyword. Pass one such as 'sigma'.")
-    return (
-        load_sympy().Symbol(name, positive=True, integer=True) if integer else load_sympy().Symbol(name, positive=True)
-    )
+    kind = {"integer": True} if integer else {}
+    return load_sympy().Symbol(name, positive=True, **kind)
 
 
 def load_sympy() -> Any:
