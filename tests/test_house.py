@@ -183,7 +183,7 @@ def test_tests_mirror_the_rooms() -> None:
 
 def test_importing_discreet_leaves_readers_and_command_line_alone() -> None:
     """Using the public names loads no reader, plot or shell that NumPyro does not load itself."""
-    heavy = ["pyarrow", "sklearn", "pandas", "matplotlib", "typer", "rich", "flax"]
+    heavy = ["pyarrow", "sklearn", "pandas", "matplotlib", "typer", "rich", "flax", "sympy"]
     code = (
         "import sys, numpyro; before = set(sys.modules); from discreet import *; "
         f"print(set({heavy}) & (set(sys.modules) - before))"

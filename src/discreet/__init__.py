@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from discreet.plan import PrivacyPlan
     from discreet.report import Statement
     from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
-    from discreet.verify import Certificate, PrivacyError, certify
+    from discreet.verify import Certificate, PrivacyError, certify, symbol
 
 __version__ = version("discreet")
 
@@ -58,6 +58,7 @@ __all__ = [
     "suggest",
     "suggest_clipping",
     "sum_records",
+    "symbol",
 ]
 
 _ROOMS = {
@@ -75,7 +76,7 @@ _ROOMS = {
     "plan": ("PrivacyPlan",),
     "report": ("Statement",),
     "sampling": ("FixedSizeSampling", "FullBatch", "PoissonSampling"),
-    "verify": ("Certificate", "PrivacyError", "certify"),
+    "verify": ("Certificate", "PrivacyError", "certify", "symbol"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 

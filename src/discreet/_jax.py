@@ -201,15 +201,23 @@ def two_way_primitive(
     return primitive.bind
 
 
-def marker(name: str, function: Callable[..., Sequence[Any]], *, refuse: str | None) -> Primitive:
+def marker(
+    name: str,
+    function: Callable[..., Sequence[Any]],
+    *,
+    refuse: str | None,
+    shapes: Callable[..., Sequence[Any]] | None = None,
+) -> Primitive:
     """A primitive that XLA sees as `function` and a reader of the jaxpr sees as one equation: its meaning is the primitive.
 
     Args:
         name: what jaxprs print; nothing is ever recognised by it.
         function: (*arrays, **parameters) to a list of arrays, for every platform; parameters are hashable.
         refuse: why it has no meaning under `vmap` and `grad`, and the remedy; None: there it is its function, unmarked.
+        shapes: a function with outputs of the same types, for one that can only be read and not run.
     """
     primitive = Primitive(name)
+    typed = shapes or function
     primitive.multiple_results = True
 
     def run(*operands, **parameters):
@@ -217,7 +225,7 @@ def marker(name: str, function: Callable[..., Sequence[Any]], *, refuse: str | N
 
     def abstract(*avals, **parameters):
         # The types alone, so that what else JAX notes of them (shard_map's axes) does not stop the trace.
-        outputs = jax.eval_shape(lambda *x: function(*x, **parameters), *avals)
+        outputs = jax.eval_shape(lambda *x: typed(*x, **parameters), *avals)
         return [ShapedArray(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)) for x in outputs]
 
     def batch(operands, axes, **parameters):

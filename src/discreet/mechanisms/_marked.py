@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from discreet import gradients, random
 from discreet._jax import marker
 from discreet.gradients import check_positive
-from discreet.sampling import check_capacity, fixed_size_rows, poisson_rows
+from discreet.sampling import PoissonSampling, check_capacity, fixed_size_rows, poisson_rows
 
 REMEDY = "Without noise nothing is private: use noise_multiplier * clipping_norm of a PrivacyPlan."
 
@@ -87,6 +87,20 @@ def _poisson(key: PRNGKeyArray, *rows: Array, rate: float, capacity: int, slack:
     return [*batch, mask]
 
 
+def _open_poisson(key: PRNGKeyArray, *operands: Array, capacity: int) -> list[Array]:
+    del key, operands, capacity
+    raise ValueError(
+        "poisson_subsample: the rate is traced, and the tables that a batch is drawn with are made from its value before the "
+        "program runs. Pass a Python number; of a certificate with a symbol for a rate, run certificate.at(...)."
+    )
+
+
+def _open_batch(key: PRNGKeyArray, *operands: Array, capacity: int) -> list[Array]:
+    """What a batch looks like whose rate is left open."""
+    del key
+    return [*(jnp.zeros((capacity, *x.shape[1:]), x.dtype) for x in operands[:-1]), jnp.zeros(capacity, bool)]
+
+
 def _fixed_size(key: PRNGKeyArray, *rows: Array, batch_size: int) -> list[Array]:
     return fixed_size_rows(random.check_key(key), list(rows), batch_size)
 
@@ -101,6 +115,7 @@ LAPLACE = marker("laplace_mechanism", _laplace, refuse=_NO_NOISE)
 CLIP = marker("clip_records", _clip, refuse=None)
 SUM = marker("sum_records", _sum, refuse=None)
 POISSON = marker("poisson_subsample", _poisson, refuse=_NO_DRAW)
+OPEN_POISSON = marker("poisson_subsample", _open_poisson, refuse=_NO_DRAW, shapes=_open_batch)
 FIXED_SIZE = marker("subsample_without_replacement", _fixed_size, refuse=_NO_DRAW)
 
 
@@ -236,7 +251,7 @@ def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, 
 
 
 def poisson_subsample(
-    key: PRNGKeyArray, records: Any, rate: float, capacity: int
+    key: PRNGKeyArray, records: Any, rate: float, capacity: int | None = None
 ) -> tuple[Any, Bool[Array, "capacity"]]:
     """Draw a batch that holds each record independently with probability `rate`.
 
@@ -247,8 +262,9 @@ def poisson_subsample(
     Args:
         key: a scalar key, for this draw alone. It must stay secret.
         records: tree of arrays whose leading axis is the records; with padding, its own mask among them.
-        rate: probability q in (0, 1] that a record enters the batch; a Python number.
-        capacity: rows of the batch; at least `PoissonSampling(rate).capacity(num_records)`.
+        rate: probability q in (0, 1] that a record enters the batch; a Python number. `certify` also reads programs whose
+            rate is traced; they cannot run.
+        capacity: rows of the batch; at least `PoissonSampling(rate).capacity(num_records)`, which it is where left out.
 
     Returns:
         The batch, a tree like `records` with `capacity` rows, and its mask: which of them hold a record.
@@ -268,7 +284,12 @@ def poisson_subsample(
     """
     _check_key(key)
     leaves, structure = _rows("poisson_subsample", records)
-    slack = check_capacity(rate, leaves[0].shape[0], capacity)
+    num_records = leaves[0].shape[0]
+    if isinstance(rate, Tracer):
+        *batch, mask = OPEN_POISSON.bind(key, *leaves, rate, capacity=int(capacity or num_records))
+        return jax.tree.unflatten(structure, batch), mask
+    capacity = PoissonSampling(rate).capacity(num_records) if capacity is None else capacity
+    slack = check_capacity(rate, num_records, capacity)
     *batch, mask = POISSON.bind(key, *leaves, rate=float(rate), capacity=int(capacity), slack=slack)
     return jax.tree.unflatten(structure, batch), mask
 

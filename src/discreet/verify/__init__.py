@@ -14,5 +14,6 @@ from discreet.verify import (
 from discreet.verify._certificate import Certificate
 from discreet.verify._certify import certify
 from discreet.verify._errors import PrivacyError
+from discreet.verify._symbols import symbol
 
-__all__ = ["Certificate", "PrivacyError", "certify"]
+__all__ = ["Certificate", "PrivacyError", "certify", "symbol"]

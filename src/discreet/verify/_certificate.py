@@ -13,22 +13,27 @@ from typing import Any
 import jax
 import numpy as np
 from dp_accounting import DpEvent
+from jax.core import Tracer
 
 from discreet._jax import ClosedJaxpr, Jaxpr, Literal, run_jaxpr
 from discreet.accounting import PrivacyProfile, Relation, profile
+from discreet.verify._closed_form import delta_formula, formula_lines
 from discreet.verify._expect import check_expected
+from discreet.verify._symbols import checked_values, numbers_of, open_in
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Certificate:
     """A proof that a program is private, and the program. Made by `certify`.
 
-    Guarantee: under `relation` and `assumptions`, one call of the certificate is the composition that `event` names, within
-    total variation `slack`; so what it returns is (epsilon, delta) differentially private as `epsilon` and `delta` say.
+    Guarantee: under `relation` and `assumptions`, all `times` calls of the certificate are the composition that `event`
+    names, within total variation `slack`; so what they return together is (epsilon, delta) differentially private as `epsilon`
+    and `delta` say. With symbols left open, that is so for every value for which `at` returns a certificate.
 
     Attributes:
-        event: what the program does to the data.
-        slack: total variation between the samplers as run and as accounted for.
+        event: what the program does to the data, in all calls; its numbers may be sympy expressions.
+        slack: total variation between the samplers as run and as accounted for; NaN while symbols are open in the event.
+        times: how often the program may be called on the same records.
         relation: which tables are neighbours.
         outputs: for each output its status, "public" (the data have no influence) or "released".
         assumptions: what the proof rests on, in words.
@@ -39,31 +44,83 @@ class Certificate:
 
     event: DpEvent
     slack: float
+    times: Any
     relation: Relation
     outputs: Mapping[str, str]
     assumptions: tuple[str, ...]
     notes: tuple[str, ...]
     fingerprint: str
     versions: Mapping[str, str]
+    _known: tuple[str, ...] = dataclasses.field(repr=False)
+    _again: Callable[[Mapping[str, Any]], Certificate] = dataclasses.field(repr=False)
+    _fixed: Mapping[int, float] = dataclasses.field(repr=False)
     _program: ClosedJaxpr = dataclasses.field(repr=False)
     _in_tree: Any = dataclasses.field(repr=False)
     _out_tree: Any = dataclasses.field(repr=False)
 
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The names of the symbols that the event depends on. One that cancels is none of them."""
+        return open_in(numbers_of(self.event))
+
+    def at(self, /, **values: Any) -> Certificate:
+        """The certificate with numbers in the place of symbols: the program is traced and proved again with them.
+
+        So every condition on a value is that of the proof: a rate above 1 is refused, and a capacity that is too small for it.
+
+        Args:
+            values: a number for each symbol; those that are left out stay open.
+
+        Returns:
+            The certificate. It is called with the same arguments as this one, those numbers among them.
+
+        Raises:
+            ValueError: no such symbol; a value that is not positive, or beyond 1e-30 to 1e30; or what the program refuses.
+            PrivacyError: no proof with these numbers.
+        """
+        return self._again(checked_values(values, self._known))
+
     def profile(self) -> PrivacyProfile:
-        """The privacy profile of one call."""
+        """The privacy profile of all calls.
+
+        Raises:
+            ValueError: the event depends on symbols.
+        """
         return self._profile
 
     @functools.cached_property
     def _profile(self) -> PrivacyProfile:
+        if self.symbols:
+            named = ", ".join(f"{x}=..." for x in self.symbols)
+            raise ValueError(
+                f"The price depends on {', '.join(self.symbols)}. Give their values: certificate.at({named})."
+            )
         return profile(self.event, self.relation, slack=min(1.0, self.slack))
 
-    def epsilon(self, delta: float) -> float:
-        """Epsilon at `delta` of one call: an upper bound; infinity where unattainable."""
-        return self.profile().epsilon(delta)
+    def epsilon(self, delta: float, **values: Any) -> float:
+        """Epsilon at `delta` of all calls, at the `values` of symbols: an upper bound; infinity where unattainable."""
+        return (self.at(**values) if values else self).profile().epsilon(delta)
 
-    def delta(self, epsilon: float) -> float:
-        """Delta at `epsilon` of one call: an upper bound."""
-        return float(self.profile().delta(epsilon))
+    def delta(self, epsilon: float, **values: Any) -> float:
+        """Delta at `epsilon` of all calls, at the `values` of symbols: an upper bound."""
+        return float((self.at(**values) if values else self).profile().delta(epsilon))
+
+    def delta_expression(self, epsilon: Any = None) -> Any:
+        """Delta as a sympy expression of epsilon and the symbols: the exact profile of the event, no bound on it.
+
+        Args:
+            epsilon: a number, or an expression; left out, the symbol `epsilon`.
+
+        Raises:
+            ValueError: no closed form is known, as for random samples.
+        """
+        found = delta_formula(self.event, self.relation, epsilon)
+        if found is None:
+            raise ValueError(
+                f"No closed form of delta(epsilon) is known for {self.event}. certificate.epsilon(delta, ...) computes an "
+                "upper bound at values of the symbols."
+            )
+        return found
 
     def check(self, claimed: Any) -> None:
         """Compare with what the program is claimed to do.
@@ -80,16 +137,25 @@ class Certificate:
         """Run the very program that was certified.
 
         Args:
-            args: as at certification: the same structure, shapes and dtypes; keys that were used for nothing else.
+            args: as at certification: the same structure, shapes and dtypes, and in the place of symbols the numbers that
+                they were given; keys that were used for nothing else.
 
         Raises:
             TypeError: the arguments are of another kind, so that this program is not theirs.
+            ValueError: another number than a symbol was given.
         """
         leaves, tree = jax.tree.flatten(args)
         if tree != self._in_tree:
             raise TypeError(
                 f"The certificate is for arguments of structure {self._in_tree}, these have {tree}. Certify again for these."
             )
+        for number, value in self._fixed.items():
+            if isinstance(leaves[number], Tracer) or leaves[number] != value:
+                raise ValueError(
+                    f"Argument leaf {number} is {leaves[number]}; the certificate is for {value}: another program. Pass that "
+                    "number, or take certificate.at with another."
+                )
+        leaves = [x for i, x in enumerate(leaves) if i not in self._fixed]
         for number, (leaf, kind) in enumerate(zip(leaves, self._program.in_avals, strict=True)):
             shape, dtype = np.shape(leaf), jax.dtypes.result_type(leaf) if not hasattr(leaf, "dtype") else leaf.dtype
             if tuple(shape) != tuple(kind.shape) or dtype != kind.dtype:
@@ -106,6 +172,10 @@ class Certificate:
     def __str__(self) -> str:
         """The certificate in some lines."""
         lines = [f"Certified under {self.relation.name}: {self.event}"]
+        if self.symbols:
+            named = ", ".join(f"{x}=..." for x in self.symbols)
+            lines += [f"  {x}" for x in formula_lines(self.event, self.relation)]
+            lines.append(f"  epsilon(delta), computed from above: certificate.epsilon(delta, {named})")
         lines += [f"  output {name}: {status}" for name, status in self.outputs.items()]
         lines += [f"  note: {x}" for x in self.notes]
         lines += [f"  assuming: {x}" for x in self.assumptions]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from dp_accounting import DpEvent
 
 from discreet._jax import ClosedJaxpr, without_dead_code
 from discreet.accounting import Relation
@@ -14,9 +16,20 @@ from discreet.verify._certificate import Certificate, all_constants, constant_by
 from discreet.verify._control import captured
 from discreet.verify._domain import Batch, Key, Origin, Private, Public, Scale, Value, new_symbol
 from discreet.verify._errors import REMEDIES, PrivacyError, chain_of, remedy_for, without_tag
+from discreet.verify._expect import covers
 from discreet.verify._interpreter import Checker, is_key, refuse_outside_effects
 from discreet.verify._keys import PRIVATE, SECRET
 from discreet.verify._ledger import event_of
+from discreet.verify._symbols import (
+    Fixed,
+    check_symbols,
+    event_at,
+    fixed_at,
+    is_symbolic,
+    numbers_of,
+    open_in,
+    times_at,
+)
 
 
 def certify(
@@ -26,6 +39,7 @@ def certify(
     mask: int | None = None,
     relation: Relation = Relation.ADD_OR_REMOVE_ONE,
     expect: Any = None,
+    times: Any = 1,
 ) -> Certificate:
     """Prove what a JAX program tells of one record, before it runs.
 
@@ -37,18 +51,21 @@ def certify(
     Args:
         step: any JAX function. Noise is added by `gaussian_mechanism` or `laplace_mechanism`.
         args: its arguments, or their shapes (`jax.ShapeDtypeStruct`). All but records and mask are public; keys are secret.
+            In the place of a number may stand a symbol (`symbol`), or an expression of such: the proof holds for all values.
         records: positions of the arguments whose leading axis is the records.
         mask: position of the Boolean argument that says which rows are real; left out, all are, and under
             ADD_OR_REMOVE_ONE a record is replaced by nothing: 2C, since shapes are fixed.
         relation: which tables are neighbours.
-        expect: a DpEvent, or a PrivacyPlan: what the program is claimed to do.
+        expect: a DpEvent, or a PrivacyPlan: what all calls of the program are claimed to do.
+        times: how often the program is called on the same records, at most; a whole number or a symbol. Each call has keys of
+            its own, and its public arguments may follow from what earlier calls returned.
 
     Returns:
         The certificate: its event, epsilon and delta, and the program, to be called as `step`.
 
     Raises:
         PrivacyError: no proof; with the output that leaks, the lines on the way, the rule and the remedy.
-        ValueError: the positions name no arrays with a common leading axis.
+        ValueError: the positions name no arrays with a common leading axis; a symbol may be zero or negative.
 
     Reference:
         Near et al., Duet, OOPSLA 2019; DiffPrivacyInference.jl, the checker for Julia.
@@ -65,10 +82,14 @@ def certify(
             f"certify: relation is {relation!r}; proofs know of ADD_OR_REMOVE_ONE and REPLACE_ONE only. "
             "Pass one of these, of dp.Relation."
         )
+    check_symbols([*jax.tree.leaves(args), times])
+    times = times_at(times, {})
+    args = jax.tree.map(lambda x: fixed_at(x, {}), args)
     positions = (records,) if isinstance(records, int) else tuple(records)
     program, out_shape = _trace(step, args)
     refuse_outside_effects(program.jaxpr)
-    _refuse_captured_records(program, args, positions)
+    shown = jax.tree.map(_shown, args)
+    _refuse_captured_records(program, shown, positions)
     program = without_dead_code(program)
     checker = Checker(relation, Batch("table", masked=mask is not None))
     inputs = _inputs(checker, args, positions, mask, checker.table)
@@ -76,17 +97,23 @@ def certify(
     outputs = checker.walk(program.jaxpr, consts, inputs)
     names = [jax.tree_util.keystr(path) or "result" for path, _ in jax.tree_util.tree_leaves_with_path(out_shape)]
     status = {name: _status(checker, name, value) for name, value in zip(names, outputs, strict=True)}
-    event, slack = event_of(checker.items)
+    event, slack = event_of(checker.items, times)
+    slack = math.nan if open_in([*numbers_of(event), slack]) else slack * times
     notes = tuple(dict.fromkeys(checker.notes))
+    options = {"records": positions, "mask": mask, "relation": relation}
     certificate = Certificate(
         event=event,
         slack=slack,
+        times=times,
         relation=relation,
         outputs=status,
-        assumptions=_assumptions(program, args, positions, mask, relation),
+        assumptions=_assumptions(program, args, positions, mask, relation, times),
         notes=notes,
         fingerprint=fingerprint(program),
         versions=versions(),
+        _known=open_in([*jax.tree.leaves(args), times]),
+        _again=lambda values: _certify_at(values, event, step, args, times, options),
+        _fixed={i: x.value for i, x in enumerate(jax.tree.leaves(args)) if isinstance(x, Fixed)},
         _program=program,
         _in_tree=jax.tree.structure(args),
         _out_tree=jax.tree.structure(out_shape),
@@ -96,10 +123,53 @@ def certify(
     return certificate
 
 
+def _certify_at(
+    values: Mapping[str, float],
+    formula: DpEvent,
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    times: Any,
+    options: Mapping[str, Any],
+) -> Certificate:
+    """A proof with numbers, which must not say less than the formula does at these numbers."""
+    there = jax.tree.map(lambda x: fixed_at(x, values), args)
+    found = certify(step, *there, times=times_at(times, values), **options)
+    said = event_at(formula, values)
+    known = not open_in([*numbers_of(said), *numbers_of(found.event)])
+    if known and not covers(said, found.event, found.slack, found.relation):
+        raise PrivacyError(
+            f"with these numbers the program is another one: its formula comes to {said}, its proof to {found.event}.",
+            "let the program depend on symbols by arithmetic alone, and not on the types or shapes that come of them.",
+        )
+    return found
+
+
+def _shown(leaf: Any) -> Any:
+    """An argument as JAX is shown it. An open one is traced, so that its value here means nothing."""
+    if is_symbolic(leaf):
+        return 1 if leaf.is_integer else 1.0
+    return leaf.value if isinstance(leaf, Fixed) else leaf
+
+
 def _trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr, Any]:
     """The program, traced twice: what a trace depends on besides its arguments could be the data."""
-    program, out_shape = jax.make_jaxpr(lambda *x: step(*x), return_shape=True)(*args)
-    again = jax.make_jaxpr(lambda *x: step(*x))(*args)
+    leaves, structure = jax.tree.flatten(args)
+    traced = [_shown(x) for x in leaves if not isinstance(x, Fixed)]
+
+    def program_of(*operands: Any) -> Any:
+        rest = iter(operands)
+        return step(*structure.unflatten([x.value if isinstance(x, Fixed) else next(rest) for x in leaves]))
+
+    try:
+        program, out_shape = jax.make_jaxpr(lambda *x: program_of(*x), return_shape=True)(*traced)
+    except (TypeError, jax.errors.ConcretizationTypeError) as error:
+        if any(map(is_symbolic, leaves)):
+            error.add_note(
+                "Symbols are traced: they can be numbers in a program, and not shapes or lengths of loops. For a number of "
+                "steps, certify one step with times=dp.symbol(...)."
+            )
+        raise
+    again = jax.make_jaxpr(lambda *x: program_of(*x))(*traced)
     held, held_again = all_constants(program), all_constants(again)
     same = str(program.jaxpr) == str(again.jaxpr) and len(held) == len(held_again)
     same = same and all(constant_bytes(a) == constant_bytes(b) for a, b in zip(held, held_again, strict=True))
@@ -123,8 +193,11 @@ def _inputs(
     values: list[Value] = []
     for position, arg in enumerate(args):
         for path, leaf in jax.tree_util.tree_leaves_with_path(arg):
+            if isinstance(leaf, Fixed):
+                continue
             name = f"argument {position}{jax.tree_util.keystr(path)}"
-            kind = jax.eval_shape(lambda x=leaf: x) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+            shown = _shown(leaf)
+            kind = jax.eval_shape(lambda x=shown: x) if not isinstance(shown, jax.ShapeDtypeStruct) else shown
             if position in positions or position == mask:
                 if kind.ndim == 0:
                     raise ValueError(
@@ -132,6 +205,8 @@ def _inputs(
                     )
                 sizes.add(kind.shape[0])
                 values.append(_record_value(name, kind, position == mask, table))
+            elif is_symbolic(leaf):
+                values.append(Public(scale=checker.symbols.scale(leaf)))
             elif is_key(kind):
                 values.append(checker.keys.new(tuple(kind.shape), SECRET))
             else:
@@ -208,8 +283,15 @@ def _status(checker: Checker, name: str, value: Value) -> str:
 
 
 def _assumptions(
-    program: ClosedJaxpr, args: tuple[Any, ...], positions: tuple[int, ...], mask: int | None, relation: Relation
+    program: ClosedJaxpr,
+    args: tuple[Any, ...],
+    positions: tuple[int, ...],
+    mask: int | None,
+    relation: Relation,
+    times: Any,
 ) -> tuple[str, ...]:
+    named = open_in([*jax.tree.leaves(args), times])
+    args = jax.tree.map(_shown, args)
     keys = [
         k for x in jax.tree.leaves(args) if is_key(k := jax.eval_shape(lambda x=x: x) if not hasattr(x, "dtype") else x)
     ]
@@ -227,6 +309,13 @@ def _assumptions(
         words.append("there is no mask, so shapes are those of all records and their number is public")
     elif mask is not None:
         words.append("the number of rows, padding included, is public; the mask is not")
+    if named:
+        words.append(f"{', '.join(named)} are public, above zero, and in all calls the same")
+    if is_symbolic(times) or times > 1:
+        words.append(
+            f"the program is called {times} times at most, a number fixed beforehand, on the same records; each call has keys "
+            "of its own, and its public arguments may follow from what earlier calls returned"
+        )
     if held:
         words.append(f"constants held by the program are public: {', '.join(held)}")
     if any("chacha20" not in str(k.dtype) or "seeded" in str(k.dtype) for k in keys):

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import Jaxpr, JaxprEqn, source_line
+from discreet._jax import Jaxpr, JaxprEqn, Literal, aval, source_line
 from discreet._jax import primitives as p
 from discreet.verify._bounds import fresh, source_of, total_of
 from discreet.verify._domain import Key, Private, Public, Value, constant, new_symbol
@@ -16,7 +16,7 @@ from discreet.verify._errors import REMEDIES, PrivacyError, chain_of
 from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, is_key, shape_of
 from discreet.verify._join import join, of_a_turn, renamed, same
 from discreet.verify._keys import KNOWN, PRIVATE, SECRET
-from discreet.verify._ledger import Choice
+from discreet.verify._ledger import Choice, Repeat
 
 
 def inner(checker: Checker, program: Any) -> tuple[Jaxpr, list[Value]]:
@@ -108,9 +108,9 @@ def _after_branches(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loop:
-    """A loop; identity tells one from another. The length is infinite where it is not known."""
+    """A loop; identity tells one from another. The length is infinite where it is not known, or an expression if it is open."""
 
-    length: float
+    length: Any
 
 
 def unshared(value: Value, before: int) -> Value:
@@ -155,11 +155,14 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     for value in start:
         if isinstance(value, Key):
             checker.keys.spend(value, "the first turn of the loop", line)
-    loop = Loop(float("inf"))
+    counter, turns = _open_count(checker, equation, start)
+    loop = Loop(float("inf") if turns is None else turns)
     (test, test_own), (body, body_own) = inner(checker, params["cond_jaxpr"]), inner(checker, params["body_jaxpr"])
     shapes = [shape_of(v) for v in equation.outvars]
     carry = [x.but(additive=False) if isinstance(x, Private) else x for x in start]
     items, keys, before = checker.items, checker.keys.snapshot(), new_symbol()
+    if counter is not None:
+        carry[counter] = Public(counter=(loop, 0, np.iinfo(aval(equation.outvars[counter]).dtype).max - 1))
     for attempt in range(12):
         checker.keys.restore(keys)
         checker.keys.loops.append(loop)
@@ -172,10 +175,12 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
         check_carried_keys(checker, equation, begin, end)
         checker.keys.loops.pop()
         joined = [
-            of_a_turn(a, join(checker, equation, a, unshared(b, before), s), before)
+            a
+            if i == counter
+            else of_a_turn(a, join(checker, equation, a, unshared(b, before), s), before)
             if attempt < 8
             else given_up(checker, equation, a, b)
-            for a, b, s in zip(carry, end, shapes, strict=True)
+            for i, (a, b, s) in enumerate(zip(carry, end, shapes, strict=True))
         ]
         settled = all(same(a, b) for a, b in zip(carry, joined, strict=True))
         carry = joined
@@ -183,14 +188,45 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
             break
     else:
         raise not_settled(equation)
-    if checker.items:
+    if checker.items and turns is None:
         raise PrivacyError(
             f"the while loop at {line} makes a release in every turn, and nobody knows how many turns it takes.",
-            "use jax.lax.scan, or jax.lax.fori_loop between Python numbers: their number of turns is fixed beforehand.",
+            "use jax.lax.scan, or jax.lax.fori_loop between Python numbers or from 0 to a symbol: their number of turns is "
+            "fixed beforehand.",
             chain=(line,),
         )
+    if checker.items:
+        items.append(Repeat(loop, checker.items))
     checker.items = items
-    return [after_loop(checker, x) for x in carry]
+    return [Public() if i == counter else after_loop(checker, x) for i, x in enumerate(carry)]
+
+
+def _open_count(checker: Checker, equation: JaxprEqn, start: list[Value]) -> tuple[int | None, Any]:
+    """Of a loop that counts from zero, one by one, to an open parameter: which value counts, and the number of turns."""
+    params: Any = equation.params
+    test, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
+    if params["cond_nconsts"] or len(test.eqns) != 1 or test.eqns[0].primitive is not p.lt_p:
+        return None, None
+    places = [test.invars.index(x) for x in test.eqns[0].invars if x in test.invars]
+    if len(places) != 2 or test.outvars[0] is not test.eqns[0].outvars[0]:
+        return None, None
+    counter, end = places
+    begins, ends = body.invars[params["body_nconsts"] :], body.outvars
+    first, last = start[counter], start[end]
+    ones = any(x.outvars[0] is ends[counter] and _adds_one(x, begins[counter]) for x in body.eqns)
+    if not ones or ends[end] is not begins[end] or not isinstance(first, Public) or not isinstance(last, Public):
+        return None, None
+    turns = checker.symbols.expression(last.scale)
+    if first.const is None or first.const.ndim or first.const.dtype.kind != "i" or first.const != 0 or turns is None:
+        return None, None
+    return counter, turns
+
+
+def _adds_one(equation: JaxprEqn, number: Any) -> bool:
+    if equation.primitive is not p.add_p or equation.invars[0] is not number:
+        return False
+    other = equation.invars[1]
+    return isinstance(other, Literal) and np.ndim(other.val) == 0 and bool(other.val == 1)
 
 
 def _refuse_looking_at_keys(checker: Checker, equation: JaxprEqn, begin: list[Value]) -> None:

@@ -50,6 +50,7 @@ REMEDIES = {
     "callback": "remove the callback or print; return what is public, and print it outside of the program.",
     "position": "treat all rows of a sample alike: which row a record gets says who else is in it.",
     "precision": "sum in float32: rounding in a coarser type can move the sum by more than any bound.",
+    "rate": "pass the rate as a Python number that the step holds, or as dp.symbol, whose value Certificate.at takes.",
     "noise scale": "let the noise be a known multiple of the clipping norm: stddev = noise_multiplier * clipping_norm, as "
     "Python numbers or from one traced norm.",
 }

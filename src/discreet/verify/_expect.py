@@ -18,6 +18,7 @@ from dp_accounting import (
 
 from discreet.accounting import Relation, profile
 from discreet.verify._errors import PrivacyError
+from discreet.verify._symbols import is_symbolic, load_sympy, numbers_of, open_in
 
 _TOLERANCE = 1e-4
 _EPSILONS = (*(2.0**k for k in range(-10, 0)), 1.0, 2.0, 4.0, 8.0, *(4.0**k for k in range(2, 8)))
@@ -43,9 +44,12 @@ def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relatio
     )
     if not isinstance(expected, DpEvent):
         raise TypeError(f"expect is a {type(claimed).__name__}; pass a dp_accounting DpEvent, or a PrivacyPlan.")
-    if _alike(_parts(event), _parts(expected)) or not _worse(event, slack, expected, relation):
+    if covers(expected, event, slack, relation):
         return
     because = f", because {'; '.join(notes)}" if notes else ""
+    names = open_in([*numbers_of(event), *numbers_of(expected)])
+    if names:
+        because += f". They are compared for all values of {', '.join(names)}"
     raise PrivacyError(
         f"the program does more than was declared: you declared {_short(expected)}, the program has {_short(event)}{because}.",
         "scale the noise to the sensitivity that the program has (noise multiplier times clipping norm, after all scaling of "
@@ -53,12 +57,35 @@ def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relatio
     )
 
 
-def _parts(event: DpEvent, count: float = 1.0) -> dict[tuple, float]:
-    """What is composed: Gaussian precision, and counts of the rest by kind and numbers."""
-    found: dict[tuple, float] = {}
+def covers(expected: DpEvent, event: DpEvent, slack: float, relation: Relation) -> bool:
+    """Whether a claim says as much as the program does, or more: for all values of what is open in either."""
+    if not open_in([*numbers_of(event), *numbers_of(expected)]):
+        return _alike(_parts(event), _parts(expected)) or not _worse(event, slack, expected, relation)
+    ours, theirs = _parts(event), _parts(expected)
+    return ours.keys() <= theirs.keys() and all(_at_most(ours[k], theirs[k]) for k in ours)
 
-    def add(name: tuple, amount: float) -> None:
-        found[name] = found.get(name, 0.0) + amount
+
+def _at_most(ours: Any, theirs: Any) -> bool:
+    """Whether one number is at most another whatever the symbols are; unknown counts as no."""
+    quotient = _plain(ours / theirs)
+    return not is_symbolic(quotient) and quotient <= 1 + _TOLERANCE
+
+
+def _plain(number: Any, digits: int = 17) -> Any:
+    """A number with so many digits, or an expression in its simplest form."""
+    if not is_symbolic(number):
+        return float(f"{number:.{digits}g}")
+    sympy = load_sympy()
+    simple = sympy.simplify(sympy.nsimplify(number, rational=True))
+    return simple if simple.free_symbols else float(f"{float(simple):.{digits}g}")
+
+
+def _parts(event: DpEvent, count: Any = 1) -> dict[tuple, Any]:
+    """What is composed: Gaussian precision, and counts of the rest by kind and numbers."""
+    found: dict[tuple, Any] = {}
+
+    def add(name: tuple, amount: Any) -> None:
+        found[name] = found.get(name, 0) + amount
 
     if isinstance(event, NoOpDpEvent):
         return {}
@@ -78,14 +105,16 @@ def _parts(event: DpEvent, count: float = 1.0) -> dict[tuple, float]:
 
 def _rounded(event: DpEvent) -> Any:
     if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
-        return type(event).__name__, float(f"{event.noise_multiplier:.4g}")
+        return type(event).__name__, _plain(event.noise_multiplier, 4)
     if isinstance(event, PoissonSampledDpEvent):
-        inner = tuple(sorted((k, float(f"{v:.4g}")) for k, v in _parts(event.event).items()))
-        return "poisson", float(f"{event.sampling_probability:.6g}"), inner
+        return "poisson", _plain(event.sampling_probability, 6), _inner(event.event)
     if isinstance(event, SampledWithoutReplacementDpEvent):
-        inner = tuple(sorted((k, float(f"{v:.4g}")) for k, v in _parts(event.event).items()))
-        return "fixed", event.source_dataset_size, event.sample_size, inner
+        return "fixed", event.source_dataset_size, event.sample_size, _inner(event.event)
     return repr(event)
+
+
+def _inner(event: DpEvent) -> frozenset[tuple[tuple, Any]]:
+    return frozenset((k, _plain(v, 4)) for k, v in _parts(event).items())
 
 
 def _alike(a: dict[tuple, float], b: dict[tuple, float]) -> bool:
@@ -109,5 +138,5 @@ def _worse(event: DpEvent, slack: float, expected: DpEvent, relation: Relation) 
 
 def _short(event: DpEvent) -> str:
     if isinstance(event, GaussianDpEvent):
-        return f"Gaussian noise of {event.noise_multiplier:.4g} times the clipping norm"
+        return f"Gaussian noise of {_plain(event.noise_multiplier, 4)} times the clipping norm"
     return repr(event)

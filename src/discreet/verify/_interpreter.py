@@ -15,6 +15,7 @@ from discreet.verify._constants import public_result
 from discreet.verify._domain import LARGEST, SMALLEST, Batch, Key, Origin, Private, Public, Scale, Value, constant
 from discreet.verify._errors import REMEDIES, PrivacyError
 from discreet.verify._keys import KNOWN, PRIVATE, KeyRing
+from discreet.verify._symbols import Symbols
 
 Rule = Callable[["Checker", JaxprEqn, list[Value]], "Value | list[Value]"]
 
@@ -46,6 +47,7 @@ class Checker:
         table: the records.
         slices: the parts of the table that were cut out, by where they begin and end.
         samples: what `draw_batch` drew: rows of the table, and the names of row numbers and mask.
+        symbols: which public numbers are parameters that the caller left open.
     """
 
     def __init__(self, relation: Relation, table: Batch | None = None) -> None:
@@ -56,6 +58,7 @@ class Checker:
         self.notes: list[str] = []
         self.slices: dict[tuple[Any, ...], Batch] = {}
         self.samples: dict[Batch, tuple[int, ...]] = {}
+        self.symbols = Symbols()
 
     def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
         """The abstract outputs of a jaxpr."""

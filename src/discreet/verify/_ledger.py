@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 from dp_accounting import (
@@ -18,9 +17,12 @@ from dp_accounting import (
 )
 
 from discreet.verify._domain import Batch, Group
+from discreet.verify._symbols import is_symbolic, largest, smallest, square_root
 
-Loads = dict[tuple[Group, int], float]
-"""For each leaf of each group: the sum over releases of (bound / noise)^2, in the units of one record."""
+Loads = dict[tuple[Group, int], Any]
+"""For each leaf of each group: the sum over releases of (bound / noise)^2, in the units of one record.
+
+Numbers, or expressions of open parameters; so are noise multipliers, rates and counts."""
 
 
 @dataclasses.dataclass
@@ -29,7 +31,7 @@ class Release:
 
     batch: Batch
     loads: Loads
-    laplace: float | None = None
+    laplace: Any = None
 
 
 @dataclasses.dataclass
@@ -56,39 +58,45 @@ class Choice:
 
 @dataclasses.dataclass
 class _Spent:
-    """What was done to one batch: Gaussian loads, and the multipliers of Laplace releases."""
+    """What was done to one batch: Gaussian loads, and Laplace releases."""
 
     loads: Loads = dataclasses.field(default_factory=dict)
-    laplace: list[float] = dataclasses.field(default_factory=list)
+    laplace: list[DpEvent] = dataclasses.field(default_factory=list)
 
-    def add(self, other: _Spent, times: int = 1) -> None:
+    def add(self, other: _Spent, times: Any = 1) -> None:
         for name, load in other.loads.items():
             self.loads[name] = self.loads.get(name, 0.0) + times * load
-        self.laplace += other.laplace * times
+        self.laplace += [_repeated(x, times) for x in other.laplace] if is_symbolic(times) else other.laplace * times
 
     def event(self) -> DpEvent:
         """Gaussian releases on the same records are one, exactly: their precisions add up, over each group's worst leaf."""
-        worst: dict[int, float] = {}
-        for (group, _), load in self.loads.items():
-            worst[id(group)] = max(worst.get(id(group), 0.0), load)
-        total = sum(worst.values())
-        events: list[DpEvent] = [GaussianDpEvent(1.0 / math.sqrt(total))] if total > 0 else []
-        return _composed(events + [LaplaceDpEvent(b) for b in self.laplace])
+        total = sum(worst_of(self.loads))
+        events: list[DpEvent] = [GaussianDpEvent(1 / square_root(total))] if total != 0 else []
+        return _composed(events + self.laplace)
+
+
+def worst_of(loads: Loads) -> list[Any]:
+    """For each group the largest load of its leaves."""
+    worst: dict[int, Any] = {}
+    for (group, _), load in loads.items():
+        worst[id(group)] = largest(worst[id(group)], load) if id(group) in worst else load
+    return list(worst.values())
 
 
 Open = dict[Batch, _Spent]
 
 
-def event_of(items: list[Any]) -> tuple[DpEvent, float]:
-    """The event of a program, and its slack.
+def event_of(items: list[Any], times: Any = 1) -> tuple[DpEvent, float]:
+    """The event of a program that is called so many times, and the slack of one call.
 
     Args:
         items: what was recorded, in order.
+        times: number of calls, which may be open.
     """
     events, still_open, slack = _settle(items)
     if still_open:
         raise RuntimeError("a release belongs to a batch that was never drawn; this is a mistake in discreet")
-    return _composed(events), slack
+    return _repeated(_composed(events), times), slack
 
 
 def _settle(items: list[Any]) -> tuple[list[DpEvent], Open, float]:
@@ -102,7 +110,7 @@ def _settle(items: list[Any]) -> tuple[list[DpEvent], Open, float]:
             drawn.append(item.batch)
             slack += item.batch.slack
         elif isinstance(item, Release):
-            spent = _Spent(dict(item.loads), [] if item.laplace is None else [item.laplace])
+            spent = _Spent(dict(item.loads), [] if item.laplace is None else [LaplaceDpEvent(item.laplace)])
             here.setdefault(item.batch, _Spent()).add(spent)
         elif isinstance(item, Repeat):
             inner, outer, more = _settle(item.items)
@@ -116,7 +124,7 @@ def _settle(items: list[Any]) -> tuple[list[DpEvent], Open, float]:
                 here.setdefault(target, _Spent()).add(spent, 1 if part else item.loop.length)
         elif isinstance(item, Choice):
             chosen = [_settle(branch) for branch in item.branches]
-            slack += max(c[2] for c in chosen)
+            slack += largest(*(c[2] for c in chosen))
             distinct = {repr(c[0]): c[0] for c in chosen if c[0]}
             events += _worst(list(distinct.values()))
             for _, outer, _ in chosen:
@@ -139,7 +147,7 @@ def _worst(branches: list[list[DpEvent]]) -> list[DpEvent]:
     single = [b[0] for b in branches if len(b) == 1]
     gaussian = [e for e in single if isinstance(e, GaussianDpEvent)]
     if branches and len(gaussian) == len(branches):
-        return [min(gaussian, key=lambda e: e.noise_multiplier)]
+        return [GaussianDpEvent(smallest(*(e.noise_multiplier for e in gaussian)))]
     return [event for branch in branches for event in branch]
 
 
@@ -158,7 +166,7 @@ def _composed(events: list[DpEvent]) -> DpEvent:
     return flat[0] if len(flat) == 1 else ComposedDpEvent(flat)
 
 
-def _repeated(event: DpEvent, count: int) -> DpEvent:
+def _repeated(event: DpEvent, count: Any) -> DpEvent:
     if count == 1 or isinstance(event, NoOpDpEvent):
         return event
     if isinstance(event, SelfComposedDpEvent):

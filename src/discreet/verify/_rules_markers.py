@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from discreet._jax import JaxprEqn, source_line
 from discreet.accounting import Relation
-from discreet.mechanisms import CLIP, FIXED_SIZE, GAUSSIAN, LAPLACE, POISSON, SUM
+from discreet.mechanisms import CLIP, FIXED_SIZE, GAUSSIAN, LAPLACE, OPEN_POISSON, POISSON, SUM
 from discreet.verify._bounds import over_slices, range_factor, total_of
 from discreet.verify._domain import Batch, Group, Key, Private, Public, Scale, Term, Value
 from discreet.verify._errors import REMEDIES, PrivacyError
 from discreet.verify._interpreter import KEY_RULES, RULES, Checker, shape_of, size_per_record
 from discreet.verify._keys import SECRET
-from discreet.verify._ledger import Draw, Release
+from discreet.verify._ledger import Draw, Loads, Release, worst_of
 from discreet.verify._rules_linear import sum_over
 from discreet.verify._rules_shape import masked_rows
 from discreet.verify._sums import as_sum
+from discreet.verify._symbols import square_root
 
 
 def _number(equation: JaxprEqn, operands: list[Value], name: str) -> tuple[list[Value], Scale | None]:
@@ -190,31 +190,28 @@ def _record(checker: Checker, released: list[tuple[Private, int]], noise: Scale,
         by_batch.setdefault(value.batch, []).append((value, size))
     found: list[Release] = []
     for batch, values in by_batch.items():
-        loads: dict[tuple[Group, int], float] = {}
+        loads: Loads = {}
         for value, _ in values:
             assert value.terms is not None
-            for name, load in _loads(over_slices(value.terms), noise):
-                loads[name] = loads.get(name, 0.0) + load
+            for name, load in _loads(checker, over_slices(value.terms), noise):
+                loads[name] = loads.get(name, 0) + load
         if parameter == "stddev":
             found.append(Release(batch, loads))
             continue
         # The L1 norm of d numbers is at most sqrt(d) times their L2 norm.
-        worst: dict[int, float] = {}
-        for (group, _), load in loads.items():
-            worst[id(group)] = max(worst.get(id(group), 0.0), load)
-        ratio = math.sqrt(sum(worst.values()) * sum(size for _, size in values))
-        if ratio > 0:
-            found.append(Release(batch, {}, 1.0 / ratio))
+        ratio = square_root(sum(worst_of(loads)) * sum(size for _, size in values))
+        if ratio != 0:
+            found.append(Release(batch, {}, 1 / ratio))
     checker.items += found
 
 
-def _loads(terms: tuple[Term, ...], noise: Scale) -> list[tuple[tuple[Group, int], float]]:
+def _loads(checker: Checker, terms: tuple[Term, ...], noise: Scale) -> list[tuple[tuple[Group, int], Any]]:
     if len(terms) == 1:
-        ratio = terms[0].bound.over(noise)
+        ratio = checker.symbols.ratio(terms[0].bound, noise)
         if ratio is not None:
             return [((terms[0].group, leaf), ratio**2) for leaf in terms[0].leaves]
     total_bound = total_of(terms)
-    ratio = None if total_bound is None else total_bound.over(noise)
+    ratio = None if total_bound is None else checker.symbols.ratio(total_bound, noise)
     if ratio is None:
         raise _NoRatioError("[noise scale] the noise is not a known multiple of the bound on one record's influence")
     return [((Group(), 0), ratio**2)]
@@ -229,6 +226,19 @@ def poisson(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list
     return _draw(
         checker, equation, operands, Batch("poisson", parent, event=event, slack=slack, depth=len(checker.keys.loops))
     )
+
+
+def open_poisson(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """A new batch at a rate that is an open parameter; the slack is known when that has a value."""
+    *drawn, rate = operands
+    known = checker.symbols.expression(rate.scale) if isinstance(rate, Public) else None
+    if known is None and any(isinstance(x, Private) for x in operands):
+        spend_secret(checker, equation, operands[0])
+        why = "[rate] the sampling rate is not known before the program runs"
+        return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
+    parent = _table_of(drawn[1:]) or Batch("table", masked=False)
+    batch = Batch("poisson", parent, event=(known,), depth=len(checker.keys.loops))
+    return _draw(checker, equation, drawn, batch)
 
 
 def refuse_fixed_size(checker: Checker, equation: JaxprEqn) -> None:
@@ -293,4 +303,5 @@ def _draw(checker: Checker, equation: JaxprEqn, operands: list[Value], batch: Ba
 
 RULES[CLIP] = clip
 RULES[SUM] = total
-KEY_RULES.update({GAUSSIAN: gaussian, LAPLACE: laplace, POISSON: poisson, FIXED_SIZE: fixed_size})
+KEY_RULES.update({GAUSSIAN: gaussian, LAPLACE: laplace, POISSON: poisson})
+KEY_RULES.update({OPEN_POISSON: open_poisson, FIXED_SIZE: fixed_size})
