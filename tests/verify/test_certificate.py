@@ -30,10 +30,10 @@ def test_it_runs_the_program(certificate):
     jax.tree.map(np.testing.assert_array_equal, ours["w"], theirs["w"])
     assert ours["key"] == theirs["key"]
     assert certificate.outputs == {
-        "['key']": "public",
-        "['size']": "public",
-        "['w']['a']": "released",
-        "['w']['b']": "released",
+        "result['key']": "public",
+        "result['size']": "public",
+        "result['w']['a']": "released",
+        "result['w']['b']": "released",
     }
 
 

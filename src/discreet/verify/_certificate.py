@@ -16,6 +16,7 @@ from dp_accounting import DpEvent
 
 from discreet._jax import ClosedJaxpr, Jaxpr, Literal, run_jaxpr
 from discreet.accounting import PrivacyProfile, Relation, profile
+from discreet.verify._trail import Trail
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,6 +35,7 @@ class Certificate:
         notes: what made the event worse than it could be.
         fingerprint: SHA-256 of the program, constants included.
         versions: of discreet, JAX and Python.
+        trail: what was found out of each line.
     """
 
     event: DpEvent
@@ -44,6 +46,7 @@ class Certificate:
     notes: tuple[str, ...]
     fingerprint: str
     versions: Mapping[str, str]
+    trail: Trail = dataclasses.field(repr=False)
     _program: ClosedJaxpr = dataclasses.field(repr=False)
     _in_tree: Any = dataclasses.field(repr=False)
     _out_tree: Any = dataclasses.field(repr=False)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from discreet._jax import ClosedJaxpr, without_dead_code
+from discreet._jax import ClosedJaxpr, users_file, without_dead_code
 from discreet.accounting import Relation
 from discreet.verify._certificate import Certificate, all_constants, constant_bytes, fingerprint, versions
 from discreet.verify._control import captured
 from discreet.verify._domain import Batch, Key, Origin, Private, Public, Scale, Value, new_symbol
-from discreet.verify._errors import REMEDIES, PrivacyError, chain_of, remedy_for, without_tag
+from discreet.verify._errors import REMEDIES, PrivacyError, chain_of, from_here, remedy_for, without_tag
 from discreet.verify._expect import check_expected
 from discreet.verify._interpreter import Checker, is_key, refuse_outside_effects
 from discreet.verify._keys import PRIVATE, SECRET
 from discreet.verify._ledger import event_of
+from discreet.verify._trail import Trail, line_of
 
 
 def certify(
@@ -67,19 +70,39 @@ def certify(
             "Pass one of these, of dp.Relation."
         )
     positions = (records,) if isinstance(records, int) else tuple(records)
+    trail = Trail(step)
+    try:
+        return _proved(step, args, positions, mask, relation, expect, trail)
+    except PrivacyError as error:
+        error.trail = trail
+        raise
+
+
+def _proved(
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    positions: tuple[int, ...],
+    mask: int | None,
+    relation: Relation,
+    expect: Any,
+    trail: Trail,
+) -> Certificate:
     program, out_shape = _trace(step, args)
     refuse_outside_effects(program.jaxpr)
-    _refuse_captured_records(program, args, positions)
+    _refuse_captured_records(program, step, args, positions)
     program = without_dead_code(program)
-    checker = Checker(relation)
+    checker = Checker(relation, trail.see)
     table = Batch("table", masked=mask is not None)
-    inputs = _inputs(checker, args, positions, mask, table)
+    names = _names(step, args)
+    inputs = _inputs(checker, args, names, positions, mask, table)
+    trail.begin(program.jaxpr, names, inputs)
     consts = [captured(checker, x) for x in program.consts]
     outputs = checker.walk(program.jaxpr, consts, inputs)
-    names = [jax.tree_util.keystr(path) or "result" for path, _ in jax.tree_util.tree_leaves_with_path(out_shape)]
-    status = {name: _status(checker, name, value) for name, value in zip(names, outputs, strict=True)}
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(out_shape)]
+    results = [f"result{jax.tree_util.keystr(path)}" for path in paths]
+    status = {name: _status(checker, name, value) for name, value in zip(results, outputs, strict=True)}
     event, slack = event_of(checker.items)
-    notes = tuple(dict.fromkeys(checker.notes))
+    notes = tuple(dict.fromkeys(map(from_here, checker.notes)))
     if expect is not None:
         check_expected(event, slack, expect, relation, notes)
     return Certificate(
@@ -91,6 +114,7 @@ def certify(
         notes=notes,
         fingerprint=fingerprint(program),
         versions=versions(),
+        trail=trail,
         _program=program,
         _in_tree=jax.tree.structure(args),
         _out_tree=jax.tree.structure(out_shape),
@@ -99,7 +123,10 @@ def certify(
 
 def _trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr, Any]:
     """The program, traced twice: what a trace depends on besides its arguments could be the data."""
-    program, out_shape = jax.make_jaxpr(lambda *x: step(*x), return_shape=True)(*args)
+    try:
+        program, out_shape = jax.make_jaxpr(lambda *x: step(*x), return_shape=True)(*args)
+    except _NEEDS_VALUES as error:
+        raise _untraceable(error) from error
     again = jax.make_jaxpr(lambda *x: step(*x))(*args)
     held, held_again = all_constants(program), all_constants(again)
     same = str(program.jaxpr) == str(again.jaxpr) and len(held) == len(held_again)
@@ -108,12 +135,56 @@ def _trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr
         raise PrivacyError(
             "the program is another one each time it is traced: it depends on something that is no argument.",
             "make the function pure: no NumPy random numbers, clocks or counters in it; pass what changes as arguments.",
+            chain=line_of(step),
         )
     return program, out_shape
 
 
+_NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+def _untraceable(error: Exception) -> PrivacyError:
+    """For a program whose course depends on the values of its arguments: JAX cannot write it down beforehand."""
+    return PrivacyError(
+        f"the program cannot be traced ({type(error).__name__}): Python, or NumPy, needs the value of an array that is known "
+        "only when the program runs.",
+        "use jnp.where or jax.lax.cond in the place of `if`, jax.lax.scan or jax.lax.fori_loop in that of a loop that depends "
+        "on arrays, masks in that of arrays whose shape does, jnp in that of numpy; and let the function close over "
+        "numbers that never change.",
+        chain=tuple(
+            f"{frame.filename}:{frame.lineno} ({frame.name})"
+            for frame in traceback.extract_tb(error.__traceback__)
+            if users_file(frame.filename)
+        )[-1:],
+    )
+
+
+def _names(step: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
+    """The array arguments as people call them: by position, and by the name in the function."""
+    try:
+        named = list(inspect.signature(step).bind(*args).arguments.items())
+    except (TypeError, ValueError):
+        named = []
+    names: list[str] = []
+    for position, arg in enumerate(args):
+        name = named[position][0] if len(named) == len(args) and named[position][1] is arg else ""
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(arg)]
+        names += [f"{position}{f', {name}' if name else ''}{jax.tree_util.keystr(path)}" for path in paths]
+    return names
+
+
 def _inputs(
-    checker: Checker, args: tuple[Any, ...], positions: tuple[int, ...], mask: int | None, table: Batch
+    checker: Checker,
+    args: tuple[Any, ...],
+    names: Sequence[str],
+    positions: tuple[int, ...],
+    mask: int | None,
+    table: Batch,
 ) -> list[Value]:
     if any(not 0 <= i < len(args) for i in (*positions, *(() if mask is None else (mask,)))) or mask in positions:
         raise ValueError(
@@ -123,8 +194,8 @@ def _inputs(
     sizes: set[int] = set()
     values: list[Value] = []
     for position, arg in enumerate(args):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(arg):
-            name = f"argument {position}{jax.tree_util.keystr(path)}"
+        for leaf in jax.tree.leaves(arg):
+            name = f"argument {names[len(values)]}"
             kind = jax.eval_shape(lambda x=leaf: x) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
             if position in positions or position == mask:
                 if kind.ndim == 0:
@@ -153,14 +224,16 @@ def _record_value(name: str, kind: Any, is_mask: bool, table: Batch) -> Private:
     if is_key(kind):
         raise ValueError(f"certify: {name} holds keys. Keys are no records: pass them as an argument of their own.")
     dtype = np.dtype(kind.dtype)
-    origin = Origin("", f"{name} (the {'mask' if is_mask else 'records'})")
+    origin = Origin("", f"{name} (the {'mask' if is_mask else 'records'})", mask=is_mask)
     whole = dtype.kind in "biu"
     limit = 1.0 if dtype.kind == "b" else None
     zero = frozenset([table]) if is_mask else frozenset()
     return Private(table, (0,), origin, linf=limit, finite=whole, zero=zero)
 
 
-def _refuse_captured_records(program: ClosedJaxpr, args: tuple[Any, ...], positions: tuple[int, ...]) -> None:
+def _refuse_captured_records(
+    program: ClosedJaxpr, step: Callable[..., Any], args: tuple[Any, ...], positions: tuple[int, ...]
+) -> None:
     """A table that is a constant of the program would count as public."""
     leaves = [x for i in positions if 0 <= i < len(args) for x in jax.tree.leaves(args[i])]
     tables = [
@@ -182,6 +255,7 @@ def _refuse_captured_records(program: ClosedJaxpr, args: tuple[Any, ...], positi
                     f"the program holds the records as a constant of shape {list(table.shape)}: the function uses a variable "
                     "from outside that is equal to an argument, and constants count as public.",
                     "use the argument inside of the function.",
+                    chain=line_of(step),
                 )
 
 
@@ -189,10 +263,12 @@ def _status(checker: Checker, name: str, value: Value) -> str:
     if isinstance(value, Key):
         kind, _ = checker.keys.kind(value)
         if kind == SECRET and checker.keys.is_spent(value):
+            purpose, line = checker.keys.use_of(value)
             raise PrivacyError(
-                "a key is returned that was used, so whoever gets it can make the noise, or the batch, again.",
+                f"a key is returned that was used for {purpose}, so whoever gets it can make the noise, or the batch, again.",
                 REMEDIES["key"],
                 output=name,
+                chain=(line,) if line else (),
             )
         if kind == PRIVATE:
             raise PrivacyError("a key is returned that depends on records.", REMEDIES["key"], output=name)
@@ -202,7 +278,7 @@ def _status(checker: Checker, name: str, value: Value) -> str:
         return "released" if value.released else "public"
     why, tag = value.why, remedy_for(value.why)
     if value.axes is not None:
-        why, tag = "it has values for each record, and no noise", REMEDIES["clip"]
+        why, tag = "it has values for each record, and no noise", REMEDIES["row"]
     elif value.terms is not None:
         why, tag = "it is a sum over records with a bound, but without noise", REMEDIES["noise"]
     raise PrivacyError(f"{without_tag(why)}.", tag, output=name, chain=chain_of(value.origin))
