@@ -171,7 +171,8 @@ def source_line(equation: JaxprEqn) -> str:
     lines = [line for x in (equation, *reversed(outer)) for line in source_lines(x)]
     if not lines:
         return ""
-    return lines[0] if lines[-1] == lines[0] else f"{lines[0]}, called at {lines[-1]}"
+    same = lines[-1].split(" (")[0] == lines[0].split(" (")[0]
+    return lines[0] if same else f"{lines[0]}, called at {lines[-1]}"
 
 
 def primitive_of(function: Callable[..., Any], *args: Any) -> Primitive:

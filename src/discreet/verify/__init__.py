@@ -12,6 +12,7 @@ from discreet.verify import (
 )
 from discreet.verify._certificate import Certificate
 from discreet.verify._certify import certify
-from discreet.verify._errors import PrivacyError
+from discreet.verify._errors import PrivacyError, from_here
+from discreet.verify._page import html_page
 
-__all__ = ["Certificate", "PrivacyError", "certify"]
+__all__ = ["Certificate", "PrivacyError", "certify", "from_here", "html_page"]

@@ -32,8 +32,11 @@ class PrivacyError(ValueError):
         self.rule, self.remedy, self.output = sentence(rule), remedy, output
         passed = [_with_text(line) for place in chain for line in place.split(CALLED_AT)]
         # There and back again, as gradients go: once. The end stays the end.
-        last, *before = {place_of(line) or line: line for line in passed[-1:] + passed}.values() or [""]
-        self.chain = (*before, last) if last else ()
+        first = {place_of(line) or line: line for line in reversed(passed[:-1])}
+        kept = [line for line in dict.fromkeys(passed[:-1]) if line in first.values()]
+        while kept and place_of(kept[-1]) is not None and place_of(kept[-1]) == place_of(passed[-1]):
+            kept.pop()
+        self.chain = (*kept, *passed[-1:])
         self.trail: Trail | None = None
         lines = [f"No proof of privacy: {f'output {output} leaks. ' if output else ''}{self.rule}"]
         lines += [f"  {'from' if i == 0 else '  ->'} {line}" for i, line in enumerate(self.chain)]

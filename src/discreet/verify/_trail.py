@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import linecache
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -131,7 +133,7 @@ class Trail:
 
 
 def _line(entries: Sequence[tuple[bool, str, Status]]) -> Line:
-    leaving = [status for leaves, _, status in entries if leaves] or [status for _, _, status in entries]
+    leaving = [status for leaves, _, status in entries if leaves] or [entries[-1][2]]
     worst = min(leaving, key=lambda status: KINDS.index(status.kind))
     return Line(worst, tuple(dict.fromkeys((name, status) for _, name, status in entries)))
 
@@ -151,10 +153,11 @@ def places(equation: JaxprEqn) -> tuple[Place, ...]:
 
 
 def line_of(function: Any) -> tuple[str, ...]:
-    """The line on which a function begins, as a chain of one; nothing if it has no source."""
+    """The line on which a function begins, after its decorators, as a chain of one; nothing if it has no source."""
     code = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
-    return (
-        ()
-        if code is None
-        else (f"{code.co_filename}:{code.co_firstlineno} ({code.co_qualname})".replace(".<locals>", ""),)
-    )
+    if code is None:
+        return ()
+    lines = enumerate(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :], code.co_firstlineno)
+    number = next((i for i, text in lines if re.match(r"\s*(async\s+)?def\b", text)), code.co_firstlineno)
+    number = code.co_firstlineno if code.co_name == "<lambda>" else number
+    return (f"{code.co_filename}:{number} ({code.co_qualname})".replace(".<locals>", ""),)
