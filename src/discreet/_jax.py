@@ -149,7 +149,7 @@ def around() -> tuple[JaxprEqn, ...]:
 
 def users_file(name: str) -> bool:
     """Whether a file is neither discreet's nor Python's nor an installed package's."""
-    return "site-packages" not in name and not name.startswith((_PACKAGE, _STANDARD_LIBRARY))
+    return "site-packages" not in name and not name.startswith((_PACKAGE, _STANDARD_LIBRARY, "<frozen "))
 
 
 def source_lines(equation: JaxprEqn) -> list[str]:

@@ -85,8 +85,8 @@ def run_file(path: Path, what: str) -> ModuleType:
 
 def failure(error: BaseException) -> str:
     """Where the user's code failed, and with what, as the end of a sentence."""
-    frames = [x for x in traceback.extract_tb(error.__traceback__) if Path(x.filename).suffix == ".py"]
-    ours = str(Path(__file__).parents[1])
-    own = [x for x in frames if not x.filename.startswith((ours, "<")) and "site-packages" not in x.filename]
+    from discreet._jax import users_file
+
+    own = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
     place = f"at {own[-1].filename}:{own[-1].lineno} ({own[-1].name}) " if own else ""
-    return f"{place}with {type(error).__name__}: {error}"
+    return f"{place}with {type(error).__name__}: {str(error).rstrip('.')}".replace(f"{Path.cwd()}/", "")

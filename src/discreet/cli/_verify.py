@@ -46,7 +46,7 @@ def verify(
     Exit code 0: proved. 1: no proof, with the lines from the record to the leak, the rule and the remedy. 2: there is
     nothing to judge, because the file or the function is absent, or fails.
     """
-    from discreet.verify import Certificate, PrivacyError, html_page
+    from discreet.verify import PrivacyError
 
     if html is not None and html.suffix != ".html":
         raise ValueError(f"--html {html} does not end in .html: name the page so, lest it take the place of a program")
@@ -54,21 +54,18 @@ def verify(
         raise ValueError(f"--delta is {delta}: give a number between 0 and 1, well below 1 / number of records")
     try:
         found: Any = _outcome(program)
-    except Exception as error:
-        if html is not None and _has_a_page(error):
-            write_file(html, html_page(_reason(error)))
-        if not isinstance(error, PrivacyError):
-            raise
+    except PrivacyError as error:
         found = error
+    except ValueError as error:
+        if html is not None and isinstance(error.__cause__, Exception):
+            _write_page(html, error.__cause__)
+        raise
     if isinstance(found, PrivacyError):
         _show_leak(found)
     else:
-        assert isinstance(found, Certificate)
         _show_proof(found, delta)
-        if html is not None:
-            write_file(html, html_page(found))
     if html is not None:
-        say_lines(f"Page: {html}")
+        _write_page(html, found)
     if isinstance(found, PrivacyError):
         raise typer.Exit(1)
 
@@ -98,9 +95,11 @@ def _outcome(program: str) -> "Certificate":
     except PrivacyError:
         raise
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{program} fails {failure(error)}. Mend it there, then verify again") from error
+        raise ValueError(f"{program} fails {failure(error)}") from error
     if not isinstance(found, Certificate):
-        raise ValueError(f"{program} returned a {type(found).__name__}: let the function return dp.certify(step, ...)")
+        raise ValueError(
+            f"{program} returned an object of type {type(found).__name__}: let the function return dp.certify(step, ...)"
+        )
     return found
 
 
@@ -111,13 +110,14 @@ def _function(module: ModuleType, path: Path, name: str) -> Callable[[], object]
         ValueError: it is absent, or takes arguments.
     """
     function = getattr(module, name, None)
-    own = [k for k, x in vars(module).items() if inspect.isfunction(x) and x.__module__ == module.__name__]
     if not callable(function):
+        own = [k for k, x in vars(module).items() if inspect.isfunction(x) and x.__module__ == module.__name__]
         ready = [k for k in own if not _needed(getattr(module, k))]
-        names = f"its functions without arguments are {', '.join(ready)}" if ready else "it has none without arguments"
-        example = f"{path}:{ready[0]}" if ready else "def certificate(): return dp.certify(step, ...)"
+        remedy = "write one: def certificate(): return dp.certify(step, ...)"
+        if ready:
+            remedy = f"name the one that returns dp.certify(step, ...), as in {path}:{ready[0]}"
         raise ValueError(
-            f"{path} has no function {name!r}; {names}. Name one that returns dp.certify(step, ...), or write it: {example}"
+            f"{path} has no function {name or 'without a name'}; without arguments it has {', '.join(ready) or 'none'}: {remedy}"
         )
     needed = _needed(function)
     if needed:
@@ -142,23 +142,23 @@ def _needed(function: Callable[..., object]) -> list[str]:
     return [x.name for x in parameters if x.default is x.empty and x.kind not in kinds]
 
 
-def _has_a_page(error: Exception) -> bool:
-    """Whether an error has lines of the user's to show."""
-    from discreet.verify import PrivacyError
+def _write_page(path: Path, outcome: "Certificate | Exception") -> None:
+    from discreet.verify import html_page
 
-    return isinstance(error, PrivacyError) or error.__cause__ is not None
-
-
-def _reason(error: Exception) -> Exception:
-    """The user's own error, for whose sake we raised ours."""
-    return error.__cause__ if isinstance(error.__cause__, Exception) and type(error) is ValueError else error
+    try:
+        write_file(path, html_page(outcome))
+    except OSError as error:
+        raise ValueError(f"--html {path} cannot be written to ({error.strerror}): choose another place") from None
+    say_lines(f"Page: {path}")
 
 
 def _show_proof(certificate: "Certificate", delta: float | None) -> None:
     say_lines("Proved.", fg="green", bold=True)
     say_lines(str(certificate))
     if delta is not None:
-        say_lines(f"epsilon = {certificate.epsilon(delta):.4g} at delta = {delta:g}", fg="green")
+        from discreet.accounting import upper
+
+        say_lines(f"epsilon = {upper(certificate.epsilon(delta))} at delta = {delta:g}", fg="green")
 
 
 def _show_leak(error: "PrivacyError") -> None:

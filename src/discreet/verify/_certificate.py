@@ -106,7 +106,8 @@ class Certificate:
 
 def fingerprint(program: ClosedJaxpr) -> str:
     """SHA-256 of a program: its jaxpr as text, and its constants."""
-    digest = hashlib.sha256(str(program.jaxpr).encode())
+    # Not `str`, which is coloured in a terminal.
+    digest = hashlib.sha256(program.jaxpr.pretty_print(use_color=False).encode())
     for value in all_constants(program):
         digest.update(constant_bytes(value))
     return digest.hexdigest()

@@ -88,6 +88,7 @@ def _proved(
     trail: Trail,
 ) -> Certificate:
     program, out_shape = _trace(step, args)
+    trail.begin(program.jaxpr)
     refuse_outside_effects(program.jaxpr)
     _refuse_captured_records(program, step, args, positions)
     program = without_dead_code(program)

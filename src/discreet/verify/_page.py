@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import linecache
-import math
 import traceback
 from importlib.resources import files
 from typing import Any
 
 from discreet._jax import users_file
+from discreet.accounting import upper
 from discreet.verify._certificate import Certificate
 from discreet.verify._errors import PrivacyError, from_here, place_of
 from discreet.verify._trail import Line, Place, Trail
@@ -98,25 +98,26 @@ def html_page(outcome: Certificate | Exception) -> str:
     start = trail.start if isinstance(trail, Trail) else None
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     listings, anchors = _listings(found, chain, start)
+    occurring = {status.kind for line in found.values() for status in (line.status, *(x for _, x in line.values))}
     return environment.from_string(files("discreet.verify").joinpath("page.html").read_text(encoding="utf-8")).render(
         **_verdict(outcome),
         heading=_heading(outcome, chain),
         chain=[(from_here(line), anchors.get(place_of(line) or start)) for line in chain],
         listings=listings,
         symbols=_SYMBOLS,
-        legend=_LEGEND,
+        legend=[(kind, meaning) for kind, meaning in _LEGEND if kind in occurring],
     )
 
 
 def _verdict(outcome: Certificate | Exception) -> dict[str, Any]:
     facts: dict[str, Any] = {"certificate": None, "error": None, "failure": "", "rule": "", "table": (), "epsilon": ""}
     if isinstance(outcome, Certificate):
-        table = [(_power(delta), _number(outcome.epsilon(delta))) for delta in DELTAS]
+        table = [(_power(delta), upper(outcome.epsilon(delta))) for delta in DELTAS]
         return {
             **facts,
             "certificate": outcome,
             "table": table,
-            "epsilon": _number(outcome.epsilon(STATED_DELTA)),
+            "epsilon": upper(outcome.epsilon(STATED_DELTA)),
             "stated": _power(STATED_DELTA),
         }
     if isinstance(outcome, PrivacyError):
@@ -128,13 +129,11 @@ def _power(delta: float) -> str:
     return f"{delta:.0e}".replace("e-0", "e-")
 
 
-def _number(epsilon: float) -> str:
-    return f"{math.ceil(epsilon * 1e4) / 1e4:.4g}" if math.isfinite(epsilon) else "∞"
-
-
 def _chain(error: Exception) -> tuple[str, ...]:
     if isinstance(error, PrivacyError):
         return error.chain
+    if isinstance(error, SyntaxError) and error.filename:
+        return (f"{error.filename}:{error.lineno} (<module>)",)
     frames = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
     return tuple(f"{x.filename}:{x.lineno} ({x.name}): {x.line}" for x in frames)
 
@@ -155,7 +154,7 @@ def _listings(
         if (place := place_of(line) or start) is not None:
             steps[place] = (*steps.get(place, ()), number)
     lost = [place for place in steps if place in found and found[place].status.kind == "unknown"]
-    last = (*lost, *(place_of(line) for line in reversed(chain)), None)[0]
+    last = (*lost, *(place_of(line) or start for line in reversed(chain)), None)[0]
     names = dict.fromkeys(name for name, _ in (*([start] if start else ()), *steps, *found))
     listings, anchors = [], {}
     for number, name in enumerate(names, 1):

@@ -48,11 +48,11 @@ class Line:
 def status_of(value: Value) -> Status:
     """What was found out of a value."""
     if isinstance(value, Key):
-        return Status("key", "", "a key, from which random numbers are drawn")
+        return Status("key", "", "key, from which random numbers are drawn")
     if isinstance(value, Public):
         if value.released:
-            return Status("released", "", "computed from what was released with noise")
-        return Status("public", "", "known without the data")
+            return Status("released", "", "released with noise, or computed from such")
+        return Status("public", "", "public: known without the data")
     bound = _bound(None if value.terms is None else total_of(value.terms))
     if value.axes is not None:
         limit = f"a norm of at most {bound}" if bound else "no bound on their size"
@@ -60,8 +60,8 @@ def status_of(value: Value) -> Status:
             limit = f"numbers of at most {value.linf:.4g} in size"
         return Status("rows", bound, f"rows of single records, with {limit}")
     if value.terms is not None:
-        return Status("sum", bound, f"a sum over records, to which one adds at most {bound or 'a known amount'}")
-    return Status("unknown", "", without_tag(value.why) or "nothing is known of one record's influence")
+        return Status("sum", bound, f"sum over records, to which one adds at most {bound or 'a known amount'}")
+    return Status("unknown", "", f"unknown: {without_tag(value.why) or 'nothing bounds one record'}")
 
 
 def _bound(scale: Scale | None) -> str:
@@ -79,7 +79,7 @@ class Trail:
         self._arguments: list[tuple[str, Value]] = []
         self._seen: dict[tuple[int, ...], tuple[JaxprEqn, Sequence[Value]]] = {}
 
-    def begin(self, program: Jaxpr, names: Sequence[str], values: Sequence[Value]) -> None:
+    def begin(self, program: Jaxpr, names: Sequence[str] = (), values: Sequence[Value] = ()) -> None:
         """Take down the program and its arguments."""
         self._program = program
         self._arguments = list(zip(names, values, strict=True))
