@@ -53,7 +53,6 @@ NOISED = "return dp.gaussian_mechanism(key, tree, stddev)"
             [
                 NOISED,
                 "w = noisy(key, clipped_sum(w, xs, ys, mask), Z * C)",
-                NOISED,
                 "return noisy(key, clipped_sum(w, xs, ys, mask), Z * C)",
             ],
         ),
@@ -66,6 +65,7 @@ NOISED = "return dp.gaussian_mechanism(key, tree, stddev)"
             refused.unguarded_nan,
             [
                 "argument 1, xs (the records)",
+                "return noisy(key, jnp.where(mask[:, None], jnp.clip(xs, -1.0, 1.0), 0.0).sum(0), 10.0)",
                 NOISED,
                 "return noisy(key, jnp.where(mask[:, None], jnp.clip(xs, -1.0, 1.0), 0.0).sum(0), 10.0)",
             ],
@@ -74,15 +74,12 @@ NOISED = "return dp.gaussian_mechanism(key, tree, stddev)"
     ids=lambda x: getattr(x, "__name__", ""),
 )
 def test_the_chain(step, lines):
-    found = texts(error_of(step))
-    assert [x for i, x in enumerate(found) if x not in found[:i]] == list(dict.fromkeys(lines))
-    assert found[0] == lines[0]
-    assert found[-1] == lines[-1]
+    assert texts(error_of(step)) == lines
 
 
-@pytest.mark.parametrize("case", refused.REFUSED[::6], ids=lambda case: case.id)
-def test_places_are_right(case):
-    for line in error_of(case.values[0]).chain:
+@pytest.mark.parametrize("name", [case.id for case in refused.REFUSED[::6]])
+def test_places_are_right(name):
+    for line in error_of(getattr(refused, name)).chain:
         if line.startswith("argument"):
             continue
         place, _, text = line.partition("): ")

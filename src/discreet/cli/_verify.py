@@ -57,7 +57,7 @@ def verify(
     except PrivacyError as error:
         found = error
     except ValueError as error:
-        if html is not None and isinstance(error.__cause__, Exception):
+        if html is not None and error.__cause__ is not None:
             _write_page(html, error.__cause__)
         raise
     if isinstance(found, PrivacyError):
@@ -142,7 +142,7 @@ def _needed(function: Callable[..., object]) -> list[str]:
     return [x.name for x in parameters if x.default is x.empty and x.kind not in kinds]
 
 
-def _write_page(path: Path, outcome: "Certificate | Exception") -> None:
+def _write_page(path: Path, outcome: "Certificate | BaseException") -> None:
     from discreet.verify import html_page
 
     try:

@@ -68,7 +68,7 @@ class Listing:
     parts: tuple[tuple[bool, tuple[Row, ...]], ...]
 
 
-def html_page(outcome: Certificate | Exception) -> str:
+def html_page(outcome: Certificate | BaseException) -> str:
     """A page that shows a program with the status of each of its lines, above it the verdict.
 
     It is one file without scripts, to be kept beside the program or handed on: it holds the source of every file of the
@@ -109,7 +109,7 @@ def html_page(outcome: Certificate | Exception) -> str:
     )
 
 
-def _verdict(outcome: Certificate | Exception) -> dict[str, Any]:
+def _verdict(outcome: Certificate | BaseException) -> dict[str, Any]:
     facts: dict[str, Any] = {"certificate": None, "error": None, "failure": "", "rule": "", "table": (), "epsilon": ""}
     if isinstance(outcome, Certificate):
         table = [(_power(delta), upper(outcome.epsilon(delta))) for delta in DELTAS]
@@ -129,7 +129,7 @@ def _power(delta: float) -> str:
     return f"{delta:.0e}".replace("e-0", "e-")
 
 
-def _chain(error: Exception) -> tuple[str, ...]:
+def _chain(error: BaseException) -> tuple[str, ...]:
     if isinstance(error, PrivacyError):
         return error.chain
     if isinstance(error, SyntaxError) and error.filename:
@@ -138,7 +138,7 @@ def _chain(error: Exception) -> tuple[str, ...]:
     return tuple(f"{x.filename}:{x.lineno} ({x.name}): {x.line}" for x in frames)
 
 
-def _heading(outcome: Certificate | Exception, chain: tuple[str, ...]) -> str:
+def _heading(outcome: Certificate | BaseException, chain: tuple[str, ...]) -> str:
     if not isinstance(outcome, PrivacyError):
         return "Where it failed"
     return "Lines in question" if chain and place_of(chain[0]) else "From the record to the leak"
