@@ -152,23 +152,26 @@ def users_file(name: str) -> bool:
     return "site-packages" not in name and not name.startswith((_PACKAGE, _STANDARD_LIBRARY, "<frozen "))
 
 
-def source_lines(equation: JaxprEqn) -> list[str]:
+def source_lines(equation: JaxprEqn, keep: Callable[[str], bool] = users_file) -> list[str]:
     """Where the user wrote an equation, as "file:line (function)", then where that function was called, and so on.
 
-    A program within an equation knows no more than its own functions; `source_line` knows the rest.
+    A program within an equation knows no more than its own functions; `source_line` knows the rest. Files are left out
+    whose names `keep` does not keep.
     """
     lines = source_info_util.summarize(equation.source_info, num_frames=64).splitlines()
     found = [re.sub(r":(\d+):\d+ \(", r":\1 (", line).replace(".<locals>", "") for line in reversed(lines)]
-    return [line for line in found if users_file(line)]
+    return [line for line in found if keep(line)]
 
 
 def source_line(equation: JaxprEqn) -> str:
     """Where the user wrote an equation: "file:line (function)", or "..., called at file:line (function)".
 
-    The place is the innermost in a file of the user's, the second that in the program's own function.
+    The place is the innermost in a file of the user's, the second that in the program's own function. Where no file is
+    the user's, any but discreet's will do.
     """
-    outer = [x for x in around() if x is not equation]
-    lines = [line for x in (equation, *reversed(outer)) for line in source_lines(x)]
+    calls = (equation, *(x for x in reversed(around()) if x is not equation))
+    lines = [line for x in calls for line in source_lines(x)]
+    lines = lines or [line for x in calls for line in source_lines(x, lambda name: not name.startswith(_PACKAGE))]
     if not lines:
         return ""
     same = lines[-1].split(" (")[0] == lines[0].split(" (")[0]
