@@ -4,7 +4,12 @@ JAX promises stability for `jax.*` only. What discreet needs beyond that passes 
 JAX release can break one short file and no other. Each name says where it comes from and why it is needed.
 """
 
-from collections.abc import Callable, Sequence
+import os
+import re
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -29,11 +34,13 @@ __all__ = [
     "Literal",
     "Primitive",
     "Var",
+    "around",
     "aval",
     "bind",
     "can_make_one_kernel",
     "captured_arrays",
     "define_prng_impl",
+    "inside",
     "marker",
     "one_kernel",
     "primitive_of",
@@ -42,11 +49,15 @@ __all__ = [
     "reset_compilation_cache",
     "run_jaxpr",
     "source_line",
+    "source_lines",
     "two_way_primitive",
     "used_inputs",
+    "users_file",
     "without_dead_code",
 ]
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parent) + os.sep
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
+_around: ContextVar[tuple[JaxprEqn, ...]] = ContextVar("around", default=())
 # `jax.extend.core`: the types of a traced program, and its primitives, which the book-keeping engine tells apart.
 # `define_prng_impl` (jax.extend.random): makes a key type out of our own split, fold_in and bits. JAX calls its
 # `jax.extend` modules "semi-public": kept, but outside the deprecation policy.
@@ -121,12 +132,50 @@ def aval(atom: Any) -> Any:
     return atom.aval
 
 
+@contextmanager
+def inside(equation: JaxprEqn) -> Iterator[None]:
+    """While the program within an equation is looked at: JAX keeps the place of a call with the call only."""
+    token = _around.set((*_around.get(), equation))
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
+
+def around() -> tuple[JaxprEqn, ...]:
+    """The equations that hold the program that is looked at, the outermost first."""
+    return _around.get()
+
+
+def users_file(name: str) -> bool:
+    """Whether a file is neither discreet's nor Python's nor an installed package's."""
+    return "site-packages" not in name and not name.startswith((_PACKAGE, _STANDARD_LIBRARY, "<frozen "))
+
+
+def source_lines(equation: JaxprEqn, keep: Callable[[str], bool] = users_file) -> list[str]:
+    """Where the user wrote an equation, as "file:line (function)", then where that function was called, and so on.
+
+    A program within an equation knows no more than its own functions; `source_line` knows the rest. Files are left out
+    whose names `keep` does not keep.
+    """
+    lines = source_info_util.summarize(equation.source_info, num_frames=64).splitlines()
+    found = [re.sub(r":(\d+):\d+ \(", r":\1 (", line).replace(".<locals>", "") for line in reversed(lines)]
+    return [line for line in found if keep(line)]
+
+
 def source_line(equation: JaxprEqn) -> str:
-    """Where the user wrote an equation, as "file:line (function)": the innermost frame of no installed package."""
-    lines = source_info_util.summarize(equation.source_info, num_frames=32).splitlines()
-    theirs = [x for x in lines if not x.startswith(_PACKAGE)]
-    own = [x for x in theirs if "site-packages" not in x]
-    return (own or theirs or [""])[-1]
+    """Where the user wrote an equation: "file:line (function)", or "..., called at file:line (function)".
+
+    The place is the innermost in a file of the user's, the second that in the program's own function. Where no file is
+    the user's, any but discreet's will do.
+    """
+    calls = (equation, *(x for x in reversed(around()) if x is not equation))
+    lines = [line for x in calls for line in source_lines(x)]
+    lines = lines or [line for x in calls for line in source_lines(x, lambda name: not name.startswith(_PACKAGE))]
+    if not lines:
+        return ""
+    same = lines[-1].split(" (")[0] == lines[0].split(" (")[0]
+    return lines[0] if same else f"{lines[0]}, called at {lines[-1]}"
 
 
 def primitive_of(function: Callable[..., Any], *args: Any) -> Primitive:

@@ -42,3 +42,113 @@ def test_refusals(step: Path, name: str, says: str) -> None:
     outcome = RUN.invoke(app, ["verify", str(step.parent / name)])
     assert outcome.exit_code == 2
     assert says in " ".join(outcome.stderr.split())
+
+
+def test_the_text_of_each_line_is_quoted(step: Path) -> None:
+    step.write_text(step.read_text().replace("dp.clip_records(gradients, 1.0)", "gradients"))
+    shown = RUN.invoke(app, ["verify", str(step)]).stdout.splitlines()
+    assert shown[0] == "No proof of privacy. Output result leaks:"
+    assert shown[2] == "  from argument 1, xs (the records)"
+    # A long path stands on a line of its own.
+    assert "step.py:7 (loss) return jnp.square(x @ w - y)" in " ".join(" ".join(shown).split())
+    assert shown[-2].startswith("Remedy: ")
+
+
+def test_a_page(step: Path) -> None:
+    page = step.with_name("step.html")
+    outcome = RUN.invoke(app, ["verify", str(step), "--html", str(page)])
+    assert outcome.exit_code == 0
+    assert f"Page: {page}" in outcome.stdout.replace("\n", "").replace("Page:/", "Page: /")
+    assert "Proved." in page.read_text(encoding="utf-8")
+    step.write_text(step.read_text().replace("dp.clip_records(gradients, 1.0)", "gradients"))
+    # A page of an earlier run is replaced: it says nothing that another run would not say.
+    assert RUN.invoke(app, ["verify", str(step), "--html", str(page)]).exit_code == 1
+    assert "No proof of privacy" in page.read_text(encoding="utf-8")
+    assert [entry.name for entry in step.parent.iterdir() if entry.suffix not in (".py", "")] == ["step.html"]
+
+
+def test_a_page_does_not_take_the_place_of_a_program(step: Path) -> None:
+    before = step.read_text()
+    outcome = RUN.invoke(app, ["verify", str(step), "--html", str(step)])
+    assert outcome.exit_code == 2
+    assert "does not end in .html" in outcome.stderr
+    assert step.read_text() == before
+
+
+def test_a_page_that_cannot_be_written(step: Path) -> None:
+    outcome = RUN.invoke(app, ["verify", str(step), "--html", str(step / "page.html")])
+    assert outcome.exit_code == 2
+    assert "cannot be written to" in " ".join(outcome.stderr.split())
+    assert "Proved." in outcome.stdout
+
+
+BROKEN = {
+    "certificate": "def certificate():\n    raise RuntimeError('the cause.')\n",
+    "leaves": "def leaves():\n    raise SystemExit(3)\n",
+    "number": "number = 3\ndef one(): ...\ndef two(x): ...\n",
+    "other": "def other():\n    return 3\n",
+    "needs": "def needs(w, *, x=1): ...\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("certificate", r"fails at \S+:2 \(certificate\) with RuntimeError: the cause$"),
+        ("leaves", r"fails at \S+:2 \(leaves\) with SystemExit: 3$"),
+        ("number", r"no function number; without arguments it has one: name the one .*:one$"),
+        ("other", "returned an object of type int: let the function return dp.certify"),
+        ("needs", r"takes arguments \(w\): name a function without any"),
+        ("", r"no function without a name; without arguments it has"),
+    ],
+)
+def test_what_is_no_program_to_judge(tmp_path: Path, name: str, says: str) -> None:
+    path = tmp_path / "f.py"
+    path.write_text(BROKEN.get(name, "x = 1\n"))
+    page = tmp_path / "f.html"
+    outcome = RUN.invoke(app, ["verify", f"{path}:{name}", "--html", str(page)])
+    assert outcome.exit_code == 2
+    assert re.search(says, " ".join(outcome.stderr.split())), outcome.stderr
+    assert page.exists() == (name in ("certificate", "leaves"))
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [("x = 1\nimport absent_module\n", r":2 \(<module>\) with ModuleNotFoundError"), ("def f(:\n", "SyntaxError")],
+)
+def test_a_file_that_fails_gets_a_page(tmp_path: Path, source: str, says: str) -> None:
+    path, page = tmp_path / "f.py", tmp_path / "f.html"
+    path.write_text(source)
+    outcome = RUN.invoke(app, ["verify", str(path), "--html", str(page)])
+    assert outcome.exit_code == 2
+    assert re.search(says, " ".join(outcome.stderr.split()))
+    assert "The program failed here" in page.read_text(encoding="utf-8")
+
+
+def test_a_refusal_while_the_file_is_run_is_a_refusal(step: Path) -> None:
+    step.write_text(
+        step.read_text().replace("dp.clip_records(gradients, 1.0)", "gradients") + "\ncertificate = certificate()\n"
+    )
+    outcome = RUN.invoke(app, ["verify", str(step)])
+    assert outcome.exit_code == 1
+    assert "No proof of privacy" in outcome.stdout
+
+
+def test_a_certificate_may_stand_in_the_file(step: Path) -> None:
+    step.write_text(step.read_text() + "\nmade = certificate()\n")
+    assert RUN.invoke(app, ["verify", f"{step}:made"]).exit_code == 0
+
+
+def test_colour_in_a_terminal_only(step: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    arguments = ["verify", str(step)]
+    assert "\x1b[" in RUN.invoke(app, arguments, color=True).stdout
+    assert "\x1b[" not in RUN.invoke(app, arguments).stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in RUN.invoke(app, arguments, color=True).stdout
+
+
+def test_lines_fit_a_terminal(step: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = RUN.invoke(app, ["verify", str(step)]).stdout
+    assert max(map(len, shown.splitlines())) <= 60

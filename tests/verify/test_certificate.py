@@ -8,6 +8,7 @@ from dp_accounting import GaussianDpEvent
 
 import discreet as dp
 from discreet.accounting import profile
+from discreet.verify._certificate import fingerprint
 
 from .programs import KEY, C, M, N, W, X, Y, certify, clipped_sum, noisy
 
@@ -30,10 +31,10 @@ def test_it_runs_the_program(certificate):
     jax.tree.map(np.testing.assert_array_equal, ours["w"], theirs["w"])
     assert ours["key"] == theirs["key"]
     assert certificate.outputs == {
-        "['key']": "public",
-        "['size']": "public",
-        "['w']['a']": "released",
-        "['w']['b']": "released",
+        "result['key']": "public",
+        "result['size']": "public",
+        "result['w']['a']": "released",
+        "result['w']['b']": "released",
     }
 
 
@@ -67,6 +68,13 @@ def test_it_says_what_it_rests_on(certificate):
     assert certificate.fingerprint != certify(lambda *a: step(*a)["w"]).fingerprint
     secret = dp.certify(step, W, X, Y, M, dp.random.key(), records=(1, 2), mask=3)
     assert not any("reproducible" in x for x in secret.assumptions)
+
+
+def test_the_fingerprint_is_the_same_in_a_terminal(certificate, monkeypatch):
+    """Where JAX prints programs in colour."""
+    monkeypatch.setattr("jax._src.pretty_printer.CAN_USE_COLOR", True)
+    assert "\x1b[" in str(certificate._program.jaxpr)
+    assert fingerprint(certificate._program) == certificate.fingerprint
 
 
 def test_shapes_are_enough():

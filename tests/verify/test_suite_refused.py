@@ -1,6 +1,7 @@
 """Programs that are not private, or not as private as they say, and the reason that each must get."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -83,19 +84,19 @@ def raw_elbo_scanned_out(w, xs, ys, mask, key):
     return jax.lax.scan(turn, w, jax.random.split(key, 3))
 
 
-@refused("row|record")
+@refused("a record's values meet what was computed from all records")
 def centred(w, xs, ys, mask, key):
     return noisy(key, clipped_sum(w, xs - xs.mean(0), ys, mask), Z * C)
 
 
-@refused("row|record")
+@refused("a record's values meet what was computed from all records")
 def batch_normalised(w, xs, ys, mask, key):
     safe = keep(mask, xs)
     mean, var = safe.mean(0), safe.var(0)
     return noisy(key, clipped_sum(w, (xs - mean) / jnp.sqrt(var + 1e-3), ys, mask), Z * C)
 
 
-@refused("row|record")
+@refused("nothing is known of psum")
 def mean_over_the_mapped_axis(w, xs, ys, mask, key):
     def one(w, x, y):
         return loss(w, x - jax.lax.pmean(x, "record"), y)
@@ -191,12 +192,12 @@ def folded_with_the_same_number(w, xs, ys, mask, key):
     return noisy(jax.random.fold_in(key, 7), clipped_sum(w, xs, ys, mask), Z * C)
 
 
-@refused("a key is returned that was used")
+@refused("a key is returned that was used for")
 def key_returned(w, xs, ys, mask, key):
     return noisy(key, clipped_sum(w, xs, ys, mask), Z * C), key
 
 
-@refused("a key is returned that was used")
+@refused("a key is returned that was used for")
 def parent_of_the_key_returned(w, xs, ys, mask, key):
     own, _ = jax.random.split(key)
     return noisy(own, clipped_sum(w, xs, ys, mask), Z * C), key
@@ -239,10 +240,10 @@ def noise_of_unknown_size(w, xs, ys, mask, key):
     return noisy(key, clipped_sum(w, xs, ys, mask), jnp.exp(w["b"]))
 
 
-@refused("bfloat16")
+@refused("held as bfloat16")
 def sum_in_bfloat16(w, xs, ys, mask, key):
-    rows = jnp.where(mask[:, None], dp.clip_records(xs, C).astype(jnp.bfloat16), 0)
-    return noisy(key, rows.sum(0, dtype=jnp.bfloat16).astype(jnp.float32), Z * C)
+    s = dp.sum_records(dp.clip_records(xs, C), mask).astype(jnp.bfloat16)
+    return noisy(key, s.astype(jnp.float32), Z * C)
 
 
 @refused("place")
@@ -296,7 +297,7 @@ def sums_that_double(w, xs, ys, mask, key):
     return noisy(key, s, Z * C)
 
 
-@refused("leave the turn|record")
+@refused("different turns of a loop")
 def the_record_before(w, xs, ys, mask, key):
     """Each row less the one before: a record is in two of them."""
 
@@ -383,8 +384,9 @@ def another_primitive_of_that_name(w, xs, ys, mask, key):
 
 @pytest.mark.parametrize(("step", "says"), REFUSED)
 def test_refused(step, says):
-    with pytest.raises(dp.PrivacyError, match=says) as caught:
+    with pytest.raises(dp.PrivacyError) as caught:
         certify(step)
+    assert re.search(says, caught.value.rule, re.IGNORECASE), caught.value.rule
     assert caught.value.remedy
 
 
@@ -483,8 +485,8 @@ def test_the_error_names_output_lines_rule_and_remedy():
     with pytest.raises(dp.PrivacyError) as caught:
         certify(lambda w, xs, ys, mask, key: {"new": no_clip(w, xs, ys, mask, key)})
     error = caught.value
-    assert error.output == "['new']['a']"
-    assert error.chain[0] == "argument 1 (the records)"
+    assert error.output == "result['new']['a']"
+    assert error.chain[0] == "argument 1, xs (the records)"
     assert any("programs.py" in line for line in error.chain)
     assert any("test_suite_refused.py" in line for line in error.chain)
     assert "dp.clip_records" in error.remedy

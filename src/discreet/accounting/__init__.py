@@ -5,6 +5,7 @@ from discreet.accounting._events import Relation
 from discreet.accounting._profile import PrivacyProfile, profile
 from discreet.accounting._risk import Risk, risk
 from discreet.accounting._suggest import Suggestion, suggest
+from discreet.accounting._upper import upper
 
 __all__ = [
     "PrivacyProfile",
@@ -16,4 +17,5 @@ __all__ = [
     "profile",
     "risk",
     "suggest",
+    "upper",
 ]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -78,5 +79,14 @@ def run_file(path: Path, what: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         # No data have been read: the message is about the user's code and may be shown.
-        raise ValueError(f"the {what} {path} fails on import with {type(error).__name__}: {error}") from error
+        raise ValueError(f"the {what} {path} fails on import {failure(error)}") from error
     return module
+
+
+def failure(error: BaseException) -> str:
+    """Where the user's code failed, and with what, as the end of a sentence."""
+    from discreet._jax import users_file
+
+    own = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
+    place = f"at {own[-1].filename}:{own[-1].lineno} ({own[-1].name}) " if own else ""
+    return f"{place}with {type(error).__name__}: {str(error).rstrip('.')}".replace(f"{Path.cwd()}/", "")

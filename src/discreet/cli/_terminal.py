@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 import os
+import shutil
 import tempfile
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import typer
 
@@ -87,21 +88,42 @@ def refusing(command: Callable[P, None]) -> Callable[P, None]:
     return wrapped
 
 
+_WHOLE: Any = {"break_on_hyphens": False, "break_long_words": False}
+"""Paths stay in one piece, so that they can be copied."""
+
+
+def width() -> int:
+    """Columns that text may fill: those of the terminal, if they are few."""
+    return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+
+
 def say_error(text: str) -> None:
     """One wrapped paragraph on standard error."""
-    typer.echo(textwrap.fill(" ".join(text.split()), WIDTH), err=True)
+    typer.echo(textwrap.fill(" ".join(text.split()), width(), **_WHOLE), err=True)
 
 
 def say(text: str = "") -> None:
     """Wrapped prose on standard output."""
-    typer.echo(textwrap.fill(text, WIDTH) if text else "")
+    typer.echo(textwrap.fill(text, width(), **_WHOLE) if text else "")
 
 
-def say_lines(text: str) -> None:
-    """Each line wrapped by itself on standard output, its indentation kept."""
+def say_lines(text: str, **style: Any) -> None:
+    """Each line wrapped by itself on standard output, its indentation kept.
+
+    Args:
+        text: What to say.
+        style: Colour and weight, as for `typer.style`; plain where the output is no terminal, or NO_COLOR is set.
+    """
+    colour = False if os.environ.get("NO_COLOR") else None
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()))
-        typer.echo(textwrap.fill(line, WIDTH, subsequent_indent=indent + "  " if indent else ""))
+        filled = textwrap.fill(
+            line,
+            width(),
+            subsequent_indent=indent + "  " if indent else "",
+            **_WHOLE,
+        )
+        typer.secho(filled, color=colour, **style)
 
 
 @contextmanager

@@ -1,12 +1,15 @@
 """`discreet verify`: whether a training step of one's own is private, before any budget is spent."""
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from discreet.cli._model import run_file
-from discreet.cli._terminal import refusing, say_lines
+from discreet.cli._model import failure, run_file
+from discreet.cli._terminal import refusing, say_lines, write_file
 
 if TYPE_CHECKING:
     from discreet.verify import Certificate, PrivacyError
@@ -22,45 +25,151 @@ def verify(
         ),
     ],
     delta: Annotated[float | None, typer.Option(help="Say ε at this δ, too.")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a page here (.html) that shows the program with the status of each line."),
+    ] = None,
 ) -> None:
     """Prove that a JAX program is private, or show where it leaks.
 
     The file is run, and the function in it; both see no data but what they make or read themselves. Shapes are enough:
-    `jax.ShapeDtypeStruct((1000, 3), jnp.float32)` stands for a table.
+    `jax.ShapeDtypeStruct((1000, 3), jnp.float32)` stands for a table. In the file:
 
-    Exit code 0: proved. 1: no proof, with the lines from the record to the leak, the rule and the remedy.
+    `def certificate(): return dp.certify(step, w, xs, ys, mask, key, records=(1, 2), mask=3)`
+
+    Then, with the price at a δ, and with a page for the browser:
+
+    `discreet verify step.py --delta 1e-5`
+
+    `discreet verify step.py:certificate --html step.html`
+
+    Exit code 0: proved. 1: no proof, with the lines from the record to the leak, the rule and the remedy. 2: there is
+    nothing to judge, because the file or the function is absent, or fails.
+    """
+    from discreet.verify import PrivacyError
+
+    if html is not None and html.suffix != ".html":
+        raise ValueError(f"--html {html} does not end in .html: name the page so, lest it take the place of a program")
+    if delta is not None and not 0 < delta < 1:
+        raise ValueError(f"--delta is {delta}: give a number between 0 and 1, well below 1 / number of records")
+    try:
+        found: Any = _outcome(program)
+    except PrivacyError as error:
+        found = error
+    except ValueError as error:
+        if html is not None and error.__cause__ is not None:
+            _write_page(html, error.__cause__)
+        raise
+    if isinstance(found, PrivacyError):
+        _show_leak(found)
+    else:
+        _show_proof(found, delta)
+    if html is not None:
+        _write_page(html, found)
+    if isinstance(found, PrivacyError):
+        raise typer.Exit(1)
+
+
+def _outcome(program: str) -> "Certificate":
+    """The certificate that a file's function returns.
+
+    Raises:
+        PrivacyError: no proof.
+        ValueError: there is no such file or function, or it fails, or returns something else.
     """
     from discreet.verify import Certificate, PrivacyError
 
     file, colon, name = program.rpartition(":")
     path = Path(file if colon else program)
-    function = getattr(run_file(path, "file"), name if colon else "certificate", None)
-    if not callable(function):
-        raise ValueError(
-            f"{path} has no function {name if colon else 'certificate'}: name one that returns dp.certify(...)"
-        )
+    try:
+        module = run_file(path, "file")
+    except ValueError as error:
+        if isinstance(error.__cause__, PrivacyError):
+            raise error.__cause__ from None
+        raise
+    function = _function(module, path, name if colon else "certificate")
+    if isinstance(function, Certificate):
+        return function
     try:
         found = function()
-    except PrivacyError as error:
-        _show_leak(error)
-        raise typer.Exit(1) from None
+    except PrivacyError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{program} fails {failure(error)}") from error
     if not isinstance(found, Certificate):
-        raise ValueError(f"{program} returned a {type(found).__name__}: let the function return dp.certify(step, ...)")
-    _show_proof(found, delta)
+        raise ValueError(
+            f"{program} returned an object of type {type(found).__name__}: let the function return dp.certify(step, ...)"
+        )
+    return found
+
+
+def _function(module: ModuleType, path: Path, name: str) -> Callable[[], object]:
+    """A function of a file, to be called without arguments.
+
+    Raises:
+        ValueError: it is absent, or takes arguments.
+    """
+    function = getattr(module, name, None)
+    if not callable(function):
+        own = [k for k, x in vars(module).items() if inspect.isfunction(x) and x.__module__ == module.__name__]
+        ready = [k for k in own if not _needed(getattr(module, k))]
+        remedy = "write one: def certificate(): return dp.certify(step, ...)"
+        if ready:
+            remedy = f"name the one that returns dp.certify(step, ...), as in {path}:{ready[0]}"
+        raise ValueError(
+            f"{path} has no function {name or 'without a name'}; without arguments it has {', '.join(ready) or 'none'}: {remedy}"
+        )
+    needed = _needed(function)
+    if needed:
+        raise ValueError(
+            f"{path}:{name} takes arguments ({', '.join(needed)}): name a function without any that returns "
+            f"dp.certify({name}, ...), with shapes in the place of data"
+        )
+    return function
+
+
+def _needed(function: Callable[..., object]) -> list[str]:
+    """Names of the arguments that a function cannot do without."""
+    from discreet.verify import Certificate
+
+    if isinstance(function, Certificate):
+        return []
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [x.name for x in parameters if x.default is x.empty and x.kind not in kinds]
+
+
+def _write_page(path: Path, outcome: "Certificate | BaseException") -> None:
+    from discreet.verify import html_page
+
+    try:
+        write_file(path, html_page(outcome))
+    except OSError as error:
+        raise ValueError(f"--html {path} cannot be written to ({error.strerror}): choose another place") from None
+    say_lines(f"Page: {path}")
 
 
 def _show_proof(certificate: "Certificate", delta: float | None) -> None:
-    typer.secho("Proved.", fg="green", bold=True)
+    say_lines("Proved.", fg="green", bold=True)
     say_lines(str(certificate))
     if delta is not None:
-        typer.echo(f"epsilon = {certificate.epsilon(delta):.4g} at delta = {delta:g}")
+        from discreet.accounting import upper
+
+        say_lines(f"epsilon = {upper(certificate.epsilon(delta))} at delta = {delta:g}", fg="green")
 
 
 def _show_leak(error: "PrivacyError") -> None:
-    typer.secho(
-        "No proof of privacy." + (f" Output {error.output} leaks:" if error.output else ""), fg="red", bold=True
-    )
-    say_lines(error.rule)
-    for number, line in enumerate(error.chain):
-        typer.secho(f"  {'from' if number == 0 else '  ->'} {line}", fg="yellow")
-    typer.secho(f"Remedy: {error.remedy}", fg="cyan")
+    from discreet.verify import from_here
+
+    leaks = f" Output {error.output} leaks:" if error.output else ""
+    say_lines(f"No proof of privacy.{leaks}", fg="red", bold=True)
+    say_lines(from_here(error.rule))
+    for number, line in enumerate(map(from_here, error.chain)):
+        place, closing, text = line.partition("): ")
+        say_lines(f"  {'from' if number == 0 else '  ->'} {place}{closing[:1]}", fg="yellow")
+        if text:
+            say_lines(f"         {text}")
+    say_lines(f"Remedy: {error.remedy}", fg="cyan")

@@ -13,7 +13,8 @@ from discreet.verify import (
 )
 from discreet.verify._certificate import Certificate
 from discreet.verify._certify import certify
-from discreet.verify._errors import PrivacyError
+from discreet.verify._errors import PrivacyError, from_here
+from discreet.verify._page import html_page
 from discreet.verify._symbols import symbol
 
-__all__ = ["Certificate", "PrivacyError", "certify", "symbol"]
+__all__ = ["Certificate", "PrivacyError", "certify", "from_here", "html_page", "symbol"]

@@ -20,6 +20,7 @@ from discreet.accounting import PrivacyProfile, Relation, profile
 from discreet.verify._closed_form import delta_formula, formula_lines
 from discreet.verify._expect import check_expected
 from discreet.verify._symbols import checked_values, numbers_of, open_in
+from discreet.verify._trail import Trail
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,6 +41,7 @@ class Certificate:
         notes: what made the event worse than it could be.
         fingerprint: SHA-256 of the program, constants included.
         versions: of discreet, JAX and Python.
+        trail: what was found out of each line.
     """
 
     event: DpEvent
@@ -54,6 +56,7 @@ class Certificate:
     _known: tuple[str, ...] = dataclasses.field(repr=False)
     _again: Callable[[Mapping[str, Any]], Certificate] = dataclasses.field(repr=False)
     _fixed: Mapping[int, float] = dataclasses.field(repr=False)
+    trail: Trail = dataclasses.field(repr=False)
     _program: ClosedJaxpr = dataclasses.field(repr=False)
     _in_tree: Any = dataclasses.field(repr=False)
     _out_tree: Any = dataclasses.field(repr=False)
@@ -185,7 +188,8 @@ class Certificate:
 
 def fingerprint(program: ClosedJaxpr) -> str:
     """SHA-256 of a program: its jaxpr as text, and its constants."""
-    digest = hashlib.sha256(str(program.jaxpr).encode())
+    # Not `str`, which is coloured in a terminal.
+    digest = hashlib.sha256(program.jaxpr.pretty_print(use_color=False).encode())
     for value in all_constants(program):
         digest.update(constant_bytes(value))
     return digest.hexdigest()

@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from dp_accounting import DpEvent
 
 from discreet._jax import ClosedJaxpr, without_dead_code
 from discreet.accounting import Relation
-from discreet.verify._certificate import Certificate, all_constants, constant_bytes, fingerprint, versions
+from discreet.verify._certificate import Certificate, all_constants, fingerprint, versions
 from discreet.verify._control import captured
-from discreet.verify._domain import Batch, Key, Origin, Private, Public, Scale, Value, new_symbol
-from discreet.verify._errors import REMEDIES, PrivacyError, chain_of, remedy_for, without_tag
+from discreet.verify._domain import Batch, Key, Public, Value
+from discreet.verify._errors import REMEDIES, PrivacyError, chain_of, from_here, remedy_for, without_tag
 from discreet.verify._expect import covers
 from discreet.verify._interpreter import Checker, is_key, refuse_outside_effects
 from discreet.verify._keys import PRIVATE, SECRET
 from discreet.verify._ledger import event_of
+from discreet.verify._program import inputs_of, names_of, refuse_captured_records, shown, trace
 from discreet.verify._symbols import (
     Fixed,
     check_symbols,
@@ -30,6 +30,7 @@ from discreet.verify._symbols import (
     open_in,
     times_at,
 )
+from discreet.verify._trail import Trail
 
 
 def certify(
@@ -86,31 +87,54 @@ def certify(
     times = times_at(times, {})
     args = jax.tree.map(lambda x: fixed_at(x, {}), args)
     positions = (records,) if isinstance(records, int) else tuple(records)
-    program, out_shape = _trace(step, args)
+    trail = Trail(step)
+    try:
+        certificate = _proved(step, args, positions, mask, relation, times, trail)
+        if expect is not None:
+            certificate.check(expect)
+    except PrivacyError as error:
+        error.trail = trail
+        raise
+    return certificate
+
+
+def _proved(
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    positions: tuple[int, ...],
+    mask: int | None,
+    relation: Relation,
+    times: Any,
+    trail: Trail,
+) -> Certificate:
+    program, out_shape = trace(step, args)
+    trail.begin(program.jaxpr)
     refuse_outside_effects(program.jaxpr)
-    shown = jax.tree.map(_shown, args)
-    _refuse_captured_records(program, shown, positions)
+    refuse_captured_records(program, step, args, positions)
     program = without_dead_code(program)
-    checker = Checker(relation, Batch("table", masked=mask is not None))
-    inputs = _inputs(checker, args, positions, mask, checker.table)
+    checker = Checker(relation, Batch("table", masked=mask is not None), trail.see)
+    names = names_of(step, args)
+    inputs = inputs_of(checker, args, names, positions, mask)
+    trail.begin(program.jaxpr, names, inputs)
     consts = [captured(checker, x) for x in program.consts]
     outputs = checker.walk(program.jaxpr, consts, inputs)
-    names = [jax.tree_util.keystr(path) or "result" for path, _ in jax.tree_util.tree_leaves_with_path(out_shape)]
-    status = {name: _status(checker, name, value) for name, value in zip(names, outputs, strict=True)}
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(out_shape)]
+    results = [f"result{jax.tree_util.keystr(path)}" for path in paths]
+    status = {name: _status(checker, name, value) for name, value in zip(results, outputs, strict=True)}
     event, slack = event_of(checker.items, times)
     slack = math.nan if open_in([*numbers_of(event), slack]) else slack * times
-    notes = tuple(dict.fromkeys(checker.notes))
     options = {"records": positions, "mask": mask, "relation": relation}
-    certificate = Certificate(
+    return Certificate(
         event=event,
         slack=slack,
         times=times,
         relation=relation,
         outputs=status,
         assumptions=_assumptions(program, args, positions, mask, relation, times),
-        notes=notes,
+        notes=tuple(dict.fromkeys(map(from_here, checker.notes))),
         fingerprint=fingerprint(program),
         versions=versions(),
+        trail=trail,
         _known=open_in([*jax.tree.leaves(args), times]),
         _again=lambda values: _certify_at(values, event, step, args, times, options),
         _fixed={i: x.value for i, x in enumerate(jax.tree.leaves(args)) if isinstance(x, Fixed)},
@@ -118,9 +142,6 @@ def certify(
         _in_tree=jax.tree.structure(args),
         _out_tree=jax.tree.structure(out_shape),
     )
-    if expect is not None:
-        certificate.check(expect)
-    return certificate
 
 
 def _certify_at(
@@ -144,129 +165,16 @@ def _certify_at(
     return found
 
 
-def _shown(leaf: Any) -> Any:
-    """An argument as JAX is shown it. An open one is traced, so that its value here means nothing."""
-    if is_symbolic(leaf):
-        return 1 if leaf.is_integer else 1.0
-    return leaf.value if isinstance(leaf, Fixed) else leaf
-
-
-def _trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr, Any]:
-    """The program, traced twice: what a trace depends on besides its arguments could be the data."""
-    leaves, structure = jax.tree.flatten(args)
-    traced = [_shown(x) for x in leaves if not isinstance(x, Fixed)]
-
-    def program_of(*operands: Any) -> Any:
-        rest = iter(operands)
-        return step(*structure.unflatten([x.value if isinstance(x, Fixed) else next(rest) for x in leaves]))
-
-    try:
-        program, out_shape = jax.make_jaxpr(lambda *x: program_of(*x), return_shape=True)(*traced)
-    except (TypeError, jax.errors.ConcretizationTypeError) as error:
-        if any(map(is_symbolic, leaves)):
-            error.add_note(
-                "Symbols are traced: they can be numbers in a program, and not shapes or lengths of loops. For a number of "
-                "steps, certify one step with times=dp.symbol(...)."
-            )
-        raise
-    again = jax.make_jaxpr(lambda *x: program_of(*x))(*traced)
-    held, held_again = all_constants(program), all_constants(again)
-    same = str(program.jaxpr) == str(again.jaxpr) and len(held) == len(held_again)
-    same = same and all(constant_bytes(a) == constant_bytes(b) for a, b in zip(held, held_again, strict=True))
-    if not same:
-        raise PrivacyError(
-            "the program is another one each time it is traced: it depends on something that is no argument.",
-            "make the function pure: no NumPy random numbers, clocks or counters in it; pass what changes as arguments.",
-        )
-    return program, out_shape
-
-
-def _inputs(
-    checker: Checker, args: tuple[Any, ...], positions: tuple[int, ...], mask: int | None, table: Batch
-) -> list[Value]:
-    if any(not 0 <= i < len(args) for i in (*positions, *(() if mask is None else (mask,)))) or mask in positions:
-        raise ValueError(
-            f"certify: records={positions} and mask={mask} are positions among {len(args)} arguments, counted from 0, and "
-            "differ. Say which arguments hold the records."
-        )
-    sizes: set[int] = set()
-    values: list[Value] = []
-    for position, arg in enumerate(args):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(arg):
-            if isinstance(leaf, Fixed):
-                continue
-            name = f"argument {position}{jax.tree_util.keystr(path)}"
-            shown = _shown(leaf)
-            kind = jax.eval_shape(lambda x=shown: x) if not isinstance(shown, jax.ShapeDtypeStruct) else shown
-            if position in positions or position == mask:
-                if kind.ndim == 0:
-                    raise ValueError(
-                        f"certify: {name} is a number; records need a leading axis. Pass arrays, one row per record."
-                    )
-                sizes.add(kind.shape[0])
-                values.append(_record_value(name, kind, position == mask, table))
-            elif is_symbolic(leaf):
-                values.append(Public(scale=checker.symbols.scale(leaf)))
-            elif is_key(kind):
-                values.append(checker.keys.new(tuple(kind.shape), SECRET))
-            else:
-                single = kind.ndim == 0 and np.dtype(kind.dtype).kind == "f"
-                values.append(Public(scale=Scale(1.0, ((new_symbol(), 1.0),)) if single else None))
-    if len(sizes) > 1:
-        raise ValueError(
-            f"certify: records and mask have {sorted(sizes)} rows. Every array of records has one row per record: pad them alike."
-        )
-    return values
-
-
-def _record_value(name: str, kind: Any, is_mask: bool, table: Batch) -> Private:
-    if is_mask and (kind.dtype != np.bool_ or kind.ndim != 1):
-        raise ValueError(
-            f"certify: the mask, {name}, is {kind.dtype}{list(kind.shape)}; it must be one truth value per row."
-        )
-    if is_key(kind):
-        raise ValueError(f"certify: {name} holds keys. Keys are no records: pass them as an argument of their own.")
-    dtype = np.dtype(kind.dtype)
-    origin = Origin("", f"{name} (the {'mask' if is_mask else 'records'})")
-    whole = dtype.kind in "biu"
-    limit = 1.0 if dtype.kind == "b" else None
-    zero = frozenset([table]) if is_mask else frozenset()
-    return Private(table, (0,), origin, linf=limit, finite=whole, zero=zero)
-
-
-def _refuse_captured_records(program: ClosedJaxpr, args: tuple[Any, ...], positions: tuple[int, ...]) -> None:
-    """A table that is a constant of the program would count as public."""
-    leaves = [x for i in positions if 0 <= i < len(args) for x in jax.tree.leaves(args[i])]
-    tables = [
-        np.asarray(x)
-        for x in leaves
-        if not isinstance(x, jax.ShapeDtypeStruct) and not is_key(jax.eval_shape(lambda x=x: x))
-    ]
-    for value in all_constants(program):
-        if is_key(value):
-            continue
-        for table in tables:
-            if (
-                value.shape == table.shape
-                and table.size > 1
-                and len(np.unique(table)) > 1
-                and np.array_equal(value, table)
-            ):
-                raise PrivacyError(
-                    f"the program holds the records as a constant of shape {list(table.shape)}: the function uses a variable "
-                    "from outside that is equal to an argument, and constants count as public.",
-                    "use the argument inside of the function.",
-                )
-
-
 def _status(checker: Checker, name: str, value: Value) -> str:
     if isinstance(value, Key):
         kind, _ = checker.keys.kind(value)
         if kind == SECRET and checker.keys.is_spent(value):
+            purpose, line = checker.keys.use_of(value)
             raise PrivacyError(
-                "a key is returned that was used, so whoever gets it can make the noise, or the batch, again.",
+                f"a key is returned that was used for {purpose}, so whoever gets it can make the noise, or the batch, again.",
                 REMEDIES["key"],
                 output=name,
+                chain=(line,) if line else (),
             )
         if kind == PRIVATE:
             raise PrivacyError("a key is returned that depends on records.", REMEDIES["key"], output=name)
@@ -276,7 +184,7 @@ def _status(checker: Checker, name: str, value: Value) -> str:
         return "released" if value.released else "public"
     why, tag = value.why, remedy_for(value.why)
     if value.axes is not None:
-        why, tag = "it has values for each record, and no noise", REMEDIES["clip"]
+        why, tag = "it has values for each record, and no noise", REMEDIES["row"]
     elif value.terms is not None:
         why, tag = "it is a sum over records with a bound, but without noise", REMEDIES["noise"]
     raise PrivacyError(f"{without_tag(why)}.", tag, output=name, chain=chain_of(value.origin))
@@ -291,7 +199,7 @@ def _assumptions(
     times: Any,
 ) -> tuple[str, ...]:
     named = open_in([*jax.tree.leaves(args), times])
-    args = jax.tree.map(_shown, args)
+    args = jax.tree.map(shown, args)
     keys = [
         k for x in jax.tree.leaves(args) if is_key(k := jax.eval_shape(lambda x=x: x) if not hasattr(x, "dtype") else x)
     ]

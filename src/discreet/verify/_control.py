@@ -101,7 +101,7 @@ def _after_branches(
         result = join(checker, equation, result, value, shape)
     if isinstance(result, Private) and result.batch is not None and id(result.batch) in drawn:
         return checker.unbounded(
-            equation, [result], "[clip] a sample leaves the branch it was drawn in, before its release"
+            equation, [result], "[turns] a sample leaves the branch it was drawn in, before its release"
         )
     return result
 
@@ -118,7 +118,7 @@ def unshared(value: Value, before: int) -> Value:
     if not isinstance(value, Private) or value.terms is None:
         return value
     if any(symbol >= before for t in value.terms for symbol, _ in t.bound.powers):
-        return value.but(terms=None, finite=False, why=value.why or "[clip] a bound changes from turn to turn")
+        return value.but(terms=None, finite=False, why=value.why or "[turns] a bound changes from turn to turn")
     if all(t.group.serial < before for t in value.terms):
         return value
     whole = total_of(value.terms)
@@ -257,7 +257,7 @@ def after_loop(checker: Checker, value: Value) -> Value:
 def given_up(checker: Checker, equation: JaxprEqn, a: Value, b: Value) -> Value:
     if isinstance(a, Private) or isinstance(b, Private):
         private = [x for x in (a, b) if isinstance(x, Private)]
-        return checker.unbounded(equation, private, "[clip] what one record can change grows from turn to turn")
+        return checker.unbounded(equation, private, "[turns] what one record can change grows from turn to turn")
     return Public() if isinstance(a, Public) else a
 
 

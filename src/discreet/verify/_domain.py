@@ -118,11 +118,16 @@ class Term:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Origin:
-    """Where a private value came from: the last equation, and the operand that matters most."""
+    """Where a private value came from: the last equation, and the operand that matters most; or an argument.
+
+    Attributes:
+        mask: it comes from the mask alone, as far as this way tells.
+    """
 
     line: str
     what: str
     parent: Origin | None = None
+    mask: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -2,39 +2,91 @@
 
 from __future__ import annotations
 
+import linecache
+import os
+import re
+from typing import TYPE_CHECKING
+
 from discreet.verify._domain import Origin
+
+if TYPE_CHECKING:
+    from discreet.verify._trail import Trail
+
+CALLED_AT = ", called at "
+_PLACE = re.compile(r"(.+?):(\d+) \(")
 
 
 class PrivacyError(ValueError):
     """A program could not be proved private: which output leaks, along which lines, by which rule, and the remedy.
 
     Attributes:
-        output: name of the output that leaks; empty if the program is refused as a whole.
-        chain: source lines from the record argument to the place where the proof ended.
+        output: the output that leaks, as an expression of the program's result; empty if the program is refused as a whole.
+        chain: source lines from the record argument to the place where the proof ended: "file:line (function): text".
         rule: what was not shown.
         remedy: what usually helps.
+        trail: what was found out of each line up to there; None if nothing was.
     """
 
     def __init__(self, rule: str, remedy: str, *, output: str = "", chain: tuple[str, ...] = ()) -> None:
         """See Attributes."""
-        self.rule, self.remedy, self.output, self.chain = rule, remedy, output, chain
-        lines = [f"No proof of privacy: {'output ' + output + ' leaks. ' if output else ''}{rule}"]
-        lines += [f"  {'from' if i == 0 else '  ->'} {line}" for i, line in enumerate(chain)]
+        self.rule, self.remedy, self.output = sentence(rule), remedy, output
+        passed = [_with_text(line) for place in chain for line in place.split(CALLED_AT)]
+        # There and back again, as gradients go: once. The end stays the end.
+        first = {place_of(line) or line: line for line in reversed(passed[:-1])}
+        kept = [line for line in dict.fromkeys(passed[:-1]) if line in first.values()]
+        while kept and place_of(kept[-1]) is not None and place_of(kept[-1]) == place_of(passed[-1]):
+            kept.pop()
+        self.chain = (*kept, *passed[-1:])
+        self.trail: Trail | None = None
+        lines = [f"No proof of privacy: {f'output {output} leaks. ' if output else ''}{self.rule}"]
+        lines += [f"  {'from' if i == 0 else '  ->'} {line}" for i, line in enumerate(self.chain)]
         lines.append(f"Remedy: {remedy}")
-        super().__init__("\n".join(lines))
+        super().__init__(from_here("\n".join(lines)))
+
+
+def sentence(text: str) -> str:
+    """A text that begins with a capital."""
+    return text[:1].upper() + text[1:]
+
+
+def from_here(text: str) -> str:
+    """A text whose files below the working folder are named from there."""
+    return text.replace(os.getcwd() + os.sep, "")
+
+
+def place_of(line: str) -> tuple[str, int] | None:
+    """File and line number that a line of a chain begins with; None for an argument."""
+    found = _PLACE.match(line)
+    return None if found is None else (found[1], int(found[2]))
+
+
+def _with_text(line: str) -> str:
+    place = place_of(line)
+    if place is None or not line.endswith(")"):
+        return line
+    linecache.checkcache(place[0])
+    text = linecache.getline(*place).strip()
+    return f"{line}: {text}" if text else line
 
 
 def chain_of(origin: Origin | None) -> tuple[str, ...]:
-    """The lines that a value passed, from the record argument on; a line that repeats itself once."""
-    lines: list[str] = []
+    """The lines that a value passed, from the record argument on; after those of a function, the line that called it."""
+    origins: list[Origin] = []
     while origin is not None:
-        text = f"{origin.line}: {origin.what}" if origin.line else origin.what
-        if not origin.line and origin.parent is not None:
-            pass  # JAX's own doing
-        elif not lines or lines[-1].rsplit(":", 1)[0] != text.rsplit(":", 1)[0]:
-            lines.append(text)
+        origins.append(origin)
         origin = origin.parent
-    return tuple(reversed(lines))
+    lines: list[str] = []
+    caller = ""
+    for origin in reversed(origins):
+        if not origin.line and origin.parent is not None:
+            continue  # JAX's own doing
+        line, _, called_at = (origin.line or origin.what).partition(CALLED_AT)
+        if caller not in ("", called_at):
+            lines.append(caller)
+        lines.append(line)
+        caller = called_at
+    lines += [caller] if caller else []
+    return tuple(line for i, line in enumerate(lines) if i == 0 or line != lines[i - 1])
 
 
 REMEDIES = {
@@ -47,10 +99,21 @@ REMEDIES = {
     "padded before a sample was drawn, draw its mask along and use both.",
     "key": "split the key with jax.random.split, use each part once, and return none that was used.",
     "control": "let control flow depend on public or released values only; inside jax.vmap a cond becomes a select, row by row.",
+    "row": "return no value of a single record: sum over the records with dp.clip_records and dp.sum_records, and add noise with "
+    "dp.gaussian_mechanism.",
+    "linear": "before the noise only add, or multiply by public numbers: divide by the expected number of records, which is "
+    "public, and not by a count of them. Do everything else with what dp.gaussian_mechanism returns.",
+    "whole numbers": "convert to float32 before anything is multiplied or summed: whole numbers wrap around.",
+    "turns": "draw, clip, sum and release within one turn of the loop; hand on only what is public or released, or a sum "
+    "that is only added to.",
+    "choice": "let a row be chosen by its own element of the mask, and anything else by what is public.",
+    "unknown": "write it with operations that the checker knows, on each record alone, or apply it to what "
+    "dp.gaussian_mechanism returns.",
     "callback": "remove the callback or print; return what is public, and print it outside of the program.",
     "position": "treat all rows of a sample alike: which row a record gets says who else is in it.",
-    "precision": "sum in float32: rounding in a coarser type can move the sum by more than any bound.",
     "rate": "pass the rate as a Python number that the step holds, or as dp.symbol, whose value Certificate.at takes.",
+    "precision": "sum in float32 and keep large numbers out of it until the noise is added: rounding can move the sum by more "
+    "than any bound.",
     "noise scale": "let the noise be a known multiple of the clipping norm: stddev = noise_multiplier * clipping_norm, as "
     "Python numbers or from one traced norm.",
 }

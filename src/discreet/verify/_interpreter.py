@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, Primitive, Var, aval, source_line
+from discreet._jax import Jaxpr, JaxprEqn, Literal, Primitive, Var, aval, inside, source_line
 from discreet.accounting import Relation
 from discreet.verify._bounds import LOW_PRECISION, scaled
 from discreet.verify._constants import public_result
@@ -18,6 +18,7 @@ from discreet.verify._keys import KNOWN, PRIVATE, KeyRing
 from discreet.verify._symbols import Symbols
 
 Rule = Callable[["Checker", JaxprEqn, list[Value]], "Value | list[Value]"]
+Observer = Callable[[JaxprEqn, list[Value]], None]
 
 RULES: dict[Primitive, Rule] = {}
 """By the primitive as an object: a name can be given to anything."""
@@ -31,6 +32,12 @@ STRUCTURED: dict[Primitive, Rule] = {}
 INLINED: dict[Primitive, Rule] = {}
 """Those that are walked into even if all is public, since constants may come out."""
 
+
+MEETS_ALL = "[rows] a record's values meet what was computed from all records"
+"""Why there is no bound, as `Checker.unbounded` takes it."""
+
+HELD_AS = "[precision] a sum over records is held as {}, whose rounding no bound covers"
+"""The same, of a sum in coarse numbers."""
 
 _COARSE = Scale(1.0 + 2.0**-7)
 """What each operation in bfloat16 may add to the size of its result."""
@@ -48,11 +55,13 @@ class Checker:
         slices: the parts of the table that were cut out, by where they begin and end.
         samples: what `draw_batch` drew: rows of the table, and the names of row numbers and mask.
         symbols: which public numbers are parameters that the caller left open.
+        observer: is told the results of every equation, those of a loop's turn as often as it is looked at.
     """
 
-    def __init__(self, relation: Relation, table: Batch | None = None) -> None:
+    def __init__(self, relation: Relation, table: Batch | None = None, observer: Observer | None = None) -> None:
         self.relation = relation
         self.table = table or Batch("table")
+        self.observer = observer
         self.keys = KeyRing()
         self.items: list[Any] = []
         self.notes: list[str] = []
@@ -87,12 +96,17 @@ class Checker:
             rule = public_result
         else:
             rule = RULES.get(primitive, unknown)
-        found = rule(self, equation, operands)
+        with inside(equation):
+            found = rule(self, equation, operands)
         outputs = found if isinstance(found, list) else [found]
         if len(outputs) == 1 and len(equation.outvars) > 1:
             outputs = outputs * len(equation.outvars)
         pairs = zip(outputs, equation.outvars, strict=True)
-        return [self._in_precision(_in_range(self._keyed(x, v)), v, equation) for x, v in pairs]
+        outputs = [self._in_precision(_in_range(self._keyed(x, v)), v, equation) for x, v in pairs]
+        outputs = [_where_lost(x, operands, equation) for x in outputs]
+        if self.observer is not None:
+            self.observer(equation, outputs)
+        return outputs
 
     def _keyed(self, value: Value, variable: Any) -> Value:
         """Keys that a program made of public values alone."""
@@ -108,7 +122,7 @@ class Checker:
         if dtype not in LOW_PRECISION and "float8" not in dtype:
             return value
         if value.axes is None and value.terms is not None:
-            why = f"[precision] a sum over records is held as {dtype}, whose rounding no bound covers"
+            why = HELD_AS.format(dtype)
             return value.but(terms=None, linf=None, finite=False, why=why)
         if value.axes is not None and dtype == "bfloat16":
             terms = None if value.terms is None else scaled(value.terms, _COARSE)
@@ -120,9 +134,12 @@ class Checker:
     def origin(self, equation: JaxprEqn, operands: Sequence[Value], what: str = "") -> Origin:
         """The place of an equation, with the operand that stands furthest from a proof as parent."""
         private = [x for x in operands if isinstance(x, Private)]
-        private.sort(key=lambda x: (x.axes is not None, x.terms is not None or x.linf is not None))
+        private.sort(
+            key=lambda x: (x.axes is not None, x.terms is not None or x.linf is not None, x.origin.mask, x.finite)
+        )
         parent = private[0].origin if private else None
-        return Origin(source_line(equation), what or equation.primitive.name, parent)
+        mask = parent is not None and parent.mask
+        return Origin(source_line(equation), what or equation.primitive.name, parent, mask)
 
     def unbounded(self, equation: JaxprEqn, operands: Sequence[Value], why: str) -> Private:
         """A value of which nothing is known; the reason is the first on the way."""
@@ -130,12 +147,33 @@ class Checker:
         earlier = [x.why for x in private if x.axes is None and x.terms is None and x.why]
         batch = common_batch(private)
         if batch is None:
-            earlier = earlier or ["[clip] values of different samples, or of different turns of a loop, are mixed"]
+            earlier = earlier or ["[turns] values of different samples, or of different turns of a loop, are mixed"]
+        if earlier and earlier[0].startswith(("[clip]", "[nan]")) and any(x.axes is not None for x in private):
+            earlier, why = [], MEETS_ALL
         if not earlier:
             place = source_line(equation)
             why = f"{why} (at {place})" if place else why
         origin = self.origin(equation, operands)
         return Private(batch=batch, axes=None, origin=origin, why=(earlier or [why])[0])
+
+
+def _where_lost(value: Value, operands: Sequence[Value], equation: JaxprEqn) -> Value:
+    """Rows without a bound, with the reason if they had one before."""
+    if (
+        not isinstance(value, Private)
+        or value.axes is None
+        or value.terms is not None
+        or value.linf is not None
+        or value.why
+    ):
+        return value
+    rows = [x for x in operands if isinstance(x, Private) and x.axes is not None]
+    why = next((x.why for x in rows if x.why), "")
+    if any(x.terms is not None for x in rows):
+        place = source_line(equation)
+        why = "[clip] what one record adds has no bound: its values were clipped, but after that went into "
+        why += f"{equation.primitive.name}{f' (at {place})' if place else ''}"
+    return dataclasses.replace(value, why=why) if why else value
 
 
 def _in_range(value: Value) -> Value:
@@ -160,7 +198,7 @@ def common_batch(values: Sequence[Private]) -> Batch | None:
 
 def unknown(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
     """What holds of a primitive without a rule: nothing."""
-    return checker.unbounded(equation, operands, f"[rows] nothing is known of {equation.primitive.name}")
+    return checker.unbounded(equation, operands, f"[unknown] nothing is known of {equation.primitive.name}")
 
 
 def _unknown_key_use(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
@@ -180,7 +218,7 @@ def _unknown_key_use(checker: Checker, equation: JaxprEqn, operands: list[Value]
             outputs.append(checker.keys.new(kind.shape, PRIVATE if private else KNOWN, why))
         elif private:
             outputs.append(
-                checker.unbounded(equation, operands, f"[rows] nothing is known of {equation.primitive.name}")
+                checker.unbounded(equation, operands, f"[unknown] nothing is known of {equation.primitive.name}")
             )
         else:
             outputs.append(Public())
@@ -204,13 +242,14 @@ def refuse_outside_effects(jaxpr: Jaxpr) -> None:
             word in name for word in ("callback", "debug_print", "ffi_call", "infeed", "outfeed")
         ):
             raise PrivacyError(
-                f"{name} at {source_line(equation)} hands values to the world, or takes them from it, while the program runs: "
-                "no proof covers what happens there.",
+                f"the operation {name} at {source_line(equation)} hands values to the world, or takes them "
+                "from it, while the program runs: no proof covers what happens there.",
                 REMEDIES["callback"],
                 chain=(source_line(equation),),
             )
-        for inner in inner_jaxprs(equation):
-            refuse_outside_effects(inner)
+        with inside(equation):
+            for inner in inner_jaxprs(equation):
+                refuse_outside_effects(inner)
 
 
 def inner_jaxprs(equation: JaxprEqn) -> list[Jaxpr]:

@@ -129,6 +129,12 @@ class KeyRing:
             record.folds[taken] = line
         return self.new(key.names.shape, SECRET)
 
+    def use_of(self, key: Key) -> tuple[str, str]:
+        """What one of the keys was used for, and where; empty if for nothing."""
+        records = [self._records[int(name)] for name in key.names.reshape(-1)]
+        uses = [r.use or ("jax.random.fold_in", next(iter(r.folds.values()))) for r in records if r.use or r.folds]
+        return uses[0] if uses else ("", "")
+
     def is_spent(self, key: Key) -> bool:
         """Whether one of the keys was used in any way."""
         records = [self._records[int(name)] for name in key.names.reshape(-1)]

@@ -13,9 +13,9 @@ import numpy as np
 from discreet._jax import JaxprEqn, aval
 from discreet._jax import primitives as p
 from discreet.verify._alignment import aligned, all_finite, both_zero, bound_of, is_integer
-from discreet.verify._bounds import added, row_terms, scaled, total_of
+from discreet.verify._bounds import LOW_PRECISION, added, row_terms, scaled, total_of
 from discreet.verify._domain import SMALLEST, Batch, Private, Public, Scale, Term, Value
-from discreet.verify._interpreter import RULES, Checker, common_batch, shape_of, size_per_record
+from discreet.verify._interpreter import HELD_AS, MEETS_ALL, RULES, Checker, common_batch, shape_of, size_per_record
 from discreet.verify._norms import clipped_product, norm_after
 from discreet.verify._sums import as_sum
 
@@ -71,7 +71,11 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     primitive = equation.primitive
     private = [x for x in operands if isinstance(x, Private)]
     batch = common_batch(private)
-    lost = f"[clip] {primitive.name} of what depends on all records has no bound on one record's influence"
+    lost = f"[linear] what depends on all records goes into {primitive.name}: one record's influence has no bound"
+    if str(aval(equation.outvars[0]).dtype) in LOW_PRECISION:
+        lost = HELD_AS.format(aval(equation.outvars[0]).dtype)
+    if is_integer(equation):
+        lost = f"[whole numbers] whole numbers that depend on all records go into {primitive.name} and may wrap around: no bound"
     if batch is None or is_integer(equation):
         return checker.unbounded(equation, operands, lost)
     sums = [
@@ -79,6 +83,8 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         for x, v in zip(operands, equation.invars, strict=True)
     ]
     bad = next((x for x in sums if isinstance(x, Private) and x.terms is None), None)
+    if bad is not None and any(x.axes is not None for x in private):
+        return checker.unbounded(equation, operands, MEETS_ALL)
     if bad is not None:
         return checker.unbounded(equation, [bad], lost)
     terms: tuple[Term, ...] | None = None

@@ -71,7 +71,7 @@ def _over_records(
         most = None if value.linf is None else value.linf * others * count
         if most is None or _overflows(equation, most) or most >= _MOST_EXACT:
             return checker.unbounded(
-                equation, [value], "[clip] a sum of whole numbers that may wrap around has no bound"
+                equation, [value], "[whole numbers] a sum of whole numbers that may wrap around has no bound"
             )
     found = summed(checker, value, shape, additive=True)
     return _times_root(checker, equation, found, others)
@@ -87,7 +87,9 @@ def _times_root(checker: Checker, equation: JaxprEqn, value: Private, count: int
     if value.terms is None:
         return checker.unbounded(equation, [value], value.why or "[clip] a sum over records of rows that have no bound")
     if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu" and count > 1:
-        return checker.unbounded(equation, [value], "[clip] a sum of whole numbers that may wrap around has no bound")
+        return checker.unbounded(
+            equation, [value], "[whole numbers] a sum of whole numbers that may wrap around has no bound"
+        )
     terms = scaled(value.terms, Scale(math.sqrt(count)))
     return value.but(terms=terms, origin=checker.origin(equation, [value]))
 
@@ -306,9 +308,9 @@ def _sum_of_products(
 
 def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value], contract: list, batch: list) -> Private:
     del contract, batch
-    lost = "[clip] a product with what depends on all records has no bound"
+    lost = "[linear] a product with what depends on all records has no bound"
     if np.dtype(aval(equation.outvars[0]).dtype).kind in "biu":
-        return checker.unbounded(equation, operands, "[clip] a product of whole numbers may wrap around")
+        return checker.unbounded(equation, operands, "[whole numbers] a product of whole numbers may wrap around")
     private = [(x, v) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)]
     other = next((x for x in operands if isinstance(x, Public)), None)
     if len(private) == 2 or other is None:

@@ -208,7 +208,7 @@ def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
         result = Private(rows.batch, rows.axes, origin, positional=rows.positional)
         return result.but(**_selected(equation, which, cases))
     if isinstance(which, Private):
-        return checker.unbounded(equation, operands, "[control] a choice depends on records, beyond the row it is in")
+        return checker.unbounded(equation, operands, "[choice] a choice depends on records, beyond the row it is in")
     pairs = [(x, shape_of(v)) for x, v in zip(cases, equation.invars[1:], strict=True) if isinstance(x, Private)]
     sums = [as_sum(checker, x, shape) for x, shape in pairs]
     bad = next((x for x in sums if x.terms is None), None)

@@ -210,7 +210,7 @@ class _Run:
         initial = as_sum(checker, start, shape).terms or () if isinstance(start, Private) else ()
         total = self._grown(self.atoms[i], end, initial)
         if total is None:
-            lost = "[clip] what one record can change grows from turn to turn"
+            lost = "[turns] what one record can change grows from turn to turn"
             return checker.unbounded(self.scan.equation, [end], lost)
         return Private(carry.batch, None, end.origin, terms=total, finite=True, additive=end.additive)
 
@@ -272,7 +272,7 @@ def _escaped(scan: _Scan, value: Private) -> Value:
     batch = value.batch
     inside = batch is not None and (batch.depth > len(scan.checker.keys.loops) or batch.event == (scan.loop,))
     if inside:
-        why = "[clip] values of a sample leave the turn of the loop that drew it, before their release"
+        why = "[turns] values of a sample leave the turn of the loop that drew it, before their release"
         return scan.checker.unbounded(scan.equation, [value.but(batch=None)], why)
     return value
 
@@ -288,7 +288,7 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
         return Public(uniform=frozenset(i + 1 for i in value.uniform), released=value.released)
     assert isinstance(value, Private)
     if any(symbol >= scan.before for t in value.terms or () for symbol, _ in t.bound.powers):
-        value = value.but(terms=None, finite=False, why=value.why or "[clip] a bound changes from turn to turn")
+        value = value.but(terms=None, finite=False, why=value.why or "[turns] a bound changes from turn to turn")
     batch = value.batch
     part = batch is not None and batch.kind == "part" and batch.event == (scan.loop,)
     if part and value.axes is not None and batch is not None and batch.parent is not None:
@@ -305,7 +305,7 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
     found = as_sum(scan.checker, value, shape[1:])
     grows = found.terms is None or any(t.bound.powers for t in found.terms)
     if grows or batch is None or batch.whole.kind != "table":
-        why = found.why or "[clip] what one record can change grows from turn to turn"
+        why = found.why or "[turns] what one record can change grows from turn to turn"
         return scan.checker.unbounded(scan.equation, [found], why)
     assert found.terms is not None
     factor = Scale(1.0 if part else math.sqrt(scan.loop.length))
