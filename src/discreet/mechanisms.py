@@ -26,6 +26,7 @@ __all__ = [
     "LAPLACE",
     "POISSON",
     "SUM",
+    "NoNoiseError",
     "Release",
     "clip_records",
     "gaussian_mechanism",
@@ -36,7 +37,18 @@ __all__ = [
     "sum_records",
 ]
 
+
+class NoNoiseError(ValueError):
+    """The noise of a mechanism is known to be zero while tracing, so that its release would hide nothing."""
+
+
 _REMEDY = "Without noise nothing is private: use noise_multiplier * clipping_norm of a PrivacyPlan."
+
+
+def _check_noise(what: str, size: Any) -> None:
+    if jnp.ndim(size) == 0 and not isinstance(size, Tracer) and float(size) == 0:
+        raise NoNoiseError(f"{what} is 0. {_REMEDY}")
+    check_positive(what, size, _REMEDY)
 
 
 def _check_leaves(mechanism: str, leaves: list[Any]) -> list[Array]:
@@ -77,7 +89,7 @@ def _gaussian(key: PRNGKeyArray, *operands: Array, stddev: float | None) -> list
 def _usable(scale: Any) -> Any:
     """A scale that is known only when the program runs: NaN, which no sum outlives, where it is too small to hide one."""
     size = jnp.abs(scale)
-    return jnp.where((size >= 1e-30) & (size <= 1e30), scale, jnp.nan)
+    return jnp.where((size >= 1e-20) & (size <= 1e20), scale, jnp.nan)
 
 
 def _laplace(key: PRNGKeyArray, *operands: Array, scale: float | None) -> list[Array]:
@@ -199,7 +211,7 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
         key: a scalar key, for this call alone. Keys of `discreet.random.key` are secure.
         tree: float32 or float64 arrays; the value to release.
         stddev: standard deviation of the noise, in the units of `tree`; positive and finite. Where it is known only when the
-            program runs, and then below 1e-30 or above 1e30, the release is NaN.
+            program runs, and then below 1e-20 or above 1e20, the release is NaN.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
@@ -215,7 +227,7 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
     >>> dp.gaussian_mechanism(dp.random.key(), {"sum": jnp.zeros(3)}, 2.0)["sum"].shape
     (3,)
     """
-    check_positive("gaussian_mechanism: stddev", stddev, _REMEDY)
+    _check_noise("gaussian_mechanism: stddev", stddev)
     _check_key(key)
     leaves, structure = jax.tree.flatten(tree)
     leaves = _check_leaves("gaussian_mechanism", leaves)
@@ -248,7 +260,7 @@ def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, 
     Reference:
         Dwork et al., Calibrating noise to sensitivity, TCC 2006.
     """
-    check_positive("laplace_mechanism: scale", scale, _REMEDY)
+    _check_noise("laplace_mechanism: scale", scale)
     _check_key(key)
     leaves, structure = jax.tree.flatten(tree)
     leaves = _check_leaves("laplace_mechanism", leaves)

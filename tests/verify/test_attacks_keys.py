@@ -333,6 +333,13 @@ def bits_of_the_key(w, xs, ys, mask, key):
     return jax.random.bits(key, (4,)), noisy(key, total(xs, mask), Z * C)
 
 
+@attack("numbers folded in are the same modulo 2^32")
+def folded_modulo(w, xs, ys, mask, key):
+    fold = jax.extend.core.primitives.random_fold_in_p.bind
+    a, b = fold(key, jnp.int32(-1)), fold(key, jnp.uint32(2**32 - 1))
+    return noisy(a, total(xs, mask), Z * C), noisy(b, total(xs, mask), Z * C)
+
+
 @pytest.mark.parametrize("step", ATTACKS)
 def test_attack_gets_no_proof(step):
     with pytest.raises(dp.PrivacyError):

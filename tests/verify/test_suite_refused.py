@@ -438,8 +438,16 @@ def test_mismatch(step, z):
 
 
 def test_no_noise_at_all():
-    with pytest.raises(ValueError, match="nothing is private"):
-        certify(lambda w, xs, ys, mask, key: noisy(key, clipped_sum(w, xs, ys, mask), 0.0 * C))
+    with pytest.raises(dp.PrivacyError, match="adds no noise: gaussian_mechanism: stddev is 0") as caught:
+        certify(
+            lambda w, xs, ys, mask, key: noisy(key, clipped_sum(w, xs, ys, mask), 0.0 * C), expect=GaussianDpEvent(Z)
+        )
+    assert isinstance(caught.value.__cause__, ValueError)
+    with pytest.raises(dp.PrivacyError, match="adds no noise: laplace_mechanism: scale is 0"):
+        certify(lambda w, xs, ys, mask, key: dp.laplace_mechanism(key, clipped_sum(w, xs, ys, mask), 0.0))
+    with pytest.raises(ValueError, match="must be positive") as caught:
+        certify(lambda w, xs, ys, mask, key: noisy(key, clipped_sum(w, xs, ys, mask), -1.0))
+    assert not isinstance(caught.value, dp.PrivacyError)
     with pytest.raises(dp.PrivacyError, match="not known to be above zero"):
         certify(lambda w, xs, ys, mask, key: noisy(key, clipped_sum(w, xs, ys, mask), jnp.zeros(()) * w["b"] * 0))
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from discreet._jax import ClosedJaxpr, without_dead_code
 from discreet.accounting import Relation
+from discreet.mechanisms import NoNoiseError
 from discreet.verify._certificate import Certificate, all_constants, constant_bytes, fingerprint, versions
 from discreet.verify._control import captured
 from discreet.verify._domain import Batch, Key, Origin, Private, Public, Scale, Value, new_symbol
@@ -99,7 +100,10 @@ def certify(
 
 def _trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr, Any]:
     """The program, traced twice: what a trace depends on besides its arguments could be the data."""
-    program, out_shape = jax.make_jaxpr(lambda *x: step(*x), return_shape=True)(*args)
+    try:
+        program, out_shape = jax.make_jaxpr(lambda *x: step(*x), return_shape=True)(*args)
+    except NoNoiseError as error:
+        raise PrivacyError(f"the program adds no noise: {error}", REMEDIES["noise scale"]) from error
     again = jax.make_jaxpr(lambda *x: step(*x))(*args)
     held, held_again = all_constants(program), all_constants(again)
     same = str(program.jaxpr) == str(again.jaxpr) and len(held) == len(held_again)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from discreet._jax import Jaxpr, JaxprEqn, Literal, Primitive, Var, aval, source_line
+from discreet._jax import primitives as p
 from discreet.accounting import Relation
-from discreet.verify._bounds import LOW_PRECISION, scaled
+from discreet.verify._bounds import scaled
 from discreet.verify._constants import public_result
 from discreet.verify._domain import LARGEST, SMALLEST, Batch, Key, Origin, Private, Public, Scale, Value, constant
 from discreet.verify._errors import REMEDIES, PrivacyError
@@ -31,8 +32,18 @@ INLINED: dict[Primitive, Rule] = {}
 """Those that are walked into even if all is public, since constants may come out."""
 
 
+_ORDINARY = frozenset({"bool", "float32", "float64", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))})
+"""The types whose arithmetic the rules know: all others keep no bound."""
+
 _COARSE = Scale(1.0 + 2.0**-7)
 """What each operation in bfloat16 may add to the size of its result."""
+
+
+_AS_IT_IS = (
+    p.add_p, p.add_jaxvals_p, p.copy_p, p.stop_gradient_p, p.name_p, p.convert_element_type_p, p.reshape_p, p.squeeze_p,
+    p.broadcast_in_dim_p,
+)  # fmt: skip
+"""What adds to a sum, or gives it another shape with its elements in their order."""
 
 
 class Checker:
@@ -85,7 +96,8 @@ class Checker:
         if len(outputs) == 1 and len(equation.outvars) > 1:
             outputs = outputs * len(equation.outvars)
         pairs = zip(outputs, equation.outvars, strict=True)
-        return [self._in_precision(_in_range(self._keyed(x, v)), v, equation) for x, v in pairs]
+        outputs = [self._in_precision(_in_range(self._keyed(x, v)), v, equation) for x, v in pairs]
+        return [x.but(additive=False) if _turned(x, equation, operands) else x for x in outputs]
 
     def _keyed(self, value: Value, variable: Any) -> Value:
         """Keys that a program made of public values alone."""
@@ -98,7 +110,7 @@ class Checker:
         if not isinstance(value, Private):
             return value
         dtype = str(aval(variable).dtype)
-        if dtype not in LOW_PRECISION and "float8" not in dtype:
+        if dtype in _ORDINARY or dtype.startswith("key<"):
             return value
         if value.axes is None and value.terms is not None:
             why = f"[precision] a sum over records is held as {dtype}, whose rounding no bound covers"
@@ -107,8 +119,8 @@ class Checker:
             terms = None if value.terms is None else scaled(value.terms, _COARSE)
             linf = None if value.linf is None else value.linf * _COARSE.factor
             return dataclasses.replace(value, terms=terms, linf=linf)
-        # The others may overflow.
-        return dataclasses.replace(value, terms=None, linf=None, finite=False, norm_of=None)
+        # The others may overflow, wrap around, round more coarsely or be complex.
+        return value.but(terms=None, linf=None, finite=False)
 
     def origin(self, equation: JaxprEqn, operands: Sequence[Value], what: str = "") -> Origin:
         """The place of an equation, with the operand that stands furthest from a proof as parent."""
@@ -131,15 +143,37 @@ class Checker:
         return Private(batch=batch, axes=None, origin=origin, why=(earlier or [why])[0])
 
 
+def _turned(value: Value, equation: JaxprEqn, operands: Sequence[Value]) -> bool:
+    """Whether what a turn of a loop started with went through more than additions.
+
+    Turned over in every turn (`row - total`, `total[::-1] + row`) each turn weighs in another way; in a random sample one
+    record decides in which turns the others are.
+    """
+    if (
+        not isinstance(value, Private)
+        or not value.additive
+        or equation.primitive in (*INLINED, *STRUCTURED, *_AS_IT_IS)
+    ):
+        return False
+    looked_at = operands[1:] if equation.primitive is p.sub_p else operands
+    return any(t.group.carried for x in looked_at if isinstance(x, Private) for t in x.terms or ())
+
+
 def _in_range(value: Value) -> Value:
     """Numbers may be so large, or so small, on the way that scaling them back does not bring them back."""
     if not isinstance(value, Private):
         return value
-    far = any(t.bound.factor != 0 and not SMALLEST <= t.bound.factor <= LARGEST for t in value.terms or ())
+    far = any(_is_far(t.bound) for t in value.terms or ())
     if far or (value.linf is not None and value.linf > LARGEST):
         why = "[precision] numbers are too large or too small, at one time, for float32"
         return dataclasses.replace(value, terms=None, linf=None, finite=False, norm_of=None, why=value.why or why)
     return value
+
+
+def _is_far(bound: Scale) -> bool:
+    """A mechanism's noise is NaN where its traced size is below 1e-20 or above 1e20: the rest is room for these factors."""
+    least, most = (1e-9, 1e4) if bound.powers else (SMALLEST, LARGEST)
+    return bound.factor != 0 and not least <= bound.factor <= most
 
 
 def common_batch(values: Sequence[Private]) -> Batch | None:

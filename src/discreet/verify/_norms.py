@@ -143,7 +143,7 @@ def _of_norm(primitive: Any, position: int, value: Any, norm: Norm, other: Any, 
         floor = not norm.bound.powers and least * norm.bound.factor >= FLOOR
         return dataclasses.replace(norm, safe=norm.safe or floor)
     if primitive is p.max_p and isinstance(other, Public):
-        return norm
+        return dataclasses.replace(norm, safe=False)  # it may be NaN
     if scale is None or scale.powers or least is None or least <= 0 or not _moderate(norm.bound, scale):
         return None
     if primitive is p.mul_p:

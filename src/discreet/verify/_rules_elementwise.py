@@ -137,9 +137,15 @@ def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...]
 
 
 def _comes_back(bound: Scale, factor: Scale) -> bool:
-    """Whether a number that scaled a value before is taken out again: in between, the value may have been infinite."""
+    """Whether a value that was scaled by a traced number is scaled by another, or back: it may have been infinite, or zero.
+
+    Only where it goes on in the same direction does its end, which the noise shares, tell of the way.
+    """
+    if not bound.powers or not factor.powers:
+        return False
     after = dict((bound * factor).powers)
-    return any(abs(after.get(symbol, 0.0)) < abs(power) for symbol, power in bound.powers)
+    ratios = {after.get(symbol, 0.0) / power for symbol, power in bound.powers}
+    return len(after) > len(bound.powers) or len(ratios) > 1 or ratios.pop() < 1.0
 
 
 def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
@@ -293,7 +299,11 @@ def _clamp(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         return {}
     known = [x for x in limits if x is not None]
     limit = max(known) if len(known) == 2 else None
-    return {"linf": limit, "finite": value.finite, "number_if": number_if(value) if limit is not None else (-1, -1)}
+    return {
+        "linf": limit,
+        "finite": all_finite(operands),
+        "number_if": number_if(value) if limit is not None else (-1, -1),
+    }
 
 
 def _and(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
