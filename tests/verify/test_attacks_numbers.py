@@ -307,6 +307,11 @@ def clamped_by_nan(w, x, y, m, k):
     return noise(k, jnp.where(m[:, None], clipped(lax.clamp(w, guarded(x), jnp.float32(1.0))), 0.0).sum(0))
 
 
+@attack("rows divided by a traced number that may be zero, where no record is")
+def divided_by_a_traced_zero(w, x, y, m, k):
+    return noise(k, jnp.where(m[:, None], clipped(guarded(x) / w), 0.0).sum(0))
+
+
 @attack("a traced floor of the norm that is no number, where no record is")
 def floor_of_nan(w, x, y, m, k):
     n = jnp.sqrt(jnp.sum(jnp.square(guarded(x)), 1) + 1e-6)

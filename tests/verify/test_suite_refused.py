@@ -477,6 +477,17 @@ def test_records_captured_by_the_function():
         certify(step)
 
 
+def test_a_table_with_holes_or_its_mask_captured_by_the_function():
+    holes = X.at[0, 0].set(jnp.nan)
+    for constant in holes, M:
+
+        def step(w, xs, ys, mask, key, constant=constant):
+            return noisy(key, clipped_sum(w, xs, ys, mask), Z * C), jnp.where(constant, 1.0, 0.0).sum()
+
+        with pytest.raises(dp.PrivacyError, match="holds the records as a constant"):
+            dp.certify(step, W, holes, Y, M, KEY, records=(1, 2), mask=3)
+
+
 def test_a_function_that_is_not_pure():
     count = iter(range(10))
 

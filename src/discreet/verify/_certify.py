@@ -70,7 +70,7 @@ def certify(
     positions = (records,) if isinstance(records, int) else tuple(records)
     program, out_shape = _trace(step, args)
     refuse_outside_effects(program.jaxpr)
-    _refuse_captured_records(program, args, positions)
+    _refuse_captured_records(program, args, positions if mask is None else (*positions, mask))
     program = without_dead_code(program)
     checker = Checker(relation)
     table = Batch("table", masked=mask is not None)
@@ -180,7 +180,7 @@ def _refuse_captured_records(program: ClosedJaxpr, args: tuple[Any, ...], positi
                 value.shape == table.shape
                 and table.size > 1
                 and len(np.unique(table)) > 1
-                and np.array_equal(value, table)
+                and np.array_equal(value, table, equal_nan=table.dtype.kind == "f")
             ):
                 raise PrivacyError(
                     f"the program holds the records as a constant of shape {list(table.shape)}: the function uses a variable "

@@ -97,7 +97,7 @@ class Checker:
             outputs = outputs * len(equation.outvars)
         pairs = zip(outputs, equation.outvars, strict=True)
         outputs = [self._in_precision(_in_range(self._keyed(x, v)), v, equation) for x, v in pairs]
-        return [x.but(additive=False) if _turned(x, equation, operands) else x for x in outputs]
+        return [_in_order(x, equation, operands) for x in outputs]
 
     def _keyed(self, value: Value, variable: Any) -> Value:
         """Keys that a program made of public values alone."""
@@ -143,20 +143,21 @@ class Checker:
         return Private(batch=batch, axes=None, origin=origin, why=(earlier or [why])[0])
 
 
-def _turned(value: Value, equation: JaxprEqn, operands: Sequence[Value]) -> bool:
-    """Whether what a turn of a loop started with went through more than additions.
+def _in_order(value: Value, equation: JaxprEqn, operands: Sequence[Value]) -> Value:
+    """No sum of a sample, if what a turn of a loop started with went through more than additions.
 
-    Turned over in every turn (`row - total`, `total[::-1] + row`) each turn weighs in another way; in a random sample one
-    record decides in which turns the others are.
+    Where it is turned over in every turn (`row - total`, `total[::-1] + row`) each turn weighs in another way; in a random
+    sample one record decides in which turns the others are.
     """
     if (
         not isinstance(value, Private)
         or not value.additive
         or equation.primitive in (*INLINED, *STRUCTURED, *_AS_IT_IS)
     ):
-        return False
+        return value
     looked_at = operands[1:] if equation.primitive is p.sub_p else operands
-    return any(t.group.carried for x in looked_at if isinstance(x, Private) for t in x.terms or ())
+    turned = any(t.group.carried for x in looked_at if isinstance(x, Private) for t in x.terms or ())
+    return value.but(additive=False) if turned else value
 
 
 def _in_range(value: Value) -> Value:

@@ -262,7 +262,7 @@ def _div(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     nonzero = sizes is not None and bool(np.all(sizes > SMALLEST)) and bool(np.all(np.isfinite(sizes)))
     terms = _multiple(equation, operands)
     linf = top.linf / float(sizes.min()) if top.linf is not None and nonzero and sizes is not None else None
-    finite = top.finite and (terms is not None or linf is not None)
+    finite = top.finite and nonzero and (terms is not None or linf is not None)
     return {"terms": terms, "linf": linf, "finite": finite, "zero": top.zero if nonzero else frozenset()}
 
 

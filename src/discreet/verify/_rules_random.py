@@ -12,7 +12,6 @@ from discreet.verify._domain import Key, Private, Public, Value
 from discreet.verify._interpreter import KEY_RULES, RULES, Checker
 from discreet.verify._keys import KNOWN, PRIVATE, SECRET
 
-
 _WORDS = 2**32
 """Numbers are folded in modulo this."""
 
