@@ -4,6 +4,7 @@ JAX promises stability for `jax.*` only. What discreet needs beyond that passes 
 JAX release can break one short file and no other. Each name says where it comes from and why it is needed.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -34,6 +35,7 @@ __all__ = [
     "can_make_one_kernel",
     "captured_arrays",
     "define_prng_impl",
+    "jax_primitives",
     "marker",
     "one_kernel",
     "primitive_of",
@@ -132,6 +134,12 @@ def source_line(equation: JaxprEqn) -> str:
 def primitive_of(function: Callable[..., Any], *args: Any) -> Primitive:
     """The last primitive that a function is traced to: for those that `jax.extend` does not name."""
     return jax.make_jaxpr(function)(*args).jaxpr.eqns[-1].primitive
+
+
+def jax_primitives() -> frozenset[Primitive]:
+    """The primitives that JAX's own modules define; more than `jax.extend` names. A library's own are not among them."""
+    modules = [m for name, m in sys.modules.items() if name == "jax" or name.startswith("jax.")]
+    return frozenset(x for m in modules for x in list(vars(m).values()) if isinstance(x, Primitive))
 
 
 def run_jaxpr(closed: ClosedJaxpr, *operands: Any) -> list[Any]:

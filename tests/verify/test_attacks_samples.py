@@ -1,6 +1,7 @@
 """Attacks by samples and parts, by fakes, and by what is done behind a curtain."""
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from dp_accounting import GaussianDpEvent
 from jax import lax
 
 import discreet as dp
+from discreet._jax import marker
 
 from .attacks import CAPACITY, Z, drawn, into, total
 from .programs import KEY, RATE, C, N, X, certify, noisy
@@ -284,6 +286,24 @@ def table_through_a_loop_over_a_sample(w, xs, ys, mask, key):
     rows, real = drawn(xs, mask, a)
     s, _ = lax.scan(lambda s, _: (dp.sum_records(rows, real), None), total(xs, mask), None, length=0)
     return noisy(b, s, Z * C)
+
+
+@attack("a primitive of one's own that holds the records")
+def own_primitive(w, xs, ys, mask, key):
+    peek_at = marker("add", lambda x: [x + X[0]], refuse=None)
+    return noisy(key, total(xs, mask), Z * C), peek_at.bind(w["a"])
+
+
+@attack("the same, within a loop that no record enters")
+def own_primitive_in_a_loop(w, xs, ys, mask, key):
+    peek_at = marker("add", lambda x: [x + X[0]], refuse=None)
+    return lax.scan(lambda w, _: (peek_at.bind(w)[0], None), w["a"], None, length=2)[0]
+
+
+@attack("an exported program that holds the records")
+def exported_program(w, xs, ys, mask, key):
+    program = jax.export.export(jax.jit(lambda x: x + X[0]))(w["a"])
+    return noisy(key, total(xs, mask), Z * C), program.call(w["a"])
 
 
 @pytest.mark.parametrize("step", ATTACKS)

@@ -16,7 +16,7 @@ from discreet.verify._control import captured
 from discreet.verify._domain import Batch, Key, Origin, Private, Public, Scale, Value, new_symbol
 from discreet.verify._errors import REMEDIES, PrivacyError, chain_of, remedy_for, without_tag
 from discreet.verify._expect import check_expected
-from discreet.verify._interpreter import Checker, is_key, refuse_outside_effects
+from discreet.verify._interpreter import Checker, is_key, refuse_closed_books, refuse_outside_effects
 from discreet.verify._keys import PRIVATE, SECRET
 from discreet.verify._ledger import event_of
 
@@ -70,6 +70,7 @@ def certify(
     positions = (records,) if isinstance(records, int) else tuple(records)
     program, out_shape = _trace(step, args)
     refuse_outside_effects(program.jaxpr)
+    refuse_closed_books(program.jaxpr)
     _refuse_captured_records(program, args, positions if mask is None else (*positions, mask))
     program = without_dead_code(program)
     checker = Checker(relation)

@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.export
 import numpy as np
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, Primitive, Var, aval, source_line
+from discreet._jax import Jaxpr, JaxprEqn, Literal, Primitive, Var, aval, jax_primitives, source_line
 from discreet._jax import primitives as p
 from discreet.accounting import Relation
 from discreet.verify._bounds import scaled
@@ -238,6 +240,28 @@ def refuse_outside_effects(jaxpr: Jaxpr) -> None:
             )
         for inner in inner_jaxprs(equation):
             refuse_outside_effects(inner)
+
+
+def refuse_closed_books(jaxpr: Jaxpr) -> None:
+    """Refuse a program that calls something whose content nobody can read: it may hold records.
+
+    Raises:
+        PrivacyError: naming the line.
+    """
+    known = jax_primitives() | RULES.keys() | KEY_RULES.keys()
+    pending = [jaxpr]
+    while pending:
+        for equation in pending.pop().eqns:
+            exported = any(isinstance(x, jax.export.Exported) for x in equation.params.values())
+            if equation.primitive not in known or exported:
+                what = "an exported program" if exported else "no primitive of JAX"
+                raise PrivacyError(
+                    f"{equation.primitive.name} at {source_line(equation)} is {what}: what it computes, and which constants it "
+                    "holds, does not show.",
+                    REMEDIES["book"],
+                    chain=(source_line(equation),),
+                )
+            pending += inner_jaxprs(equation)
 
 
 def inner_jaxprs(equation: JaxprEqn) -> list[Jaxpr]:
