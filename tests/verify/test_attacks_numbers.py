@@ -312,6 +312,12 @@ def divided_by_a_traced_zero(w, x, y, m, k):
     return noise(k, jnp.where(m[:, None], clipped(guarded(x) / w), 0.0).sum(0))
 
 
+@attack("a row's many numbers are added up in bfloat16, each time rounded")
+def coarse_row_sum(w, x, y, m, k):
+    rows = jnp.broadcast_to(jnp.clip(guarded(x), -1.5, 1.5)[:, :, None], (N, 3, 100)).astype(jnp.bfloat16)
+    return noise(k, total(lax.reduce_sum(rows, (1, 2)).astype(jnp.float32), m), 450.0)
+
+
 @attack("a traced floor of the norm that is no number, where no record is")
 def floor_of_nan(w, x, y, m, k):
     n = jnp.sqrt(jnp.sum(jnp.square(guarded(x)), 1) + 1e-6)

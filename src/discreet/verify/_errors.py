@@ -48,7 +48,7 @@ REMEDIES = {
     "key": "split the key with jax.random.split, use each part once, and return none that was used.",
     "control": "let control flow depend on public or released values only; inside jax.vmap a cond becomes a select, row by row.",
     "callback": "remove the callback or print; return what is public, and print it outside of the program.",
-    "book": "write it with JAX's own functions, or compute it outside of the step and pass the result, which then counts as public.",
+    "book": "write it with JAX's own functions, or compute it outside of the step and pass the result, which counts as public.",
     "position": "treat all rows of a sample alike: which row a record gets says who else is in it.",
     "precision": "sum in float32: rounding in a coarser type can move the sum by more than any bound.",
     "noise scale": "let the noise be a known multiple of the clipping norm: stddev = noise_multiplier * clipping_norm, as "

@@ -117,7 +117,8 @@ class Checker:
         if value.axes is None and value.terms is not None:
             why = f"[precision] a sum over records is held as {dtype}, whose rounding no bound covers"
             return value.but(terms=None, linf=None, finite=False, why=why)
-        if value.axes is not None and dtype == "bfloat16":
+        summed = equation.primitive in (p.reduce_sum_p, p.dot_general_p)  # each addition rounds, of what came before
+        if value.axes is not None and dtype == "bfloat16" and not summed:
             terms = None if value.terms is None else scaled(value.terms, _COARSE)
             linf = None if value.linf is None else value.linf * _COARSE.factor
             return dataclasses.replace(value, terms=terms, linf=linf)
