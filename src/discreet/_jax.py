@@ -136,10 +136,13 @@ def primitive_of(function: Callable[..., Any], *args: Any) -> Primitive:
     return jax.make_jaxpr(function)(*args).jaxpr.eqns[-1].primitive
 
 
+_two_way: set[Primitive] = set()
+
+
 def jax_primitives() -> frozenset[Primitive]:
-    """The primitives that JAX's own modules define; more than `jax.extend` names. A library's own are not among them."""
+    """The primitives that JAX's own modules define, more than `jax.extend` names, and our two-way ones; nobody else's."""
     modules = [m for name, m in sys.modules.items() if name == "jax" or name.startswith("jax.")]
-    return frozenset(x for m in modules for x in list(vars(m).values()) if isinstance(x, Primitive))
+    return frozenset(x for m in modules for x in list(vars(m).values()) if isinstance(x, Primitive)) | _two_way
 
 
 def run_jaxpr(closed: ClosedJaxpr, *operands: Any) -> list[Any]:
@@ -171,6 +174,7 @@ def two_way_primitive(
         cpu_target: (batch, **parameters) to the name of the registered target that computes the same, or None.
     """
     primitive = Primitive(name)
+    _two_way.add(primitive)
 
     def abstract(x, **parameters):
         return x.update(shape=(*x.shape[:-1], length(**parameters)))  # keeps what else JAX notes of x (shard_map)

@@ -371,7 +371,7 @@ def an_offset_that_drowns_the_sum(w, xs, ys, mask, key):
     return noisy(key, (s + 1e20) - 1e20, Z * C)
 
 
-@refused("ffi_call|nothing is known")
+@refused("no primitive of JAX")
 def another_primitive_of_that_name(w, xs, ys, mask, key):
     from jax.extend.core import Primitive
 
