@@ -340,6 +340,19 @@ def folded_modulo(w, xs, ys, mask, key):
     return noisy(a, total(xs, mask), Z * C), noisy(b, total(xs, mask), Z * C)
 
 
+@attack("this turn's key, and the next turn's")
+def neighbouring_keys(w, xs, ys, mask, key):
+    keys, s = jax.random.split(key, 5), total(xs, mask)
+    return lax.fori_loop(0, 4, lambda i, w: w + noisy(keys[i], s, Z * C) + noisy(keys[i + 1], s, Z * C), w["a"])
+
+
+@attack("one array of keys in two loops")
+def keys_in_two_loops(w, xs, ys, mask, key):
+    keys, s = jax.random.split(key, 4), total(xs, mask)
+    once = lambda w: lax.fori_loop(0, 4, lambda i, w: w + noisy(keys[i], s, Z * C), w)  # noqa: E731
+    return once(w["a"]), once(w["a"])
+
+
 @pytest.mark.parametrize("step", ATTACKS)
 def test_attack_gets_no_proof(step):
     with pytest.raises(dp.PrivacyError):
