@@ -208,8 +208,23 @@ def test_steps_of_a_loop_compose():
 def test_sampled_steps_compose():
     certificate = certify(adam_loop(from_a_batch))
     like(certificate.event, SelfComposedDpEvent(SAMPLED, 10))
-    assert certificate.slack == pytest.approx(10 * PoissonSampling(RATE).slack_per_step(N))
     assert certificate.epsilon(1e-5) > 0
+
+
+def test_the_slack_of_every_draw_counts():
+    sampling, count = PoissonSampling(0.05), 2000
+    slack, rows = sampling.slack_per_step(count), jnp.ones(count)
+
+    def step(xs, key):
+        def turn(w, key):
+            draw, noise = jax.random.split(key)
+            batch, real = dp.poisson_subsample(draw, xs, 0.05, sampling.capacity(count))
+            return w + noisy(noise, dp.sum_records(dp.clip_records(batch, C), real), Z * C), None
+
+        return jax.lax.scan(turn, 0.0, jax.random.split(key, 10))[0]
+
+    assert slack > 0
+    assert dp.certify(step, rows, KEY, records=0).slack == pytest.approx(10 * slack, rel=1e-6, abs=0)
 
 
 @pytest.mark.parametrize("spelling", ["carried", "folded", "indexed", "derived first"])
