@@ -6,6 +6,7 @@ JAX release can break one short file and no other. Each name says where it comes
 
 import os
 import re
+import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,7 @@ __all__ = [
     "captured_arrays",
     "define_prng_impl",
     "inside",
+    "jax_primitives",
     "marker",
     "one_kernel",
     "primitive_of",
@@ -183,6 +185,15 @@ def primitive_of(function: Callable[..., Any], *args: Any) -> Primitive:
     return jax.make_jaxpr(function)(*args).jaxpr.eqns[-1].primitive
 
 
+_two_way: set[Primitive] = set()
+
+
+def jax_primitives() -> frozenset[Primitive]:
+    """The primitives that JAX's own modules define, more than `jax.extend` names, and our two-way ones; nobody else's."""
+    modules = [m for name, m in sys.modules.items() if name == "jax" or name.startswith("jax.")]
+    return frozenset(x for m in modules for x in list(vars(m).values()) if isinstance(x, Primitive)) | _two_way
+
+
 def run_jaxpr(closed: ClosedJaxpr, *operands: Any) -> list[Any]:
     """The outputs of a traced program."""
     return jaxpr_as_fun(closed)(*operands)
@@ -212,6 +223,7 @@ def two_way_primitive(
         cpu_target: (batch, **parameters) to the name of the registered target that computes the same, or None.
     """
     primitive = Primitive(name)
+    _two_way.add(primitive)
 
     def abstract(x, **parameters):
         return x.update(shape=(*x.shape[:-1], length(**parameters)))  # keeps what else JAX notes of x (shard_map)

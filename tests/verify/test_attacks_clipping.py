@@ -226,6 +226,25 @@ def by_matrix(w, x, y, m, k):
     return noise(k, total(marked(x) @ jnp.ones((3, 3)), m))
 
 
+def uneven(x, m, k, move):
+    """Some of a row's elements are those of its transpose, by a comparison that is not one for all of the record."""
+    rows = guarded(jnp.concatenate([x, x[:, :1]], 1)).reshape(N, 2, 2)
+    norm = jnp.broadcast_to(norms(rows.reshape(N, 4))[:, None, None], rows.shape)
+    short = marked(rows)
+    above = move(norm, jnp.array([[0.0, 9.0], [0.0, 0.0]])) > 1.0
+    return noise(k, total(jnp.where(above, jnp.swapaxes(short, 1, 2), short), m))
+
+
+@attack("a norm that is raised in one place of the row", Z / np.sqrt(2))
+def uneven_maximum(w, x, y, m, k):
+    return uneven(x, m, k, jnp.maximum)
+
+
+@attack("a norm that something is added to in one place of the row", Z / np.sqrt(2))
+def uneven_sum(w, x, y, m, k):
+    return uneven(x, m, k, jnp.add)
+
+
 @pytest.mark.parametrize(("step", "truth", "records"), attack)
 def test_nothing_worse_than_certified(step, truth, records):
     nothing_worse_than_certified(step, truth, records)

@@ -300,6 +300,27 @@ def empty(w, x, y, m, k):
     return lax.cond(jnp.any(m), lambda: noise(k, s), lambda: jnp.zeros(3))
 
 
+def in_pieces(rows):
+    """Turn t sees the records 12 a + 6 t + b."""
+    return jnp.swapaxes(rows.reshape(2, 2, N // 4, *rows.shape[1:]), 0, 1)
+
+
+@attack("a loop's parts, and a mask cut in other pieces")
+def mask_in_other_pieces(w, x, y, m, k):
+    def turn(s, part):
+        rows, real = part
+        return s + jnp.where(real[:, None], rows.reshape(N // 2, 3), 0.0).sum(0), None
+
+    s, _ = lax.scan(turn, jnp.zeros(3), (in_pieces(marked(x)), m.reshape(N // 2, 2).T))
+    return noise(k, s)
+
+
+@attack("pieces put together in a turn, and stacked as if they were not")
+def pieces_stacked(w, x, y, m, k):
+    _, rows = lax.scan(lambda s, part: (s, part.reshape(N // 2, 3)), 0, in_pieces(marked(x)))
+    return noise(k, total(jnp.swapaxes(rows, 0, 1).reshape(N, 3), m))
+
+
 @pytest.mark.parametrize(("step", "truth", "records"), attack)
 def test_nothing_worse_than_certified(step, truth, records):
     nothing_worse_than_certified(step, truth, records)

@@ -333,6 +333,26 @@ def bits_of_the_key(w, xs, ys, mask, key):
     return jax.random.bits(key, (4,)), noisy(key, total(xs, mask), Z * C)
 
 
+@attack("numbers folded in are the same modulo 2^32")
+def folded_modulo(w, xs, ys, mask, key):
+    fold = jax.extend.core.primitives.random_fold_in_p.bind
+    a, b = fold(key, jnp.int32(-1)), fold(key, jnp.uint32(2**32 - 1))
+    return noisy(a, total(xs, mask), Z * C), noisy(b, total(xs, mask), Z * C)
+
+
+@attack("this turn's key, and the next turn's")
+def neighbouring_keys(w, xs, ys, mask, key):
+    keys, s = jax.random.split(key, 5), total(xs, mask)
+    return lax.fori_loop(0, 4, lambda i, w: w + noisy(keys[i], s, Z * C) + noisy(keys[i + 1], s, Z * C), w["a"])
+
+
+@attack("one array of keys in two loops")
+def keys_in_two_loops(w, xs, ys, mask, key):
+    keys, s = jax.random.split(key, 4), total(xs, mask)
+    once = lambda w: lax.fori_loop(0, 4, lambda i, w: w + noisy(keys[i], s, Z * C), w)  # noqa: E731
+    return once(w["a"]), once(w["a"])
+
+
 @pytest.mark.parametrize("step", ATTACKS)
 def test_attack_gets_no_proof(step):
     with pytest.raises(dp.PrivacyError):

@@ -216,6 +216,114 @@ def filled_with_nan(w, x, y, m, k):
     return noise(k, jnp.sum(jnp.where(m[:, None], marked(x), jnp.nan), 0))
 
 
+@attack("the sine of an imaginary number has no bound")
+def imaginary_sine(w, x, y, m, k):
+    sine = jnp.abs(jnp.sin(jnp.sqrt(x.astype(jnp.complex64))))
+    return noise(k, total(jnp.where(jnp.isfinite(sine), sine, 0.0), m), 3.0**0.5)
+
+
+@attack("an imaginary factor is taken for zero")
+def imaginary_factor(w, x, y, m, k):
+    rows = jnp.where(m[:, None], jnp.clip(guarded(x), -1, 1), 0.0).astype(jnp.complex64)
+    return noise(k, jnp.abs(rows.sum(0) * jnp.complex64(100j)))
+
+
+@attack("four bits wrap around", Z / 15.0)
+def four_bits(w, x, y, m, k):
+    return noise(k, (-m.astype(jnp.uint4)).astype(jnp.float32).sum())
+
+
+@attack("four bits wrap around in a difference", Z / 7.0)
+def four_bits_subtracted(w, x, y, m, k):
+    return noise(k, ((m & (y > 0)).astype(jnp.uint4) - m.astype(jnp.uint4)).astype(jnp.float32).sum(), 2.0)
+
+
+@attack("four bits round coarsely", Z * 2.5 / 3.0)
+def four_bit_floats(w, x, y, m, k):
+    coarse = jnp.clip(guarded(x), -2.6, 2.6).astype(jnp.float4_e2m1fn).astype(jnp.float32)
+    return noise(k, total(coarse, m), 2.5 * 3.0**0.5)
+
+
+def one_but_not_a_constant_of_xla():
+    return lax.iota(jnp.float32, 3) * 0.0 + 1.0
+
+
+@attack("a difference of rounded numbers, zero in NumPy, need not be zero in XLA")
+def rounded_difference(w, x, y, m, k):
+    a = 1.0 + one_but_not_a_constant_of_xla() * 2.0**-12
+    return noise(k, total(marked(x), m) * (a * a - (1 + 2.0**-11)) * 1e12)
+
+
+@attack("a product that vanishes need not vanish in another order")
+def vanishing_product(w, x, y, m, k):
+    zero = one_but_not_a_constant_of_xla() * 1e-20 * 1e-30 * 1e30
+    return noise(k, total(marked(x), m) * zero * 1e20)
+
+
+@attack("a product that overflows need not do so in another order")
+def overflowing_product(w, x, y, m, k):
+    zero = 1.0 / (one_but_not_a_constant_of_xla() * 1e30 * 1e30 * 1e-30)
+    return noise(k, total(marked(x), m) * zero * 1e30)
+
+
+@attack("half precision may be computed in full")
+def half_precision_constant(w, x, y, m, k):
+    big = one_but_not_a_constant_of_xla().astype(jnp.float16) * 60000.0
+    return noise(k, total(marked(x), m) * (1.0 / (big * 2.0)).astype(jnp.float32) * 1e12)
+
+
+@attack("the logarithm of a number that rounding made 1")
+def logarithm_of_one(w, x, y, m, k):
+    three = one_but_not_a_constant_of_xla() * 3.0
+    return noise(k, total(marked(x), m) * jnp.log(jnp.exp(jnp.log(three)) / three) * 1e12)
+
+
+@attack("roundings of so many factors are no rounding any more")
+def many_factors(w, x, y, m, k):
+    less = one_but_not_a_constant_of_xla() * (1 - 6e-8)
+    return noise(k, total(marked(x), m) * lax.integer_pow(less, 2**30) * 1e20)
+
+
+@attack("one traced number makes it infinite, another brings it back")
+def two_traced_numbers(w, x, y, m, k):
+    a, b = jnp.exp(w), jnp.exp(-w)
+    return dp.gaussian_mechanism(k, total(marked(x), m) * a * b, Z * (a * b))
+
+
+@attack("a traced number makes it infinite, a known one brings it back")
+def traced_and_known(w, x, y, m, k):
+    a = jnp.exp(w)
+    return dp.gaussian_mechanism(k, total(marked(x), m) * a * 1e-20, Z * (a * 1e-20))
+
+
+@attack("a traced number makes it vanish, a known one brings it back")
+def traced_and_huge(w, x, y, m, k):
+    a = jnp.exp(w)
+    return dp.gaussian_mechanism(k, total(marked(x), m) * a * 1e20, Z * (a * 1e20))
+
+
+@attack("a traced bound that is no number, where no record is")
+def clamped_by_nan(w, x, y, m, k):
+    return noise(k, jnp.where(m[:, None], clipped(lax.clamp(w, guarded(x), jnp.float32(1.0))), 0.0).sum(0))
+
+
+@attack("rows divided by a traced number that may be zero, where no record is")
+def divided_by_a_traced_zero(w, x, y, m, k):
+    return noise(k, jnp.where(m[:, None], clipped(guarded(x) / w), 0.0).sum(0))
+
+
+@attack("a row's many numbers are added up in bfloat16, each time rounded")
+def coarse_row_sum(w, x, y, m, k):
+    rows = jnp.broadcast_to(jnp.clip(guarded(x), -1.5, 1.5)[:, :, None], (N, 3, 100)).astype(jnp.bfloat16)
+    return noise(k, total(lax.reduce_sum(rows, (1, 2)).astype(jnp.float32), m), 450.0)
+
+
+@attack("a traced floor of the norm that is no number, where no record is")
+def floor_of_nan(w, x, y, m, k):
+    n = jnp.sqrt(jnp.sum(jnp.square(guarded(x)), 1) + 1e-6)
+    return noise(k, total(guarded(x) * (1.0 / jnp.maximum(n, w))[:, None], m))
+
+
 @pytest.mark.parametrize(("step", "truth", "records"), attack)
 def test_nothing_worse_than_certified(step, truth, records):
     nothing_worse_than_certified(step, truth, records)

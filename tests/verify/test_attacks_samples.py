@@ -1,6 +1,7 @@
 """Attacks by samples and parts, by fakes, and by what is done behind a curtain."""
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from dp_accounting import GaussianDpEvent
 from jax import lax
 
 import discreet as dp
+from discreet._jax import marker
 
 from .attacks import CAPACITY, Z, drawn, into, total
 from .programs import KEY, RATE, C, N, X, certify, noisy
@@ -239,6 +241,69 @@ def permuted(w, xs, ys, mask, key):
 @attack("the mask of other rows")
 def mask_of_other_rows(w, xs, ys, mask, key):
     return noisy(key, total(xs[:12], mask[:12]) + total(xs[12:], mask[:12]), Z * C)
+
+
+def alternating(w, xs, ys, mask, key, turn):
+    a, b = jax.random.split(key)
+    rows, real = drawn(xs, mask, a)
+    s, _ = lax.scan(turn, jnp.zeros(3), (rows, real))
+    return noisy(b, s, Z * C)
+
+
+@attack("a sample's sum turned round in every turn: each row's sign tells how many follow")
+def signs_that_alternate(*args):
+    return alternating(*args, lambda s, x: (jnp.where(x[1], x[0], 0.0) - s, None))
+
+
+@attack("the same by a factor")
+def signs_that_alternate_by_a_factor(*args):
+    return alternating(*args, lambda s, x: (-1.0 * s + jnp.where(x[1], x[0], 0.0), None))
+
+
+@attack("a sample's sum reversed in every turn")
+def coordinates_that_alternate(*args):
+    return alternating(*args, lambda s, x: (lax.rev(s, (0,)) + jnp.where(x[1], x[0], 0.0), None))
+
+
+@attack("a sample's sum moved on in every turn")
+def coordinates_that_move_on(*args):
+    moved = lambda s: lax.pad(s, 0.0, ((-1, 1, 0),))  # noqa: E731
+    return alternating(*args, lambda s, x: (moved(s) + jnp.where(x[1], x[0], 0.0), None))
+
+
+@attack("the last part of a sample: who is in it depends on the others")
+def last_part_of_a_sample(w, xs, ys, mask, key):
+    a, b = jax.random.split(key)
+    (bx, bm), real = dp.poisson_subsample(a, (xs, mask), RATE, N)
+    parts = dp.clip_records(bx, C).reshape(4, 6, 3), (bm & real).reshape(4, 6)
+    s, _ = lax.scan(lambda s, x: (dp.sum_records(*x), None), jnp.zeros(3), parts)
+    return noisy(b, s, Z * C)
+
+
+@attack("a loop of no turns over a sample, and a sum over the table to start with")
+def table_through_a_loop_over_a_sample(w, xs, ys, mask, key):
+    a, b = jax.random.split(key)
+    rows, real = drawn(xs, mask, a)
+    s, _ = lax.scan(lambda s, _: (dp.sum_records(rows, real), None), total(xs, mask), None, length=0)
+    return noisy(b, s, Z * C)
+
+
+@attack("a primitive of one's own that holds the records")
+def own_primitive(w, xs, ys, mask, key):
+    peek_at = marker("add", lambda x: [x + X[0]], refuse=None)
+    return noisy(key, total(xs, mask), Z * C), peek_at.bind(w["a"])
+
+
+@attack("the same, within a loop that no record enters")
+def own_primitive_in_a_loop(w, xs, ys, mask, key):
+    peek_at = marker("add", lambda x: [x + X[0]], refuse=None)
+    return lax.scan(lambda w, _: (peek_at.bind(w)[0], None), w["a"], None, length=2)[0]
+
+
+@attack("an exported program that holds the records")
+def exported_program(w, xs, ys, mask, key):
+    program = jax.export.export(jax.jit(lambda x: x + X[0]))(w["a"])
+    return noisy(key, total(xs, mask), Z * C), program.call(w["a"])
 
 
 @pytest.mark.parametrize("step", ATTACKS)

@@ -91,6 +91,20 @@ def test_a_plan_may_be_expected():
         certify(step, expect=1.5)
 
 
+def test_a_plan_for_other_neighbours_is_no_claim_of_this_proof():
+    plan = dp.PrivacyPlan(
+        sampling=dp.FullBatch(),
+        clipping_norm=C,
+        noise_multiplier=Z,
+        num_steps=1,
+        num_records=N,
+        relation=dp.Relation.REPLACE_ONE,
+    )
+    certify(step, relation=dp.Relation.REPLACE_ONE, expect=plan)
+    with pytest.raises(dp.PrivacyError, match="speaks of neighbours under REPLACE_ONE"):
+        certify(step, expect=plan)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

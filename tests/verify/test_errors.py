@@ -113,7 +113,7 @@ def test_a_call_within_a_compiled_function_is_traced_to_who_called_it():
         (refused.a_count_that_wraps_around, "float32"),
         (refused.a_mask_out_of_step, "its own element of the mask"),
         (refused.a_sum_handed_on, "within one turn"),
-        (refused.another_primitive_of_that_name, "operations that the checker knows"),
+        (refused.another_primitive_of_that_name, "JAX's own functions"),
         (refused.private_cond, "public or released values only"),
         (refused.sum_in_bfloat16, "float32"),
     ],

@@ -1,5 +1,6 @@
 """Programs that are private, and the event that each must get. z is the noise multiplier, q the rate, C = 2."""
 
+import attr
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,8 +31,8 @@ SAMPLED = PoissonSampledDpEvent(RATE, GAUSSIAN)
 def like(a: DpEvent, b: DpEvent, tolerance=2e-5):
     """The same event, up to rounding of its numbers."""
     assert type(a) is type(b), (a, b)
-    for name, value in vars(a).items():
-        other = getattr(b, name)
+    for field in attr.fields(type(a)):
+        value, other = getattr(a, field.name), getattr(b, field.name)
         if isinstance(value, DpEvent):
             like(value, other)
         elif isinstance(value, list | tuple):
@@ -40,6 +41,18 @@ def like(a: DpEvent, b: DpEvent, tolerance=2e-5):
                 like(x, y)
         else:
             assert value == pytest.approx(other, rel=tolerance), (a, b)
+
+
+def test_events_that_differ_are_not_alike():
+    for event in GAUSSIAN, SAMPLED, ComposedDpEvent([SAMPLED, GAUSSIAN]), SelfComposedDpEvent(GAUSSIAN, 2):
+        like(event, event)
+    for other in (
+        ComposedDpEvent([GaussianDpEvent(1.001 * Z), GAUSSIAN]),
+        ComposedDpEvent([GAUSSIAN, LaplaceDpEvent(Z)]),
+        ComposedDpEvent([GAUSSIAN]),
+    ):
+        with pytest.raises(AssertionError):
+            like(ComposedDpEvent([GAUSSIAN, GAUSSIAN]), other)
 
 
 def plain(w, xs, ys, mask, key):
@@ -195,8 +208,23 @@ def test_steps_of_a_loop_compose():
 def test_sampled_steps_compose():
     certificate = certify(adam_loop(from_a_batch))
     like(certificate.event, SelfComposedDpEvent(SAMPLED, 10))
-    assert certificate.slack == pytest.approx(10 * PoissonSampling(RATE).slack_per_step(N))
     assert certificate.epsilon(1e-5) > 0
+
+
+def test_the_slack_of_every_draw_counts():
+    sampling, count = PoissonSampling(0.05), 2000
+    slack, rows = sampling.slack_per_step(count), jnp.ones(count)
+
+    def step(xs, key):
+        def turn(w, key):
+            draw, noise = jax.random.split(key)
+            batch, real = dp.poisson_subsample(draw, xs, 0.05, sampling.capacity(count))
+            return w + noisy(noise, dp.sum_records(dp.clip_records(batch, C), real), Z * C), None
+
+        return jax.lax.scan(turn, 0.0, jax.random.split(key, 10))[0]
+
+    assert slack > 0
+    assert dp.certify(step, rows, KEY, records=0).slack == pytest.approx(10 * slack, rel=1e-6, abs=0)
 
 
 @pytest.mark.parametrize("spelling", ["carried", "folded", "indexed", "derived first"])
@@ -266,6 +294,23 @@ def test_of_public_branches_the_worse_counts():
         return jax.lax.cond(w["b"] > 0, lambda: noisy(second, s, Z * C), lambda: noisy(second, s, 4 * Z * C))
 
     like(certify(step).event, ComposedDpEvent([GAUSSIAN, GAUSSIAN]))
+
+
+def test_branches_of_which_another_releases():
+    """From a batch drawn before, and by another mechanism: all that a branch may do counts."""
+
+    def sampled(w, xs, ys, mask, key):
+        draw, noise = jax.random.split(key)
+        (bx, bm), drawn = dp.poisson_subsample(draw, (xs, mask), RATE, CAPACITY)
+        s = dp.sum_records(dp.clip_records(bx, C), bm & drawn)
+        return jax.lax.cond(w["b"] > 0, lambda: noisy(noise, s, Z * C), lambda: jnp.zeros(D))
+
+    def either(w, xs, ys, mask, key):
+        s = jnp.where(mask, 1.0, 0.0).sum()
+        return jax.lax.cond(w["b"] > 0, lambda: noisy(key, s, Z), lambda: dp.laplace_mechanism(key, s, Z))
+
+    like(certify(sampled).event, SAMPLED)
+    like(certify(either).event, ComposedDpEvent([LaplaceDpEvent(Z), GAUSSIAN]))
 
 
 def test_a_batch_of_fixed_size():
@@ -373,3 +418,23 @@ def test_numpyro_elbo_of_a_record():
         return noisy(noise, s, Z * C)
 
     like(dp.certify(step, psi, X, labels, M, KEY, records=(1, 2), mask=3).event, GAUSSIAN)
+
+
+@pytest.mark.parametrize("kind", ["sum", "rows"])
+@pytest.mark.parametrize(
+    ("relation", "sampled", "z"),
+    [(dp.Relation.ADD_OR_REMOVE_ONE, False, Z / 2), (REPLACE, False, Z), (REPLACE, True, Z / 2)],
+)
+def test_what_is_not_zero_without_a_record(kind, relation, sampled, z):
+    """A sum that is clipped itself, and rows that padding has as well: something of length C leaves where a record comes."""
+
+    def step(w, xs, ys, mask, key):
+        draw, noise = jax.random.split(key)
+        if sampled:
+            xs, _ = dp.poisson_subsample(draw, xs, RATE, CAPACITY)
+        if kind == "sum":
+            return noisy(noise, dp.clip_records(xs.sum(0)[None], C)[0], Z * C)
+        return noisy(noise, dp.clip_records(xs + 1.0, C).sum(0), Z * C)
+
+    event = GaussianDpEvent(z)
+    like(certify(step, relation=relation).event, PoissonSampledDpEvent(RATE, event) if sampled else event)

@@ -543,15 +543,17 @@ def test_it_runs_with_the_numbers_that_it_was_given():
             found(W, X, Y, M, KEY, wrong, 1.5, 2.0)
     with pytest.raises(ValueError, match="another program"):
         jax.jit(lambda rate: found(W, X, Y, M, KEY, rate, 1.5, 2.0))(0.1)
-    # What stays open is traced, and given when the program runs.
-    again = certificate.at(lr=0.1, sigma=1.5)(W, X, Y, M, KEY, 0.1, 1.5, 2.0)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), again, theirs)
+    # With what stays open there is a formula, and no proof of the numbers that the program would run with.
+    with pytest.raises(ValueError, match=r"certificate.at\(C=..., T=...\)"):
+        certificate.at(lr=0.1, sigma=1.5)(W, X, Y, M, KEY, 0.1, 1.5, 2.0)
 
 
 def test_a_rate_is_open_in_proofs_only():
     certificate = certify(sampled, q, sigma, C)
-    with pytest.raises(ValueError, match="rate is traced"):
+    with pytest.raises(ValueError, match=r"certificate.at\(C=..., q=..., sigma=...\)"):
         certificate(W, X, Y, M, KEY, 0.25, 1.5, 2.0)
+    with pytest.raises(ValueError, match="rate is traced"):
+        jax.jit(sampled)(W, X, Y, M, KEY, 0.25, 1.5, 2.0)
     released = certificate.at(q=0.25, sigma=1.5, C=2.0)(W, X, Y, M, KEY, 0.25, 1.5, 2.0)
     assert np.isfinite(released["a"]).all()
 

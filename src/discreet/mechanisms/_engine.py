@@ -25,9 +25,8 @@ from discreet.gradients import (
     GradientEngine,
     LossChannel,
     ReferenceEngine,
-    check_positive,
 )
-from discreet.mechanisms._marked import REMEDY, add_gaussian, check_leaves, known_number
+from discreet.mechanisms._marked import add_gaussian, check_leaves, check_noise, known_number
 from discreet.sampling import Batch, FixedSizeSampling, FullBatch, PoissonSampling, Sampling
 
 
@@ -207,7 +206,7 @@ def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: float) -> Re
         noise_multiplier: noise standard deviation divided by the joint bound.
     """
     stddev = noise_multiplier * total.l2_bound
-    check_positive("release: stddev", stddev, REMEDY)
+    check_noise("release: stddev", stddev)
     leaves, structure = jax.tree.flatten((total.gradient, total.loss, total.count))
     leaves = check_leaves("release", leaves)
     known, operands = known_number(stddev)

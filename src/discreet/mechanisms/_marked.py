@@ -18,6 +18,22 @@ from discreet.sampling import PoissonSampling, check_capacity, fixed_size_rows, 
 REMEDY = "Without noise nothing is private: use noise_multiplier * clipping_norm of a PrivacyPlan."
 
 
+class NoNoiseError(ValueError):
+    """The noise of a mechanism is known to be zero while tracing, so that its release would hide nothing."""
+
+
+def check_noise(what: str, size: Any) -> None:
+    """Refuse noise of a size, known while tracing, that hides nothing.
+
+    Raises:
+        NoNoiseError: it is zero.
+        ValueError: it is negative or not finite.
+    """
+    if jnp.ndim(size) == 0 and not isinstance(size, Tracer) and float(size) == 0:
+        raise NoNoiseError(f"{what} is 0. {REMEDY}")
+    check_positive(what, size, REMEDY)
+
+
 def check_leaves(mechanism: str, leaves: list[Any]) -> list[Array]:
     if not leaves:
         raise ValueError(f"{mechanism}: the tree holds no array, so there is nothing to release.")
@@ -56,7 +72,7 @@ def add_gaussian(key: PRNGKeyArray, *operands: Array, stddev: float | None) -> l
 def _usable(scale: Any) -> Any:
     """A scale that is known only when the program runs: NaN, which no sum outlives, where it is too small to hide one."""
     size = jnp.abs(scale)
-    return jnp.where((size >= 1e-30) & (size <= 1e30), scale, jnp.nan)
+    return jnp.where((size >= 1e-20) & (size <= 1e20), scale, jnp.nan)
 
 
 def _laplace(key: PRNGKeyArray, *operands: Array, scale: float | None) -> list[Array]:
@@ -193,7 +209,7 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
         key: a scalar key, for this call alone. Keys of `discreet.random.key` are secure.
         tree: float32 or float64 arrays; the value to release.
         stddev: standard deviation of the noise, in the units of `tree`; positive and finite. Where it is known only when the
-            program runs, and then below 1e-30 or above 1e30, the release is NaN.
+            program runs, and then below 1e-20 or above 1e20, the release is NaN.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
@@ -209,7 +225,7 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
     >>> dp.gaussian_mechanism(dp.random.key(), {"sum": jnp.zeros(3)}, 2.0)["sum"].shape
     (3,)
     """
-    check_positive("gaussian_mechanism: stddev", stddev, REMEDY)
+    check_noise("gaussian_mechanism: stddev", stddev)
     _check_key(key)
     leaves, structure = jax.tree.flatten(tree)
     leaves = check_leaves("gaussian_mechanism", leaves)
@@ -242,7 +258,7 @@ def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, 
     Reference:
         Dwork et al., Calibrating noise to sensitivity, TCC 2006.
     """
-    check_positive("laplace_mechanism: scale", scale, REMEDY)
+    check_noise("laplace_mechanism: scale", scale)
     _check_key(key)
     leaves, structure = jax.tree.flatten(tree)
     leaves = check_leaves("laplace_mechanism", leaves)

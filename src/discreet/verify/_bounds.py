@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from discreet.accounting import Relation
 from discreet.verify._domain import Batch, Group, Private, Scale, Term
 
-LOW_PRECISION = ("bfloat16", "float16")
-
 
 def scaled(terms: tuple[Term, ...], factor: Scale) -> tuple[Term, ...]:
     """The bound of a multiple."""

@@ -145,8 +145,13 @@ class Certificate:
 
         Raises:
             TypeError: the arguments are of another kind, so that this program is not theirs.
-            ValueError: another number than a symbol was given.
+            ValueError: a symbol has no value, or another than the number that is passed.
         """
+        if self._known:
+            named = ", ".join(f"{x}=..." for x in self._known)
+            raise ValueError(
+                f"What is open has no value yet, and no proof with it: call certificate.at({named}) instead."
+            )
         leaves, tree = jax.tree.flatten(args)
         if tree != self._in_tree:
             raise TypeError(

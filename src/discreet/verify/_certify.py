@@ -16,7 +16,7 @@ from discreet.verify._control import captured
 from discreet.verify._domain import Batch, Key, Public, Value
 from discreet.verify._errors import REMEDIES, PrivacyError, chain_of, from_here, remedy_for, without_tag
 from discreet.verify._expect import covers
-from discreet.verify._interpreter import Checker, is_key, refuse_outside_effects
+from discreet.verify._interpreter import Checker, is_key, refuse_closed_books, refuse_outside_effects
 from discreet.verify._keys import PRIVATE, SECRET
 from discreet.verify._ledger import event_of
 from discreet.verify._program import inputs_of, names_of, refuse_captured_records, shown, trace
@@ -110,7 +110,8 @@ def _proved(
     program, out_shape = trace(step, args)
     trail.begin(program.jaxpr)
     refuse_outside_effects(program.jaxpr)
-    refuse_captured_records(program, step, args, positions)
+    refuse_closed_books(program.jaxpr)
+    refuse_captured_records(program, step, args, positions if mask is None else (*positions, mask))
     program = without_dead_code(program)
     checker = Checker(relation, Batch("table", masked=mask is not None), trail.see)
     names = names_of(step, args)

@@ -54,7 +54,7 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
     kind = aval(equation.outvars[0])
     const = _evaluate(equation, values, kind)
     if const is not None:
-        return [constant(const)]
+        return [constant(const, exact=_exact(equation, values, kind))]
     uniform = _uniform(equation, values, kind)
     scale = _scale(equation, values) if len(uniform) == len(kind.shape) else None
     if scale is not None and scale.factor != 0 and not SMALLEST <= scale.factor <= LARGEST:
@@ -79,13 +79,50 @@ def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray
     consts = [x.const for x in values]
     if primitive is p.select_n_p and consts[0] is not None and consts[0].ndim == 0:
         return consts[1 + int(consts[0])]
-    if any(x is None for x in consts) or not consts:
-        return None
-    if not _decided(primitive, [x for x in consts if x is not None], kind):
+    known = [x for x in consts if x is not None]
+    if len(known) < len(consts) or not known or not _decided(primitive, known, kind):
         return None
     with np.errstate(all="ignore"):
-        found = _calculate(primitive, params, [x for x in consts if x is not None], kind)
-    return None if found is None or _too_small(found) else found
+        found = _calculate(primitive, params, known, kind)
+        lost = found is not None and _lost(equation, known, found, exact=all(x.exact for x in values))
+    return None if found is None or lost or _too_small(found) else found
+
+
+_EXACT = (*_MOVES, *_LOGICAL, p.select_n_p, p.neg_p, p.abs_p, p.max_p, p.min_p, p.copy_p, p.convert_element_type_p)
+
+
+def _exact(equation: JaxprEqn, values: list[Public], kind: Any) -> bool:
+    """Whether nothing was rounded, in NumPy or in XLA."""
+    if np.dtype(kind.dtype).kind in "biu" or equation.primitive is p.iota_p:
+        return True
+    sizes = [np.dtype(aval(x).dtype).itemsize for x in equation.invars]
+    return equation.primitive in _EXACT and all(x.exact for x in values) and np.dtype(kind.dtype).itemsize >= max(sizes)
+
+
+def _lost(equation: JaxprEqn, consts: list[np.ndarray], found: np.ndarray, *, exact: bool) -> bool:
+    """Whether what XLA finds may be another number altogether, since it rounds, or takes its products, in another order."""
+    primitive = equation.primitive
+    if found.dtype.kind != "f" or primitive in _MOVES:
+        return False
+    sizes = [np.abs(x.astype(np.float64)) for x in consts]
+    if found.dtype.itemsize < 4 or (not np.all(np.isfinite(found)) and all(np.all(np.isfinite(x)) for x in sizes)):
+        return True
+    if primitive in (p.add_p, p.add_jaxvals_p, p.sub_p):
+        return not exact and bool(np.any(np.abs(found.astype(np.float64)) < np.maximum(*sizes)))
+    if primitive is p.log_p:
+        return not exact and bool(np.any(np.abs(found) < _LOGARITHM))
+    if primitive is p.integer_pow_p and abs(equation.params["y"]) > _MOST_FACTORS:
+        return True
+    # What becomes zero without having been: in another order of the products it need not.
+    vanishes = np.asarray(found == 0)
+    for size in sizes if primitive in _PRODUCTS else ():
+        vanishes = vanishes & (size > 0)
+    return primitive in (*_PRODUCTS, p.exp_p) and bool(np.any(vanishes))
+
+
+_PRODUCTS = (p.mul_p, p.div_p, p.square_p, p.sqrt_p, p.rsqrt_p, p.integer_pow_p, p.convert_element_type_p)
+_LOGARITHM, _MOST_FACTORS = 0.5, 64
+"""Closer to zero a logarithm says nothing of a number that was rounded; of more factors the roundings add up."""
 
 
 _COMPARISONS = (p.lt_p, p.le_p, p.gt_p, p.ge_p, p.eq_p, p.ne_p)

@@ -25,6 +25,16 @@ def new_symbol() -> int:
     return next(_serial)
 
 
+def open_symbol() -> int:
+    """A name for a parameter that is left open: it has a value, and a proof of its own, before anything runs."""
+    return -1 - new_symbol()
+
+
+def is_open(name: int) -> bool:
+    """Whether a name is that of an open parameter."""
+    return name < 0
+
+
 @dataclasses.dataclass(frozen=True)
 class Scale:
     """A number up to its sign: a factor times powers of public numbers that are not known while tracing.
@@ -69,7 +79,8 @@ class Batch:
         event: for samples, (rate,) or (num_records, batch_size); for parts (loop,); for slices (first, last).
         slack: for Poisson samples: distance from independent coin flips.
         depth: how many loops are around the draw.
-        axis: for parts: which axis of the record index the loop takes apart.
+        before: for parts: into how many blocks of records, one after another, the loop goes at once. Of each block a turn
+            sees one piece.
     """
 
     kind: str
@@ -78,7 +89,7 @@ class Batch:
     event: tuple[Any, ...] = ()
     slack: float = 0.0
     depth: int = 0
-    axis: int = 0
+    before: int = 1
 
     @property
     def whole(self) -> Batch:
@@ -93,9 +104,14 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
-    """Values with a joint bound: what one clipping returned. Identity tells groups apart."""
+    """Values with a joint bound: what one clipping returned. Identity tells groups apart.
+
+    Attributes:
+        carried: it is the unknown sum that a turn of a loop starts with.
+    """
 
     name: str = ""
+    carried: bool = False
     serial: int = dataclasses.field(default_factory=lambda: next(_serial))
 
 
@@ -135,7 +151,8 @@ class Public:
     """The same in both runs.
 
     Attributes:
-        const: its value, if known while tracing (small arrays only).
+        const: its value, if known while tracing (small arrays only); up to rounding where not `exact`.
+        exact: XLA comes to these very numbers.
         uniform: axes along which it does not change.
         scale: what it is a multiple of, if it is one number (a scalar, or the same everywhere).
         counter: (loop, lowest, highest): an integer that no two turns of the loop share.
@@ -143,6 +160,7 @@ class Public:
     """
 
     const: np.ndarray | None = None
+    exact: bool = False
     uniform: frozenset[int] = frozenset()
     scale: Scale | None = None
     counter: tuple[Any, int, int] | None = None
@@ -251,7 +269,7 @@ class Key:
 Value = Public | Private | Key
 
 
-def constant(value: Any) -> Public:
+def constant(value: Any, *, exact: bool = True) -> Public:
     """A value known while tracing."""
     array = np.asarray(value)
     uniform = frozenset(i for i in range(array.ndim) if array.size and np.all(array == np.take(array, [0], axis=i)))
@@ -259,4 +277,4 @@ def constant(value: Any) -> Public:
     if len(uniform) == array.ndim and array.size and array.dtype.kind in "biuf":
         number = abs(float(array.reshape(-1)[0]))
         scale = Scale(number) if number == 0 or SMALLEST <= number <= LARGEST else None
-    return Public(const=array, uniform=uniform, scale=scale)
+    return Public(const=array, exact=exact, uniform=uniform, scale=scale)

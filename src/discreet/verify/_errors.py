@@ -110,6 +110,7 @@ REMEDIES = {
     "unknown": "write it with operations that the checker knows, on each record alone, or apply it to what "
     "dp.gaussian_mechanism returns.",
     "callback": "remove the callback or print; return what is public, and print it outside of the program.",
+    "book": "write it with JAX's own functions, or compute it outside of the step and pass the result, which counts as public.",
     "position": "treat all rows of a sample alike: which row a record gets says who else is in it.",
     "rate": "pass the rate as a Python number that the step holds, or as dp.symbol, whose value Certificate.at takes.",
     "precision": "sum in float32 and keep large numbers out of it until the noise is added: rounding can move the sum by more "

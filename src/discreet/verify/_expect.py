@@ -44,6 +44,12 @@ def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relatio
     )
     if not isinstance(expected, DpEvent):
         raise TypeError(f"expect is a {type(claimed).__name__}; pass a dp_accounting DpEvent, or a PrivacyPlan.")
+    stated = getattr(claimed, "relation", relation)
+    if stated is not relation:
+        raise PrivacyError(
+            f"the plan speaks of neighbours under {stated.name}, the proof of those under {relation.name}.",
+            f"certify with relation=dp.Relation.{stated.name}, or make the plan for the other relation.",
+        )
     if covers(expected, event, slack, relation):
         return
     because = f", because {'; '.join(notes)}" if notes else ""

@@ -6,11 +6,14 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.export
 import numpy as np
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, Primitive, Var, aval, inside, source_line
+from discreet._jax import Jaxpr, JaxprEqn, Literal, Primitive, Var, aval, inside, jax_primitives, source_line
+from discreet._jax import primitives as p
 from discreet.accounting import Relation
-from discreet.verify._bounds import LOW_PRECISION, scaled
+from discreet.verify._bounds import scaled
 from discreet.verify._constants import public_result
 from discreet.verify._domain import LARGEST, SMALLEST, Batch, Key, Origin, Private, Public, Scale, Value, constant
 from discreet.verify._errors import REMEDIES, PrivacyError
@@ -39,8 +42,18 @@ MEETS_ALL = "[rows] a record's values meet what was computed from all records"
 HELD_AS = "[precision] a sum over records is held as {}, whose rounding no bound covers"
 """The same, of a sum in coarse numbers."""
 
+_ORDINARY = frozenset({"bool", "float32", "float64", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))})
+"""The types whose arithmetic the rules know: all others keep no bound."""
+
 _COARSE = Scale(1.0 + 2.0**-7)
 """What each operation in bfloat16 may add to the size of its result."""
+
+
+_AS_IT_IS = (
+    p.add_p, p.add_jaxvals_p, p.copy_p, p.stop_gradient_p, p.name_p, p.convert_element_type_p, p.reshape_p, p.squeeze_p,
+    p.broadcast_in_dim_p,
+)  # fmt: skip
+"""What adds to a sum, or gives it another shape with its elements in their order."""
 
 
 class Checker:
@@ -103,7 +116,7 @@ class Checker:
             outputs = outputs * len(equation.outvars)
         pairs = zip(outputs, equation.outvars, strict=True)
         outputs = [self._in_precision(_in_range(self._keyed(x, v)), v, equation) for x, v in pairs]
-        outputs = [_where_lost(x, operands, equation) for x in outputs]
+        outputs = [_where_lost(_in_order(x, equation, operands), operands, equation) for x in outputs]
         if self.observer is not None:
             self.observer(equation, outputs)
         return outputs
@@ -119,17 +132,18 @@ class Checker:
         if not isinstance(value, Private):
             return value
         dtype = str(aval(variable).dtype)
-        if dtype not in LOW_PRECISION and "float8" not in dtype:
+        if dtype in _ORDINARY or dtype.startswith("key<"):
             return value
         if value.axes is None and value.terms is not None:
             why = HELD_AS.format(dtype)
             return value.but(terms=None, linf=None, finite=False, why=why)
-        if value.axes is not None and dtype == "bfloat16":
+        summed = equation.primitive in (p.reduce_sum_p, p.dot_general_p)  # each addition rounds, of what came before
+        if value.axes is not None and dtype == "bfloat16" and not summed:
             terms = None if value.terms is None else scaled(value.terms, _COARSE)
             linf = None if value.linf is None else value.linf * _COARSE.factor
             return dataclasses.replace(value, terms=terms, linf=linf)
-        # The others may overflow.
-        return dataclasses.replace(value, terms=None, linf=None, finite=False, norm_of=None)
+        # The others may overflow, wrap around, round more coarsely or be complex.
+        return value.but(terms=None, linf=None, finite=False)
 
     def origin(self, equation: JaxprEqn, operands: Sequence[Value], what: str = "") -> Origin:
         """The place of an equation, with the operand that stands furthest from a proof as parent."""
@@ -176,15 +190,38 @@ def _where_lost(value: Value, operands: Sequence[Value], equation: JaxprEqn) -> 
     return dataclasses.replace(value, why=why) if why else value
 
 
+def _in_order(value: Value, equation: JaxprEqn, operands: Sequence[Value]) -> Value:
+    """No sum of a sample, if what a turn of a loop started with went through more than additions.
+
+    Where it is turned over in every turn (`row - total`, `total[::-1] + row`) each turn weighs in another way; in a random
+    sample one record decides in which turns the others are.
+    """
+    if (
+        not isinstance(value, Private)
+        or not value.additive
+        or equation.primitive in (*INLINED, *STRUCTURED, *_AS_IT_IS)
+    ):
+        return value
+    looked_at = operands[1:] if equation.primitive is p.sub_p else operands
+    turned = any(t.group.carried for x in looked_at if isinstance(x, Private) for t in x.terms or ())
+    return value.but(additive=False) if turned else value
+
+
 def _in_range(value: Value) -> Value:
     """Numbers may be so large, or so small, on the way that scaling them back does not bring them back."""
     if not isinstance(value, Private):
         return value
-    far = any(t.bound.factor != 0 and not SMALLEST <= t.bound.factor <= LARGEST for t in value.terms or ())
+    far = any(_is_far(t.bound) for t in value.terms or ())
     if far or (value.linf is not None and value.linf > LARGEST):
         why = "[precision] numbers are too large or too small, at one time, for float32"
         return dataclasses.replace(value, terms=None, linf=None, finite=False, norm_of=None, why=value.why or why)
     return value
+
+
+def _is_far(bound: Scale) -> bool:
+    """A mechanism's noise is NaN where its traced size is below 1e-20 or above 1e20: the rest is room for these factors."""
+    least, most = (1e-9, 1e4) if bound.powers else (SMALLEST, LARGEST)
+    return bound.factor != 0 and not least <= bound.factor <= most
 
 
 def common_batch(values: Sequence[Private]) -> Batch | None:
@@ -250,6 +287,28 @@ def refuse_outside_effects(jaxpr: Jaxpr) -> None:
         with inside(equation):
             for inner in inner_jaxprs(equation):
                 refuse_outside_effects(inner)
+
+
+def refuse_closed_books(jaxpr: Jaxpr) -> None:
+    """Refuse a program that calls something whose content nobody can read: it may hold records.
+
+    Raises:
+        PrivacyError: naming the line.
+    """
+    known = jax_primitives() | RULES.keys() | KEY_RULES.keys()
+    pending = [jaxpr]
+    while pending:
+        for equation in pending.pop().eqns:
+            exported = any(isinstance(x, jax.export.Exported) for x in equation.params.values())
+            if equation.primitive not in known or exported:
+                what = "an exported program" if exported else "no primitive of JAX"
+                raise PrivacyError(
+                    f"{equation.primitive.name} at {source_line(equation)} is {what}: what it computes, and which constants it "
+                    "holds, does not show.",
+                    REMEDIES["book"],
+                    chain=(source_line(equation),),
+                )
+            pending += inner_jaxprs(equation)
 
 
 def inner_jaxprs(equation: JaxprEqn) -> list[Jaxpr]:

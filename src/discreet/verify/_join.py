@@ -15,7 +15,8 @@ from discreet.verify._interpreter import Checker
 def same(a: Value, b: Value) -> bool:
     """Whether two values say the same."""
     if isinstance(a, Public) and isinstance(b, Public):
-        if (a.const is None) != (b.const is None) or (a.uniform, a.scale, a.counter, a.released) != (
+        if (a.const is None) != (b.const is None) or (a.exact, a.uniform, a.scale, a.counter, a.released) != (
+            b.exact,
             b.uniform,
             b.scale,
             b.counter,
@@ -78,7 +79,7 @@ def renamed(value: Value) -> Value:
 
 def _both_public(a: Public, b: Public, rank: int) -> Public:
     if a.const is not None and b.const is not None and np.array_equal(a.const, b.const):
-        return a
+        return dataclasses.replace(a, exact=a.exact and b.exact)
     if (
         a.const is None
         and b.const is None

@@ -136,15 +136,17 @@ def _of_norm(primitive: Any, position: int, value: Any, norm: Norm, other: Any, 
     del value, shapes
     least = _lowest(other)
     scale = other.scale if isinstance(other, Public) else None
-    if primitive is p.div_p and position == 1 and scale is not None and scale.powers:
+    if scale is None:
+        return None  # It would no longer be one number for all of a record.
+    if primitive is p.div_p and position == 1 and scale.powers:
         # A traced norm may be anything: |factor| n <= |C| all the same, but 0 / 0 is possible.
         return dataclasses.replace(norm, kind="factor", bound=norm.bound * scale, safe=False)
     if primitive in (p.max_p, p.add_p) and least is not None and least >= 0:
         floor = not norm.bound.powers and least * norm.bound.factor >= FLOOR
         return dataclasses.replace(norm, safe=norm.safe or floor)
-    if primitive is p.max_p and isinstance(other, Public):
-        return norm
-    if scale is None or scale.powers or least is None or least <= 0 or not _moderate(norm.bound, scale):
+    if primitive is p.max_p:
+        return dataclasses.replace(norm, safe=False)  # it may be NaN
+    if scale.powers or least is None or least <= 0 or not _moderate(norm.bound, scale):
         return None
     if primitive is p.mul_p:
         return dataclasses.replace(norm, bound=norm.bound * scale.to(-1.0), safe=norm.safe)

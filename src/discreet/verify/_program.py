@@ -11,9 +11,10 @@ import jax
 import numpy as np
 
 from discreet._jax import ClosedJaxpr, users_file
+from discreet.mechanisms import NoNoiseError
 from discreet.verify._certificate import all_constants, constant_bytes
 from discreet.verify._domain import Batch, Origin, Private, Public, Scale, Value, new_symbol
-from discreet.verify._errors import PrivacyError
+from discreet.verify._errors import REMEDIES, PrivacyError
 from discreet.verify._interpreter import Checker, is_key
 from discreet.verify._keys import SECRET
 from discreet.verify._symbols import Fixed, is_symbolic
@@ -42,6 +43,8 @@ def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr,
 
     try:
         program, out_shape = jax.make_jaxpr(lambda *x: program_of(*x), return_shape=True)(*traced)
+    except NoNoiseError as error:
+        raise PrivacyError(f"the program adds no noise: {error}", REMEDIES["noise scale"]) from error
     except (TypeError, *_NEEDS_VALUES) as error:
         if any(map(is_symbolic, leaves)):
             error.add_note(
@@ -185,7 +188,7 @@ def refuse_captured_records(
                 value.shape == table.shape
                 and table.size > 1
                 and len(np.unique(table)) > 1
-                and np.array_equal(value, table)
+                and np.array_equal(value, table, equal_nan=table.dtype.kind == "f")
             ):
                 raise PrivacyError(
                     f"the program holds the records as a constant of shape {list(table.shape)}: the function uses a variable "

@@ -13,8 +13,8 @@ import numpy as np
 from discreet._jax import JaxprEqn, aval
 from discreet._jax import primitives as p
 from discreet.verify._alignment import aligned, all_finite, both_zero, bound_of, is_integer
-from discreet.verify._bounds import LOW_PRECISION, added, row_terms, scaled, total_of
-from discreet.verify._domain import SMALLEST, Batch, Private, Public, Scale, Term, Value
+from discreet.verify._bounds import added, row_terms, scaled, total_of
+from discreet.verify._domain import SMALLEST, Batch, Private, Public, Scale, Term, Value, is_open
 from discreet.verify._interpreter import HELD_AS, MEETS_ALL, RULES, Checker, common_batch, shape_of, size_per_record
 from discreet.verify._norms import clipped_product, norm_after
 from discreet.verify._sums import as_sum
@@ -72,7 +72,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     private = [x for x in operands if isinstance(x, Private)]
     batch = common_batch(private)
     lost = f"[linear] what depends on all records goes into {primitive.name}: one record's influence has no bound"
-    if str(aval(equation.outvars[0]).dtype) in LOW_PRECISION:
+    if str(aval(equation.outvars[0]).dtype) in ("bfloat16", "float16"):
         lost = HELD_AS.format(aval(equation.outvars[0]).dtype)
     if is_integer(equation):
         lost = f"[whole numbers] whole numbers that depend on all records go into {primitive.name} and may wrap around: no bound"
@@ -143,9 +143,15 @@ def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...]
 
 
 def _comes_back(bound: Scale, factor: Scale) -> bool:
-    """Whether a number that scaled a value before is taken out again: in between, the value may have been infinite."""
+    """Whether a value that was scaled by a traced number is scaled by another, or back: it may have been infinite, or zero.
+
+    Only where it goes on in the same direction does its end, which the noise shares, tell of the way.
+    """
+    if not bound.powers or not factor.powers or all(is_open(name) for name, _ in (*bound.powers, *factor.powers)):
+        return False
     after = dict((bound * factor).powers)
-    return any(abs(after.get(symbol, 0.0)) < abs(power) for symbol, power in bound.powers)
+    ratios = {after.get(symbol, 0.0) / power for symbol, power in bound.powers}
+    return len(after) > len(bound.powers) or len(ratios) > 1 or ratios.pop() < 1.0
 
 
 def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
@@ -262,7 +268,7 @@ def _div(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     nonzero = sizes is not None and bool(np.all(sizes > SMALLEST)) and bool(np.all(np.isfinite(sizes)))
     terms = _multiple(equation, operands)
     linf = top.linf / float(sizes.min()) if top.linf is not None and nonzero and sizes is not None else None
-    finite = top.finite and (terms is not None or linf is not None)
+    finite = top.finite and nonzero and (terms is not None or linf is not None)
     return {"terms": terms, "linf": linf, "finite": finite, "zero": top.zero if nonzero else frozenset()}
 
 
@@ -299,7 +305,11 @@ def _clamp(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         return {}
     known = [x for x in limits if x is not None]
     limit = max(known) if len(known) == 2 else None
-    return {"linf": limit, "finite": value.finite, "number_if": number_if(value) if limit is not None else (-1, -1)}
+    return {
+        "linf": limit,
+        "finite": all_finite(operands),
+        "number_if": number_if(value) if limit is not None else (-1, -1),
+    }
 
 
 def _and(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:

@@ -13,6 +13,9 @@ from discreet.verify._domain import Key, Private, Public, Value
 from discreet.verify._interpreter import KEY_RULES, RULES, Checker, unknown
 from discreet.verify._keys import KNOWN, PRIVATE, SECRET
 
+_WORDS = 2**32
+"""Numbers are folded in modulo this."""
+
 
 def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     (key,) = operands
@@ -32,12 +35,13 @@ def _fold_in(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key
         return checker.keys.new(shape, PRIVATE, f"it depends on records, by jax.random.fold_in at {line}")
     shape = tuple(aval(equation.outvars[0]).shape)
     if isinstance(data, Public) and shape == key.names.shape:
-        number = int(data.const.reshape(-1)[0]) if data.const is not None and data.const.size == 1 else None
-        return checker.keys.fold(key, number, data.counter, line)
+        number = int(data.const.reshape(-1)[0]) % _WORDS if data.const is not None and data.const.size == 1 else None
+        apart = data.counter is not None and 0 <= data.counter[1] <= data.counter[2] < _WORDS
+        return checker.keys.fold(key, number, data.counter if apart else None, line)
     kind, why = checker.keys.kind(key)
     checker.keys.spend(key, "jax.random.fold_in", line)
     numbers = data.const if isinstance(data, Public) else None
-    if kind == SECRET and (numbers is None or len(np.unique(numbers)) < numbers.size):
+    if kind == SECRET and (numbers is None or len(np.unique(numbers.astype(np.uint32))) < numbers.size):
         kind, why = KNOWN, f"the numbers folded in at {line} may be equal"
     return checker.keys.new(shape, kind, why)
 

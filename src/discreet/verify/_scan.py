@@ -42,6 +42,7 @@ class _Scan:
     loop: Loop
     before: int
     parts: dict[tuple[Batch, int], Batch] = dataclasses.field(default_factory=dict)
+    """By what they are cut from, and `before`: with the number of turns, this says which records a turn sees."""
 
     def turn_of(self, value: Value, shape: tuple[int, ...]) -> Value:
         """What one turn sees of an array that the loop goes through."""
@@ -60,13 +61,13 @@ class _Scan:
             return found.but(additive=False)
         if 0 not in value.axes:
             return value.but(axes=without(value.axes, (0,)))
-        place = value.axes.index(0)
+        before = math.prod(shape[a] for a in value.axes[: value.axes.index(0)])
         assert value.batch is not None
-        name = (value.batch, place)
+        name = (value.batch, before)
         if name not in self.parts:
             parent = value.batch
             self.parts[name] = Batch(
-                "part", parent, parent.masked, (self.loop,), depth=len(self.checker.keys.loops), axis=place
+                "part", parent, parent.masked, (self.loop,), depth=len(self.checker.keys.loops), before=before
             )
         part = self.parts[name]
         kept = tuple(a for a in value.axes if a != 0)
@@ -77,7 +78,7 @@ class _Scan:
 
     def _public_turn(self, value: Public, shape: tuple[int, ...]) -> Public:
         if value.const is not None and 0 in value.uniform and shape[0]:
-            return constant(value.const[0])
+            return constant(value.const[0], exact=value.exact)
         uniform = frozenset(i - 1 for i in value.uniform if i > 0)
         numbers = value.const if value.const is not None and value.const.dtype.kind in "iu" else None
         if numbers is not None and len(shape) == 1 and len(np.unique(numbers)) == numbers.size:
@@ -193,10 +194,12 @@ class _Run:
         whole = grown.batch
         while whole.kind == "part" and whole.event == (self.scan.loop,) and whole.parent is not None:
             whole = whole.parent
-        if whole.depth > len(checker.keys.loops):
+        if whole.depth > len(checker.keys.loops) or (first is not None and first.batch is not whole):
             return None
         # Of unknown size, so that no noise is a known multiple of it.
-        self.atoms[i] = Term(Group(f"carry {i}"), frozenset([0]), Scale(1.0, ((new_symbol(), 1.0),)), whole)
+        self.atoms[i] = Term(
+            Group(f"carry {i}", carried=True), frozenset([0]), Scale(1.0, ((new_symbol(), 1.0),)), whole
+        )
         return Private(whole, None, b.origin, terms=(self.atoms[i],), finite=True, additive=True)
 
     def final(self, i: int, shape: tuple[int, ...]) -> Value:
@@ -217,6 +220,7 @@ class _Run:
     def _grown(self, atom: Term, end: Private, total: tuple[Term, ...]) -> tuple[Term, ...] | None:
         """The bound after all turns, from that after one."""
         sampled = atom.source.whole.kind != "table"
+        kept = any(term.group is atom.group for term in end.terms or ())
         for term in end.terms or ():
             if term.group is atom.group:
                 factor = term.bound.over(atom.bound)
@@ -226,6 +230,8 @@ class _Run:
             if term.bound.powers or not math.isfinite(self.scan.loop.length):
                 return None
             part = term.source.kind == "part" and term.source.event == (self.scan.loop,)
+            if part and sampled and not kept:
+                return None  # Which records the last turn sees depends on the others.
             if not part and (term.source.depth > len(self.scan.checker.keys.loops) or (sampled and not end.additive)):
                 return None
             # A record is in one part only, so it adds in one turn only; to all other things in every turn.
@@ -293,7 +299,11 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
     part = batch is not None and batch.kind == "part" and batch.event == (scan.loop,)
     if part and value.axes is not None and batch is not None and batch.parent is not None:
         axes = [a + 1 for a in value.axes]
-        axes.insert(batch.axis, 0)
+        places = (k for k in range(len(axes) + 1) if math.prod(shape[a] for a in axes[:k]) == batch.before)
+        if (place := next(places, None)) is None:
+            why = "[rows] the rows of a turn were put together, and turns are no longer one axis of the records"
+            return scan.checker.unbounded(scan.equation, [value], why)
+        axes.insert(place, 0)
         terms = value.terms
         if terms is not None:
             terms = tuple(Term(t.group, t.leaves, t.bound, batch.parent) for t in terms)

@@ -20,7 +20,7 @@ from dp_accounting import (
     SelfComposedDpEvent,
 )
 
-from discreet.verify._domain import LARGEST, SMALLEST, Scale, new_symbol
+from discreet.verify._domain import LARGEST, SMALLEST, Scale, open_symbol
 
 _FINEST = 4096
 """Fractions with a larger denominator are written as decimals."""
@@ -91,7 +91,7 @@ class Symbols:
         """An expression as a number of the checker's: the same one for the same expression."""
         name = next((n for n, x in self._expressions.items() if x == expression), None)
         if name is None:
-            name = new_symbol()
+            name = open_symbol()
             self._expressions[name] = expression
         return Scale(1.0, ((name, 1.0),))
 
