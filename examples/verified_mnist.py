@@ -43,7 +43,7 @@ DELTA = 1e-5
 CHUNK = 16  # rows whose gradients are held at once
 SIZES = {"w1": (784, 40), "b1": (40,), "w2": (40, 10), "b2": (10,)}
 # What 300 steps must reach on the test images, mean over the runs: epsilon -> accuracy of either way.
-REQUIRED = {1.0: 0.80, 3.0: 0.85, 8.0: 0.87}
+REQUIRED = {1.0: 0.86, 3.0: 0.88, 8.0: 0.89}
 
 
 @dataclasses.dataclass(frozen=True)
