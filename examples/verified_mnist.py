@@ -152,7 +152,7 @@ def model(images, labels=None):
     """The network with a prior on its weights."""
     weights = {name: numpyro.sample(name, prior(s)) for name, s in SIZES.items()}
     with numpyro.plate("records", images.shape[0]):
-        numpyro.sample("label", dist.Categorical(logits=logits(weights, images)), obs=labels)
+        numpyro.sample("label", dist.CategoricalLogits(logits(weights, images)), obs=labels)
 
 
 def dpsvi_of(plan: dp.PrivacyPlan, learning_rate: float) -> dp.DPSVI:
@@ -261,7 +261,7 @@ def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, help="holds the t10k files ($DISCREET_DATA if left out)")
-    parser.add_argument("--quick", action="store_true", help="epsilon 8 only, 40 steps, one run: to see that it works")
+    parser.add_argument("--quick", action="store_true", help="epsilon 8 only, 20 steps, one run: to see that it works")
     parser.add_argument("--runs", type=int, default=3, help="private fits to average over (default: 3)")
     parser.add_argument("--seed", type=int, help="reproducible keys, which are not private; left out: the system's")
     parser.add_argument("--timings", action="store_true", help="measure only what the proof costs, and stop")
@@ -277,9 +277,9 @@ def fresh_keys(seed: int | None) -> Iterator[jax.Array]:
 def main() -> None:
     """Prove, fit, print, assert."""
     chosen = options()
-    settings, required, runs = Settings(), REQUIRED, chosen.runs
+    settings, required, runs, open_steps = Settings(), REQUIRED, chosen.runs, 1_600
     if chosen.quick:
-        settings, required, runs = Settings(num_steps=40), {8.0: 0.7}, 1
+        settings, required, runs, open_steps = Settings(num_steps=20), {8.0: 0.7}, 1, 400
     images, labels, *test = _tables.mnist(chosen.folder)
     if chosen.timings:
         return timings(images, labels)
@@ -294,7 +294,7 @@ def main() -> None:
             bar.update()
             return accuracy(weights, *test)
 
-        openly = reached(fit_openly(jax.random.key(0), images, labels, num_steps=1_600))
+        openly = reached(fit_openly(jax.random.key(0), images, labels, num_steps=open_steps))
         means = {}
         for epsilon in required:
             plan = settings.plan(epsilon, len(labels))
