@@ -182,7 +182,7 @@ MUTATIONS = {
         lambda x, m: dp.clip_records(jnp.ones_like(x) * m[:, None], 1.0).sum((0, 1)),
     ),
     "coarse numbers are exact": (
-        (_interpreter, "LOW_PRECISION", ()),
+        (_interpreter, "_ORDINARY", _interpreter._ORDINARY | {"float16"}),
         lambda x, m: (_clipped(x, m).sum(0).astype(jnp.float16) + jnp.float16(8000)).astype(jnp.float32),
     ),
     "a norm is that of any row": (
