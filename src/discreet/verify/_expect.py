@@ -20,7 +20,7 @@ from discreet.accounting import Relation, profile
 from discreet.verify._errors import PrivacyError
 from discreet.verify._symbols import is_symbolic, load_sympy, numbers_of, open_in
 
-_TOLERANCE = 1e-4
+_TOLERANCE = 1e-5
 _EPSILONS = (*(2.0**k for k in range(-10, 0)), 1.0, 2.0, 4.0, 8.0, *(4.0**k for k in range(2, 8)))
 _TELLING = (1e-9, 1.0 - 1e-6)
 """Between these, deltas say which of two events is worse."""
@@ -111,7 +111,7 @@ def _parts(event: DpEvent, count: Any = 1) -> dict[tuple, Any]:
 
 def _rounded(event: DpEvent) -> Any:
     if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
-        return type(event).__name__, _plain(event.noise_multiplier, 4)
+        return type(event).__name__, _plain(event.noise_multiplier, 6)
     if isinstance(event, PoissonSampledDpEvent):
         return "poisson", _plain(event.sampling_probability, 6), _inner(event.event)
     if isinstance(event, SampledWithoutReplacementDpEvent):
@@ -120,7 +120,7 @@ def _rounded(event: DpEvent) -> Any:
 
 
 def _inner(event: DpEvent) -> frozenset[tuple[tuple, Any]]:
-    return frozenset((k, _plain(v, 4)) for k, v in _parts(event).items())
+    return frozenset((k, _plain(v, 6)) for k, v in _parts(event).items())
 
 
 def _alike(a: dict[tuple, float], b: dict[tuple, float]) -> bool:
@@ -144,5 +144,5 @@ def _worse(event: DpEvent, slack: float, expected: DpEvent, relation: Relation) 
 
 def _short(event: DpEvent) -> str:
     if isinstance(event, GaussianDpEvent):
-        return f"Gaussian noise of {_plain(event.noise_multiplier, 4)} times the clipping norm"
+        return f"Gaussian noise of {_plain(event.noise_multiplier, 6)} times the clipping norm"
     return repr(event)
