@@ -4,7 +4,7 @@ A `Norm` says what a value is in relation to the joint L2 norm n of some values'
 
 - "squares": sums of their squares; over all their elements where nothing but the axes of the records is left;
 - "norm": n <= value * bound;
-- "factor": value * n <= bound, and value >= 0;
+- "factor": |value| * n <= bound;
 - "above": truth values; where False, n <= bound. "below": where True.
 """
 

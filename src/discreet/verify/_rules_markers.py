@@ -45,11 +45,13 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
         return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
     shapes = [shape_of(v) for v in equation.outvars]
     single = all(s[0] == 1 for s in shapes)
+    # Each leaf is scaled by the norm of all.
+    positional = any(x.positional for x in private) or len(private) < len(leaves)
     outputs: list[Value] = []
     for number, value in enumerate(leaves):
         if not isinstance(value, Private):
             # A public leaf beside private ones is scaled by their norm.
-            value = first.but(zero=frozenset(), positional=True)
+            value = first.but(zero=frozenset())
             if not by_record or first.axes not in ((0,), ()):
                 outputs.append(
                     checker.unbounded(equation, operands, "[rows] a public leaf is clipped with what is private")
@@ -58,9 +60,8 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
         if by_record and (first.axes == (0,) or (first.axes == () and single)) and first.batch is not None:
             term = Term(group, frozenset([number]), bound, first.batch)
             origin = checker.origin(equation, [value])
-            outputs.append(
-                value.but(terms=(term,), linf=bound.factor if not bound.powers else None, finite=True, origin=origin)
-            )
+            linf = bound.factor if not bound.powers else None
+            outputs.append(value.but(terms=(term,), linf=linf, finite=True, origin=origin, positional=positional))
             continue
         outputs.append(
             _clip_of_sum(checker, equation, value, Term(group, frozenset([number]), bound, Batch("table")), single)
