@@ -56,7 +56,10 @@ def _elementwise() -> None:
     for number in (2, 3, -1, 0):
         each("integer_pow", lambda x, n=number: lax.integer_pow(x, n))
     each("copy", lambda x: p.copy_p.bind(x))
-    each("real", lambda x: p.real_p.bind(lax.complex(x, x)), ROWS)
+    for name, function in (("real", lambda z: z), ("imag", lambda z: z), ("conj", lax.conj), ("abs", lax.abs), ("sin", lax.sin)):
+        part = lax.imag if name == "imag" else lax.real
+        each(name, lambda x, f=function, part=part: _part(part, f(lax.complex(x, 20.0 * x))), ROWS)
+    pairs("complex", lax.complex)
     each("name", lambda x: checkpoint_name(x, "it"))
     each("stop_gradient", lambda x: p.stop_gradient_p.bind(x))
     each("reduce_precision", lambda x: lax.reduce_precision(x, 5, 7))
@@ -85,6 +88,8 @@ def _elementwise() -> None:
         pairs(name, getattr(lax, name), (*FEW, "norm", "one", "scalar"))
         pairs(name, getattr(lax, name), (*WHOLE, "numbers"))
     each("eq", lambda x: lax.eq(x, x))
+    for name in ("eq_to", "lt_to", "le_to"):
+        pairs(name, lambda x, y, to=getattr(p, f"{name}_p"): to.bind(x, y))
     for name in ("and", "or", "xor"):
         bits = getattr(lax, f"bitwise_{name}")
         pairs(name, bits, TRUTHS)
@@ -93,6 +98,10 @@ def _elementwise() -> None:
         pairs(name, getattr(lax, name), (*WHOLE, "numbers"))
     bounds = [("zero", x, "one") for x in FLOATS] + [("two", "raw", "limited"), ("places", "limited or NaN", "one")]
     triples("clamp", lax.clamp, [*bounds, ("scalar", "sum", "one"), ("zero", "one", "sum")])
+
+
+def _part(part: Callable[..., Any], z: Any) -> Any:
+    return part(z) if jnp.iscomplexobj(z) else z
 
 
 _elementwise()

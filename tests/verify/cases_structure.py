@@ -85,8 +85,6 @@ def _adding() -> None:
     for name in ("argmax", "argmin"):
         function = getattr(lax, name)
         each(name, lambda x, f=function: [f(x, 1, jnp.int32), f(x, 0, jnp.int32)], ROWS)
-    each("sort", lambda x: [lax.sort(x, dimension=1), lax.sort(x, dimension=0)], ROWS)
-    enter("sort", lambda x, y: lax.sort((x, y), dimension=1), "raw", "clipped")
     _products()
 
 
@@ -171,12 +169,14 @@ def _indices() -> None:
         def put(x, k, u, how=how):
             return jax.vmap(lambda r, i, v: getattr(r.at[i], how)(v))(x, k, u)
 
-        enter(name, put, "clipped", "few", "other")
+        enter(name, put, "raw", "few", "other")
         enter(name, put, "places", "few", "placed")
         enter(name, lambda x, k, how=how: put(jnp.zeros((N, 5)), k, x, how), "masked", "few")
         enter(name, lambda x, k, how=how: getattr(jnp.zeros((5, D)).at[k[:, 0]], how)(x), "masked", "few")
         enter(name, lambda x, how=how: getattr(x.at[:, columns], how)(1.0), "clipped")
         enter(name, lambda x, how=how: getattr(x.at[columns[:2]], how)(1.0), "clipped")
+        enter(name, lambda x, w, how=how: jax.vmap(lambda r: getattr(w.at[2], how)(r[0]))(x), "placed", "line")
+        enter(name, lambda x, w, how=how: jax.vmap(lambda v: getattr(x.at[1], how)(v))(w), "masked", "table of numbers")
 
 
 def _keys() -> None:

@@ -161,10 +161,12 @@ class Book:
 
     def rows(self, value: Private, numbers: np.ndarray) -> np.ndarray | None:
         """One row per record, in the order of the records; None where they are not those of the table."""
-        if value.axes is None or value.batch is None:
+        if value.batch is None or (value.axes is None and value.folded is None):
             return None
-        moved = np.moveaxis(numbers, value.axes, range(len(value.axes)))
-        count = int(np.prod(moved.shape[: len(value.axes)], dtype=int))
+        axes, places = (value.axes, 1) if value.folded is None else (value.folded[:1], value.folded[1])
+        assert axes is not None
+        moved = np.moveaxis(numbers, axes, range(len(axes)))
+        count = int(np.prod(moved.shape[: len(axes)], dtype=int)) // places
         found = moved.reshape(count, -1) if numbers.size else None
         return found if found is not None and count == len(self.records(value)) else None
 
@@ -362,11 +364,11 @@ def _worst(loads: Any) -> list[float]:
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
 
 
 def _close(a: np.ndarray, b: np.ndarray) -> bool:
-    if a.dtype.kind != "f":
+    if a.dtype.kind not in "fc":
         return np.array_equal(a, b)
     return np.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True)
 

@@ -276,15 +276,12 @@ def trials(case: Case, world: str, tries: int, seed: int = 0) -> Iterator[tuple[
         yield here, seen, mechanisms
 
 
-def faults(case: Case, world: str, tries: int = 3, seed: int = 0) -> list[str]:
-    """All that the checker says of a program and that is not so on some table."""
-    return [x for trial in trials(case, world, tries, seed) for x in complaints(*trial)]
-
-
-def _larger(value: Private, world: World) -> dict[str, Private | None]:
+def _stronger(value: Private, world: World) -> dict[str, Private | None]:
     """What a rule that says too much would say: each claim made stronger, where it is not as strong as can be."""
     terms = value.terms and tuple(dataclasses.replace(t, bound=t.bound.times(0.5)) for t in value.terms)
     rows, batch = value.axes is not None, world.batch
+    if value.batch is None or value.batch.whole is not batch:
+        return {}
     return {
         "terms": dataclasses.replace(value, terms=terms) if terms and (value.finite or not rows) else None,
         "linf": dataclasses.replace(value, linf=0.5 * value.linf) if value.linf else None,
@@ -292,24 +289,27 @@ def _larger(value: Private, world: World) -> dict[str, Private | None]:
         "high": dataclasses.replace(value, high=value.high - 0.1) if value.high is not None else None,
         "finite": dataclasses.replace(value, finite=True) if rows and not value.finite else None,
         "zero": dataclasses.replace(value, zero=frozenset([batch])) if rows and batch not in value.zero else None,
-        "place": dataclasses.replace(value, positional=False) if value.positional and batch.kind == "table" else None,
+        "place": dataclasses.replace(value, positional=False) if value.positional and rows and batch.kind == "table" else None,
     }
 
 
-def exaggerations(case: Case, maker: str, tries: int, worlds: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Which claims of one rule can be made stronger, and which of those the numbers then give the lie to."""
+def held_against_numbers(cases: Sequence[Case], maker: str, tries: int, seed: int = 0) -> tuple[list[str], set[str]]:
+    """What is said of programs and is not so; and which claims of a rule might be stronger for all that the numbers show."""
+    faults: list[str] = []
     possible: set[str] = set()
     caught: set[str] = set()
-    for world in worlds:
-        for here, seen, _ in trials(case, world, tries):
-            book = Book(here, seen)
-            for item in seen:
-                if item.maker != maker or not isinstance(item.value, Private):
-                    continue
-                for name, value in _larger(item.value, here).items():
-                    if value is None or name in caught:
+    for case in cases:
+        for world in case.worlds:
+            for here, seen, handed in trials(case, world, tries if WORLDS[world][1] == "table" else 1, seed):
+                faults += [f"{world}: {x}" for x in complaints(here, seen, handed)]
+                book = Book(here, seen)
+                for item in seen:
+                    if item.maker != maker or not isinstance(item.value, Private) or item.numbers[0].dtype.kind == "c":
                         continue
-                    possible.add(name)
-                    if any(True for _ in book.about(dataclasses.replace(item, value=value))):
-                        caught.add(name)
-    return possible, caught
+                    for name, value in _stronger(item.value, here).items():
+                        if value is None or name in caught:
+                            continue
+                        possible.add(name)
+                        if any(True for _ in book.about(dataclasses.replace(item, value=value))):
+                            caught.add(name)
+    return faults, possible - caught

@@ -166,6 +166,7 @@ _OWN = {
     "finite_where": frozenset(),
     "place": -1,
     "number_if": (-1, -1),
+    "folded": None,
 }
 
 
@@ -194,6 +195,7 @@ class Private:
         holds: names the value of which this is a copy in another shape.
         place: names the value of which this is a copy in the same shape.
         number_if: spot and content of a value; where that is finite, this is.
+        folded: without `axes`: an axis, and its places for each record, so that place k of it is record k // places.
         norm_of: see `_norms`.
     """
 
@@ -215,6 +217,7 @@ class Private:
     holds: int = -1
     place: int = -1
     number_if: tuple[int, int] = (-1, -1)
+    folded: tuple[int, int] | None = None
 
     @property
     def content(self) -> int:

@@ -33,10 +33,10 @@ _OTHERS = (
     p.erfc_p, p.is_finite_p, p.not_p, p.integer_pow_p, p.pow_p, p.rem_p, p.atan2_p, p.nextafter_p, p.igamma_p, p.igammac_p,
     p.igamma_grad_a_p, p.bessel_i0e_p, p.bessel_i1e_p, p.polygamma_p, p.zeta_p, p.population_count_p, p.clz_p,
     p.bitcast_convert_type_p, p.xor_p, p.shift_left_p, p.shift_right_logical_p, p.shift_right_arithmetic_p, p.eq_p, p.ne_p,
-    p.lt_p, p.le_p, p.gt_p, p.ge_p,
+    p.lt_p, p.le_p, p.gt_p, p.ge_p, p.eq_to_p, p.lt_to_p, p.le_to_p, p.complex_p, p.imag_p,
+    p.conj_p,
 )  # fmt: skip
 """Not among them: the regularized incomplete beta function, which is refined for all records until the last has converged."""
-_COMPARISONS = (p.eq_p, p.ne_p, p.lt_p, p.le_p, p.gt_p, p.ge_p, p.is_finite_p)
 
 
 def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
