@@ -28,9 +28,9 @@ def enter(name: str, function: Callable[..., Any], *names: str, **options: Any) 
     CASES.setdefault(name, []).append(Case(function, names, **options))
 
 
-def each(name: str, function: Callable[..., Any], names: Sequence[str] = (*FLOATS, *NUMBERS)) -> None:
+def each(name: str, function: Callable[..., Any], names: Sequence[str] = (*FLOATS, *NUMBERS), **options: Any) -> None:
     """One operand, of all kinds."""
-    enter(name, lambda *xs: [function(x) for x in xs], *names)
+    enter(name, lambda *xs: [function(x) for x in xs], *names, **options)
 
 
 def pairs(name: str, function: Callable[..., Any], names: Sequence[str] = FEW) -> None:

@@ -19,6 +19,7 @@ def _moving() -> None:
     each("reshape", lambda x: [x.reshape(*s, *x.shape[1:]) for s in ((2, 4), (1, N), (N, 1))], (*ROWS, *NUMBERS, *TRUTHS))
     each("reshape", lambda x: [x.reshape(-1), x.reshape(1, *x.shape)], MOVED)
     each("reshape", lambda x: x.reshape(4, 2, D).reshape(2, 4, D).reshape(N, D), ROWS)
+    each("reshape", lambda x: [lax.reshape(x, (D, N), (1, 0)), lax.reshape(x, (N, D), (1, 0))], ROWS)
     each("squeeze", lambda x: lax.squeeze(lax.expand_dims(x, (0, x.ndim + 1)), (0, x.ndim + 1)), MOVED)
     each("squeeze", lambda x: lax.squeeze(x[:1], (0,)), ROWS)
     each("transpose", lambda x: [jnp.transpose(x), jnp.transpose(x.reshape(2, 4, -1), (1, 2, 0))], (*ROWS, *TRUTHS))

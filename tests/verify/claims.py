@@ -163,10 +163,13 @@ class Book:
         """One row per record, in the order of the records; None where they are not those of the table."""
         if value.batch is None or (value.axes is None and value.folded is None):
             return None
-        axes, places = (value.axes, 1) if value.folded is None else (value.folded[:1], value.folded[1])
-        assert axes is not None
+        if value.folded is not None:
+            axis, outer, inner = value.folded
+            moved = np.moveaxis(numbers, axis, 0)
+            numbers = np.moveaxis(moved.reshape(outer, -1, inner, *moved.shape[1:]), 1, 0)
+        axes = value.axes if value.axes is not None else (0,)
         moved = np.moveaxis(numbers, axes, range(len(axes)))
-        count = int(np.prod(moved.shape[: len(axes)], dtype=int)) // places
+        count = int(np.prod(moved.shape[: len(axes)], dtype=int))
         found = moved.reshape(count, -1) if numbers.size else None
         return found if found is not None and count == len(self.records(value)) else None
 

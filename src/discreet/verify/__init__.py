@@ -3,6 +3,7 @@
 from discreet.verify import (
     _control,  # noqa: F401  the rules enter themselves in the list of rules
     _rules_algebra,  # noqa: F401
+    _rules_convolutions,  # noqa: F401
     _rules_elementwise,  # noqa: F401
     _rules_index,  # noqa: F401
     _rules_linear,  # noqa: F401
@@ -12,7 +13,6 @@ from discreet.verify import (
     _rules_windows,  # noqa: F401
     _scan,  # noqa: F401
 )
-from discreet.verify import _rules_convolutions  # noqa: F401, I001  after the rules that it adds to
 from discreet.verify._certificate import Certificate
 from discreet.verify._certify import certify
 from discreet.verify._errors import PrivacyError

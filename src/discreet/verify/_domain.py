@@ -195,7 +195,7 @@ class Private:
         holds: names the value of which this is a copy in another shape.
         place: names the value of which this is a copy in the same shape.
         number_if: spot and content of a value; where that is finite, this is.
-        folded: without `axes`: an axis, and its places for each record, so that place k of it is record k // places.
+        folded: without `axes`: the axis that numbers the records and more besides, see `_rules_convolutions`.
         norm_of: see `_norms`.
     """
 
@@ -217,7 +217,7 @@ class Private:
     holds: int = -1
     place: int = -1
     number_if: tuple[int, int] = (-1, -1)
-    folded: tuple[int, int] | None = None
+    folded: tuple[int, int, int] | None = None
 
     @property
     def content(self) -> int:

@@ -9,6 +9,7 @@ from discreet._jax import primitives as p
 from discreet.verify._control import inner
 from discreet.verify._domain import Private, Public, Value
 from discreet.verify._interpreter import RULES, STRUCTURED, Checker, shape_of
+from discreet.verify._rules_convolutions import fold_of, folded_rows
 from discreet.verify._rules_windows import common_rows, rows_of_all
 
 _LAST_TWO = (
@@ -38,9 +39,9 @@ def _triangular(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     matrix, sides = operands
     rank, left = len(shape_of(equation.invars[1])), equation.params["left_side"]
     apart = rank - 1 if left else rank - 2
-    if isinstance(matrix, Public) and isinstance(sides, Private) and sides.axes == (apart,):
-        origin = checker.origin(equation, operands)
-        return [Private(sides.batch, sides.axes, origin, positional=sides.positional)]
+    fold = fold_of(sides)
+    if isinstance(matrix, Public) and isinstance(sides, Private) and fold is not None and fold[0] == apart:
+        return [folded_rows(checker, equation, operands, fold, sides.positional)]
     return _leading(checker, equation, operands, 2)
 
 

@@ -90,7 +90,8 @@ def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key |
         return Key(np.broadcast_to(names.reshape(middle), shape))
     if primitive is p.dynamic_slice_p:
         return _picked(checker, equation, operands)
-    return Key(names.reshape(shape))
+    order = params.get("dimensions") if primitive is p.reshape_p else None
+    return Key((names if order is None else np.transpose(names, order)).reshape(shape))
 
 
 def _picked(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:

@@ -54,8 +54,10 @@ def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     assert isinstance(value, Private)
     if value.axes is None:
         return moved_sum(checker, equation, value)
-    axes = through_reshape(shape_of(equation.invars[0]), shape_of(equation.outvars[0]), value.axes)
-    return moved(checker, equation, value, axes)
+    old, own, order = shape_of(equation.invars[0]), value.axes, equation.params["dimensions"]
+    if order is not None:  # transposed beforehand
+        old, own = tuple(old[int(i)] for i in order), tuple([int(i) for i in order].index(a) for a in own)
+    return moved(checker, equation, value, through_reshape(old, shape_of(equation.outvars[0]), own))
 
 
 def _squeeze(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
