@@ -71,6 +71,7 @@ def _elementwise() -> None:
     for name in ("abs", "neg", "sign", "population_count", "clz", "not"):
         each(name, getattr(lax, {"not": "bitwise_not"}.get(name, name)), WHOLE)
     each("not", lax.bitwise_not, TRUTHS)
+    each("not", lambda t: [jnp.where(~t, 0.0, 1.0), jnp.where(~~t, 1.0, 0.0)], TRUTHS)
     each("integer_pow", lambda x: lax.integer_pow(x, 2), WHOLE)
     for name in ("add", "sub", "mul", "div", "max", "min"):
         pairs(name, getattr(lax, name), MEETING)
@@ -88,6 +89,8 @@ def _elementwise() -> None:
         pairs(name, getattr(lax, name), (*FEW, "norm", "one", "scalar"))
         pairs(name, getattr(lax, name), (*WHOLE, "numbers"))
     each("eq", lambda x: lax.eq(x, x))
+    for name in ("eq", "ne"):
+        each(name, lambda x: [jnp.nan_to_num(x), jnp.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)])
     for name in ("eq_to", "lt_to", "le_to"):
         pairs(name, lambda x, y, to=getattr(p, f"{name}_p"): to.bind(x, y))
     for name in ("and", "or", "xor"):

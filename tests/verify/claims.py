@@ -215,9 +215,15 @@ class Book:
             yield f"an element below {value.low}"
         if value.high is not None and (known > value.high).any():
             yield f"an element above {value.high}"
+        which = {"nan": np.isnan(numbers), "inf": numbers == np.inf, "-inf": numbers == -np.inf}
+        if any(which[kind].any() for kind in value.lacks):
+            yield "an element that should not be there"
+        yield from self.about_tells(value, numbers, run)
         rows = self.rows(value, numbers)
         if rows is None:
             return
+        if self.world.batch in value.true and not rows[~self.kept(run)[self.records(value)]].all():
+            yield "not true where there is no record"
         kept = self.kept(run)[self.records(value)]
         if self.world.batch in value.zero and rows[~kept].any():
             yield "not zero where there is no record"
@@ -229,6 +235,16 @@ class Book:
 
     def kept(self, run: int) -> np.ndarray:
         return self.world.masks[0][self.world.order] if run == REORDERED else self.world.masks[run]
+
+    def about_tells(self, value: Private, numbers: np.ndarray, run: int) -> Iterator[str]:
+        kind, spot = value.tells
+        if kind == "never" and numbers.any():
+            yield "true, and never should be"
+        if kind in ("nan", "inf", "-inf") and spot in self.spots:
+            theirs = self.spots[spot].numbers[run].astype(np.float64)
+            is_so = np.isnan(theirs) if kind == "nan" else theirs == float(kind)
+            if not np.array_equal(is_so, numbers.astype(bool)):
+                yield f"it should tell which elements are {kind}"
 
     def about_finite_where(self, value: Private, numbers: np.ndarray, run: int) -> Iterator[str]:
         for kind, name in value.finite_where:

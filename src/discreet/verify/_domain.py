@@ -167,6 +167,9 @@ _OWN = {
     "place": -1,
     "number_if": (-1, -1),
     "folded": None,
+    "true": frozenset(),
+    "lacks": frozenset(),
+    "tells": ("", -1),
 }
 
 
@@ -197,6 +200,9 @@ class Private:
         number_if: spot and content of a value; where that is finite, this is.
         folded: without `axes`: the axis that numbers the records and more besides, see `_rules_convolutions`.
         norm_of: see `_norms`.
+        true: masks under which a truth value is True where there is no record.
+        lacks: which of "nan", "inf" and "-inf" no element is.
+        tells: of a truth value: True just where the value of that spot is "nan", "inf" or "-inf"; ("never", -1): nowhere.
     """
 
     batch: Batch | None
@@ -218,6 +224,9 @@ class Private:
     place: int = -1
     number_if: tuple[int, int] = (-1, -1)
     folded: tuple[int, int, int] | None = None
+    true: frozenset[Batch] = frozenset()
+    lacks: frozenset[str] = frozenset()
+    tells: tuple[str, int] = ("", -1)
 
     @property
     def content(self) -> int:

@@ -168,7 +168,7 @@ def _of_factor(primitive: Any, position: int, value: Any, norm: Norm, other: Any
     del position, value, shapes
     least = _lowest(other)
     if primitive is p.min_p and least is not None and least >= 0:
-        low = not norm.bound.powers and least <= _CAP * norm.bound.factor
+        low = not norm.bound.powers and float(other.const.max()) <= _CAP * norm.bound.factor
         return dataclasses.replace(norm, safe=norm.safe or low)
     if (
         primitive is p.mul_p

@@ -63,6 +63,8 @@ def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         if dtype.kind == "b":
             changes["linf"] = 1.0
     norm = norm_after(equation, operands)
+    if norm is not None and norm.kind == "factor" and norm.safe and norm.finite:
+        changes["finite"] = True
     result = result.but(**changes, zero=zero)
     return dataclasses.replace(result, norm_of=norm) if norm is not None else result
 
@@ -162,11 +164,35 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         whole = size_per_record(shape_of(equation.invars[0]), first.axes) == 1
         if first.norm_of is not None and first.norm_of.kind in ("squares", "norm") and whole:
             changes["finite_where"] |= {("all", c) for c in first.norm_of.contents}
+    if primitive in (p.eq_p, p.ne_p):
+        changes["tells"] = _tells(equation, operands)
+    if primitive is p.not_p:
+        changes |= {"zero": first.true, "true": first.zero} if is_truth(equation) else {}
     if primitive is p.eq_p and equation.invars[0] is equation.invars[1]:
         # Equal to itself is no NaN; where the size is limited, it is a number then.
         limited = first.linf is not None
         changes["finite_where"] = frozenset({("each", first.spot), *_whole(equation, first)} if limited else ())
     return changes
+
+
+def is_truth(equation: JaxprEqn) -> bool:
+    """Whether the result is True or False, and no bits of a number."""
+    return np.dtype(aval(equation.outvars[0]).dtype).kind == "b"
+
+
+def _tells(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[str, int]:
+    """`x != x` and `x == inf`, as `jnp.nan_to_num` asks."""
+    value, other = operands
+    if not isinstance(value, Private):
+        return "", -1
+    kind = ""
+    if equation.primitive is p.ne_p and equation.invars[0] is equation.invars[1]:
+        kind = "nan"
+    elif equation.primitive is p.eq_p and isinstance(other, Public) and other.const is not None and other.const.size:
+        numbers = other.const.astype(np.float64) if other.const.dtype.kind == "f" else np.zeros(1)
+        kind = "inf" if np.all(numbers == np.inf) else "-inf" if np.all(numbers == -np.inf) else ""
+    never = kind and (value.finite or kind in value.lacks)
+    return ("never", -1) if never else (kind, value.spot if kind else -1)
 
 
 def _whole(equation: JaxprEqn, value: Private) -> set[tuple[str, int]]:
