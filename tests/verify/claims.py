@@ -180,6 +180,8 @@ class Book:
             return np.arange(len(self.world.masks[0]))
         if batch is not None and batch.kind == "slice" and batch.parent is self.world.batch:
             return np.arange(batch.event[0], batch.event[1] + 1)
+        if batch is not None and batch.kind == "pick" and batch.parent is self.world.batch:
+            return np.array(batch.event[0])
         return np.zeros(0, int)
 
     def about(self, item: Seen) -> Iterator[str]:
@@ -305,7 +307,7 @@ class Book:
         others = self.records(value) != self.world.changed
         if not _same(rows[0][others], rows[1][others]):
             yield "a row depends on another record"
-        if not value.positional and len(others) == len(self.world.order) and rows[2] is not None:
+        if not value.positional and value.batch is self.world.batch and rows[2] is not None:
             if not _close(rows[0][self.world.order], rows[2]):
                 yield "a row depends on its place"
 

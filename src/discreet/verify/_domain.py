@@ -63,10 +63,12 @@ class Batch:
     """Which records a value may depend on: the table, a random sample of it, or the part that one turn of a loop sees.
 
     Attributes:
-        kind: "table", "poisson", "fixed", "part" (what a turn of a loop sees) or "slice" (rows from here to there).
+        kind: "table", "poisson", "fixed", "part" (what a turn of a loop sees), "slice" (rows from here to there)
+            or "pick" (rows by their numbers, each once at most).
         parent: what it was drawn or cut from; None for the table.
         masked: the table has a mask, so that a record may be absent.
-        event: for samples, (rate,) or (num_records, batch_size); for parts (loop,); for slices (first, last).
+        event: for samples, (rate,) or (num_records, batch_size); for parts (loop,); for slices (first, last);
+            for picks (numbers,).
         slack: for Poisson samples: distance from independent coin flips.
         depth: how many loops are around the draw.
         axis: for parts: which axis of the record index the loop takes apart.
@@ -83,7 +85,7 @@ class Batch:
     @property
     def whole(self) -> Batch:
         """The batch that a part is cut from; any other batch itself."""
-        return self.parent.whole if self.kind in ("part", "slice") and self.parent is not None else self
+        return self.parent.whole if self.kind in ("part", "slice", "pick") and self.parent is not None else self
 
     @property
     def table(self) -> Batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from discreet._jax import JaxprEqn
 from discreet._jax import primitives as p
 from discreet.verify._alignment import varies_along
-from discreet.verify._domain import Private, Public, Value
+from discreet.verify._domain import Batch, Private, Public, Term, Value
 from discreet.verify._interpreter import RULES, Checker, shape_of
 
 
@@ -40,7 +40,7 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
         elif axis in kept and equation.params["slice_sizes"][axis] == shape_of(equation.invars[0])[axis]:
             axes_found.append(offset[kept.index(axis)])
         else:
-            return checker.unbounded(equation, operands, "[rows] records are picked by their number")
+            return _picked(checker, equation, source, axis, index)
     positional = source.positional
     if isinstance(index, Private):
         by_row = index.batch is source.batch and index.axes is not None and len(index.axes) == len(source.axes)
@@ -57,6 +57,30 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
         rows = tuple(index_batch[source_batch.index(a)] for a in source.axes if a in source_batch)
         positional |= varies_along(index, shape_of(equation.invars[1]), rows)
     return Private(source.batch, tuple(axes_found), origin, positional=positional)
+
+
+def _picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, index: Value) -> Private:
+    """`rows[numbers]`, for numbers that are known while tracing and differ: each record is in one row at most."""
+    numbers, count = equation.params["dimension_numbers"], shape_of(equation.invars[0])[axis]
+    simple = source.axes == (axis,) and source.batch is not None and source.batch.kind == "table"
+    simple = simple and tuple(numbers.start_index_map) == (axis,) and axis in numbers.collapsed_slice_dims
+    known = index.const if isinstance(index, Public) else None
+    if not simple or known is None or known.ndim != 2:
+        why = "[rows] records are picked by their number, and no proof covers that they differ"
+        return checker.unbounded(equation, [source, index], why)
+    picks = tuple(int(i) for i in known.reshape(-1))
+    if len(set(picks)) < len(picks) or any(not 0 <= i < count for i in picks):
+        why = "[rows] a record is picked several times, so that it counts as often"
+        return checker.unbounded(equation, [source, index], why)
+    name = (source.batch, "pick", picks)
+    assert source.batch is not None
+    if name not in checker.slices:
+        checker.slices[name] = Batch("pick", source.batch, source.batch.masked, (picks,))
+    batch = checker.slices[name]
+    terms = None if source.terms is None else tuple(Term(t.group, t.leaves, t.bound, batch) for t in source.terms)
+    offset = {int(i) for i in numbers.offset_dims}
+    (place,) = (i for i in range(len(shape_of(equation.outvars[0]))) if i not in offset)
+    return source.but(batch=batch, axes=(place,), terms=terms, origin=checker.origin(equation, [source]))
 
 
 def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:

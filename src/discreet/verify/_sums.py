@@ -68,7 +68,7 @@ def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Privat
     assert isinstance(batch, Batch)
     terms = row_terms(value, size_per_record(shape, None))
     factor = range_factor(batch, checker.relation)
-    if terms is None or factor == 0.0 or batch.kind in ("part", "slice"):
+    if terms is None or factor == 0.0 or batch.kind in ("part", "slice", "pick"):
         return value
     return value.but(terms=scaled(terms, Scale(factor)), linf=None, additive=False, finite=True)
 
