@@ -3,17 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-import discreet as dp
-from discreet._jax import ClosedJaxpr
 from discreet._jax import primitives as p
 
-from .operands import CONSTANTS, D, FLOATS, N, NUMBERS, ROWS, SUMS, TRACED, TRUTHS, WHOLE, Case
+from .operands import CONSTANTS, FLOATS, NUMBERS, ROWS, TRACED, TRUTHS, WHOLE, Case
 
 CASES: dict[str, list[Case]] = {}
 PUBLIC = (*CONSTANTS, *TRACED)
@@ -48,7 +44,21 @@ def triples(name: str, function: Callable[..., Any], choices: Sequence[Sequence[
 
 def _elementwise() -> None:
     for name in (
-        *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i0e", "bessel_i1e", "cbrt", "ceil", "cos", "cosh"),
+        *(
+            "abs",
+            "acos",
+            "acosh",
+            "asin",
+            "asinh",
+            "atan",
+            "atanh",
+            "bessel_i0e",
+            "bessel_i1e",
+            "cbrt",
+            "ceil",
+            "cos",
+            "cosh",
+        ),
         *("digamma", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "is_finite", "lgamma", "log", "log1p"),
         *("logistic", "neg", "round", "rsqrt", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh"),
     ):
@@ -56,7 +66,13 @@ def _elementwise() -> None:
     for number in (2, 3, -1, 0):
         each("integer_pow", lambda x, n=number: lax.integer_pow(x, n))
     each("copy", lambda x: p.copy_p.bind(x))
-    for name, function in (("real", lambda z: z), ("imag", lambda z: z), ("conj", lax.conj), ("abs", lax.abs), ("sin", lax.sin)):
+    for name, function in (
+        ("real", lambda z: z),
+        ("imag", lambda z: z),
+        ("conj", lax.conj),
+        ("abs", lax.abs),
+        ("sin", lax.sin),
+    ):
         part = lax.imag if name == "imag" else lax.real
         each(name, lambda x, f=function, part=part: _part(part, f(lax.complex(x, 20.0 * x))), ROWS)
     pairs("complex", lax.complex)
@@ -91,8 +107,8 @@ def _elementwise() -> None:
     each("eq", lambda x: lax.eq(x, x))
     for name in ("eq", "ne"):
         each(name, lambda x: [jnp.nan_to_num(x), jnp.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)])
-    for name in ("eq_to", "lt_to", "le_to"):
-        pairs(name, lambda x, y, to=getattr(p, f"{name}_p"): to.bind(x, y))
+    for primitive in (p.eq_to_p, p.lt_to_p, p.le_to_p):
+        pairs(primitive.name, primitive.bind)
     for name in ("and", "or", "xor"):
         bits = getattr(lax, f"bitwise_{name}")
         pairs(name, bits, TRUTHS)

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-
 from .cases import each, enter
 from .operands import ROWS, D, N
 
@@ -49,14 +48,34 @@ def _convolutions() -> None:
         def loss(k, x, apply=apply, batch=batch):
             return jnp.sum(jnp.sin(apply(k, image(x), batch)))
 
-        each(name, lambda x, k=k, loss=loss: jax.vmap(jax.grad(loss, (0, 1)), (None, 0))(k, x), ("finite", "placed"), worlds=ONE)
+        each(
+            name,
+            lambda x, k=k, loss=loss: jax.vmap(jax.grad(loss, (0, 1)), (None, 0))(k, x),
+            ("finite", "placed"),
+            worlds=ONE,
+        )
         # Each record has a kernel of its own, and meets public images, or its own.
-        each(name, lambda x, k=k, a=apply, b=batch: jax.vmap(lambda r: a(k * r[0], image(jnp.ones(D)), b))(x), ("clipped",), worlds=ONE)
-        each(name, lambda x, k=k, a=apply, b=batch: jax.vmap(lambda r: a(k * r[0], image(r), b))(x), ("clipped",), worlds=ONE)
+        each(
+            name,
+            lambda x, k=k, a=apply, b=batch: jax.vmap(lambda r: a(k * r[0], image(jnp.ones(D)), b))(x),
+            ("clipped",),
+            worlds=ONE,
+        )
+        each(
+            name,
+            lambda x, k=k, a=apply, b=batch: jax.vmap(lambda r: a(k * r[0], image(r), b))(x),
+            ("clipped",),
+            worlds=ONE,
+        )
     grouped = layer(batch_group_count=2)
     each(name, lambda x: jax.vmap(lambda r: grouped(kernels(3, 2, 4), image(r), 2))(x), LINES, worlds=ONE)
     each(name, lambda x: jax.vmap(lambda r: grouped(kernels(3, 2, 4) * r[0], image(r), 2))(x), LINES, worlds=ONE)
-    each(name, lambda x: jax.vmap(lambda r: grouped(kernels(3, 2, 4) * r[0], image(jnp.ones(D)), 2))(x), LINES, worlds=ONE)
+    each(
+        name,
+        lambda x: jax.vmap(lambda r: grouped(kernels(3, 2, 4) * r[0], image(jnp.ones(D)), 2))(x),
+        LINES,
+        worlds=ONE,
+    )
     # Records as channels, in the place of pixels, and mixed by kernels: not to be taken for rows.
     each(name, lambda x: layer()(kernels(3, N, 2), jnp.broadcast_to(x.T[:, None, :], (D, 3, N))), LINES, worlds=ONE)
     each(name, lambda x: layer()(kernels(3, D, 2), jnp.broadcast_to(x[:, None], (N, 3, D))), LINES, worlds=ONE)
@@ -81,7 +100,9 @@ def _windows() -> None:
     other = ((2, 1), (1, 1), "SAME")
     both = (window, other)
     for name, start, function in (("max", -jnp.inf, lax.max), ("min", jnp.inf, lax.min), ("sum", 0.0, lax.add)):
-        each(f"reduce_window_{name}", lambda x, i=start, f=function: [lax.reduce_window(x, i, f, *w) for w in both], ROWS)
+        each(
+            f"reduce_window_{name}", lambda x, i=start, f=function: [lax.reduce_window(x, i, f, *w) for w in both], ROWS
+        )
     each("reduce_window_sum", lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 1), (2, 1), "VALID"), ROWS)
     each("reduce_window_sum", lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 1), (1, 1), [(1, 1), (0, 0)]), ROWS)
 
@@ -91,7 +112,11 @@ def _windows() -> None:
     line = np.array([0.5, -1.0, 2.0], np.float32)
     each("select_and_scatter_add", lambda x: jax.vmap(jax.grad(largest), (None, 0))(line, x), ROWS)
     each("select_and_scatter_add", jax.grad(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, *other).sum()), ROWS)
-    each("select_and_gather_add", lambda x: jax.vmap(lambda r: jax.jvp(lambda w: largest(w, r), (line,), (line,)))(x), ROWS)
+    each(
+        "select_and_gather_add",
+        lambda x: jax.vmap(lambda r: jax.jvp(lambda w: largest(w, r), (line,), (line,)))(x),
+        ROWS,
+    )
     each("sort", lambda x: [lax.sort(x, dimension=1), lax.sort(x, dimension=0), jnp.argsort(x, 1)], ROWS)
     enter("sort", lambda x, y: lax.sort((x, y), dimension=1), "raw", "clipped")
     enter("sort", lambda x, y: lax.sort((x, y), dimension=1), "raw", "places")
@@ -99,7 +124,13 @@ def _windows() -> None:
     each("top_k", lambda x: [lax.top_k(x, 2), lax.top_k(x.T, 2), lax.top_k(x[:, 0], 2)], ROWS)
     put = lax.dynamic_update_slice
     enter("dynamic_update_slice", lambda x, y: [put(x, y[:, :2], (0, 1)), put(x, y[:2], (1, 0))], "raw", "placed")
-    enter("dynamic_update_slice", lambda x, y, i: [put(x, y[:, :1], (0, i[1])), put(y, x, (i[1], 0))], "raw", "places", "numbers")
+    enter(
+        "dynamic_update_slice",
+        lambda x, y, i: [put(x, y[:, :1], (0, i[1])), put(y, x, (i[1], 0))],
+        "raw",
+        "places",
+        "numbers",
+    )
     enter("dynamic_update_slice", lambda x, k: put(x, x[:, :2], (0, k[0, 0])), "clipped", "few")
 
 
@@ -117,13 +148,29 @@ def _matrices() -> None:
     each("eigh", lambda x: [lax.linalg.eigh(f(x)) for f in (square, one)], kinds)
     each("svd", lambda x: [lax.linalg.svd(f(x)) for f in (square, one)], kinds)
     each("fft", lambda x: [jnp.fft.fft(x, axis=1).real, jnp.fft.fft(x, axis=0).real], kinds)
-    each("triangular_solve", lambda x: jax.vmap(lambda r: jax.scipy.linalg.solve_triangular(square(x[:1])[0], r))(x), kinds)
+    each(
+        "triangular_solve",
+        lambda x: jax.vmap(lambda r: jax.scipy.linalg.solve_triangular(square(x[:1])[0], r))(x),
+        kinds,
+    )
     lower = np.tril(np.ones((D, D), np.float32))
-    each("triangular_solve", lambda x: jax.vmap(lambda r: jax.scipy.linalg.solve_triangular(lower, r, lower=True))(x), kinds)
+    each(
+        "triangular_solve",
+        lambda x: jax.vmap(lambda r: jax.scipy.linalg.solve_triangular(lower, r, lower=True))(x),
+        kinds,
+    )
     each("triangular_solve", lambda x: lax.linalg.triangular_solve(lower, x, left_side=False, lower=True), kinds)
-    each("triangular_solve", lambda x: lax.linalg.triangular_solve(np.tril(np.ones((N, N), np.float32)), x, left_side=True), kinds)
+    each(
+        "triangular_solve",
+        lambda x: lax.linalg.triangular_solve(np.tril(np.ones((N, N), np.float32)), x, left_side=True),
+        kinds,
+    )
     each("triangular_solve", lambda x: lax.linalg.triangular_solve(square(x), square(-x), left_side=True), kinds)
-    each("custom_linear_solve", lambda x: [jnp.linalg.solve(square(x), x[..., None]), jnp.linalg.solve(one(x), x.T)], kinds)
+    each(
+        "custom_linear_solve",
+        lambda x: [jnp.linalg.solve(square(x), x[..., None]), jnp.linalg.solve(one(x), x.T)],
+        kinds,
+    )
 
 
 _convolutions()

@@ -9,14 +9,16 @@ import discreet as dp
 from discreet._jax import primitives as p
 
 from .cases import each, enter, triples
-from .operands import FLOATS, N, NUMBERS, ROWS, SUMS, TRUTHS, WHOLE, D
+from .operands import FLOATS, NUMBERS, ROWS, SUMS, TRUTHS, WHOLE, D, N
 
 MOVED = (*FLOATS, *NUMBERS, *TRUTHS, *WHOLE)
 GOOD = ("clipped", "masked", "limited", "raw masked", "placed", "sum")
 
 
 def _moving() -> None:
-    each("reshape", lambda x: [x.reshape(*s, *x.shape[1:]) for s in ((2, 4), (1, N), (N, 1))], (*ROWS, *NUMBERS, *TRUTHS))
+    each(
+        "reshape", lambda x: [x.reshape(*s, *x.shape[1:]) for s in ((2, 4), (1, N), (N, 1))], (*ROWS, *NUMBERS, *TRUTHS)
+    )
     each("reshape", lambda x: [x.reshape(-1), x.reshape(1, *x.shape)], MOVED)
     each("reshape", lambda x: x.reshape(4, 2, D).reshape(2, 4, D).reshape(N, D), ROWS)
     each("reshape", lambda x: [lax.reshape(x, (D, N), (1, 0)), lax.reshape(x, (N, D), (1, 0))], ROWS)
@@ -35,14 +37,23 @@ def _moving() -> None:
         each("pad", lambda x, f=filler: lax.pad(x, f, [(0, 0, 0)] * (x.ndim - 1) + [(1, -1, 1)]), (*ROWS, *SUMS))
         each("pad", lambda x, f=filler: lax.pad(x, f, [(1, 0, 0)] + [(0, 0, 0)] * (x.ndim - 1)), ROWS)
     for axis in (0, 1):
-        triples("concatenate", lambda *x, a=axis: lax.concatenate(x, a), [
-            *[(x, y) for x in GOOD[:5] for y in (*GOOD[:5], "places")],
-            ("clipped", "other"), ("clipped", "other", "masked"), ("places", "limited or NaN"), ("raw", "raw"),
-        ])
+        triples(
+            "concatenate",
+            lambda *x, a=axis: lax.concatenate(x, a),
+            [
+                *[(x, y) for x in GOOD[:5] for y in (*GOOD[:5], "places")],
+                ("clipped", "other"),
+                ("clipped", "other", "masked"),
+                ("places", "limited or NaN"),
+                ("raw", "raw"),
+            ],
+        )
     enter("concatenate", lambda *x: [lax.concatenate(y, 0) for y in ((*x,), x[:2], x[1:])], "sum", "other sum", "line")
     enter("concatenate", lambda *x: lax.concatenate(x, 0), "sum", "small")
     enter("concatenate", lambda *x: lax.concatenate(x, 0), "sum", "unknown")
-    each("split", lambda x: [lax.split(x, (1, D - 1), x.ndim - 1), lax.split(x, (x.shape[0] - 1, 1), 0)], (*ROWS, *SUMS))
+    each(
+        "split", lambda x: [lax.split(x, (1, D - 1), x.ndim - 1), lax.split(x, (x.shape[0] - 1, 1), 0)], (*ROWS, *SUMS)
+    )
     cases = ("clipped", "other", "masked", "limited", "limited or NaN", "raw", "zero", "one", "places", "placed")
     which = [("guard", "zero", "limited or NaN"), ("whole guard", "zero", "raw"), ("truth", "placed", "placed")]
     which += [(t, x, y) for t in ("truth", "near") for x in cases for y in cases]
@@ -95,7 +106,12 @@ def _products() -> None:
     own = ("clipped", "other", "masked", "limited", "raw", "raw masked", "placed")
     triples("dot_general", lambda x, y: lax.dot_general(x, y, over), [(x, y) for x in own for y in (*own, "places")])
     triples("dot_general", lambda x, y: lax.dot_general(x, y, beside), [(x, y) for x in own for y in (*own, "places")])
-    enter("dot_general", lambda *x: [jnp.einsum("rd,rd->r", x[0], x[1]), jnp.einsum("rd,re->rde", *x)], "clipped", "masked")
+    enter(
+        "dot_general",
+        lambda *x: [jnp.einsum("rd,rd->r", x[0], x[1]), jnp.einsum("rd,re->rde", *x)],
+        "clipped",
+        "masked",
+    )
     matrix = np.linspace(-1, 1, 2 * D, dtype=np.float32).reshape(D, 2)
     each("dot_general", lambda x: [x @ matrix, matrix.T @ x.T, x @ jnp.ones((D, 2))], ROWS)
     each("dot_general", lambda x: [x @ matrix, x @ jnp.full((D,), 0.5)], SUMS)
@@ -141,7 +157,12 @@ def _programs() -> None:
         return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.tanh(c[1]), -c[2]), (0, x, x))
 
     each("while", until, (*ROWS, *SUMS))
-    enter("while", lambda s, x: lax.while_loop(lambda c: c[0] < s, lambda c: (c[0] + 1, c[1] * 0.5), (0.0, x)), "scalar", "sum")
+    enter(
+        "while",
+        lambda s, x: lax.while_loop(lambda c: c[0] < s, lambda c: (c[0] + 1, c[1] * 0.5), (0.0, x)),
+        "scalar",
+        "sum",
+    )
     each("scan", lambda x: lax.scan(lambda c, row: (c + row, 2.0 * row), jnp.zeros(D), x), ROWS)
     each("scan", lambda x: lax.scan(lambda c, row: (c - 0.5 * row, c), jnp.ones(D), x.reshape(2, 4, D).sum(1)), ROWS)
     each("scan", lambda x: lax.scan(lambda c, _: (jnp.tanh(c), c), x, None, length=3), (*ROWS, *SUMS))
@@ -190,7 +211,16 @@ def _keys() -> None:
         more = [jnp.squeeze(keys[:1], 0), lax.dynamic_slice(flat, (3,), (1,)), p.copy_p.bind(flat)]
         return [*lines, *more, jnp.broadcast_to(flat[0], (1,))]
 
-    for name in ("slice", "transpose", "reshape", "concatenate", "squeeze", "dynamic_slice", "copy", "broadcast_in_dim"):
+    for name in (
+        "slice",
+        "transpose",
+        "reshape",
+        "concatenate",
+        "squeeze",
+        "dynamic_slice",
+        "copy",
+        "broadcast_in_dim",
+    ):
         enter(name, moves, keyed=True)
     enter("random_split", lambda k: jax.random.split(k, 4), keyed=True)
     enter("random_fold_in", lambda k: [jax.random.fold_in(k, 1), jax.random.fold_in(k, 2)], keyed=True)

@@ -145,9 +145,10 @@ class Book:
         self.spots = {x.value.spot: x for x in reversed(private)}
         self.symbols: dict[int, float] = {}
         for item in seen:
-            if isinstance(item.value, Public) and (scale := item.value.scale) is not None and item.numbers[0].size:
-                if scale.factor == 1.0 and len(scale.powers) == 1 and scale.powers[0][1] == 1.0:
-                    self.symbols.setdefault(scale.powers[0][0], abs(float(item.numbers[0].reshape(-1)[0])))
+            scale = item.value.scale if isinstance(item.value, Public) else None
+            plain = scale is not None and scale.factor == 1.0 and [x[1] for x in scale.powers] == [1.0]
+            if plain and item.numbers[0].size:
+                self.symbols.setdefault(scale.powers[0][0], abs(float(item.numbers[0].reshape(-1)[0])))
 
     def size(self, scale: Any) -> float | None:
         """A bound as a number."""
@@ -307,9 +308,9 @@ class Book:
         others = self.records(value) != self.world.changed
         if not _same(rows[0][others], rows[1][others]):
             yield "a row depends on another record"
-        if not value.positional and value.batch is self.world.batch and rows[2] is not None:
-            if not _close(rows[0][self.world.order], rows[2]):
-                yield "a row depends on its place"
+        anywhere = not value.positional and value.batch is self.world.batch and rows[2] is not None
+        if anywhere and not _close(rows[0][self.world.order], rows[2]):
+            yield "a row depends on its place"
 
     def about_sum(self, value: Private, numbers: tuple[np.ndarray, ...]) -> Iterator[str]:
         bound = None if value.terms is None or value.axes is not None else self.total(value.terms)

@@ -140,7 +140,11 @@ def tables(r: np.random.Generator, relation: Relation, kind: str) -> tuple[list[
     base = r.normal(size=(2, D))
     for held in runs:
         held["sum"], held["other sum"] = base
-    step = direction(r, 2 * D) if r.random() < 0.5 else np.roll(np.concatenate([direction(r, D), np.zeros(D)]), r.choice([0, D]))
+    step = (
+        direction(r, 2 * D)
+        if r.random() < 0.5
+        else np.roll(np.concatenate([direction(r, D), np.zeros(D)]), r.choice([0, D]))
+    )
     step = step * (2.0 if relation is REPLACE else 1.0)
     runs[1]["sum"], runs[1]["other sum"] = runs[1]["sum"] + step[:D], runs[1]["other sum"] + step[D:]
     for held in runs:
@@ -289,7 +293,9 @@ def _stronger(value: Private, world: World) -> dict[str, Private | None]:
         "high": dataclasses.replace(value, high=value.high - 0.1) if value.high is not None else None,
         "finite": dataclasses.replace(value, finite=True) if rows and not value.finite else None,
         "zero": dataclasses.replace(value, zero=frozenset([batch])) if rows and batch not in value.zero else None,
-        "place": dataclasses.replace(value, positional=False) if value.positional and rows and batch.kind == "table" else None,
+        "place": dataclasses.replace(value, positional=False)
+        if value.positional and rows and batch.kind == "table"
+        else None,
     }
 
 

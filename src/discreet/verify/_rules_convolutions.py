@@ -13,11 +13,10 @@ from typing import Any
 
 from discreet._jax import JaxprEqn
 from discreet._jax import primitives as p
+from discreet.verify import _rules_elementwise, _rules_shape  # noqa: F401  whose rules are added to
 from discreet.verify._alignment import varies_along
 from discreet.verify._domain import Private, Public, Value
-from discreet.verify import _rules_elementwise, _rules_shape  # noqa: F401  whose rules are added to
 from discreet.verify._interpreter import RULES, Checker, Rule, shape_of
-
 
 Fold = tuple[int, int, int]
 """An axis, how often the records come along it, and the places for each record in a row."""

@@ -71,7 +71,11 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
 
 def _clip_of_sum(checker: Checker, equation: JaxprEqn, value: Private, term: Term, single: bool) -> Private:
     batch = value.batch
-    factor = range_factor(batch, checker.relation) if batch is not None and batch.kind not in ("part", "slice", "pick") else 0.0
+    factor = (
+        range_factor(batch, checker.relation)
+        if batch is not None and batch.kind not in ("part", "slice", "pick")
+        else 0.0
+    )
     if batch is None or not single or value.axes is not None or factor == 0.0:
         why = "[rows] clip_records bounds one row, but here a record has an influence on other rows too"
         return checker.unbounded(equation, [value], why)

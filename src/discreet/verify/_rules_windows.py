@@ -40,8 +40,14 @@ def rows_of_all(checker: Checker, equation: JaxprEqn, operands: list[Value], axe
 def _windows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """Sums, maxima, ... over windows; and what their derivatives put back where the maximum was."""
     axes, params = common_rows(operands), equation.params
-    sizes: Any = [params[n] for n in ("window_dimensions", "window_strides", "base_dilation", "window_dilation") if n in params]
-    if axes is None or any(x[a] != 1 for x in sizes for a in axes) or any(tuple(params["padding"][a]) != (0, 0) for a in axes):
+    sizes: Any = [
+        params[n] for n in ("window_dimensions", "window_strides", "base_dilation", "window_dilation") if n in params
+    ]
+    if (
+        axes is None
+        or any(x[a] != 1 for x in sizes for a in axes)
+        or any(tuple(params["padding"][a]) != (0, 0) for a in axes)
+    ):
         return _refused(checker, equation, operands, "windows reach over several records")
     return rows_of_all(checker, equation, operands, axes)
 
