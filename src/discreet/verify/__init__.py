@@ -10,6 +10,7 @@ from discreet.verify import (
     _rules_markers,  # noqa: F401
     _rules_random,  # noqa: F401
     _rules_shape,  # noqa: F401
+    _rules_stack,  # noqa: F401
     _rules_windows,  # noqa: F401
     _scan,  # noqa: F401
 )

@@ -145,13 +145,13 @@ def _pad(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private
     return found.but(terms=None, linf=limit, zero=frozenset(), finite=found.finite and limit is not None)
 
 
-def _concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+def concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     axis = int(equation.params["dimension"])
     private = [x for x in operands if isinstance(x, Private)]
     first = private[0]
     same = all(x.axes == first.axes and x.batch is first.batch for x in private)
     if same and first.axes is not None and axis not in first.axes:
-        return _concatenated_rows(checker, equation, operands, first)
+        return concatenated_rows(checker, equation, operands, first)
     pairs = zip(operands, equation.invars, strict=True)
     sums = [as_sum(checker, x, shape_of(v)) for x, v in pairs if isinstance(x, Private)]
     batch = common_batch(private)
@@ -165,7 +165,7 @@ def _concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) ->
     return Private(batch, None, origin, terms=terms, finite=True, additive=all(x.additive for x in sums))
 
 
-def _concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Value], first: Private) -> Private:
+def concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Value], first: Private) -> Private:
     assert first.axes is not None
     assert first.batch is not None
     positional, parts, limits = False, [], []
@@ -192,11 +192,15 @@ def _concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Valu
 
 
 def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """Parts of one value, side by side: jointly no longer than it."""
     (value,) = operands
     assert isinstance(value, Private)
     kept = value.axes is not None and equation.params["axis"] not in value.axes
-    whole = moved(checker, equation, value, value.axes if kept else None, exact=False)
+    return parts(checker, equation, value, value.axes if kept else None)
+
+
+def parts(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | None) -> list[Value]:
+    """Parts of one value, side by side: jointly no longer than it."""
+    whole = moved(checker, equation, value, axes, exact=False)
     total = None if whole.terms is None else total_of(whole.terms)
     if total is None or whole.terms is None or not whole.terms:
         return [whole.but(terms=None if whole.axes is not None else whole.terms) for _ in equation.outvars]
@@ -354,7 +358,7 @@ RULES.update(
         p.dynamic_slice_p: _slice,
         p.rev_p: _rev,
         p.pad_p: _pad,
-        p.concatenate_p: _concatenate,
+        p.concatenate_p: concatenate,
         p.select_n_p: _select,
         primitive_of(lambda x: jax.lax.split(x, (1, 1)), jax.ShapeDtypeStruct((2,), np.float32)): _split,
     }
