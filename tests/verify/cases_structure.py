@@ -51,6 +51,16 @@ def _moving() -> None:
     enter("concatenate", lambda *x: [lax.concatenate(y, 0) for y in ((*x,), x[:2], x[1:])], "sum", "other sum", "line")
     enter("concatenate", lambda *x: lax.concatenate(x, 0), "sum", "small")
     enter("concatenate", lambda *x: lax.concatenate(x, 0), "sum", "unknown")
+    stacks = [(x, y) for x in GOOD[:5] for y in (*GOOD[:5], "places")]
+    for axis in (0, 1, 2):
+        triples("stack", lambda *x, a=axis: jnp.stack(x, a), [*stacks, ("clipped", "other", "masked")])
+    enter("stack", lambda *x: [jnp.stack(x), jnp.stack(x[:2], 1)], "sum", "other sum", "line")
+    each("unstack", lambda x: [jnp.unstack(x, axis=x.ndim - 1), jnp.unstack(x)], (*ROWS, *SUMS))
+    each(
+        "tile",
+        lambda x: [jnp.tile(x, (1,) * (x.ndim - 1) + (2,)), jnp.tile(x, (2,) + (1,) * (x.ndim - 1))],
+        (*ROWS, *SUMS),
+    )
     each(
         "split", lambda x: [lax.split(x, (1, D - 1), x.ndim - 1), lax.split(x, (x.shape[0] - 1, 1), 0)], (*ROWS, *SUMS)
     )
