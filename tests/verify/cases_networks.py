@@ -10,7 +10,7 @@ from .operands import ROWS, D, N
 
 IMAGES = ("NHWC", "HWIO", "NHWC")
 ONE = ("add",)
-"""Convolutions take long to compile, and their rules ask for no relation."""
+"""They take long to compile, and their rules ask for no relation."""
 LINES = ("raw", "clipped", "placed", "masked")
 
 
@@ -142,34 +142,48 @@ def _matrices() -> None:
         return x.T @ x + jnp.eye(D)
 
     kinds = ("clipped", "limited", "placed")
-    each("cholesky", lambda x: [lax.linalg.cholesky(f(x)) for f in (square, one)], kinds)
-    each("lu", lambda x: [lax.linalg.lu(f(x)) for f in (square, one)], kinds)
-    each("qr", lambda x: [lax.linalg.qr(f(x)) for f in (square, one)], kinds)
-    each("eigh", lambda x: [lax.linalg.eigh(f(x)) for f in (square, one)], kinds)
-    each("svd", lambda x: [lax.linalg.svd(f(x)) for f in (square, one)], kinds)
-    each("fft", lambda x: [jnp.fft.fft(x, axis=1).real, jnp.fft.fft(x, axis=0).real], kinds)
+    each("cholesky", lambda x: [lax.linalg.cholesky(f(x)) for f in (square, one)], kinds, worlds=ONE)
+    each("lu", lambda x: [lax.linalg.lu(f(x)) for f in (square, one)], kinds, worlds=ONE)
+    each("qr", lambda x: [lax.linalg.qr(f(x)) for f in (square, one)], kinds, worlds=ONE)
+    each("eigh", lambda x: [lax.linalg.eigh(f(x)) for f in (square, one)], kinds, worlds=ONE)
+    each("svd", lambda x: [lax.linalg.svd(f(x)) for f in (square, one)], kinds, worlds=ONE)
+    each("fft", lambda x: [jnp.fft.fft(x, axis=1).real, jnp.fft.fft(x, axis=0).real], kinds, worlds=ONE)
     each(
         "triangular_solve",
         lambda x: jax.vmap(lambda r: jax.scipy.linalg.solve_triangular(square(x[:1])[0], r))(x),
         kinds,
+        worlds=ONE,
     )
     lower = np.tril(np.ones((D, D), np.float32))
     each(
         "triangular_solve",
         lambda x: jax.vmap(lambda r: jax.scipy.linalg.solve_triangular(lower, r, lower=True))(x),
         kinds,
+        worlds=ONE,
     )
-    each("triangular_solve", lambda x: lax.linalg.triangular_solve(lower, x, left_side=False, lower=True), kinds)
+    each(
+        "triangular_solve",
+        lambda x: lax.linalg.triangular_solve(lower, x, left_side=False, lower=True),
+        kinds,
+        worlds=ONE,
+    )
     each(
         "triangular_solve",
         lambda x: lax.linalg.triangular_solve(np.tril(np.ones((N, N), np.float32)), x, left_side=True),
         kinds,
+        worlds=ONE,
     )
-    each("triangular_solve", lambda x: lax.linalg.triangular_solve(square(x), square(-x), left_side=True), kinds)
+    each(
+        "triangular_solve",
+        lambda x: lax.linalg.triangular_solve(square(x), square(-x), left_side=True),
+        kinds,
+        worlds=ONE,
+    )
     each(
         "custom_linear_solve",
         lambda x: [jnp.linalg.solve(square(x), x[..., None]), jnp.linalg.solve(one(x), x.T)],
         kinds,
+        worlds=ONE,
     )
 
 

@@ -8,8 +8,8 @@ from jax import lax
 import discreet as dp
 from discreet._jax import primitives as p
 
-from .cases import each, enter, triples
-from .operands import FLOATS, NUMBERS, ROWS, SUMS, TRUTHS, WHOLE, D, N
+from .cases import CASES, each, enter, triples
+from .operands import FLOATS, NUMBERS, ROWS, SUMS, TRUTHS, WHOLE, Case, D, N
 
 MOVED = (*FLOATS, *NUMBERS, *TRUTHS, *WHOLE)
 GOOD = ("clipped", "masked", "limited", "raw masked", "placed", "sum")
@@ -221,7 +221,8 @@ def _keys() -> None:
         more = [jnp.squeeze(keys[:1], 0), lax.dynamic_slice(flat, (3,), (1,)), p.copy_p.bind(flat)]
         return [*lines, *more, jnp.broadcast_to(flat[0], (1,))]
 
-    for name in (
+    shared = Case(moves, (), keyed=True, worlds=("add",))
+    for name in [
         "slice",
         "transpose",
         "reshape",
@@ -230,21 +231,33 @@ def _keys() -> None:
         "dynamic_slice",
         "copy",
         "broadcast_in_dim",
-    ):
-        enter(name, moves, keyed=True)
-    enter("random_split", lambda k: jax.random.split(k, 4), keyed=True)
-    enter("random_fold_in", lambda k: [jax.random.fold_in(k, 1), jax.random.fold_in(k, 2)], keyed=True)
-    enter("random_fold_in", lambda k, x: jax.random.fold_in(k, x[0, 0]), "few", keyed=True)
-    enter("random_bits", lambda k: jax.random.bits(k, (3,)), keyed=True)
-    enter("random_bits", lambda k, x: jax.random.bits(jax.random.fold_in(k, x[0, 0]), (3,)), "few", keyed=True)
-    enter("random_gamma", lambda k, x: jax.random.gamma(k, jnp.abs(x) + 0.1), "clipped", keyed=True)
-    enter("random_gamma", lambda k, x: jax.random.gamma(k, jnp.abs(x) + 0.1), "sum", keyed=True)
-    enter("random_gamma", lambda k: jax.random.gamma(k, 2.0, (3,)), keyed=True)
+    ]:
+        CASES.setdefault(name, []).append(shared)
+    enter("random_split", lambda k: jax.random.split(k, 4), keyed=True, worlds=("add",))
+    enter("random_fold_in", lambda k: [jax.random.fold_in(k, 1), jax.random.fold_in(k, 2)], keyed=True, worlds=("add",))
+    enter("random_fold_in", lambda k, x: jax.random.fold_in(k, x[0, 0]), "few", keyed=True, worlds=("add",))
+    enter("random_bits", lambda k: jax.random.bits(k, (3,)), keyed=True, worlds=("add",))
+    enter(
+        "random_bits",
+        lambda k, x: jax.random.bits(jax.random.fold_in(k, x[0, 0]), (3,)),
+        "few",
+        keyed=True,
+        worlds=("add",),
+    )
+    enter("random_gamma", lambda k, x: jax.random.gamma(k, jnp.abs(x) + 0.1), "clipped", keyed=True, worlds=("add",))
+    enter("random_gamma", lambda k, x: jax.random.gamma(k, jnp.abs(x) + 0.1), "sum", keyed=True, worlds=("add",))
+    enter("random_gamma", lambda k: jax.random.gamma(k, 2.0, (3,)), keyed=True, worlds=("add",))
     enter("random_seed", lambda x: [jax.random.key(x[0, 0]), jax.random.key(3)], "few")
     enter("random_wrap", lambda x: jax.random.wrap_key_data(x[0, :2].astype(jnp.uint32), impl="threefry2x32"), "few")
     enter("random_wrap", lambda: jax.random.wrap_key_data(np.array([1, 2], np.uint32), impl="threefry2x32"))
-    enter("random_unwrap", lambda k: jax.random.key_data(k), keyed=True)
-    enter("random_unwrap", lambda k, x: jax.random.key_data(jax.random.fold_in(k, x[0, 0])), "few", keyed=True)
+    enter("random_unwrap", lambda k: jax.random.key_data(k), keyed=True, worlds=("add",))
+    enter(
+        "random_unwrap",
+        lambda k, x: jax.random.key_data(jax.random.fold_in(k, x[0, 0])),
+        "few",
+        keyed=True,
+        worlds=("add",),
+    )
     sums = ("sum", "other sum", "small", "line")
     enter("gaussian_mechanism", lambda k, *x: dp.gaussian_mechanism(k, x, 2.0), *sums, keyed=True)
     enter("gaussian_mechanism", lambda k, *x: dp.gaussian_mechanism(k, x, 2.0), "sum", "other sum", keyed=True)

@@ -244,7 +244,7 @@ class Book:
         if kind == "never" and numbers.any():
             yield "true, and never should be"
         if kind in ("nan", "inf", "-inf") and spot in self.spots:
-            theirs = self.spots[spot].numbers[run].astype(np.float64)
+            theirs = _real(self.spots[spot].numbers[run])
             is_so = np.isnan(theirs) if kind == "nan" else theirs == float(kind)
             if not np.array_equal(is_so, numbers.astype(bool)):
                 yield f"it should tell which elements are {kind}"
@@ -254,7 +254,7 @@ class Book:
             other = (self.spots if kind == "each" else self.contents).get(name)
             if other is None:
                 continue
-            theirs = np.isfinite(other.numbers[run].astype(np.float64))
+            theirs = np.isfinite(_real(other.numbers[run]))
             if kind == "each":
                 if not theirs[numbers.astype(bool)].all():
                     yield "true where something is not finite"
@@ -270,11 +270,11 @@ class Book:
         if own is None:
             return
         if spot in self.spots:
-            theirs = np.isfinite(self.spots[spot].numbers[run].astype(np.float64))
+            theirs = np.isfinite(_real(self.spots[spot].numbers[run]))
             if theirs.shape != numbers.shape or not np.isfinite(numbers[theirs]).all():
                 yield "no number where there was one"
         if content in self.contents:
-            rows = self.rows(self.contents[content].value, self.contents[content].numbers[run].astype(np.float64))
+            rows = self.rows(self.contents[content].value, _real(self.contents[content].numbers[run]))
             if rows is not None and not np.isfinite(own[np.isfinite(rows).all(1)]).all():
                 yield "no number where all were"
 
@@ -282,7 +282,7 @@ class Book:
         norm = value.norm_of
         if norm is None or any(c not in self.contents for c in norm.contents):
             return
-        parts = [self.rows(x.value, x.numbers[run].astype(np.float64)) for x in map(self.contents.get, norm.contents)]
+        parts = [self.rows(x.value, _real(x.numbers[run])) for x in map(self.contents.get, norm.contents)]
         bound = self.size(norm.bound)
         if bound is None or any(x is None for x in parts):
             return
@@ -383,6 +383,11 @@ def _worst(loads: Any) -> list[float]:
     for (group, _), load in loads.items():
         worst[id(group)] = max(worst.get(id(group), 0.0), load)
     return list(worst.values())
+
+
+def _real(numbers: np.ndarray) -> np.ndarray:
+    """As numbers that may be compared; of complex ones the sizes."""
+    return (np.abs(numbers) if numbers.dtype.kind == "c" else numbers).astype(np.float64)
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

@@ -299,13 +299,15 @@ def _stronger(value: Private, world: World) -> dict[str, Private | None]:
     }
 
 
-def held_against_numbers(cases: Sequence[Case], maker: str, tries: int, seed: int = 0) -> tuple[list[str], set[str]]:
+def held_against_numbers(
+    cases: Sequence[Case], maker: str, tries: int, worlds: Sequence[str], seed: int = 0
+) -> tuple[list[str], set[str]]:
     """What is said of programs and is not so; and which claims of a rule might be stronger for all that the numbers show."""
     faults: list[str] = []
     possible: set[str] = set()
     caught: set[str] = set()
     for case in cases:
-        for world in case.worlds:
+        for world in [x for x in case.worlds if x in worlds]:
             for here, seen, handed in trials(case, world, tries if WORLDS[world][1] == "table" else 1, seed):
                 faults += [f"{world}: {x}" for x in complaints(here, seen, handed)]
                 book = Book(here, seen)

@@ -12,9 +12,7 @@ from discreet.verify._interpreter import RULES, STRUCTURED, Checker, shape_of
 from discreet.verify._rules_convolutions import fold_of, folded_rows
 from discreet.verify._rules_windows import common_rows, rows_of_all
 
-_LAST_TWO = (
-    p.cholesky_p, p.lu_p, p.qr_p, p.eigh_p, p.svd_p, p.eig_p, p.schur_p, p.hessenberg_p, p.tridiagonal_p,
-)  # fmt: skip
+_LAST_TWO = (p.cholesky_p, p.lu_p, p.qr_p, p.eigh_p, p.svd_p)
 
 
 def _of_matrices(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
