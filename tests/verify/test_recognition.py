@@ -2,13 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from dp_accounting import GaussianDpEvent
 
 import discreet as dp
 
-from .programs import C, M, certify, gradients, noisy
+from .programs import C, M, certify, gradients, loss, noisy
 
 Z = 1.5
 
@@ -54,6 +55,8 @@ CLIPPED = {
     "with an epsilon": lambda g: scale(g, jnp.minimum(1.0, C / (norm_of(g) + 1e-6))),
     "by rsqrt": lambda g: scale(g, jnp.minimum(1.0, C * jax.lax.rsqrt(_squares(g)))),
     "normalised": lambda g: scale(g, C / (norm_of(g) + 0.01)),
+    "by nan_to_num": lambda g: scale(g, jnp.nan_to_num(jnp.minimum(1.0, C / norm_of(g)), nan=0.0)),
+    "optax.projections.projection_l2_ball": one_by_one(lambda g: optax.projections.projection_l2_ball(g, C)),
     "one by one": one_by_one(lambda g: jax.tree.map(lambda x: x * jnp.minimum(1.0, C / optax.tree.norm(g)), g)),
     "one by one, ravelled": one_by_one(lambda g: _ravelled(g)),
     "jnp.linalg.norm": linalg,
@@ -90,6 +93,47 @@ def test_recognised(name):
     assert Z * (1 - 1e-5) <= event.noise_multiplier <= Z
 
 
+def optax_sum(clip):
+    def step(w, xs, ys, mask, key):
+        leaves, tree = jax.tree.flatten(finite(gradients(w, xs, ys)))
+        return noisy(key, tree.unflatten(clip(leaves)[0]), Z * C)
+
+    return step
+
+
+@pytest.mark.parametrize("spelling", ["global", "by layer"])
+def test_sums_of_optax(spelling):
+    """They take no mask, so that 2C leaves or comes where a record does."""
+    clip = {
+        "global": lambda leaves: optax.per_example_global_norm_clip(leaves, C),
+        "by layer": lambda leaves: optax.per_example_layer_norm_clip(leaves, C, uniform=True),
+    }[spelling]
+    certify(optax_sum(clip), expect=GaussianDpEvent(Z / 2 * (1 - 1e-5)))
+    certify(optax_sum(clip), expect=GaussianDpEvent(Z * (1 - 1e-5)), relation=dp.Relation.REPLACE_ONE)
+
+
+def test_the_aggregate_of_optax_is_told_what_its_noise_lacks():
+    def step(w, xs, ys, mask, key):
+        aggregate = optax.contrib.differentially_private_aggregate(C, Z, key=jax.random.key(0))
+        return aggregate.update(finite(gradients(w, xs, ys)), aggregate.init(w))[0]
+
+    with pytest.raises(dp.PrivacyError, match=r"differentially_private_aggregate, ends at 5\.4"):
+        certify(step)
+
+
+@pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")  # jax_privacy calls it
+def test_clipped_grad_of_jax_privacy():
+    jax_privacy = pytest.importorskip("jax_privacy", reason="one of the peers, which are not always installed")
+
+    def step(w, xs, ys, mask, key):
+        clipped = jax_privacy.clipped_grad(
+            lambda w, row: loss(w, *row), l2_clip_norm=C, batch_argnums=1, keep_batch_dim=False
+        )
+        return noisy(key, clipped(w, (xs, ys), is_padding_example=~mask), Z * C)
+
+    certify(step, expect=GaussianDpEvent(Z * (1 - 1e-5)))
+
+
 def test_a_sum_weighted_by_factors():
     def step(w, xs, ys, mask, key):
         g = finite(gradients(w, xs, ys))
@@ -119,6 +163,13 @@ NOT_CLIPPED = {
         {"a": finite(g)["a"]}, jnp.where(norm_of(_half(g)) > C, C / norm_of(_half(g)), 1.0)
     ),
     "a guard behind the factor": lambda g: finite(scale(g, jnp.where(norm_of(g) > C, C / norm_of(g), 1.0))),
+    "a least factor that is infinite": lambda g: scale(
+        finite(g), jnp.minimum(np.where(np.arange(len(M)) > 0, np.inf, 1.0), C / norm_of(finite(g)))
+    ),
+    "NaN taken for one": lambda g: scale(g, jnp.nan_to_num(jnp.minimum(1.0, C / norm_of(g)), nan=1.0)),
+    "infinities left in": lambda g: scale(
+        jax.tree.map(lambda x: jnp.where(x != x, 0.0, x), g), jnp.minimum(1.0, C / norm_of(finite(g)))
+    ),
     "a mean of squares": lambda g: scale(finite(g), jnp.minimum(1.0, C / jnp.sqrt(_squares(finite(g)) / 4))),
 }
 

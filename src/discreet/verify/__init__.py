@@ -2,6 +2,8 @@
 
 from discreet.verify import (
     _control,  # noqa: F401  the rules enter themselves in the list of rules
+    _rules_algebra,  # noqa: F401
+    _rules_convolutions,  # noqa: F401
     _rules_elementwise,  # noqa: F401
     _rules_engine,  # noqa: F401
     _rules_index,  # noqa: F401
@@ -9,6 +11,8 @@ from discreet.verify import (
     _rules_markers,  # noqa: F401
     _rules_random,  # noqa: F401
     _rules_shape,  # noqa: F401
+    _rules_stack,  # noqa: F401
+    _rules_windows,  # noqa: F401
     _scan,  # noqa: F401
 )
 from discreet.verify._certificate import Certificate

@@ -164,6 +164,8 @@ def _calculate(primitive: Any, params: Any, consts: list[np.ndarray], kind: Any)
         return np.asarray(consts[0] ** params["y"]).astype(kind.dtype)
     if primitive is p.convert_element_type_p:
         return np.asarray(consts[0]).astype(kind.dtype)
+    if primitive is p.select_n_p and len(consts) == 3 and consts[0].dtype == np.bool_:
+        return np.where(consts[0], consts[2], consts[1]).astype(kind.dtype)
     if primitive is p.broadcast_in_dim_p:
         first = np.asarray(consts[0])
         shape = [1] * len(kind.shape)

@@ -73,10 +73,12 @@ class Batch:
     """Which records a value may depend on: the table, a random sample of it, or the part that one turn of a loop sees.
 
     Attributes:
-        kind: "table", "poisson", "fixed", "part" (what a turn of a loop sees) or "slice" (rows from here to there).
+        kind: "table", "poisson", "fixed", "part" (what a turn of a loop sees), "slice" (rows from here to there)
+            or "pick" (rows by their numbers, each once at most).
         parent: what it was drawn or cut from; None for the table.
         masked: the table has a mask, so that a record may be absent.
-        event: for samples, (rate,) or (num_records, batch_size); for parts (loop,); for slices (first, last).
+        event: for samples, (rate,) or (num_records, batch_size); for parts (loop,); for slices (first, last);
+            for picks (numbers,).
         slack: for Poisson samples: distance from independent coin flips.
         depth: how many loops are around the draw.
         before: for parts: into how many blocks of records, one after another, the loop goes at once. Of each block a turn
@@ -94,7 +96,7 @@ class Batch:
     @property
     def whole(self) -> Batch:
         """The batch that a part is cut from; any other batch itself."""
-        return self.parent.whole if self.kind in ("part", "slice") and self.parent is not None else self
+        return self.parent.whole if self.kind in ("part", "slice", "pick") and self.parent is not None else self
 
     @property
     def table(self) -> Batch:
@@ -189,6 +191,10 @@ _OWN = {
     "finite_where": frozenset(),
     "place": -1,
     "number_if": (-1, -1),
+    "folded": None,
+    "true": frozenset(),
+    "lacks": frozenset(),
+    "tells": ("", -1),
 }
 
 
@@ -217,7 +223,11 @@ class Private:
         holds: names the value of which this is a copy in another shape.
         place: names the value of which this is a copy in the same shape.
         number_if: spot and content of a value; where that is finite, this is.
+        folded: without `axes`: the axis that numbers the records and more besides, see `_rules_convolutions`.
         norm_of: see `_norms`.
+        true: masks under which a truth value is True where there is no record.
+        lacks: which of "nan", "inf" and "-inf" no element is.
+        tells: of a truth value: True just where the value of that spot is "nan", "inf" or "-inf"; ("never", -1): nowhere.
     """
 
     batch: Batch | None
@@ -238,6 +248,10 @@ class Private:
     holds: int = -1
     place: int = -1
     number_if: tuple[int, int] = (-1, -1)
+    folded: tuple[int, int, int] | None = None
+    true: frozenset[Batch] = frozenset()
+    lacks: frozenset[str] = frozenset()
+    tells: tuple[str, int] = ("", -1)
 
     @property
     def content(self) -> int:

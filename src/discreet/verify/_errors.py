@@ -92,7 +92,8 @@ def chain_of(origin: Origin | None) -> tuple[str, ...]:
 REMEDIES = {
     "clip": "bound each record's contribution with dp.clip_records, then sum with dp.sum_records and add noise with "
     "dp.gaussian_mechanism.",
-    "noise": "add noise with dp.gaussian_mechanism before the value is returned.",
+    "noise": "add noise with dp.gaussian_mechanism before the value is returned. What is drawn with jax.random.normal, as by "
+    "optax.contrib.differentially_private_aggregate, ends at 5.4 standard deviations and does not count as noise.",
     "rows": "compute each record's contribution from that record alone (jax.vmap over the records), clip it, then sum.",
     "nan": "select such values away with jnp.where before clipping, or use dp.clip_records, which makes such records zero.",
     "mask": "select rows with dp.sum_records(rows, mask) or jnp.where(mask, rows, 0), after clipping; where the table was "

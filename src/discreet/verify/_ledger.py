@@ -133,7 +133,7 @@ def _settle(items: list[Any]) -> tuple[list[DpEvent], Open, float]:
     for batch in drawn:
         if batch in here:
             events.append(_sampled(batch, here.pop(batch).event()))
-    for part in [b for b in here if b.kind == "slice"]:
+    for part in [b for b in here if b.kind in ("slice", "pick")]:
         assert part.parent is not None
         here.setdefault(part.parent, _Spent()).add(here.pop(part))
     tables = [b for b in here if b.kind == "table"]

@@ -4,7 +4,7 @@ A `Norm` says what a value is in relation to the joint L2 norm n of some values'
 
 - "squares": sums of their squares; over all their elements where nothing but the axes of the records is left;
 - "norm": n <= value * bound;
-- "factor": value * n <= bound, and value >= 0;
+- "factor": |value| * n <= bound;
 - "above": truth values; where False, n <= bound. "below": where True.
 """
 
@@ -170,7 +170,7 @@ def _of_factor(primitive: Any, position: int, value: Any, norm: Norm, other: Any
     del position, value, shapes
     least = _lowest(other)
     if primitive is p.min_p and least is not None and least >= 0:
-        low = not norm.bound.powers and least <= _CAP * norm.bound.factor
+        low = not norm.bound.powers and float(other.const.max()) <= _CAP * norm.bound.factor
         return dataclasses.replace(norm, safe=norm.safe or low)
     if (
         primitive is p.mul_p

@@ -31,11 +31,12 @@ _IDENTITY = (p.copy_p, p.stop_gradient_p, p.name_p)
 _OTHERS = (
     p.exp_p, p.exp2_p, p.log_p, p.rsqrt_p, p.logistic_p, p.cos_p, p.cosh_p, p.acos_p, p.acosh_p, p.lgamma_p, p.digamma_p,
     p.erfc_p, p.is_finite_p, p.not_p, p.integer_pow_p, p.pow_p, p.rem_p, p.atan2_p, p.nextafter_p, p.igamma_p, p.igammac_p,
-    p.igamma_grad_a_p, p.bessel_i0e_p, p.bessel_i1e_p, p.polygamma_p, p.zeta_p, p.regularized_incomplete_beta_p,
-    p.random_gamma_p, p.population_count_p, p.clz_p, p.bitcast_convert_type_p, p.xor_p, p.shift_left_p,
-    p.shift_right_logical_p, p.shift_right_arithmetic_p, p.eq_p, p.ne_p, p.lt_p, p.le_p, p.gt_p, p.ge_p,
+    p.igamma_grad_a_p, p.bessel_i0e_p, p.bessel_i1e_p, p.polygamma_p, p.zeta_p, p.population_count_p, p.clz_p,
+    p.bitcast_convert_type_p, p.xor_p, p.shift_left_p, p.shift_right_logical_p, p.shift_right_arithmetic_p, p.eq_p, p.ne_p,
+    p.lt_p, p.le_p, p.gt_p, p.ge_p, p.eq_to_p, p.lt_to_p, p.le_to_p, p.complex_p, p.imag_p,
+    p.conj_p,
 )  # fmt: skip
-_COMPARISONS = (p.eq_p, p.ne_p, p.lt_p, p.le_p, p.gt_p, p.ge_p, p.is_finite_p)
+"""Not among them: the regularized incomplete beta function, which is refined for all records until the last has converged."""
 
 
 def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
@@ -62,6 +63,8 @@ def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         if dtype.kind == "b":
             changes["linf"] = 1.0
     norm = norm_after(equation, operands)
+    if norm is not None and norm.kind == "factor" and norm.safe and norm.finite:
+        changes["finite"] = True
     result = result.but(**changes, zero=zero)
     return dataclasses.replace(result, norm_of=norm) if norm is not None else result
 
@@ -173,11 +176,35 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         whole = size_per_record(shape_of(equation.invars[0]), first.axes) == 1
         if first.norm_of is not None and first.norm_of.kind in ("squares", "norm") and whole:
             changes["finite_where"] |= {("all", c) for c in first.norm_of.contents}
+    if primitive in (p.eq_p, p.ne_p):
+        changes["tells"] = _tells(equation, operands)
+    if primitive is p.not_p:
+        changes |= {"zero": first.true, "true": first.zero} if is_truth(equation) else {}
     if primitive is p.eq_p and equation.invars[0] is equation.invars[1]:
         # Equal to itself is no NaN; where the size is limited, it is a number then.
         limited = first.linf is not None
         changes["finite_where"] = frozenset({("each", first.spot), *_whole(equation, first)} if limited else ())
     return changes
+
+
+def is_truth(equation: JaxprEqn) -> bool:
+    """Whether the result is True or False, and no bits of a number."""
+    return np.dtype(aval(equation.outvars[0]).dtype).kind == "b"
+
+
+def _tells(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[str, int]:
+    """`x != x` and `x == inf`, as `jnp.nan_to_num` asks."""
+    value, other = operands
+    if not isinstance(value, Private):
+        return "", -1
+    kind = ""
+    if equation.primitive is p.ne_p and equation.invars[0] is equation.invars[1]:
+        kind = "nan"
+    elif equation.primitive is p.eq_p and isinstance(other, Public) and other.const is not None and other.const.size:
+        numbers = other.const.astype(np.float64) if other.const.dtype.kind == "f" else np.zeros(1)
+        kind = "inf" if np.all(numbers == np.inf) else "-inf" if np.all(numbers == -np.inf) else ""
+    never = kind and (value.finite or kind in value.lacks)
+    return ("never", -1) if never else (kind, value.spot if kind else -1)
 
 
 def _whole(equation: JaxprEqn, value: Private) -> set[tuple[str, int]]:

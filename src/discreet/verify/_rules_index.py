@@ -5,7 +5,7 @@ from __future__ import annotations
 from discreet._jax import JaxprEqn
 from discreet._jax import primitives as p
 from discreet.verify._alignment import varies_along
-from discreet.verify._domain import Private, Public, Value
+from discreet.verify._domain import Batch, Private, Public, Term, Value
 from discreet.verify._interpreter import RULES, Checker, shape_of
 
 
@@ -40,7 +40,7 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
         elif axis in kept and equation.params["slice_sizes"][axis] == shape_of(equation.invars[0])[axis]:
             axes_found.append(offset[kept.index(axis)])
         else:
-            return checker.unbounded(equation, operands, "[rows] records are picked by their number")
+            return _picked(checker, equation, source, axis, index)
     positional = source.positional
     if isinstance(index, Private):
         by_row = index.batch is source.batch and index.axes is not None and len(index.axes) == len(source.axes)
@@ -59,36 +59,69 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
     return Private(source.batch, tuple(axes_found), origin, positional=positional)
 
 
+def _picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, index: Value) -> Private:
+    """`rows[numbers]`, for numbers that are known while tracing and differ: each record is in one row at most."""
+    numbers, count = equation.params["dimension_numbers"], shape_of(equation.invars[0])[axis]
+    simple = source.axes == (axis,) and source.batch is not None and source.batch.kind == "table"
+    simple = simple and tuple(numbers.start_index_map) == (axis,) and axis in numbers.collapsed_slice_dims
+    known = index.const if isinstance(index, Public) else None
+    if not simple or known is None or known.ndim != 2:
+        why = "[rows] records are picked by their number, and no proof covers that they differ"
+        return checker.unbounded(equation, [source, index], why)
+    picks = tuple(int(i) for i in known.reshape(-1))
+    if len(set(picks)) < len(picks) or any(not 0 <= i < count for i in picks):
+        why = "[rows] a record is picked several times, so that it counts as often"
+        return checker.unbounded(equation, [source, index], why)
+    name = (source.batch, "pick", picks)
+    assert source.batch is not None
+    if name not in checker.slices:
+        checker.slices[name] = Batch("pick", source.batch, source.batch.masked, (picks,))
+    batch = checker.slices[name]
+    terms = None if source.terms is None else tuple(Term(t.group, t.leaves, t.bound, batch) for t in source.terms)
+    offset = {int(i) for i in numbers.offset_dims}
+    (place,) = (i for i in range(len(shape_of(equation.outvars[0]))) if i not in offset)
+    return source.but(batch=batch, axes=(place,), terms=terms, origin=checker.origin(equation, [source]))
+
+
 def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    """Updates at indices, where array, indices and updates are batched by record alike."""
-    numbers = equation.params["dimension_numbers"]
-    target, index, updates = operands
-    own = [int(i) for i in numbers.operand_batching_dims]
-    theirs = [int(i) for i in numbers.scatter_indices_batching_dims]
-    window = [int(i) for i in numbers.update_window_dims]
-    rank = len(shape_of(equation.invars[2]))
-    scattered = [i for i in range(rank) if i not in window]
+    """Updates at indices, where whatever a record writes goes to its own place, and nobody else's."""
     private = [x for x in operands if isinstance(x, Private)]
     lost = "[rows] records' values are put at places that other records can reach"
-    if any(x.axes is None or x.batch is not private[0].batch for x in private):
-        return checker.unbounded(equation, operands, lost)
-    wanted: set[tuple[int, ...]] = set()
-    for value, places in ((target, own), (index, theirs), (updates, [scattered[i] for i in theirs])):
-        if isinstance(value, Private) and value.axes is not None:
-            if not set(value.axes) <= set(places):
+    own = _own_places(equation)
+    found: set[tuple[int, ...]] = set()
+    for value, places in zip(operands, own, strict=True):
+        if isinstance(value, Private):
+            if value.axes is None or value.batch is not private[0].batch or not set(value.axes) <= set(places):
                 return checker.unbounded(equation, operands, lost)
-            wanted.add(tuple(places.index(a) for a in value.axes))
-    if len(wanted) != 1:
+            found.add(tuple(places[a] for a in value.axes))
+    if len(found) != 1:
         return checker.unbounded(equation, operands, lost)
-    order = wanted.pop()
+    axes = found.pop()
     positional = any(x.positional for x in private)
-    for value, variable, places in zip(
-        operands, equation.invars, (own, theirs, [scattered[i] for i in theirs]), strict=True
-    ):
+    for value, variable, places in zip(operands, equation.invars, own, strict=True):
         if isinstance(value, Public):
-            positional |= varies_along(value, shape_of(variable), tuple(places[i] for i in order))
-    axes = tuple(own[i] for i in order)
+            theirs = tuple(a for a, place in places.items() if place in axes)
+            positional |= varies_along(value, shape_of(variable), theirs)
     return Private(private[0].batch, axes, checker.origin(equation, operands), positional=positional)
+
+
+def _own_places(equation: JaxprEqn) -> list[dict[int, int]]:
+    """For array, indices and updates: which of their axes go, place by place, to which axis of the array.
+
+    Those are the axes over which the operation is batched, and those that every window covers from end to end.
+    """
+    numbers = equation.params["dimension_numbers"]
+    target, _, updates = (shape_of(x) for x in equation.invars)
+    batched = [int(i) for i in numbers.operand_batching_dims]
+    windows = [int(i) for i in numbers.update_window_dims]
+    scattered = [i for i in range(len(updates)) if i not in windows]
+    moving = {int(i) for i in numbers.scatter_dims_to_operand_dims}
+    gone = {int(i) for i in numbers.inserted_window_dims} | set(batched)
+    kept = [i for i in range(len(target)) if i not in gone]
+    whole = {w: a for w, a in zip(windows, kept, strict=True) if a not in moving and updates[w] == target[a]}
+    indices = {int(i): a for i, a in zip(numbers.scatter_indices_batching_dims, batched, strict=True)}
+    rows = {scattered[i]: a for i, a in indices.items()}
+    return [{a: a for a in (*batched, *whole.values())}, indices, {**rows, **whole}]
 
 
 RULES[p.gather_p] = gather

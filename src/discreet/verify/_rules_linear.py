@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -323,26 +322,14 @@ def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value], co
     return found.but(terms=scaled(found.terms, Scale(factor)), origin=checker.origin(equation, operands))
 
 
-def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    """A batch of images, by a public kernel."""
-    value, kernel = operands
-    params: Any = equation.params
-    spec = params["dimension_numbers"]
-    plain = params["batch_group_count"] == 1
-    if isinstance(value, Private) and isinstance(kernel, Public) and value.axes == (spec.lhs_spec[0],) and plain:
-        return _rows_of(checker, equation, operands, (spec.out_spec[0],), value.positional)
-    return checker.unbounded(equation, operands, "[rows] a convolution whose kernel, or other axes, depend on records")
-
-
 RULES.update(
     {
         p.reduce_sum_p: reduce_sum,
         p.dot_general_p: dot_general,
-        p.conv_general_dilated_p: convolution,
     }
 )
 for _primitive in (
     p.reduce_max_p, p.reduce_min_p, p.reduce_prod_p, p.reduce_and_p, p.reduce_or_p, p.reduce_xor_p, p.argmax_p, p.argmin_p,
-    p.cumsum_p, p.cumprod_p, p.cummax_p, p.cummin_p, p.cumlogsumexp_p, p.sort_p,
+    p.cumsum_p, p.cumprod_p, p.cummax_p, p.cummin_p, p.cumlogsumexp_p,
 ):  # fmt: skip
     RULES[_primitive] = within_rows_only

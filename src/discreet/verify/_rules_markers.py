@@ -49,11 +49,13 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
         return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
     shapes = [shape_of(v) for v in equation.outvars]
     single = all(s[0] == 1 for s in shapes)
+    # Each leaf is scaled by the norm of all.
+    positional = any(x.positional for x in private) or len(private) < len(leaves)
     outputs: list[Value] = []
     for number, value in enumerate(leaves):
         if not isinstance(value, Private):
             # A public leaf beside private ones is scaled by their norm.
-            value = first.but(zero=frozenset(), positional=True)
+            value = first.but(zero=frozenset())
             if not by_record or first.axes not in ((0,), ()):
                 outputs.append(
                     checker.unbounded(equation, operands, "[rows] a public leaf is clipped with what is private")
@@ -62,9 +64,8 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
         if by_record and (first.axes == (0,) or (first.axes == () and single)) and first.batch is not None:
             term = Term(group, frozenset([number]), bound, first.batch)
             origin = checker.origin(equation, [value])
-            outputs.append(
-                value.but(terms=(term,), linf=bound.factor if not bound.powers else None, finite=True, origin=origin)
-            )
+            linf = bound.factor if not bound.powers else None
+            outputs.append(value.but(terms=(term,), linf=linf, finite=True, origin=origin, positional=positional))
             continue
         outputs.append(
             _clip_of_sum(checker, equation, value, Term(group, frozenset([number]), bound, Batch("table")), single)
@@ -74,7 +75,11 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
 
 def _clip_of_sum(checker: Checker, equation: JaxprEqn, value: Private, term: Term, single: bool) -> Private:
     batch = value.batch
-    factor = range_factor(batch, checker.relation) if batch is not None and batch.kind not in ("part", "slice") else 0.0
+    factor = (
+        range_factor(batch, checker.relation)
+        if batch is not None and batch.kind not in ("part", "slice", "pick")
+        else 0.0
+    )
     if batch is None or not single or value.axes is not None or factor == 0.0:
         why = "[rows] clip_records bounds one row, but here a record has an influence on other rows too"
         return checker.unbounded(equation, [value], why)

@@ -55,6 +55,17 @@ def _bits(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
     return Public()
 
 
+def _gamma(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
+    """Draws from gamma distributions, each with a shape of its own and its own part of the key."""
+    key, shape = operands
+    found = _bits(checker, equation, [key])
+    if isinstance(found, Private) or not isinstance(shape, Private):
+        return found
+    if shape.axes is None:
+        return checker.unbounded(equation, operands, "[rows] random numbers whose law depends on all records")
+    return Private(shape.batch, shape.axes, checker.origin(equation, operands), positional=True)
+
+
 def _wrap(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     line = source_line(equation)
     kind, why = KNOWN, f"it is made from numbers at {line}"
@@ -97,7 +108,8 @@ def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key |
         return Key(np.broadcast_to(names.reshape(middle), shape))
     if primitive is p.dynamic_slice_p:
         return _picked(checker, equation, operands)
-    return Key(names.reshape(shape))
+    order = params.get("dimensions") if primitive is p.reshape_p else None
+    return Key((names if order is None else np.transpose(names, order)).reshape(shape))
 
 
 def _picked(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
@@ -137,6 +149,7 @@ KEY_RULES.update(
         p.random_split_p: _split,
         p.random_fold_in_p: _fold_in,
         p.random_bits_p: _bits,
+        p.random_gamma_p: _gamma,
         _UNWRAP: _bits,
         _WRAP: _wrap,
         p.random_seed_p: _wrap,

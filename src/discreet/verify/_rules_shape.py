@@ -10,7 +10,7 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, primitive_of
 from discreet._jax import primitives as p
-from discreet.verify._alignment import aligned, all_finite, both_zero, expansion, varies_along
+from discreet.verify._alignment import aligned, all_finite, both_zero, expansion, varies_along, zero_under
 from discreet.verify._axes import Axes, through_reshape, without
 from discreet.verify._bounds import row_terms, scaled, source_of, stacked, total_of
 from discreet.verify._domain import Batch, Group, Private, Public, Scale, Term, Value
@@ -31,6 +31,8 @@ def moved(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | Non
         "norm_of": reshaped_norm(value, shape) if exact else None,
         "holds": value.content if exact else -1,
         "finite_where": over_the_record(value) if exact and complete else frozenset(),
+        "true": value.true if exact else frozenset(),
+        "lacks": value.lacks if exact else frozenset(),
     }
     return dataclasses.replace(found, **changes)
 
@@ -54,8 +56,10 @@ def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     assert isinstance(value, Private)
     if value.axes is None:
         return moved_sum(checker, equation, value)
-    axes = through_reshape(shape_of(equation.invars[0]), shape_of(equation.outvars[0]), value.axes)
-    return moved(checker, equation, value, axes)
+    old, own, order = shape_of(equation.invars[0]), value.axes, equation.params["dimensions"]
+    if order is not None:  # transposed beforehand
+        old, own = tuple(old[int(i)] for i in order), tuple([int(i) for i in order].index(a) for a in own)
+    return moved(checker, equation, value, through_reshape(old, shape_of(equation.outvars[0]), own))
 
 
 def _squeeze(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
@@ -86,7 +90,7 @@ def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> P
         complete = size_per_record(own, value.axes) == 1
         where = over_the_record(value) if complete else frozenset[tuple[str, int]]()
         terms = None if value.terms is None else scaled(value.terms, factor)
-        return dataclasses.replace(found, terms=terms, norm_of=norm, finite_where=where)
+        return dataclasses.replace(found, terms=terms, norm_of=norm, finite_where=where, true=value.true)
     found = moved_sum(checker, equation, value)
     return found if found.terms is None else found.but(terms=scaled(found.terms, factor))
 
@@ -141,13 +145,13 @@ def _pad(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private
     return found.but(terms=None, linf=limit, zero=frozenset(), finite=found.finite and limit is not None)
 
 
-def _concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+def concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     axis = int(equation.params["dimension"])
     private = [x for x in operands if isinstance(x, Private)]
     first = private[0]
     same = all(x.axes == first.axes and x.batch is first.batch for x in private)
     if same and first.axes is not None and axis not in first.axes:
-        return _concatenated_rows(checker, equation, operands, first)
+        return concatenated_rows(checker, equation, operands, first)
     pairs = zip(operands, equation.invars, strict=True)
     sums = [as_sum(checker, x, shape_of(v)) for x, v in pairs if isinstance(x, Private)]
     batch = common_batch(private)
@@ -161,7 +165,7 @@ def _concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) ->
     return Private(batch, None, origin, terms=terms, finite=True, additive=all(x.additive for x in sums))
 
 
-def _concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Value], first: Private) -> Private:
+def concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Value], first: Private) -> Private:
     assert first.axes is not None
     assert first.batch is not None
     positional, parts, limits = False, [], []
@@ -188,11 +192,15 @@ def _concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Valu
 
 
 def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """Parts of one value, side by side: jointly no longer than it."""
     (value,) = operands
     assert isinstance(value, Private)
     kept = value.axes is not None and equation.params["axis"] not in value.axes
-    whole = moved(checker, equation, value, value.axes if kept else None, exact=False)
+    return parts(checker, equation, value, value.axes if kept else None)
+
+
+def parts(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | None) -> list[Value]:
+    """Parts of one value, side by side: jointly no longer than it."""
+    whole = moved(checker, equation, value, axes, exact=False)
     total = None if whole.terms is None else total_of(whole.terms)
     if total is None or whole.terms is None or not whole.terms:
         return [whole.but(terms=None if whole.axes is not None else whole.terms) for _ in equation.outvars]
@@ -203,6 +211,9 @@ def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
 def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     which, cases = operands[0], operands[1:]
     origin = checker.origin(equation, operands)
+    chosen = _only_case(which, cases)
+    if chosen is not None:
+        return chosen
     rows = aligned(equation, operands)
     if rows is not None:
         result = Private(rows.batch, rows.axes, origin, positional=rows.positional)
@@ -223,6 +234,17 @@ def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
     return Private(batch, None, origin, terms=terms, finite=True)
 
 
+def _only_case(which: Value, cases: Sequence[Value]) -> Private | None:
+    """The case that is chosen everywhere, where that is known."""
+    number = None
+    if isinstance(which, Public) and which.const is not None and which.const.ndim == 0:
+        number = int(which.const)
+    elif isinstance(which, Private) and which.tells[0] == "never":
+        number = 0
+    chosen = None if number is None else cases[number]
+    return chosen if isinstance(chosen, Private) else None
+
+
 def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
     finite_where = which.finite_where if isinstance(which, Private) else frozenset()
     # The mask is False where there is no record: there it is case 0 that counts.
@@ -233,6 +255,8 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
             zero |= which.zero
         elif isinstance(first, Private):
             zero |= which.zero & first.zero
+        second = zero_under(cases[-1]) if len(cases) == 2 else frozenset()
+        zero |= which.true if second is None else which.true & second
     finite = [all_finite([x]) for x in cases]
     if len(cases) == 2 and isinstance(cases[1], Private) and cases[1].guarded_by(finite_where):
         # Each of its elements is a number now; a bound on a row that held NaN says nothing of the others.
@@ -244,6 +268,10 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
     linf = max(known) if len(known) == len(limits) else None
     terms = _bound_of_choice(equation, which, cases)
     changes = {"zero": zero, "finite": all(finite), "linf": linf, "terms": terms}
+    if len(cases) == 2 and isinstance(which, Private) and isinstance(first, Private) and which.tells[1] == first.spot:
+        lacks = first.lacks | {which.tells[0]} if all_finite(cases[1:]) else frozenset()
+        changes |= {"lacks": lacks, "finite": all(finite) or len(lacks) == 3, "place": -1}
+        changes["terms"] = None if not finite[0] else terms
     holders = [x for x in cases if isinstance(x, Private)]
     if len(holders) == 1 and holders[0].norm_of is not None and holders[0].norm_of.kind == "factor":
         changes["norm_of"] = _factor_of_choice(which, cases, holders[0])
@@ -330,7 +358,7 @@ RULES.update(
         p.dynamic_slice_p: _slice,
         p.rev_p: _rev,
         p.pad_p: _pad,
-        p.concatenate_p: _concatenate,
+        p.concatenate_p: concatenate,
         p.select_n_p: _select,
         primitive_of(lambda x: jax.lax.split(x, (1, 1)), jax.ShapeDtypeStruct((2,), np.float32)): _split,
     }

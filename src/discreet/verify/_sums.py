@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from discreet.verify._bounds import contribution_factor, range_factor, row_terms, scaled
-from discreet.verify._domain import Batch, Private, Scale
+from discreet.verify._domain import Batch, Group, Private, Scale, Term
 from discreet.verify._interpreter import Checker, size_per_record
 
 _LARGEST = 1e38
@@ -51,9 +52,14 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
             else "there is no mask"
         )
         checker.notes.append(f"the sum's sensitivity is 2C, since {reason} ({value.origin.line or value.origin.what})")
-    return value.but(
-        axes=None, terms=scaled(terms, Scale(factor)), additive=additive, zero=frozenset(), linf=None, finite=True
-    )
+        terms = tuple(Term(_doubled(t.group), t.leaves, t.bound.times(factor), t.source) for t in terms)
+    return value.but(axes=None, terms=terms, additive=additive, zero=frozenset(), linf=None, finite=True)
+
+
+@functools.lru_cache(maxsize=4096)
+def _doubled(group: Group) -> Group:
+    """A group whose leaves move by 2C together: what comes and what leaves. Beside leaves that move by C it has no share."""
+    return Group(f"{group.name}, twice")
 
 
 def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
@@ -62,9 +68,9 @@ def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Privat
     assert isinstance(batch, Batch)
     terms = row_terms(value, size_per_record(shape, None))
     factor = range_factor(batch, checker.relation)
-    if terms is None or factor == 0.0 or batch.kind in ("part", "slice"):
+    if terms is None or factor == 0.0 or batch.kind in ("part", "slice", "pick"):
         return value
-    return value.but(terms=scaled(terms, Scale(factor)), additive=False, finite=True)
+    return value.but(terms=scaled(terms, Scale(factor)), linf=None, additive=False, finite=True)
 
 
 def _without(value: Private, why: str) -> Private:
