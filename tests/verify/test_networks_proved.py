@@ -69,7 +69,6 @@ NETWORKS = {
         IMAGE,
     ),
     "strided": (lambda w, x: conv(w, x, window_strides=(2, 2), padding="VALID"), KERNEL, IMAGE),
-    "in groups": (lambda w, x: conv(w, x, feature_group_count=2), jnp.ones((3, 3, 1, 4)), IMAGE),
     "transposed": (lambda w, x: lax.conv_transpose(x[None], w, (2, 2), "SAME"), KERNEL, IMAGE),
     "along a line": (lambda w, x: jnp.convolve(x, w[:3]), LINE, ROW),
     "maxima": (pool("max"), KERNEL, IMAGE),

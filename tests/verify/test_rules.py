@@ -16,6 +16,8 @@ LOOSE = {
     **{name: {"finite"} for name in ("conv_general_dilated", "random_gamma", "scatter", "fft")},
 }
 """Claims that these numbers do not come to the edge of."""
+ELSEWHERE = {"draw_batch", "clipped_sum", "release"}
+"""Primitives of private inference, which nobody else calls: tests/inference/test_proof.py."""
 WORLDS = ("add", "replace", "sample")
 
 
@@ -26,7 +28,7 @@ def primitives_with_rules():
 
 def test_every_rule_has_its_cases():
     """A rule without a test of what it says cannot land."""
-    assert primitives_with_rules() == set(CASES)
+    assert primitives_with_rules() == set(CASES) | ELSEWHERE
 
 
 @pytest.mark.parametrize("name", CASES)

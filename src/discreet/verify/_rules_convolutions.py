@@ -14,7 +14,7 @@ from typing import Any
 from discreet._jax import JaxprEqn
 from discreet._jax import primitives as p
 from discreet.verify import _rules_elementwise, _rules_shape  # noqa: F401  whose rules are added to
-from discreet.verify._alignment import varies_along
+from discreet.verify._alignment import all_finite, varies_along
 from discreet.verify._domain import Private, Public, Value
 from discreet.verify._interpreter import RULES, Checker, Rule, shape_of
 
@@ -128,6 +128,11 @@ def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     # Each record has as many whole groups as the others, and their channels come out side by side.
     if outer > 1 or count < 2 or groups % count or outputs % groups:
         return checker.unbounded(equation, operands, lost)
+    if axis == spec.lhs_spec[0] and not all_finite(operands):
+        # XLA makes one convolution of groups of images and hides the others' by zeros: what is infinite comes through.
+        return checker.unbounded(
+            equation, operands, "[nan] images in groups, of which one that is not finite shows in others"
+        )
     own = (spec.rhs_spec[0], 1, outputs // count)
     if isinstance(kernels, Private) and (right != own or kernels.batch is not images.batch):
         return checker.unbounded(equation, operands, lost)
