@@ -57,9 +57,10 @@ def measure(scale: Scale) -> list[Outcome]:
     for name, (problem, batch_size, steps) in problems.items():
         sampling = problem.poisson(batch_size)
         watched, bare = WatchedFit(problem, sampling, steps), BareLoop(problem, sampling, steps)
-        programs = [watched.program(f"{name}: as run"), bare.program(f"{name}: the loop alone")]
+        run, alone = f"{name}: as run", f"{name}: the loop alone"
+        programs = [watched.program(run), bare.program(alone)]
         outcome.timings += alternate(programs, min(scale.rounds, 5))
-        outcome.compare(f"{name}: as run / the loop alone", *(x.name for x in programs), ("<=", BOUND))
+        outcome.compare(f"{run} / the loop alone", run, alone, ("<=", BOUND))
     return [outcome]
 
 

@@ -25,7 +25,7 @@ class StepKeys(NamedTuple):
     Attributes:
         sampling: draws the batch.
         noise: hides the sum.
-        guide: draws what all records share.
+        guide: draws what all records share. It may be known: a threefry key, for which JAX compiles less.
         local: draws the bits of all records at once.
         record: from it each record derives a key, for draws that cannot be made at once.
     """
@@ -41,12 +41,15 @@ class StepKeys(NamedTuple):
         """From the key of a fit."""
         use = random.Purpose
         purposes = use.SAMPLING, use.NOISE, use.GUIDE, use.LOCAL_DRAWS, use.RECORDS
-        return cls(*(random.subkey(key, purpose) for purpose in purposes))
+        sampling, noise, guide, local, record = random.subkeys(key, purposes)
+        return cls(sampling, noise, random.as_threefry(guide), local, record)
 
     def at(self, step: Int[Array, ""]) -> StepKeys:
         """The keys of one step."""
-        # Mapped over all: one block function to compile instead of several alike.
-        return StepKeys(*jax.vmap(jax.random.fold_in, (0, None))(jnp.stack(self), step))
+        # Mapped over the secret ones: one block function to compile instead of several alike.
+        secret = jnp.stack([self.sampling, self.noise, self.local, self.record])
+        sampling, noise, local, record = jax.vmap(jax.random.fold_in, (0, None))(secret, step)
+        return StepKeys(sampling, noise, jax.random.fold_in(self.guide, step), local, record)
 
 
 @jax.jit

@@ -36,6 +36,8 @@ def certify_fit(step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, leaves:
 
     def fit(keys: StepKeys, optim_state: Any, loss_center: Any, clipping_norm: Any, *leaves: Any) -> dict[str, Any]:
         no_key: Any = None
+        # What the records share may be known: to the verifier it is made of public numbers.
+        keys = keys._replace(guide=jax.random.wrap_key_data(keys.guide, impl=implementation))
         start = DPSVIState(optim_state, no_key, jnp.zeros((), jnp.int32), loss_center, clipping_norm)
         length = plan.num_steps
         end, losses, norms, iterates = many_steps(
@@ -45,6 +47,7 @@ def certify_fit(step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, leaves:
         return {"state of the optimizer": end.optim_state, "losses": losses, "norms": norms, "iterates": iterates}
 
     keys = jax.eval_shape(StepKeys.derive, state.rng_key)
+    keys, implementation = keys._replace(guide=jax.eval_shape(jax.random.key_data, keys.guide)), "threefry2x32"
     public = state.optim_state, state.loss_center, state.clipping_norm
     records = range(1 + len(public), 1 + len(public) + len(table))
     return certify(fit, keys, *public, *table, records=tuple(records), relation=plan.relation)

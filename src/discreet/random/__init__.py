@@ -1,7 +1,7 @@
 """Secure randomness: ChaCha20 keys for JAX, and a Gaussian sampler with exact tails."""
 
 from discreet.random._bits import fast_bits
-from discreet.random._keys import Purpose, as_threefry, check_key, is_reproducible, key, subkey
+from discreet.random._keys import Purpose, as_threefry, check_key, is_reproducible, key, subkey, subkeys
 from discreet.random._normal import normal
 
-__all__ = ["Purpose", "as_threefry", "check_key", "fast_bits", "is_reproducible", "key", "normal", "subkey"]
+__all__ = ["Purpose", "as_threefry", "check_key", "fast_bits", "is_reproducible", "key", "normal", "subkey", "subkeys"]

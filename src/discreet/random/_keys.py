@@ -3,6 +3,7 @@
 import hashlib
 import operator
 import os
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -160,6 +161,27 @@ def subkey(key: jax.Array, purpose: Purpose) -> jax.Array:
     """
     key = check_key(key, "key")
     words = derive(jax.random.key_data(key), nonce(PURPOSE, int(Purpose(purpose))))
+    return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
+
+
+def subkeys(key: jax.Array, purposes: Sequence[Purpose]) -> jax.Array:
+    """`subkey` for several purposes, computed together.
+
+    Args:
+        key: one key, of any implementation; may be traced.
+        purposes: what the subkeys are for.
+
+    Returns:
+        An array of keys, one for each purpose.
+
+    Example:
+        >>> from discreet.random import Purpose, key, subkey, subkeys
+        >>> bool(subkeys(key(0), [Purpose.NOISE, Purpose.SAMPLING])[1] == subkey(key(0), Purpose.SAMPLING))
+        True
+    """
+    key = check_key(key, "key")
+    numbers = jnp.array([int(Purpose(x)) for x in purposes], jnp.uint32)
+    words = jax.vmap(lambda number: derive(jax.random.key_data(key), nonce(PURPOSE, number)))(numbers)
     return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
 
 
