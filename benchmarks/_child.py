@@ -9,7 +9,6 @@ import ctypes
 import gc
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -74,7 +73,8 @@ def _memory(problem: str, side: str, batch_size: int, records: int) -> dict[str,
     fit.run()
     gc.collect()
     _trim()
-    whole = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not getrusage, whose peak begins with that of the process which started this one.
+    whole = _status("VmHWM")
     before = _status("VmRSS")
     forgotten = _forget_peak()
     fit.run()

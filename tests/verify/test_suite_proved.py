@@ -211,6 +211,24 @@ def test_sampled_steps_compose():
     assert certificate.epsilon(1e-5) > 0
 
 
+def test_langevin_dynamics():
+    """DP-SGLD (Wang, Fienberg, Smola 2015): where Langevin's noise is more than privacy needs, the rest is added afterwards."""
+
+    def step(w, xs, ys, mask, key):
+        def turn(w, now):
+            i, key = now
+            rate, (release, own) = 0.1 * (1.0 + i) ** -0.33, jax.random.split(key)
+            gradient, back = jax.flatten_util.ravel_pytree(from_a_batch(w, xs, ys, mask, release))
+            missing = jnp.sqrt(jnp.maximum(0.0, RATE**2 / rate - (Z * C) ** 2))
+            gradient += missing * jax.random.normal(own, gradient.shape)
+            w = jax.tree.map(lambda x, g: x - rate * (x + g / RATE), w, back(gradient))
+            return w, w
+
+        return jax.lax.scan(turn, w, (jnp.arange(10.0), jax.random.split(key, 10)))[1]
+
+    like(certify(step).event, SelfComposedDpEvent(SAMPLED, 10))
+
+
 def test_the_slack_of_every_draw_counts():
     sampling, count = PoissonSampling(0.05), 2000
     slack, rows = sampling.slack_per_step(count), jnp.ones(count)
