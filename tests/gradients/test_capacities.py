@@ -58,3 +58,46 @@ def test_every_row_counts_once(total, count, spoiled):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-5), got, want)
     if count == 0:
         assert not any(np.any(np.asarray(x)) for x in jax.tree.leaves(got))
+
+
+TINY = 7
+KINDS = [0.0, 1.0, -2.0, 0.3, 1e8, 1e15, 1e30, np.nan, np.inf, -np.inf]
+
+
+def two_layers(p, r):
+    # The last number tells on the loss alone: where it is not above zero, a finite gradient belongs to no loss.
+    return 0.5 * jnp.sum(jnp.square(r[:3] @ p["w"] + p["b"])) + jnp.log(r[3])
+
+
+def rows_of_all_kinds(rng):
+    rows = rng.normal(size=(24, 4)).astype(np.float32)
+    rows[8:, :3] = rng.choice(KINDS, (16, 3))
+    rows[:, 3] = rng.choice([0.5, 2.0, 2.0, 0.0, -1.0], 24)
+    rows[:8:2, 3], rows[-1] = 2.0, np.nan
+    return rows
+
+
+@pytest.mark.parametrize("small", [2**20, 0], ids=["substitutes", "careful"])
+@pytest.mark.parametrize("capacities", [(2,), (3, 5), (TINY,)], ids=str)
+def test_every_batch_is_the_sum_of_its_rows_one_by_one(monkeypatch, small, capacities):
+    """Whatever rows stand beside it, at whatever place and capacity, a row adds what it adds alone."""
+    monkeypatch.setattr(_bookkeeping, "_SMALL_BYTES", small)
+    rng = np.random.default_rng(len(capacities))
+    p = {"w": jnp.asarray(rng.normal(size=(3, 2)), jnp.float32), "b": jnp.asarray(rng.normal(size=2), jnp.float32)}
+    batch = jax.jit(lambda r, m: BookKeepingEngine(capacities)(two_layers, p, r, m, CLIPPING, CHANNELS)[:3])
+    alone = jax.jit(lambda r: ReferenceEngine()(two_layers, p, r[None], jnp.ones(1, bool), CLIPPING, CHANNELS)[:3])
+    pool = rows_of_all_kinds(rng)
+    each = [jax.tree.map(np.asarray, alone(r)) for r in pool]
+    counts = [any(np.any(x) for x in jax.tree.leaves(one)) for one in each]
+    assert 4 <= sum(counts) < len(pool)
+    for turn in range(120):
+        picked = rng.choice(24, TINY)
+        mask = np.arange(TINY) < rng.integers(0, TINY + 1)
+        if turn % 5 == 0:
+            mask = rng.random(TINY) < 0.5  # no sampler's, and no other sum
+        if turn % 7 == 0:
+            picked = rng.choice(np.flatnonzero(~np.array(counts)), TINY)  # none that counts
+        got = batch(pool[picked], mask)
+        kept = [each[i] for i in picked[mask]]
+        want = jax.tree.map(lambda *x: np.sum(x, axis=0), jax.tree.map(np.zeros_like, each[0]), *kept)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-5), got, want)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discreet.gradients import Channels, Clipping, CountChannel, LossChannel, ReferenceEngine
+from discreet.gradients import BookKeepingEngine, Channels, Clipping, CountChannel, LossChannel, ReferenceEngine
 
 
 def record_loss(u, record):
@@ -121,3 +121,37 @@ def test_parameters_without_a_norm_are_refused():
         ReferenceEngine()(lambda u, record: record[1], {}, *facts)
     with pytest.raises(TypeError, match="real and imaginary"):
         ReferenceEngine()(lambda u, record: jnp.abs(u), jnp.complex64(1j), *facts)
+
+
+def conv(image, kernel, groups):
+    return jax.lax.conv_general_dilated(
+        image[None], kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=groups
+    )[0]
+
+
+@pytest.mark.parametrize(
+    "engine", [ReferenceEngine(), ReferenceEngine(3), BookKeepingEngine(), BookKeepingEngine((2, 4))]
+)
+def test_a_broken_image_does_not_show_in_the_gradients_of_others(engine):
+    """Gradients of a kernel that is not a leaf itself, in groups: XLA makes one convolution of all records'."""
+    rng = np.random.default_rng(0)
+    u = {
+        "k": jnp.asarray(rng.normal(size=(3, 3, 1, 4)), jnp.float32),
+        "v": jnp.asarray(rng.normal(size=4), jnp.float32),
+    }
+    images, channels = rng.normal(size=(6, 5, 5, 2)).astype(np.float32), Channels(LossChannel(0.02, 1.0, 5.0))
+
+    @jax.jit
+    def total(images, mask):
+        def loss(u, image):
+            return jnp.sum(jnp.tanh(conv(image, jnp.exp(u["k"]), 2)) @ u["v"])
+
+        return engine(loss, u, images, mask, Clipping(0.5), channels)[:2]
+
+    mask = np.ones(6, bool)
+    want = total(images[[0, 1, 3, 4, 5, 5]], mask & (np.arange(6) < 5))
+    assert np.linalg.norm(want[0]["k"]) > 0.5
+    for broken in (np.nan, np.inf):
+        images[2] = broken
+        got = total(images, mask)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), got, want)

@@ -129,3 +129,12 @@ def test_clipping_keeps_short_gradients_and_normalising_lengthens_them():
 def test_what_bounds_nothing_is_refused(wrong, word):
     with pytest.raises(ValueError, match=word):
         wrong()
+
+
+@pytest.mark.parametrize("bound", [1e-30, 1.0, 5e37])
+def test_losses_near_the_largest_number_add_no_infinity(bound):
+    """A sum of 16 losses of 5e37 is infinite, and would show through any noise."""
+    channels = Channels(LossChannel(0.5, 0.0, bound))
+    losses, short = jnp.full(16, 3e38), jnp.zeros(16)
+    found = row_weights(losses, short, 3, jnp.ones(16, bool), Clipping(2.0), channels).loss
+    assert float(found) == pytest.approx(16 * 2.0, rel=1e-5)

@@ -334,3 +334,13 @@ def test_a_mask_of_the_table_is_not_understood():
         dp.certify(
             lambda keys, u, xs, mask: program(keys, u, xs), keys, jnp.zeros(()), X, np.ones(N, bool), records=2, mask=3
         )
+
+
+def test_a_proof_is_of_the_precision_that_runs():
+    """The same records and shapes in 64-bit mode are another program, with numbers of other types in its state."""
+    dpsvi, records = make(), jnp.asarray(X)
+    proved = dpsvi.certify(records)
+    assert dpsvi.certify(records) is proved
+    with jax.enable_x64(True):
+        assert dpsvi.certify(records).fingerprint != proved.fingerprint
+    assert dpsvi.certify(records) is proved

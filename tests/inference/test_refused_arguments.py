@@ -139,6 +139,7 @@ def test_an_optimizer_that_evaluates_the_loss(refused):
         ({"loss_share": float("nan")}, ValueError, ("loss_share",)),
         ({"loss_bound": 0.0}, ValueError, ("loss_bound", "positive")),
         ({"loss_bound": float("nan")}, ValueError, ("loss_bound", "finite")),
+        ({"loss_bound": 1e-40}, ValueError, ("loss_bound", "1e-30")),
         ({"microbatch_size": 0}, ValueError, ("microbatch_size", "at least 1")),
     ],
     ids=str,

@@ -109,7 +109,11 @@ class Channels:
 
     def loss_weight(self, norm: float | Float[Array, ""]) -> Any:
         """Gradient units per nat."""
-        return _INWARD * norm * math.sqrt(self.loss.share / self._rest) / self.loss.bound
+        return self.loss_limit(norm) / self.loss.bound
+
+    def loss_limit(self, norm: float | Float[Array, ""]) -> Any:
+        """The most that one record adds to the loss's coordinate."""
+        return _INWARD * norm * math.sqrt(self.loss.share / self._rest)
 
     def count_weight(self, norm: float | Float[Array, ""]) -> Any:
         """Gradient units per record."""

@@ -64,7 +64,13 @@ def _clipped_sum(
     clipping: Clipping,
     channels: Channels,
 ) -> tuple[Any, Array, Array]:
-    losses, gradients = jax.vmap(jax.value_and_grad(record_loss), in_axes=(None, 0))(parameters, records)
+    def one(record: Any) -> tuple[Array, Any]:
+        return jax.value_and_grad(record_loss)(parameters, record)
+
+    # XLA may make one convolution of all rows' and hide the others' by zeros, so that one that is not finite shows in all.
+    together = jax.vmap(one)(records)
+    whole = jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(together)]).all()
+    losses, gradients = jax.lax.cond(whole, lambda: together, lambda: jax.lax.map(one, records))
     # A leaf that is not finite makes the norm so, and its row is dropped.
     squared = squared_norms(gradients, clipping.norm)
     weights = row_weights(losses, squared, record_size(gradients), mask, clipping, channels)

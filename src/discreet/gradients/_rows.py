@@ -54,7 +54,8 @@ def row_weights(
     loss = count = jnp.zeros(())
     if channels.loss.share > 0.0:
         clipped = jnp.clip(losses - channels.loss.center, -channels.loss.bound, channels.loss.bound)
-        loss = channels.loss_weight(clipping.norm) * jnp.sum(jnp.where(keep, clipped, 0.0))
+        # Summed as parts of the bound: a sum of losses may be infinite, and its weight zero.
+        loss = channels.loss_limit(clipping.norm) * jnp.sum(jnp.where(keep, clipped / channels.loss.bound, 0.0))
     if channels.count.share > 0.0:
         within = jnp.where(squared_norms <= 1.0, 0.5, -0.5)
         count = channels.count_weight(clipping.norm) * jnp.sum(jnp.where(keep, within, 0.0))

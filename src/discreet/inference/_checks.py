@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -38,8 +37,11 @@ def check_options(dpsvi: Any) -> None:
             f"loss_share is {dpsvi.loss_share} and the clipping rule's count_share {count_share}; together they must be "
             "below 1, or nothing of the release is left for the gradient. 0.02 and 0.01 are common choices."
         )
-    if dpsvi.loss_bound is not None and not (dpsvi.loss_bound > 0 and math.isfinite(dpsvi.loss_bound)):
-        raise ValueError(f"loss_bound is {dpsvi.loss_bound}; it must be positive and finite, in nats.")
+    if dpsvi.loss_bound is not None and not 1e-30 <= dpsvi.loss_bound <= 1e30:
+        raise ValueError(
+            f"loss_bound is {dpsvi.loss_bound}; it must be positive and finite, in nats: from 1e-30 to 1e30, between which "
+            "32-bit arithmetic tells numbers from 0 and infinity. None takes the placeholder's loss."
+        )
     if dpsvi.microbatch_size is not None and dpsvi.microbatch_size < 1:
         raise ValueError(f"microbatch_size is {dpsvi.microbatch_size}; it must be at least 1.")
     check_public(dpsvi.static_kwargs)

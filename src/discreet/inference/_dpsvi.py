@@ -311,7 +311,8 @@ class DPSVI:
 
     def _certificate(self, state: DPSVIState, records: Records) -> Certificate:
         step = self._initialised()
-        name = step, records.size, state.rng_key.dtype
+        shapes = tuple((x.shape, x.dtype) for x in jax.tree.leaves(state))
+        name = step, records.size, shapes, jax.config.values["jax_enable_x64"]
         if name not in self._proofs:
             self._proofs[name] = certify_fit(step, self.plan, state, records.leaves)
         return self._proofs[name]
