@@ -157,7 +157,7 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
         ({"data": "absent.csv"}, "does not exist"),
         ({"model": "probit"}, "choose logistic, linear, poisson"),
         ({"model": "absent.py:model"}, "does not exist"),
-        ({"model": "{folder}/broken.py:model"}, "fails on import with ZeroDivisionError"),
+        ({"model": "{folder}/broken.py:model"}, "with ZeroDivisionError: division by zero"),
         ({"model": "{folder}/empty.py:model"}, "has no function model"),
         ({"target": None}, "name it by --target"),
         ({"target": "smokes"}, "no column smokes"),
@@ -185,7 +185,7 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
         ({"num_records": "0"}, "num_records is 0"),
         ({"draws": "0"}, "--draws"),
         ({"draws": "1000000000000"}, "--draws"),
-        ({"model": "{folder}/leaves.py:model"}, "fails on import with SystemExit"),
+        ({"model": "{folder}/leaves.py:model"}, "with SystemExit: no"),
         ({"out_of_bounds": "drop"}, "choose refuse or clip"),
     ],
 )
@@ -197,7 +197,8 @@ def test_bad_input_is_refused_before_anything_is_spent(survey, no_fit, changes, 
         changes = {**changes, "model": changes["model"].format(folder=survey.parent)}
     outcome = RUN.invoke(app, arguments(survey, **changes))
     assert outcome.exit_code == 2, outcome.stderr
-    assert outcome.stderr.startswith("Refused: ")
+    # A long path stands on a line of its own.
+    assert outcome.stderr.split()[0] == "Refused:"
     assert needle in " ".join(outcome.stderr.split())
     assert "Traceback" not in outcome.stderr
     assert "\n\n" not in outcome.stderr.strip()

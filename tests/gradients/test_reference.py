@@ -47,7 +47,7 @@ def one_by_one(u, records, mask, clipping, channels):
     return total, loss, count
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     seed=st.integers(0, 1000),
     size=st.integers(1, 9),

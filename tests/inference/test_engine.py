@@ -83,7 +83,7 @@ def _fit(monkeypatch, engine, model, guide, *data, **options):
     [
         (None, {}),
         (None, {"microbatch_size": 7}),
-        (BookKeepingEngine((5, 9)), {}),
+        pytest.param(BookKeepingEngine((5, 9)), {}, marks=pytest.mark.exhaustive),
         (BookKeepingEngine((64,), memory_budget=20_000), {}),
     ],
     ids=["as chosen", "microbatches", "small capacities", "little memory"],

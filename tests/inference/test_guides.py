@@ -168,7 +168,14 @@ def test_a_list_with_a_part_that_reads_the_data_is_refused():
         DPSVI(model, guide, optax.adam(0.01), plan=PLAN).init(random.key(0), X, GROUP, Y)
 
 
-@pytest.mark.parametrize("make_guide", [AutoNormal, guide_list, lambda m: AutoNormal(m, init_loc_fn=init_to_sample)])
+@pytest.mark.parametrize(
+    "make_guide",
+    [
+        AutoNormal,
+        pytest.param(guide_list, marks=pytest.mark.exhaustive),
+        pytest.param(lambda m: AutoNormal(m, init_loc_fn=init_to_sample), marks=pytest.mark.exhaustive),
+    ],
+)
 def test_initial_values_know_nothing_of_any_data(make_guide):
     """Neither of the data of this fit, nor of data that the guide saw in an earlier one."""
 
