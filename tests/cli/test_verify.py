@@ -82,6 +82,18 @@ def test_a_page_that_cannot_be_written(step: Path) -> None:
     assert "Proved." in outcome.stdout
 
 
+def test_a_proof_with_symbols_has_a_formula_and_no_price(step: Path) -> None:
+    text = step.read_text().replace("mask, key):", "mask, key, sigma):").replace("stddev=4.0", "stddev=sigma")
+    text = text.replace("dp.random.key(), records", 'dp.random.key(), dp.symbol("sigma"), records')
+    step.write_text(text)
+    page = step.with_suffix(".html")
+    outcome = RUN.invoke(app, ["verify", str(step), "--delta", "1e-5", "--html", str(page)])
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "certificate.at(sigma=...)" in outcome.stdout.splitlines()[-2]
+    assert "ε depends on sigma" in page.read_text(encoding="utf-8")
+    assert "1/sigma, exactly" in page.read_text(encoding="utf-8")
+
+
 BROKEN = {
     "certificate": "def certificate():\n    raise RuntimeError('the cause.')\n",
     "leaves": "def leaves():\n    raise SystemExit(3)\n",

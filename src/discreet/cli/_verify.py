@@ -155,7 +155,12 @@ def _write_page(path: Path, outcome: "Certificate | BaseException") -> None:
 def _show_proof(certificate: "Certificate", delta: float | None) -> None:
     say_lines("Proved.", fg="green", bold=True)
     say_lines(str(certificate))
-    if delta is not None:
+    if certificate.symbols and delta is not None:
+        named = ", ".join(f"{x}=..." for x in certificate.symbols)
+        say_lines(
+            f"epsilon depends on what is left open: let the function return certificate.at({named}).", fg="yellow"
+        )
+    elif delta is not None:
         from discreet.accounting import upper
 
         say_lines(f"epsilon = {upper(certificate.epsilon(delta))} at delta = {delta:g}", fg="green")

@@ -11,6 +11,7 @@ from typing import Any
 from discreet._jax import users_file
 from discreet.accounting import upper
 from discreet.verify._certificate import Certificate
+from discreet.verify._closed_form import formula_lines
 from discreet.verify._errors import PrivacyError, from_here, place_of
 from discreet.verify._trail import Line, Place, Trail
 
@@ -110,16 +111,22 @@ def html_page(outcome: Certificate | BaseException) -> str:
 
 
 def _verdict(outcome: Certificate | BaseException) -> dict[str, Any]:
-    facts: dict[str, Any] = {"certificate": None, "error": None, "failure": "", "rule": "", "table": (), "epsilon": ""}
+    facts: dict[str, Any] = {
+        "certificate": None,
+        "error": None,
+        "failure": "",
+        "rule": "",
+        "table": (),
+        "epsilon": "",
+        "formulas": (),
+    }
     if isinstance(outcome, Certificate):
+        facts |= {"certificate": outcome, "calls": "one call" if outcome.times == 1 else "all calls"}
+        if outcome.symbols:
+            return {**facts, "formulas": formula_lines(outcome.event, outcome.relation)}
         table = [(_power(delta), upper(outcome.epsilon(delta))) for delta in DELTAS]
-        return {
-            **facts,
-            "certificate": outcome,
-            "table": table,
-            "epsilon": upper(outcome.epsilon(STATED_DELTA)),
-            "stated": _power(STATED_DELTA),
-        }
+        epsilon = upper(outcome.epsilon(STATED_DELTA))
+        return {**facts, "table": table, "epsilon": epsilon, "stated": _power(STATED_DELTA)}
     if isinstance(outcome, PrivacyError):
         return {**facts, "error": outcome, "rule": from_here(outcome.rule)}
     return {**facts, "failure": type(outcome).__name__}
