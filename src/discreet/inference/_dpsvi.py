@@ -17,8 +17,17 @@ from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 from discreet import random
 from discreet.clipping import contribution_bound
-from discreet.gradients import BookKeepingEngine, EngineReport
-from discreet.inference._checks import check_batch, check_length, check_options, explain_steps
+from discreet.gradients import EngineReport
+from discreet.inference._checks import (
+    check_batch,
+    check_length,
+    check_non_private,
+    check_options,
+    check_outside,
+    check_paid,
+    explain_steps,
+    refuse_local,
+)
 from discreet.inference._keys import INIT, check_unused, claim, init_keys
 from discreet.inference._loop import run_steps, update_once
 from discreet.inference._objective import Objective
@@ -32,6 +41,7 @@ from discreet.inference._setup import (
     choose_placeholder,
     initial_parameters,
     loss_at_start,
+    private_step,
 )
 from discreet.inference._step import DPSVIState, PrivateStep
 from discreet.inference._structure import find_structure
@@ -73,6 +83,11 @@ class DPSVI:
         loss_bound: losses further than this many nats from the placeholder's are clipped in the
             private loss (never in the gradient). None: the placeholder's loss, at least 1.
         microbatch_size: rows that are worked on at once. None: the batch, or what a gibibyte holds.
+        local: "private": the guide's `param` sites may have a value for each record, along one axis. They stay beside the
+            data: `run` updates them without noise for the records of each batch, before their clipped gradients are taken,
+            and nobody sees them. None: such sites are refused.
+        local_optim: optimizer of those, as `optim`; None: the same.
+        local_updates: how often a record updates its own each time it is in a batch.
         static_kwargs: public keyword arguments of model and guide, such as N.
 
     Raises:
@@ -96,6 +111,9 @@ class DPSVI:
         loss_share: float = 0.02,
         loss_bound: float | None = None,
         microbatch_size: int | None = None,
+        local: str | None = None,
+        local_optim: Any = None,
+        local_updates: int = 1,
         **static_kwargs: Any,
     ) -> None:
         """See the class."""
@@ -109,6 +127,9 @@ class DPSVI:
         self.loss_share = loss_share
         self.loss_bound = loss_bound
         self.microbatch_size = microbatch_size
+        self.local = local
+        self.local_optim = self.optim if local_optim is None else as_numpyro_optim(local_optim)
+        self.local_updates = local_updates
         self.static_kwargs = static_kwargs
         check_options(self)
         self._placeholders: dict[Any, list[Array]] = {}
@@ -153,6 +174,7 @@ class DPSVI:
         Raises:
             TypeError, ValueError: a model, guide, key or argument that cannot be fitted privately.
         """
+        refuse_local(self, "update, which init is for,")
         key = random.check_key(rng_key)
         check_unused(key, INIT)
         state = self._init(key, take_apart(args, kwargs), init_params)
@@ -161,15 +183,21 @@ class DPSVI:
         return state
 
     def _init(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
-        if isinstance(key, Tracer):
-            raise TypeError(
-                "init looks at the model outside of JAX's transformations; call it without jit, vmap or scan."
-            )
+        check_outside(key)
         num_records, static = self.plan.num_records, self.static_kwargs
         structure_key, values_key, start_key = init_keys(key)
         made_up = self._placeholder_for(records, structure_key)
-        structure = find_structure(self.model, self.guide, records, made_up, structure_key, static, num_records)
-        psi, transforms = initial_parameters(
+        structure = find_structure(
+            self.model,
+            self.guide,
+            records,
+            made_up,
+            structure_key,
+            static,
+            num_records,
+            keeps_local=self.local is not None,
+        )
+        psi, own, transforms = initial_parameters(
             self.model, self.guide, records, made_up, structure, values_key, static, init_params
         )
         signature = records.signature, tuple((str(path), x.shape) for path, x in jax.tree.leaves_with_path(psi))
@@ -184,14 +212,15 @@ class DPSVI:
                 transforms=transforms,
                 mean_field=isinstance(self.loss, TraceMeanField_ELBO),
                 num_particles=self.loss.num_particles,
+                local_start=own,
             ).with_dependencies(psi, start_key)
             refuse_tables([*jax.tree.leaves(static), *objective.captured(psi, start_key)], [num_records])
-            self._steps[signature] = self._step(objective)
+            self._steps[signature] = private_step(self, objective)
         self._current, self._shapes = self._steps[signature], jax.eval_shape(lambda: psi)
         center = loss_at_start(self._current.objective, psi, start_key)
-        return DPSVIState(
-            self.optim.init(psi), key, jnp.zeros((), jnp.int32), center, jnp.float32(self.plan.clipping.start)
-        )
+        norm, local = jnp.float32(self.plan.clipping.start), self._current.local
+        memory = [] if local is None else local.rows(records.size)
+        return DPSVIState(self.optim.init(psi), key, jnp.zeros((), jnp.int32), center, norm, memory)
 
     def _placeholder_for(self, records: Records, key: PRNGKeyArray) -> list[Array]:
         if records.signature not in self._placeholders:
@@ -199,21 +228,6 @@ class DPSVI:
             made_up = choose_placeholder(self.model, records, self.placeholder, key, static, num_records)
             self._placeholders[records.signature] = made_up
         return self._placeholders[records.signature]
-
-    def _step(self, objective: Objective) -> PrivateStep:
-        sizes = self.plan.sampling.typical_sizes(self.plan.num_records)
-        return PrivateStep(
-            objective=objective,
-            engine=BookKeepingEngine(sizes, microbatch_size=self.microbatch_size),
-            optim=self.optim,
-            clipping=self.plan.clipping,
-            noise_multiplier=self.plan.noise_multiplier,
-            rate=self.plan.rate,
-            num_records=self.plan.num_records,
-            loss_share=self.loss_share,
-            loss_bound=self.loss_bound,
-            perturb_parameters=self.perturb == "parameters",
-        )
 
     def update(
         self, state: DPSVIState, *args: Any, mask: Bool[Array, "record"] | None = None, **kwargs: Any
@@ -237,16 +251,13 @@ class DPSVI:
             ValueError: `init` was not called, the batch does not fit the plan, or the plan's
                 steps are used up.
         """
+        refuse_local(self, "update")
         records = take_apart(args, kwargs)
         step = self._step_for(records)
         check_batch(self.plan, records, mask)
         mask = jnp.ones(records.size, bool) if mask is None else jnp.asarray(mask)
         if not isinstance(state.step, Tracer):
-            if int(state.step) >= self.plan.num_steps:
-                raise ValueError(
-                    f"The plan pays for {self.plan.num_steps} steps, and this state has made them all. Plan more steps "
-                    "beforehand; adding some afterwards would cost more than was promised."
-                )
+            check_paid(self.plan, int(state.step))
             claim(state.rng_key, int(state.step))
         return update_once(step, self.plan.num_steps, state, records.leaves, mask)
 
@@ -280,14 +291,10 @@ class DPSVI:
             kwargs: likewise.
 
         Raises:
-            ValueError: `non_private` was not set.
+            ValueError: `non_private` was not set, or records have parameters of their own.
         """
-        if not non_private:
-            raise ValueError(
-                "evaluate computes the exact loss of the records it is given, without noise, so showing it leaks. "
-                "The losses that update and run return are private; or pass non_private=True if these records are "
-                "public or the number stays with you."
-            )
+        check_non_private(non_private)
+        refuse_local(self, "evaluate")
         records = take_apart(args, kwargs)
         objective, leaves = self._step_for(records).objective, records.leaves
         psi = self.optim.get_params(state.optim_state)

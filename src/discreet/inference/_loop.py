@@ -155,7 +155,7 @@ def _chunk(
     tables: Any,
     count: Int[Array, ""],
 ) -> tuple[DPSVIState, Float[Array, "length"], Float[Array, "length"], Float[Array, "length dim"]]:
-    keys, key = StepKeys.derive(state.rng_key), state.rng_key
+    keys, key = StepKeys.derive(state.rng_key, memory=step.local is not None), state.rng_key
     keyless = state._replace(rng_key=None)
     state, losses, norms, iterates = many_steps(
         step, sampling, length, keep_iterates, keys, keyless, leaves, tables, count

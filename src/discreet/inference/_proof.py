@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +39,8 @@ def certify_fit(step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, leaves:
         no_key: Any = None
         # What the records share may be known: to the verifier it is made of public numbers.
         keys = keys._replace(guide=jax.random.wrap_key_data(keys.guide, impl=implementation))
-        start = DPSVIState(optim_state, no_key, jnp.zeros((), jnp.int32), loss_center, clipping_norm)
+        memory = [] if step.local is None else step.local.rows(len(leaves[0]))
+        start = DPSVIState(optim_state, no_key, jnp.zeros((), jnp.int32), loss_center, clipping_norm, memory)
         length = plan.num_steps
         end, losses, norms, iterates = many_steps(
             step, plan.sampling, length, keep, keys, start, list(leaves), tables, length
@@ -46,7 +48,7 @@ def certify_fit(step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, leaves:
         norms = norms, end.clipping_norm
         return {"state of the optimizer": end.optim_state, "losses": losses, "norms": norms, "iterates": iterates}
 
-    keys = jax.eval_shape(StepKeys.derive, state.rng_key)
+    keys = jax.eval_shape(functools.partial(StepKeys.derive, memory=step.local is not None), state.rng_key)
     keys, implementation = keys._replace(guide=jax.eval_shape(jax.random.key_data, keys.guide)), "threefry2x32"
     public = state.optim_state, state.loss_center, state.clipping_norm
     records = range(1 + len(public), 1 + len(public) + len(table))
