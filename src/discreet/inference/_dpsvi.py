@@ -184,7 +184,7 @@ class DPSVI:
 
     def _init(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
         check_outside(key)
-        num_records, static = self.plan.num_records, self.static_kwargs
+        num_records, static, keeps = self.plan.num_records, self.static_kwargs, self.local is not None
         structure_key, values_key, start_key = init_keys(key)
         made_up = self._placeholder_for(records, structure_key)
         structure = find_structure(
@@ -218,15 +218,14 @@ class DPSVI:
             self._steps[signature] = private_step(self, objective)
         self._current, self._shapes = self._steps[signature], jax.eval_shape(lambda: psi)
         center = loss_at_start(self._current.objective, psi, start_key)
-        norm, local = jnp.float32(self.plan.clipping.start), self._current.local
-        memory = [] if local is None else local.rows(records.size)
+        norm, memory = jnp.float32(self.plan.clipping.start), self._current.first_memory(records.size)
         return DPSVIState(self.optim.init(psi), key, jnp.zeros((), jnp.int32), center, norm, memory)
 
     def _placeholder_for(self, records: Records, key: PRNGKeyArray) -> list[Array]:
         if records.signature not in self._placeholders:
-            static, num_records = self.static_kwargs, self.plan.num_records
-            made_up = choose_placeholder(self.model, records, self.placeholder, key, static, num_records)
-            self._placeholders[records.signature] = made_up
+            self._placeholders[records.signature] = choose_placeholder(
+                self.model, records, self.placeholder, key, self.static_kwargs, self.plan.num_records
+            )
         return self._placeholders[records.signature]
 
     def update(

@@ -39,7 +39,7 @@ def certify_fit(step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, leaves:
         no_key: Any = None
         # What the records share may be known: to the verifier it is made of public numbers.
         keys = keys._replace(guide=jax.random.wrap_key_data(keys.guide, impl=implementation))
-        memory = [] if step.local is None else step.local.rows(len(leaves[0]))
+        memory = step.first_memory(len(leaves[0]))
         start = DPSVIState(optim_state, no_key, jnp.zeros((), jnp.int32), loss_center, clipping_norm, memory)
         length = plan.num_steps
         end, losses, norms, iterates = many_steps(

@@ -133,6 +133,10 @@ class PrivateStep:
         state = state._replace(optim_state=optim_state, step=state.step + 1)
         return self._with_next_norm(state, released.count, channels), loss
 
+    def first_memory(self, num_records: int) -> list[Array]:
+        """What records remember before the first step: nothing of themselves."""
+        return [] if self.local is None else self.local.rows(num_records)
+
     def explain(self, psi: Any, num_rows: int) -> EngineReport:
         """How the engine goes about a batch of `num_rows` rows, for parameters of the shapes of `psi`."""
         key = random.key(0)

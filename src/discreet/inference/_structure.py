@@ -120,7 +120,6 @@ def find_structure(
     key: PRNGKeyArray,
     static: Mapping[str, Any],
     num_records: int,
-    *,
     keeps_local: bool = False,
 ) -> Structure:
     """Trace model and guide for two and three records, and refuse what cannot be private.
