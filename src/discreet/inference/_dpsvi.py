@@ -127,16 +127,14 @@ class DPSVI:
         self.loss_share = loss_share
         self.loss_bound = loss_bound
         self.microbatch_size = microbatch_size
-        self.local = local
+        self.local, self.local_updates = local, local_updates
         self.local_optim = self.optim if local_optim is None else as_numpyro_optim(local_optim)
-        self.local_updates = local_updates
         self.static_kwargs = static_kwargs
         check_options(self)
         self._placeholders: dict[Any, list[Array]] = {}
         self._steps: dict[Any, PrivateStep] = {}
         self._proofs: dict[Any, Certificate] = {}
-        self._current: PrivateStep | None = None
-        self._made = True
+        self._current, self._made = None, True
 
     @property
     def contribution_bound(self) -> float:
@@ -187,16 +185,7 @@ class DPSVI:
         num_records, static, keeps = self.plan.num_records, self.static_kwargs, self.local is not None
         structure_key, values_key, start_key = init_keys(key)
         made_up = self._placeholder_for(records, structure_key)
-        structure = find_structure(
-            self.model,
-            self.guide,
-            records,
-            made_up,
-            structure_key,
-            static,
-            num_records,
-            keeps_local=self.local is not None,
-        )
+        structure = find_structure(self.model, self.guide, records, made_up, structure_key, static, num_records, keeps)
         psi, own, transforms = initial_parameters(
             self.model, self.guide, records, made_up, structure, values_key, static, init_params
         )
