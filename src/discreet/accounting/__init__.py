@@ -2,18 +2,21 @@
 
 from discreet.accounting._calibrate import calibrate_noise_multiplier, calibrate_num_steps
 from discreet.accounting._events import Relation
+from discreet.accounting._langevin_2015 import Bound2015, langevin_epsilon_2015
 from discreet.accounting._profile import PrivacyProfile, profile
 from discreet.accounting._risk import Risk, risk
 from discreet.accounting._suggest import Suggestion, suggest
 from discreet.accounting._upper import upper
 
 __all__ = [
+    "Bound2015",
     "PrivacyProfile",
     "Relation",
     "Risk",
     "Suggestion",
     "calibrate_noise_multiplier",
     "calibrate_num_steps",
+    "langevin_epsilon_2015",
     "profile",
     "risk",
     "suggest",
