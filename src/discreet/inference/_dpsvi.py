@@ -42,6 +42,7 @@ from discreet.inference._setup import (
     initial_parameters,
     loss_at_start,
     private_step,
+    start_optimizer,
 )
 from discreet.inference._step import DPSVIState, PrivateStep
 from discreet.inference._structure import find_structure
@@ -206,9 +207,10 @@ class DPSVI:
             refuse_tables([*jax.tree.leaves(static), *objective.captured(psi, start_key)], [num_records])
             self._steps[signature] = private_step(self, objective)
         self._current, self._shapes = self._steps[signature], jax.eval_shape(lambda: psi)
-        center = loss_at_start(self._current.objective, psi, start_key)
-        norm, memory = jnp.float32(self.plan.clipping.start), self._current.first_memory(records.size)
-        return DPSVIState(self.optim.init(psi), key, jnp.zeros((), jnp.int32), center, norm, memory)
+        objective, norm = self._current.objective, jnp.float32(self.plan.clipping.start)
+        center, memory = loss_at_start(objective, psi, start_key), self._current.first_memory(records.size)
+        optim_state = start_optimizer(self.optim, psi, key, objective)
+        return DPSVIState(optim_state, key, jnp.zeros((), jnp.int32), center, norm, memory)
 
     def _placeholder_for(self, records: Records, key: PRNGKeyArray) -> list[Array]:
         if records.signature not in self._placeholders:

@@ -18,9 +18,11 @@ from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from numpyro.infer.util import helpful_support_errors
 
 from discreet.gradients import BookKeepingEngine
+from discreet.inference._langevin import Langevin
 from discreet.inference._local import LocalUpdates
 from discreet.inference._objective import Objective
 from discreet.inference._plates import Program, WholePlates, value_of_improper
+from discreet.inference._point import parameter_of
 from discreet.inference._records import Records, take_apart
 from discreet.inference._step import PrivateStep
 from discreet.inference._structure import Structure
@@ -207,3 +209,10 @@ def check_loss(loss: Any) -> Any:
             "one. Use Trace_ELBO or TraceMeanField_ELBO, with num_particles if you like."
         )
     return loss
+
+
+def start_optimizer(optim: Any, psi: Mapping[str, Any], key: PRNGKeyArray, objective: Objective) -> Any:
+    """The optimizer's first state; Langevin dynamics take a key and the parameters that the release's noise reaches."""
+    if not isinstance(optim, Langevin):
+        return optim.init(psi)
+    return optim.start(psi, key, [parameter_of(name) for name in objective.touched_latents])

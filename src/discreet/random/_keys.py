@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     LOCAL_DRAWS = 6
     RECORDS = 7
     MEMORY = 8
+    LANGEVIN = 9
 
 
 def key(seed: int | None = None) -> jax.Array:
