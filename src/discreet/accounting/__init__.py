@@ -1,7 +1,7 @@
 """Events in, privacy out: epsilon and delta, calibration, and what they mean for one person. Uses no JAX."""
 
 from discreet.accounting._calibrate import calibrate_noise_multiplier, calibrate_num_steps
-from discreet.accounting._events import Relation
+from discreet.accounting._events import Relation, pure_event
 from discreet.accounting._profile import PrivacyProfile, profile
 from discreet.accounting._risk import Risk, risk
 from discreet.accounting._suggest import Suggestion, suggest
@@ -15,6 +15,7 @@ __all__ = [
     "calibrate_noise_multiplier",
     "calibrate_num_steps",
     "profile",
+    "pure_event",
     "risk",
     "suggest",
     "upper",
