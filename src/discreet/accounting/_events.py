@@ -31,7 +31,8 @@ _MOST_IN_CLOSED_FORM = 1000
 """Uses of a pure mechanism up to which the exact profile is a sum of so many terms; beyond, they are composed as all else."""
 
 _SUPPORTED = (
-    "GaussianDpEvent, LaplaceDpEvent, RandomizedResponseDpEvent, PoissonSampledDpEvent of the first two, SampledWithoutReplacementDpEvent of a GaussianDpEvent "
+    "GaussianDpEvent, LaplaceDpEvent, RandomizedResponseDpEvent, PoissonSampledDpEvent of the first two, "
+    "SampledWithoutReplacementDpEvent of a GaussianDpEvent "
     "(REPLACE_ONE), TruncatedSubsampledGaussianDpEvent, and SelfComposedDpEvent and ComposedDpEvent of these"
 )
 
