@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from discreet import random
     from discreet.accounting import Relation, suggest
     from discreet.clipping import AdaptiveClipping, NormalisedClipping
-    from discreet.inference import DPSVI, DPSVIResult, suggest_clipping
+    from discreet.inference import DPSVI, DPSVIResult, OnePosteriorSample, OPSResult, suggest_clipping
     from discreet.mechanisms import (
         clip_records,
         gaussian_mechanism,
@@ -43,6 +43,8 @@ __all__ = [
     "FixedSizeSampling",
     "FullBatch",
     "NormalisedClipping",
+    "OPSResult",
+    "OnePosteriorSample",
     "PoissonSampling",
     "PrivacyError",
     "PrivacyPlan",
@@ -64,7 +66,7 @@ __all__ = [
 _ROOMS = {
     "accounting": ("Relation", "suggest"),
     "clipping": ("AdaptiveClipping", "NormalisedClipping"),
-    "inference": ("DPSVI", "DPSVIResult", "suggest_clipping"),
+    "inference": ("DPSVI", "DPSVIResult", "OPSResult", "OnePosteriorSample", "suggest_clipping"),
     "mechanisms": (
         "clip_records",
         "gaussian_mechanism",
