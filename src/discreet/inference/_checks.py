@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
 from discreet.inference._records import Records, check_public
+from discreet.inference._trace import TraceRecorder
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FixedSizeSampling, FullBatch
 
@@ -108,6 +110,20 @@ def check_length(plan: PrivacyPlan, size: int) -> None:
         raise ValueError(
             f"The arrays hold {size} records, but the plan says num_records={plan.num_records}, which the relation "
             f"{plan.relation.name} makes public. Calibrate a plan for {size} records."
+        )
+
+
+def check_room(psi: Any, num_steps: int) -> None:
+    """Refuse to keep gradients where the trace has no room for every iterate that they belong to.
+
+    Raises:
+        ValueError: with the sizes.
+    """
+    dim = sum(x.size for x in jax.tree.leaves(psi))
+    if not TraceRecorder(dim, num_steps).every_step:
+        raise ValueError(
+            f"keep_gradients=True needs every iterate, and {num_steps} of {dim} parameters are more than the trace's 64 MiB. "
+            "Leave it out, or plan fewer steps."
         )
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
@@ -25,6 +22,7 @@ from discreet.inference._checks import (
     check_options,
     check_outside,
     check_paid,
+    check_room,
     explain_steps,
     refuse_local,
 )
@@ -34,7 +32,7 @@ from discreet.inference._objective import Objective
 from discreet.inference._plates import Program
 from discreet.inference._proof import certify_fit, with_proof
 from discreet.inference._records import Records, refuse_tables, take_apart
-from discreet.inference._result import DPSVIResult, draw_posterior
+from discreet.inference._result import DPSVIResult, draw_posterior, result_of
 from discreet.inference._setup import (
     as_numpyro_optim,
     check_loss,
@@ -293,7 +291,9 @@ class DPSVI:
         keys = jax.random.split(local, leaves[0].shape[0])
         return jnp.sum(jax.vmap(objective.record_loss, (None, 0, 0))(u, leaves, keys)) + free
 
-    def certify(self, *args: Any, init_params: Mapping[str, Any] | None = None, **kwargs: Any) -> Certificate:
+    def certify(
+        self, *args: Any, init_params: Mapping[str, Any] | None = None, keep_gradients: bool = False, **kwargs: Any
+    ) -> Certificate:
         """Prove from the fit's own jaxpr what `run` will tell of one record: all steps, and every iterate.
 
         Takes what `run` takes, of which only shapes and dtypes are used. The gradient engine is taken for what its contract
@@ -304,14 +304,14 @@ class DPSVI:
             TypeError, ValueError: as `init`.
         """
         records = take_apart(args, kwargs)
-        return self._certificate(self._init(random.key(), records, init_params), records)
+        return self._certificate(self._init(random.key(), records, init_params), records, keep_gradients)
 
-    def _certificate(self, state: DPSVIState, records: Records) -> Certificate:
+    def _certificate(self, state: DPSVIState, records: Records, keep_gradients: bool) -> Certificate:
         step = self._initialised()
         shapes = tuple((x.shape, x.dtype) for x in jax.tree.leaves(state))
-        name = step, records.size, shapes, jax.config.values["jax_enable_x64"]
+        name = step, records.size, shapes, jax.config.values["jax_enable_x64"], keep_gradients
         if name not in self._proofs:
-            self._proofs[name] = certify_fit(step, self.plan, state, records.leaves)
+            self._proofs[name] = certify_fit(step, self.plan, state, records.leaves, keep_gradients)
         return self._proofs[name]
 
     def run(
@@ -322,6 +322,7 @@ class DPSVI:
         delta: float | None = None,
         init_params: Mapping[str, Any] | None = None,
         require_proof: bool = True,
+        keep_gradients: bool = False,
         **kwargs: Any,
     ) -> DPSVIResult:
         """Fit: draw batches as the plan says, make its number of releases, account for them.
@@ -337,6 +338,7 @@ class DPSVI:
             delta: delta of the statement; None: the plan's, or a cautious choice.
             init_params: public initial values of `param` sites.
             require_proof: refuse to run without a proof that the plan covers. With False the statement says what is missing.
+            keep_gradients: keep the noisy gradients in the trace, for `DPSVIResult.noise_aware`. They are releases.
             kwargs: likewise.
 
         Returns:
@@ -356,28 +358,17 @@ class DPSVI:
         check_unused(key)
         with explain_steps(args):
             state = self._init(key, records, init_params)
-        step = self._initialised()
-        refuse_tables(step.objective.captured(self.optim.get_params(state.optim_state), key), [records.size])
+        step, psi = self._initialised(), self.optim.get_params(state.optim_state)
+        refuse_tables(step.objective.captured(psi, key), [records.size])
+        if keep_gradients:
+            check_room(psi, self.plan.num_steps)
         # Stated before it is spent: what cannot be accounted for must not run.
         statement = state_terms(self, delta, random.is_reproducible(key))
-        certified = functools.partial(self._certificate, state, records)
+        certified = functools.partial(self._certificate, state, records, keep_gradients)
         statement = with_proof(statement, self.plan, certified, require_proof)
-        outcome = run_steps(
-            step, self.plan.sampling, state, records.leaves, self.plan.num_steps, progress_bar=progress_bar
-        )
-        _, unravel = ravel_pytree(self.optim.get_params(outcome.state.optim_state))
-        averaged = step.objective.constrain(unravel(jnp.asarray(outcome.trace.average())))
-        return DPSVIResult(
-            params=jax.tree.map(np.asarray, averaged),
-            last_params=jax.tree.map(np.asarray, self.get_params(outcome.state)),
-            losses=outcome.losses,
-            clipping_norms=outcome.clipping_norms,
-            trace=outcome.trace,
-            statement=dataclasses.replace(statement, steps_completed=outcome.steps),
-            plan=self.plan,
-            steps_completed=outcome.steps,
-            _draw=functools.partial(draw_posterior, step.objective),
-        )
+        loop = functools.partial(run_steps, progress_bar=progress_bar, keep_gradients=keep_gradients)
+        outcome = loop(step, self.plan.sampling, state, records.leaves, self.plan.num_steps)
+        return result_of(step, outcome, statement, self.plan)
 
     def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:
         """`DPSVIResult.posterior` for `params` from elsewhere, such as a pickle, after `init` or `run`.

@@ -69,6 +69,10 @@ class Objective:
         """Values of the `param` sites from unconstrained parameters."""
         return {name: self.transforms[name](value) for name, value in psi.items()}
 
+    def unconstrain(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The inverse of `constrain`."""
+        return {name: self.transforms[name].inv(value) for name, value in params.items()}
+
     # --- the data-free side ---------------------------------------------------------------
 
     def link(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> tuple[dict[str, Any], Float[Array, ""]]:

@@ -100,6 +100,13 @@ class PrivateStep:
             The next state, and the private estimate of the negative ELBO of all records, in nats
             (NaN where no share was given to the loss).
         """
+        state, loss, _ = self.move(state, keys, table, batch)
+        return state, loss
+
+    def move(
+        self, state: DPSVIState, keys: StepKeys, table: Sequence[Array], batch: Batch
+    ) -> tuple[DPSVIState, Float[Array, ""], Any]:
+        """As a call, with the gradient that the optimizer was given: post-processing of the release, so one itself."""
         psi = self.optim.get_params(state.optim_state)
         channels = self._channels(state.loss_center)
         # A number that does not move is compiled in.
@@ -131,7 +138,7 @@ class PrivateStep:
         loss = self._private_loss(released.loss, norm, channels) + free
         optim_state = self.optim.update(gradient, state.optim_state, value=loss)
         state = state._replace(optim_state=optim_state, step=state.step + 1)
-        return self._with_next_norm(state, released.count, channels), loss
+        return self._with_next_norm(state, released.count, channels), loss, gradient
 
     def first_memory(self, num_records: int) -> list[Array]:
         """What records remember before the first step: nothing of themselves."""
