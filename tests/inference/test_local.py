@@ -102,15 +102,15 @@ def test_the_fit_is_proved_at_the_price_of_its_plan(sampling, relation):
 def memories(dpsvi, *tables):
     """What records remember after each step, for each of the tables, with one key."""
     held: list = []
-    call = PrivateStep.__call__
+    move = PrivateStep.move
 
     def watched(step, state, *rest):
-        state, loss = call(step, state, *rest)
+        state, *others = move(step, state, *rest)
         jax.debug.callback(lambda *rows: held.append([np.asarray(row) for row in rows]), *state.memory)
-        return state, loss
+        return state, *others
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PrivateStep, "__call__", watched)
+        patch.setattr(PrivateStep, "move", watched)
         for x in tables:
             dpsvi.run(dp.random.key(3), x, progress_bar=False, require_proof=False)
             jax.effects_barrier()
