@@ -107,16 +107,16 @@ def test_the_classical_formula_is_no_proof_above_one():
     assert "needs an epsilon below 1" in row.note
 
 
-@pytest.mark.parametrize(("rate", "sigma"), [(0.01, 1.0), (0.5, 4.0), (0.9, 2.0), (1e-3, 0.5)])
+@pytest.mark.parametrize(("rate", "sigma"), [(0.01, 1.0), (0.9, 2.0)])
 def test_amplified_steps_are_above_the_steps_themselves(rate, sigma):
     for event, relation in (
         (poisson(rate, sigma), ADD),
         (poisson(rate, sigma), REPLACE),
         (fixed_size(10_000, round(rate * 10_000), sigma), REPLACE),
     ):
-        steps, true = Steps(event, 1, relation, 0.0), profile(event, relation, tolerance=1e-3)
+        steps, true = Steps(event, 1, relation, 0.0), profile(event, relation)
         for delta in (1e-2, 1e-5, 1e-9):
-            assert theorems.amplified(steps, delta, theorems.exact_step) >= true.epsilon(delta) * (1 - 2e-3)
+            assert theorems.amplified(steps, delta, theorems.exact_step) >= true.epsilon(delta) * (1 - 1e-3)
 
 
 @pytest.mark.parametrize(("rate", "sigma", "epsilon"), [(0.5, 1.0, 0.5), (0.9, 2.0, 0.2), (0.2, 0.5, 1.0)])
@@ -201,7 +201,7 @@ def test_one_full_step_is_the_gaussian_mechanism_with_twice_the_sensitivity():
 def test_moments_of_2017_by_integration(rate, count):
     sigma = 1.2
 
-    z = np.linspace(-20, 60, 400_001)
+    z = np.linspace(-20, 60, 20_001)
 
     def moment(order):
         ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * z - 1) / (2 * sigma**2))
@@ -234,13 +234,13 @@ def test_the_samplers_slack_is_charged():
     seen = []
     theorems.with_slack(lambda delta: seen.append(delta) or 1.0, 1e-5, 1e-6)
     assert (1 + math.e) * 1e-6 + seen[-1] <= 1e-5
-    loose = Plan(poisson(0.05, 24.0), 1000, REPLACE, slack=1e-2).rows()
+    comparison = compare_accountants(Plan(poisson(0.05, 24.0), 10, REPLACE, slack=1e-2), DELTA)
+    loose = {row.name: row for row in comparison.rows}
     unattainable = loose.pop(MOMENTS_2017)
     assert all(row.epsilon == math.inf and row.note.startswith("no finite") for row in loose.values())
     # It leaves the slack out, and nothing else vouches for it.
     assert not unattainable.upper_bound
-    table = str(compare_accountants(Plan(poisson(0.05, 24.0), 1000, REPLACE, slack=1e-2), DELTA))
-    assert "not an upper bound here: its proof" in table
+    assert "not an upper bound here: its proof" in str(comparison)
 
 
 def test_the_table_rounds_up_and_says_what_it_is_of():
@@ -274,7 +274,7 @@ def test_fixed_size_batches_are_refused_under_the_other_relation():
 
 
 def test_the_plot_has_a_line_for_each_accountant(tmp_path):
-    comparison = compare_accountants(Plan(poisson(0.05, 3.0), 20, REPLACE, slack=1e-6), 1e-4)
+    comparison = compare_accountants(Plan(dp_event.GaussianDpEvent(9.0), 20, REPLACE, slack=1e-6), 1e-4)
     path = tmp_path / "accountants.png"
     figure = comparison.plot(path)
     assert path.read_bytes().startswith(b"\x89PNG")

@@ -141,11 +141,12 @@ def compare_accountants(plan: Planned, delta: float) -> AccountantComparison:
     Basic and advanced composition take each step as a Gaussian mechanism on a sample: (epsilon, delta / q) of the mechanism
     becomes (log(1 + q (e^epsilon - 1)), delta) of the step. That holds for Poisson samples and samples without replacement
     alike, with a sensitivity of C or, where one record is replaced, 2C. The mechanism's epsilon is the exact one (Balle, Wang
-    2018), so that both hold for any noise. The rows "as in UAI 2017" are what Jälkö, Dikmen and Honkela compute: with the classical
-    formula sqrt(2 ln(1.25 / delta)) / sigma, which is proved for an epsilon below 1 only, and under REPLACE_ONE by the moments
-    accountant at half the noise multiplier, as if one record were added or removed. Advanced composition takes the split of
-    delta that serves it best. The distance between sampler and event is charged to every row but those "as in UAI 2017" that
-    are marked.
+    2018), so that both hold for any noise. Advanced composition takes the split of delta that serves it best. The distance
+    between sampler and event is charged to each.
+
+    The rows "as in UAI 2017" are what Jälkö, Dikmen and Honkela compute: one with the classical formula
+    sqrt(2 ln(1.25 / delta)) / sigma, which is proved for an epsilon below 1 only; under REPLACE_ONE, another by the moments
+    accountant at half the noise multiplier, as if one record were added or removed.
 
     A row whose own conditions fail is an upper bound all the same where the PLD's epsilon, which is one, lies below it: its note
     says so. Else it is marked as none.

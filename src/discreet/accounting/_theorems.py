@@ -153,8 +153,8 @@ def _advanced(epsilon: float, count: int, kept: float) -> float:
 def renyi(steps: Steps, delta: float) -> float:
     """By Renyi divergences, the moments accountant's successor, as dp_accounting composes and converts them.
 
-    dp_accounting reads a noise multiplier under REPLACE_ONE as stddev / 2C. It has no Renyi divergence for a Poisson sample with a
-    record replaced: that is one record removed and one added, which costs (2 epsilon, (1 + e^epsilon) delta) of a removal's
+    dp_accounting reads a noise multiplier under REPLACE_ONE as stddev / 2C. It has no Renyi divergence for a Poisson sample with
+    a record replaced: that is one record removed and one added, which costs (2 epsilon, (1 + e^epsilon) delta) of a removal's
     (epsilon, delta).
     """
     if steps.relation is Relation.REPLACE_ONE and steps.sampled_by_coins:
