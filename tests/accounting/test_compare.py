@@ -274,7 +274,7 @@ def test_fixed_size_batches_are_refused_under_the_other_relation():
 
 
 def test_the_plot_has_a_line_for_each_accountant(tmp_path):
-    comparison = compare_accountants(Plan(dp_event.GaussianDpEvent(9.0), 20, REPLACE, slack=1e-6), 1e-4)
+    comparison = compare_accountants(Plan(dp_event.GaussianDpEvent(9.0), 20, REPLACE, slack=1e-5), 1e-4)
     path = tmp_path / "accountants.png"
     figure = comparison.plot(path)
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -285,7 +285,9 @@ def test_the_plot_has_a_line_for_each_accountant(tmp_path):
     for line, row in zip(lines, comparison.rows, strict=True):
         x, y = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
         assert (x[0], x[-1]) == (1, 20)
-        assert y[-1] == row.epsilon
+        assert y[-1] == row.epsilon or (math.isnan(y[-1]) and row.epsilon == math.inf)
+    # Only the moments accountant of 2017 leaves the slack out, and is finite: at 20 steps no bound.
+    assert axes.get_legend().get_title().get_text() == "hollow: no upper bound"
     # In grey: no two lines share stroke and marker.
     assert len({(line.get_linestyle(), line.get_marker()) for line in lines}) == len(lines)
 
