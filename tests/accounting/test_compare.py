@@ -1,8 +1,10 @@
 """The older accountants against formulas worked out by other means, and what each figure may call itself."""
 
 import math
+import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -12,7 +14,7 @@ from scipy.integrate import quad
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
-from discreet.accounting import PrivacyProfile, Relation, compare_accountants, profile
+from discreet.accounting import PrivacyProfile, Relation, compare_accountants, profile, upper
 from discreet.accounting import _theorems as theorems
 from discreet.accounting._theorems import Steps
 
@@ -252,6 +254,14 @@ def test_the_table_rounds_up_and_says_what_it_is_of():
         assert line.startswith(row.name)
         assert float(line[len(max((r.name for r in comparison.rows), key=len)) :].split()[0]) >= row.epsilon
         assert row.source
+
+
+def test_the_page_has_these_figures():
+    page = (Path(__file__).parents[2] / "docs" / "accountants.md").read_text()
+    printed = re.findall(r"^\| .* \| ([\d.,]+) \| ([\d.,]+) \|$", page, re.MULTILINE)
+    for column, (rate, count) in enumerate((ABALONE, ADULT)):
+        rows = Plan(poisson(rate, 2.4), count, REPLACE).rows().values()
+        assert [line[column].replace(",", "") for line in printed] == [upper(row.epsilon) for row in rows]
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-6, math.nan, True, "1e-5", None])
