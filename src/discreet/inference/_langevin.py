@@ -129,7 +129,9 @@ def step_sizes(schedule: Schedule, num_steps: int) -> Float[np.ndarray, "step"]:
         ) from error
     sizes = np.asarray(sizes)
     if sizes.shape != (num_steps,):
-        raise ValueError(f"The schedule step_size returns arrays of shape {sizes.shape[1:]}; it must return one number.")
+        raise ValueError(
+            f"The schedule step_size returns arrays of shape {sizes.shape[1:]}; it must return one number."
+        )
     wrong = ~(np.isfinite(sizes) & (sizes > 0))
     if wrong.any():
         first = int(np.argmax(wrong))
