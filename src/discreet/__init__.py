@@ -29,6 +29,13 @@ if TYPE_CHECKING:
         sum_records,
     )
     from discreet.plan import PrivacyPlan
+    from discreet.predict import (
+        class_probabilities,
+        classification_metrics,
+        linear_predictor,
+        plug_in_probabilities,
+        probit_probabilities,
+    )
     from discreet.report import Statement
     from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
     from discreet.verify import Certificate, PrivacyError, certify, symbol
@@ -51,10 +58,15 @@ __all__ = [
     "Relation",
     "Statement",
     "certify",
+    "class_probabilities",
+    "classification_metrics",
     "clip_records",
     "gaussian_mechanism",
     "laplace_mechanism",
+    "linear_predictor",
+    "plug_in_probabilities",
     "poisson_subsample",
+    "probit_probabilities",
     "random",
     "subsample_without_replacement",
     "suggest",
@@ -76,6 +88,13 @@ _ROOMS = {
         "sum_records",
     ),
     "plan": ("PrivacyPlan",),
+    "predict": (
+        "class_probabilities",
+        "classification_metrics",
+        "linear_predictor",
+        "plug_in_probabilities",
+        "probit_probabilities",
+    ),
     "report": ("Statement",),
     "sampling": ("FixedSizeSampling", "FullBatch", "PoissonSampling"),
     "verify": ("Certificate", "PrivacyError", "certify", "symbol"),
