@@ -46,7 +46,7 @@ def linear_predictor(
                 f"draws has shape {values.shape}; pass at least two draws of the {columns} weights, (draw, column)."
             )
         # The right factor of the centred draws has their covariance, in (column, column) numbers.
-        factor = np.linalg.qr((values - values.mean(axis=0)) / math.sqrt(len(values) - 1), mode="r").T
+        factor = np.asarray(np.linalg.qr((values - values.mean(axis=0)) / math.sqrt(len(values) - 1), mode="r")).T
         return rows @ values.mean(axis=0), np.square(rows @ factor).sum(axis=1)
     mean, spread = np.asarray(loc, np.float64), np.asarray(scale, np.float64)
     if mean.shape != (columns,) or spread.shape not in ((columns,), (columns, columns)):
