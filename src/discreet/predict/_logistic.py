@@ -79,7 +79,7 @@ def probit_probabilities(mean: ArrayLike, variance: ArrayLike) -> Float[np.ndarr
 
     Example:
         >>> round(float(probit_probabilities(2.0, 0.0)), 4), round(float(probit_probabilities(2.0, 8.0)), 4)
-        (0.8808, 0.7286)
+        (0.8808, 0.7277)
     """
     spread = np.asarray(variance, np.float64)
     if not (spread >= 0).all():
