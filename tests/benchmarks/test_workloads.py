@@ -90,7 +90,7 @@ def test_networks_are_d3ps_to_the_last_parameter() -> None:
         ("calibration", {}),
         ("logistic", {"logistic": {"private / NumPyro, not private": ("<=", 1.5)}}),
         pytest.param("mixture", {}, marks=pytest.mark.exhaustive),
-        (
+        pytest.param(
             "hierarchical",
             {
                 "hierarchical": {
@@ -98,6 +98,7 @@ def test_networks_are_d3ps_to_the_last_parameter() -> None:
                     "private / by hand, threefry": ("<=", 1.8),
                 }
             },
+            marks=pytest.mark.exhaustive,
         ),
     ],
 )
