@@ -46,6 +46,7 @@ class Settings:
     draws: int = 1_000
     few_draws: int = 60
     draw_rounds: int = 9
+    epoch_samplers: tuple[str, ...] = (FEISTEL, CHOICE, FIXED, POISSON)
     epoch_steps: int = 100
     epoch_rounds: int = 9
     hidden: int = 400
@@ -58,10 +59,11 @@ QUICK = Settings(
     draws=200,
     few_draws=4,
     draw_rounds=3,
+    epoch_samplers=(CHOICE,),
     epoch_steps=5,
     epoch_rounds=2,
     hidden=20,
-    sweep=(32, 1024),
+    sweep=(32, 512),
     sweep_steps=10,
     sweep_rounds=2,
 )
@@ -150,12 +152,14 @@ def epochs(settings: Settings) -> Rows:
     optim = numpyro.optim.Adam(problem.learning_rate)
     dpsvi = dp.DPSVI(problem.model, problem.guide, optim, plan=plan, **problem.static)
     state = dpsvi.init(dp.random.key(), *problem.data)
-    draws = draws_of(settings)
-    programs = [
-        _epoch(name, dpsvi, state, draws[name], problem, settings.epoch_steps) for name in (FEISTEL, CHOICE, FIXED)
-    ]
-    poisson = PrivateFit(problem, problem.poisson(settings.batch_size), settings.epoch_steps)
-    timings = alternate([*programs, poisson.program(POISSON)], settings.epoch_rounds)
+    draws, programs = draws_of(settings), []
+    for name in settings.epoch_samplers:
+        if name == POISSON:
+            poisson = PrivateFit(problem, problem.poisson(settings.batch_size), settings.epoch_steps)
+            programs.append(poisson.program(POISSON, "as DPSVI.run runs it"))
+        else:
+            programs.append(_epoch(name, dpsvi, state, draws[name], problem, settings.epoch_steps))
+    timings = alternate(programs, settings.epoch_rounds)
     epoch = settings.num_records / settings.batch_size
     return [
         _row("private epoch", timing.name, settings.batch_size)

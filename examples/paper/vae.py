@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-import time
 from typing import Any
 
 import jax
@@ -49,7 +48,7 @@ class Settings:
     """Public choices.
 
     `timed` are tables of random pixels: a step's time does not depend on their length, memory does. `steps` are those
-    of one round of each side, `fits` the steps of the fits to MNIST.
+    of one round of each side; `fits` are steps of a fit to MNIST, and how many such fits.
     """
 
     batch_size: int = 128
@@ -60,12 +59,12 @@ class Settings:
     steps: tuple[int, ...] = (100, 3)
     rounds: tuple[int, ...] = (9, 5)
     channels: tuple[int, int, int] = (32, 64, 128)
-    fits: tuple[int, ...] = (1_250, 9_375)
+    fits: tuple[tuple[int, int], ...] = ((1_250, 3), (9_375, 1))
     num_images: int = 8_000
-    seeds: tuple[int, ...] = (0, 1, 2)
+    first_seed: int = 0
 
 
-QUICK = Settings(timed=(("MNIST", 2_000),), steps=(8,), rounds=(3,), fits=(120,), num_images=2_000, seeds=(0,))
+QUICK = Settings(timed=(("MNIST", 2_000),), steps=(8,), rounds=(3,), fits=((120, 1),), num_images=2_000)
 
 
 def timings(settings: Settings) -> Rows:
@@ -108,7 +107,7 @@ def held_out_loss(architecture: Architecture, params: Any, images: np.ndarray, d
     return statistics.mean(float(loss(jax.random.key(i))) for i in range(draws)) / len(images)
 
 
-def private_fit(architecture: Architecture, images: np.ndarray, steps: int, settings: Settings) -> Any:
+def private_fit(architecture: Architecture, images: np.ndarray, steps: int, seeds: range, settings: Settings) -> Any:
     """Last parameters of each seed; epsilon and delta."""
     plan = dp.PrivacyPlan(
         sampling=dp.PoissonSampling(settings.batch_size / len(images)),
@@ -119,13 +118,13 @@ def private_fit(architecture: Architecture, images: np.ndarray, steps: int, sett
     )
     optim = numpyro.optim.Adam(settings.learning_rate)
     dpsvi = dp.DPSVI(architecture.model, architecture.guide, optim, plan=plan, N=len(images))
-    results = [
-        dpsvi.run(dp.random.key(seed), images, progress_bar=False, delta=1 / len(images)) for seed in settings.seeds
-    ]
+    results = [dpsvi.run(dp.random.key(seed), images, progress_bar=False, delta=1 / len(images)) for seed in seeds]
     return [result.last_params for result in results], results[0].statement
 
 
-def plain_fit(architecture: Architecture, images: np.ndarray, steps: int, settings: Settings) -> list[Any]:
+def plain_fit(
+    architecture: Architecture, images: np.ndarray, steps: int, seeds: range, settings: Settings
+) -> list[Any]:
     """Last parameters of each seed, by NumPyro's SVI on shuffled images."""
     optim = numpyro.optim.Adam(settings.learning_rate)
     svi = SVI(architecture.model, architecture.guide, optim, Trace_ELBO(), N=len(images))
@@ -136,7 +135,7 @@ def plain_fit(architecture: Architecture, images: np.ndarray, steps: int, settin
         return jax.lax.scan(lambda state, rows: svi.update(state, images[rows]), state, batches)[0]
 
     fitted = []
-    for seed in settings.seeds:
+    for seed in seeds:
         rng = np.random.default_rng(seed)
         epochs = math.ceil(steps * settings.batch_size / len(images))
         order = np.concatenate([rng.permutation(len(images)) for _ in range(epochs)])
@@ -149,21 +148,25 @@ def losses(settings: Settings) -> Rows:
     """Held-out loss of both sides on MNIST."""
     training, _, held_out, _ = mnist(None)
     training, held_out = black_and_white(training[: settings.num_images], 0), black_and_white(held_out, 1)
+    return [row for steps, count in settings.fits for row in losses_after(steps, count, training, held_out, settings)]
+
+
+def losses_after(steps: int, count: int, training: np.ndarray, held_out: np.ndarray, settings: Settings) -> Rows:
+    """The same after that many steps, mean of `count` fits."""
     architecture, rows = dense(), []
-    for steps in settings.fits:
-        started = time.perf_counter()
-        private, statement = private_fit(architecture, training, steps, settings)
-        print(f"{steps:,} private steps, {len(private)} fits: {time.perf_counter() - started:.0f} s", flush=True)
-        plain = plain_fit(architecture, training, steps, settings)
-        for side, fitted in ((PRIVATE, private), (PLAIN, plain)):
-            reached = [held_out_loss(architecture, params, held_out) for params in fitted]
-            row = _row(f"MNIST, {steps:,} steps on {len(training):,}", side, architecture.num_parameters)
-            row["loss"] = statistics.mean(reached)
-            row["stdev"] = statistics.stdev(reached) if len(reached) > 1 else None
-            row["paper_loss"] = PAPER["MNIST", side][1]
-            if side == PRIVATE:
-                row["epsilon"], row["delta"] = statement.epsilon, statement.delta
-            rows.append(row)
+    seeds = range(settings.first_seed, settings.first_seed + count)
+    private, statement = private_fit(architecture, training, steps, seeds, settings)
+    plain = plain_fit(architecture, training, steps, seeds, settings)
+    for side, fitted in ((PRIVATE, private), (PLAIN, plain)):
+        reached = [held_out_loss(architecture, params, held_out) for params in fitted]
+        row = _row(f"MNIST, {steps:,} steps on {len(training):,}", side, architecture.num_parameters)
+        row["loss"] = statistics.mean(reached)
+        row["stdev"] = statistics.stdev(reached) if len(reached) > 1 else None
+        row["paper_loss"] = PAPER["MNIST", side][1]
+        if side == PRIVATE:
+            row["epsilon"], row["delta"] = statement.epsilon, statement.delta
+        rows.append(row)
+        print(f"{row['what']}, {side}: {row['loss']:.1f} nats", flush=True)
     return rows
 
 

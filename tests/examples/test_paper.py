@@ -17,8 +17,6 @@ TABLES = {
     "adult": "adult.csv.gz",
     "vae": "t10k-images-idx3-ubyte.gz",
 }
-# `make paper-quick` runs them all; `make test` the quickest of each kind.
-QUICKEST = {"samplers"}
 
 
 def run(script, *arguments, **environment):
@@ -40,10 +38,10 @@ def check_kept(out, name, *, quick):
     return kept
 
 
+# `make paper-quick` runs them too, one after another.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name if name in QUICKEST else pytest.param(name, marks=pytest.mark.exhaustive) for name in NAMES]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", NAMES)
 def test_a_quick_run_finds_what_it_should_and_keeps_it(name, table, tmp_path):
     environment = {"DISCREET_DATA": str(table(TABLES[name]).parent)} if name in TABLES else {}
     done = run(PAPER / f"{name}.py", "--quick", "--out", tmp_path, **environment)
@@ -52,11 +50,52 @@ def test_a_quick_run_finds_what_it_should_and_keeps_it(name, table, tmp_path):
     assert f"{name}.svg written" in done.stdout
 
 
+TOY = """
+import dataclasses
+from _experiment import experiment, new_figure
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    limit: float = 1.0
+    seeds: tuple[int, ...] = (0, 1)
+
+def run(settings):
+    return [{"seed": seed, "found": seed * settings.limit, "all": [seed]} for seed in settings.seeds]
+
+def draw(rows):
+    figure, axes = new_figure()
+    axes.plot([row["found"] for row in rows])
+    return figure
+
+def check(rows, quick):
+    assert rows[-1]["found"] < (1.0 if quick else 3.0), "too much was found"
+
+experiment(__file__, "A toy.", full=Settings(limit=2.0), quick=Settings(), run=run, draw=draw, check=check)
+"""
+
+
+def test_an_experiment_keeps_its_rows_and_fails_where_its_check_does(tmp_path):
+    (tmp_path / "toy.py").write_text(TOY)
+    here, paper = tmp_path / "results", {"PYTHONPATH": f"{PAPER}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    done = run(tmp_path / "toy.py", "--out", here, **paper)
+    assert done.returncode == 0, done.stderr
+    kept = check_kept(here, "toy", quick=False)
+    assert kept["settings"] == {"limit": 2.0, "seeds": [0, 1]}
+    assert kept["rows"] == [{"seed": 0, "found": 0.0, "all": [0]}, {"seed": 1, "found": 2.0, "all": [1]}]
+    assert done.stdout.split()[:6] == ["seed", "found", "0", "0", "1", "2"]
+    drawn = (here / "toy.svg").read_bytes()
+    failed = run(tmp_path / "toy.py", "--quick", "--out", here, **paper)
+    assert failed.returncode == 1
+    assert "too much was found" in failed.stderr
+    assert check_kept(here, "toy", quick=True)["rows"][1]["found"] == 1.0
+    assert run(tmp_path / "toy.py", "--out", here, **paper).returncode == 0
+    assert (here / "toy.svg").read_bytes() == drawn, "the same rows, another picture"
+
+
 @pytest.mark.parametrize("path", sorted((PAPER.parents[1] / "docs" / "papers").glob("*.json")), ids=lambda p: p.stem)
 def test_what_docs_show_are_full_runs_of_scripts_that_are_there(path):
-    kept = check_kept(path.parent, path.stem, quick=False)
+    check_kept(path.parent, path.stem, quick=False)
     assert path.stem in NAMES
-    assert "seed" in json.dumps(kept["settings"]) or path.stem in {"samplers"}
 
 
 @pytest.fixture
