@@ -17,9 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from discreet import random
-    from discreet.accounting import Relation, suggest
+    from discreet.accounting import Relation, compare_accountants, suggest
     from discreet.clipping import AdaptiveClipping, NormalisedClipping
-    from discreet.inference import DPSVI, DPSVIResult, suggest_clipping
+    from discreet.inference import (
+        DPSGLD,
+        DPSVI,
+        DPSGLDResult,
+        DPSVIResult,
+        OnePosteriorSample,
+        OPSResult,
+        suggest_clipping,
+    )
     from discreet.mechanisms import (
         clip_records,
         gaussian_mechanism,
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
         subsample_without_replacement,
         sum_records,
     )
+    from discreet.optimizers import adadp
     from discreet.plan import PrivacyPlan
     from discreet.report import Statement
     from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
@@ -36,20 +45,26 @@ if TYPE_CHECKING:
 __version__ = version("discreet")
 
 __all__ = [
+    "DPSGLD",
     "DPSVI",
     "AdaptiveClipping",
     "Certificate",
+    "DPSGLDResult",
     "DPSVIResult",
     "FixedSizeSampling",
     "FullBatch",
     "NormalisedClipping",
+    "OPSResult",
+    "OnePosteriorSample",
     "PoissonSampling",
     "PrivacyError",
     "PrivacyPlan",
     "Relation",
     "Statement",
+    "adadp",
     "certify",
     "clip_records",
+    "compare_accountants",
     "gaussian_mechanism",
     "laplace_mechanism",
     "poisson_subsample",
@@ -62,9 +77,17 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "accounting": ("Relation", "suggest"),
+    "accounting": ("Relation", "compare_accountants", "suggest"),
     "clipping": ("AdaptiveClipping", "NormalisedClipping"),
-    "inference": ("DPSVI", "DPSVIResult", "suggest_clipping"),
+    "inference": (
+        "DPSGLD",
+        "DPSVI",
+        "DPSGLDResult",
+        "DPSVIResult",
+        "OPSResult",
+        "OnePosteriorSample",
+        "suggest_clipping",
+    ),
     "mechanisms": (
         "clip_records",
         "gaussian_mechanism",
@@ -73,6 +96,7 @@ _ROOMS = {
         "subsample_without_replacement",
         "sum_records",
     ),
+    "optimizers": ("adadp",),
     "plan": ("PrivacyPlan",),
     "report": ("Statement",),
     "sampling": ("FixedSizeSampling", "FullBatch", "PoissonSampling"),

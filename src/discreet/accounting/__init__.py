@@ -1,20 +1,28 @@
 """Events in, privacy out: epsilon and delta, calibration, and what they mean for one person. Uses no JAX."""
 
 from discreet.accounting._calibrate import calibrate_noise_multiplier, calibrate_num_steps
-from discreet.accounting._events import Relation
+from discreet.accounting._compare import Account, AccountantComparison, compare_accountants
+from discreet.accounting._events import Relation, pure_event
+from discreet.accounting._langevin_2015 import Bound2015, langevin_epsilon_2015
 from discreet.accounting._profile import PrivacyProfile, profile
 from discreet.accounting._risk import Risk, risk
 from discreet.accounting._suggest import Suggestion, suggest
 from discreet.accounting._upper import upper
 
 __all__ = [
+    "Account",
+    "AccountantComparison",
+    "Bound2015",
     "PrivacyProfile",
     "Relation",
     "Risk",
     "Suggestion",
     "calibrate_noise_multiplier",
     "calibrate_num_steps",
+    "compare_accountants",
+    "langevin_epsilon_2015",
     "profile",
+    "pure_event",
     "risk",
     "suggest",
     "upper",

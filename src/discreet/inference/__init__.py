@@ -1,17 +1,24 @@
 """Private inference: one file a method, and the step, loop and result that they share."""
 
+from discreet.inference._dpsgld import DPSGLD, DPSGLDResult
 from discreet.inference._dpsvi import DPSVI
 from discreet.inference._keys import claim
+from discreet.inference._ops import OnePosteriorSample
+from discreet.inference._ops_result import OPSResult
 from discreet.inference._result import DPSVIResult
 from discreet.inference._step import DPSVIState
 from discreet.inference._suggest_clipping import ClippingSuggestion, suggest_clipping
 from discreet.inference._trace import Trace
 
 __all__ = [
+    "DPSGLD",
     "DPSVI",
     "ClippingSuggestion",
+    "DPSGLDResult",
     "DPSVIResult",
     "DPSVIState",
+    "OPSResult",
+    "OnePosteriorSample",
     "Trace",
     "claim",
     "suggest_clipping",

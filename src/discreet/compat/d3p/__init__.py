@@ -12,7 +12,7 @@ All names are here as well. What differs, and why, is in docs/migrating-from-d3p
 batches is larger than d3p said, because d3p's formula was not that of fixed-size batches.
 """
 
-from discreet.compat.d3p import dputil, gmm, minibatch, modelling, random, svi
+from discreet.compat.d3p import dputil, gmm, minibatch, modelling, optimizers, random, svi
 from discreet.compat.d3p.dputil import (
     D3PAccountingWarning,
     approximate_sigma,
@@ -33,9 +33,11 @@ from discreet.compat.d3p.modelling import (
     sample_posterior_predictive,
     sample_prior_predictive,
 )
+from discreet.compat.d3p.optimizers import ADADP
 from discreet.compat.d3p.svi import DPSVI
 
 __all__ = [
+    "ADADP",
     "DPSVI",
     "D3PAccountingWarning",
     "GaussianMixture",
@@ -47,6 +49,7 @@ __all__ = [
     "make_observed_model",
     "minibatch",
     "modelling",
+    "optimizers",
     "poisson_batchify_data",
     "q_to_batch_size",
     "random",
