@@ -13,8 +13,8 @@ import pytest
 PAPER = Path(__file__).resolve().parents[2] / "examples" / "paper"
 NAMES = sorted(path.stem for path in PAPER.glob("[!_]*.py"))
 TABLES = {
-    "abalone": "abalone.csv.gz",
-    "adult": "adult.csv.gz",
+    "uai_abalone": "abalone.csv.gz",
+    "uai_adult": "adult.csv.gz",
     "vae": "t10k-images-idx3-ubyte.gz",
 }
 
