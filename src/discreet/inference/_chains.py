@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import numpyro
 import numpyro.handlers as handlers
@@ -66,12 +67,13 @@ def run_chains(
         nuts_options: for NumPyro's NUTS.
         progress_bar: NumPyro's.
     """
+    density_of = jax.jit(posterior.log_density)
 
     def target(leaves: Sequence[Array]) -> None:
         psi = {name: numpyro.sample(name, _flat(x.shape)) for name, x in shapes.items()}
         # The model's own sites are none of the sampler's business.
         with handlers.block():
-            density = posterior.log_density(psi, leaves)
+            density = density_of(psi, leaves)
         numpyro.factor("log density", density)
 
     mcmc = MCMC(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
 from discreet.accounting import Bound2015, langevin_epsilon_2015
@@ -103,9 +103,18 @@ class DPSGLD:
         _check_tail(plan.num_steps, burn_in, thinning)
         self.plan = plan
         self.burn_in = burn_in
-        self.thinning = thinning
+        self.thinning = int(thinning)
         self.step_sizes = step_sizes(schedule, plan.num_steps)
         optim.stddev = plan.noise_multiplier * self._dpsvi.contribution_bound / plan.rate
+        self._made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Options are fixed, as those of `DPSVI`."""
+        if getattr(self, "_made", False):
+            raise AttributeError(
+                f"{name} of a DPSGLD is fixed when it is made. Make another DPSGLD with the {name} you want."
+            )
+        super().__setattr__(name, value)
 
     @property
     def contribution_bound(self) -> float:
@@ -177,8 +186,8 @@ class DPSGLD:
             rng_key, *args, progress_bar=progress_bar, delta=delta, require_proof=require_proof, **kwargs
         )
         tail = self._tail(outcome)
-        draws = self._constrained(outcome.trace.iterates[tail])
-        diverged_at = _first_not_finite(outcome.trace, tail, draws)
+        draws, fine = self._constrained(outcome.trace.iterates)
+        diverged_at = None if fine.all() else int(outcome.trace.steps[np.argmin(fine)])
         if diverged_at is not None:
             warnings.warn(
                 f"The chain left the finite numbers: first seen after step {diverged_at}. The step size is too large for "
@@ -188,12 +197,12 @@ class DPSGLD:
                 stacklevel=2,
             )
         return DPSGLDResult(
-            draws=draws,
+            draws={name: x[tail] for name, x in draws.items()},
             draw_steps=outcome.trace.steps[tail],
             step_sizes=self.step_sizes,
             losses=outcome.losses,
             trace=outcome.trace,
-            statement=_restated(outcome.statement),
+            statement=outcome.statement,
             plan=self.plan,
             steps_completed=outcome.steps_completed,
             diverged_at=diverged_at,
@@ -207,15 +216,21 @@ class DPSGLD:
         apart = int(steps[1] - steps[0]) if len(steps) > 1 else 1
         return candidates[:: -max(1, -(-self.thinning // apart))][::-1]
 
-    def _constrained(self, iterates: Float[np.ndarray, "kept dim"]) -> dict[str, np.ndarray]:
+    def _constrained(
+        self, iterates: Float[np.ndarray, "kept dim"]
+    ) -> tuple[dict[str, np.ndarray], Bool[np.ndarray, " kept"]]:
+        """The latents' values at iterates, and whether all there is finite: they, the prior's density and its gradient."""
         objective: Objective = self._dpsvi._initialised().objective
         _, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._dpsvi._shapes))
         # The point guide draws nothing, so that any key will do.
         key = jax.random.key(0)
 
-        def one(flat: Array) -> dict[str, Array]:
+        def one(flat: Array) -> tuple[dict[str, Array], Bool[Array, ""]]:
             draws = objective.draw_posterior(objective.constrain(unravel(flat)), key, 1)
-            return {name: x[0] for name, x in draws.items()}
+            slope = jax.value_and_grad(lambda x: objective.link(unravel(x), key)[1])(flat)
+            # A step does not follow a gradient that is no number, so that a chain which ran away may stand still.
+            fine = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves((draws, slope))]).all()
+            return {name: x[0] for name, x in draws.items()}, fine
 
         return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(jnp.asarray(iterates)))
 
@@ -284,26 +299,7 @@ class DPSGLDResult:
 def _check_tail(num_steps: int, burn_in: Any, thinning: Any) -> None:
     if not isinstance(burn_in, numbers.Real) or isinstance(burn_in, bool) or not 0 <= float(burn_in) < 1:
         raise ValueError(f"burn_in is {burn_in!r}; it is a fraction of the steps, at least 0 and below 1, such as 0.5.")
-    if not isinstance(thinning, numbers.Integral) or isinstance(thinning, bool) or not 1 <= thinning <= num_steps:
+    if not isinstance(thinning, int | np.integer) or isinstance(thinning, bool) or not 1 <= thinning <= num_steps:
         raise ValueError(
             f"thinning is {thinning!r}; it must be a whole number from 1 (keep every step) to the plan's {num_steps} steps."
         )
-
-
-def _first_not_finite(trace: Trace, tail: np.ndarray, draws: dict[str, np.ndarray]) -> int | None:
-    wrong = ~np.isfinite(trace.iterates).all(axis=1)
-    for x in draws.values():
-        wrong[tail] |= ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
-    return int(trace.steps[np.argmax(wrong)]) if wrong.any() else None
-
-
-def _restated(statement: Statement) -> Statement:
-    """In the words of this method: the rest is DPSVI's."""
-    _, *others = statement.released
-    _, *facts = statement.public
-    return dataclasses.replace(
-        statement,
-        method="DPSGLD",
-        released=("the latents' values after every step of the chain", *others),
-        public=("the model and the step sizes, with all numbers written into them, and the initial values", *facts),
-    )

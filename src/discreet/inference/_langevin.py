@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -53,7 +53,7 @@ class Langevin(_NumPyroOptim):
         self.schedule = schedule
         self.stddev = stddev
 
-    def start(self, params: dict[str, Any], key: PRNGKeyArray, reached: Sequence[str]) -> Any:
+    def start(self, params: Mapping[str, Any], key: PRNGKeyArray, reached: Sequence[str]) -> Any:
         """The first state.
 
         Args:

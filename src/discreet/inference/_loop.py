@@ -170,10 +170,10 @@ def _chunk(
 ) -> Kept:
     keys, key = StepKeys.derive(state.rng_key, memory=step.local is not None), state.rng_key
     keyless = state._replace(rng_key=None)
-    state, *kept = many_steps(
+    state, losses, norms, iterates, gradients = many_steps(
         step, sampling, length, keep_iterates, keep_gradients, keys, keyless, leaves, tables, count
     )
-    return state._replace(rng_key=key), *kept
+    return state._replace(rng_key=key), losses, norms, iterates, gradients
 
 
 def many_steps(

@@ -9,22 +9,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
-from numpyro.diagnostics import effective_sample_size
 
 from discreet import random
-from discreet.inference._location_posterior import regress
 from discreet.inference._objective import LATENT, Objective
+from discreet.inference._tail import regress, tail_mean
 from discreet.inference._trace import Trace
 
 _FEWEST = 20
-_FEWEST_INDEPENDENT = 3.0
 _SPREAD_DRAWS = 256
 _ROUNDS = 3
 
@@ -38,7 +36,8 @@ class NoiseAware:
     Attributes:
         method: "trace" or "regression".
         start: where the tail that it rests on begins, as a fraction of the trace.
-        corrected: which coordinates of `trace.iterates` are uncertain here: all ("trace"), or the locations ("regression").
+        corrected: which coordinates of `trace.iterates` are uncertain here: all that move ("trace"), or the locations
+            ("regression").
         mean: of p(psi* | trace), for each coordinate of `trace.iterates`.
         stddev: of p(psi* | trace); 0 where it is not corrected.
     """
@@ -95,30 +94,9 @@ def by_trace(
     """The mean of the tail, and how far it may be from where the iterates fluctuate about."""
     del least_noise
     start, first = _tail(trace, start, trace.converged_from)
-    tail = trace.iterates[first:].astype(np.float64)
-    mean, centered = tail.mean(axis=0), tail - tail.mean(axis=0)
-    variance = np.square(centered).mean(axis=0)
-    moves = variance > 0
-    independent = np.full(variance.shape, np.inf)
-    independent[moves] = np.minimum(effective_sample_size(tail[None, :, moves]), len(tail))
-    if np.any(fewer := independent < _FEWEST_INDEPENDENT):
-        raise ValueError(
-            f"{np.sum(fewer)} of {len(mean)} coordinates travel so slowly that the tail, {len(tail)} iterates from {start:g} "
-            f"on, is worth fewer than {_FEWEST_INDEPENDENT:g} independent ones: their fluctuation is not seen. Plan more "
-            'steps or a larger learning rate, or use method="regression".'
-        )
-    # The sample variance is small by 1 - 1/n for n independent iterates, and their mean has 1/n of it.
-    squared_error = np.where(moves, variance / (independent - 1), 0.0)
-    weight = np.sqrt(np.divide(squared_error, variance, out=np.zeros_like(variance), where=moves) / len(tail))
-
-    def draws(rng: np.random.Generator, count: int) -> Float[np.ndarray, "draw dim"]:
-        # Mixed from the iterates themselves, so that coordinates that fluctuate together stay together.
-        together = rng.standard_normal((count, len(tail))) @ (centered * weight)
-        freedom = np.where(moves, independent - 1, 1.0)
-        return mean + together * np.sqrt(freedom / rng.chisquare(freedom, (count, len(mean))))
-
+    tail = tail_mean(trace.iterates[first:])
     unravel = _unravel_for(objective, params)
-    return NoiseAware("trace", start, moves, mean, np.sqrt(squared_error), objective, unravel, draws)
+    return NoiseAware("trace", start, tail.stddev > 0, tail.mean, tail.stddev, objective, unravel, tail.draws)
 
 
 # --- gradients regressed on iterates ------------------------------------------------------
@@ -133,8 +111,7 @@ def by_regression(
             "The trace holds no gradients to regress. Fit with dpsvi.run(..., keep_gradients=True), which costs no budget, or "
             'use method="trace".'
         )
-    psi, unravel = objective.unconstrain(params), _unravel_for(objective, params)
-    latent, spread = find_locations(objective, psi), _spread(objective, psi)
+    latent, spread = Probe.of(objective, objective.unconstrain(params))
     where = np.flatnonzero(np.isin(latent, np.flatnonzero(spread > 0)))
     if not len(where):
         raise ValueError(
@@ -159,6 +136,7 @@ def by_regression(
         return values
 
     corrected = np.isin(np.arange(len(mean)), where)
+    unravel = _unravel_for(objective, params)
     return NoiseAware("regression", start, corrected, mean, stddev, objective, unravel, draws)
 
 
@@ -195,39 +173,53 @@ def _unravel_for(objective: Objective, params: Mapping[str, Any]) -> Callable[[A
     return unravel
 
 
-def _all_latents(objective: Objective) -> Objective:
-    everything = objective.structure.global_latents
-    return dataclasses.replace(objective, touched_latents=everything, touched_params=(), num_particles=1)
+class Probe(NamedTuple):
+    """What a few draws of the guide show of its parameters.
 
-
-def find_locations(objective: Objective, psi: Mapping[str, Any]) -> Int[np.ndarray, " dim"]:
-    """For each variational parameter, the coordinate of the unconstrained latents that it is added to; -1 where none is.
-
-    A location moves one coordinate by as much as it is moved itself, whatever the guide draws: pulled back through the
-    guide, each of a set of distinct numbers arrives at its location as it is.
+    Attributes:
+        latent: for each variational parameter, the coordinate of the unconstrained latents that it is added to; -1: none.
+        spread: the guide's variance of each of these coordinates.
     """
-    objective, found = _all_latents(objective), None
-    for seed in range(_ROUNDS):
-        (u, free), pull = jax.vjp(lambda p, seed=seed: objective.link(p, jax.random.key(seed)), dict(psi))
-        flat, unravel = ravel_pytree(u)
-        numbers = np.random.default_rng(seed).permutation(flat.size) + 1.0
-        (pulled,) = pull((unravel(jnp.asarray(numbers, flat.dtype)), jnp.zeros_like(free)))
-        arrived = np.asarray(ravel_pytree(pulled)[0], np.float64)
-        with np.errstate(invalid="ignore"):
-            nearest = np.clip(np.nan_to_num(np.round(arrived)), 1, flat.size)
+
+    latent: Int[np.ndarray, " dim"]
+    spread: Float[np.ndarray, " latent"]
+
+    @classmethod
+    def of(cls, objective: Objective, psi: Mapping[str, Any]) -> Probe:
+        """Look at the guide at `psi`.
+
+        A location moves one coordinate by as much as it is moved itself, whatever the guide draws: pulled back through
+        the guide, each of a set of distinct numbers arrives at its location as it is.
+        """
+        drawn = _drawn(objective, psi)
+        num_latents, latent = drawn.shape[1], None
+        for round_ in range(_ROUNDS):
+            numbers = np.random.default_rng(round_).permutation(num_latents) + 1.0
+            key = jax.random.key(round_)
+            arrived = np.asarray(_pulled(objective, psi, key, jnp.asarray(numbers, drawn.dtype)), np.float64)
+            nearest = np.clip(np.nan_to_num(np.round(arrived)), 1, num_latents)
             exact = np.abs(arrived - nearest) <= np.minimum(1e-4 * nearest, 0.25)
-        latent = np.where(exact, np.argsort(numbers)[nearest.astype(int) - 1], -1)
-        found = latent if found is None else np.where(found == latent, found, -1)
-    assert found is not None
-    return found
+            found = np.where(exact, np.argsort(numbers)[nearest.astype(int) - 1], -1)
+            latent = found if latent is None else np.where(latent == found, latent, -1)
+        assert latent is not None
+        return cls(latent, np.var(np.asarray(drawn, np.float64), axis=0, ddof=1))
 
 
-def _spread(objective: Objective, psi: Mapping[str, Any]) -> Float[np.ndarray, " latent"]:
-    """The guide's variance of each unconstrained latent coordinate, from a few hundred draws."""
-    objective = _all_latents(objective)
+def _unconstrained(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> dict[str, Array]:
+    everything = objective.structure.global_latents
+    whole = dataclasses.replace(objective, touched_latents=everything, touched_params=(), num_particles=1)
+    return whole.link(psi, key)[0][LATENT]
 
-    def one(key: PRNGKeyArray) -> Array:
-        return ravel_pytree(objective.link(psi, key)[0][LATENT])[0]
 
-    drawn = jax.vmap(one)(jax.random.split(jax.random.key(0), _SPREAD_DRAWS))
-    return np.var(np.asarray(drawn, np.float64), axis=0, ddof=1)
+@functools.partial(jax.jit, static_argnums=0)
+def _pulled(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray, numbers: Array) -> Array:
+    u, pull = jax.vjp(lambda p: _unconstrained(objective, p, key), psi)
+    _, unravel = ravel_pytree(u)
+    (pulled,) = pull(unravel(numbers))
+    return ravel_pytree(pulled)[0]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _drawn(objective: Objective, psi: Mapping[str, Any]) -> Float[Array, "draw latent"]:
+    keys = jax.random.split(jax.random.key(0), _SPREAD_DRAWS)
+    return jax.vmap(lambda key: ravel_pytree(_unconstrained(objective, psi, key))[0])(keys)

@@ -102,7 +102,7 @@ class DPSVIResult:
                 "This result was unpickled, and a pickle does not hold the guide. Call noise_aware before pickling, and keep "
                 "its draws."
             )
-        # A record's gradient is never longer than the smallest C was, and the noise has at least its size.
+        # Of a step's gradient, whatever C was then; the loss's share and the batch's own chance add to it.
         least_noise = self.plan.noise_multiplier * float(np.min(self.clipping_norms)) / self.plan.rate
         return METHODS[method](self._objective, self.params, self.trace, start, least_noise)
 

@@ -212,7 +212,16 @@ def check_loss(loss: Any) -> Any:
 
 
 def start_optimizer(optim: Any, psi: Mapping[str, Any], key: PRNGKeyArray, objective: Objective) -> Any:
-    """The optimizer's first state; Langevin dynamics take a key and the parameters that the release's noise reaches."""
+    """The optimizer's first state; Langevin dynamics take a key and the parameters that the release's noise reaches.
+
+    Raises:
+        ValueError: Langevin dynamics of a `param` site, which has no prior.
+    """
     if not isinstance(optim, Langevin):
         return optim.init(psi)
+    if strays := set(psi) - {parameter_of(name) for name in objective.structure.global_latents}:
+        raise ValueError(
+            f"The model's param site {min(strays)!r} has no prior, so it has no posterior to draw from. Give it one with "
+            "numpyro.sample, or pass it as a public keyword argument; DPSVI fits models with param sites."
+        )
     return optim.start(psi, key, [parameter_of(name) for name in objective.touched_latents])

@@ -1,11 +1,12 @@
-"""Bayesian regression of released gradients on iterates: where is the expected gradient zero?
+"""What the tail of a trace tells of the parameters that its iterates fluctuate about; numbers only.
 
-For each coordinate, with the iterate x_t before a step and the noisy gradient g_t of the step,
+`tail_mean` looks at the iterates alone. `regress` looks at the gradients, too: where is the expected gradient zero? For each
+coordinate, with the iterate x_t before a step and the noisy gradient g_t of the step,
 
     g_t | x_t ~ Normal(A (x_t - x*), tau^2),        unknown A > 0, x*, tau.
 
-The next iterate is a function of x_t and g_t, which optimizer it may be, so the likelihood of a whole trace is the product of
-these terms: that iterates resemble one another is no obstacle here.
+The next iterate is a function of x_t and g_t, whatever the optimizer, so the likelihood of the whole trace is the product of
+these terms: that iterates resemble one another is no obstacle there.
 """
 
 from __future__ import annotations
@@ -14,12 +15,64 @@ import dataclasses
 
 import numpy as np
 from jaxtyping import Float
+from numpyro.diagnostics import effective_sample_size
 from scipy.special import gammainc, gammaincinv
 
 _NODES = 201
 # Of the prior of log A about its guess: a factor of e either way.
 _PRIOR_SPREAD = 1.0
 _REACH = 6.0
+_FEWEST_INDEPENDENT = 3.0
+
+
+@dataclasses.dataclass(frozen=True)
+class TailMean:
+    """Of what the iterates fluctuate about, by their mean: a t distribution for each coordinate.
+
+    Attributes:
+        mean: of the tail.
+        stddev: of the mean: that of the iterates over the root of the number of independent ones.
+        centered: the tail less its mean.
+        independent: how many independent iterates the tail is worth; infinite where it does not move.
+    """
+
+    mean: Float[np.ndarray, " dim"]
+    stddev: Float[np.ndarray, " dim"]
+    centered: Float[np.ndarray, "step dim"]
+    independent: Float[np.ndarray, " dim"]
+
+    def draws(self, rng: np.random.Generator, count: int) -> Float[np.ndarray, "draw dim"]:
+        """Draws, mixed from the iterates themselves: coordinates that fluctuate together stay together."""
+        moves = self.stddev > 0
+        scale = np.divide(self.stddev, self.centered.std(axis=0), out=np.zeros_like(self.stddev), where=moves)
+        together = (
+            rng.standard_normal((count, len(self.centered))) @ (self.centered * scale) / np.sqrt(len(self.centered))
+        )
+        freedom = np.where(moves, self.independent - 1, 1.0)
+        return self.mean + together * np.sqrt(freedom / rng.chisquare(freedom, (count, len(freedom))))
+
+
+def tail_mean(tail: Float[np.ndarray, "step dim"]) -> TailMean:
+    """The mean, with the error that the correlation of iterates leaves it.
+
+    Raises:
+        ValueError: half of the coordinates travel too slowly for their fluctuation to be seen.
+    """
+    tail = tail.astype(np.float64)
+    mean = tail.mean(axis=0)
+    centered = tail - mean
+    variance = np.square(centered).mean(axis=0)
+    moves = variance > 0
+    independent = np.full(variance.shape, np.inf)
+    independent[moves] = np.minimum(effective_sample_size(tail[None, :, moves]), len(tail))
+    if moves.any() and (typical := np.median(independent[moves])) < _FEWEST_INDEPENDENT:
+        raise ValueError(
+            f"The tail's {len(tail)} iterates are worth {typical:.1f} independent ones, and it takes {_FEWEST_INDEPENDENT:g}: "
+            'their fluctuation is not seen. Plan more steps or a larger learning rate, or use method="regression".'
+        )
+    independent = np.maximum(independent, _FEWEST_INDEPENDENT)
+    # n independent values with sample variance v, taken about their own mean: that mean has variance v / (n - 1).
+    return TailMean(mean, np.sqrt(np.where(moves, variance / (independent - 1), 0.0)), centered, independent)
 
 
 @dataclasses.dataclass(frozen=True)
