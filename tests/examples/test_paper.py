@@ -3,12 +3,15 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+
+import discreet as dp
 
 PAPER = Path(__file__).resolve().parents[2] / "examples" / "paper"
 NAMES = sorted(path.stem for path in PAPER.glob("[!_]*.py"))
@@ -96,6 +99,16 @@ def test_an_experiment_keeps_its_rows_and_fails_where_its_check_does(tmp_path):
 def test_what_docs_show_are_full_runs_of_scripts_that_are_there(path):
     check_kept(path.parent, path.stem, quick=False)
     assert path.stem in NAMES
+
+
+def test_what_the_map_of_the_papers_names_is_there(repository):
+    text = (repository / "docs" / "papers.md").read_text(encoding="utf-8")
+    named = {path for path in re.findall(r"`((?:src|examples|benchmarks|tests)/[^`]+)`", text) if "NAME" not in path}
+    assert len(named) > 40
+    assert sorted(path for path in named if not (repository / path).exists()) == []
+    assert {f"examples/paper/{name}.py" for name in NAMES} <= named
+    for name in re.findall(r"`dp\.(\w+)", text):
+        assert hasattr(dp, name), f"dp.{name}"
 
 
 @pytest.fixture
