@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Post-processing by construction: no reader of tables among these.
     "synthetic": {"random", "plan", "report", "inference"},
     "models": set(),
+    "optimizers": set(),
     "compat": {
         "random",
         "accounting",
@@ -48,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "report",
         "inference",
         "synthetic",
+        "optimizers",
     },
     "cli": {
         "data",

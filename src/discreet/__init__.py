@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from discreet import random
-    from discreet.accounting import Relation, suggest
+    from discreet.accounting import Relation, compare_accountants, suggest
     from discreet.clipping import AdaptiveClipping, NormalisedClipping
     from discreet.inference import DPSVI, DPSVIResult, suggest_clipping
     from discreet.mechanisms import (
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         subsample_without_replacement,
         sum_records,
     )
+    from discreet.optimizers import adadp
     from discreet.plan import PrivacyPlan
     from discreet.report import Statement
     from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
@@ -48,8 +49,10 @@ __all__ = [
     "PrivacyPlan",
     "Relation",
     "Statement",
+    "adadp",
     "certify",
     "clip_records",
+    "compare_accountants",
     "gaussian_mechanism",
     "laplace_mechanism",
     "poisson_subsample",
@@ -62,7 +65,7 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "accounting": ("Relation", "suggest"),
+    "accounting": ("Relation", "compare_accountants", "suggest"),
     "clipping": ("AdaptiveClipping", "NormalisedClipping"),
     "inference": ("DPSVI", "DPSVIResult", "suggest_clipping"),
     "mechanisms": (
@@ -73,6 +76,7 @@ _ROOMS = {
         "subsample_without_replacement",
         "sum_records",
     ),
+    "optimizers": ("adadp",),
     "plan": ("PrivacyPlan",),
     "report": ("Statement",),
     "sampling": ("FixedSizeSampling", "FullBatch", "PoissonSampling"),

@@ -98,3 +98,15 @@ def test_bad_input_is_refused_in_one_paragraph(arguments, needle) -> None:
     assert outcome.stderr.startswith("Refused: ")
     assert needle in " ".join(outcome.stderr.split())
     assert "\n\n" not in outcome.stderr.strip()
+
+
+def test_compare_shows_every_accountant() -> None:
+    arguments = [*POISSON, "--steps", "10", "--noise-multiplier", "2", "--delta", "1e-5"]
+    outcome = RUN.invoke(app, [*arguments, "--compare"])
+    assert outcome.exit_code == 0, outcome.stderr
+    assert outcome.stdout.startswith("10 steps, q = 0.01, delta = 1e-05, ADD_OR_REMOVE_ONE\n")
+    for name in ("basic composition", "advanced composition", "Renyi", "PLD"):
+        assert name in outcome.stdout
+    priced = facts(*arguments, "--compare")
+    assert priced["accountants"][-1]["epsilon"] == priced["epsilon"]
+    assert "accountants" not in facts(*arguments)

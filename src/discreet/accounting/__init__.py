@@ -1,6 +1,7 @@
 """Events in, privacy out: epsilon and delta, calibration, and what they mean for one person. Uses no JAX."""
 
 from discreet.accounting._calibrate import calibrate_noise_multiplier, calibrate_num_steps
+from discreet.accounting._compare import Account, AccountantComparison, compare_accountants
 from discreet.accounting._events import Relation
 from discreet.accounting._profile import PrivacyProfile, profile
 from discreet.accounting._risk import Risk, risk
@@ -8,12 +9,15 @@ from discreet.accounting._suggest import Suggestion, suggest
 from discreet.accounting._upper import upper
 
 __all__ = [
+    "Account",
+    "AccountantComparison",
     "PrivacyProfile",
     "Relation",
     "Risk",
     "Suggestion",
     "calibrate_noise_multiplier",
     "calibrate_num_steps",
+    "compare_accountants",
     "profile",
     "risk",
     "suggest",

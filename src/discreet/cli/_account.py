@@ -1,5 +1,6 @@
 """`discreet account`: the ε of a plan, or the noise or number of steps for an ε. Touches no data."""
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ from discreet.cli._options import (
 from discreet.cli._terminal import refusing, say_lines
 
 if TYPE_CHECKING:
+    from discreet.accounting import AccountantComparison
     from discreet.plan import PrivacyPlan
 
 
@@ -37,6 +39,9 @@ def account(
     delta: Delta = None,
     sampling: Sampling = SamplingName.POISSON,
     relation: RelationOption = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Print what other accountants say of the plan, as a table.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute the ε of a plan, or the noise or the steps for an ε.
@@ -51,6 +56,9 @@ def account(
 
     Batches of fixed size:
     `discreet account --num-records 60000 --sampling fixed --batch-size 128 --steps 9360 --noise-multiplier 1.5`
+
+    Basic and advanced composition, Rényi and PLD side by side:
+    `discreet account --num-records 3341 --rate 0.05 --steps 1000 --noise-multiplier 2.4 --delta 1e-3 --compare`
     """
     if num_records < 1:
         raise ValueError(f"--num-records is {num_records}: give the number of records in the table, at least 1")
@@ -71,7 +79,10 @@ def account(
         relation=relation,
     )
     if as_json:
-        typer.echo(json.dumps(facts(plan), indent=2, allow_nan=False))
+        typer.echo(json.dumps({**facts(plan), **(compared(plan) if compare else {})}, indent=2, allow_nan=False))
+        return
+    if compare:
+        typer.echo(str(_comparison(plan)))
         return
     say_lines(plan.explain())
 
@@ -90,3 +101,18 @@ def facts(plan: "PrivacyPlan") -> dict[str, Any]:
         **plan_facts(plan),
         "event": str(plan.event()),
     }
+
+
+def compared(plan: "PrivacyPlan") -> dict[str, Any]:
+    """What each accountant says, for programs; an ε that does not exist is None."""
+    rows = [dataclasses.asdict(row) for row in _comparison(plan).rows]
+    return {
+        "accountants": [{**row, "epsilon": row["epsilon"] if row["epsilon"] < float("inf") else None} for row in rows]
+    }
+
+
+def _comparison(plan: "PrivacyPlan") -> "AccountantComparison":
+    from discreet.accounting import compare_accountants
+
+    assert plan.target_delta is not None
+    return compare_accountants(plan, plan.target_delta)

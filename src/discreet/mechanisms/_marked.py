@@ -225,12 +225,7 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
     >>> dp.gaussian_mechanism(dp.random.key(), {"sum": jnp.zeros(3)}, 2.0)["sum"].shape
     (3,)
     """
-    check_noise("gaussian_mechanism: stddev", stddev)
-    _check_key(key)
-    leaves, structure = jax.tree.flatten(tree)
-    leaves = check_leaves("gaussian_mechanism", leaves)
-    known, operands = known_number(stddev)
-    return jax.tree.unflatten(structure, GAUSSIAN.bind(key, *leaves, *operands, stddev=known))
+    return _release(GAUSSIAN, key, tree, stddev=stddev)
 
 
 def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, ""]) -> Any:
@@ -258,12 +253,18 @@ def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, 
     Reference:
         Dwork et al., Calibrating noise to sensitivity, TCC 2006.
     """
-    check_noise("laplace_mechanism: scale", scale)
+    return _release(LAPLACE, key, tree, scale=scale)
+
+
+def _release(mechanism: Any, key: PRNGKeyArray, tree: Any, **size: Any) -> Any:
+    """The tree with a mechanism's noise, whose size goes by the name of its parameter."""
+    ((name, value),) = size.items()
+    check_noise(f"{mechanism.name}: {name}", value)
     _check_key(key)
     leaves, structure = jax.tree.flatten(tree)
-    leaves = check_leaves("laplace_mechanism", leaves)
-    known, operands = known_number(scale)
-    return jax.tree.unflatten(structure, LAPLACE.bind(key, *leaves, *operands, scale=known))
+    leaves = check_leaves(mechanism.name, leaves)
+    known, operands = known_number(value)
+    return jax.tree.unflatten(structure, mechanism.bind(key, *leaves, *operands, **{name: known}))
 
 
 def poisson_subsample(

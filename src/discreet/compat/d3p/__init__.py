@@ -4,7 +4,8 @@ A program written for d3p (Prediger, Loppi, Kaski, Honkela, PoPETs 2022(2)) runs
 `discreet.compat.d3p` where it says `d3p`, as in
 
     from discreet.compat.d3p.minibatch import subsample_batchify_data
-    from discreet.compat.d3p.svi import DPSVI
+    from discreet.compat.d3p.optimizers import ADADP
+from discreet.compat.d3p.svi import DPSVI
     from discreet.compat.d3p.dputil import approximate_sigma
     import discreet.compat.d3p as d3p                        # d3p.random.PRNGKey(...)
 
@@ -12,7 +13,7 @@ All names are here as well. What differs, and why, is in docs/migrating-from-d3p
 batches is larger than d3p said, because d3p's formula was not that of fixed-size batches.
 """
 
-from discreet.compat.d3p import dputil, gmm, minibatch, modelling, random, svi
+from discreet.compat.d3p import dputil, gmm, minibatch, modelling, optimizers, random, svi
 from discreet.compat.d3p.dputil import (
     D3PAccountingWarning,
     approximate_sigma,
@@ -33,9 +34,11 @@ from discreet.compat.d3p.modelling import (
     sample_posterior_predictive,
     sample_prior_predictive,
 )
+from discreet.compat.d3p.optimizers import ADADP
 from discreet.compat.d3p.svi import DPSVI
 
 __all__ = [
+    "ADADP",
     "DPSVI",
     "D3PAccountingWarning",
     "GaussianMixture",
@@ -47,6 +50,7 @@ __all__ = [
     "make_observed_model",
     "minibatch",
     "modelling",
+    "optimizers",
     "poisson_batchify_data",
     "q_to_batch_size",
     "random",
