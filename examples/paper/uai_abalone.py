@@ -10,12 +10,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import _uai
+import _dpvi_2017
+import _tables
 import numpy as np
 from _experiment import STYLES, Rows, experiment, new_figure
-
-import _tables
-import discreet as dp
 
 DPVI, ALIGNED, SGLD, NON_PRIVATE = "DPVI, the paper's rule", "DPVI, discreet's rule", "DP-SGLD", "not private"
 RULES = {DPVI: "parameters", ALIGNED: "latents"}
@@ -45,7 +43,13 @@ class Settings:
 
 
 QUICK = Settings(
-    sigmas=(1.22, 87.1), rates=(), grid_sigmas=(2.0,), norms=(1.0,), langevin_multipliers=(200.0,), runs=3, non_private_steps=1500
+    sigmas=(1.22, 87.1),
+    rates=(),
+    grid_sigmas=(2.0,),
+    norms=(1.0,),
+    langevin_multipliers=(200.0,),
+    runs=3,
+    non_private_steps=1500,
 )
 
 
@@ -53,7 +57,7 @@ def run(settings: Settings) -> Rows:
     """All fits."""
     data = _tables.abalone(_tables.find("abalone.csv.gz"))
     data = (data[0][:, 1:], data[1], data[2][:, 1:], data[3])  # the paper has no intercept
-    exact = _uai.non_private_accuracy(data, num_steps=settings.non_private_steps, rate=settings.non_private_rate)
+    exact = _dpvi_2017.non_private_accuracy(data, num_steps=settings.non_private_steps, rate=settings.non_private_rate)
     rows: Rows = []
     for sigma in settings.sigmas:
         for method in RULES:
@@ -65,39 +69,41 @@ def run(settings: Settings) -> Rows:
             rows.append(_fitted(2, DPVI, data, settings, sigma, rate, settings.norm, settings.grid_steps))
         for norm in settings.norms:
             rows.append(_fitted(3, DPVI, data, settings, sigma, settings.norms_rate, norm, settings.grid_steps))
-    none = {key: None for key in rows[0]}
+    none = dict.fromkeys(rows[0])
     return [*rows, {**none, "figure": 1, "method": NON_PRIVATE, "mean": exact}]
 
 
 def _fitted(
     figure: int, method: str, data: Any, settings: Settings, sigma: float, rate: float, norm: float, num_steps: int
 ) -> dict[str, Any]:
-    plan = _uai.plan_of(
+    plan = _dpvi_2017.plan_of(
         sigma, rate=rate, num_steps=num_steps, clipping_norm=norm * rate, num_records=len(data[0])
     )
-    values = _uai.private_accuracies(data, plan, _uai.seeds(settings.seed, settings.runs), rule=RULES[method])
+    values = _dpvi_2017.private_accuracies(
+        data, plan, _dpvi_2017.seeds(settings.seed, settings.runs), rule=RULES[method]
+    )
     return {
         "figure": figure,
         "method": method,
         "q": rate,
         "paper_norm": norm,
         "sigma": sigma,
-        **_uai.epsilons(plan),
+        **_dpvi_2017.epsilons(plan),
         "epsilon_2015": None,
-        **_uai.summary(values),
+        **_dpvi_2017.summary(values),
     }
 
 
 def _chain(data: Any, settings: Settings, multiplier: float) -> dict[str, Any]:
-    plan = _uai.plan_of(
+    plan = _dpvi_2017.plan_of(
         multiplier / 2,
         rate=settings.rate,
         num_steps=settings.langevin_steps,
         clipping_norm=settings.langevin_norm,
         num_records=len(data[0]),
     )
-    return _uai.langevin_row(
-        data, plan, settings.langevin_step_size, _uai.seeds(settings.seed, settings.runs), figure=1, method=SGLD
+    return _dpvi_2017.langevin_row(
+        data, plan, settings.langevin_step_size, _dpvi_2017.seeds(settings.seed, settings.runs), figure=1, method=SGLD
     )
 
 
@@ -107,19 +113,21 @@ def draw(rows: Rows) -> Any:
     exact = rows[-1]["mean"]
     first = [row for row in rows if row["figure"] == 1]
     curves = [
-        (DPVI, _uai.PLD, "DPVI, PLD"),
-        (DPVI, _uai.MOMENTS, "DPVI, moments (2017)"),
-        (DPVI, _uai.ADVANCED, "DPVI, advanced composition (2017)"),
-        (ALIGNED, _uai.PLD, "DPVI, discreet's rule, PLD"),
-        (SGLD, _uai.PLD, "DP-SGLD, PLD"),
+        (DPVI, _dpvi_2017.PLD, "DPVI, PLD"),
+        (DPVI, _dpvi_2017.MOMENTS, "DPVI, moments (2017)"),
+        (DPVI, _dpvi_2017.ADVANCED, "DPVI, advanced composition (2017)"),
+        (ALIGNED, _dpvi_2017.PLD, "DPVI, discreet's rule, PLD"),
+        (SGLD, _dpvi_2017.PLD, "DP-SGLD, PLD"),
         (SGLD, "epsilon_2015", "DP-SGLD, constants of 2015"),
     ]
     for style, (method, key, label) in zip(STYLES, curves, strict=True):
-        _uai.curve(left, [row for row in first if row["method"] == method], key, label, style)
+        _dpvi_2017.curve(left, [row for row in first if row["method"] == method], key, label, style)
     for axes, number, key, name in ((middle, 2, "q", "q"), (right, 3, "paper_norm", "C (paper)")):
         chosen = [row for row in rows if row["figure"] == number]
         for style, value in zip(STYLES, sorted({row[key] for row in chosen}), strict=False):
-            _uai.curve(axes, [row for row in chosen if row[key] == value], _uai.PLD, f"{name} = {value:g}", style)
+            _dpvi_2017.curve(
+                axes, [row for row in chosen if row[key] == value], _dpvi_2017.PLD, f"{name} = {value:g}", style
+            )
     for axes, title in ((left, "Fig. 1: methods and accountants"), (middle, "Fig. 2: q"), (right, "Fig. 3: clipping")):
         axes.axhline(exact, color="#000000", linewidth=0.7, linestyle=(0, (1, 3)), label="not private")
         axes.set(xscale="log", xlabel="ε at δ = 0.001", title=title)
@@ -147,13 +155,13 @@ def check(rows: Rows, quick: bool) -> None:
     for row in rows[:-1]:
         # What was run cost less than the paper's accountants say, by far for advanced composition.
         if row["method"] in RULES:
-            assert row[_uai.PLD] < row[_uai.MOMENTS] < row[_uai.ADVANCED], row
+            assert row[_dpvi_2017.PLD] < row[_dpvi_2017.MOMENTS] < row[_dpvi_2017.ADVANCED], row
     assert min(row["mean"] for row in of(1, SGLD)) < least["mean"] - 0.03, "DP-SGLD under strong noise"
     weak = of(3, paper_norm=1.0)[0]
     assert weak["mean"] < exact - 0.01, "too small a C biases the fit"
     if quick:
         return
-    near = [row for row in of(1) if row[_uai.PLD] < 0.5]
+    near = [row for row in of(1) if row[_dpvi_2017.PLD] < 0.5]
     assert max(row["mean"] for row in near) > exact - 0.025, "near the non-private fit below epsilon 0.5"
     by_norm = {norm: np.mean([row["mean"] for row in of(3, paper_norm=norm)]) for norm in (1.0, 5.0)}
     assert by_norm[5.0] > by_norm[1.0], by_norm

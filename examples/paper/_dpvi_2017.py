@@ -14,6 +14,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import optax
+from _experiment import Rows
 from numpyro.infer import SVI, Trace_ELBO
 from scipy.special import expit
 
@@ -121,9 +122,7 @@ def summary(values: np.ndarray) -> dict[str, float]:
     return {"mean": float(np.mean(values)), "stderr": float(np.std(values, ddof=1) / np.sqrt(len(values)))}
 
 
-def langevin_row(
-    data: Any, plan: dp.PrivacyPlan, step_size: float, runs: list[int], **facts: Any
-) -> dict[str, Any]:
+def langevin_row(data: Any, plan: dp.PrivacyPlan, step_size: float, runs: list[int], **facts: Any) -> dict[str, Any]:
     """A row of DP-SGLD on the plan: the last half of the chain, epsilon of now and by the constants of 2015."""
     chain = dp.DPSGLD(logistic, plan=plan, step_size=(step_size, 1.0, 0.0))
     values = langevin_accuracies(data, chain, runs)
@@ -140,7 +139,7 @@ def langevin_row(
     }
 
 
-def curve(axes: Any, rows: list[dict[str, Any]], key: str, label: str, style: dict[str, Any]) -> None:
+def curve(axes: Any, rows: Rows, key: str, label: str, style: dict[str, Any]) -> None:
     """Means with their standard errors against an epsilon."""
     known = sorted((row for row in rows if row[key] is not None), key=lambda row: row[key])
     axes.errorbar(
