@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from discreet import random
     from discreet.accounting import Relation, compare_accountants, suggest
     from discreet.clipping import AdaptiveClipping, NormalisedClipping
-    from discreet.inference import DPSVI, DPSVIResult, suggest_clipping
+    from discreet.inference import DPSGLD, DPSVI, DPSGLDResult, DPSVIResult, suggest_clipping
     from discreet.mechanisms import (
         clip_records,
         gaussian_mechanism,
@@ -37,9 +37,11 @@ if TYPE_CHECKING:
 __version__ = version("discreet")
 
 __all__ = [
+    "DPSGLD",
     "DPSVI",
     "AdaptiveClipping",
     "Certificate",
+    "DPSGLDResult",
     "DPSVIResult",
     "FixedSizeSampling",
     "FullBatch",
@@ -67,7 +69,7 @@ __all__ = [
 _ROOMS = {
     "accounting": ("Relation", "compare_accountants", "suggest"),
     "clipping": ("AdaptiveClipping", "NormalisedClipping"),
-    "inference": ("DPSVI", "DPSVIResult", "suggest_clipping"),
+    "inference": ("DPSGLD", "DPSVI", "DPSGLDResult", "DPSVIResult", "suggest_clipping"),
     "mechanisms": (
         "clip_records",
         "gaussian_mechanism",

@@ -3,6 +3,7 @@
 from discreet.accounting._calibrate import calibrate_noise_multiplier, calibrate_num_steps
 from discreet.accounting._compare import Account, AccountantComparison, compare_accountants
 from discreet.accounting._events import Relation
+from discreet.accounting._langevin_2015 import Bound2015, langevin_epsilon_2015
 from discreet.accounting._profile import PrivacyProfile, profile
 from discreet.accounting._risk import Risk, risk
 from discreet.accounting._suggest import Suggestion, suggest
@@ -11,6 +12,7 @@ from discreet.accounting._upper import upper
 __all__ = [
     "Account",
     "AccountantComparison",
+    "Bound2015",
     "PrivacyProfile",
     "Relation",
     "Risk",
@@ -18,6 +20,7 @@ __all__ = [
     "calibrate_noise_multiplier",
     "calibrate_num_steps",
     "compare_accountants",
+    "langevin_epsilon_2015",
     "profile",
     "risk",
     "suggest",

@@ -1,5 +1,6 @@
 """Private inference: one file a method, and the step, loop and result that they share."""
 
+from discreet.inference._dpsgld import DPSGLD, DPSGLDResult
 from discreet.inference._dpsvi import DPSVI
 from discreet.inference._keys import claim
 from discreet.inference._result import DPSVIResult
@@ -8,8 +9,10 @@ from discreet.inference._suggest_clipping import ClippingSuggestion, suggest_cli
 from discreet.inference._trace import Trace
 
 __all__ = [
+    "DPSGLD",
     "DPSVI",
     "ClippingSuggestion",
+    "DPSGLDResult",
     "DPSVIResult",
     "DPSVIState",
     "Trace",

@@ -32,6 +32,7 @@ from discreet.inference._setup import (
     choose_placeholder,
     initial_parameters,
     loss_at_start,
+    start_optimizer,
 )
 from discreet.inference._step import DPSVIState, PrivateStep
 from discreet.inference._structure import find_structure
@@ -188,10 +189,10 @@ class DPSVI:
             refuse_tables([*jax.tree.leaves(static), *objective.captured(psi, start_key)], [num_records])
             self._steps[signature] = self._step(objective)
         self._current, self._shapes = self._steps[signature], jax.eval_shape(lambda: psi)
-        center = loss_at_start(self._current.objective, psi, start_key)
-        return DPSVIState(
-            self.optim.init(psi), key, jnp.zeros((), jnp.int32), center, jnp.float32(self.plan.clipping.start)
-        )
+        objective, norm = self._current.objective, jnp.float32(self.plan.clipping.start)
+        center = loss_at_start(objective, psi, start_key)
+        optim_state = start_optimizer(self.optim, psi, key, objective)
+        return DPSVIState(optim_state, key, jnp.zeros((), jnp.int32), center, norm)
 
     def _placeholder_for(self, records: Records, key: PRNGKeyArray) -> list[Array]:
         if records.signature not in self._placeholders:

@@ -17,8 +17,10 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from numpyro.infer.util import helpful_support_errors
 
+from discreet.inference._langevin import Langevin
 from discreet.inference._objective import Objective
 from discreet.inference._plates import Program, WholePlates, value_of_improper
+from discreet.inference._point import parameter_of
 from discreet.inference._records import Records, take_apart
 from discreet.inference._structure import Structure
 
@@ -176,3 +178,19 @@ def check_loss(loss: Any) -> Any:
             "one. Use Trace_ELBO or TraceMeanField_ELBO, with num_particles if you like."
         )
     return loss
+
+
+def start_optimizer(optim: Any, psi: Mapping[str, Any], key: PRNGKeyArray, objective: Objective) -> Any:
+    """The optimizer's first state; Langevin dynamics take a key and the parameters that the release's noise reaches.
+
+    Raises:
+        ValueError: Langevin dynamics of a `param` site, which has no prior.
+    """
+    if not isinstance(optim, Langevin):
+        return optim.init(psi)
+    if strays := set(psi) - {parameter_of(name) for name in objective.structure.global_latents}:
+        raise ValueError(
+            f"The model's param site {min(strays)!r} has no prior, so it has no posterior to draw from. Give it one with "
+            "numpyro.sample, or pass it as a public keyword argument; DPSVI fits models with param sites."
+        )
+    return optim.start(psi, key, [parameter_of(name) for name in objective.touched_latents])

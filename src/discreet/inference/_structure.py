@@ -16,6 +16,7 @@ from jaxtyping import PRNGKeyArray
 
 from discreet.inference._autoguides import auto_guides, check_auto_guide, set_up_auto_guides
 from discreet.inference._plates import Program, WholePlates, value_of_improper
+from discreet.inference._point import check_point_guide
 from discreet.inference._records import Records
 
 
@@ -134,13 +135,14 @@ def find_structure(
         )
     _check_plate_sizes(record_plates, two.sizes, num_records)
     _check_model(two.sites, three.sites, record_plates)
-    check_auto_guide(guide)
-    if any(True for _ in auto_guides(guide)):
-        set_up_auto_guides(guide, records, placeholder, key, static, record_plates)
-
     inside = {n for n, s in two.sites.items() if record_plates.intersection(s.plates)}
     latents = [n for n, s in two.sites.items() if s.kind == "sample" and not s.observed]
     observed = tuple(n for n, s in two.sites.items() if s.kind == "sample" and s.observed)
+
+    check_auto_guide(guide)
+    check_point_guide(guide, [n for n in latents if n in inside])
+    if any(True for _ in auto_guides(guide)):
+        set_up_auto_guides(guide, records, placeholder, key, static, record_plates)
 
     guide_two = _trace_abstractly(guide, records, 2, key, static, hint)
     guide_three = _trace_abstractly(guide, records, 3, key, static, hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from discreet.inference._langevin import Langevin
 from discreet.report import Statement, make_statement
 
 
@@ -17,7 +18,10 @@ def state_terms(dpsvi: Any, delta: float | None, reproducible: bool) -> Statemen
         reproducible: whether the key was made from a seed.
     """
     count_share = dpsvi.plan.clipping.count_share
-    released = ["variational parameters after every step"]
+    langevin = isinstance(dpsvi.optim, Langevin)
+    released = [
+        "the latents' values after every step of the chain" if langevin else "variational parameters after every step"
+    ]
     if dpsvi.loss_share > 0:
         # Each share is stated as what it costs on top of the other.
         cost = _more_noise(dpsvi.loss_share, count_share)
@@ -28,7 +32,8 @@ def state_terms(dpsvi: Any, delta: float | None, reproducible: bool) -> Statemen
             "at every step the noisy number of gradients within the clipping norm, and so the clipping norms "
             f"(costing {cost:.1f} % more noise on the gradient)"
         )
-    public = ["the model, the guide and the optimizer, with all numbers written into them, and their initial values"]
+    programs = "the model and the step sizes" if langevin else "the model, the guide and the optimizer"
+    public = [f"{programs}, with all numbers written into them, and their initial values"]
     public += ["shapes and dtypes of the record arrays"]
     public += [f"the argument {name}" for name in dpsvi.static_kwargs]
     return make_statement(
@@ -39,7 +44,7 @@ def state_terms(dpsvi: Any, delta: float | None, reproducible: bool) -> Statemen
         public=public,
         released=released,
         contribution_bound=dpsvi.contribution_bound,
-        method="DPSVI" if dpsvi.perturb == "latents" else 'DPSVI, perturb="parameters"',
+        method="DPSGLD" if langevin else "DPSVI" if dpsvi.perturb == "latents" else 'DPSVI, perturb="parameters"',
     )
 
 

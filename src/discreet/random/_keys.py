@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     POSTERIOR = 5
     LOCAL_DRAWS = 6
     RECORDS = 7
+    LANGEVIN = 8
 
 
 def key(seed: int | None = None) -> jax.Array:

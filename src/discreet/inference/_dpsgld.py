@@ -1,0 +1,305 @@
+"""Differentially private stochastic gradient Langevin dynamics: draws from the posterior itself, by a noisy chain."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from discreet import random
+from discreet.accounting import Bound2015, langevin_epsilon_2015
+from discreet.inference._dpsvi import DPSVI
+from discreet.inference._langevin import Langevin, Schedule, as_schedule, step_sizes
+from discreet.inference._objective import Objective
+from discreet.inference._plates import Program
+from discreet.inference._point import PointGuide
+from discreet.inference._result import DPSVIResult
+from discreet.inference._trace import Trace
+from discreet.plan import PrivacyPlan
+from discreet.report import Statement
+from discreet.verify import Certificate
+
+
+class DPSGLD:
+    """Draws from a NumPyro model's posterior by a private Langevin chain.
+
+    Each step makes the release of `DPSVI` at the chain's place theta, the global latents in unconstrained space:
+
+        R = sum of clip_C(-grad log p(record | theta)) + noise of standard deviation sigma C,
+        theta <- theta - (eta_t / 2) (R / q - grad log p(theta)) + extra noise.
+
+    A Langevin chain needs noise of variance eta_t. The release brings (eta_t sigma C / (2 q))^2 of it, and the extra
+    noise what is missing, if anything: together the larger of the two. So a noise multiplier up to `free_noise_multiplier`
+    costs the chain nothing, and one above makes it hotter than the posterior.
+
+    Guarantee: that of `DPSVI`; all iterates, and so all draws, are together `plan.event()`. The extra noise is
+    post-processing and lowers no epsilon here: to gain from it, let the plan have `free_noise_multiplier`.
+
+    Not guaranteed: that the draws are the posterior's. Clipping, the noise of batches, noise above the free one and a
+    finite step size each change the law of the chain; `DPSVI` needs less of the budget.
+
+    Args:
+        model: an ordinary NumPyro model without latents of records and without `param` sites: array arguments hold records
+            along their leading axis.
+        plan: the privacy plan, with a fixed clipping norm.
+        step_size: (a, b, gamma) for eta_t = a (b + t)^-gamma, or a function of t = 0, 1, ... for JAX to trace. For N
+            records of unit information a few tenths of 1 / N suits.
+        burn_in: fraction of the steps whose iterates are no draws, in [0, 1).
+        thinning: every so many steps of the rest is a draw, counted back from the last.
+        init_loc_fn: one of NumPyro's `init_to_*`, evaluated on the placeholder; None: the origin of unconstrained space.
+        placeholder: as in `DPSVI`.
+        loss_share: share of the release given to a private estimate of -log p(records, theta); as in `DPSVI`, but 0.
+        microbatch_size: as in `DPSVI`.
+        static_kwargs: public keyword arguments of the model.
+
+    Raises:
+        ValueError, TypeError: an argument that cannot be used, before any budget is spent.
+
+    Reference:
+        Wang, Fienberg and Smola, Privacy for free, ICML 2015 (Algorithm 2); Welling and Teh, ICML 2011.
+    """
+
+    def __init__(
+        self,
+        model: Program,
+        *,
+        plan: PrivacyPlan,
+        step_size: tuple[float, float, float] | Schedule,
+        burn_in: float = 0.5,
+        thinning: int = 1,
+        init_loc_fn: Callable[..., Any] | None = None,
+        placeholder: Sequence[Any] | None = None,
+        loss_share: float = 0.0,
+        microbatch_size: int | None = None,
+        **static_kwargs: Any,
+    ) -> None:
+        """See the class."""
+        schedule = as_schedule(step_size)
+        optim = Langevin(schedule, math.nan)
+        self._dpsvi = DPSVI(
+            model,
+            PointGuide(model, init_loc_fn),
+            optim,
+            plan=plan,
+            placeholder=placeholder,
+            loss_share=loss_share,
+            microbatch_size=microbatch_size,
+            **static_kwargs,
+        )
+        if plan.clipping.adapts:
+            raise ValueError(
+                "The plan's clipping norm moves with the fit, and the noise in a step with it, so the chain would not know "
+                "how much is missing. Give the plan a number as clipping_norm."
+            )
+        _check_tail(plan.num_steps, burn_in, thinning)
+        self.plan = plan
+        self.burn_in = burn_in
+        self.thinning = thinning
+        self.step_sizes = step_sizes(schedule, plan.num_steps)
+        optim.stddev = plan.noise_multiplier * self._dpsvi.contribution_bound / plan.rate
+        self._made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Options are fixed, as those of `DPSVI`."""
+        if getattr(self, "_made", False):
+            raise AttributeError(
+                f"{name} of a DPSGLD is fixed when it is made. Make another DPSGLD with the {name} you want."
+            )
+        super().__setattr__(name, value)
+
+    @property
+    def contribution_bound(self) -> float:
+        """L2 bound on all that a record adds to a step, to which the noise multiplier is relative."""
+        return self._dpsvi.contribution_bound
+
+    @property
+    def free_noise_multiplier(self) -> float:
+        """The largest noise multiplier whose release brings no more noise than Langevin dynamics need anyway, in any step.
+
+        2 q / (C sqrt(eta)) for the longest step size eta. A plan with it has the least epsilon of those that leave the
+        chain's law alone ("privacy for free").
+        """
+        return 2 * self.plan.rate / (self.contribution_bound * math.sqrt(float(self.step_sizes.max())))
+
+    def epsilon_2015(self, delta: float) -> Bound2015:
+        """What the constants and advanced composition of Wang et al. (2015) would have said of this run.
+
+        A historical figure with conditions of its own, not discreet's claim (that is `plan.epsilon(delta)`). Unlike that
+        one it counts the extra noise. See `discreet.accounting.langevin_epsilon_2015`.
+
+        Args:
+            delta: where to state it.
+        """
+        noise = max(self.plan.noise_multiplier, self.free_noise_multiplier)
+        return langevin_epsilon_2015(
+            noise_multiplier=noise, rate=self.plan.rate, num_steps=self.plan.num_steps, delta=delta
+        )
+
+    def certify(self, *args: Any, **kwargs: Any) -> Certificate:
+        """Prove from the chain's own jaxpr what `run` will tell of one record; see `DPSVI.certify`.
+
+        Raises:
+            PrivacyError: there is no proof.
+            TypeError, ValueError: as `run`.
+        """
+        return self._dpsvi.certify(*args, **kwargs)
+
+    def run(
+        self,
+        rng_key: PRNGKeyArray,
+        *args: Any,
+        progress_bar: bool = True,
+        delta: float | None = None,
+        require_proof: bool = True,
+        **kwargs: Any,
+    ) -> DPSGLDResult:
+        """Run the chain: the plan's number of releases, accounted for and proved beforehand as in `DPSVI.run`.
+
+        Ctrl-C stops and returns what is done; the price is the whole plan's.
+
+        Args:
+            rng_key: `discreet.random.key()`; a key starts one run only.
+            args: the records, along the leading axis of every array.
+            progress_bar: show progress after two seconds.
+            delta: delta of the statement; None: the plan's, or a cautious choice.
+            require_proof: refuse to run without a proof that the plan covers.
+            kwargs: likewise.
+
+        Returns:
+            Draws, iterates and the statement. A chain that left the finite numbers says so by a RuntimeWarning, and in
+            `diverged_at`.
+
+        Raises:
+            PrivacyError: the verifier found no proof, or a worse event than the plan's.
+            TypeError, ValueError: wrong input, before any budget is spent.
+        """
+        outcome = self._dpsvi.run(
+            rng_key, *args, progress_bar=progress_bar, delta=delta, require_proof=require_proof, **kwargs
+        )
+        tail = self._tail(outcome)
+        draws, fine = self._constrained(outcome.trace.iterates)
+        diverged_at = None if fine.all() else int(outcome.trace.steps[np.argmin(fine)])
+        if diverged_at is not None:
+            warnings.warn(
+                f"The chain left the finite numbers: first seen after step {diverged_at}. The step size is too large for "
+                f"this model (eta is {self.step_sizes[0]:.3g} at the start); the budget is spent all the same. "
+                "Try step sizes on made-up data of the same shape.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return DPSGLDResult(
+            draws={name: x[tail] for name, x in draws.items()},
+            draw_steps=outcome.trace.steps[tail],
+            step_sizes=self.step_sizes,
+            losses=outcome.losses,
+            trace=outcome.trace,
+            statement=outcome.statement,
+            plan=self.plan,
+            steps_completed=outcome.steps_completed,
+            diverged_at=diverged_at,
+        )
+
+    def _tail(self, outcome: DPSVIResult) -> np.ndarray:
+        """Which rows of the trace are draws, in order."""
+        steps = outcome.trace.steps
+        candidates = np.flatnonzero(steps > self.burn_in * outcome.steps_completed)
+        # The trace itself may keep every so many steps only.
+        apart = int(steps[1] - steps[0]) if len(steps) > 1 else 1
+        return candidates[:: -max(1, -(-self.thinning // apart))][::-1]
+
+    def _constrained(
+        self, iterates: Float[np.ndarray, "kept dim"]
+    ) -> tuple[dict[str, np.ndarray], Bool[np.ndarray, " kept"]]:
+        """The latents' values at iterates, and whether all there is finite: they, the prior's density and its gradient."""
+        objective: Objective = self._dpsvi._initialised().objective
+        _, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._dpsvi._shapes))
+        # The point guide draws nothing, so that any key will do.
+        key = jax.random.key(0)
+
+        def one(flat: Array) -> tuple[dict[str, Array], Bool[Array, ""]]:
+            draws = objective.draw_posterior(objective.constrain(unravel(flat)), key, 1)
+            slope = jax.value_and_grad(lambda x: objective.link(unravel(x), key)[1])(flat)
+            # A step does not follow a gradient that is no number, so that a chain which ran away may stand still.
+            fine = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves((draws, slope))]).all()
+            return {name: x[0] for name, x in draws.items()}, fine
+
+        return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(jnp.asarray(iterates)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DPSGLDResult:
+    """The outcome of `DPSGLD.run`. Everything in it is covered by `statement`; it holds no key, and can be pickled.
+
+    Attributes:
+        draws: for each global latent the kept draws, constrained, along the leading axis. They follow one another in a
+            chain: neighbours are alike.
+        draw_steps: number of releases made when each draw was kept.
+        step_sizes: eta_t of all the plan's steps.
+        losses: private estimates of -log p(records, theta), in nats; NaN without a `loss_share`.
+        trace: the iterates, unconstrained.
+        statement: what was spent and what it protects.
+        plan: the plan of the run.
+        steps_completed: fewer than `plan.num_steps` after Ctrl-C; the price is the plan's all the same.
+        diverged_at: the first step of the trace after which something was not finite; None: all is.
+    """
+
+    draws: dict[str, np.ndarray]
+    draw_steps: np.ndarray
+    step_sizes: Float[np.ndarray, "step"]
+    losses: Float[np.ndarray, "step"]
+    trace: Trace
+    statement: Statement
+    plan: PrivacyPlan
+    steps_completed: int
+    diverged_at: int | None
+
+    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
+        """Some of the draws, in random order; free of budget. To be used as `DPSVIResult.posterior`.
+
+        Args:
+            key: any JAX key.
+            num_samples: how many; up to the number of kept draws all are different, beyond it they are drawn again.
+
+        Returns:
+            For each global latent an array with the draws along the leading axis.
+
+        Raises:
+            ValueError: num_samples < 1, or the chain diverged.
+        """
+        if num_samples < 1:
+            raise ValueError(f"num_samples is {num_samples}; draw at least one.")
+        if self.diverged_at is not None:
+            raise ValueError(
+                f"The chain left the finite numbers by step {self.diverged_at}, so its draws are none of the posterior. "
+                "Run another one with a smaller step_size; the iterates before are in trace."
+            )
+        words = random.as_threefry(random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR))
+        kept = len(self.draw_steps)
+        chosen = jax.random.choice(words, kept, (num_samples,), replace=num_samples > kept)
+        return {name: jnp.asarray(x)[chosen] for name, x in self.draws.items()}
+
+    def __repr__(self) -> str:
+        """What it is, not its arrays."""
+        spent = self.statement
+        return (
+            f"DPSGLDResult({len(self.draw_steps)} draws of {len(self.draws)} latents, {self.steps_completed} of "
+            f"{self.plan.num_steps} steps, epsilon={spent.epsilon:.4g} at delta={spent.delta:.3g})"
+        )
+
+
+def _check_tail(num_steps: int, burn_in: Any, thinning: Any) -> None:
+    if not isinstance(burn_in, numbers.Real) or isinstance(burn_in, bool) or not 0 <= float(burn_in) < 1:
+        raise ValueError(f"burn_in is {burn_in!r}; it is a fraction of the steps, at least 0 and below 1, such as 0.5.")
+    if not isinstance(thinning, numbers.Integral) or isinstance(thinning, bool) or not 1 <= thinning <= num_steps:
+        raise ValueError(
+            f"thinning is {thinning!r}; it must be a whole number from 1 (keep every step) to the plan's {num_steps} steps."
+        )
