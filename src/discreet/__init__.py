@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from discreet import random
     from discreet.accounting import Relation, compare_accountants, suggest
     from discreet.clipping import AdaptiveClipping, NormalisedClipping
-    from discreet.inference import DPSGLD, DPSVI, DPSGLDResult, DPSVIResult, suggest_clipping
+    from discreet.inference import (
+        DPSGLD,
+        DPSVI,
+        DPSGLDResult,
+        DPSVIResult,
+        OnePosteriorSample,
+        OPSResult,
+        suggest_clipping,
+    )
     from discreet.mechanisms import (
         clip_records,
         gaussian_mechanism,
@@ -46,6 +54,8 @@ __all__ = [
     "FixedSizeSampling",
     "FullBatch",
     "NormalisedClipping",
+    "OPSResult",
+    "OnePosteriorSample",
     "PoissonSampling",
     "PrivacyError",
     "PrivacyPlan",
@@ -69,7 +79,15 @@ __all__ = [
 _ROOMS = {
     "accounting": ("Relation", "compare_accountants", "suggest"),
     "clipping": ("AdaptiveClipping", "NormalisedClipping"),
-    "inference": ("DPSGLD", "DPSVI", "DPSGLDResult", "DPSVIResult", "suggest_clipping"),
+    "inference": (
+        "DPSGLD",
+        "DPSVI",
+        "DPSGLDResult",
+        "DPSVIResult",
+        "OPSResult",
+        "OnePosteriorSample",
+        "suggest_clipping",
+    ),
     "mechanisms": (
         "clip_records",
         "gaussian_mechanism",

@@ -314,7 +314,7 @@ def test_no_noise_is_no_privacy_and_no_release_costs_nothing(relation):
     ("event", "message"),
     [
         # dp_accounting's PLD accountant composes this once, whatever the count.
-        (dp_event.SelfComposedDpEvent(dp_event.RandomizedResponseDpEvent(0.5, 2), 10), "RandomizedResponseDpEvent"),
+        (dp_event.SelfComposedDpEvent(dp_event.ZCDpEvent(0.5), 10), "ZCDpEvent"),
         (dp_event.UnsupportedDpEvent(), "UnsupportedDpEvent"),
         (dp_event.SampledWithReplacementDpEvent(100, 10, dp_event.GaussianDpEvent(1.0)), "SampledWithReplacement"),
         (dp_event.PoissonSampledDpEvent(0.1, poisson(0.1, 1.0)), "outside the sampling"),

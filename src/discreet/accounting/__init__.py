@@ -2,7 +2,7 @@
 
 from discreet.accounting._calibrate import calibrate_noise_multiplier, calibrate_num_steps
 from discreet.accounting._compare import Account, AccountantComparison, compare_accountants
-from discreet.accounting._events import Relation
+from discreet.accounting._events import Relation, pure_event
 from discreet.accounting._langevin_2015 import Bound2015, langevin_epsilon_2015
 from discreet.accounting._profile import PrivacyProfile, profile
 from discreet.accounting._risk import Risk, risk
@@ -22,6 +22,7 @@ __all__ = [
     "compare_accountants",
     "langevin_epsilon_2015",
     "profile",
+    "pure_event",
     "risk",
     "suggest",
     "upper",

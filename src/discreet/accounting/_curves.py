@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
+from scipy.special import expit, log_ndtr
 
 Array = NDArray[np.floating[Any]]
 
@@ -54,6 +54,32 @@ class GaussianCurve:
 
     def knots(self) -> Array:
         return np.linspace(0.0, self.shift**2 / 2 + 38 * self.shift, 1025)
+
+
+@dataclass(frozen=True)
+class PureCurve:
+    """The profile of `count` mechanisms that are each (epsilon, 0)-private, and of nothing else.
+
+    Exact for the worst of them, randomised response, but for rounding upward; 0 from count * epsilon on.
+
+    Reference: Kairouz, Oh, Viswanath, "The composition theorem for differential privacy", ICML 2015, Theorem 3.3.
+    """
+
+    epsilon: float
+    count: int
+
+    def delta(self, epsilon: Array) -> Array:
+        from scipy.stats import binom
+
+        right = np.arange(self.count // 2 + 1, self.count + 1)
+        losses = (2 * right - self.count) * self.epsilon
+        gain = -np.expm1(np.minimum(epsilon[..., None] - losses, 0.0))
+        # A binomial probability is some ten thousand roundings at worst.
+        return np.minimum(gain @ binom.pmf(right, self.count, expit(self.epsilon)) * (1 + 1e-11), 1.0)
+
+    def knots(self) -> Array:
+        losses = np.arange(self.count % 2, self.count + 1, 2) * self.epsilon
+        return np.unique(np.concatenate([losses, np.linspace(0.0, self.count * self.epsilon, 257)]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,14 +1,15 @@
 """From events to curves: which dominating pairs a `DpEvent` stands for under a relation, and which events are refused."""
 
 import math
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import dp_accounting
 import numpy as np
 from dp_accounting import dp_event
+from scipy.special import expit
 
 from discreet.accounting._compose import compose
-from discreet.accounting._curves import ConstantCurve, Curve, GaussianCurve
+from discreet.accounting._curves import ConstantCurve, Curve, GaussianCurve, PureCurve
 from discreet.accounting._pairs import (
     GaussianPair,
     LaplacePair,
@@ -17,6 +18,7 @@ from discreet.accounting._pairs import (
     PoissonAddPair,
     PoissonRemovePair,
     PoissonReplacePair,
+    PurePair,
     WithoutReplacementPair,
 )
 
@@ -25,8 +27,12 @@ Relation = dp_accounting.NeighboringRelation
 
 Direction = Literal["remove", "add"]
 
+_MOST_IN_CLOSED_FORM = 1000
+"""Uses of a pure mechanism up to which the exact profile is a sum of so many terms; beyond, they are composed as all else."""
+
 _SUPPORTED = (
-    "GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent of either, SampledWithoutReplacementDpEvent of a GaussianDpEvent "
+    "GaussianDpEvent, LaplaceDpEvent, RandomizedResponseDpEvent, PoissonSampledDpEvent of the first two, "
+    "SampledWithoutReplacementDpEvent of a GaussianDpEvent "
     "(REPLACE_ONE), TruncatedSubsampledGaussianDpEvent, and SelfComposedDpEvent and ComposedDpEvent of these"
 )
 
@@ -47,6 +53,9 @@ def curve_of(event: dp_event.DpEvent, relation: Relation, *, tolerance: float = 
     others = {step: n for step, n in steps.items() if not isinstance(step, dp_event.GaussianDpEvent)}
     if not others:
         return GaussianCurve(math.sqrt(gaussian)) if gaussian > 0 else ConstantCurve(0.0)
+    only, times = next(iter(others.items()))
+    if gaussian == 0 and len(others) == 1 and times <= _MOST_IN_CLOSED_FORM and _is_pure(only):
+        return PureCurve(pure_epsilon(only), times)
     directions: list[list[tuple[Pair, int]]] = []
     for direction in ("remove", "add"):
         parts = [(_pair(step, relation, direction), n) for step, n in others.items()]
@@ -81,10 +90,42 @@ def _collect(event: dp_event.DpEvent, count: int, relation: Relation, steps: dic
     step = _elementary(event, relation)
     if step is None:
         return False
-    if _noise_of(step) == 0:
+    if (step.noise_parameter if _is_pure(step) else _noise_of(step)) == 0:
         return True
     steps[step] = steps.get(step, 0) + count
     return False
+
+
+def pure_event(epsilon: float) -> dp_event.RandomizedResponseDpEvent:
+    """The event of a mechanism that is (epsilon, 0)-private: randomised response, which dominates all of them.
+
+    Args:
+        epsilon: between 1e-9 and 500; rounded up by less than 1e-6 of itself.
+
+    Raises:
+        ValueError: an epsilon outside of that.
+
+    Reference: Kairouz, Oh, Viswanath, ICML 2015, Theorem 3.1.
+    """
+    if not 1e-9 <= epsilon <= 500:
+        raise ValueError(
+            f"epsilon is {epsilon!r}; a pure epsilon lies between 1e-9 and 500. 1 is a common choice, and above 10 it promises "
+            "next to nothing."
+        )
+    parameter = 2 * float(expit(-epsilon))
+    while pure_epsilon(event := dp_event.RandomizedResponseDpEvent(parameter, 2)) < epsilon:
+        parameter = math.nextafter(parameter, 0.0)
+    return event
+
+
+def pure_epsilon(event: dp_event.RandomizedResponseDpEvent) -> float:
+    """The epsilon of randomised response, rounded up; 0 < noise parameter < 1."""
+    p, buckets = event.noise_parameter, event.num_buckets
+    return math.log1p(buckets * (1 - p) / p) * (1 + 4 * np.finfo(np.float64).eps)
+
+
+def _is_pure(step: dp_event.DpEvent) -> TypeGuard[dp_event.RandomizedResponseDpEvent]:
+    return isinstance(step, dp_event.RandomizedResponseDpEvent)
 
 
 def _whole(count: object) -> int:
@@ -99,6 +140,9 @@ def _elementary(event: dp_event.DpEvent, relation: Relation) -> dp_event.DpEvent
     if isinstance(event, dp_event.GaussianDpEvent | dp_event.LaplaceDpEvent):
         _noise_of(event)
         return event
+    if isinstance(event, dp_event.RandomizedResponseDpEvent):
+        _check_probability(event.noise_parameter, "RandomizedResponseDpEvent")
+        return event if event.num_buckets > 1 and event.noise_parameter < 1 else None
     if isinstance(event, dp_event.PoissonSampledDpEvent):
         _check_probability(event.sampling_probability, "PoissonSampledDpEvent")
         _check_inner(event, (dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent), event.event)
@@ -175,6 +219,8 @@ def _noise_of(event: dp_event.DpEvent) -> float:
 def _pair(step: dp_event.DpEvent, relation: Relation, direction: Direction) -> Pair:
     """The dominating pair of one elementary step. Noise multipliers are stddev / C: REPLACE_ONE moves a sum by up to 2C."""
     replace = relation is Relation.REPLACE_ONE
+    if isinstance(step, dp_event.RandomizedResponseDpEvent):
+        return PurePair(pure_epsilon(step))
     noise = _noise_of(step)
     if isinstance(step, dp_event.LaplaceDpEvent):
         return LaplacePair((2 if replace else 1) / noise)

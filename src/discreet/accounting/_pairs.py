@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import expit, ndtr
 
 Array = NDArray[np.floating[Any]]
 
@@ -93,6 +93,34 @@ class LaplacePair:
         upper[-1] += 0.5
         upper[0] += math.exp(-self.shift) / 2
         return LossNodes(loss, upper / upper.sum(), upper[::-1] / upper.sum())
+
+
+@dataclass(frozen=True)
+class PurePair:
+    """Randomised response between two answers, the odds of the right one e^epsilon: the worst of all that are epsilon-private.
+
+    Every mechanism that is (epsilon, 0)-private between two data sets can be computed from it (Kairouz, Oh, Viswanath, ICML
+    2015, Theorem 3.1), so it dominates them all. The loss is epsilon or -epsilon.
+    """
+
+    epsilon: float
+
+    def law(self, loss: Array) -> LossLaw:
+        rare, common = float(expit(-self.epsilon)), float(expit(self.epsilon))
+        below, above = loss < -self.epsilon, loss >= self.epsilon
+
+        def law_of(at_bottom: float, at_top: float) -> tuple[Array, Array]:
+            return (
+                np.where(below, 0.0, np.where(above, 1.0, at_bottom)),
+                np.where(below, 1.0, np.where(above, 0.0, at_top)),
+            )
+
+        return LossLaw(*law_of(rare, common), *law_of(common, rare))
+
+    def nodes(self) -> LossNodes:
+        rare, common = float(expit(-self.epsilon)), float(expit(self.epsilon))
+        ends = np.array([-self.epsilon, self.epsilon])
+        return LossNodes(ends, np.array([rare, common]), np.array([common, rare]))
 
 
 @dataclass(frozen=True)

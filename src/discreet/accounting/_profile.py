@@ -131,6 +131,9 @@ def profile(
     2 % there). Noise multipliers are stddev / C under either relation: under REPLACE_ONE the accountant puts in the factor 2
     itself.
 
+    A RandomizedResponseDpEvent stands for any mechanism that is (epsilon, 0)-private under the relation asked for (`pure_event`
+    makes one); under ADD_OR_REMOVE_ONE it must not be read as answers that each record gives.
+
     Args:
         event: dp_accounting's description of what touches the data. Composition is for a horizon fixed beforehand.
         relation: Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE.

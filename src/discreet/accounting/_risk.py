@@ -75,14 +75,14 @@ def risk(profile: PrivacyProfile, delta: float, *, num_records: int | None = Non
 
     Args:
         profile: what was spent.
-        delta: the delta at which epsilon is stated, above 0 and below 1.
+        delta: the delta at which epsilon is stated, above 0 and below 1; 0 where the profile has a pure epsilon.
         num_records: public number of records, if delta is to be judged against it.
 
     Returns:
         Upper bounds on what any attacker can do, whatever they know besides.
 
     Raises:
-        ValueError: delta is not above 0 and below 1.
+        ValueError: delta is not above 0 and below 1, nor 0 with a pure epsilon.
 
     References:
         Wasserman, Zhou, JASA 2010, and Dong, Roth, Su, JRSS-B 2022 (trade-off curves); Kairouz, Oh, Viswanath, ICML 2015.
@@ -96,7 +96,7 @@ def risk(profile: PrivacyProfile, delta: float, *, num_records: int | None = Non
         >>> round(meaning.right_guesses, 4)
         0.6915
     """
-    if not 0 < delta < 1:
+    if not (0 < delta < 1 or (delta == 0 and math.isfinite(profile.epsilon(0.0)))):
         raise ValueError(
             f"delta is {delta!r}; state epsilon at a delta above 0 and below 1, best well below 1 / number of records."
         )
@@ -122,6 +122,8 @@ def _loss_exceeded_rarely(profile: PrivacyProfile, delta: float) -> float:
     l >= e - log(1 - delta(e)/delta); the best e is taken. It is a little above epsilon(delta): that pair alone
     does not say that the loss exceeds epsilon with probability delta at most.
     """
+    if delta == 0:
+        return profile.epsilon(0.0)
     epsilons, deltas = profile.curve()
     usable = deltas < delta
     if not usable.any():

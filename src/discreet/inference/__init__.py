@@ -3,6 +3,8 @@
 from discreet.inference._dpsgld import DPSGLD, DPSGLDResult
 from discreet.inference._dpsvi import DPSVI
 from discreet.inference._keys import claim
+from discreet.inference._ops import OnePosteriorSample
+from discreet.inference._ops_result import OPSResult
 from discreet.inference._result import DPSVIResult
 from discreet.inference._step import DPSVIState
 from discreet.inference._suggest_clipping import ClippingSuggestion, suggest_clipping
@@ -15,6 +17,8 @@ __all__ = [
     "DPSGLDResult",
     "DPSVIResult",
     "DPSVIState",
+    "OPSResult",
+    "OnePosteriorSample",
     "Trace",
     "claim",
     "suggest_clipping",

@@ -100,7 +100,7 @@ def make_statement(
         released=tuple(released) or ("The noisy sum of each step, and all that was computed from these sums.",),
         unit=UNIT,
         relation=plan.relation.name,
-        relation_in_words=_relation_words(plan.relation),
+        relation_in_words=relation_words(plan.relation),
         epsilon=float(profile.epsilon(delta)),
         delta=delta,
         delta_chosen=chosen,
@@ -116,7 +116,7 @@ def make_statement(
         steps_completed=steps_completed,
         horizon=horizon,
         accountant=ACCOUNTANT,
-        versions=_versions(),
+        versions=versions(),
         public=(*_public_facts(plan), *public),
         reproducible=reproducible,
         randomness=FROM_SEED if reproducible else FROM_SYSTEM,
@@ -136,7 +136,7 @@ def _delta(plan: PrivacyPlan, asked: float | None) -> tuple[float, str]:
     )
 
 
-def _relation_words(relation: Relation) -> str:
+def relation_words(relation: Relation) -> str:
     if relation == Relation.REPLACE_ONE:
         return (
             "Neighbouring tables, which the results must hardly tell apart, have the same number of records and differ "
@@ -236,11 +236,11 @@ def _public_facts(plan: PrivacyPlan) -> tuple[str, ...]:
     )
 
 
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            versions[package] = importlib.metadata.version(package)
+            found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            versions[package] = "not known"
-    return versions
+            found[package] = "not known"
+    return found

@@ -16,7 +16,7 @@ class ProfilePoint:
     """One point of the privacy profile: the guarantee holds with this ε and this δ together.
 
     Attributes:
-        delta: Probability-like, in (0, 1).
+        delta: Probability-like, in [0, 1).
         epsilon: Upper bound; infinite where no ε can be had at this δ.
     """
 
@@ -38,7 +38,7 @@ class Statement:
         relation: Name of the relation between neighbouring tables, for example "ADD_OR_REMOVE_ONE".
         relation_in_words: The same for a reader who does not know the name.
         epsilon: Upper bound on ε at `delta`, for the whole horizon of the plan.
-        delta: The δ at which `epsilon` holds.
+        delta: The δ at which `epsilon` holds; 0 for a pure ε.
         delta_chosen: Who chose δ.
         profile: (δ, ε) pairs that hold as well.
         meaning: What this means for one person, in words.
