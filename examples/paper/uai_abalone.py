@@ -36,6 +36,7 @@ class Settings:
     langevin_steps: int = 200
     langevin_norm: float = 1.0
     langevin_step_size: float = 1e-4
+    rules: tuple[str, ...] = (DPVI, ALIGNED)
     runs: int = 10
     seed: int = 1
     non_private_steps: int = 3000
@@ -43,6 +44,7 @@ class Settings:
 
 
 QUICK = Settings(
+    rules=(DPVI,),
     sigmas=(1.22, 87.1),
     rates=(),
     grid_sigmas=(2.0,),
@@ -60,7 +62,7 @@ def run(settings: Settings) -> Rows:
     exact = _dpvi_2017.non_private_accuracy(data, num_steps=settings.non_private_steps, rate=settings.non_private_rate)
     rows: Rows = []
     for sigma in settings.sigmas:
-        for method in RULES:
+        for method in settings.rules:
             rows.append(_fitted(1, method, data, settings, sigma, settings.rate, settings.norm, settings.num_steps))
     for multiplier in settings.langevin_multipliers:
         rows.append(_chain(data, settings, multiplier))
