@@ -192,7 +192,7 @@ def draw(rows: Rows) -> Any:
             panel.plot(LEVELS, [row[f"in {level:.0%}"] for level in LEVELS], label=row["method"], **style)
         panel.set(title=f"{model}, ε = {least:g}", xlabel="nominal level of the interval", ylim=(0, 1.02))
     axes[0][0].set_ylabel("share of intervals that hold the truth")
-    axes[0][-1].legend(fontsize=7)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
     return figure
 
 
