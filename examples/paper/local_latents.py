@@ -234,8 +234,12 @@ def draw(rows: Rows):
                 [row[key] for row in own] for key in ("epsilon", "log_density", "standard_error")
             )
             axis.errorbar(epsilons, means, yerr=errors, label=way, capsize=2, **style)
-        axis.axhline(next(row["best"] for row in rows if row["model"] == name), color="#aaaaaa", linewidth=0.8)
+        best = next(row["best"] for row in rows if row["model"] == name)
+        axis.axhline(best, color="#aaaaaa", linewidth=0.8, label="the truth itself")
         axis.set(xscale="log", xlabel="epsilon", ylabel="log-density of a new point (nats)", title=name)
+        epsilons = sorted({row["epsilon"] for row in rows})
+        axis.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+        axis.minorticks_off()
         axis.legend()
     return figure
 

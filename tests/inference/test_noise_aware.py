@@ -17,7 +17,7 @@ from discreet.inference._noise_aware import Probe
 from discreet.inference._tail import regress, tail_mean
 
 LEVELS = np.array([0.5, 0.8, 0.9, 0.95])
-COORDINATES, STEPS, RATE, NOISE = 1500, 500, 0.02, 1.0
+COORDINATES, STEPS, RATE, NOISE = 1200, 500, 0.02, 1.0
 
 
 @pytest.fixture(scope="module")
@@ -52,35 +52,35 @@ class TestRegression:
         return regress(points=points, gradients=gradients, **given)
 
     def test_it_is_calibrated(self, descent):
-        drawn = self.posterior(descent).draws(np.random.default_rng(1), 1000)
+        drawn = self.posterior(descent).draws(np.random.default_rng(1), 400)
         assert is_calibrated(drawn, descent[1])
 
     def test_moments_are_those_of_the_draws(self, descent):
         """Medians over the coordinates: a mixture whose slope is hardly known has heavy tails."""
         posterior = self.posterior(descent)
         mean, stddev = posterior.moments()
-        drawn = posterior.draws(np.random.default_rng(1), 2000)
+        drawn = posterior.draws(np.random.default_rng(1), 400)
         assert np.median(stddev / drawn.std(axis=0)) == pytest.approx(1, abs=0.03)
-        assert np.median(np.abs(mean - drawn.mean(axis=0)) / stddev) < 0.05
+        assert np.median(np.abs(mean - drawn.mean(axis=0)) / stddev) < 0.1
 
     def test_without_the_noise_it_is_not(self, descent):
         """Planted: the slope is uncertain, the noise that is left in the mean is left out."""
         posterior = dataclasses.replace(
             self.posterior(descent), residual=np.full((201, COORDINATES), 1e-6), least_noise=0.0
         )
-        assert not is_calibrated(posterior.draws(np.random.default_rng(1), 1000), descent[1])
+        assert not is_calibrated(posterior.draws(np.random.default_rng(1), 400), descent[1])
 
     def test_noise_on_the_mean_gradient_alone_is_not_enough(self, descent):
         """Planted: the slope is taken for what was guessed."""
         posterior = self.posterior(descent)
         fixed = np.zeros((201, 1)) + np.linspace(-1e-6, 1e-6, 201)[:, None]
         guessed = dataclasses.replace(posterior, log_slopes=np.tile(fixed, COORDINATES))
-        assert not is_calibrated(guessed.draws(np.random.default_rng(1), 1000), descent[1])
+        assert not is_calibrated(guessed.draws(np.random.default_rng(1), 400), descent[1])
 
     def test_the_noise_is_never_less_than_the_mechanism_added(self, descent):
-        widened = self.posterior(descent, least_noise=5.0).moments()[1] / self.posterior(descent).moments()[1]
-        assert np.all(widened > 1)
-        assert np.median(widened) > 3
+        widened = self.posterior(descent, least_noise=1.5).moments()[1] / self.posterior(descent).moments()[1]
+        assert np.mean(widened > 1) > 0.98
+        assert np.median(widened) > 1.4
 
     def test_slopes_that_are_known_well_are_found(self, descent):
         posterior = self.posterior(descent, slope_guess=np.full(COORDINATES, 3.0))
@@ -89,29 +89,30 @@ class TestRegression:
         assert np.median(found) == pytest.approx(1, abs=0.1)
 
 
-class TestMeanOfTheTail:
-    @pytest.fixture(scope="class")
-    def tail(self, descent):
-        """Of the coordinates that fluctuate: after a hundred steps most have forgotten where they began."""
-        slopes, optima, points, _ = descent
-        settled = slopes > 2.5
-        return optima[settled], points[150:, settled]
+@pytest.fixture(scope="module")
+def tail(descent):
+    """Of the coordinates that have forgotten where they began; returns optima and iterates."""
+    slopes, optima, points, _ = descent
+    settled = slopes > 2.5
+    return optima[settled], points[150:, settled]
 
+
+class TestMeanOfTheTail:
     def test_it_is_calibrated(self, tail):
         optima, iterates = tail
-        assert len(optima) > 200
-        assert is_calibrated(tail_mean(iterates).draws(np.random.default_rng(1), 1000), optima)
+        assert len(optima) > 150
+        assert is_calibrated(tail_mean(iterates).draws(np.random.default_rng(1), 400), optima)
 
     def test_iterates_taken_for_independent_are_not(self, tail):
         optima, iterates = tail
         error = iterates.std(axis=0) / np.sqrt(len(iterates))
-        drawn = iterates.mean(axis=0) + error * np.random.default_rng(1).normal(size=(1000, len(optima)))
+        drawn = iterates.mean(axis=0) + error * np.random.default_rng(1).normal(size=(400, len(optima)))
         assert not is_calibrated(drawn, optima)
 
     def test_the_variance_of_an_iterate_is_not_that_of_the_mean(self, tail):
         """Planted: what the last iterate would need, added to the mean."""
         optima, iterates = tail
-        drawn = iterates.mean(axis=0) + iterates.std(axis=0) * np.random.default_rng(1).normal(size=(1000, len(optima)))
+        drawn = iterates.mean(axis=0) + iterates.std(axis=0) * np.random.default_rng(1).normal(size=(400, len(optima)))
         assert not is_calibrated(drawn, optima)
 
     def test_coordinates_that_fluctuate_together_stay_together(self):
@@ -252,29 +253,27 @@ def probed(model, guide, table):
     dpsvi = make(model, guide)
     state = dpsvi.init(dp.random.key(0), table)
     psi = dpsvi.optim.get_params(state.optim_state)
-    return sorted(psi), Probe.of(dpsvi._initialised().objective, psi)
+    return Probe.of(dpsvi._initialised().objective, psi)
 
 
 @pytest.mark.parametrize(
-    ("guide", "locations", "spread"),
+    "guide",
     [
-        (AutoNormal(mixed, init_scale=0.2), {"scale_auto_loc": [0], "w_auto_loc": [1, 2, 3]}, 0.04),
-        (AutoMultivariateNormal(mixed, init_scale=0.2), {"auto_loc": [0, 1, 2, 3]}, 0.04),
+        pytest.param(AutoNormal(mixed, init_scale=0.2), marks=pytest.mark.exhaustive),
+        AutoMultivariateNormal(mixed, init_scale=0.2),
     ],
     ids=["normal", "multivariate normal"],
 )
-def test_locations_are_found_without_their_names(guide, locations, spread, table):
-    names, probe = probed(mixed, guide, table)
-    dpsvi_order = [name for name in names if name in locations]
-    expected = [i for name in dpsvi_order for i in locations[name]]
-    assert probe.latent[probe.latent >= 0].tolist() == expected
+def test_locations_are_found_without_their_names(guide, table):
+    """The fits above do the same for one latent; here are four, one of them positive."""
+    probe = probed(mixed, guide, table)
+    assert probe.latent[probe.latent >= 0].tolist() == [0, 1, 2, 3]
     # Of 256 draws: four standard errors.
-    np.testing.assert_allclose(probe.spread, spread, rtol=0.36)
+    np.testing.assert_allclose(probe.spread, 0.04, rtol=0.36)
 
 
 def test_a_guide_without_locations_has_none(table, result):
-    _, probe = probed(model, stretched, table)
-    assert np.all(probe.latent == -1)
+    assert np.all(probed(model, stretched, table).latent == -1)
     dpsvi = make(model, stretched)
     state = dpsvi.init(dp.random.key(0), table)
     shapeless = dataclasses.replace(result, params=dpsvi.get_params(state), _objective=dpsvi._initialised().objective)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 import pickle
 from typing import Any
@@ -156,36 +158,36 @@ def test_a_broken_record_is_a_constant_and_spoils_no_gradient() -> None:
 
 
 @pytest.fixture(scope="module")
-def run() -> tuple[OnePosteriorSample, OPSResult, int]:
-    """300 draws, each from a chain of its own, for a coin whose tempered posterior is a Beta, and one broken record."""
+def run() -> tuple[OnePosteriorSample, OPSResult]:
+    """100 draws, each from a chain of its own, for a coin whose tempered posterior is a Beta, and one broken record."""
     y = np.array([1.0] * 45 + [0.0] * 15 + [math.nan], np.float32)
     ops = OnePosteriorSample(
-        coin, log_likelihood_bound=(-20.0, 0.0), epsilon=8.0, num_draws=300, num_warmup=60, num_samples=20
+        coin, log_likelihood_bound=(-20.0, 0.0), epsilon=8.0, num_draws=100, num_warmup=50, num_samples=10
     )
-    return ops, ops.run(random.key(5), y, progress_bar=False), 60
+    return ops, ops.run(random.key(5), y, progress_bar=False)
 
 
 def test_draws_follow_the_tempered_posterior(run: Any) -> None:
     """False alarm: 1e-3. Clipping at 20 nats moves nothing that matters, so the law is Beta(2 + 45 p, 2 + 15 p)."""
-    ops, result, _ = run
+    ops, result = run
     assert ops.power == pytest.approx(0.2, rel=1e-6)
     draws = result.draws["rate"]
-    assert draws.shape == (300,)
+    assert draws.shape == (100,)
     assert kstest(draws, beta(2 + 45 * 0.2, 2 + 15 * 0.2).cdf).pvalue > 1e-3
     # Without tempering it would be narrower, by far.
     assert kstest(draws, beta(2 + 45, 2 + 15).cdf).pvalue < 1e-6
 
 
 def test_statement_and_price(run: Any) -> None:
-    ops, result, _ = run
+    ops, result = run
     statement = result.statement
     assert statement.delta == 0.0
-    assert 300 * 8.0 * (1 - 1e-6) < statement.epsilon <= 300 * 8.0
+    assert 100 * 8.0 * (1 - 1e-6) < statement.epsilon <= 100 * 8.0
     assert statement.epsilon >= ops.epsilon
     text = " ".join(str(statement).split())
     for words in (
-        "δ = 0 ε = 2400",
-        "300 draws of the model's latents, and nothing else",
+        "δ = 0 ε = 800",
+        "100 draws of the model's latents, and nothing else",
         "clipped to [-20, 0] nats; one that is NaN counted as -20",
         "ε holds for exact draws",
         "δ = (1 + e^ε) × the number of draws × TV",
@@ -194,14 +196,14 @@ def test_statement_and_price(run: Any) -> None:
     ):
         assert words in text, words
     assert not statement.is_private
-    assert statement.to_dict()["relation"] == "REPLACE_ONE"
+    assert json.loads(statement.to_json())["delta"] == 0.0
 
 
 def test_result_shows_nothing_raw(run: Any) -> None:
-    _, result, _ = run
+    _, result = run
     diagnostics = result.non_private_diagnostics
-    assert diagnostics.split_r_hat["rate_unconstrained"] < 1.1
-    assert diagnostics.effective_sample_size["rate_unconstrained"] > 300
+    assert diagnostics.split_r_hat["rate_unconstrained"] < 1.3
+    assert diagnostics.effective_sample_size["rate_unconstrained"] > 100
     assert diagnostics.distance < 1.0
     assert "NOT PRIVATE" in str(diagnostics)
     assert "R-hat" not in repr(result)
@@ -211,17 +213,16 @@ def test_result_shows_nothing_raw(run: Any) -> None:
 
 
 def test_posterior_hands_out_released_draws_once(run: Any) -> None:
-    _, result, _ = run
-    some = np.asarray(result.posterior(random.key(1), 300)["rate"])
+    _, result = run
+    some = np.asarray(result.posterior(random.key(1), 100)["rate"])
     np.testing.assert_array_equal(np.sort(some), np.sort(result.draws["rate"]))
     with pytest.raises(ValueError, match="costs as much epsilon as the first"):
-        result.posterior(random.key(1), 301)
+        result.posterior(random.key(1), 101)
 
 
 def test_delta_granting(run: Any) -> None:
-    _, result, _ = run
-    one = OPSResult({"w": np.zeros((2, 1))}, result.statement, None)
-    object.__setattr__(one.statement, "epsilon", 1.0)
+    _, result = run
+    one = OPSResult({"w": np.zeros((2, 1))}, dataclasses.replace(result.statement, epsilon=1.0), None)
     assert one.delta_granting(1e-6) == pytest.approx((1 + math.e) * 2e-6)
     assert one.delta_granting(0.9) == 1.0
     with pytest.raises(ValueError, match="between 0 and 1"):

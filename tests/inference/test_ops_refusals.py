@@ -53,17 +53,6 @@ def dropout(x: Any) -> None:
         numpyro.sample("x", dist.Normal(theta * kept, 1.0), obs=x)
 
 
-def discrete(x: Any) -> None:
-    side = numpyro.sample("side", dist.Bernoulli(0.5))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("x", dist.Normal(side, 1.0), obs=x)
-
-
-def outside(x: Any) -> None:
-    location(x)
-    numpyro.sample("total", dist.Normal(0, 10), obs=jnp.sum(x))
-
-
 def closed_over(x: Any) -> None:
     theta = numpyro.sample("theta", dist.Normal(0, 2))
     with numpyro.plate("data", x.shape[0]):
@@ -91,8 +80,6 @@ def no_chains(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (improper, "prior of 'theta' is improper"),
         (with_param, "param site, which has no prior"),
         (dropout, "log-likelihood is random"),
-        (discrete, "discrete"),
-        (outside, "'total' lies outside the record plate"),
         (closed_over, "not passed as records"),
     ],
 )

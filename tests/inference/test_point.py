@@ -61,7 +61,7 @@ def set_up(model: Any, plan: Any, guide: Any = None) -> tuple[DPSVI, dict[str, A
 
 
 @pytest.mark.parametrize(
-    "model", [mixture, walk, *(pytest.param(m, marks=pytest.mark.exhaustive) for m in (regression, correlated))]
+    "model", [mixture, *(pytest.param(m, marks=pytest.mark.exhaustive) for m in (regression, correlated, walk))]
 )
 def test_the_data_free_term_and_the_losses_are_numpyro_s_potential_energy(
     model: Any, exact_plan: Any, quick_compilation: Any

@@ -158,6 +158,6 @@ def _distance(flat: Float[np.ndarray, "chain draw dim"], sizes: Float[np.ndarray
         x = flat[:, :, i]
         pairs = [(x[c], np.delete(x, c, axis=0).reshape(-1)) for c in range(num_chains)]
         pairs.append((x[:, :half].reshape(-1), x[:, half:].reshape(-1)))
-        largest = max(largest, *(float(ks_2samp(a, b, method="asymp").statistic) for a, b in pairs))
+        largest = max(largest, *(float(np.asarray(ks_2samp(a, b, method="asymp"))[0]) for a, b in pairs))
     fewest = min(float(sizes.min()), num_chains * num_draws)
     return largest, min(float(np.sqrt(-log_level / (2 * share * fewest))), 1.0)

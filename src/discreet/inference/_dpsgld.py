@@ -45,7 +45,7 @@ class DPSGLD:
     post-processing and lowers no epsilon here: to gain from it, let the plan have `free_noise_multiplier`.
 
     Not guaranteed: that the draws are the posterior's. Clipping, the noise of batches, noise above the free one and a
-    finite step size each change the law of the chain; `DPSVI` needs less of the budget.
+    finite step size each change the law of the chain, and nothing in the result measures by how much.
 
     Args:
         model: an ordinary NumPyro model without latents of records and without `param` sites: array arguments hold records

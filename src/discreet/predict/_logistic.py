@@ -46,7 +46,7 @@ def linear_predictor(
                 f"draws has shape {values.shape}; pass at least two draws of the {columns} weights, (draw, column)."
             )
         # The right factor of the centred draws has their covariance, in (column, column) numbers.
-        factor = np.linalg.qr((values - values.mean(axis=0)) / math.sqrt(len(values) - 1), mode="r").T
+        factor = np.asarray(np.linalg.qr((values - values.mean(axis=0)) / math.sqrt(len(values) - 1), mode="r")).T
         return rows @ values.mean(axis=0), np.square(rows @ factor).sum(axis=1)
     mean, spread = np.asarray(loc, np.float64), np.asarray(scale, np.float64)
     if mean.shape != (columns,) or spread.shape not in ((columns,), (columns, columns)):
@@ -79,7 +79,7 @@ def probit_probabilities(mean: ArrayLike, variance: ArrayLike) -> Float[np.ndarr
 
     Example:
         >>> round(float(probit_probabilities(2.0, 0.0)), 4), round(float(probit_probabilities(2.0, 8.0)), 4)
-        (0.8808, 0.7286)
+        (0.8808, 0.7277)
     """
     spread = np.asarray(variance, np.float64)
     if not (spread >= 0).all():

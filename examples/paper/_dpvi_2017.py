@@ -1,0 +1,152 @@
+"""What the experiments of UAI 2017 share: logistic regression, its optimizer as it ran then, and the epsilons of then and now.
+
+Jälkö, Dikmen and Honkela, Differentially private variational inference for non-conjugate models, UAI 2017. What the paper does
+not say is from the authors' published code and results, github.com/DPBayes/DPVI-code, commit 17ce9c0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+from _experiment import Rows
+from numpyro.infer import SVI, Trace_ELBO
+from scipy.special import expit
+
+import discreet as dp
+
+DELTA = 1e-3
+PLD, MOMENTS, ADVANCED = "epsilon_pld", "epsilon_moments_2017", "epsilon_advanced_2017"
+_ROWS = {
+    "privacy loss distributions (PLD)": PLD,
+    "moments accountant, as in UAI 2017": MOMENTS,
+    "advanced composition, as in UAI 2017": ADVANCED,
+}
+
+
+def logistic(x, y=None):
+    """Bayesian logistic regression with a standard normal prior and no intercept of its own."""
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def mean_field(x, y=None):
+    """A normal with diagonal covariance, in mean and logarithm of the scale, from mean 0 and scale 1."""
+    loc = numpyro.param("loc", jnp.zeros(x.shape[1]))
+    log_scale = numpyro.param("log_scale", jnp.zeros(x.shape[1]))
+    numpyro.sample("w", dist.Normal(loc, jnp.exp(log_scale)).to_event(1))
+
+
+def windowed_adagrad(rate: float, window: int = 10, floor: float = 0.1) -> optax.GradientTransformation:
+    """AdaGrad that sums the squares of the last few gradients only, as the paper's experiments ran it."""
+
+    def init(params: Any) -> Any:
+        return jnp.zeros((), jnp.int32), jax.tree.map(lambda x: jnp.zeros((window, *x.shape), x.dtype), params)
+
+    def update(gradient: Any, state: Any, params: Any = None) -> Any:
+        del params
+        count, squares = state
+        squares = jax.tree.map(lambda kept, g: kept.at[count % window].set(g**2), squares, gradient)
+        step = jax.tree.map(lambda kept, g: -rate * g / jnp.sqrt(kept.sum(0) + floor), squares, gradient)
+        return step, (count + 1, squares)
+
+    return optax.GradientTransformation(init, update)
+
+
+def plan_of(sigma: float, *, rate: float, num_steps: int, clipping_norm: float, num_records: int) -> dp.PrivacyPlan:
+    """Algorithm 1 as a plan: noise of standard deviation 2 C sigma, neighbours that differ in the values of one record."""
+    return dp.PrivacyPlan(
+        sampling=dp.PoissonSampling(rate),
+        clipping_norm=clipping_norm,
+        noise_multiplier=2.0 * sigma,
+        num_steps=num_steps,
+        num_records=num_records,
+        relation=dp.Relation.REPLACE_ONE,
+        target_delta=DELTA,
+    )
+
+
+def epsilons(plan: dp.PrivacyPlan, delta: float = DELTA) -> dict[str, float]:
+    """What the plan costs, and what the paper's two accountants say of it."""
+    rows = dp.compare_accountants(plan, delta).rows
+    return {_ROWS[row.name]: float(row.epsilon) for row in rows if row.name in _ROWS}
+
+
+def seeds(seed: int, runs: int) -> list[int]:
+    """Seeds of the runs: the tables are public, so that whoever repeats an experiment should get its figures."""
+    return [1000 * seed + run for run in range(runs)]
+
+
+def private_accuracies(data: Any, plan: dp.PrivacyPlan, runs: list[int], *, rule: str, rate: float = 0.1) -> np.ndarray:
+    """Test accuracy of a private fit for each seed."""
+    x, y, x_test, y_test = data
+    dpsvi = dp.DPSVI(logistic, mean_field, windowed_adagrad(rate), plan=plan, perturb=rule, loss_share=0.0)
+    fitted = [dpsvi.run(dp.random.key(seed), x, y, progress_bar=False).params for seed in runs]
+    return np.array([accuracy(probit(params, x_test), y_test) for params in fitted])
+
+
+def langevin_accuracies(data: Any, chain: dp.DPSGLD, runs: list[int]) -> np.ndarray:
+    """Test accuracy of a private Langevin chain for each seed, predictions averaged over its draws."""
+    x, y, x_test, y_test = data
+    draws = [chain.run(dp.random.key(seed), x, y, progress_bar=False).draws["w"] for seed in runs]
+    return np.array([accuracy(expit(x_test @ w.T).mean(axis=1), y_test) for w in draws])
+
+
+def non_private_accuracy(data: Any, *, num_steps: int, rate: float, seed: int = 0) -> float:
+    """Test accuracy of the same posterior fitted by NumPyro's SVI on all records in every step."""
+    x, y, x_test, y_test = data
+    svi = SVI(logistic, mean_field, numpyro.optim.Adam(rate), Trace_ELBO(num_particles=4))
+    result = svi.run(jax.random.key(seed), num_steps, x, y, progress_bar=False)
+    return accuracy(probit(result.params, x_test), y_test)
+
+
+def probit(params: Any, x: np.ndarray) -> np.ndarray:
+    """P(y = 1) by the probit approximation, as the paper has it: the logit's mean shrunk for its variance."""
+    loc, scale = np.asarray(params["loc"]), np.exp(np.asarray(params["log_scale"]))
+    return expit(x @ loc / np.sqrt(1 + np.pi / 8 * (x**2 @ scale**2)))
+
+
+def accuracy(probabilities: np.ndarray, y: np.ndarray) -> float:
+    """Share of labels that the likelier class hits."""
+    return float(np.mean((probabilities >= 0.5) == (y > 0.5)))
+
+
+def summary(values: np.ndarray) -> dict[str, float]:
+    """Mean over the runs, and its standard error."""
+    return {"mean": float(np.mean(values)), "stderr": float(np.std(values, ddof=1) / np.sqrt(len(values)))}
+
+
+def langevin_row(data: Any, plan: dp.PrivacyPlan, step_size: float, runs: list[int], **facts: Any) -> dict[str, Any]:
+    """A row of DP-SGLD on the plan: the last half of the chain, epsilon of now and by the constants of 2015."""
+    chain = dp.DPSGLD(logistic, plan=plan, step_size=(step_size, 1.0, 0.0))
+    values = langevin_accuracies(data, chain, runs)
+    return {
+        **facts,
+        "q": plan.rate,
+        "paper_norm": None,
+        "sigma": plan.noise_multiplier / 2,
+        PLD: float(plan.epsilon(DELTA)),
+        MOMENTS: None,
+        ADVANCED: None,
+        "epsilon_2015": float(chain.epsilon_2015(DELTA).epsilon),
+        **summary(values),
+    }
+
+
+def curve(axes: Any, rows: Rows, key: str, label: str, style: dict[str, Any]) -> None:
+    """Means with their standard errors against an epsilon."""
+    known = sorted((row for row in rows if row[key] is not None), key=lambda row: row[key])
+    axes.errorbar(
+        [row[key] for row in known],
+        [row["mean"] for row in known],
+        yerr=[row["stderr"] for row in known],
+        label=label,
+        capsize=2,
+        **style,
+    )
