@@ -46,7 +46,7 @@ def test_a_shorter_run_pays_the_whole_horizon_and_a_longer_one_pays_more() -> No
     short = statement_of(delta=1e-5, steps_completed=3)
     long = statement_of(delta=1e-5, steps_completed=400)
     assert short.epsilon == whole.epsilon
-    assert "3 of 200 steps ran" in str(short)
+    assert "3 of 200 releases were made" in str(short)
     assert "fixed beforehand" in str(short)
     assert long.horizon == 400
     assert long.epsilon == dataclasses.replace(POISSON, num_steps=400).epsilon(1e-5) > whole.epsilon

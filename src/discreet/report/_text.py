@@ -68,11 +68,11 @@ def _profile(statement: "Statement") -> str:
 def _steps(statement: "Statement") -> str:
     if statement.steps_completed < statement.horizon:
         return (
-            f"{statement.steps_completed} of {statement.horizon} steps ran. The price is that of all {statement.horizon}: "
-            "this accounting is valid for a number of steps fixed beforehand, and stopping early on what was seen "
+            f"{statement.steps_completed} of {statement.horizon} releases were made. The price is that of all {statement.horizon}: "
+            "this accounting is valid for a number of releases fixed beforehand, and stopping early on what was seen "
             "gives nothing back."
         )
-    return f"{statement.steps_completed} steps ran; all are paid for."
+    return f"{statement.steps_completed} releases were made; all are paid for."
 
 
 def statement_text(statement: "Statement") -> str:
