@@ -31,7 +31,7 @@ class Settings:
     langevin_multipliers: tuple[float, ...] = (1.5, 5.0, 20.0, 80.0)  # noise over C
     langevin_steps: int = 400
     langevin_norm: float = 1.0
-    langevin_step_size: float = 1e-5
+    langevin_step_size: float = 5e-5
     rules: tuple[str, ...] = (DPVI, ALIGNED)
     runs: int = 10
     seed: int = 3
