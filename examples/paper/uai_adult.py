@@ -31,7 +31,7 @@ class Settings:
     langevin_multipliers: tuple[float, ...] = (1.5, 5.0, 20.0, 80.0)  # noise over C
     langevin_steps: int = 400
     langevin_norm: float = 1.0
-    langevin_step_size: float = 1e-5
+    langevin_step_size: float = 5e-5
     rules: tuple[str, ...] = (DPVI, ALIGNED)
     runs: int = 10
     seed: int = 3
@@ -114,8 +114,8 @@ def check(rows: Rows, quick: bool) -> None:
         assert row[_dpvi_2017.PLD] < row[_dpvi_2017.MOMENTS] < row[_dpvi_2017.ADVANCED], row
     # As the paper counted: DPVI by advanced composition, DP-SGLD by its constants of 2015.
     for row in sgld:
-        no_dearer = [other for other in dpvi if other[_dpvi_2017.ADVANCED] <= row["epsilon_2015"]]
-        assert all(other["mean"] > row["mean"] - 0.01 for other in no_dearer), (row, no_dearer)
+        cheaper = [fit["mean"] for fit in dpvi if fit[_dpvi_2017.ADVANCED] <= row["epsilon_2015"]]
+        assert not cheaper or max(cheaper) > row["mean"], (row, cheaper)
 
 
 if __name__ == "__main__":
