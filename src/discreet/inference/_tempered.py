@@ -91,11 +91,15 @@ class TemperedPosterior:
     def bounded(self, u: Mapping[str, Any], leaves: Sequence[Array]) -> Float[Array, ""]:
         """The sum of the bounded log-likelihoods, with that of the zero record in the center where there is one.
 
-        Less the middle of the bounds for each record, which no density notices: a sum of large numbers is rounded by more
-        than a record may move it.
+        Less constants that no density notices: for each record the middle of the bounds, and the center at the origin. A sum
+        of large numbers is rounded by more than a record may move it.
         """
-        center = self.log_likelihood(u, [jnp.zeros_like(x[:1]) for x in leaves])[0] if self.tempering.centered else 0.0
-        return jnp.sum(self.contributions(u, leaves, center) - self.tempering.middle) + leaves[0].shape[0] * center
+        if not self.tempering.centered:
+            return jnp.sum(self.contributions(u, leaves, 0.0) - self.tempering.middle)
+        zero = [jnp.zeros_like(x[:1]) for x in leaves]
+        center, there = (self.log_likelihood(x, zero)[0] for x in (u, jax.tree.map(jnp.zeros_like, u)))
+        shared = leaves[0].shape[0] * (center - jnp.where(jnp.isfinite(there), there, 0.0))
+        return jnp.sum(self.contributions(u, leaves, center)) + shared
 
     def contributions(
         self, u: Mapping[str, Any], leaves: Sequence[Array], center: float | Array
