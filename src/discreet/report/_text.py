@@ -69,8 +69,8 @@ def _steps(statement: "Statement") -> str:
     if statement.steps_completed < statement.horizon:
         return (
             f"{statement.steps_completed} of {statement.horizon} releases were made. The price is that of all "
-            f"{statement.horizon}: this accounting is valid for a number of releases fixed beforehand, and stopping early on what was seen "
-            "gives nothing back."
+            f"{statement.horizon}: this accounting is valid for a number of releases fixed beforehand, and stopping early on "
+            "what was seen gives nothing back."
         )
     return f"{statement.steps_completed} releases were made; all are paid for."
 
