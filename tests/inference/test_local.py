@@ -248,9 +248,17 @@ def alone(x):
         numpyro.sample("z", dist.Normal(numpyro.param("loc", jnp.zeros(len(x))), 1.0))
 
 
+def shares(x):
+    shared(x)
+    with numpyro.plate("rows", len(x)):
+        part = numpyro.param("part", jnp.ones(len(x)) / len(x), constraint=dist.constraints.simplex)
+        numpyro.sample("z", dist.Normal(part, 1.0))
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"guide": shares}, "'part' joins the records"),
         ({"local": "public"}, 'must be "private"'),
         ({"local_updates": 0}, "at least 1"),
         ({"perturb": "parameters"}, "knows no private memory"),

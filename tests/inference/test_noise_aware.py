@@ -170,6 +170,7 @@ def test_the_gradients_kept_are_those_that_moved_the_parameters(result):
         np.diff(trace.iterates, axis=0), -LEARNING_RATE * trace.gradients[1:], rtol=1e-3, atol=1e-6
     )
     assert any(note.startswith("Proved before it ran") for note in result.statement.notes)
+    assert "the noisy gradient of every step" in result.statement.released
 
 
 def test_the_regression_finds_the_noise_that_was_added(result, table):

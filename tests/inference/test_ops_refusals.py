@@ -101,6 +101,8 @@ def test_models_without_a_private_posterior(model: Any, message: str, no_chains:
         ({"log_likelihood_bound": math.nan}, "log_likelihood_bound is nan"),
         ({"log_likelihood_bound": (1.0, -1.0)}, "pair holds two finite numbers"),
         ({"log_likelihood_bound": (-math.inf, 0.0)}, "pair holds two finite numbers"),
+        ({"log_likelihood_bound": (1e8, 1e8 + 1)}, "as 32-bit numbers"),
+        ({"log_likelihood_bound": 1.0, "num_draws": 1001}, "no pure epsilon"),
         ({"lipschitz": 1.0, "radius": -2.0}, "radius is -2.0"),
         ({"lipschitz": 1.0, "radius": 1.0, "relation": Relation.ADD_OR_REMOVE_ONE}, "REPLACE_ONE only"),
         ({"log_likelihood_bound": 1.0, "epsilon": 0.0}, "epsilon is 0.0"),

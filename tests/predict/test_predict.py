@@ -88,6 +88,10 @@ def together(x: Any) -> None:
     numpyro.sample("y", dist.Bernoulli(logits=x @ w).to_event(1))
 
 
+def centred(x: Any, y: Any = None) -> None:
+    logistic(x - x.mean(0), y)
+
+
 def with_local(x: Any) -> None:
     with numpyro.plate("data", x.shape[0]):
         z = numpyro.sample("z", dist.Normal(0, 1))
@@ -99,6 +103,7 @@ def with_local(x: Any) -> None:
     [
         (outcome, {"w": W}, (X,), {}, "values cannot be listed"),
         (together, {"w": W}, (X,), {}, "without to_event"),
+        (centred, {"w": W}, (X,), {}, "rows beside it"),
         (with_local, {"w": W}, (X,), {}, "exactly one"),
         (with_local, {"w": W}, (X,), {"site": "y"}, "'z' has no draws"),
         (logistic, {"w": W}, (X,), {"site": "q"}, "no sample site 'q'"),

@@ -363,7 +363,7 @@ class DPSVI:
         if keep_gradients:
             check_room(psi, self.plan.num_steps)
         # Stated before it is spent: what cannot be accounted for must not run.
-        statement = state_terms(self, delta, random.is_reproducible(key))
+        statement = state_terms(self, delta, random.is_reproducible(key), keep_gradients)
         certified = functools.partial(self._certificate, state, records, keep_gradients)
         statement = with_proof(statement, self.plan, certified, require_proof)
         loop = functools.partial(run_steps, progress_bar=progress_bar, keep_gradients=keep_gradients)

@@ -31,6 +31,8 @@ from discreet.inference._tempered import TemperedPosterior, Tempering, project_r
 
 Bound = float | tuple[float, float]
 _NO_PLATE = 2**31 - 1
+# As many as accounting sums up in closed form.
+_MOST_DRAWS = 1000
 
 
 class OnePosteriorSample:
@@ -120,6 +122,11 @@ class OnePosteriorSample:
         ):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
+        if num_draws > _MOST_DRAWS:
+            raise ValueError(
+                f"num_draws is {num_draws}; of more than {_MOST_DRAWS:,} draws no pure epsilon is computed, and so many are "
+                "hardly worth their price. Release fewer, or fit by DPSVI, whose posterior draws are free."
+            )
         check_public(static_kwargs)
         self.model = model
         self.lipschitz, self.radius = lipschitz, radius
@@ -292,10 +299,16 @@ def _limits(
         _check_positive("radius", radius)
         bound = lipschitz * radius
     if isinstance(bound, tuple):
-        if len(bound) != 2 or not all(_is_finite(x) for x in bound) or not 1e-6 <= bound[1] - bound[0] <= 1e9:
+        # They are used in 32 bits, which far from zero may not tell them apart.
+        apart = (
+            float(np.float32(bound[1]) - np.float32(bound[0]))
+            if len(bound) == 2 and all(_is_finite(x) for x in bound)
+            else math.nan
+        )
+        if not 1e-6 <= apart <= 1e9:
             raise ValueError(
                 f"log_likelihood_bound is {bound!r}; a pair holds two finite numbers (low, high) in nats, between 1e-6 and 1e9 "
-                "apart."
+                "apart as 32-bit numbers."
             )
         return float(bound[0]), float(bound[1])
     assert bound is not None

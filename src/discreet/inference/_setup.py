@@ -128,7 +128,7 @@ def initial_parameters(
         raise ValueError("Neither model nor guide has a param site, so there is nothing to fit.")
     # Weak types would make the compiled loop change its types after the first step.
     psi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), psi)
-    own = {name: jnp.take(psi.pop(name), 0, axis=axis) for name, axis in structure.local_params}
+    own = {name: _of_one(name, psi.pop(name), axis, transforms[name]) for name, axis in structure.local_params}
     if reading := set(given) & set(own):
         raise ValueError(
             f"init_params names {sorted(reading)[0]!r}, of which each record has its own. They all start alike, from what "
@@ -137,6 +137,16 @@ def initial_parameters(
     if not psi:
         raise ValueError("Only records have parameters here, so there is nothing to release. Does the guide lack some?")
     return psi, own, transforms
+
+
+def _of_one(name: str, rows: Array, axis: int, transform: Any) -> Array:
+    """One record's value of a `param` site with a value for each, unconstrained."""
+    if axis >= jnp.ndim(transform(rows)) - transform.codomain.event_dim:
+        raise ValueError(
+            f"The constraint of the param site {name!r} joins the records, whose axis is {axis}: each record has its own "
+            "value. Put the records' axis first and the axes of one record's value behind it."
+        )
+    return jnp.take(rows, 0, axis=axis)
 
 
 def private_step(dpsvi: Any, objective: Objective) -> PrivateStep:

@@ -9,19 +9,22 @@ from discreet.inference._langevin import Langevin
 from discreet.report import Statement, make_statement
 
 
-def state_terms(dpsvi: Any, delta: float | None, reproducible: bool) -> Statement:
+def state_terms(dpsvi: Any, delta: float | None, reproducible: bool, keep_gradients: bool = False) -> Statement:
     """The statement of all the plan's steps of a DPSVI.
 
     Args:
         dpsvi: the DPSVI.
         delta: as in `make_statement`.
         reproducible: whether the key was made from a seed.
+        keep_gradients: whether the trace holds the noisy gradients, too.
     """
     count_share = dpsvi.plan.clipping.count_share
     langevin = isinstance(dpsvi.optim, Langevin)
     released = [
         "the latents' values after every step of the chain" if langevin else "variational parameters after every step"
     ]
+    if keep_gradients:
+        released.append("the noisy gradient of every step")
     if dpsvi.loss_share > 0:
         # Each share is stated as what it costs on top of the other.
         cost = _more_noise(dpsvi.loss_share, count_share)
@@ -50,7 +53,7 @@ def state_terms(dpsvi: Any, delta: float | None, reproducible: bool) -> Statemen
         return statement
     return statement.with_notes(
         "Variational parameters of the records themselves stayed beside the data: they were updated without noise, are no "
-        "part of any result, and entered what was released through their own record's clipped gradient alone."
+        "part of any result, and entered what was released through their own record's clipped contribution alone."
     )
 
 

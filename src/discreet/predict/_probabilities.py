@@ -45,7 +45,7 @@ def class_probabilities(
         `predict_proba`; for a Bernoulli the columns are 0 and 1.
 
     Raises:
-        ValueError: no such site, one without finitely many values, rows that are coupled, or a latent without draws.
+        ValueError: no such site, one without finitely many values, rows that are seen to be coupled, or a latent without draws.
 
     Example:
         >>> import numpy as np, numpyro, numpyro.distributions as dist
@@ -62,6 +62,7 @@ def class_probabilities(
     rows = leaves[0].shape[0]
     one = {name: value[0] for name, value in draws.items()}
     name, classes = _find_site(model, one, rebuild([x[:1] for x in leaves]), kwargs, site)
+    _refuse_coupled(model, name, rebuild, kwargs, one, leaves)
     batch = int(min(rows, max(1, max_elements // (num_draws * classes))))
     predict = jax.jit(functools.partial(_mean_over_draws, model, name, rebuild, kwargs))
     out = np.empty((rows, classes), np.float32)
@@ -175,6 +176,25 @@ def _find_site(
             "into a plate of the rows' number, without to_event."
         )
     return name, int(fn.enumerate_support(expand=False).shape[0])
+
+
+def _refuse_coupled(
+    model: Model,
+    name: str,
+    rebuild: Callable[[list[Array]], tuple[Any, ...]],
+    kwargs: Mapping[str, Any],
+    draw: Mapping[str, Array],
+    leaves: list[Array],
+) -> None:
+    """The first row beside the last one must have the probabilities that it has alone."""
+    first, both = ([x[np.array(places)] for x in leaves] for places in ([0], [0, -1]))
+    draws = {name: value[None] for name, value in draw.items()}
+    alone, beside = (np.asarray(_mean_over_draws(model, name, rebuild, kwargs, draws, x))[0] for x in (first, both))
+    if not np.allclose(alone, beside, atol=1e-3, equal_nan=True):
+        raise ValueError(
+            f"The probabilities of {name!r} in one row change with the rows beside it, as where a model takes a mean over "
+            "rows. Prepare the columns beforehand by public numbers, and let each row stand for itself."
+        )
 
 
 def _mean_over_draws(
