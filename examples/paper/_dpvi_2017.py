@@ -139,6 +139,22 @@ def langevin_row(data: Any, plan: dp.PrivacyPlan, step_size: float, runs: list[i
     }
 
 
+def interpolated(rows: Rows, key: str, epsilon: float) -> float:
+    """The rows' mean at an epsilon, straight between them in its logarithm; minus infinity below the least of them."""
+    known = sorted((row[key], row["mean"]) for row in rows)
+    logarithms = np.log([x for x, _ in known])
+    return float(np.interp(np.log(epsilon), logarithms, [y for _, y in known], left=-np.inf))
+
+
+def assert_above_langevin(dpvi: Rows, sgld: Rows, key: str, *, most: float = np.inf, tolerance: float = 0.0) -> None:
+    """DPVI, its epsilon by `key`, is above each chain at the epsilon of 2015, wherever both have one up to `most`."""
+    least = min(row[key] for row in dpvi)
+    for row in sgld:
+        if least <= row["epsilon_2015"] <= most:
+            found = interpolated(dpvi, key, row["epsilon_2015"])
+            assert found > row["mean"] - tolerance, (key, found, row)
+
+
 def curve(axes: Any, rows: Rows, key: str, label: str, style: dict[str, Any]) -> None:
     """Means with their standard errors against an epsilon."""
     known = sorted((row for row in rows if row[key] is not None), key=lambda row: row[key])
