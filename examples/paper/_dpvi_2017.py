@@ -157,7 +157,7 @@ def assert_above_langevin(dpvi: Rows, sgld: Rows, key: str, *, most: float = np.
 
 def curve(axes: Any, rows: Rows, key: str, label: str, style: dict[str, Any]) -> None:
     """Means with their standard errors against an epsilon."""
-    known = sorted((row for row in rows if row[key] is not None), key=lambda row: row[key])
+    known = sorted((row for row in rows if row[key]), key=lambda row: row[key])  # 0 has no place on a logarithmic axis
     axes.errorbar(
         [row[key] for row in known],
         [row["mean"] for row in known],
