@@ -11,10 +11,10 @@ BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all quick bench lint format build hooks clean
+.PHONY: help demo test test-all quick bench paper paper-quick lint format build hooks clean
 
 help:  ## Show what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.ready-demo  ## Fit a bundled table at epsilon 1 and show what was spent
 	$(BIN)/discreet demo --out "$(DEMO_OUT)"
@@ -30,6 +30,12 @@ quick: $(VENV)/.ready-dev  ## The tests without the slow ones
 
 bench: $(VENV)/.ready-bench  ## Measure against NumPyro and the peers: benchmarks/results.md, a quarter of an hour
 	$(BIN)/python -m benchmarks
+
+paper: $(VENV)/.ready-dev  ## The papers' experiments: docs/papers/, an hour and a half
+	$(BIN)/python examples/paper
+
+paper-quick: $(VENV)/.ready-dev  ## The same at a small size: that they run and still find what they should, six minutes
+	$(BIN)/python examples/paper --quick
 
 lint: $(VENV)/.ready-dev  ## ruff (format and rules) and pyright
 	$(BIN)/ruff format --check --quiet . || { echo "Some files are not formatted: run 'make format'." >&2; exit 1; }

@@ -28,7 +28,7 @@ class BareLoop(PrivateFit):
     def run(self, progress_bar: bool = False) -> None:
         """Make `steps` releases."""
         tables = jax.tree.map(jnp.asarray, self.dpsvi.plan.sampling.prepare(self.leaves[0].shape[0]))
-        static = self.step, self.dpsvi.plan.sampling, self.steps, False
+        static = self.step, self.dpsvi.plan.sampling, self.steps, False, False
         # As each fit does once: the trace and the program are there from the run before.
         compiled = _loop._chunk.lower(*static, self.state, self.leaves, tables, jnp.int32(0)).compile()
         state = jax.tree.map(jnp.copy, self.state._replace(rng_key=dp.random.key()))

@@ -35,6 +35,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "clipping",
         "verify",
     },
+    # Released draws and rows to predict for, and nothing that fits.
+    "predict": set(),
     # Post-processing by construction: no reader of tables among these.
     "synthetic": {"random", "plan", "report", "inference"},
     "models": set(),

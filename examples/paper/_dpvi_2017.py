@@ -107,9 +107,9 @@ def non_private_accuracy(data: Any, *, num_steps: int, rate: float, seed: int = 
 
 
 def probit(params: Any, x: np.ndarray) -> np.ndarray:
-    """P(y = 1) by the probit approximation, as the paper has it: the logit's mean shrunk for its variance."""
-    loc, scale = np.asarray(params["loc"]), np.exp(np.asarray(params["log_scale"]))
-    return expit(x @ loc / np.sqrt(1 + np.pi / 8 * (x**2 @ scale**2)))
+    """P(y = 1) by the probit approximation: the mean logit, shrunk for its variance."""
+    means, variances = dp.linear_predictor(x, params["loc"], np.exp(params["log_scale"]))
+    return dp.probit_probabilities(means, variances)
 
 
 def accuracy(probabilities: np.ndarray, y: np.ndarray) -> float:

@@ -18,7 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # _tables, of the other examples
+# The other examples' _tables, and the benchmarks' networks and stop watches.
+sys.path[:0] = [str(folder) for folder in Path(__file__).resolve().parents[1:3]]
 
 Rows = list[dict[str, Any]]
 VERSIONS = ("discreet", "jax", "jaxlib", "numpyro", "optax", "dp-accounting", "scikit-learn", "numpy")
@@ -96,10 +97,10 @@ def new_figure(columns: int = 1, **options: Any) -> tuple[Any, Any]:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The rows as a plain table; columns as in the first row."""
+    """The rows as a plain table; columns as in the first row, without those that hold lists."""
     if not rows:
         return
-    names = list(rows[0])
+    names = [name for name, value in rows[0].items() if not isinstance(value, list)]
     cells = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
     for line in cells:

@@ -38,6 +38,13 @@ if TYPE_CHECKING:
     )
     from discreet.optimizers import adadp
     from discreet.plan import PrivacyPlan
+    from discreet.predict import (
+        class_probabilities,
+        classification_metrics,
+        linear_predictor,
+        plug_in_probabilities,
+        probit_probabilities,
+    )
     from discreet.report import Statement
     from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
     from discreet.verify import Certificate, PrivacyError, certify, symbol
@@ -63,11 +70,16 @@ __all__ = [
     "Statement",
     "adadp",
     "certify",
+    "class_probabilities",
+    "classification_metrics",
     "clip_records",
     "compare_accountants",
     "gaussian_mechanism",
     "laplace_mechanism",
+    "linear_predictor",
+    "plug_in_probabilities",
     "poisson_subsample",
+    "probit_probabilities",
     "random",
     "subsample_without_replacement",
     "suggest",
@@ -98,6 +110,13 @@ _ROOMS = {
     ),
     "optimizers": ("adadp",),
     "plan": ("PrivacyPlan",),
+    "predict": (
+        "class_probabilities",
+        "classification_metrics",
+        "linear_predictor",
+        "plug_in_probabilities",
+        "probit_probabilities",
+    ),
     "report": ("Statement",),
     "sampling": ("FixedSizeSampling", "FullBatch", "PoissonSampling"),
     "verify": ("Certificate", "PrivacyError", "certify", "symbol"),

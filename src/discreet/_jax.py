@@ -228,9 +228,13 @@ def two_way_primitive(
     def abstract(x, **parameters):
         return x.update(shape=(*x.shape[:-1], length(**parameters)))  # keeps what else JAX notes of x (shard_map)
 
+    @lru_cache(maxsize=64)  # a program of its own for each call would be compiled anew each time
+    def compiled(**parameters):
+        return jax.jit(lambda x: primitive.bind(x, **parameters))
+
     def run(x, **parameters):
         with jax.disable_jit(False):
-            return jax.jit(lambda x: primitive.bind(x, **parameters))(x)
+            return compiled(**parameters)(x)
 
     def batch(operands, axes, **parameters):
         return primitive.bind(jnp.moveaxis(operands[0], axes[0], 0), **parameters), 0

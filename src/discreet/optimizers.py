@@ -90,7 +90,7 @@ def adadp(
             jnp.zeros((), jnp.int32), jnp.asarray(learning_rate, jnp.float32), _arrays(params), _arrays(params)
         )
 
-    def update(updates: Any, state: AdadpState, params: Any = None) -> tuple[Any, AdadpState]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, AdadpState]:
         if params is None:
             raise ValueError("adadp: update needs the parameters; call update(gradients, state, params).")
         rate, first = state.learning_rate, state.step % 2 == 0
@@ -132,5 +132,5 @@ def _arrays(params: Any) -> Any:
 
 def _check_positive(name: str, value: Any, remedy: str) -> None:
     usable = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not (usable and math.isfinite(value) and value > 0):
+    if not (usable and 0 < float(value) < math.inf):
         raise ValueError(f"adadp: {name} is {value!r}; it is a finite number above 0 ({remedy}).")

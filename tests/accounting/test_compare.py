@@ -1,8 +1,10 @@
 """The older accountants against formulas worked out by other means, and what each figure may call itself."""
 
 import math
+import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -12,7 +14,7 @@ from scipy.integrate import quad
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
-from discreet.accounting import PrivacyProfile, Relation, compare_accountants, profile
+from discreet.accounting import PrivacyProfile, Relation, compare_accountants, profile, upper
 from discreet.accounting import _theorems as theorems
 from discreet.accounting._theorems import Steps
 
@@ -107,16 +109,16 @@ def test_the_classical_formula_is_no_proof_above_one():
     assert "needs an epsilon below 1" in row.note
 
 
-@pytest.mark.parametrize(("rate", "sigma"), [(0.01, 1.0), (0.5, 4.0), (0.9, 2.0), (1e-3, 0.5)])
+@pytest.mark.parametrize(("rate", "sigma"), [(0.01, 1.0), (0.9, 2.0)])
 def test_amplified_steps_are_above_the_steps_themselves(rate, sigma):
     for event, relation in (
         (poisson(rate, sigma), ADD),
         (poisson(rate, sigma), REPLACE),
         (fixed_size(10_000, round(rate * 10_000), sigma), REPLACE),
     ):
-        steps, true = Steps(event, 1, relation, 0.0), profile(event, relation, tolerance=1e-3)
+        steps, true = Steps(event, 1, relation, 0.0), profile(event, relation)
         for delta in (1e-2, 1e-5, 1e-9):
-            assert theorems.amplified(steps, delta, theorems.exact_step) >= true.epsilon(delta) * (1 - 2e-3)
+            assert theorems.amplified(steps, delta, theorems.exact_step) >= true.epsilon(delta) * (1 - 1e-3)
 
 
 @pytest.mark.parametrize(("rate", "sigma", "epsilon"), [(0.5, 1.0, 0.5), (0.9, 2.0, 0.2), (0.2, 0.5, 1.0)])
@@ -201,7 +203,7 @@ def test_one_full_step_is_the_gaussian_mechanism_with_twice_the_sensitivity():
 def test_moments_of_2017_by_integration(rate, count):
     sigma = 1.2
 
-    z = np.linspace(-20, 60, 400_001)
+    z = np.linspace(-20, 60, 20_001)
 
     def moment(order):
         ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * z - 1) / (2 * sigma**2))
@@ -234,13 +236,13 @@ def test_the_samplers_slack_is_charged():
     seen = []
     theorems.with_slack(lambda delta: seen.append(delta) or 1.0, 1e-5, 1e-6)
     assert (1 + math.e) * 1e-6 + seen[-1] <= 1e-5
-    loose = Plan(poisson(0.05, 24.0), 1000, REPLACE, slack=1e-2).rows()
+    comparison = compare_accountants(Plan(poisson(0.05, 24.0), 10, REPLACE, slack=1e-2), DELTA)
+    loose = {row.name: row for row in comparison.rows}
     unattainable = loose.pop(MOMENTS_2017)
     assert all(row.epsilon == math.inf and row.note.startswith("no finite") for row in loose.values())
     # It leaves the slack out, and nothing else vouches for it.
     assert not unattainable.upper_bound
-    table = str(compare_accountants(Plan(poisson(0.05, 24.0), 1000, REPLACE, slack=1e-2), DELTA))
-    assert "not an upper bound here: its proof" in table
+    assert "not an upper bound here: its proof" in str(comparison)
 
 
 def test_the_table_rounds_up_and_says_what_it_is_of():
@@ -252,6 +254,14 @@ def test_the_table_rounds_up_and_says_what_it_is_of():
         assert line.startswith(row.name)
         assert float(line[len(max((r.name for r in comparison.rows), key=len)) :].split()[0]) >= row.epsilon
         assert row.source
+
+
+def test_the_page_has_these_figures():
+    page = (Path(__file__).parents[2] / "docs" / "accountants.md").read_text()
+    printed = re.findall(r"^\| .* \| ([\d.,]+) \| ([\d.,]+) \|$", page, re.MULTILINE)
+    for column, (rate, count) in enumerate((ABALONE, ADULT)):
+        rows = Plan(poisson(rate, 2.4), count, REPLACE).rows().values()
+        assert [line[column].replace(",", "") for line in printed] == [upper(row.epsilon) for row in rows]
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-6, math.nan, True, "1e-5", None])
@@ -274,7 +284,7 @@ def test_fixed_size_batches_are_refused_under_the_other_relation():
 
 
 def test_the_plot_has_a_line_for_each_accountant(tmp_path):
-    comparison = compare_accountants(Plan(poisson(0.05, 3.0), 20, REPLACE, slack=1e-6), 1e-4)
+    comparison = compare_accountants(Plan(dp_event.GaussianDpEvent(9.0), 20, REPLACE, slack=1e-5), 1e-4)
     path = tmp_path / "accountants.png"
     figure = comparison.plot(path)
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -285,7 +295,9 @@ def test_the_plot_has_a_line_for_each_accountant(tmp_path):
     for line, row in zip(lines, comparison.rows, strict=True):
         x, y = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
         assert (x[0], x[-1]) == (1, 20)
-        assert y[-1] == row.epsilon
+        assert y[-1] == row.epsilon or (math.isnan(y[-1]) and row.epsilon == math.inf)
+    # Only the moments accountant of 2017 leaves the slack out, and is finite: at 20 steps no bound.
+    assert axes.get_legend().get_title().get_text() == "hollow: no upper bound"
     # In grey: no two lines share stroke and marker.
     assert len({(line.get_linestyle(), line.get_marker()) for line in lines}) == len(lines)
 

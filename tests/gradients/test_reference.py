@@ -25,13 +25,16 @@ def problem(size, seed=0):
     return u, [x, y]
 
 
+one_record = jax.jit(jax.value_and_grad(record_loss))
+
+
 def one_by_one(u, records, mask, clipping, channels):
     """The definition, in a Python loop and float64."""
     total = {k: np.zeros(v.shape) for k, v in u.items()}
     loss = count = 0.0
     norm = float(clipping.norm)
     for i in np.flatnonzero(np.asarray(mask)):
-        value, gradient = jax.value_and_grad(record_loss)(u, [r[i] for r in records])
+        value, gradient = one_record(u, [np.asarray(r)[i] for r in records])
         gradient = {k: np.asarray(v, np.float64) for k, v in gradient.items()}
         length = math.sqrt(sum((v**2).sum() for v in gradient.values()))
         if not math.isfinite(length) or not math.isfinite(float(value)):
@@ -47,10 +50,10 @@ def one_by_one(u, records, mask, clipping, channels):
     return total, loss, count
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 @given(
     seed=st.integers(0, 1000),
-    size=st.integers(1, 9),
+    size=st.sampled_from([1, 5, 8]),  # few shapes: each is compiled anew
     real=st.integers(0, 9),
     microbatch=st.sampled_from([None, 1, 2, 4, 100]),
     clipping=st.builds(Clipping, st.sampled_from([0.05, 1.0, 100.0]), st.sampled_from(["clip", "normalise"])),

@@ -174,14 +174,6 @@ class Twins:
         return Fits(ours, theirs, -float(loss(ours)), -float(loss(theirs)))
 
 
-@pytest.fixture(scope="module")
-def quick_compilation() -> Any:
-    """Compile with few optimisations: these tests compile for seconds and compute for milliseconds."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.fixture(scope="session")
 def exact_plan() -> Any:
     """`make_exact_plan`."""

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -157,6 +158,14 @@ def test_draws_are_the_thinned_tail_and_go_on_as_dpsvi_s(result: dp.DPSGLDResult
     np.testing.assert_array_equal(again.posterior(dp.random.key(1), 14)["mu"], some)
     with pytest.raises(ValueError, match="draw at least one"):
         result.posterior(dp.random.key(1), 0)
+
+
+@pytest.mark.parametrize(("completed", "kept"), [(48, [12, 24, 36, 48]), (10, [10])])
+def test_a_trace_that_kept_every_fourth_step_is_thinned_as_well_as_it_can_be(completed: int, kept: list[int]) -> None:
+    """Also after Ctrl-C, when the last iterate is off the beat."""
+    steps = np.array([*range(4, completed, 4), completed])
+    outcome = SimpleNamespace(trace=SimpleNamespace(steps=steps), steps_completed=completed)
+    assert list(steps[make(burn_in=0.2, thinning=9)._tail(outcome)]) == kept
 
 
 def test_a_key_starts_one_chain(sgld: dp.DPSGLD) -> None:

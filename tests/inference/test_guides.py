@@ -89,7 +89,14 @@ GUIDES = {
 }
 
 
-_MORE = {"list", "low rank", "batched low rank", "inverse autoregressive flow", "neural autoregressive flow"}
+_MORE = {
+    "list",
+    "diagonal",
+    "low rank",
+    "batched low rank",
+    "inverse autoregressive flow",
+    "neural autoregressive flow",
+}
 
 
 @pytest.fixture(

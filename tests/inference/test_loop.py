@@ -57,7 +57,7 @@ def test_a_chunk_overwrites_the_state_that_it_is_given(fitted):
     _, state, _, (step, sampling, _, leaves, _) = fitted
     tables = jax.tree.map(jnp.asarray, sampling.prepare(NUM_RECORDS))
     mine = jax.tree.map(jnp.copy, state)
-    after, *_ = _loop._chunk(step, sampling, 8, True, mine, leaves, tables, jnp.int32(3))
+    after, *_ = _loop._chunk(step, sampling, 8, True, False, mine, leaves, tables, jnp.int32(3))
     assert int(after.step) == 3
     assert all(x.is_deleted() for x in jax.tree.leaves(mine))
 
@@ -100,7 +100,7 @@ def test_the_loop_costs_little_beside_its_steps(fitted):
     _, state, _, (step, sampling, _, leaves, _) = fitted
     num_steps, length = 40_000, 2048
     tables = jax.tree.map(jnp.asarray, sampling.prepare(NUM_RECORDS))
-    program = _loop._chunk.lower(step, sampling, length, True, state, leaves, tables, jnp.int32(0)).compile()
+    program = _loop._chunk.lower(step, sampling, length, True, False, state, leaves, tables, jnp.int32(0)).compile()
 
     def bare():
         current = jax.tree.map(jnp.copy, state)

@@ -155,6 +155,7 @@ def test_a_bayesian_networks_step_is_numpyros(network):
     network.first_step().check()
 
 
+@pytest.mark.exhaustive
 def test_a_bayesian_network_ends_where_numpyros_does(network):
     # Its weights have symmetries and flat directions; what must agree is how well they fit.
     fits = network.fit()

@@ -100,6 +100,15 @@ def test_a_step_without_clipping_and_noise_is_numpyros_step(pair):
     pair.first_step().check()
 
 
+# Their steps are NumPyro's, all of them; where many steps lead is tried on three.
+_STEP_ONLY = {"linear", "poisson", "binomial"}
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in _STEP_ONLY)) for name in EXAMPLES],
+    indirect=True,
+)
 def test_the_optimum_is_numpyros(pair):
     fits = pair.fit()
     fits.check_elbo(nats=0.5)

@@ -19,8 +19,11 @@ import discreet as dp
 from discreet import mechanisms
 from discreet.accounting import Relation
 from discreet.gradients import BookKeepingEngine, Channels, Clipping, LossChannel
+from discreet.inference import claim
 from discreet.inference._loop import StepKeys
 from discreet.sampling import Batch
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 N = 40
 X = np.linspace(-1.0, 1.0, N, dtype=np.float32)
@@ -91,14 +94,24 @@ HONEST = {
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_a_fit_is_what_its_plan_says(name):
+def test_a_step_is_what_its_plan_says(name):
     dpsvi = make(**HONEST[name])
     certificate = dpsvi.certify(X)
     certificate.check(dpsvi.plan)
     assert certificate.relation is dpsvi.plan.relation
     assert certificate.epsilon(1e-5) == pytest.approx(dpsvi.plan.epsilon(1e-5), rel=1e-4)
     assert "released" in certificate.outputs.values()
-    result = dpsvi.run(dp.random.key(), X, progress_bar=False)
+
+
+# Every fit of every test proves itself; here it is said.
+_RUN = {"Poisson", "fixed size", "adaptive", "rejection"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name not in _RUN)) for name in HONEST]
+)
+def test_a_fit_is_what_its_plan_says(name):
+    result = make(**HONEST[name]).run(dp.random.key(), X, progress_bar=False)
     assert any(note.startswith("Proved before it ran") for note in result.statement.notes)
     assert result.statement.is_private
 
@@ -134,6 +147,20 @@ def test_a_fit_that_does_more_does_not_run(monkeypatch, wrong):
     with pytest.raises(dp.PrivacyError, match="require_proof"):
         make().run(key, X, progress_bar=False)
     # Nothing was spent: the key is as good as new.
+    claim(key)
+
+
+_ASKED_FOR = {"half the noise", "the loss beside"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name not in _ASKED_FOR)) for name in WRONG]
+)
+def test_a_fit_that_does_more_runs_if_asked_to_and_says_so(monkeypatch, wrong):
+    weaken(monkeypatch, WRONG[wrong])
+    key = dp.random.key()
+    with pytest.raises(dp.PrivacyError, match="require_proof"):
+        make().run(key, X, progress_bar=False)
     statement = make().run(key, X, progress_bar=False, require_proof=False).statement
     assert [x for x in (*statement.notes, *statement.violations) if x.startswith(("Not proved", "It ran although"))]
 

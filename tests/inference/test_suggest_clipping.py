@@ -71,10 +71,11 @@ def test_a_plan_takes_it_and_the_guide_still_fits():
 
 
 def test_a_key_decides_and_the_number_of_records_does_not():
-    assert suggest(logistic, *SHAPES) == suggest(logistic, *SHAPES)
+    suggestion = suggest(logistic, *SHAPES)
+    assert suggestion == suggest(logistic, *SHAPES)
     shorter = [jax.ShapeDtypeStruct((100, *s.shape[1:]), s.dtype) for s in SHAPES]
-    assert suggest(logistic, *SHAPES) == suggest(logistic, *shorter)
-    assert suggest(logistic, *SHAPES) != suggest(logistic, *SHAPES, key=1)
+    assert suggestion == suggest(logistic, *shorter)
+    assert suggestion != suggest(logistic, *SHAPES, key=1)
 
 
 def test_one_made_up_record_will_do():

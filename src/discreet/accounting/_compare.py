@@ -141,11 +141,12 @@ def compare_accountants(plan: Planned, delta: float) -> AccountantComparison:
     Basic and advanced composition take each step as a Gaussian mechanism on a sample: (epsilon, delta / q) of the mechanism
     becomes (log(1 + q (e^epsilon - 1)), delta) of the step. That holds for Poisson samples and samples without replacement
     alike, with a sensitivity of C or, where one record is replaced, 2C. The mechanism's epsilon is the exact one (Balle, Wang
-    2018), so that both hold for any noise. The rows "as in UAI 2017" are what Jälkö, Dikmen and Honkela compute: with the classical
-    formula sqrt(2 ln(1.25 / delta)) / sigma, which is proved for an epsilon below 1 only, and under REPLACE_ONE by the moments
-    accountant at half the noise multiplier, as if one record were added or removed. Advanced composition takes the split of
-    delta that serves it best. The distance between sampler and event is charged to every row but those "as in UAI 2017" that
-    are marked.
+    2018), so that both hold for any noise. Advanced composition takes the split of delta that serves it best. The distance
+    between sampler and event is charged to each.
+
+    The rows "as in UAI 2017" are what Jälkö, Dikmen and Honkela compute: one with the classical formula
+    sqrt(2 ln(1.25 / delta)) / sigma, which is proved for an epsilon below 1 only; under REPLACE_ONE, another by the moments
+    accountant at half the noise multiplier, as if one record were added or removed.
 
     A row whose own conditions fail is an upper bound all the same where the PLD's epsilon, which is one, lies below it: its note
     says so. Else it is marked as none.
@@ -169,7 +170,7 @@ def compare_accountants(plan: Planned, delta: float) -> AccountantComparison:
         >>> plan = dp.PrivacyPlan(
         ...     sampling=dp.PoissonSampling(rate=0.05), clipping_norm=5.0, noise_multiplier=2.4, num_steps=1000, num_records=3341)
         >>> [round(row.epsilon, 1) for row in dp.compare_accountants(plan, 1e-3).rows]
-        [82.1, 19.0, 19.8, 2.6, 2.4]
+        [171.4, 56.5, 118.9, 2.3, 2.0]
     """
     usable = isinstance(delta, numbers.Real) and not isinstance(delta, bool)
     if not (usable and 0 < delta < 1):

@@ -44,16 +44,17 @@ class Steps:
     slack: float
 
     @property
-    def mechanism(self) -> dp_event.GaussianDpEvent:
-        """What is done to the sample."""
-        return getattr(self.event, "event", self.event)
+    def noise_multiplier(self) -> float:
+        """The noise's standard deviation divided by C."""
+        mechanism: Any = getattr(self.event, "event", self.event)
+        return mechanism.noise_multiplier
 
     @property
     def rate(self) -> float:
         """Sampling rate q; 1 where every step reads every record."""
         if isinstance(self.event, dp_event.SampledWithoutReplacementDpEvent):
             return self.event.sample_size / self.event.source_dataset_size
-        return self.event.sampling_probability if self.sampled_by_coins else 1.0
+        return self.event.sampling_probability if isinstance(self.event, dp_event.PoissonSampledDpEvent) else 1.0
 
     @property
     def sampled_by_coins(self) -> bool:
@@ -63,7 +64,7 @@ class Steps:
     @property
     def shift(self) -> float:
         """L2 sensitivity of the sum divided by the noise's standard deviation: C, or 2C where one record is replaced."""
-        return (2.0 if self.relation is Relation.REPLACE_ONE else 1.0) / self.mechanism.noise_multiplier
+        return (2.0 if self.relation is Relation.REPLACE_ONE else 1.0) / self.noise_multiplier
 
 
 def steps_of(event: dp_event.DpEvent, relation: Relation, slack: float) -> Steps:
@@ -153,15 +154,15 @@ def _advanced(epsilon: float, count: int, kept: float) -> float:
 def renyi(steps: Steps, delta: float) -> float:
     """By Renyi divergences, the moments accountant's successor, as dp_accounting composes and converts them.
 
-    dp_accounting reads a noise multiplier under REPLACE_ONE as stddev / 2C. It has no Renyi divergence for a Poisson sample with a
-    record replaced: that is one record removed and one added, which costs (2 epsilon, (1 + e^epsilon) delta) of a removal's
+    dp_accounting reads a noise multiplier under REPLACE_ONE as stddev / 2C. It has no Renyi divergence for a Poisson sample with
+    a record replaced: that is one record removed and one added, which costs (2 epsilon, (1 + e^epsilon) delta) of a removal's
     (epsilon, delta).
     """
     if steps.relation is Relation.REPLACE_ONE and steps.sampled_by_coins:
         removal = _renyi_curve(steps.event, steps.count, Relation.ADD_OR_REMOVE_ONE)
         return with_slack(lambda d: _twice(removal, d), delta, steps.count * steps.slack)
     halved = steps.relation is Relation.REPLACE_ONE
-    event = _with_noise(steps, steps.mechanism.noise_multiplier / (2 if halved else 1))
+    event = _with_noise(steps, steps.noise_multiplier / (2 if halved else 1))
     return with_slack(_renyi_curve(event, steps.count, steps.relation), delta, steps.count * steps.slack)
 
 
@@ -170,7 +171,7 @@ def moments_as_in_2017(steps: Steps, delta: float) -> float:
 
     As Abadi et al. compute it: from the log-moments of orders 1 to 32, by Markov's inequality.
     """
-    mechanism = dp_event.GaussianDpEvent(steps.mechanism.noise_multiplier / 2)
+    mechanism = dp_event.GaussianDpEvent(steps.noise_multiplier / 2)
     event = mechanism if steps.rate == 1 else dp_event.PoissonSampledDpEvent(steps.rate, mechanism)
     orders, divergences = _divergences(event, Relation.ADD_OR_REMOVE_ONE, tuple(range(2, 34)))
     return float(np.min(steps.count * divergences - math.log(delta) / (orders - 1)))
@@ -192,8 +193,8 @@ def _with_noise(steps: Steps, noise_multiplier: float) -> dp_event.DpEvent:
 
 def _renyi_curve(event: dp_event.DpEvent, count: int, relation: Relation) -> Callable[[float], float]:
     orders, divergences = _divergences(event, relation, None)
-    divergences = count * divergences
-    return lambda delta: float(compute_epsilon(orders, divergences, delta)[0])
+    composed = (count * divergences).tolist()
+    return lambda delta: float(compute_epsilon(orders.tolist(), composed, delta)[0])
 
 
 @functools.lru_cache(maxsize=32)

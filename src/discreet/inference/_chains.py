@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import numpyro
 import numpyro.handlers as handlers
@@ -66,12 +67,13 @@ def run_chains(
         nuts_options: for NumPyro's NUTS.
         progress_bar: NumPyro's.
     """
+    density_of = jax.jit(posterior.log_density)
 
     def target(leaves: Sequence[Array]) -> None:
         psi = {name: numpyro.sample(name, _flat(x.shape)) for name, x in shapes.items()}
         # The model's own sites are none of the sampler's business.
         with handlers.block():
-            density = posterior.log_density(psi, leaves)
+            density = density_of(psi, leaves)
         numpyro.factor("log density", density)
 
     mcmc = MCMC(
@@ -156,6 +158,6 @@ def _distance(flat: Float[np.ndarray, "chain draw dim"], sizes: Float[np.ndarray
         x = flat[:, :, i]
         pairs = [(x[c], np.delete(x, c, axis=0).reshape(-1)) for c in range(num_chains)]
         pairs.append((x[:, :half].reshape(-1), x[:, half:].reshape(-1)))
-        largest = max(largest, *(float(ks_2samp(a, b, method="asymp").statistic) for a, b in pairs))
+        largest = max(largest, *(float(np.asarray(ks_2samp(a, b, method="asymp"))[0]) for a, b in pairs))
     fewest = min(float(sizes.min()), num_chains * num_draws)
     return largest, min(float(np.sqrt(-log_level / (2 * share * fewest))), 1.0)

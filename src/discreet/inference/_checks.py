@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from discreet.inference._records import Records, check_public
+from discreet.inference._trace import TraceRecorder
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FixedSizeSampling, FullBatch
 
@@ -44,7 +47,42 @@ def check_options(dpsvi: Any) -> None:
         )
     if dpsvi.microbatch_size is not None and dpsvi.microbatch_size < 1:
         raise ValueError(f"microbatch_size is {dpsvi.microbatch_size}; it must be at least 1.")
+    if dpsvi.local is not None:
+        _check_local(dpsvi)
     check_public(dpsvi.static_kwargs)
+
+
+def _check_local(dpsvi: Any) -> None:
+    if dpsvi.local != "private":
+        raise ValueError(
+            f'local is {dpsvi.local!r}; it must be "private", which keeps the variational parameters that each record has of '
+            "its own beside the data, or None, which refuses such guides."
+        )
+    if not isinstance(dpsvi.local_updates, int) or dpsvi.local_updates < 1:
+        raise ValueError(
+            f"local_updates is {dpsvi.local_updates!r}; a record makes a whole number of updates, at least 1."
+        )
+    if dpsvi.perturb == "parameters":
+        raise ValueError('local="private" goes with perturb="latents" only: d3p\'s rule knows no private memory.')
+    if isinstance(dpsvi.plan.sampling, FixedSizeSampling):
+        raise ValueError(
+            'local="private" with FixedSizeSampling is refused: in batches of a fixed size, whether one record was drawn '
+            "decides what others remember, which the accounting of such batches does not cover. Use "
+            "PoissonSampling(rate) or FullBatch()."
+        )
+
+
+def refuse_local(dpsvi: Any, what: str) -> None:
+    """Refuse what is not told which records its rows are.
+
+    Raises:
+        ValueError: records have a memory.
+    """
+    if dpsvi.local is not None:
+        raise ValueError(
+            f'With local="private" each record has parameters of its own, and {what} cannot tell whose rows these are. '
+            "Fit with run, which draws the batches itself."
+        )
 
 
 @contextmanager
@@ -75,6 +113,20 @@ def check_length(plan: PrivacyPlan, size: int) -> None:
         )
 
 
+def check_room(psi: Any, num_steps: int) -> None:
+    """Refuse to keep gradients where the trace has no room for every iterate that they belong to.
+
+    Raises:
+        ValueError: with the sizes.
+    """
+    dim = sum(x.size for x in jax.tree.leaves(psi))
+    if not TraceRecorder(dim, num_steps).every_step:
+        raise ValueError(
+            f"keep_gradients=True needs every iterate, and {num_steps} of {dim} parameters are more than the trace's 64 MiB. "
+            "Leave it out, or plan fewer steps."
+        )
+
+
 def check_batch(plan: PrivacyPlan, records: Records, mask: Any) -> None:
     """Refuse a batch that the plan's sampling cannot have drawn.
 
@@ -102,3 +154,40 @@ def check_batch(plan: PrivacyPlan, records: Records, mask: Any) -> None:
         raise ValueError(
             f"mask has shape {shape} and dtype {dtype}; it must hold one Boolean for each of the {records.size} rows."
         )
+
+
+def check_non_private(said: bool) -> None:
+    """Refuse to compute an exact loss for someone who did not say that it is one.
+
+    Raises:
+        ValueError: with what it shows.
+    """
+    if not said:
+        raise ValueError(
+            "evaluate computes the exact loss of the records it is given, without noise, so showing it leaks. "
+            "The losses that update and run return are private; or pass non_private=True if these records are "
+            "public or the number stays with you."
+        )
+
+
+def check_paid(plan: PrivacyPlan, steps: int) -> None:
+    """Refuse a step more than the plan's.
+
+    Raises:
+        ValueError: with the plan's number.
+    """
+    if steps >= plan.num_steps:
+        raise ValueError(
+            f"The plan pays for {plan.num_steps} steps, and this state has made them all. Plan more steps "
+            "beforehand; adding some afterwards would cost more than was promised."
+        )
+
+
+def check_outside(key: Any) -> None:
+    """Refuse to begin a fit within a transformation, where there is no model to look at.
+
+    Raises:
+        TypeError: the key is being traced.
+    """
+    if isinstance(key, Tracer):
+        raise TypeError("init looks at the model outside of JAX's transformations; call it without jit, vmap or scan.")

@@ -103,7 +103,7 @@ class DPSGLD:
         _check_tail(plan.num_steps, burn_in, thinning)
         self.plan = plan
         self.burn_in = burn_in
-        self.thinning = thinning
+        self.thinning = int(thinning)
         self.step_sizes = step_sizes(schedule, plan.num_steps)
         optim.stddev = plan.noise_multiplier * self._dpsvi.contribution_bound / plan.rate
         self._made = True
@@ -299,7 +299,7 @@ class DPSGLDResult:
 def _check_tail(num_steps: int, burn_in: Any, thinning: Any) -> None:
     if not isinstance(burn_in, numbers.Real) or isinstance(burn_in, bool) or not 0 <= float(burn_in) < 1:
         raise ValueError(f"burn_in is {burn_in!r}; it is a fraction of the steps, at least 0 and below 1, such as 0.5.")
-    if not isinstance(thinning, numbers.Integral) or isinstance(thinning, bool) or not 1 <= thinning <= num_steps:
+    if not isinstance(thinning, int | np.integer) or isinstance(thinning, bool) or not 1 <= thinning <= num_steps:
         raise ValueError(
             f"thinning is {thinning!r}; it must be a whole number from 1 (keep every step) to the plan's {num_steps} steps."
         )

@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 from discreet import random
 from discreet.clipping import contribution_bound
-from discreet.gradients import BookKeepingEngine, EngineReport
-from discreet.inference._checks import check_batch, check_length, check_options, explain_steps
+from discreet.gradients import EngineReport
+from discreet.inference._checks import (
+    check_batch,
+    check_length,
+    check_non_private,
+    check_options,
+    check_outside,
+    check_paid,
+    check_room,
+    explain_steps,
+    refuse_local,
+)
 from discreet.inference._keys import INIT, check_unused, claim, init_keys
 from discreet.inference._loop import run_steps, update_once
 from discreet.inference._objective import Objective
 from discreet.inference._plates import Program
 from discreet.inference._proof import certify_fit, with_proof
 from discreet.inference._records import Records, refuse_tables, take_apart
-from discreet.inference._result import DPSVIResult, draw_posterior
+from discreet.inference._result import DPSVIResult, draw_posterior, result_of
 from discreet.inference._setup import (
     as_numpyro_optim,
     check_loss,
     choose_placeholder,
     initial_parameters,
     loss_at_start,
+    private_step,
     start_optimizer,
 )
 from discreet.inference._step import DPSVIState, PrivateStep
@@ -74,6 +82,11 @@ class DPSVI:
         loss_bound: losses further than this many nats from the placeholder's are clipped in the
             private loss (never in the gradient). None: the placeholder's loss, at least 1.
         microbatch_size: rows that are worked on at once. None: the batch, or what a gibibyte holds.
+        local: "private": the guide's `param` sites may have a value for each record, along one axis. They stay beside the
+            data: `run` updates them without noise for the records of each batch, before their clipped gradients are taken,
+            and nobody sees them. None: such sites are refused.
+        local_optim: optimizer of those, as `optim`; None: the same.
+        local_updates: how often a record updates its own each time it is in a batch.
         static_kwargs: public keyword arguments of model and guide, such as N.
 
     Raises:
@@ -97,6 +110,9 @@ class DPSVI:
         loss_share: float = 0.02,
         loss_bound: float | None = None,
         microbatch_size: int | None = None,
+        local: str | None = None,
+        local_optim: Any = None,
+        local_updates: int = 1,
         **static_kwargs: Any,
     ) -> None:
         """See the class."""
@@ -110,13 +126,14 @@ class DPSVI:
         self.loss_share = loss_share
         self.loss_bound = loss_bound
         self.microbatch_size = microbatch_size
+        self.local, self.local_updates = local, local_updates
+        self.local_optim = self.optim if local_optim is None else as_numpyro_optim(local_optim)
         self.static_kwargs = static_kwargs
         check_options(self)
         self._placeholders: dict[Any, list[Array]] = {}
         self._steps: dict[Any, PrivateStep] = {}
         self._proofs: dict[Any, Certificate] = {}
-        self._current: PrivateStep | None = None
-        self._made = True
+        self._current, self._made = None, True
 
     @property
     def contribution_bound(self) -> float:
@@ -154,6 +171,7 @@ class DPSVI:
         Raises:
             TypeError, ValueError: a model, guide, key or argument that cannot be fitted privately.
         """
+        refuse_local(self, "update, which init is for,")
         key = random.check_key(rng_key)
         check_unused(key, INIT)
         state = self._init(key, take_apart(args, kwargs), init_params)
@@ -162,15 +180,12 @@ class DPSVI:
         return state
 
     def _init(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
-        if isinstance(key, Tracer):
-            raise TypeError(
-                "init looks at the model outside of JAX's transformations; call it without jit, vmap or scan."
-            )
-        num_records, static = self.plan.num_records, self.static_kwargs
+        check_outside(key)
+        num_records, static, keeps = self.plan.num_records, self.static_kwargs, self.local is not None
         structure_key, values_key, start_key = init_keys(key)
         made_up = self._placeholder_for(records, structure_key)
-        structure = find_structure(self.model, self.guide, records, made_up, structure_key, static, num_records)
-        psi, transforms = initial_parameters(
+        structure = find_structure(self.model, self.guide, records, made_up, structure_key, static, num_records, keeps)
+        psi, own, transforms = initial_parameters(
             self.model, self.guide, records, made_up, structure, values_key, static, init_params
         )
         signature = records.signature, tuple((str(path), x.shape) for path, x in jax.tree.leaves_with_path(psi))
@@ -185,36 +200,22 @@ class DPSVI:
                 transforms=transforms,
                 mean_field=isinstance(self.loss, TraceMeanField_ELBO),
                 num_particles=self.loss.num_particles,
+                local_start=own,
             ).with_dependencies(psi, start_key)
             refuse_tables([*jax.tree.leaves(static), *objective.captured(psi, start_key)], [num_records])
-            self._steps[signature] = self._step(objective)
+            self._steps[signature] = private_step(self, objective)
         self._current, self._shapes = self._steps[signature], jax.eval_shape(lambda: psi)
         objective, norm = self._current.objective, jnp.float32(self.plan.clipping.start)
-        center = loss_at_start(objective, psi, start_key)
+        center, memory = loss_at_start(objective, psi, start_key), self._current.first_memory(records.size)
         optim_state = start_optimizer(self.optim, psi, key, objective)
-        return DPSVIState(optim_state, key, jnp.zeros((), jnp.int32), center, norm)
+        return DPSVIState(optim_state, key, jnp.zeros((), jnp.int32), center, norm, memory)
 
     def _placeholder_for(self, records: Records, key: PRNGKeyArray) -> list[Array]:
         if records.signature not in self._placeholders:
-            static, num_records = self.static_kwargs, self.plan.num_records
-            made_up = choose_placeholder(self.model, records, self.placeholder, key, static, num_records)
-            self._placeholders[records.signature] = made_up
+            self._placeholders[records.signature] = choose_placeholder(
+                self.model, records, self.placeholder, key, self.static_kwargs, self.plan.num_records
+            )
         return self._placeholders[records.signature]
-
-    def _step(self, objective: Objective) -> PrivateStep:
-        sizes = self.plan.sampling.typical_sizes(self.plan.num_records)
-        return PrivateStep(
-            objective=objective,
-            engine=BookKeepingEngine(sizes, microbatch_size=self.microbatch_size),
-            optim=self.optim,
-            clipping=self.plan.clipping,
-            noise_multiplier=self.plan.noise_multiplier,
-            rate=self.plan.rate,
-            num_records=self.plan.num_records,
-            loss_share=self.loss_share,
-            loss_bound=self.loss_bound,
-            perturb_parameters=self.perturb == "parameters",
-        )
 
     def update(
         self, state: DPSVIState, *args: Any, mask: Bool[Array, "record"] | None = None, **kwargs: Any
@@ -238,16 +239,13 @@ class DPSVI:
             ValueError: `init` was not called, the batch does not fit the plan, or the plan's
                 steps are used up.
         """
+        refuse_local(self, "update")
         records = take_apart(args, kwargs)
         step = self._step_for(records)
         check_batch(self.plan, records, mask)
         mask = jnp.ones(records.size, bool) if mask is None else jnp.asarray(mask)
         if not isinstance(state.step, Tracer):
-            if int(state.step) >= self.plan.num_steps:
-                raise ValueError(
-                    f"The plan pays for {self.plan.num_steps} steps, and this state has made them all. Plan more steps "
-                    "beforehand; adding some afterwards would cost more than was promised."
-                )
+            check_paid(self.plan, int(state.step))
             claim(state.rng_key, int(state.step))
         return update_once(step, self.plan.num_steps, state, records.leaves, mask)
 
@@ -281,14 +279,10 @@ class DPSVI:
             kwargs: likewise.
 
         Raises:
-            ValueError: `non_private` was not set.
+            ValueError: `non_private` was not set, or records have parameters of their own.
         """
-        if not non_private:
-            raise ValueError(
-                "evaluate computes the exact loss of the records it is given, without noise, so showing it leaks. "
-                "The losses that update and run return are private; or pass non_private=True if these records are "
-                "public or the number stays with you."
-            )
+        check_non_private(non_private)
+        refuse_local(self, "evaluate")
         records = take_apart(args, kwargs)
         objective, leaves = self._step_for(records).objective, records.leaves
         psi = self.optim.get_params(state.optim_state)
@@ -297,7 +291,9 @@ class DPSVI:
         keys = jax.random.split(local, leaves[0].shape[0])
         return jnp.sum(jax.vmap(objective.record_loss, (None, 0, 0))(u, leaves, keys)) + free
 
-    def certify(self, *args: Any, init_params: Mapping[str, Any] | None = None, **kwargs: Any) -> Certificate:
+    def certify(
+        self, *args: Any, init_params: Mapping[str, Any] | None = None, keep_gradients: bool = False, **kwargs: Any
+    ) -> Certificate:
         """Prove from the fit's own jaxpr what `run` will tell of one record: all steps, and every iterate.
 
         Takes what `run` takes, of which only shapes and dtypes are used. The gradient engine is taken for what its contract
@@ -308,14 +304,14 @@ class DPSVI:
             TypeError, ValueError: as `init`.
         """
         records = take_apart(args, kwargs)
-        return self._certificate(self._init(random.key(), records, init_params), records)
+        return self._certificate(self._init(random.key(), records, init_params), records, keep_gradients)
 
-    def _certificate(self, state: DPSVIState, records: Records) -> Certificate:
+    def _certificate(self, state: DPSVIState, records: Records, keep_gradients: bool) -> Certificate:
         step = self._initialised()
         shapes = tuple((x.shape, x.dtype) for x in jax.tree.leaves(state))
-        name = step, records.size, shapes, jax.config.values["jax_enable_x64"]
+        name = step, records.size, shapes, jax.config.values["jax_enable_x64"], keep_gradients
         if name not in self._proofs:
-            self._proofs[name] = certify_fit(step, self.plan, state, records.leaves)
+            self._proofs[name] = certify_fit(step, self.plan, state, records.leaves, keep_gradients)
         return self._proofs[name]
 
     def run(
@@ -326,6 +322,7 @@ class DPSVI:
         delta: float | None = None,
         init_params: Mapping[str, Any] | None = None,
         require_proof: bool = True,
+        keep_gradients: bool = False,
         **kwargs: Any,
     ) -> DPSVIResult:
         """Fit: draw batches as the plan says, make its number of releases, account for them.
@@ -341,6 +338,7 @@ class DPSVI:
             delta: delta of the statement; None: the plan's, or a cautious choice.
             init_params: public initial values of `param` sites.
             require_proof: refuse to run without a proof that the plan covers. With False the statement says what is missing.
+            keep_gradients: keep the noisy gradients in the trace, for `DPSVIResult.noise_aware`. They are releases.
             kwargs: likewise.
 
         Returns:
@@ -360,28 +358,17 @@ class DPSVI:
         check_unused(key)
         with explain_steps(args):
             state = self._init(key, records, init_params)
-        step = self._initialised()
-        refuse_tables(step.objective.captured(self.optim.get_params(state.optim_state), key), [records.size])
+        step, psi = self._initialised(), self.optim.get_params(state.optim_state)
+        refuse_tables(step.objective.captured(psi, key), [records.size])
+        if keep_gradients:
+            check_room(psi, self.plan.num_steps)
         # Stated before it is spent: what cannot be accounted for must not run.
         statement = state_terms(self, delta, random.is_reproducible(key))
-        certified = functools.partial(self._certificate, state, records)
+        certified = functools.partial(self._certificate, state, records, keep_gradients)
         statement = with_proof(statement, self.plan, certified, require_proof)
-        outcome = run_steps(
-            step, self.plan.sampling, state, records.leaves, self.plan.num_steps, progress_bar=progress_bar
-        )
-        _, unravel = ravel_pytree(self.optim.get_params(outcome.state.optim_state))
-        averaged = step.objective.constrain(unravel(jnp.asarray(outcome.trace.average())))
-        return DPSVIResult(
-            params=jax.tree.map(np.asarray, averaged),
-            last_params=jax.tree.map(np.asarray, self.get_params(outcome.state)),
-            losses=outcome.losses,
-            clipping_norms=outcome.clipping_norms,
-            trace=outcome.trace,
-            statement=dataclasses.replace(statement, steps_completed=outcome.steps),
-            plan=self.plan,
-            steps_completed=outcome.steps,
-            _draw=functools.partial(draw_posterior, step.objective),
-        )
+        loop = functools.partial(run_steps, progress_bar=progress_bar, keep_gradients=keep_gradients)
+        outcome = loop(step, self.plan.sampling, state, records.leaves, self.plan.num_steps)
+        return result_of(step, outcome, statement, self.plan)
 
     def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:
         """`DPSVIResult.posterior` for `params` from elsewhere, such as a pickle, after `init` or `run`.

@@ -28,6 +28,7 @@ class StepKeys(NamedTuple):
         guide: draws what all records share. It may be known: a threefry key, for which JAX compiles less.
         local: draws the bits of all records at once.
         record: from it each record derives a key, for draws that cannot be made at once.
+        memory: from it each record derives a key for what it remembers; None where records remember nothing.
     """
 
     sampling: PRNGKeyArray
@@ -35,21 +36,23 @@ class StepKeys(NamedTuple):
     guide: PRNGKeyArray
     local: PRNGKeyArray
     record: PRNGKeyArray
+    memory: PRNGKeyArray | None = None
 
     @classmethod
-    def derive(cls, key: PRNGKeyArray) -> StepKeys:
-        """From the key of a fit."""
+    def derive(cls, key: PRNGKeyArray, *, memory: bool = False) -> StepKeys:
+        """From the key of a fit, in which records may have a memory."""
         use = random.Purpose
         purposes = use.SAMPLING, use.NOISE, use.GUIDE, use.LOCAL_DRAWS, use.RECORDS
-        sampling, noise, guide, local, record = random.subkeys(key, purposes)
-        return cls(sampling, noise, random.as_threefry(guide), local, record)
+        sampling, noise, guide, local, record, *own = random.subkeys(key, (*purposes, use.MEMORY)[: 5 + memory])
+        return cls(sampling, noise, random.as_threefry(guide), local, record, *own)
 
     def at(self, step: Int[Array, ""]) -> StepKeys:
         """The keys of one step."""
         # Mapped over the secret ones: one block function to compile instead of several alike.
-        secret = jnp.stack([self.sampling, self.noise, self.local, self.record])
-        sampling, noise, local, record = jax.vmap(jax.random.fold_in, (0, None))(secret, step)
-        return StepKeys(sampling, noise, jax.random.fold_in(self.guide, step), local, record)
+        own = [] if self.memory is None else [self.memory]
+        secret = jnp.stack([self.sampling, self.noise, self.local, self.record, *own])
+        sampling, noise, local, record, *own = jax.vmap(jax.random.fold_in, (0, None))(secret, step)
+        return StepKeys(sampling, noise, jax.random.fold_in(self.guide, step), local, record, *own)
 
 
 @jax.jit

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -53,7 +54,7 @@ class Langevin(_NumPyroOptim):
         self.schedule = schedule
         self.stddev = stddev
 
-    def start(self, params: dict[str, Any], key: PRNGKeyArray, reached: Sequence[str]) -> Any:
+    def start(self, params: Mapping[str, Any], key: PRNGKeyArray, reached: Sequence[str]) -> Any:
         """The first state.
 
         Args:
@@ -80,17 +81,17 @@ class Langevin(_NumPyroOptim):
         return state._replace(params=moved)
 
 
+@dataclasses.dataclass(frozen=True)
 class Polynomial:
-    """The step sizes a (b + t)^-gamma, t = 0, 1, ... Hashable, so that steps compiled with equal ones are shared."""
+    """The step sizes a (b + t)^-gamma, t = 0, 1, ..."""
 
-    def __init__(self, a: float, b: float, gamma: float) -> None:
-        self.a, self.b, self.gamma = a, b, gamma
+    a: float
+    b: float
+    gamma: float
 
     def __call__(self, step: Any) -> Any:
+        """Step size of one step."""
         return self.a * (self.b + step) ** -self.gamma
-
-    def __repr__(self) -> str:
-        return f"{self.a:g} * ({self.b:g} + t) ** -{self.gamma:g}"
 
 
 def as_schedule(step_size: Any) -> Schedule:

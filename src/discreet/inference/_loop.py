@@ -29,6 +29,15 @@ _SECONDS_A_CHUNK = 0.25
 _LONGEST_CHUNK = 2048
 _BUFFER_BYTES = 4 * 2**20
 
+# State, losses, clipping norms, iterates and gradients.
+Kept = tuple[
+    DPSVIState,
+    Float[Array, "length"],
+    Float[Array, "length"],
+    Float[Array, "length dim"],
+    Float[Array, "length dim"],
+]
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
@@ -84,16 +93,18 @@ def run_steps(
     num_steps: int,
     *,
     progress_bar: bool,
+    keep_gradients: bool = False,
 ) -> Outcome:
     """Make `num_steps` releases, batches drawn by `sampling` from the records `leaves`.
 
-    The result does not depend on how the steps were cut into compiled calls.
+    The result does not depend on how the steps were cut into compiled calls. Gradients are kept where every iterate is.
 
     Raises:
         KeyboardInterrupt: Ctrl-C came before the first release; nothing was spent.
     """
     flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
     recorder = TraceRecorder(flat.size, num_steps)
+    keep_gradients = keep_gradients and recorder.every_step
     chunk_length = min(num_steps, _LONGEST_CHUNK)
     if recorder.every_step:
         chunk_length = max(1, min(chunk_length, _BUFFER_BYTES // (4 * max(1, flat.size))))
@@ -105,7 +116,7 @@ def run_steps(
     done, count = 0, min(8, chunk_length)
     with _interruptible() as interrupt, _bar(num_steps, progress_bar) as bar:
         # Compiled before anything is released, and kept by JAX for the next fit of the same shape.
-        static = (step, sampling, chunk_length, recorder.every_step)
+        static = (step, sampling, chunk_length, recorder.every_step, keep_gradients)
         program = functools.partial(_chunk, *static)
         if not jax.config.values["jax_disable_jit"]:
             program = _chunk.lower(*static, state, leaves, tables, jnp.int32(0)).compile()
@@ -115,7 +126,7 @@ def run_steps(
         while done < num_steps and not interrupt.requested:
             count = min(count, num_steps - done, recorder.steps_until_due(done))
             started = time.perf_counter()
-            state, chunk_losses, chunk_norms, iterates = program(state, leaves, tables, jnp.int32(count))
+            state, chunk_losses, chunk_norms, iterates, gradients = program(state, leaves, tables, jnp.int32(count))
             losses.append(np.asarray(chunk_losses)[:count])
             norms.append(
                 np.asarray(chunk_norms)[:count] if step.clipping.adapts else np.full(count, step.clipping.start)
@@ -123,7 +134,8 @@ def run_steps(
             seconds = time.perf_counter() - started
             done += count
             if recorder.every_step:
-                recorder.extend(done - count + 1, np.asarray(iterates)[:count].copy())
+                kept = np.asarray(gradients)[:count].copy() if keep_gradients else None
+                recorder.extend(done - count + 1, np.asarray(iterates)[:count].copy(), kept)
             elif recorder.steps_until_due(done) == recorder.interval or done == num_steps or interrupt.requested:
                 iterate, _ = ravel_pytree(step.optim.get_params(state.optim_state))
                 recorder.extend(done, np.asarray(iterate)[None])
@@ -144,23 +156,24 @@ def _postfix(losses: np.ndarray, num_records: int) -> str:
     return f"clipped private loss {mean:.4g} nats/record" if np.isfinite(mean) else ""
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=4)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
 def _chunk(
     step: PrivateStep,
     sampling: Any,
     length: int,
     keep_iterates: bool,
+    keep_gradients: bool,
     state: DPSVIState,
     leaves: list[Array],
     tables: Any,
     count: Int[Array, ""],
-) -> tuple[DPSVIState, Float[Array, "length"], Float[Array, "length"], Float[Array, "length dim"]]:
-    keys, key = StepKeys.derive(state.rng_key), state.rng_key
+) -> Kept:
+    keys, key = StepKeys.derive(state.rng_key, memory=step.local is not None), state.rng_key
     keyless = state._replace(rng_key=None)
-    state, losses, norms, iterates = many_steps(
-        step, sampling, length, keep_iterates, keys, keyless, leaves, tables, count
+    state, losses, norms, iterates, gradients = many_steps(
+        step, sampling, length, keep_iterates, keep_gradients, keys, keyless, leaves, tables, count
     )
-    return state._replace(rng_key=key), losses, norms, iterates
+    return state._replace(rng_key=key), losses, norms, iterates, gradients
 
 
 def many_steps(
@@ -168,12 +181,13 @@ def many_steps(
     sampling: Any,
     length: int,
     keep_iterates: bool,
+    keep_gradients: bool,
     keys: StepKeys,
     state: DPSVIState,
     leaves: list[Array],
     tables: Any,
     count: int | Int[Array, ""],
-) -> tuple[DPSVIState, Float[Array, "length"], Float[Array, "length"], Float[Array, "length dim"]]:
+) -> Kept:
     """The loop itself: what is compiled to run, and what is proved to be private.
 
     Args:
@@ -181,6 +195,7 @@ def many_steps(
         sampling: draws the batches.
         length: room for so many steps' results.
         keep_iterates: whether the parameters after each step are among them.
+        keep_gradients: whether the gradient that each step gave to the optimizer is.
         keys: the fit's.
         state: the state before, without a key.
         leaves: the records.
@@ -188,34 +203,38 @@ def many_steps(
         count: steps to make, at most `length`.
 
     Returns:
-        The state after, private losses, clipping norms and iterates; rows from `count` on hold zeros.
+        The state after, private losses, clipping norms, iterates and gradients; rows from `count` on hold zeros.
     """
     dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
 
     def body(i: Int[Array, ""], carry: Any) -> Any:
-        state, losses, norms, iterates = carry
+        state, losses, norms, iterates, gradients = carry
         if step.clipping.adapts:
             norms = norms.at[i].set(state.clipping_norm)
-        state, loss = _one_step(step, sampling, keys, state, leaves, tables)
+        state, loss, gradient = _one_step(step, sampling, keys, state, leaves, tables)
         losses = losses.at[i].set(loss.astype(losses.dtype))
         if keep_iterates:
             flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
             iterates = iterates.at[i].set(flat.astype(iterates.dtype))
-        return state, losses, norms, iterates
+        if keep_gradients:
+            flat, _ = ravel_pytree(gradient)
+            gradients = gradients.at[i].set(flat.astype(gradients.dtype))
+        return state, losses, norms, iterates, gradients
 
     norms = jnp.zeros(length if step.clipping.adapts else 0)
-    start = (state, jnp.zeros(length), norms, jnp.zeros((length, dim) if keep_iterates else (0, 0)))
+    iterates, gradients = (jnp.zeros((length, dim) if keep else (0, 0)) for keep in (keep_iterates, keep_gradients))
+    start = (state, jnp.zeros(length), norms, iterates, gradients)
     return jax.lax.fori_loop(0, count, body, start)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
 def _one_step(
     step: PrivateStep, sampling: Any, keys: StepKeys, state: DPSVIState, leaves: list[Array], tables: Any
-) -> tuple[DPSVIState, Float[Array, ""]]:
+) -> tuple[DPSVIState, Float[Array, ""], Any]:
     # JAX keeps what it traced, so that the proof and the loop that runs trace it once.
     now = keys.at(state.step)
     batch = mechanisms.draw_batch(sampling, now.sampling, tables, leaves[0].shape[0])
-    return step(state, now, leaves, batch)
+    return step.move(state, now, leaves, batch)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -43,6 +43,7 @@ class Objective:
         uses_key: whether a record's loss is random (it draws local latents).
         mean_field: use analytic KL divergences where there are any (TraceMeanField_ELBO).
         num_particles: number of guide draws that a step averages over.
+        local_start: the unconstrained value with which each record's own `param` sites start.
     """
 
     model: Program
@@ -57,10 +58,20 @@ class Objective:
     touched_latents: tuple[str, ...] = ()
     touched_params: tuple[str, ...] = ()
     uses_key: bool = True
+    local_start: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+
+    @property
+    def example(self) -> list[Any]:
+        """One made-up record, with the values of its own `param` sites behind it, without the leading axis."""
+        return [*(x[0] for x in self.placeholder), *(self.local_start[name] for name, _ in self.structure.local_params)]
 
     def constrain(self, psi: Mapping[str, Any]) -> dict[str, Any]:
         """Values of the `param` sites from unconstrained parameters."""
         return {name: self.transforms[name](value) for name, value in psi.items()}
+
+    def unconstrain(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The inverse of `constrain`."""
+        return {name: self.transforms[name].inv(value) for name, value in params.items()}
 
     # --- the data-free side ---------------------------------------------------------------
 
@@ -148,13 +159,16 @@ class Objective:
 
         Args:
             u: what `link` returned.
-            record: the record's slices of the record arrays, without the leading axis.
+            record: the record's slices of the record arrays, without the leading axis, and the unconstrained values of
+                the `param` sites that are its own.
             key: for the record's local latents.
         """
-        rows = [x[None] for x in record]
+        rows, own = [x[None] for x in record[: len(self.placeholder)]], record[len(self.placeholder) :]
+        named = zip(self.structure.local_params, own, strict=True)
+        params = {**u[PARAM], **{name: jnp.expand_dims(value, axis) for (name, axis), value in named}}
 
         def one(latents: Mapping[str, Any], draw: PRNGKeyArray) -> Float[Array, ""]:
-            return self._loss_of_rows(latents, u[PARAM], rows, draw)
+            return self._loss_of_rows(latents, params, rows, draw)
 
         if self.num_particles == 1:
             return one(jax.tree.map(lambda x: x[0], u[LATENT]), key)
@@ -214,7 +228,7 @@ class Objective:
         """The data-free term and the placeholder record's loss, in nats."""
         draw, local = jax.random.split(key)
         u, free = self.link(psi, draw)
-        return free, self.record_loss(u, [x[0] for x in self.placeholder], local)
+        return free, self.record_loss(u, self.example, local)
 
     # --- d3p's rule -----------------------------------------------------------------------
 
@@ -245,8 +259,7 @@ class Objective:
         """
         everything = dataclasses.replace(self, touched_latents=self.structure.global_latents, touched_params=tuple(psi))
         u, _ = jax.eval_shape(everything.link, psi, key)
-        record = [x[0] for x in self.placeholder]
-        touched, _, uses_key = used_inputs(everything.record_loss, u, record, key)
+        touched, _, uses_key = used_inputs(everything.record_loss, u, self.example, key)
         is_touched = {
             kind: tuple(name for name, uses in touched[kind].items() if any(jax.tree.leaves(uses)))
             for kind in (LATENT, PARAM)
@@ -270,8 +283,7 @@ class Objective:
     def captured(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> list[Any]:
         """Arrays that model and guide use without having them passed as records."""
         u, _ = jax.eval_shape(self.link, psi, key)
-        record = [x[0] for x in self.placeholder]
-        inside = captured_arrays(self.record_loss, u, record, key)
+        inside = captured_arrays(self.record_loss, u, self.example, key)
         return inside + captured_arrays(self._draw, psi, key, list(self.placeholder))
 
     def _check_data_free(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> None:
@@ -283,6 +295,13 @@ class Objective:
                 "outside the record plate. That would leave the data without noise, so it is evaluated on a "
                 "placeholder and would be wrong. Let only sites inside the record plate use the records; pass "
                 "public constants (such as scales) as keyword arguments to DPSVI."
+            )
+        own = {name: jnp.expand_dims(self.local_start[name], axis) for name, axis in self.structure.local_params}
+        uses, *_ = used_inputs(lambda own, psi: self._draw({**psi, **own}, key, rows), own, psi)
+        if reading := [name for name, use in uses.items() if use]:
+            raise ValueError(
+                f"The guide's distribution for a global latent reads the param site {reading[0]!r}, of which each record "
+                "has its own. That would release it. Let only the record's own latents use it."
             )
         two = [jnp.concatenate([x, x]) for x in rows]
         if program_text(self._draw, psi, key, rows) != program_text(self._draw, psi, key, two):

@@ -30,6 +30,7 @@ from discreet.inference._structure import Structure, find_structure
 from discreet.inference._tempered import TemperedPosterior, Tempering, project_records
 
 Bound = float | tuple[float, float]
+_NO_PLATE = 2**31 - 1
 
 
 class OnePosteriorSample:
@@ -108,6 +109,8 @@ class OnePosteriorSample:
     ) -> None:
         """See the class."""
         low, high = _limits(log_likelihood_bound, lipschitz, radius, relation)
+        if not _is_finite(epsilon):
+            raise ValueError(f"epsilon is {epsilon!r}; it must be a finite number above 0. 1 is a common choice.")
         pure_event(epsilon)
         for name, value, least in (
             ("num_draws", num_draws, 1),
@@ -205,8 +208,8 @@ class OnePosteriorSample:
     def _objective(self, key: PRNGKeyArray, records: Records) -> tuple[Objective, dict[str, Any]]:
         """The model taken apart, with a point guide; none of it sees a record's values."""
         static, guide = self.static_kwargs, PointGuide(self.model)
-        # Under ADD_OR_REMOVE_ONE no check may show the number of records: then a number that no plate declares stands in.
-        known = records.size if self.relation is Relation.REPLACE_ONE else 2
+        # Under ADD_OR_REMOVE_ONE no check may show the number of records: then one that no plate declares stands in.
+        known = records.size if self.relation is Relation.REPLACE_ONE else _NO_PLATE
         num_records = known if self.num_records is None else self.num_records
         structure_key, values_key, start_key = init_keys(key)
         made_up = choose_placeholder(self.model, records, self.placeholder, structure_key, static, num_records)
@@ -217,7 +220,9 @@ class OnePosteriorSample:
                 "site with a proper prior, or fit the model by DPSVI."
             )
         self._check_priors(records, made_up, structure)
-        psi, transforms = initial_parameters(self.model, guide, records, made_up, structure, values_key, static, None)
+        psi, _, transforms = initial_parameters(
+            self.model, guide, records, made_up, structure, values_key, static, None
+        )
         objective = Objective(
             model=self.model,
             guide=guide,

@@ -44,6 +44,10 @@ class PointGuide:
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         """Sample the latents, with the model's arguments; returns their values."""
         key = numpyro.prng_key()
+        if key is None:
+            raise ValueError(
+                "A PointGuide runs its model, which may draw: seed it, as in numpyro.handlers.seed(guide, key)."
+            )
         start = self._start(key, args, kwargs)
         point = {name: numpyro.param(parameter_of(name), value) for name, value in start.items()}
 

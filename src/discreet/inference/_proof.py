@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,9 @@ from discreet.report import Statement
 from discreet.verify import Certificate, PrivacyError, certify
 
 
-def certify_fit(step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, leaves: list[Any]) -> Certificate:
+def certify_fit(
+    step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, leaves: list[Any], keep_gradients: bool
+) -> Certificate:
     """A certificate of all the plan's steps, from the first.
 
     Args:
@@ -25,6 +28,7 @@ def certify_fit(step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, leaves:
         plan: its sampling, number of steps and relation.
         state: the state at the start; its key is not used.
         leaves: the records, or their shapes.
+        keep_gradients: whether the trace holds the gradients, too.
 
     Raises:
         PrivacyError: there is no proof.
@@ -38,15 +42,16 @@ def certify_fit(step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, leaves:
         no_key: Any = None
         # What the records share may be known: to the verifier it is made of public numbers.
         keys = keys._replace(guide=jax.random.wrap_key_data(keys.guide, impl=implementation))
-        start = DPSVIState(optim_state, no_key, jnp.zeros((), jnp.int32), loss_center, clipping_norm)
+        memory = step.first_memory(len(leaves[0]))
+        start = DPSVIState(optim_state, no_key, jnp.zeros((), jnp.int32), loss_center, clipping_norm, memory)
         length = plan.num_steps
-        end, losses, norms, iterates = many_steps(
-            step, plan.sampling, length, keep, keys, start, list(leaves), tables, length
+        end, losses, norms, iterates, gradients = many_steps(
+            step, plan.sampling, length, keep, keep and keep_gradients, keys, start, list(leaves), tables, length
         )
-        norms = norms, end.clipping_norm
-        return {"state of the optimizer": end.optim_state, "losses": losses, "norms": norms, "iterates": iterates}
+        released = {"losses": losses, "norms": (norms, end.clipping_norm), "iterates": iterates, "gradients": gradients}
+        return {"state of the optimizer": end.optim_state, **released}
 
-    keys = jax.eval_shape(StepKeys.derive, state.rng_key)
+    keys = jax.eval_shape(functools.partial(StepKeys.derive, memory=step.local is not None), state.rng_key)
     keys, implementation = keys._replace(guide=jax.eval_shape(jax.random.key_data, keys.guide)), "threefry2x32"
     public = state.optim_state, state.loss_center, state.clipping_norm
     records = range(1 + len(public), 1 + len(public) + len(table))

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
+from discreet.inference._loop import Outcome
+from discreet.inference._noise_aware import METHODS, NoiseAware
 from discreet.inference._objective import Objective
+from discreet.inference._step import PrivateStep
 from discreet.inference._trace import Trace
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
-
-Draw = Callable[[PRNGKeyArray, Any, int], dict[str, Array]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +48,7 @@ class DPSVIResult:
     statement: Statement
     plan: PrivacyPlan
     steps_completed: int
-    _draw: Draw | None = dataclasses.field(repr=False, compare=False)
+    _objective: Objective | None = dataclasses.field(repr=False, compare=False)
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
         """Draws of the global latents from the fitted guide; post-processing, free of budget.
@@ -61,12 +65,46 @@ class DPSVIResult:
         Raises:
             ValueError: the result came from a pickle, which holds no guide, or num_samples < 1.
         """
-        if self._draw is None:
+        if self._objective is None:
             raise ValueError(
                 "This result was unpickled, and a pickle does not hold the guide. Draw with "
                 "dpsvi.posterior(key, result.params, num_samples) of a DPSVI that was initialised."
             )
-        return self._draw(key, self.params, num_samples)
+        return draw_posterior(self._objective, key, self.params, num_samples)
+
+    def noise_aware(self, method: str = "regression", *, start: float | None = None) -> NoiseAware:
+        """The posterior with the noise of the private fit in it; from the trace alone, free of budget.
+
+        The fit ends near the parameters that a fit without noise would have found, not at them, and `posterior` takes no
+        notice: at small epsilon its intervals are too narrow. Here these parameters are unknowns, and their own posterior
+        given the trace is carried into the draws. docs/noise-aware.md has the derivations, and what stays uncorrected.
+
+        Args:
+            method: "trace" adds the variance of the tail's mean, in all variational parameters of any guide;
+                "regression" infers each location from the noisy gradients, which `run(..., keep_gradients=True)` keeps.
+            start: where the tail begins, as a fraction of the trace. None: where it has no drift.
+
+        Returns:
+            An object with `posterior(key, num_samples)`, like this one.
+
+        Raises:
+            ValueError: another method, a result from a pickle, a trace without a converged tail or with too few
+                iterates in it, without gradients, or a guide that has no locations.
+
+        Reference:
+            "trace": Jälkö, Prediger, Honkela and Kaski, DPVIm, 2023. "regression": Alrawajfeh, Jälkö and Honkela,
+            AISTATS 2025.
+        """
+        if method not in METHODS:
+            raise ValueError(f'method is {method!r}; it must be "trace" or "regression".')
+        if self._objective is None:
+            raise ValueError(
+                "This result was unpickled, and a pickle does not hold the guide. Call noise_aware before pickling, and keep "
+                "its draws."
+            )
+        # Of a step's gradient, whatever C was then; the loss's share and the batch's own chance add to it.
+        least_noise = self.plan.noise_multiplier * float(np.min(self.clipping_norms)) / self.plan.rate
+        return METHODS[method](self._objective, self.params, self.trace, start, least_noise)
 
     def __repr__(self) -> str:
         """What it is, not its arrays."""
@@ -78,7 +116,26 @@ class DPSVIResult:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the guide, which may be a local function."""
-        return {**self.__dict__, "_draw": None}
+        return {**self.__dict__, "_objective": None}
+
+
+def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: PrivacyPlan) -> DPSVIResult:
+    """What a loop did, for its user."""
+    last = step.optim.get_params(outcome.state.optim_state)
+    _, unravel = ravel_pytree(last)
+    averaged = unravel(jnp.asarray(outcome.trace.average()))
+    params, last_params = (jax.tree.map(np.asarray, step.objective.constrain(psi)) for psi in (averaged, last))
+    return DPSVIResult(
+        params=params,
+        last_params=last_params,
+        losses=outcome.losses,
+        clipping_norms=outcome.clipping_norms,
+        trace=outcome.trace,
+        statement=dataclasses.replace(statement, steps_completed=outcome.steps),
+        plan=plan,
+        steps_completed=outcome.steps,
+        _objective=step.objective,
+    )
 
 
 def draw_posterior(

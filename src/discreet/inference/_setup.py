@@ -17,11 +17,14 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from numpyro.infer.util import helpful_support_errors
 
+from discreet.gradients import BookKeepingEngine
 from discreet.inference._langevin import Langevin
+from discreet.inference._local import LocalUpdates
 from discreet.inference._objective import Objective
 from discreet.inference._plates import Program, WholePlates, value_of_improper
 from discreet.inference._point import parameter_of
 from discreet.inference._records import Records, take_apart
+from discreet.inference._step import PrivateStep
 from discreet.inference._structure import Structure
 
 
@@ -85,8 +88,8 @@ def initial_parameters(
     key: PRNGKeyArray,
     static: Mapping[str, Any],
     init_params: Mapping[str, Any] | None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Unconstrained initial parameters, and their transforms to constrained values.
+) -> tuple[dict[str, Any], dict[str, Array], dict[str, Any]]:
+    """Unconstrained initial parameters, those that each record has of its own, and transforms to constrained values.
 
     Raises:
         ValueError: `init_params` names no `param` site, or there is none at all.
@@ -125,7 +128,35 @@ def initial_parameters(
         raise ValueError("Neither model nor guide has a param site, so there is nothing to fit.")
     # Weak types would make the compiled loop change its types after the first step.
     psi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), psi)
-    return psi, transforms
+    own = {name: jnp.take(psi.pop(name), 0, axis=axis) for name, axis in structure.local_params}
+    if reading := set(given) & set(own):
+        raise ValueError(
+            f"init_params names {sorted(reading)[0]!r}, of which each record has its own. They all start alike, from what "
+            "the guide says; change it there."
+        )
+    if not psi:
+        raise ValueError("Only records have parameters here, so there is nothing to release. Does the guide lack some?")
+    return psi, own, transforms
+
+
+def private_step(dpsvi: Any, objective: Objective) -> PrivateStep:
+    """The step of a DPSVI."""
+    plan = dpsvi.plan
+    sizes = plan.sampling.typical_sizes(plan.num_records)
+    keeps = bool(objective.structure.local_params)
+    return PrivateStep(
+        objective=objective,
+        engine=BookKeepingEngine(sizes, microbatch_size=dpsvi.microbatch_size),
+        optim=dpsvi.optim,
+        clipping=plan.clipping,
+        noise_multiplier=plan.noise_multiplier,
+        rate=plan.rate,
+        num_records=plan.num_records,
+        loss_share=dpsvi.loss_share,
+        loss_bound=dpsvi.loss_bound,
+        perturb_parameters=dpsvi.perturb == "parameters",
+        local=LocalUpdates(objective, dpsvi.local_optim, dpsvi.local_updates) if keeps else None,
+    )
 
 
 def loss_at_start(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> Float[Array, ""]:

@@ -20,6 +20,7 @@ from discreet.clipping import AdaptiveClipping, ClippingRule
 from discreet.gradients import Channels, CountChannel, EngineReport, GradientEngine, LossChannel
 from discreet.inference._draws import Draws
 from discreet.inference._keys import StepKeys
+from discreet.inference._local import LocalUpdates
 from discreet.inference._objective import Objective
 from discreet.sampling import Batch
 
@@ -33,6 +34,7 @@ class DPSVIState(NamedTuple):
         step: number of releases made.
         loss_center: public guess at a record's loss, from the placeholder record, in nats.
         clipping_norm: C of the next step, computed from earlier releases; it moves with `AdaptiveClipping` only.
+        memory: with `local="private"`, what each record remembers; as private as the records.
     """
 
     optim_state: Any
@@ -40,9 +42,10 @@ class DPSVIState(NamedTuple):
     step: Int[Array, ""]
     loss_center: Float[Array, ""]
     clipping_norm: Float[Array, ""]
+    memory: Sequence[Array] = ()
 
     def __repr__(self) -> str:
-        """Without the key."""
+        """Without the key and the memory."""
         return f"DPSVIState(step={self.step}, optim_state=..., rng_key=<hidden>)"
 
     def __reduce__(self) -> Any:
@@ -63,6 +66,7 @@ class PrivateStep:
         loss_bound: losses further than this from the state's center are clipped; None: the
             center's own size, at least 1 nat.
         perturb_parameters: d3p's rule, gradients of the whole ELBO in all of psi.
+        local: what records do with parameters of their own; None: they have none.
     """
 
     objective: Objective
@@ -75,6 +79,7 @@ class PrivateStep:
     loss_share: float
     loss_bound: float | None
     perturb_parameters: bool
+    local: LocalUpdates | None = None
 
     def __call__(
         self,
@@ -95,6 +100,13 @@ class PrivateStep:
             The next state, and the private estimate of the negative ELBO of all records, in nats
             (NaN where no share was given to the loss).
         """
+        state, loss, _ = self.move(state, keys, table, batch)
+        return state, loss
+
+    def move(
+        self, state: DPSVIState, keys: StepKeys, table: Sequence[Array], batch: Batch
+    ) -> tuple[DPSVIState, Float[Array, ""], Any]:
+        """As a call, with the gradient that the optimizer was given: post-processing of the release, so one itself."""
         psi = self.optim.get_params(state.optim_state)
         channels = self._channels(state.loss_center)
         # A number that does not move is compiled in.
@@ -104,7 +116,12 @@ class PrivateStep:
         else:
             (u, free), pull = jax.vjp(lambda p: self.objective.link(p, keys.guide), psi)
 
-        draws = self._draws(u, table, keys.record, len(batch.indices))
+        if self.local is not None:
+            assert keys.memory is not None
+            state = state._replace(memory=self.local.update(u, table, state.memory, batch, keys.memory))
+            table = [*table, *self.local.parameters(state.memory)]
+        record = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
+        draws = self._draws(u, record, keys.record, len(batch.indices))
         total, right = mechanisms.clipped_sum(
             self.engine, draws, u, table, batch, (keys.local, keys.record), self.clipping.clipping(norm), channels
         )
@@ -121,32 +138,34 @@ class PrivateStep:
         loss = self._private_loss(released.loss, norm, channels) + free
         optim_state = self.optim.update(gradient, state.optim_state, value=loss)
         state = state._replace(optim_state=optim_state, step=state.step + 1)
-        return self._with_next_norm(state, released.count, channels), loss
+        return self._with_next_norm(state, released.count, channels), loss, gradient
+
+    def first_memory(self, num_records: int) -> list[Array]:
+        """What records remember before the first step: nothing of themselves."""
+        return [] if self.local is None else self.local.rows(num_records)
 
     def explain(self, psi: Any, num_rows: int) -> EngineReport:
         """How the engine goes about a batch of `num_rows` rows, for parameters of the shapes of `psi`."""
         key = random.key(0)
         u = psi if self.perturb_parameters else jax.eval_shape(self.objective.link, psi, key)[0]
-        draws = self._draws(u, self.objective.placeholder, key, num_rows)
+        draws = self._draws(u, self.objective.example, key, num_rows)
 
         def loss(u: Any, row: Any) -> Float[Array, ""]:
             record, bits = row
             return draws.loss(u, record, key, bits)
 
-        record = [x[0] for x in self.objective.placeholder]
-        return self.engine.explain(loss, u, (record, draws.requests), num_rows)
+        return self.engine.explain(loss, u, (self.objective.example, draws.requests), num_rows)
 
-    def _draws(self, u: Any, table: Sequence[Any], key: PRNGKeyArray, num_rows: int) -> Draws:
+    def _draws(self, u: Any, record: Sequence[Any], key: PRNGKeyArray, num_rows: int) -> Draws:
         """A record's loss, and the random bits that it asks for."""
         # All are secret: known ones would let a record that is left out change the draws of those behind it.
         objective = self.objective
 
-        def loss(u: Any, record: list[Array], key: PRNGKeyArray) -> Float[Array, ""]:
+        def loss(u: Any, record: Sequence[Array], key: PRNGKeyArray) -> Float[Array, ""]:
             if self.perturb_parameters:
                 return objective.whole_loss(u, record, key, self.num_records)
             return objective.record_loss(u, record, key)
 
-        record = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
         return Draws.of(loss, u, record, key, num_rows)
 
     def _channels(self, center: Float[Array, ""]) -> Channels:

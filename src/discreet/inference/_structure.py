@@ -46,6 +46,7 @@ class Structure:
         guide_globals: guide sample sites outside the record plates, auxiliary ones included.
         guide_locals: guide sample sites inside them.
         has_model_params: whether the model has `param` sites.
+        local_params: the guide's `param` sites with a value for each record, and the axis that numbers the records.
     """
 
     record_plates: frozenset[str]
@@ -55,6 +56,7 @@ class Structure:
     guide_globals: tuple[str, ...]
     guide_locals: tuple[str, ...]
     has_model_params: bool
+    local_params: tuple[tuple[str, int], ...] = ()
 
 
 class Traced(NamedTuple):
@@ -119,8 +121,11 @@ def find_structure(
     key: PRNGKeyArray,
     static: Mapping[str, Any],
     num_records: int,
+    keeps_local: bool = False,
 ) -> Structure:
     """Trace model and guide for two and three records, and refuse what cannot be private.
+
+    With `keeps_local`, the guide may have `param` sites with a value for each record.
 
     Raises:
         ValueError: naming the site and the remedy.
@@ -152,7 +157,8 @@ def find_structure(
             f"The guide's plate {sorted(stray)[0]!r} follows the number of records, but the model has no "
             "record plate of that name. Use the model's name for it."
         )
-    _check_guide(guide_two.sites, guide_three.sites, latents, inside, record_plates)
+    local_params = _local_params(guide_two.sites, guide_three.sites, keeps_local)
+    _check_guide(guide_two.sites, latents, inside, record_plates)
     guide_sites = [n for n, s in guide_two.sites.items() if s.kind == "sample" and not s.observed]
     guide_inside = {n for n in guide_sites if record_plates.intersection(guide_two.sites[n].plates)}
     return Structure(
@@ -163,6 +169,7 @@ def find_structure(
         guide_globals=tuple(n for n in guide_sites if n not in guide_inside),
         guide_locals=tuple(n for n in guide_sites if n in guide_inside),
         has_model_params=any(s.kind == "param" for s in two.sites.values()),
+        local_params=local_params,
     )
 
 
@@ -237,13 +244,33 @@ def _per_record_parameters(name: str) -> ValueError:
     return ValueError(
         f"The param site {name!r} changes its shape with the number of records: each record would have "
         "parameters of its own, and publishing them publishes the record. Compute them from the record "
-        "with shared weights (an amortised guide)."
+        'with shared weights (an amortised guide); or make the guide\'s a private memory with DPSVI(..., local="private").'
     )
+
+
+def _local_params(two: Mapping[str, Site], three: Mapping[str, Site], keeps_local: bool) -> tuple[tuple[str, int], ...]:
+    """The guide's `param` sites with a value for each record, each with the axis that numbers the records."""
+    found: list[tuple[str, int]] = []
+    for name, site in two.items():
+        if site.kind != "param" or site.shape == three[name].shape:
+            continue
+        if not keeps_local:
+            raise _per_record_parameters(name)
+        shapes = site.shape, three[name].shape
+        arrays = all(isinstance(shape, tuple) for shape in shapes) and len(shapes[0]) == len(shapes[1])
+        axes = [i for i, pair in enumerate(zip(*shapes, strict=True)) if pair[0] != pair[1]] if arrays else []
+        if len(axes) != 1 or (shapes[0][axes[0]], shapes[1][axes[0]]) != (2, 3):
+            raise ValueError(
+                f"The param site {name!r} changes its shape with the number of records in another way than one axis of "
+                f"that length: {shapes[0]} for two records, {shapes[1]} for three. Give each record an array of its own "
+                "along one axis."
+            )
+        found.append((name, axes[0]))
+    return tuple(found)
 
 
 def _check_guide(
     two: Mapping[str, Site],
-    three: Mapping[str, Site],
     latents: list[str],
     inside: set[str],
     record_plates: frozenset[str],
@@ -257,8 +284,6 @@ def _check_guide(
     for name, site in two.items():
         if site.kind == "mutable":
             raise ValueError(f"The guide's mutable site {name!r} carries state between records; remove it.")
-        if site.kind == "param" and site.shape != three[name].shape:
-            raise _per_record_parameters(name)
         if site.kind != "sample":
             continue
         if site.observed:

@@ -36,7 +36,7 @@ def state_terms(dpsvi: Any, delta: float | None, reproducible: bool) -> Statemen
     public = [f"{programs}, with all numbers written into them, and their initial values"]
     public += ["shapes and dtypes of the record arrays"]
     public += [f"the argument {name}" for name in dpsvi.static_kwargs]
-    return make_statement(
+    statement = make_statement(
         dpsvi.plan,
         delta=delta,
         steps_completed=dpsvi.plan.num_steps,
@@ -45,6 +45,12 @@ def state_terms(dpsvi: Any, delta: float | None, reproducible: bool) -> Statemen
         released=released,
         contribution_bound=dpsvi.contribution_bound,
         method="DPSGLD" if langevin else "DPSVI" if dpsvi.perturb == "latents" else 'DPSVI, perturb="parameters"',
+    )
+    if dpsvi.local is None:
+        return statement
+    return statement.with_notes(
+        "Variational parameters of the records themselves stayed beside the data: they were updated without noise, are no "
+        "part of any result, and entered what was released through their own record's clipped gradient alone."
     )
 
 

@@ -19,10 +19,13 @@ class Trace:
     Attributes:
         steps: number of releases made when each iterate was kept.
         iterates: one row for each of `steps`.
+        gradients: with `run(..., keep_gradients=True)`, the noisy gradient that each step gave to the optimizer; a row
+            was computed at the iterate of the row before. None: they were not kept.
     """
 
     steps: Int[np.ndarray, "kept"]
     iterates: Float[np.ndarray, "kept dim"]
+    gradients: Float[np.ndarray, "kept dim"] | None = None
 
     def drift(self, start: float) -> Float[np.ndarray, " dim"]:
         """Slope of a straight line through the tail of each coordinate, in its own standard errors.
@@ -87,6 +90,7 @@ class TraceRecorder:
         self.interval = -(-num_steps // most)
         self._steps: list[np.ndarray] = []
         self._rows: list[np.ndarray] = []
+        self._gradients: list[np.ndarray] = []
 
     @property
     def every_step(self) -> bool:
@@ -97,13 +101,21 @@ class TraceRecorder:
         """How many steps after `step` the next iterate is to be kept: at each multiple of `interval`."""
         return sys.maxsize if self.every_step else self.interval - step % self.interval
 
-    def extend(self, first_step: int, rows: Float[np.ndarray, "kept dim"]) -> None:
-        """Keep the iterates after steps `first_step`, `first_step + 1`, ..."""
+    def extend(
+        self,
+        first_step: int,
+        rows: Float[np.ndarray, "kept dim"],
+        gradients: Float[np.ndarray, "kept dim"] | None = None,
+    ) -> None:
+        """Keep the iterates after steps `first_step`, `first_step + 1`, ..., and the gradients of these steps."""
         self._steps.append(np.arange(first_step, first_step + len(rows)))
         self._rows.append(rows)
+        if gradients is not None:
+            self._gradients.append(gradients)
 
     def finish(self) -> Trace:
         """The trace of what was kept."""
         if not self._rows:
             return Trace(np.zeros(0, np.int64), np.zeros((0, self.dim), np.float32))
-        return Trace(np.concatenate(self._steps), np.concatenate(self._rows))
+        gradients = np.concatenate(self._gradients) if self._gradients else None
+        return Trace(np.concatenate(self._steps), np.concatenate(self._rows), gradients)

@@ -21,6 +21,7 @@ from discreet.mechanisms._marked import (
     subsample_without_replacement,
     sum_records,
 )
+from discreet.mechanisms._memory import UPDATE_ROWS, update_rows
 
 __all__ = [
     "CLIP",
@@ -33,6 +34,7 @@ __all__ = [
     "POISSON",
     "RELEASE",
     "SUM",
+    "UPDATE_ROWS",
     "NoNoiseError",
     "Release",
     "clip_records",
@@ -44,4 +46,5 @@ __all__ = [
     "release",
     "subsample_without_replacement",
     "sum_records",
+    "update_rows",
 ]

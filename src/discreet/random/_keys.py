@@ -26,7 +26,8 @@ class Purpose(IntEnum):
     POSTERIOR = 5
     LOCAL_DRAWS = 6
     RECORDS = 7
-    LANGEVIN = 8
+    MEMORY = 8
+    LANGEVIN = 9
 
 
 def key(seed: int | None = None) -> jax.Array:

@@ -68,6 +68,8 @@ class Checker:
         slices: the parts of the table that were cut out, by where they begin and end.
         samples: what `draw_batch` drew: rows of the table, and the names of row numbers and mask.
         symbols: which public numbers are parameters that the caller left open.
+        remembers: whether records keep something from sample to sample.
+        draws_fixed_size: whether samples of a fixed size are drawn, with which that must not go together.
         observer: is told the results of every equation, those of a loop's turn as often as it is looked at.
     """
 
@@ -81,6 +83,8 @@ class Checker:
         self.slices: dict[tuple[Any, ...], Batch] = {}
         self.samples: dict[Batch, tuple[int, ...]] = {}
         self.symbols = Symbols()
+        self.remembers = False
+        self.draws_fixed_size = False
 
     def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
         """The abstract outputs of a jaxpr."""

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from discreet._jax import JaxprEqn
+from discreet.verify._alignment import varies_along
 from discreet.verify._bounds import fresh, source_of, total_of
 from discreet.verify._domain import Key, Private, Public, Scale, Value, new_symbol
 from discreet.verify._interpreter import Checker
@@ -52,7 +53,7 @@ def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[
         linf=max(private.linf or 0.0, public.magnitude or 0.0) if known else None,
         zero=private.zero if zero else frozenset(),
         finite=private.finite and public.magnitude is not None,
-        positional=private.positional or not zero,
+        positional=private.positional or varies_along(public, shape, private.axes),
     )
 
 

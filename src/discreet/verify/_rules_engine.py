@@ -7,7 +7,8 @@ from typing import Any
 
 from discreet._jax import JaxprEqn, source_line
 from discreet.accounting import Relation
-from discreet.mechanisms import CLIPPED_SUM, DRAW, RELEASE
+from discreet.mechanisms import CLIPPED_SUM, DRAW, RELEASE, UPDATE_ROWS
+from discreet.verify._alignment import varies_along
 from discreet.verify._domain import Batch, Group, Private, Public, Scale, Term, Value
 from discreet.verify._interpreter import KEY_RULES, Checker, shape_of
 from discreet.verify._ledger import Draw
@@ -60,10 +61,7 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     elif not _is_draw(checker, equation, indices, mask, table):
         why = "[rows] the rows are not those of a sample of the table"
     if why or bound is None:
-        found = checker.unbounded(equation, [*operands[4:], indices], why)
-        # What is wrong with this use of the engine, not what a batch may not be used for.
-        line = source_line(equation)
-        return [found.but(why=f"{why} (at {line})" if line else why) for _ in equation.outvars]
+        return _refused(checker, equation, [*operands[4:], indices], why)
     assert isinstance(indices, Private)
     assert indices.batch is not None
     joint = bound.times(1.0 / math.sqrt(1.0 - sum(params["shares"])))
@@ -76,13 +74,26 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     return [*outputs, Public()]
 
 
+def _refused(checker: Checker, equation: JaxprEqn, operands: list[Value], why: str) -> list[Value]:
+    found = checker.unbounded(equation, operands, why)
+    # What is wrong with this use of the sample, not what a sample may not be used for.
+    line = source_line(equation)
+    return [found.but(why=f"{why} (at {line})" if line else why) for _ in equation.outvars]
+
+
 def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, table: list[Value]) -> bool:
     """Whether row numbers and mask are what one draw gave, from just these arrays."""
     if not isinstance(indices, Private) or not isinstance(mask, Private) or indices.batch is None:
         return False
-    rows = {shape_of(x)[0] for x in equation.invars[len(equation.invars) - len(table) :]}
+    shapes = [shape_of(x) for x in equation.invars[len(equation.invars) - len(table) :]]
+    rows = {shape[0] for shape in shapes}
     by_place = checker.relation is Relation.ADD_OR_REMOVE_ONE
-    for value in table:
+    for value, shape in zip(table, shapes, strict=True):
+        if isinstance(value, Public):
+            # What records remember starts as something public; and as with rows, it must not tell one place from another.
+            if by_place and varies_along(value, shape, (0,)):
+                return False
+            continue
         if not isinstance(value, Private) or value.axes != (0,) or value.batch is not checker.table:
             return False
         if value.positional and by_place:
@@ -90,4 +101,32 @@ def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, 
     return checker.samples.get(indices.batch) == (*rows, indices.serial, mask.serial)
 
 
-KEY_RULES.update({DRAW: draw_batch, CLIPPED_SUM: clipped_sum, RELEASE: gaussian})
+def update_rows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """Rows of the table after each record of a sample has looked at itself and at what is public.
+
+    What a record remembers tells whether it was in earlier samples. So a sample that is drawn later is as good as fresh
+    only if a record's chance to be in it depends on no other record, as in Poisson samples: see `mechanisms.update_rows`.
+    """
+    key, indices, mask = operands[:3]
+    params: Any = equation.params
+    public, table, memory = params["layout"].parts(operands[3:])
+    spend_secret(checker, equation, key)
+    why = ""
+    if any(not isinstance(x, Public) for x in public):
+        why = "[rows] what one record remembers takes what depends on others"
+    elif not _is_draw(checker, equation, indices, mask, [*table, *memory]):
+        why = "[rows] the rows are not those of a sample of the table"
+    elif checker.draws_fixed_size or not isinstance(indices, Private) or not _is_poisson(indices):
+        why = "[rows] records remember samples of a fixed size, in which one record decides what others remember"
+    if why:
+        return _refused(checker, equation, [*operands[3:], indices], why)
+    checker.remembers = True
+    origin = checker.origin(equation, [*table, *memory])
+    return [Private(checker.table, (0,), origin) for _ in equation.outvars]
+
+
+def _is_poisson(rows: Private) -> bool:
+    return rows.batch is not None and rows.batch.kind == "poisson"
+
+
+KEY_RULES.update({DRAW: draw_batch, CLIPPED_SUM: clipped_sum, RELEASE: gaussian, UPDATE_ROWS: update_rows})

@@ -247,16 +247,24 @@ def open_poisson(checker: Checker, equation: JaxprEqn, operands: list[Value]) ->
 
 
 def refuse_fixed_size(checker: Checker, equation: JaxprEqn) -> None:
-    """Batches of fixed size have an event under REPLACE_ONE only.
+    """Batches of fixed size have an event under REPLACE_ONE only, and where records remember nothing.
 
     Raises:
-        PrivacyError: under another relation.
+        PrivacyError: under another relation, or with a memory.
     """
     if checker.relation is not Relation.REPLACE_ONE:
         raise PrivacyError(
             f"{equation.primitive.name} at {source_line(equation)} draws a batch of fixed size, which has no sound accounting "
             "under ADD_OR_REMOVE_ONE: with one record more, every other record's chance to be drawn changes.",
             "certify with relation=dp.Relation.REPLACE_ONE, or draw with dp.poisson_subsample.",
+            chain=(source_line(equation),),
+        )
+    checker.draws_fixed_size = True
+    if checker.remembers:
+        raise PrivacyError(
+            f"{equation.primitive.name} at {source_line(equation)} draws a batch of fixed size, and records remember earlier "
+            "batches: whether one record was drawn decides what others remember, which no accounting here covers.",
+            "draw with Poisson sampling, or let every record be in every batch.",
             chain=(source_line(equation),),
         )
 

@@ -4,8 +4,7 @@ A program written for d3p (Prediger, Loppi, Kaski, Honkela, PoPETs 2022(2)) runs
 `discreet.compat.d3p` where it says `d3p`, as in
 
     from discreet.compat.d3p.minibatch import subsample_batchify_data
-    from discreet.compat.d3p.optimizers import ADADP
-from discreet.compat.d3p.svi import DPSVI
+    from discreet.compat.d3p.svi import DPSVI
     from discreet.compat.d3p.dputil import approximate_sigma
     import discreet.compat.d3p as d3p                        # d3p.random.PRNGKey(...)
 
