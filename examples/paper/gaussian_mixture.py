@@ -54,7 +54,7 @@ class Settings:
 
 
 QUICK = Settings(
-    sigmas=(0.48,), langevin_multipliers=(), runs=2, draws=200, non_private_steps=500, non_private_rate=0.05
+    sigmas=(0.48,), langevin_multipliers=(), runs=2, draws=200, non_private_steps=300, non_private_rate=0.05
 )
 
 
@@ -221,14 +221,14 @@ def check(rows: Rows, quick: bool) -> None:
     dpvi = [row for row in rows if row["method"] == DPVI]
     sgld = [row for row in rows if row["method"] == SGLD]
     assert exact > true - 0.2, (exact, true)
-    # One broad component over all five, which is what a fit that found none has, would be half a nat below the truth.
+    # A fit that found no components, one broad one over all five, is 0.4 nats below the truth.
     assert dpvi[0]["mean"] > exact - 0.3, (dpvi[0], exact)
-    for row in dpvi:
-        rivals = [other["mean"] for other in sgld if other[_dpvi_2017.PLD] <= row[_dpvi_2017.PLD]]
-        assert all(row["mean"] > mean for mean in rivals), (row, rivals)
+    if sgld:
+        # Each by the accountant of its time, over the paper's range of epsilon.
+        _dpvi_2017.assert_above_langevin(dpvi, sgld, _dpvi_2017.MOMENTS, most=10.0)
     if not quick:
-        small = [row for row in dpvi if row[_dpvi_2017.PLD] < 0.5]
-        assert max(row["mean"] for row in small) > exact - 0.5, small
+        small = [row for row in dpvi if row[_dpvi_2017.PLD] < 0.6]
+        assert max(row["mean"] for row in small) > exact - 0.3, small
 
 
 if __name__ == "__main__":

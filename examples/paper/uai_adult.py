@@ -31,7 +31,7 @@ class Settings:
     langevin_multipliers: tuple[float, ...] = (1.5, 5.0, 20.0, 80.0)  # noise over C
     langevin_steps: int = 400
     langevin_norm: float = 1.0
-    langevin_step_size: float = 1e-5
+    langevin_step_size: float = 5e-5
     rules: tuple[str, ...] = (DPVI, ALIGNED)
     runs: int = 10
     seed: int = 3
@@ -102,7 +102,7 @@ def draw(rows: Rows) -> Any:
 
 
 def check(rows: Rows, quick: bool) -> None:
-    """DPVI is near its non-private self below epsilon 0.5, and above DP-SGLD at no more epsilon."""
+    """DPVI is near its non-private self below epsilon 0.5, and above DP-SGLD at equal epsilon."""
     exact = rows[-1]["mean"]
     dpvi = [row for row in rows if row["method"] == DPVI]
     sgld = [row for row in rows if row["method"] == SGLD]
@@ -112,10 +112,9 @@ def check(rows: Rows, quick: bool) -> None:
     assert near > exact - (0.03 if quick else 0.015), (near, exact)
     for row in dpvi:
         assert row[_dpvi_2017.PLD] < row[_dpvi_2017.MOMENTS] < row[_dpvi_2017.ADVANCED], row
-    # As the paper counted: DPVI by advanced composition, DP-SGLD by its constants of 2015.
-    for row in sgld:
-        no_dearer = [other for other in dpvi if other[_dpvi_2017.ADVANCED] <= row["epsilon_2015"]]
-        assert all(other["mean"] > row["mean"] - 0.01 for other in no_dearer), (row, no_dearer)
+    # Each by the accountants of their time, as the paper compares them.
+    _dpvi_2017.assert_above_langevin(dpvi, sgld, _dpvi_2017.MOMENTS)
+    _dpvi_2017.assert_above_langevin(dpvi, sgld, _dpvi_2017.ADVANCED, tolerance=0.005)
 
 
 if __name__ == "__main__":
