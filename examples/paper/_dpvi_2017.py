@@ -107,9 +107,9 @@ def non_private_accuracy(data: Any, *, num_steps: int, rate: float, seed: int = 
 
 
 def probit(params: Any, x: np.ndarray) -> np.ndarray:
-    """P(y = 1) by the probit approximation, as the paper has it: the logit's mean shrunk for its variance."""
-    loc, scale = np.asarray(params["loc"]), np.exp(np.asarray(params["log_scale"]))
-    return expit(x @ loc / np.sqrt(1 + np.pi / 8 * (x**2 @ scale**2)))
+    """P(y = 1) by the probit approximation: the mean logit, shrunk for its variance."""
+    means, variances = dp.linear_predictor(x, params["loc"], np.exp(params["log_scale"]))
+    return dp.probit_probabilities(means, variances)
 
 
 def accuracy(probabilities: np.ndarray, y: np.ndarray) -> float:
@@ -139,9 +139,25 @@ def langevin_row(data: Any, plan: dp.PrivacyPlan, step_size: float, runs: list[i
     }
 
 
+def interpolated(rows: Rows, key: str, epsilon: float) -> float:
+    """The rows' mean at an epsilon, straight between them in its logarithm; minus infinity below the least of them."""
+    known = sorted((row[key], row["mean"]) for row in rows)
+    logarithms = np.log([x for x, _ in known])
+    return float(np.interp(np.log(epsilon), logarithms, [y for _, y in known], left=-np.inf))
+
+
+def assert_above_langevin(dpvi: Rows, sgld: Rows, key: str, *, most: float = np.inf, tolerance: float = 0.0) -> None:
+    """DPVI, its epsilon by `key`, is above each chain at the epsilon of 2015, wherever both have one up to `most`."""
+    least = min(row[key] for row in dpvi)
+    for row in sgld:
+        if least <= row["epsilon_2015"] <= most:
+            found = interpolated(dpvi, key, row["epsilon_2015"])
+            assert found > row["mean"] - tolerance, (key, found, row)
+
+
 def curve(axes: Any, rows: Rows, key: str, label: str, style: dict[str, Any]) -> None:
     """Means with their standard errors against an epsilon."""
-    known = sorted((row for row in rows if row[key] is not None), key=lambda row: row[key])
+    known = sorted((row for row in rows if row[key]), key=lambda row: row[key])  # 0 has no place on a logarithmic axis
     axes.errorbar(
         [row[key] for row in known],
         [row["mean"] for row in known],

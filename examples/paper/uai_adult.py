@@ -102,7 +102,7 @@ def draw(rows: Rows) -> Any:
 
 
 def check(rows: Rows, quick: bool) -> None:
-    """DPVI is near its non-private self below epsilon 0.5, and above DP-SGLD at no more epsilon."""
+    """DPVI is near its non-private self below epsilon 0.5, and above DP-SGLD at equal epsilon."""
     exact = rows[-1]["mean"]
     dpvi = [row for row in rows if row["method"] == DPVI]
     sgld = [row for row in rows if row["method"] == SGLD]
@@ -112,10 +112,9 @@ def check(rows: Rows, quick: bool) -> None:
     assert near > exact - (0.03 if quick else 0.015), (near, exact)
     for row in dpvi:
         assert row[_dpvi_2017.PLD] < row[_dpvi_2017.MOMENTS] < row[_dpvi_2017.ADVANCED], row
-    # As the paper counted: DPVI by advanced composition, DP-SGLD by its constants of 2015.
-    for row in sgld:
-        cheaper = [fit["mean"] for fit in dpvi if fit[_dpvi_2017.ADVANCED] <= row["epsilon_2015"]]
-        assert not cheaper or max(cheaper) > row["mean"], (row, cheaper)
+    # Each by the accountants of their time, as the paper compares them.
+    _dpvi_2017.assert_above_langevin(dpvi, sgld, _dpvi_2017.MOMENTS)
+    _dpvi_2017.assert_above_langevin(dpvi, sgld, _dpvi_2017.ADVANCED, tolerance=0.005)
 
 
 if __name__ == "__main__":
