@@ -49,11 +49,11 @@ def windowed_adagrad(rate: float, window: int = 10, floor: float = 0.1) -> optax
     def init(params: Any) -> Any:
         return jnp.zeros((), jnp.int32), jax.tree.map(lambda x: jnp.zeros((window, *x.shape), x.dtype), params)
 
-    def update(gradient: Any, state: Any, params: Any = None) -> Any:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
         del params
         count, squares = state
-        squares = jax.tree.map(lambda kept, g: kept.at[count % window].set(g**2), squares, gradient)
-        step = jax.tree.map(lambda kept, g: -rate * g / jnp.sqrt(kept.sum(0) + floor), squares, gradient)
+        squares = jax.tree.map(lambda kept, g: kept.at[count % window].set(g**2), squares, updates)
+        step = jax.tree.map(lambda kept, g: -rate * g / jnp.sqrt(kept.sum(0) + floor), squares, updates)
         return step, (count + 1, squares)
 
     return optax.GradientTransformation(init, update)
