@@ -108,7 +108,7 @@ def non_private_accuracy(data: Any, *, num_steps: int, rate: float, seed: int = 
 
 def probit(params: Any, x: np.ndarray) -> np.ndarray:
     """P(y = 1) by the probit approximation: the mean logit, shrunk for its variance."""
-    means, variances = dp.linear_predictor(x, params["loc"], np.exp(params["log_scale"]))
+    means, variances = dp.linear_predictor(x, loc=params["loc"], scale=np.exp(params["log_scale"]))
     return dp.probit_probabilities(means, variances)
 
 
