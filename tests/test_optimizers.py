@@ -101,7 +101,15 @@ def test_no_error_raises_the_rate_by_the_largest_factor():
     np.testing.assert_allclose(rates, [0.5, 0.625, 0.625, 0.78125])
 
 
-@pytest.mark.parametrize("bad", [math.inf, math.nan, 3e38])
+def test_what_is_no_number_stays_none():
+    for number in (0, 1):
+        gradients = np.ones((4, 5))
+        gradients[number, 0] = math.nan
+        positions, _ = run(dp.adadp(0.1), START, gradients)
+        assert np.isnan(positions[-1][0])
+
+
+@pytest.mark.parametrize("bad", [math.inf, 3e38])
 def test_an_error_without_a_size_lowers_the_rate(bad):
     gradients = np.ones((2, 5))
     gradients[1, 0] = bad

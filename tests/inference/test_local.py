@@ -16,6 +16,7 @@ from numpyro.infer.autoguide import AutoDelta
 import discreet as dp
 from discreet import mechanisms
 from discreet.accounting import Relation
+from discreet.gradients import Channels, Clipping, LossChannel, ReferenceEngine
 from discreet.inference._step import PrivateStep
 from discreet.sampling import Batch
 
@@ -224,6 +225,50 @@ def test_batches_of_a_fixed_size_have_no_memory():
     shape = jax.ShapeDtypeStruct((N, 2), jnp.float32)
     with pytest.raises(dp.PrivacyError, match="remember earlier"):
         dp.certify(both, keys, shape, jnp.zeros((N, 2)), records=(1,), relation=REPLACE)
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_sample_is_fresh_when_it_is_released_from(told):
+    """What records remember of a sample may have been told before; then it hides nobody."""
+
+    def twice(keys, x, memory):
+        sampling = dp.PoissonSampling(0.1)
+        batch = mechanisms.draw_batch(sampling, keys[0], jax.tree.map(jnp.asarray, sampling.prepare(len(x))), len(x))
+        records = Loss.of_first(keys[1])
+        total, _ = mechanisms.clipped_sum(
+            *records, [x], batch, (keys[1], keys[2]), Clipping(1.0), Channels(LossChannel(0.0))
+        )
+        (memory,) = mechanisms.update_rows(lambda _, row, own, key: [own[0] + 1.0], (), [x], [memory], batch, keys[3])
+        who = jnp.sum(dp.clip_records(memory, 1.0), 0)
+        first = dp.gaussian_mechanism(keys[4], who, 2.0) if told else 0.0
+        return first, mechanisms.release(keys[5], total, 2.0), dp.gaussian_mechanism(keys[6], who, 2.0)
+
+    keys = jax.eval_shape(lambda: jax.random.split(dp.random.key(), 7))
+    shape = jax.ShapeDtypeStruct((N, 2), jnp.float32)
+    if told:
+        with pytest.raises(dp.PrivacyError, match="told so since"):
+            dp.certify(twice, keys, shape, jnp.zeros((N, 2)), records=(1,), relation=REPLACE)
+    else:
+        assert dp.certify(twice, keys, shape, jnp.zeros((N, 2)), records=(1,), relation=REPLACE).epsilon(1e-5) < 10
+
+
+class Loss:
+    """The loss of a record without draws, as `clipped_sum` takes it."""
+
+    requests = ()
+
+    @classmethod
+    def of_first(cls, key):
+        del key
+        return ReferenceEngine(), cls(), jnp.zeros(2)
+
+    def make(self, key, num_rows):
+        del key, num_rows
+        return [], jnp.array(True)
+
+    def loss(self, parameters, record, key, bits):
+        del key, bits
+        return jnp.sum(parameters * record[0])
 
 
 def reading(x):

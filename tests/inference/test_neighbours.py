@@ -23,7 +23,7 @@ from discreet import mechanisms
 from discreet.accounting import Relation
 from discreet.gradients import ReferenceEngine
 from discreet.inference import DPSVI
-from discreet.inference import _dpsvi as dpsvi_file
+from discreet.inference import _setup as setup_file
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 
@@ -166,7 +166,7 @@ def replace_engine(monkeypatch, wrong_sum):
         def __call__(self, *args, **kwargs):
             return wrong_sum(super().__call__, *args, **kwargs)
 
-    monkeypatch.setattr(dpsvi_file, "BookKeepingEngine", lambda *args, **options: Engine())
+    monkeypatch.setattr(setup_file, "BookKeepingEngine", lambda *args, **options: Engine())
 
 
 def ignored_mask(monkeypatch):

@@ -21,7 +21,7 @@ from discreet.accounting import Relation
 from discreet.clipping import AdaptiveClipping
 from discreet.gradients import ReferenceEngine
 from discreet.inference import DPSVI
-from discreet.inference import _dpsvi as dpsvi_file
+from discreet.inference import _setup as setup_file
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FullBatch, PoissonSampling
 
@@ -160,7 +160,7 @@ def replace_engine(monkeypatch, wrong_sum):
         def __call__(self, loss, u, records, mask, clipping, channels):
             return wrong_sum(super().__call__(loss, u, records, mask, clipping, channels), mask)
 
-    monkeypatch.setattr(dpsvi_file, "BookKeepingEngine", lambda *args, **options: Engine())
+    monkeypatch.setattr(setup_file, "BookKeepingEngine", lambda *args, **options: Engine())
 
 
 def realised_size(monkeypatch):

@@ -58,7 +58,7 @@ def _check_local(dpsvi: Any) -> None:
             f'local is {dpsvi.local!r}; it must be "private", which keeps the variational parameters that each record has of '
             "its own beside the data, or None, which refuses such guides."
         )
-    if not isinstance(dpsvi.local_updates, int) or dpsvi.local_updates < 1:
+    if type(dpsvi.local_updates) is not int or dpsvi.local_updates < 1:
         raise ValueError(
             f"local_updates is {dpsvi.local_updates!r}; a record makes a whole number of updates, at least 1."
         )

@@ -49,7 +49,7 @@ def state_terms(dpsvi: Any, delta: float | None, reproducible: bool, keep_gradie
         contribution_bound=dpsvi.contribution_bound,
         method="DPSGLD" if langevin else "DPSVI" if dpsvi.perturb == "latents" else 'DPSVI, perturb="parameters"',
     )
-    if dpsvi.local is None:
+    if dpsvi._initialised().local is None:
         return statement
     return statement.with_notes(
         "Variational parameters of the records themselves stayed beside the data: they were updated without noise, are no "

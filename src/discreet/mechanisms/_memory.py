@@ -55,8 +55,9 @@ def update_rows(
     and on no other record. Nothing is released. With independent inclusion (Poisson samples, or all records) the memory
     costs nothing beyond what is released later: given all that is known of the other records, one record still enters a
     batch with probability q and adds at most the clipping norm, whatever it remembers; and the hockey-stick divergence of
-    a mixture over what it may remember is at most the worst one's, which is the one accounted for (joint convexity). In
-    batches of fixed size whether one record is drawn decides what others remember, and this argument fails.
+    a mixture over what it may remember is at most the worst one's, which is the one accounted for (joint convexity). That is so
+    while a sample is fresh: the verifier refuses to release from one after anything else was released. In batches of fixed
+    size whether one record is drawn decides what others remember, and the argument fails.
 
     Args:
         function: traced here, for one row.

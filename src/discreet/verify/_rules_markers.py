@@ -195,6 +195,8 @@ def _record(checker: Checker, released: list[tuple[Private, int]], noise: Scale,
         by_batch.setdefault(value.batch, []).append((value, size))
     found: list[Release] = []
     for batch, values in by_batch.items():
+        if checker.remembers and batch.kind == "poisson" and not _is_fresh(checker, batch):
+            raise _NoRatioError("[rows] records may have remembered that they were in this sample, and told so since")
         loads: Loads = {}
         for value, _ in values:
             assert value.terms is not None
@@ -208,6 +210,12 @@ def _record(checker: Checker, released: list[tuple[Private, int]], noise: Scale,
         if ratio != 0:
             found.append(Release(batch, {}, 1 / ratio))
     checker.items += found
+
+
+def _is_fresh(checker: Checker, batch: Batch) -> bool:
+    """Whether nothing else was drawn or released since a sample was drawn."""
+    drawn = [i for i, x in enumerate(checker.items) if isinstance(x, Draw) and x.batch is batch]
+    return bool(drawn) and all(isinstance(x, Release) and x.batch is batch for x in checker.items[drawn[0] + 1 :])
 
 
 def _loads(checker: Checker, terms: tuple[Term, ...], noise: Scale) -> list[tuple[tuple[Group, int], Any]]:
