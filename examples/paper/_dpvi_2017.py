@@ -39,7 +39,7 @@ def logistic(x, y=None):
 def mean_field(x, y=None):
     """A normal with diagonal covariance, in mean and logarithm of the scale, from mean 0 and scale 1."""
     loc = numpyro.param("loc", jnp.zeros(x.shape[1]))
-    log_scale: Any = numpyro.param("log_scale", jnp.zeros(x.shape[1]))
+    log_scale = jnp.asarray(numpyro.param("log_scale", jnp.zeros(x.shape[1])))
     numpyro.sample("w", dist.Normal(loc, jnp.exp(log_scale)).to_event(1))
 
 
