@@ -5,12 +5,20 @@ the cells. What goes wrong with a cell is reported by column and rule, without v
 occurred at all is still something that the data said, see docs/tables.md.
 """
 
-from discreet.data._bounds import schema_from_bounds
+from discreet.schema import schema_from_bounds
 from discreet.data._encode import OutOfBounds, Records, encode
-from discreet.data._errors import DataError
 from discreet.data._infer import infer_columns_non_private
 from discreet.data._read import column_names, read_table
-from discreet.data._schema import Column, Kind, Missing, Schema, schema_from_dict, schema_from_toml
+from discreet.schema import (
+    Column,
+    DataError,
+    Kind,
+    Missing,
+    Schema,
+    schema_from_bounds,
+    schema_from_dict,
+    schema_from_toml,
+)
 
 __all__ = [
     "Column",

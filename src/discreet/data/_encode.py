@@ -6,8 +6,7 @@ import enum
 import numpy as np
 import pyarrow
 
-from discreet.data._errors import DataError
-from discreet.data._schema import ZERO_OR_ONE, Column, Kind, Missing, Schema
+from discreet.schema import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
 
 # How files write 0 and 1 besides "0" and "1".
 OTHER_WRITINGS = {"0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True": 1}

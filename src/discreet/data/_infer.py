@@ -10,9 +10,8 @@ import pyarrow.csv
 import pyarrow.parquet
 import pyarrow.types
 
-from discreet.data._errors import DataError
 from discreet.data._read import column_names, existing_file, unreadable
-from discreet.data._schema import DEFAULT_MISSING_VALUES, Column, Kind, Schema
+from discreet.schema import DEFAULT_MISSING_VALUES, Column, DataError, Kind, Schema
 
 MANY_CATEGORIES = 100
 

@@ -8,8 +8,7 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 
-from discreet.data._errors import DataError
-from discreet.data._schema import Kind, Schema
+from discreet.schema import DataError, Kind, Schema
 
 READABLE = "a .csv, .csv.gz or .parquet file"
 

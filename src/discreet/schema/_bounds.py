@@ -1,7 +1,7 @@
 """A schema from one line of text, for the command line."""
 
-from discreet.data._errors import DataError
-from discreet.data._schema import Column, Kind, Schema
+from discreet.schema._errors import DataError
+from discreet.schema._schema import Column, Kind, Schema
 
 FORM = "NAME=LOW:HIGH for numbers or NAME=A|B|C for categories, separated by commas"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from discreet.data._errors import DataError
+from discreet.schema._errors import DataError
 
 DEFAULT_MISSING_VALUES = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 ZERO_OR_ONE = ("0", "1")

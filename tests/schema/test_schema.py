@@ -1,6 +1,6 @@
 import pytest
 
-from discreet.data import (
+from discreet.schema import (
     Column,
     DataError,
     Kind,
