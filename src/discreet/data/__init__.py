@@ -5,7 +5,6 @@ the cells. What goes wrong with a cell is reported by column and rule, without v
 occurred at all is still something that the data said, see docs/tables.md.
 """
 
-from discreet.schema import schema_from_bounds
 from discreet.data._encode import OutOfBounds, Records, encode
 from discreet.data._infer import infer_columns_non_private
 from discreet.data._read import column_names, read_table
