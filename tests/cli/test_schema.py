@@ -126,7 +126,7 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
         ),
         (
             "fit --data survey.csv --model linear --target age --bounds age=0:99,region=a|b --epsilon 1 --out-of-bounds drop",
-            "choose refuse, clip, missing",
+            "choose refuse, clip or missing",
         ),
         (
             "fit --data survey.csv --model linear --target age --bounds age=0:99,born=0:1 --epsilon 1",
