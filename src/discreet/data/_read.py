@@ -55,7 +55,7 @@ def read_table(source: Any, schema: Schema, *, out_of_bounds: OutOfBounds | str 
 def over_pieces(
     source: Any, schema: Schema, function: Callable[[pyarrow.Table], R], report: Report, *, only_person: bool = False
 ) -> Iterator[R]:
-    """A function's results on the table piece by piece, in order; the work is done on all cores.
+    """A function's results on the table piece by piece, in order; the work is done on up to eight cores.
 
     Args:
         source: As in `read_table`.
