@@ -15,7 +15,8 @@ PACKAGE = TESTS.parent / "src" / "discreet"
 MAY_IMPORT: dict[str, set[str]] = {
     "random": set(),
     "accounting": set(),
-    "data": set(),
+    "schema": set(),
+    "data": {"schema"},
     "sampling": {"random", "accounting"},
     "gradients": set(),
     "mechanisms": {"random", "gradients", "accounting", "sampling"},
@@ -38,8 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
     # Post-processing by construction: no reader of tables among these.
-    "synthetic": {"random", "plan", "report", "inference"},
-    "models": set(),
+    "synthetic": {"schema", "random", "plan", "report", "inference"},
+    "models": {"schema"},
     "optimizers": set(),
     "compat": {
         "random",
@@ -54,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "optimizers",
     },
     "cli": {
+        "schema",
         "data",
         "random",
         "accounting",

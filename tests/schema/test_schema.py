@@ -1,6 +1,6 @@
 import pytest
 
-from discreet.data import (
+from discreet.schema import (
     Column,
     DataError,
     Kind,
@@ -84,7 +84,9 @@ def test_a_count_target_is_a_count() -> None:
         ("age=", "not understood"),
         ("age=17", "not understood"),
         ("=1:2", "not understood"),
-        ("age=a:b", "must be numbers"),
+        ("age=a:b", "must be two numbers or two dates"),
+        ("born=2000-02-30:2001-01-01", "must be two numbers or two dates"),
+        ("born=2001-01-01:2000-01-01", "the earlier one first"),
         ("age=90:17", "the lower one first"),
         ("age=nan:17", "the lower one first"),
         ("age=0:inf", "finite"),
