@@ -5,10 +5,14 @@ the cells. What goes wrong with a cell is reported by column and rule, without v
 occurred at all is still something that the data said, see docs/tables.md.
 """
 
-from discreet.schema import schema_from_bounds
-from discreet.data._encode import OutOfBounds, Records, encode
+from discreet.data._convert import convert, open_records
+from discreet.data._decode import decode
+from discreet.data._encode import Records, encode
+from discreet.data._files import column_names
 from discreet.data._infer import infer_columns_non_private
-from discreet.data._read import column_names, read_table
+from discreet.data._person import keep_one_row_a_person
+from discreet.data._read import read_table
+from discreet.data._report import OutOfBounds
 from discreet.schema import (
     Column,
     DataError,
@@ -29,8 +33,12 @@ __all__ = [
     "Records",
     "Schema",
     "column_names",
+    "convert",
+    "decode",
     "encode",
     "infer_columns_non_private",
+    "keep_one_row_a_person",
+    "open_records",
     "read_table",
     "schema_from_bounds",
     "schema_from_dict",

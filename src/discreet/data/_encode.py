@@ -1,22 +1,18 @@
 """A table with a schema to arrays of records."""
 
 import dataclasses
-import enum
+import functools
 
 import numpy as np
 import pyarrow
 
+from discreet.data._person import keep_one_row_a_person
+from discreet.data._report import OutOfBounds, Report
 from discreet.schema import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
 
 # How files write 0 and 1 besides "0" and "1".
 OTHER_WRITINGS = {"0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True": 1}
-
-
-class OutOfBounds(enum.StrEnum):
-    """What becomes of a number outside its column's public bounds."""
-
-    REFUSE = "refuse"
-    CLIP = "clip"
+ABSENT, FOREIGN = -1, -2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,10 +21,11 @@ class Records:
 
     Attributes:
         x: float32, records by features, each entry in [-1, 1].
-        y: float32, one entry a record, or None without a target. Binary: 0 or 1. Real: scaled to [-1, 1] by the public
-            bounds. Count: the count itself. Categorical: the position among the categories.
+        y: float32, one entry a record, or None without a target. Binary: 0 or 1. Real and date: scaled to [-1, 1] by the
+            public bounds. Count: the count itself. Categorical and ordered: the position among the categories.
         feature_names: Names of the columns of `x`, for example "age" or "region=north".
-        target_centre: What to add to, after multiplying by `target_scale`, to have a real target in its own unit.
+        target_centre: What to add to, after multiplying by `target_scale`, to have a real target in its own unit, or a date
+            in days since 1970-01-01.
         target_scale: See `target_centre`.
     """
 
@@ -48,121 +45,208 @@ class Records:
         return f"Records({self.num_records} records, {len(self.feature_names)} features)"
 
 
-def encode(table: pyarrow.Table, schema: Schema, *, out_of_bounds: OutOfBounds | str = OutOfBounds.REFUSE) -> Records:
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Which columns of the arrays a schema's columns become. Public."""
+
+    schema: Schema
+
+    def __post_init__(self) -> None:
+        target = self.schema.target_column
+        if target is not None and target.missing is Missing.INDICATOR:
+            raise DataError(
+                f"column '{target.name}' is the target: its missing cells cannot be encoded, set missing = \"refuse\""
+            )
+
+    @functools.cached_property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the columns of x."""
+        return tuple(name for column in self.schema.features for name in feature_names(column))
+
+    @property
+    def target_scaling(self) -> tuple[float, float]:
+        """Centre and scale of the target."""
+        target = self.schema.target_column
+        if target is None or target.kind not in (Kind.REAL, Kind.DATE):
+            return 0.0, 1.0
+        low, high = target.limits
+        return (low + high) / 2, (high - low) / 2
+
+    @property
+    def width(self) -> int:
+        """Number of features, and one for a target."""
+        return len(self.feature_names) + (self.schema.target is not None)
+
+    def fill(self, table: pyarrow.Table, matrix: np.ndarray, report: Report) -> None:
+        """Encode a table into a float32 matrix of rows by `width`, the target last. What is reported leaves zeros."""
+        first = 0
+        for column in self.schema.features:
+            width = len(feature_names(column))
+            _feature(column, table.column(column.name), matrix[:, first : first + width], report)
+            first += width
+        target = self.schema.target_column
+        if target is not None:
+            values = table.column(target.name)
+            if target.kind.has_bounds:
+                centre, scale = self.target_scaling
+                matrix[:, first] = (_numbers(target, values, report)[0] - centre) / scale
+            else:
+                matrix[:, first] = _positions(target, values, report)
+
+    def records(self, matrix: np.ndarray) -> Records:
+        """The records that a filled matrix holds, without a copy."""
+        split = len(self.feature_names)
+        y = None if self.schema.target is None else matrix[:, split]
+        centre, scale = self.target_scaling
+        return Records(
+            x=matrix[:, :split], y=y, feature_names=self.feature_names, target_centre=centre, target_scale=scale
+        )
+
+
+def feature_names(column: Column) -> list[str]:
+    """Names of the columns of x that a column becomes."""
+    if column.kind is Kind.CATEGORICAL:
+        names = [f"{column.name}={category}" for category in column.categories]
+    else:
+        names = [f"{column.name}={column.categories[1]}" if column.kind is Kind.BINARY else column.name]
+    return [*names, f"{column.name} is missing"] if column.missing is Missing.INDICATOR else names
+
+
+def encode(
+    table: pyarrow.Table,
+    schema: Schema,
+    *,
+    out_of_bounds: OutOfBounds | str = OutOfBounds.REFUSE,
+    key: bytes | None = None,
+) -> Records:
     """Encode a table as float32 arrays.
 
     Guarantee: each record's numbers depend on that record's cells and the schema only, so that one person's row never
-    moves another's.
+    moves another's. With a person column, each person is one record, which depends on that person's rows, the schema and the
+    key only.
 
-    Real and count columns are mapped from their bounds to [-1, 1]; a binary column becomes 0 or 1; a categorical column
-    becomes one 0/1 column a category. With `missing = "indicator"` a missing cell becomes zeros, and one more 0/1 column
-    says which cells were missing.
+    Real, count and date columns are mapped from their bounds to [-1, 1]; a binary column becomes 0 or 1; an ordered column's
+    categories lie evenly from -1 to 1; a categorical column becomes one 0/1 column a category. With `missing = "indicator"` a
+    missing cell becomes zeros, and one more 0/1 column says which cells were missing.
 
     Args:
         table: As `read_table` gives it.
         schema: The public description.
-        out_of_bounds: "refuse" raises; "clip" moves a number to the nearer bound.
+        out_of_bounds: "refuse" raises; "clip" moves a number or date to the nearer bound; "missing" makes any cell that the
+            schema does not allow a missing one.
+        key: Secret, for `keep_one_row_a_person`; None for one from the operating system.
 
     Raises:
         DataError: A missing cell, a number outside its bounds, a count that is not whole, a category that the schema
-            does not list. Names the column and the rule, never a value, a row or a count.
+            does not list. Names each column and the rule, never a value, a row or a count.
     """
-    out_of_bounds = OutOfBounds(out_of_bounds)
+    layout, report = Layout(schema), Report(OutOfBounds(out_of_bounds))
     if table.num_rows == 0:
         raise DataError("the table has no rows: there is nothing to fit")
-    blocks: list[np.ndarray] = []
-    names: list[str] = []
-    for column in schema.features:
-        block, block_names = _feature(column, table.column(column.name), out_of_bounds)
-        blocks.append(block)
-        names += block_names
-    target = schema.target_column
-    y, centre, scale = None, 0.0, 1.0
-    if target is not None:
-        values = table.column(target.name)
-        if target.missing is Missing.INDICATOR:
-            raise DataError(
-                f"column '{target.name}' is the target: its missing cells cannot be encoded, set missing = \"refuse\""
-            )
-        if target.bounds is None:
-            y = _positions(target, values)
-        else:
-            y = _numbers(target, values, out_of_bounds)
-            if target.kind is Kind.REAL:
-                centre, scale = sum(target.bounds) / 2, (target.bounds[1] - target.bounds[0]) / 2
-                y = (y - centre) / scale
-        y = y.astype(np.float32)
-    x = np.concatenate(blocks, axis=1, dtype=np.float32)
-    return Records(x=x, y=y, feature_names=tuple(names), target_centre=centre, target_scale=scale)
+    matrix = np.zeros((table.num_rows, layout.width), np.float32)
+    layout.fill(table, matrix, report)
+    report.refuse()
+    if schema.person is not None:
+        matrix = matrix[keep_one_row_a_person(table.column(schema.person), key=key)]
+    return layout.records(matrix)
 
 
-def _feature(column: Column, values: pyarrow.ChunkedArray, out_of_bounds: OutOfBounds) -> tuple[np.ndarray, list[str]]:
-    missing = _missing(values)
-    if column.bounds is not None:
-        low, high = column.bounds
-        numbers = _numbers(column, values, out_of_bounds)
-        block = np.clip((2 * numbers - low - high) / (high - low), -1, 1)[:, None]
-        names = [column.name]
+def _feature(column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, report: Report) -> None:
+    if column.kind.has_bounds:
+        low, high = column.limits
+        numbers, missing = _numbers(column, values, report)
+        scaled = 2 * numbers
+        scaled -= low
+        scaled -= high
+        scaled /= high - low
+        block[:, 0] = np.clip(scaled, -1, 1, out=scaled)
     else:
-        positions = _positions(column, values)
-        if column.kind is Kind.BINARY:
-            block, names = positions[:, None], [f"{column.name}={column.categories[1]}"]
-        else:
-            block = (positions[:, None] == np.arange(len(column.categories))).astype(np.float64)
-            names = [f"{column.name}={category}" for category in column.categories]
+        positions = _positions(column, values, report)
+        missing = positions < 0
+        block[:, : _codes(column).shape[1]] = _codes(column)[positions]
     if column.missing is Missing.INDICATOR:
-        block = np.where(missing[:, None], 0.0, block)
-        block, names = np.column_stack([block, missing]), [*names, f"{column.name} is missing"]
-    return block, names
+        block[missing, :-1] = 0
+        block[:, -1] = missing
 
 
-def _missing(values: pyarrow.ChunkedArray) -> np.ndarray:
-    """Which cells are missing; NaN counts as missing."""
-    return values.is_null(nan_is_null=True).to_numpy()
+@functools.cache
+def _codes(column: Column) -> np.ndarray:
+    """The numbers of each category, a row each; the last rows, where negative positions point, are zeros."""
+    size = len(column.categories)
+    if column.kind is Kind.CATEGORICAL:
+        codes = np.eye(size, dtype=np.float32)
+    elif column.kind is Kind.ORDERED:
+        codes = np.linspace(-1, 1, size, dtype=np.float32)[:, None]
+    else:
+        codes = np.array([[0], [1]], np.float32)
+    return np.concatenate([codes, np.zeros((2, codes.shape[1]), np.float32)])
 
 
-def _present(column: Column, values: pyarrow.ChunkedArray) -> None:
-    if column.missing is Missing.REFUSE and _missing(values).any():
-        raise DataError(
-            f"column '{column.name}' has missing cells: fill them in by a rule that does not look at other people's rows, "
-            'or (except for the target) set missing = "indicator" for it in a schema file'
+def _present(column: Column, report: Report) -> None:
+    """To be called where cells are missing."""
+    if column.missing is Missing.REFUSE:
+        report.faults.add(
+            f"column '{column.name}' has missing cells"
+            f"{', or cells that count as missing' if report.rule is OutOfBounds.MISSING else ''}: fill them in by a rule that "
+            'does not look at other people\'s rows, or (except for the target) set missing = "indicator" for it in a schema file'
         )
 
 
-def _numbers(column: Column, values: pyarrow.ChunkedArray, out_of_bounds: OutOfBounds) -> np.ndarray:
-    """Float64 numbers inside the column's bounds; missing cells, where allowed, are at the lower bound."""
-    assert column.bounds is not None
-    _present(column, values)
-    low, high = column.bounds
-    numbers = np.where(_missing(values), low, values.to_numpy(zero_copy_only=False))
-    if out_of_bounds is OutOfBounds.CLIP:
-        numbers = np.clip(numbers, low, high)
-    elif (numbers < low).any() or (numbers > high).any():
-        raise DataError(
-            f"column '{column.name}' has values outside its public bounds {low:g} to {high:g}: widen the bounds if they "
-            "were wrong, or ask for clipping (out_of_bounds='clip', --out-of-bounds clip)"
+def _numbers(column: Column, values: pyarrow.ChunkedArray, report: Report) -> tuple[np.ndarray, np.ndarray]:
+    """Float64 numbers inside the column's bounds, at the lower bound where missing; and which are missing."""
+    low, high = column.limits
+    if column.kind is Kind.DATE:
+        values = values.cast(pyarrow.int32()).cast(pyarrow.float64())
+    # A null becomes NaN, which is missing, too.
+    numbers = values.to_numpy()
+    missing = np.isnan(numbers)
+    none = not missing.any()
+    if not none:
+        numbers = np.where(missing, low, numbers)
+    fraction = column.kind is Kind.COUNT and np.isfinite(numbers) & (numbers != np.floor(numbers))
+    if not (numbers.min() >= low and numbers.max() <= high) or np.any(fraction):
+        outside = (numbers < low) | (numbers > high)
+        if report.rule is OutOfBounds.MISSING:
+            missing |= outside | fraction
+            none = False
+        else:
+            _complain(column, bool(outside.any()), bool(np.any(fraction)), report)
+        numbers = np.where(missing, low, np.clip(numbers, low, high))
+    if not none:
+        _present(column, report)
+    return numbers, missing
+
+
+def _complain(column: Column, outside: bool, fraction: bool, report: Report) -> None:
+    if outside and report.rule is OutOfBounds.REFUSE:
+        report.faults.add(
+            f"column '{column.name}' has values outside its public bounds {column.rule()}: widen the bounds if they were wrong, "
+            "or ask for clipping (out_of_bounds='clip', --out-of-bounds clip)"
         )
-    if column.kind is Kind.COUNT and (numbers != np.floor(numbers)).any():
-        raise DataError(
+    if fraction:
+        report.faults.add(
             f"column '{column.name}' has values that are not whole: it is described as a count; use kind real"
         )
-    return numbers
 
 
-def _positions(column: Column, values: pyarrow.ChunkedArray) -> np.ndarray:
-    """Each cell's place among the categories, as float64; -1 for missing cells, where allowed."""
-    _present(column, values)
-    place = {category: position for position, category in enumerate(column.categories)}
+def _positions(column: Column, values: pyarrow.ChunkedArray, report: Report) -> np.ndarray:
+    """Each cell's place among the categories; negative for missing cells."""
+    place = {category: position for position, category in enumerate(column.categories)} | {None: ABSENT}
     if column.categories == ZERO_OR_ONE:
         place |= OTHER_WRITINGS
-    cells = pyarrow.array(values.combine_chunks(), pyarrow.string()).dictionary_encode()
-    known = np.array([place.get(text, -2) for text in cells.dictionary.to_pylist()], np.float64)
-    missing = _missing(values)
-    positions = np.full(len(cells), -1.0)
-    positions[~missing] = known[cells.indices.drop_null().to_numpy()]
-    if (positions == -2).any():
-        raise DataError(
+    chunks = []
+    for chunk in values.chunks:
+        cells = chunk if pyarrow.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+        known = [place.get(text, FOREIGN) for text in cells.dictionary.to_pylist()]
+        indices = cells.indices.fill_null(len(known)) if cells.null_count else cells.indices
+        chunks.append(np.array([*known, ABSENT])[indices.to_numpy()])
+    positions = np.concatenate(chunks)
+    lowest = positions.min()
+    if lowest == FOREIGN and report.rule is not OutOfBounds.MISSING:
+        report.faults.add(
             f"column '{column.name}' has values outside its public categories {', '.join(column.categories)}: list all that "
             "can occur (they are not shown here, since they are in the private table)"
         )
+    if lowest == ABSENT or (lowest == FOREIGN and (report.rule is OutOfBounds.MISSING or (positions == ABSENT).any())):
+        _present(column, report)
     return positions

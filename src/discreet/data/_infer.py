@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow
+import pyarrow.compute
 import pyarrow.csv
+import pyarrow.feather
 import pyarrow.parquet
 import pyarrow.types
 
-from discreet.data._read import column_names, existing_file, unreadable
+from discreet.data._files import DAMAGED, column_names, existing_file, unreadable
 from discreet.schema import DEFAULT_MISSING_VALUES, Column, DataError, Kind, Schema
 
 MANY_CATEGORIES = 100
@@ -45,19 +47,25 @@ def infer_columns_non_private(
     try:
         if path.suffix == ".parquet":
             table = pyarrow.parquet.read_table(path)
+        elif path.suffix in (".arrow", ".feather"):
+            table = pyarrow.feather.read_table(path)
         else:
             missing = list(schema.missing_values if schema else DEFAULT_MISSING_VALUES)
             options = pyarrow.csv.ConvertOptions(null_values=missing, strings_can_be_null=True)
             table = pyarrow.csv.read_csv(path, convert_options=options)
-    except (pyarrow.ArrowException, OSError) as error:
+    except DAMAGED as error:
         raise unreadable(path, error) from None
-    looked_at = [name for name in names if name not in known]
+    person = schema.person if schema else None
+    looked_at = [name for name in names if name not in known and name != person]
     for name in looked_at:
         known[name] = _look(name, table.column(name), target_kind if name == target else None)
-    described = Schema(columns=tuple(known.values()), target=target or (schema.target if schema else None))
-    if schema:
-        described = dataclasses.replace(described, missing_values=schema.missing_values)
-    return dataclasses.replace(described, inferred=tuple(looked_at))
+    described = Schema(
+        columns=tuple(known.values()),
+        target=target or (schema.target if schema else None),
+        missing_values=schema.missing_values if schema else DEFAULT_MISSING_VALUES,
+        person=schema.person if schema else None,
+    )
+    return dataclasses.replace(described, inferred=(*(schema.inferred if schema else ()), *looked_at))
 
 
 def _look(name: str, values: pyarrow.ChunkedArray, kind: Kind | None) -> Column:
@@ -69,6 +77,11 @@ def _look(name: str, values: pyarrow.ChunkedArray, kind: Kind | None) -> Column:
             raise DataError(f"column '{name}' has fewer than two different values: leave it out")
         low = 0.0 if kind is Kind.COUNT else float(numbers.min())
         return Column(name=name, kind=kind or Kind.REAL, bounds=(low, float(numbers.max())))
+    if pyarrow.types.is_date(values.type):
+        low, high = (pyarrow.compute.min_max(values)[end].as_py() for end in ("min", "max"))
+        if low is None or low == high:
+            raise DataError(f"column '{name}' has fewer than two different values: leave it out")
+        return Column(name=name, kind=Kind.DATE, bounds=(low, high))
     texts = values.cast(pyarrow.string()).drop_null().unique().to_pylist()
     if len(texts) > MANY_CATEGORIES:
         raise DataError(

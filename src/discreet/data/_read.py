@@ -1,135 +1,258 @@
-"""Files to Arrow tables. pyarrow's own messages quote cells, so none of them gets through."""
+"""Files and tables to Arrow tables with the schema's types, piece by piece."""
 
+import datetime
+import os
 import re
-from collections import Counter
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pyarrow
 import pyarrow.csv
+import pyarrow.ipc
 import pyarrow.parquet
 
-from discreet.schema import DataError, Kind, Schema
+from discreet.data._files import DAMAGED, check_names, column_names, csv_header, existing_file, open_text, unreadable
+from discreet.data._report import OutOfBounds, Report
+from discreet.schema import EPOCH, Column, DataError, Kind, Schema
 
-READABLE = "a .csv, .csv.gz or .parquet file"
+T = TypeVar("T")
+R = TypeVar("R")
 
+# Of a CSV file, cut at line ends; and the rows of other tables. Small enough for a processor's cache to hold a few columns.
+PIECE_BYTES = 1 << 23
+PIECE_ROWS = 1 << 17
+TEXTS = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+NUMBER = re.compile(r"\s*[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf(inity)?)\s*", re.ASCII | re.IGNORECASE)
+DATE = re.compile(r"\s*\d{4}-\d\d-\d\d\s*", re.ASCII)
 
-def column_names(path: Path | str) -> list[str]:
-    """The names in a file's header, in order.
-
-    Raises:
-        DataError: The file is missing, empty, unreadable or of an unknown type, or has a name twice.
-    """
-    path = existing_file(path)
-    try:
-        if path.suffix == ".parquet":
-            names = list(pyarrow.parquet.read_schema(path).names)
-        else:
-            # As text, so that the names do not depend on what the cells look like.
-            with pyarrow.csv.open_csv(path) as reader:
-                names = list(reader.schema.names)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise unreadable(path, error) from None
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise DataError(
-            f"{path} has {len(twice)} column name(s) twice. Its first line must hold the names of the columns, each once: "
-            "add it if the file has none, or give each column its own name"
-        )
-    return names
+Piece = bytes | pyarrow.RecordBatch
 
 
-def read_table(path: Path | str, schema: Schema) -> pyarrow.Table:
-    """Read the schema's columns, numbers as 64-bit floats and categories as texts.
+def read_table(source: Any, schema: Schema, *, out_of_bounds: OutOfBounds | str = OutOfBounds.REFUSE) -> pyarrow.Table:
+    """Read the schema's columns: numbers as 64-bit floats, dates as days, categories as texts.
 
     Args:
-        path: A .csv, .csv.gz or .parquet file with a header.
+        source: A .csv, .csv.gz, .parquet, .arrow or .feather file with column names; a pyarrow table; or a pandas data frame.
+            Dates are written 2024-12-31.
         schema: Which columns to read, and as what.
+        out_of_bounds: With "missing", a cell that is no number or no date is a missing one. Otherwise it is refused.
 
     Returns:
-        A table with the schema's columns in its order and at least one row.
+        A table with the schema's columns in its order, then its person column, and at least one row.
 
     Raises:
-        DataError: The file cannot be read, lacks a column, has no rows, or a column of numbers holds something else.
+        DataError: The source cannot be read, lacks a column, has no rows, or a column of numbers holds something else.
     """
-    path = existing_file(path)
-    names = column_names(path)
-    absent = [column.name for column in schema.columns if column.name not in names]
+    report = Report(OutOfBounds(out_of_bounds))
+    tables = list(over_pieces(source, schema, lambda piece: piece, report))
+    report.refuse()
+    return pyarrow.concat_tables(tables)
+
+
+def over_pieces(
+    source: Any, schema: Schema, function: Callable[[pyarrow.Table], R], report: Report, *, only_person: bool = False
+) -> Iterator[R]:
+    """A function's results on the table piece by piece, in order; the work is done on all cores.
+
+    Args:
+        source: As in `read_table`.
+        schema: As in `read_table`.
+        function: Of a table with at least one row.
+        report: Where cells that are no number or no date are noted.
+        only_person: Whether to read the column that says whose a row is and nothing else.
+
+    Raises:
+        DataError: The source cannot be read, lacks a column, or has no rows.
+    """
+    types = {} if only_person else {column.name: _type(column) for column in schema.columns}
+    if schema.person is not None:
+        types[schema.person] = pyarrow.string()
+    names, pieces, what = _open(source, types)
+    described = {column.name: column for column in schema.columns}
+
+    def work(piece: Piece) -> R | None:
+        if isinstance(piece, bytes):
+            table = _parse(piece, names, types, schema.missing_values)
+        else:
+            table = pyarrow.Table.from_batches([piece])
+        typed = [_typed(table.column(name), kind, described.get(name), report) for name, kind in types.items()]
+        table = pyarrow.table(typed, names=list(types))
+        return function(table) if table.num_rows else None
+
+    empty = True
+    try:
+        for result in _in_order(work, pieces):
+            if result is not None:
+                empty = False
+                yield result
+    except DAMAGED as error:
+        raise unreadable(Path(what), error) from None
+    if empty:
+        raise DataError(f"{what} has a header but no rows: there is nothing to fit")
+
+
+def _type(column: Column) -> pyarrow.DataType:
+    if column.kind is Kind.DATE:
+        return pyarrow.date32()
+    return pyarrow.float64() if column.kind.has_bounds else TEXTS
+
+
+def _open(source: Any, types: dict[str, pyarrow.DataType]) -> tuple[list[str], Iterator[Piece], str]:
+    """Column names, pieces and what to call the source."""
+    if isinstance(source, str | os.PathLike):
+        path = existing_file(Path(source))
+        what, names = str(path), column_names(path)
+        pieces = {".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow}.get(path.suffix, _csv)(path, list(types))
+    else:
+        what, table = "the table", _as_table(source)
+        names = list(table.column_names)
+        check_names(names, what)
+        pieces = (batch for batch in table.to_batches(max_chunksize=PIECE_ROWS))
+    absent = [name for name in types if name not in names]
     if absent:
         # What stands in the first line is not shown: in a file without a header it is a person's record.
         raise DataError(
-            f"{path} has no column {', '.join(absent)}. Its first line must hold the names of the columns, spelt as in the "
+            f"{what} has no column {', '.join(absent)}. Its first line must hold the names of the columns, spelt as in the "
             "schema: add it if the file has none, correct the name, or leave the column out of the schema"
         )
-    types = {
-        column.name: pyarrow.float64() if column.kind in (Kind.REAL, Kind.COUNT) else pyarrow.string()
-        for column in schema.columns
-    }
-    table = _parquet(path, types) if path.suffix == ".parquet" else _csv(path, types, schema.missing_values)
-    if table.num_rows == 0:
-        raise DataError(f"{path} has a header but no rows: there is nothing to fit")
-    return table
+    return names, pieces, what
 
 
-def existing_file(path: Path | str) -> Path:
-    """The path, if a readable kind of file with something in it is there."""
-    path = Path(path)
-    if not path.exists():
-        raise DataError(f"{path} does not exist: check the path")
-    if not path.is_file():
-        raise DataError(f"{path} is not a file: name {READABLE}")
-    if not path.name.endswith((".csv", ".csv.gz", ".parquet")):
-        raise DataError(f"{path} is of a type that is not read here: give {READABLE}")
-    if path.stat().st_size == 0:
-        raise DataError(f"{path} is empty: give {READABLE} with a header and rows")
-    return path
-
-
-def _csv(path: Path, types: dict[str, pyarrow.DataType], missing_values: tuple[str, ...]) -> pyarrow.Table:
-    options = pyarrow.csv.ConvertOptions(
-        column_types=types,
-        include_columns=list(types),
-        null_values=list(missing_values),
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=True,
-    )
+def _as_table(source: Any) -> pyarrow.Table:
+    if isinstance(source, pyarrow.Table):
+        return source
+    if type(source).__module__.partition(".")[0] != "pandas":
+        raise DataError(
+            f"a {type(source).__name__} is no table: give the path of a file, a pyarrow table or a pandas frame"
+        )
     try:
-        return pyarrow.csv.read_csv(path, convert_options=options)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise unreadable(path, error, list(column_names(path))) from None
+        return pyarrow.Table.from_pandas(source, preserve_index=False)
+    except pyarrow.ArrowException:
+        raise DataError(
+            "the data frame has a column of mixed types: bring each column to one type, for example with astype(str)"
+        ) from None
 
 
-def _parquet(path: Path, types: dict[str, pyarrow.DataType]) -> pyarrow.Table:
+def _csv(path: Path, names: list[str]) -> Iterator[bytes]:
+    del names
+    with open_text(path) as file:
+        csv_header(file)
+        while piece := file.read(PIECE_BYTES):
+            if not piece.endswith(b"\n"):
+                piece += file.readline()
+            yield piece
+
+
+def _parquet(path: Path, names: list[str]) -> Iterator[pyarrow.RecordBatch]:
+    with pyarrow.parquet.ParquetFile(path) as file:
+        yield from file.iter_batches(PIECE_ROWS, columns=names)
+
+
+def _arrow(path: Path, names: list[str]) -> Iterator[pyarrow.RecordBatch]:
+    with pyarrow.memory_map(str(path)) as file:
+        reader = pyarrow.ipc.open_file(file)
+        for index in range(reader.num_record_batches):
+            batch = reader.get_batch(index).select(names)
+            yield from (batch.slice(first, PIECE_ROWS) for first in range(0, batch.num_rows, PIECE_ROWS))
+
+
+def _parse(
+    piece: bytes, names: list[str], types: dict[str, pyarrow.DataType], missing_values: tuple[str, ...]
+) -> pyarrow.Table:
+    """A piece of a CSV file. Where a cell is no number or no date, those columns come as texts."""
+    if piece.isspace():
+        return pyarrow.table({name: pyarrow.array([], kind) for name, kind in types.items()})
+
+    def read(types: dict[str, pyarrow.DataType]) -> pyarrow.Table:
+        return pyarrow.csv.read_csv(
+            pyarrow.py_buffer(piece),
+            # The pieces are worked on side by side already.
+            read_options=pyarrow.csv.ReadOptions(column_names=names, use_threads=False),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=types,
+                include_columns=list(types),
+                null_values=list(missing_values),
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=True,
+            ),
+        )
+
     try:
-        table = pyarrow.parquet.read_table(path, columns=list(types)).select(list(types))
-    except (pyarrow.ArrowException, OSError) as error:
-        raise unreadable(path, error) from None
-    for index, (name, wanted) in enumerate(types.items()):
-        try:
-            cast = table.column(name).cast(wanted)
-        except pyarrow.ArrowException:
-            raise _not_numbers(name) from None
-        table = table.set_column(index, name, cast)
-    return table
+        return read(types)
+    except pyarrow.ArrowInvalid as error:
+        if "conversion error" not in str(error):
+            raise
+        return read(dict.fromkeys(types, TEXTS))
 
 
-def _not_numbers(name: str) -> DataError:
-    return DataError(
-        f"column '{name}' holds something that is not a number: mend the file, list the text among the schema's "
-        "missing_values, or describe the column by categories"
-    )
+def _typed(
+    values: pyarrow.ChunkedArray, wanted: pyarrow.DataType, column: Column | None, report: Report
+) -> pyarrow.ChunkedArray:
+    """A column in the type wanted; cells that cannot be are null, and reported unless the rule makes them missing."""
+    if values.type == wanted:
+        return values
+    if pyarrow.types.is_dictionary(values.type):
+        if wanted == TEXTS and values.type.value_type == pyarrow.string():
+            return values
+        values = values.cast(values.type.value_type)
+    if pyarrow.types.is_null(values.type):
+        return pyarrow.chunked_array([pyarrow.nulls(len(values), wanted)])
+    text = pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)
+    if text and column is not None and column.kind.has_bounds:
+        return _lenient(values, wanted, column, report)
+    try:
+        return values.cast(pyarrow.string()).dictionary_encode() if wanted == TEXTS else values.cast(wanted)
+    except pyarrow.ArrowException:
+        name = "a column" if column is None else f"column '{column.name}'"
+        raise DataError(
+            f"{name} has the type {values.type}, which does not become {wanted}: convert it, or describe it by another kind"
+        ) from None
 
 
-def unreadable(path: Path, error: Exception, names: list[str] | None = None) -> DataError:
-    """Our own words for what pyarrow says, since its message may quote a cell or a row."""
-    message = str(error)
-    column = re.search(r"In CSV column #(\d+): CSV conversion error to double", message)
-    if column and names:
-        return _not_numbers(names[int(column.group(1))])
-    if "UTF8" in message or "UTF-8" in message:
-        return DataError(f"{path} is not UTF-8 text: save it as UTF-8")
-    if "columns, got" in message:
-        return DataError(f"{path} has rows with more or fewer cells than its header: mend the file")
-    if "Empty CSV" in message:
-        return DataError(f"{path} is empty: give {READABLE} with a header and rows")
-    kind = "Parquet" if path.suffix == ".parquet" else "CSV"
-    return DataError(f"{path} cannot be read as {kind}: it is damaged, or its name ends wrongly")
+def _lenient(
+    values: pyarrow.ChunkedArray, wanted: pyarrow.DataType, column: Column, report: Report
+) -> pyarrow.ChunkedArray:
+    """Texts to numbers or days; null where they are neither."""
+    date = column.kind is Kind.DATE
+    read = _days if date else _number
+    chunks = []
+    for chunk in values.chunks:
+        coded = chunk.dictionary_encode()
+        known = [None if text is None else read(text) for text in coded.dictionary.to_pylist()]
+        chunks.append(
+            pyarrow.array(known, pyarrow.int32() if date else pyarrow.float64()).take(coded.indices).cast(wanted)
+        )
+        if report.rule is not OutOfBounds.MISSING and chunks[-1].null_count > chunk.null_count:
+            report.faults.add(
+                f"column '{column.name}' holds something that is not a {'date such as 2024-12-31' if date else 'number'}: mend "
+                "the file, list the text among the schema's missing_values, describe the column by categories, or let such "
+                "cells count as missing (out_of_bounds='missing', --out-of-bounds missing)"
+            )
+    return pyarrow.chunked_array(chunks, wanted)
+
+
+def _number(text: str) -> float | None:
+    return float(text) if NUMBER.fullmatch(text) else None
+
+
+def _days(text: str) -> int | None:
+    try:
+        return (datetime.date.fromisoformat(text.strip()) - EPOCH).days if DATE.fullmatch(text) else None
+    except ValueError:
+        return None
+
+
+def _in_order(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Results in the order of the items; at most two more items than cores are held at a time."""
+    workers = min(os.cpu_count() or 1, 8)
+    waiting: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > workers + 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -1,9 +1,13 @@
 """A schema from one line of text, for the command line."""
 
-from discreet.schema._errors import DataError
-from discreet.schema._schema import Column, Kind, Schema
+import datetime
+import re
 
-FORM = "NAME=LOW:HIGH for numbers or NAME=A|B|C for categories, separated by commas"
+from discreet.schema._column import ZERO_OR_ONE, Column, Kind
+from discreet.schema._errors import DataError
+from discreet.schema._schema import Schema
+
+FORM = "NAME=LOW:HIGH for numbers and dates or NAME=A|B|C for categories, separated by commas"
 
 
 def schema_from_bounds(
@@ -37,7 +41,7 @@ def schema_from_bounds(
     if target_follows and not described:
         return Schema(columns=tuple(columns))
     if target is not None and target_kind is Kind.BINARY and not described:
-        columns.append(Column(name=target, kind=Kind.BINARY, categories=("0", "1")))
+        columns.append(Column(name=target, kind=Kind.BINARY, categories=ZERO_OR_ONE))
     return Schema(columns=tuple(columns), target=target)
 
 
@@ -48,8 +52,14 @@ def _column(name: str, rule: str, kind: Kind | None) -> Column:
     low, colon, high = rule.partition(":")
     if not colon:
         raise DataError(f"bounds: '{name}={rule}' is not understood: write {FORM}")
+    dates = all(re.fullmatch(r"\d{4}-\d\d-\d\d", bound.strip()) for bound in (low, high))
+    read = datetime.date.fromisoformat if dates else float
     try:
-        bounds = (float(low), float(high))
+        bounds = (read(low.strip()), read(high.strip()))
     except ValueError:
-        raise DataError(f"bounds: '{low}' and '{high}' of column '{name}' must be numbers: write {FORM}") from None
+        raise DataError(
+            f"bounds: '{low}' and '{high}' of column '{name}' must be two numbers or two dates (2024-12-31): write {FORM}"
+        ) from None
+    if dates:
+        return Column(name=name, kind=Kind.DATE, bounds=bounds)
     return Column(name=name, kind=kind if kind is Kind.COUNT else Kind.REAL, bounds=bounds)

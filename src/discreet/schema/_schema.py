@@ -1,102 +1,41 @@
-"""The public description of a table: columns with kinds and bounds or categories."""
+"""The public description of a table."""
 
 import dataclasses
-import enum
-import math
-import tomllib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
 
+from discreet.schema._column import DEFAULT_MISSING_VALUES, Column
 from discreet.schema._errors import DataError
-
-DEFAULT_MISSING_VALUES = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
-ZERO_OR_ONE = ("0", "1")
-
-E = TypeVar("E", bound=enum.StrEnum)
-
-
-class Kind(enum.StrEnum):
-    """What a column holds."""
-
-    REAL = "real"
-    COUNT = "count"
-    BINARY = "binary"
-    CATEGORICAL = "categorical"
-
-
-class Missing(enum.StrEnum):
-    """What becomes of a missing cell: refuse the table, or encode it as zeros beside a 0/1 column that says so."""
-
-    REFUSE = "refuse"
-    INDICATOR = "indicator"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Column:
-    """One column and what is publicly known of it.
-
-    Attributes:
-        name: As in the file's header.
-        kind: Real and count columns have bounds, binary and categorical ones categories.
-        bounds: Smallest and largest value that can occur, in the column's own unit; finite, first below second.
-        categories: All values that can occur. A binary column has two; the second is encoded as 1.
-        missing: What becomes of missing cells.
-    """
-
-    name: str
-    kind: Kind
-    bounds: tuple[float, float] | None = None
-    categories: tuple[str, ...] = ()
-    missing: Missing = Missing.REFUSE
-
-    def __post_init__(self) -> None:
-        where = f"column '{self.name}' ({self.kind})"
-        if self.kind in (Kind.REAL, Kind.COUNT):
-            if self.categories:
-                raise DataError(f"{where} has categories: a {self.kind} column has bounds = [lowest, highest] instead")
-            if self.bounds is None:
-                raise DataError(
-                    f"{where} has no bounds: give the public range of its values, bounds = [lowest, highest]"
-                )
-            low, high = self.bounds
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise DataError(f"{where} has bounds {low:g} to {high:g}: give two finite numbers, the lower one first")
-            if self.kind is Kind.COUNT and (low < 0 or low != int(low) or high != int(high)):
-                raise DataError(f"{where} has bounds {low:g} to {high:g}: a count has whole bounds from 0 up")
-            return
-        if self.bounds is not None:
-            raise DataError(f"{where} has bounds: a {self.kind} column has categories = [...] instead")
-        if len(set(self.categories)) != len(self.categories):
-            raise DataError(f"{where} lists a category twice: list each value once")
-        if self.kind is Kind.BINARY and len(self.categories) != 2:
-            raise DataError(f"{where} has {len(self.categories)} categories: a binary column has exactly two")
-        if len(self.categories) < 2:
-            raise DataError(
-                f"{where} has {len(self.categories)} categories: list all values that can occur, two or more"
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schema:
-    """The columns to use, in order, and which of them is explained by the others.
+    """The columns to use, in order, which of them is explained by the others, and whose a row is.
 
     Columns of the file that the schema does not name are not read. Everything here is public.
+
+    A plan protects a record. Where a person may have several rows, name the column that says whose a row is: one row of each
+    person is then kept, so that a record is a person. Which one is decided by that person's own rows and a secret key; see
+    `discreet.data.keep_one_row_a_person`.
 
     Attributes:
         columns: The columns.
         target: Name of the column to explain; None if there is none.
         missing_values: Texts that stand for a missing cell in a CSV file.
         inferred: Names of columns whose bounds or categories were taken from the data. Not empty: no guarantee holds.
+        person: Name of the column that says whose a row is; never a feature. None: each row is another person's.
+        rows_per_person: How many rows of a person are kept. Only 1: a plan for records does not protect a person who has
+            several.
 
     Raises:
-        DataError: No columns, a name twice, or a target that is not among them.
+        DataError: No columns, a name twice, a target that is not among them, a person column that is, a category that also
+            stands for a missing cell, or more than one row a person.
     """
 
     columns: tuple[Column, ...]
     target: str | None = None
     missing_values: tuple[str, ...] = DEFAULT_MISSING_VALUES
     inferred: tuple[str, ...] = ()
+    person: str | None = None
+    rows_per_person: int = 1
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -111,6 +50,33 @@ class Schema:
             )
         if self.target is not None and len(names) == 1:
             raise DataError("the schema describes only the target: describe at least one column that explains it")
+        for column in self.columns:
+            both = sorted(set(column.categories) & set(self.missing_values))
+            if both:
+                raise DataError(
+                    f"column '{column.name}' has the category '{both[0]}', which also stands for a missing cell: give the "
+                    "schema its own missing_values without it, or take it out of the categories"
+                )
+        unknown = sorted(set(self.inferred) - set(names))
+        if unknown:
+            raise DataError(f"the schema says that {', '.join(unknown)} was inferred, but does not describe it")
+        self._check_person(names)
+
+    def _check_person(self, names: list[str]) -> None:
+        if self.person in names:
+            raise DataError(
+                f"the column '{self.person}' says whose a row is, so that it would single out people as a feature: take it "
+                "out of the described columns"
+            )
+        if self.rows_per_person == 1:
+            return
+        if self.person is None:
+            raise DataError("rows_per_person needs to know whose a row is: name that column, person = ...")
+        raise DataError(
+            f"rows_per_person is {self.rows_per_person}: a plan protects one record, and a person with several records is "
+            "protected several times less than it says. Only 1 is supported: leave it out, or bring the table to one row a "
+            "person (with a column for each visit, say) by a rule that does not look at other people's rows"
+        )
 
     @property
     def features(self) -> tuple[Column, ...]:
@@ -124,110 +90,7 @@ class Schema:
 
     def describe(self) -> tuple[str, ...]:
         """One line a column, for the list of public facts in a statement."""
-        lines = []
-        for column in self.columns:
-            if column.bounds is not None:
-                rule = f"{column.bounds[0]:g} to {column.bounds[1]:g}"
-            else:
-                rule = " | ".join(column.categories)
-            role = ", the target" if column.name == self.target else ""
-            lines.append(f"{column.name} ({column.kind}{role}): {rule}")
-        return tuple(lines)
-
-
-def schema_from_toml(path: Path | str, *, target: str | None = None) -> Schema:
-    """Read a schema file.
-
-    The file has an optional `target`, optional `missing_values`, and a table for each column::
-
-        target = "smoker"
-        missing_values = ["", "?"]
-
-        [columns.age]
-        kind = "real"
-        bounds = [17, 90]
-
-        [columns.region]
-        kind = "categorical"
-        categories = ["north", "south"]
-        missing = "indicator"
-
-        [columns.smoker]
-        kind = "binary"
-        categories = ["no", "yes"]
-
-    Args:
-        path: The file.
-        target: Overrides the file's target.
-
-    Raises:
-        DataError: The file cannot be read, is no TOML, or describes no valid schema.
-    """
-    path = Path(path)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"the schema {path} cannot be read ({error.strerror}): check the path") from None
-    except UnicodeDecodeError:
-        raise DataError(f"the schema {path} is not UTF-8 text: save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise DataError(f"the schema {path} is not valid TOML: {error}") from None
-    return schema_from_dict(content, target=target)
-
-
-def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -> Schema:
-    """A schema from the content of its TOML file; see `schema_from_toml`.
-
-    >>> schema_from_dict({"columns": {"age": {"kind": "real", "bounds": [17, 90]}}}).columns[0].bounds
-    (17.0, 90.0)
-    """
-    _only(content, {"columns", "target", "missing_values"}, "the schema")
-    columns = content.get("columns")
-    if not isinstance(columns, Mapping):
-        raise DataError("the schema has no [columns.NAME] tables: describe each column to use in one")
-    asked = target if target is not None else content.get("target")
-    missing_values = content.get("missing_values", DEFAULT_MISSING_VALUES)
-    return Schema(
-        columns=tuple(_column(name, entry) for name, entry in columns.items()),
-        target=None if asked is None else str(asked),
-        missing_values=_texts(missing_values, "missing_values"),
-    )
-
-
-def _column(name: str, entry: Any) -> Column:
-    where = f"column '{name}'"
-    if not isinstance(entry, Mapping):
-        raise DataError(f"{where} is not a table: write [columns.{name}] and below it kind = ...")
-    _only(entry, {"kind", "bounds", "categories", "missing"}, where)
-    kind = _choice(Kind, entry.get("kind"), f"{where}: kind")
-    bounds = entry.get("bounds")
-    if bounds is not None:
-        if not isinstance(bounds, Sequence) or len(bounds) != 2 or not all(_is_number(bound) for bound in bounds):
-            raise DataError(f"{where}: bounds must be two numbers, bounds = [lowest, highest]")
-        bounds = (float(bounds[0]), float(bounds[1]))
-    categories = _texts(entry.get("categories", ZERO_OR_ONE if kind is Kind.BINARY else ()), f"{where}: categories")
-    missing = _choice(Missing, entry.get("missing", Missing.REFUSE), f"{where}: missing")
-    return Column(name=name, kind=kind, bounds=bounds, categories=categories, missing=missing)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _choice(choices: type[E], value: Any, where: str) -> E:
-    try:
-        return choices(value)
-    except ValueError:
-        raise DataError(f"{where} is {value!r}: choose one of {', '.join(choices)}") from None
-
-
-def _texts(values: Any, where: str) -> tuple[str, ...]:
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise DataError(f'{where} must be a list, for example ["no", "yes"]')
-    return tuple(str(value).lower() if isinstance(value, bool) else str(value) for value in values)
-
-
-def _only(content: Mapping[str, Any], known: set[str], where: str) -> None:
-    unknown = sorted(set(content) - known)
-    if unknown:
-        raise DataError(f"{where} has unknown keys {', '.join(unknown)}: known are {', '.join(sorted(known))}")
+        return tuple(
+            f"{column.name} ({column.kind}{', the target' if column.name == self.target else ''}): {column.rule()}"
+            for column in self.columns
+        )

@@ -1,0 +1,217 @@
+"""Schemas from and to TOML files."""
+
+import datetime
+import enum
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from discreet.schema._column import DEFAULT_MISSING_VALUES, ZERO_OR_ONE, Column, Kind, Missing, is_date, is_number
+from discreet.schema._errors import DataError
+from discreet.schema._schema import Schema
+
+E = TypeVar("E", bound=enum.StrEnum)
+
+# How a schema file names what was taken from the data. A fit by such a schema says that no guarantee holds.
+INFERRED = "non_private_from_data"
+
+
+def schema_from_toml(path: Path | str, *, target: str | None = None) -> Schema:
+    """Read a schema file.
+
+    The file has an optional `target`, `person` and `missing_values`, and a table for each column::
+
+        target = "smoker"
+        person = "patient"
+        missing_values = ["", "?"]
+
+        [columns.age]
+        kind = "real"
+        bounds = [17, 90]
+        unit = "years"
+
+        [columns.region]
+        kind = "categorical"
+        categories = ["north", "south"]
+        missing = "indicator"
+
+        [columns.admitted]
+        kind = "date"
+        bounds = [2000-01-01, 2024-12-31]
+
+        [columns.smoker]
+        kind = "binary"
+        categories = ["no", "yes"]
+
+    Args:
+        path: The file.
+        target: Overrides the file's target.
+
+    Raises:
+        DataError: The file cannot be read, is no TOML, or describes no valid schema.
+    """
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"the schema {path} cannot be read ({error.strerror}): check the path") from None
+    except UnicodeDecodeError:
+        raise DataError(f"the schema {path} is not UTF-8 text: save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"the schema {path} is not valid TOML: {error}") from None
+    return schema_from_dict(content, target=target)
+
+
+def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -> Schema:
+    """A schema from the content of its TOML file; see `schema_from_toml`.
+
+    >>> schema_from_dict({"columns": {"age": {"kind": "real", "bounds": [17, 90]}}}).columns[0].bounds
+    (17.0, 90.0)
+    """
+    _only(content, {"columns", "target", "missing_values", "person", "rows_per_person", INFERRED}, "the schema")
+    columns = content.get("columns")
+    if not isinstance(columns, Mapping):
+        raise DataError("the schema has no [columns.NAME] tables: describe each column to use in one")
+    asked = target if target is not None else content.get("target")
+    person = content.get("person")
+    rows_per_person = content.get("rows_per_person", 1)
+    if not isinstance(rows_per_person, int) or isinstance(rows_per_person, bool):
+        raise DataError(f"rows_per_person is {rows_per_person!r}: give a whole number")
+    return Schema(
+        columns=tuple(_column(name, entry) for name, entry in columns.items()),
+        target=None if asked is None else str(asked),
+        missing_values=_texts(content.get("missing_values", DEFAULT_MISSING_VALUES), "missing_values"),
+        inferred=_texts(content.get(INFERRED, ()), INFERRED),
+        person=None if person is None else str(person),
+        rows_per_person=rows_per_person,
+    )
+
+
+def schema_to_toml(schema: Schema) -> str:
+    """The text of a file that `schema_from_toml` reads as this schema.
+
+    >>> print(schema_to_toml(Schema(columns=(Column(name="age", kind=Kind.REAL, bounds=(17, 90), unit="years"),))))
+    [columns.age]
+    kind = "real"
+    bounds = [17.0, 90.0]
+    unit = "years"
+    <BLANKLINE>
+    """
+    top = [
+        f"{key} = {_value(value)}"
+        for key, value, default in [
+            ("target", schema.target, None),
+            ("person", schema.person, None),
+            ("missing_values", schema.missing_values, DEFAULT_MISSING_VALUES),
+            (INFERRED, schema.inferred, ()),
+        ]
+        if value != default
+    ]
+    parts = ["\n".join(top)] if top else []
+    for column in schema.columns:
+        lines = [f"[columns.{_key(column.name)}]", f"kind = {_value(column.kind)}"]
+        if column.kind is Kind.DATE:
+            lines.append(f"bounds = {_value(column.bounds)}")
+        elif column.bounds is not None:
+            lines.append(f"bounds = {_value(column.limits)}")
+        else:
+            lines.append(f"categories = {_value(column.categories)}")
+        lines += [f"unit = {_value(column.unit)}"] if column.unit else []
+        lines += [f"missing = {_value(column.missing)}"] if column.missing is not Missing.REFUSE else []
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def schema_template(names: Sequence[str]) -> str:
+    """A schema file to fill in, from the names of the columns alone. `schema_from_toml` refuses it until it is filled in.
+
+    Raises:
+        DataError: No names.
+    """
+    if not names:
+        raise DataError("there are no column names: a template needs a header")
+    blank = 'kind = ""\n# bounds = [ , ]\n# categories = ["", ""]\n# unit = ""\n# missing = "indicator"'
+    tables = [f"[columns.{_key(name)}]\n{blank}" for name in names]
+    return "\n\n".join([TEMPLATE_HEAD, *tables]) + "\n"
+
+
+TEMPLATE_HEAD = """\
+# What is publicly known of each column: from the questionnaire, the code book or common sense, never from the cells.
+# Delete the columns that are not to be read, and fill in the others:
+#   kind = "real" | "count"                  with bounds = [0, 100]
+#   kind = "date"                            with bounds = [1900-01-01, 2025-12-31]
+#   kind = "binary"                          with categories = ["no", "yes"]; the second is encoded as 1
+#   kind = "categorical"                     with categories = ["north", "south", "east"]
+#   kind = "ordered"                         with categories = ["low", "middle", "high"], the lowest first
+#   missing = "indicator"                    where cells may be missing; left out, they are refused
+# target = ""              # the column to explain
+# person = ""              # the column that says whose a row is, where people have several: one row of each is kept
+# missing_values = ["", "NA"]"""
+
+
+def _column(name: str, entry: Any) -> Column:
+    where = f"column '{name}'"
+    if not isinstance(entry, Mapping):
+        raise DataError(f"{where} is not a table: write [columns.{name}] and below it kind = ...")
+    _only(entry, {"kind", "bounds", "categories", "missing", "unit"}, where)
+    kind = _choice(Kind, entry.get("kind"), f"{where}: kind")
+    bounds = entry.get("bounds")
+    if bounds is not None:
+        fits, what = (
+            (is_date, "two dates, bounds = [1900-01-01, 2020-12-31]") if kind is Kind.DATE else (is_number, NUMBERS)
+        )
+        if (
+            isinstance(bounds, str)
+            or not isinstance(bounds, Sequence)
+            or len(bounds) != 2
+            or not all(map(fits, bounds))
+        ):
+            raise DataError(f"{where}: bounds must be {what}")
+        bounds = (bounds[0], bounds[1]) if kind is Kind.DATE else (float(bounds[0]), float(bounds[1]))
+    categories = _texts(entry.get("categories", ZERO_OR_ONE if kind is Kind.BINARY else ()), f"{where}: categories")
+    missing = _choice(Missing, entry.get("missing", Missing.REFUSE), f"{where}: missing")
+    unit = entry.get("unit", "")
+    if not isinstance(unit, str):
+        raise DataError(f'{where}: unit must be a text, for example "years"')
+    return Column(name=name, kind=kind, bounds=bounds, categories=categories, missing=missing, unit=unit)
+
+
+NUMBERS = "two numbers, bounds = [lowest, highest]"
+
+
+def _value(value: Any) -> str:
+    """A text, number, date or list of them as TOML."""
+    if isinstance(value, str):
+        # TOML's basic strings are JSON's, but for one character that JSON leaves as it is.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, Sequence):
+        return f"[{', '.join(map(_value, value))}]"
+    return repr(value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _value(name)
+
+
+def _choice(choices: type[E], value: Any, where: str) -> E:
+    try:
+        return choices(value)
+    except ValueError:
+        raise DataError(f"{where} is {value!r}: choose one of {', '.join(choices)}") from None
+
+
+def _texts(values: Any, where: str) -> tuple[str, ...]:
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise DataError(f'{where} must be a list, for example ["no", "yes"]')
+    return tuple(str(value).lower() if isinstance(value, bool) else str(value) for value in values)
+
+
+def _only(content: Mapping[str, Any], known: set[str], where: str) -> None:
+    unknown = sorted(set(content) - known)
+    if unknown:
+        raise DataError(f"{where} has unknown keys {', '.join(unknown)}: known are {', '.join(sorted(known))}")

@@ -1,0 +1,131 @@
+import dataclasses
+import datetime
+import tomllib
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from discreet.schema import (
+    Column,
+    DataError,
+    Kind,
+    Missing,
+    Schema,
+    schema_from_bounds,
+    schema_from_dict,
+    schema_from_toml,
+    schema_template,
+    schema_to_toml,
+)
+
+BORN = Column(name="born", kind=Kind.DATE, bounds=(datetime.date(1900, 1, 1), datetime.date(2000, 12, 31)))
+PAIN = Column(name="pain", kind=Kind.ORDERED, categories=("none", "some", "much"), missing=Missing.INDICATOR)
+AGE = Column(name="age", kind=Kind.REAL, bounds=(17, 90), unit="years")
+
+
+def read(text: str) -> Schema:
+    return schema_from_dict(tomllib.loads(text))
+
+
+def test_the_further_kinds_units_and_the_person() -> None:
+    schema = read(
+        'person = "patient"\n[columns.born]\nkind = "date"\nbounds = [1900-01-01, 2000-12-31]\n'
+        '[columns.pain]\nkind = "ordered"\ncategories = ["none", "some", "much"]\nmissing = "indicator"\n'
+        '[columns.age]\nkind = "real"\nbounds = [17, 90]\nunit = "years"\n'
+    )
+    assert schema == Schema(columns=(BORN, PAIN, AGE), person="patient")
+    assert schema.describe() == (
+        "born (date): 1900-01-01 to 2000-12-31",
+        "pain (ordered): none < some < much",
+        "age (real): 17 to 90 years",
+    )
+    assert schema_from_bounds("born=1900-01-01:2000-12-31").columns == (BORN,)
+
+
+def test_limits_of_dates_are_days() -> None:
+    assert BORN.limits == (-25567.0, 11322.0)
+    with pytest.raises(ValueError, match="has categories and no bounds"):
+        _ = PAIN.limits
+
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
+
+
+@hypothesis.given(
+    name=names,
+    texts=st.lists(names, min_size=2, max_size=4, unique=True),
+    unit=names,
+    low=st.floats(-1e300, 1e300),
+)
+@hypothesis.settings(deadline=None, max_examples=100)
+def test_a_written_schema_is_read_back(name: str, texts: list[str], unit: str, low: float) -> None:
+    """Whatever the names and categories hold: quotes, dots, line ends, control characters."""
+    hypothesis.assume(name not in ("born", "pain", "n"))
+    schema = Schema(
+        columns=(
+            Column(name=name, kind=Kind.CATEGORICAL, categories=tuple(texts)),
+            Column(name="n", kind=Kind.REAL, bounds=(low, 1e301), unit=unit),
+            dataclasses.replace(BORN, missing=Missing.INDICATOR),
+            PAIN,
+        ),
+        target=name,
+        person=f"{name} of whom",
+        missing_values=("?? ?",),
+        inferred=("n",),
+    )
+    assert read(schema_to_toml(schema)) == schema
+
+
+def test_a_template_needs_filling_in(tmp_path) -> None:
+    path = tmp_path / "schema.toml"
+    path.write_text(schema_template(["age", 'a "quoted" name']), encoding="utf-8")
+    with pytest.raises(DataError, match="column 'age': kind is '': choose one of real, count"):
+        schema_from_toml(path)
+    filled = path.read_text().replace('kind = ""\n# bounds = [ , ]', 'kind = "real"\nbounds = [0, 1]')
+    assert [column.name for column in read(filled).columns] == ["age", 'a "quoted" name']
+
+
+@pytest.mark.parametrize(
+    ("text", "needle"),
+    [
+        ('person = "age"', "would single out people"),
+        ('person = "id"\nrows_per_person = 3', "rows_per_person is 3: a plan protects one record"),
+        ('person = "id"\nrows_per_person = 0', "Only 1 is supported"),
+        ('person = "id"\nrows_per_person = true', "give a whole number"),
+        ("rows_per_person = 2", "name that column"),
+        ('non_private_from_data = ["height"]', "says that height was inferred"),
+        ('missing_values = ["?", "b"]', "category 'b', which also stands for a missing cell"),
+    ],
+)
+def test_contradictions_in_a_file_are_refused(text: str, needle: str) -> None:
+    columns = (
+        '[columns.age]\nkind = "real"\nbounds = [0, 1]\n[columns.c]\nkind = "categorical"\ncategories = ["a", "b"]\n'
+    )
+    with pytest.raises(DataError, match=needle):
+        read(f"{text}\n{columns}")
+
+
+@pytest.mark.parametrize(
+    ("entry", "needle"),
+    [
+        ('kind = "date"', "has no bounds"),
+        ('kind = "date"\nbounds = [1, 2]', "must be two dates"),
+        ('kind = "date"\nbounds = [2000-01-01T00:00:00, 2001-01-01]', "must be two dates"),
+        ('kind = "date"\nbounds = [2000-01-01, 2000-01-01]', "the earlier one first"),
+        ('kind = "real"\nbounds = [2000-01-01, 2001-01-01]', "must be two numbers"),
+        ('kind = "ordered"', "0 categories"),
+        ('kind = "ordered"\ncategories = ["a", "b"]\nunit = "cm"', "has a unit"),
+        ('kind = "real"\nbounds = [0, 1]\nunit = 3', "unit must be a text"),
+    ],
+)
+def test_bad_columns_of_the_further_kinds(entry: str, needle: str) -> None:
+    with pytest.raises(DataError, match=needle):
+        read(f"[columns.a]\n{entry}\n")
+
+
+def test_python_columns_with_mixed_bounds_are_refused() -> None:
+    with pytest.raises(DataError, match="give two dates"):
+        Column(name="a", kind=Kind.DATE, bounds=(0, 1))
+    with pytest.raises(DataError, match="give two numbers, or describe it as kind date"):
+        Column(name="a", kind=Kind.REAL, bounds=BORN.bounds)
