@@ -1,3 +1,5 @@
+import datetime
+
 import numpy as np
 import pyarrow
 import pytest
@@ -124,3 +126,41 @@ def test_wrong_options_are_refused() -> None:
         Levels(SCHEMA).encode(table_of(), out_of_bounds="drop")
     with pytest.raises(DataError, match="no column 'region'"):
         Levels(SCHEMA).encode({name: cells for name, cells in table_of().items() if name != "region"})
+
+
+DAY = datetime.date(2020, 1, 1)
+VISITS = Schema(
+    columns=(
+        Column(name="day", kind=Kind.DATE, bounds=(DAY, datetime.date(2020, 12, 31)), missing=Missing.INDICATOR),
+        Column(name="pain", kind=Kind.ORDERED, categories=("none", "some", "much")),
+    ),
+    person="name",
+)
+
+
+def visits(**changes):
+    days = [DAY, datetime.date(2020, 12, 31), None, datetime.date(2020, 7, 1)]
+    return {"day": days, "pain": ["none", "much", "some", "some"], "name": ["a", "b", "c", "d"], **changes}
+
+
+def test_dates_and_ordered_categories() -> None:
+    levels = Levels(VISITS, slices=12)
+    records = levels.encode(visits())
+    # 366 days in 12 slices of 30 or 31; July 1st is the 183rd day, the last of the sixth.
+    np.testing.assert_array_equal(records, [[0, 0], [11, 2], [12, 1], [5, 1]])
+    table = levels.decode(np.repeat(records, 200, axis=0), np.random.default_rng(0))
+    assert str(table["day"].type) == "date32[day]"
+    assert table["day"].null_count == 200
+    first = table["day"].to_pylist()[:200]
+    assert min(first) == DAY
+    assert max(first) < datetime.date(2020, 2, 2)
+    texts = visits(day=["2020-01-01", "2020-12-31", None, "2020-07-01"])
+    np.testing.assert_array_equal(levels.encode(texts), records)
+
+
+@pytest.mark.parametrize("names", [["a", "b", "c", "a"], ["a", "b", "c", None]])
+def test_a_person_with_several_rows_is_refused(names) -> None:
+    with pytest.raises(DataError, match="protects one row of a person"):
+        Levels(VISITS).encode(visits(name=names))
+    with pytest.raises(DataError, match="no column 'name'"):
+        Levels(VISITS).encode({name: cells for name, cells in visits().items() if name != "name"})

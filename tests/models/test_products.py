@@ -42,7 +42,8 @@ def test_density_is_the_sum_over_components_of_the_products_of_shares() -> None:
     blocks = [np.asarray(jax.nn.softmax(b, axis=1)) for b in jnp.split(mixture.logits, [4, 6], axis=1)]
     everything = np.stack(np.meshgrid(*(np.arange(size) for size in SIZES), indexing="ij"), axis=-1).reshape(-1, 3)
     by_hand = [
-        sum(w * np.prod([b[k, x] for b, x in zip(blocks, row)]) for k, w in enumerate(weights)) for row in everything
+        sum(w * np.prod([b[k, x] for b, x in zip(blocks, row, strict=True)]) for k, w in enumerate(weights))
+        for row in everything
     ]
     np.testing.assert_allclose(np.exp(mixture.log_prob(everything)), by_hand, rtol=1e-5)
     assert sum(by_hand) == pytest.approx(1)

@@ -23,7 +23,7 @@ _OTHER_WRITINGS = {"0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True"
 class Levels:
     """Which levels the columns of a schema have. Public: made from the schema alone.
 
-    A binary or categorical column has one level a category. A real column has `slices` equal slices of its bounds. A count
+    A column of categories has one level for each. Real columns and dates have `slices` equal slices of their bounds. A count
     has a level for each value if there are at most `slices`; otherwise the lowest values have one each, and the slices grow
     with the distance from the lower bound, as counts scatter more where they are larger. A column whose missing cells
     are allowed has one more level, the last, for those.
@@ -54,12 +54,14 @@ class Levels:
         )
 
     def edges(self, column: Column) -> Float[np.ndarray, " slice+1"]:
-        """Where the slices of a column of numbers begin, and where the last one ends (for a count: one past it)."""
-        assert column.bounds is not None
-        low, high = column.bounds
+        """Where the slices of a column with bounds begin, and where the last one ends: one past it for counts and days."""
+        low, high = column.limits
         if column.kind is Kind.REAL:
             return np.linspace(low, high, self.slices + 1)
-        return low + _growing(int(high - low) + 1, self.slices)
+        values = int(high - low) + 1
+        if column.kind is Kind.DATE:
+            return low + np.rint(np.linspace(0, values, min(values, self.slices) + 1))
+        return low + _growing(values, self.slices)
 
     # --- from cells to levels -------------------------------------------------------------
 
@@ -70,18 +72,19 @@ class Levels:
 
         Args:
             table: Columns by name: a pyarrow or pandas table, or a dict of arrays. Columns that the schema does not name
-                are left alone.
+                are left alone, but for its person column, in which each person must be there once.
             out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
 
         Raises:
-            DataError: A column is not there, a cell is missing or outside its bounds or categories. Names the column and the
-                rule, never a value, a row or a count.
+            DataError: A column is not there, a person has several rows, a cell is missing or outside its bounds or categories.
+                Names the column and the rule, never a value, a row or a count.
         """
         if out_of_bounds not in ("refuse", "clip"):
             raise ValueError(f'out_of_bounds is {out_of_bounds!r}; it must be "refuse" or "clip".')
+        _one_row_a_person(table, self.schema)
         columns = []
         for column, size in zip(self.schema.columns, self.sizes, strict=True):
-            cells = _cells(table, column)
+            cells = _cells(table, column.name)
             missing = cells.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
             if column.missing is Missing.REFUSE and missing.any():
                 raise DataError(
@@ -99,18 +102,20 @@ class Levels:
     def _slices(self, column: Column, cells: Any, missing: np.ndarray, out_of_bounds: str) -> np.ndarray:
         import pyarrow
 
-        assert column.bounds is not None
-        low, high = column.bounds
+        low, high = column.limits
         try:
+            if column.kind is Kind.DATE:
+                cells = cells.cast(pyarrow.date32()).cast(pyarrow.int32())
             values = cells.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
         except pyarrow.ArrowException:
-            raise DataError(f"column '{column.name}' holds something that is not a number") from None
+            what = "date" if column.kind is Kind.DATE else "number"
+            raise DataError(f"column '{column.name}' holds something that is no {what}: mend it first") from None
         values = np.where(missing, low, values)
         if out_of_bounds == "clip":
             values = np.clip(values, low, high)
         elif (values < low).any() or (values > high).any():
             raise DataError(
-                f"column '{column.name}' has values outside its public bounds {low:g} to {high:g}: widen the bounds if they "
+                f"column '{column.name}' has values outside its public bounds {column.rule()}: widen the bounds if they "
                 'were wrong, or pass out_of_bounds="clip"'
             )
         if column.kind is Kind.COUNT and (values != np.floor(values)).any():
@@ -123,7 +128,7 @@ class Levels:
     # --- and back -------------------------------------------------------------------------
 
     def decode(self, levels: Int[np.ndarray, "record column"], rng: np.random.Generator) -> pyarrow.Table:
-        """A table with these levels: 64-bit floats, 64-bit integers for counts, and texts; missing cells are null.
+        """A table with these levels: 64-bit floats, 64-bit integers for counts, days, and texts; missing cells are null.
 
         Args:
             levels: As `encode` gives them.
@@ -142,6 +147,7 @@ class Levels:
                 cells = pyarrow.DictionaryArray.from_arrays(places, list(column.categories)).dictionary_decode()
             else:
                 cells = pyarrow.array(self._within(column, found, rng), mask=missing)
+                cells = cells.cast(pyarrow.date32()) if column.kind is Kind.DATE else cells
             columns[column.name] = cells
         return pyarrow.table(columns)
 
@@ -150,7 +156,9 @@ class Levels:
         # A missing cell's level has no slice; it gets the last one's value and is masked.
         found = np.minimum(found, len(edges) - 2)
         values = edges[found] + np.diff(edges)[found] * rng.random(len(found))
-        return np.floor(values).astype(np.int64) if column.kind is Kind.COUNT else np.minimum(values, edges[-1])
+        if column.kind is Kind.REAL:
+            return np.minimum(values, edges[-1])
+        return np.floor(values).astype(np.int32 if column.kind is Kind.DATE else np.int64)
 
 
 def _growing(values: int, slices: int) -> Int[np.ndarray, " slice+1"]:
@@ -164,24 +172,33 @@ def _growing(values: int, slices: int) -> Int[np.ndarray, " slice+1"]:
     return np.array(edges)
 
 
-def _cells(table: Any, column: Column) -> Any:
+def _cells(table: Any, name: str) -> Any:
     """The column as Arrow's chunked array."""
     import pyarrow
 
     try:
-        cells = table[column.name]
+        cells = table[name]
     except (KeyError, IndexError, ValueError):
-        raise DataError(
-            f"the table has no column '{column.name}': correct its name, or leave it out of the schema"
-        ) from None
+        raise DataError(f"the table has no column '{name}': correct its name, or leave it out of the schema") from None
     if isinstance(cells, pyarrow.ChunkedArray):
         return cells
     try:
         return pyarrow.chunked_array([pyarrow.array(cells, from_pandas=True)])
     except pyarrow.ArrowException:
         raise DataError(
-            f"column '{column.name}' holds cells of different types: make them all texts, or all numbers"
+            f"column '{name}' holds cells of different types: make them all texts, or all numbers"
         ) from None
+
+
+def _one_row_a_person(table: Any, schema: Schema) -> None:
+    if schema.person is None:
+        return
+    people = _cells(table, schema.person)
+    if people.null_count or len(people.unique()) < len(people):
+        raise DataError(
+            f"column '{schema.person}' says whose a row is, and a plan protects one row of a person: keep one of each, "
+            f"table.filter(discreet.data.keep_one_row_a_person(table['{schema.person}']))"
+        )
 
 
 def _positions(column: Column, cells: Any) -> np.ndarray:
