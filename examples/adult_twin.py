@@ -88,7 +88,7 @@ def read(path: Path, public: Schema) -> tuple[pyarrow.Table, pyarrow.Table]:
 
 def classify(train: pyarrow.Table, test: pyarrow.Table, public: Schema) -> ClassificationMetrics:
     """How well a logistic regression that is trained on one table does on another."""
-    seen, unseen = encode(train, public), encode(test, public)
+    seen, unseen = (encode(read_table(table, public), public) for table in (train, test))
     fitted = LogisticRegression(max_iter=2_000).fit(seen.x, seen.y)
     return dp.classification_metrics(unseen.y, fitted.predict_proba(unseen.x)[:, 1], non_private=True)
 

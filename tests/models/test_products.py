@@ -10,6 +10,9 @@ from discreet.models import MixtureOfProducts
 from discreet.models._products import LevelsMixture
 from discreet.schema import schema_from_bounds
 
+# They compile for seconds and compute for milliseconds.
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 SCHEMA = schema_from_bounds("age=0:8,smoker=no|yes,region=a|b|c")
 SIZES = (4, 2, 3)
 
@@ -110,7 +113,7 @@ def test_rows_follow_the_latents_that_they_are_drawn_from(twin) -> None:
     assert abs(np.mean(np.flatnonzero(first)) - 5_000) < 5 * 10_000 / np.sqrt(12 * 2_500)
 
 
-def test_a_private_fit_is_proved_and_gives_twins(twin, records, quick_compilation) -> None:
+def test_a_private_fit_is_proved_and_gives_twins(twin, records) -> None:
     plan = dp.PrivacyPlan(
         sampling=dp.PoissonSampling(0.05), clipping_norm=1.0, noise_multiplier=1.5, num_steps=60, num_records=4_000
     )
