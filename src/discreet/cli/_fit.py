@@ -1,6 +1,7 @@
 """`discreet fit`: a table, a model and a budget to a posterior and a statement."""
 
 import functools
+import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 
 EXPECTED_BATCH = 500
 MOST_DRAWS = 10_000_000
+ERRORS_TELL = "That an error occurs, or does not, is not covered by ε."
+ODD_CELLS = {
+    "refuse": "A cell outside its bounds or categories would have stopped the fit with an error that names the column. "
+    + ERRORS_TELL,
+    "clip": "Numbers outside their bounds were moved to the nearer bound. Another cell that the schema does not allow would have "
+    f"stopped the fit with an error that names the column. {ERRORS_TELL}",
+    "missing": "A cell that the schema does not allow counted as missing. A missing cell in a column without a rule for it would "
+    f"have stopped the fit with an error that names the column. {ERRORS_TELL}",
+}
 
 
 @refusing
@@ -62,7 +72,7 @@ def fit(
     _check_options(out, overwrite, draws, learning_rate)
     chosen = choose_model(model)
     described = _schema(data, chosen, target, bounds, schema, non_private_bounds)
-    records = _records(data, described, out_of_bounds)
+    records = _records(data, described, out_of_bounds, seed)
     public_count = records.num_records if num_records is None else num_records
     if rate is None and batch_size is None and sampling is options.SamplingName.POISSON:
         rate = default_rate(public_count)
@@ -152,20 +162,23 @@ def _schema(
     return public
 
 
-def _records(data: Path, schema: "Schema", out_of_bounds: str) -> "Records":
+def _records(data: Path, schema: "Schema", out_of_bounds: str, seed: int | None) -> "Records":
     from discreet.data import OutOfBounds, encode, read_table
 
     if out_of_bounds not in list(OutOfBounds):
-        raise ValueError(f"--out-of-bounds is {out_of_bounds!r}: choose refuse or clip")
-    return encode(read_table(data, schema), schema, out_of_bounds=out_of_bounds)
+        raise ValueError(f"--out-of-bounds is {out_of_bounds!r}: choose {', '.join(OutOfBounds)}")
+    # A run that is to be repeated keeps the same rows of each person.
+    key = None if seed is None else hashlib.sha256(str(seed).encode()).digest()
+    table = read_table(data, schema, out_of_bounds=out_of_bounds)
+    return encode(table, schema, out_of_bounds=out_of_bounds, key=key)
 
 
 def _warn(schema: "Schema", seed: int | None) -> None:
     """Say loudly, before the run, what makes its result not private."""
     if schema.inferred:
         say_error(
-            f"NOT PRIVATE: bounds or categories of {', '.join(schema.inferred)} are taken from the data "
-            "(--non-private-bounds). No ε holds for the results, and the statement says so."
+            f"NOT PRIVATE: bounds or categories of {', '.join(schema.inferred)} are taken from the data. "
+            "No ε holds for the results, and the statement says so."
         )
     if seed is not None:
         say_error("NOT PRIVATE: with --seed the noise can be repeated and taken away. The statement says so.")
@@ -177,19 +190,19 @@ def _complete(statement: "Statement", schema: "Schema", out_of_bounds: str, *, c
     public = [line for column, line in lines if column.name not in schema.inferred]
     if public:
         statement = statement.with_public(f"Columns and their bounds or categories: {'; '.join(public)}.")
-    statement = statement.with_notes(
-        "Numbers outside their bounds were moved to the nearer bound."
-        if out_of_bounds == "clip"
-        else "A cell outside its bounds or categories would have stopped the fit with an error that names the column. That "
-        "an error occurs, or does not, is not covered by ε."
-    )
+    statement = statement.with_notes(ODD_CELLS[out_of_bounds])
+    if schema.person is not None:
+        statement = statement.with_notes(
+            f"A record is a person: of the rows with the same '{schema.person}' one was kept, by a secret order that depends on "
+            "nobody else's rows. The number of records is that of persons."
+        )
     if not counted:
         statement = statement.with_notes(
             "The number of records is a public figure that was given, not the file's count."
         )
     if schema.inferred:
         statement = statement.with_violations(
-            f"Bounds or categories of these columns were taken from the data (--non-private-bounds): "
+            f"Bounds or categories of these columns were taken from the data: "
             f"{', '.join(schema.inferred)}. They may reveal single persons' values; no ε holds for the results."
         )
     return statement

@@ -56,7 +56,9 @@ Seed = Annotated[int | None, typer.Option(help="Makes the run repeatable and NOT
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of an earlier fit.")]
 
 # Of fit alone; here so that its signature stays readable.
-Data = Annotated[Path, typer.Option(help="The table: a .csv, .csv.gz or .parquet file with a header.")]
+Data = Annotated[
+    Path, typer.Option(help="The table: a .csv, .csv.gz, .parquet, .arrow or .feather file with column names.")
+]
 Model = Annotated[
     str, typer.Option(help="logistic, linear, poisson, or FILE.py:FUNCTION with a NumPyro model of (x, y).")
 ]
@@ -69,7 +71,10 @@ SchemaFile = Annotated[
     Path | None, typer.Option("--schema", help="A TOML file with the same and more; see docs/tables.md.")
 ]
 OutOfBoundsRule = Annotated[
-    str, typer.Option(help="A number outside its bounds: refuse the table, or clip the number.")
+    str,
+    typer.Option(
+        help="A cell that the schema does not allow: refuse the table, clip a number, or count the cell as missing."
+    ),
 ]
 NonPrivateBounds = Annotated[
     bool,

@@ -58,7 +58,7 @@ def convert(
         keep = keep_one_row_a_person(pyarrow.chunked_array([chunk for c in persons for chunk in c.chunks]), key=key)
     partial = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        with open(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b", buffering=0) as file:
+        with open(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b") as file:
             _write(file, source, layout, report, keep)
         partial.replace(out)
     finally:
@@ -107,8 +107,10 @@ def _write(file: BinaryIO, source: Any, layout: Layout, report: Report, keep: np
         if not report.faults:
             file.write(chosen.data)
     report.refuse()
+    file.flush()
+    records = np.memmap(file, np.float32, "r", start, (kept, layout.width))
     file.seek(0)
-    if _frame(layout, np.memmap(file, np.float32, "r", start, (kept, layout.width)), file) != start:
+    if _frame(layout, records, file) != start:
         raise AssertionError("the length of an Arrow file's head depends on the number of its records")
 
 
@@ -146,7 +148,7 @@ class _Around:
         self.address = address
         self.start: int | None = None
 
-    def write(self, data: bytes | pyarrow.Buffer) -> int:
+    def write(self, data: Any) -> int:
         """Write, or step over."""
         if isinstance(data, pyarrow.Buffer) and data.address == self.address:
             self.start = self.file.tell()
@@ -159,7 +161,7 @@ class _Around:
         return self.file.tell()
 
     def flush(self) -> None:
-        """Arrow asks for it; the file is not buffered."""
+        """Arrow asks for it; the file is closed soon."""
 
     def close(self) -> None:
         """Left to the file's owner."""

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow
-import pyarrow.compute
 import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
@@ -78,10 +77,10 @@ def _look(name: str, values: pyarrow.ChunkedArray, kind: Kind | None) -> Column:
         low = 0.0 if kind is Kind.COUNT else float(numbers.min())
         return Column(name=name, kind=kind or Kind.REAL, bounds=(low, float(numbers.max())))
     if pyarrow.types.is_date(values.type):
-        low, high = (pyarrow.compute.min_max(values)[end].as_py() for end in ("min", "max"))
-        if low is None or low == high:
+        days = values.cast(pyarrow.date32()).drop_null().unique().to_pylist()
+        if len(days) < 2:
             raise DataError(f"column '{name}' has fewer than two different values: leave it out")
-        return Column(name=name, kind=Kind.DATE, bounds=(low, high))
+        return Column(name=name, kind=Kind.DATE, bounds=(min(days), max(days)))
     texts = values.cast(pyarrow.string()).drop_null().unique().to_pylist()
     if len(texts) > MANY_CATEGORIES:
         raise DataError(

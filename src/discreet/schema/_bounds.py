@@ -2,6 +2,7 @@
 
 import datetime
 import re
+from typing import Any
 
 from discreet.schema._column import ZERO_OR_ONE, Column, Kind
 from discreet.schema._errors import DataError
@@ -52,6 +53,7 @@ def _column(name: str, rule: str, kind: Kind | None) -> Column:
     low, colon, high = rule.partition(":")
     if not colon:
         raise DataError(f"bounds: '{name}={rule}' is not understood: write {FORM}")
+    bounds: Any
     dates = all(re.fullmatch(r"\d{4}-\d\d-\d\d", bound.strip()) for bound in (low, high))
     read = datetime.date.fromisoformat if dates else float
     try:
@@ -60,6 +62,5 @@ def _column(name: str, rule: str, kind: Kind | None) -> Column:
         raise DataError(
             f"bounds: '{low}' and '{high}' of column '{name}' must be two numbers or two dates (2024-12-31): write {FORM}"
         ) from None
-    if dates:
-        return Column(name=name, kind=Kind.DATE, bounds=bounds)
-    return Column(name=name, kind=kind if kind is Kind.COUNT else Kind.REAL, bounds=bounds)
+    number = kind if kind is Kind.COUNT else Kind.REAL
+    return Column(name=name, kind=Kind.DATE if dates else number, bounds=bounds)

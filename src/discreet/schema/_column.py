@@ -80,7 +80,7 @@ class Column:
                 raise DataError(
                     f"{where} has bounds {low} to {high}: give two dates, bounds = [1900-01-01, 2020-12-31]"
                 )
-            if low >= high:
+            if self.limits[0] >= self.limits[1]:
                 raise DataError(f"{where} has bounds {low} to {high}: give two dates, the earlier one first")
             return
         if not (is_number(low) and is_number(high)):

@@ -1,0 +1,135 @@
+import tomllib
+
+import pytest
+from typer.testing import CliRunner
+
+from discreet.cli import _run
+from discreet.cli._app import app
+from discreet.report import make_statement
+from discreet.schema import schema_from_toml
+
+RUN = CliRunner()
+HEADER = "id,age,region,born,smoker\n"
+ROWS = "".join(f"{i % 5},{20 + i},{'north' if i % 2 else 'south'},20{10 + i}-02-03,{'yes' if i % 3 else 'no'}\n" for i in range(12))
+
+
+@pytest.fixture
+def survey(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "survey.csv"
+    path.write_text(HEADER + ROWS)
+    return path
+
+
+def run(*words: str, code: int = 0):
+    outcome = RUN.invoke(app, [str(word) for word in words])
+    assert outcome.exit_code == code, outcome.output
+    return outcome
+
+
+def test_a_template_knows_the_header_and_no_cell(survey) -> None:
+    """Rows of any length, bytes that are no text, quotes that never end: the template is the same."""
+    run("schema", "init", survey)
+    template = (survey.parent / "schema.toml").read_text()
+    assert list(tomllib.loads(template)["columns"]) == ["id", "age", "region", "born", "smoker"]
+    for cells in (b"", b"1,2\n", b"\xff\xfe\x00,,,,,,,,,,\n", b'"', b"secretcell,1,2,3,4,5\n" * 9):
+        survey.write_bytes(HEADER.encode() + cells)
+        run("schema", "init", survey, "--overwrite")
+        assert (survey.parent / "schema.toml").read_text() == template
+
+
+def test_bounds_from_the_data_are_marked_in_the_file_and_in_the_fit(survey, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "--non-private-from-data", "--target", "smoker", "--person", "id"
+    loud = run("schema", "init", survey, *words)
+    assert "NOT PRIVATE" in loud.stderr
+    text = (survey.parent / "schema.toml").read_text()
+    assert text.startswith("# NOT PRIVATE")
+    schema = schema_from_toml(survey.parent / "schema.toml")
+    assert schema.inferred == ("age", "region", "born", "smoker")
+    assert (schema.person, schema.target) == ("id", "smoker")
+    assert "born (date): 2010-02-03 to 2021-02-03" in schema.describe()
+    assert "NOT PRIVATE: age, region" in run("schema", "check", "schema.toml").stderr
+
+    calls = []
+
+    def fit(model, plan, records, **options):
+        calls.append(records)
+        raise ValueError("far enough")
+
+    monkeypatch.setattr(_run, "run", fit)
+    words = "fit --data survey.csv --model logistic --schema schema.toml --epsilon 1 --seed 1".split()
+    assert "NOT PRIVATE: bounds or categories of age, region" in " ".join(run(*words, code=2).stderr.split())
+    run(*words, code=2)
+    assert [len(records.x) for records in calls] == [5, 5]
+    # With a seed the same rows of each person are kept.
+    assert (calls[0].x == calls[1].x).all()
+
+
+def test_check_says_what_a_schema_describes(survey) -> None:
+    (survey.parent / "s.toml").write_text(
+        'person = "id"\n[columns.age]\nkind = "real"\nbounds = [0, 120]\nunit = "years"\n'
+    )
+    said = run("schema", "check", "s.toml", "--data", survey).stdout
+    assert "age (real): 0 to 120 years" in said
+    assert "the same 'id' one is kept" in " ".join(said.split())
+
+
+def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytest.MonkeyPatch) -> None:
+    from discreet.cli._fit import _complete
+    from discreet.plan import PrivacyPlan
+    from discreet.sampling import FullBatch
+    from discreet.schema import Column, Kind, Schema
+
+    schema = Schema(columns=(Column(name="age", kind=Kind.REAL, bounds=(0, 120)),), person="id")
+    plan = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=4.0, num_steps=1, num_records=5)
+    statement = make_statement(plan, steps_completed=1, reproducible=False)
+    notes = " ".join(_complete(statement, schema, "missing", counted=True).notes)
+    assert "A record is a person" in notes
+    assert "counted as missing" in notes
+
+
+@pytest.mark.parametrize(
+    ("words", "needle"),
+    [
+        ("schema init absent.csv", "does not exist"),
+        ("schema init survey.xlsx", "type that is not read"),
+        ("schema init empty.csv", "is empty"),
+        ("schema init twice.csv", "1 column name(s) twice"),
+        ("schema init survey.csv --out survey.csv", "survey.csv is there already"),
+        ("schema init survey.csv --target smoker", "--target and --person go with --non-private-from-data"),
+        ("schema init survey.csv --non-private-from-data --target height", "'height' is not described"),
+        ("schema check absent.toml", "cannot be read"),
+        ("schema check template.toml", "column 'age': kind is ''"),
+        ("schema check person.toml", "Only 1 is supported"),
+        ("schema check height.toml --data survey.csv", "has no column height"),
+        ("fit --data survey.csv --model linear --schema age.toml --target age --epsilon 1", "describes only the target"),
+        ("fit --data survey.csv --model a --schema age.toml --epsilon 1 --out-of-bounds drop", "the model 'a' is not known"),
+        (
+            "fit --data survey.csv --model linear --target age --bounds age=0:99,region=a|b --epsilon 1 --out-of-bounds drop",
+            "choose refuse, clip, missing",
+        ),
+        (
+            "fit --data survey.csv --model linear --target age --bounds age=0:99,born=0:1 --epsilon 1",
+            "'born' holds something that is not a number",
+        ),
+        (
+            "fit --data survey.csv --model linear --target age --bounds age=0:9,region=a|b --epsilon 1",
+            "0 to 9: widen the bounds if they were wrong, or ask for clipping (out_of_bounds='clip', --out-of-bounds clip). "
+            "Also, column 'region' has values outside its public categories a, b",
+        ),
+    ],
+)
+def test_wrong_input_is_answered_in_one_paragraph(survey, words: str, needle: str) -> None:
+    folder = survey.parent
+    (folder / "survey.xlsx").write_text("x")
+    (folder / "empty.csv").write_text("")
+    (folder / "twice.csv").write_text("a,a\n")
+    (folder / "template.toml").write_text('[columns.age]\nkind = ""\n')
+    age = '[columns.age]\nkind = "real"\nbounds = [0, 120]\n'
+    (folder / "age.toml").write_text(age)
+    (folder / "person.toml").write_text(f'person = "id"\nrows_per_person = 4\n{age}')
+    (folder / "height.toml").write_text(f'{age}[columns.height]\nkind = "real"\nbounds = [0, 3]\n')
+    said = run(*words.split(), code=2).stderr
+    assert said.startswith("Refused: ")
+    assert "\n\n" not in said
+    assert needle in " ".join(said.split())

@@ -1,0 +1,232 @@
+import datetime
+
+import numpy as np
+import pyarrow
+import pyarrow.feather
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+
+from discreet.data import DataError, _read, convert, decode, encode, open_records, read_table
+from discreet.schema import Column, Kind, Missing, Schema
+
+DAY = datetime.date.fromisoformat
+COLUMNS = (
+    Column(name="age", kind=Kind.REAL, bounds=(0, 64), missing=Missing.INDICATOR),
+    Column(name="visits", kind=Kind.COUNT, bounds=(0, 50)),
+    Column(name="region", kind=Kind.CATEGORICAL, categories=("north", "south", "east"), missing=Missing.INDICATOR),
+    Column(name="pain", kind=Kind.ORDERED, categories=("none", "some", "much")),
+    Column(name="born", kind=Kind.DATE, bounds=(DAY("1900-01-01"), DAY("2000-12-31")), missing=Missing.INDICATOR),
+    Column(name="smoker", kind=Kind.BINARY, categories=("no", "yes")),
+)
+SCHEMA = Schema(columns=COLUMNS, target="smoker")
+
+
+def people(rows: int, seed: int = 0) -> pyarrow.Table:
+    """An invented table of the schema; ages are quarters, which float32 holds."""
+    rng = np.random.default_rng(seed)
+
+    def some_missing(values) -> list:
+        return [None if gone else value for value, gone in zip(values, rng.random(rows) < 0.1, strict=True)]
+
+    columns = {
+        "age": some_missing((rng.integers(0, 257, rows) / 4).tolist()),
+        "visits": rng.integers(0, 51, rows),
+        "region": some_missing(rng.choice(["north", "south", "east"], rows).tolist()),
+        "pain": rng.choice(["none", "some", "much"], rows),
+        "born": some_missing([DAY("1900-01-01") + datetime.timedelta(int(d)) for d in rng.integers(0, 36_889, rows)]),
+        "smoker": rng.choice(["no", "yes"], rows),
+        "id": rng.integers(0, (rows + 1) // 2, rows),
+    }
+    return pyarrow.table(columns)
+
+
+def as_csv(table: pyarrow.Table, path) -> None:
+    table.to_pandas().to_csv(path, index=False)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of a few rows, so that a small table has many."""
+    monkeypatch.setattr(_read, "PIECE_BYTES", 700)
+    monkeypatch.setattr(_read, "PIECE_ROWS", 37)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet", "t.arrow", "t.feather", "pyarrow", "pandas"])
+def test_every_source_in_pieces_gives_the_same_records(tmp_path, name) -> None:
+    table = people(500)
+    path = tmp_path / name
+    if ".csv" in name:
+        as_csv(table, path)
+    elif name == "t.parquet":
+        pyarrow.parquet.write_table(table, path)
+    elif name == "t.arrow":
+        with pyarrow.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=60)
+    elif name == "t.feather":
+        pyarrow.feather.write_feather(table, path)
+    source = {"pyarrow": table, "pandas": table.to_pandas()}.get(name, path)
+    wanted = encode(read_table(table, SCHEMA), SCHEMA)
+    records = convert(source, SCHEMA, tmp_path / "out.arrow")
+    np.testing.assert_array_equal(records.x, wanted.x)
+    np.testing.assert_array_equal(records.y, wanted.y)
+    assert records.feature_names == wanted.feature_names
+    np.testing.assert_array_equal(encode(read_table(source, SCHEMA), SCHEMA).x, wanted.x)
+
+
+def test_a_decoded_table_is_the_encoded_one() -> None:
+    table = read_table(people(300), SCHEMA)
+    records = encode(table, SCHEMA)
+    decoded = decode(records.x, SCHEMA, records.y)
+    assert decoded.column_names == [column.name for column in COLUMNS]
+    assert decoded.to_pylist() == table.to_pylist()
+    assert [str(field.type) for field in decoded.schema] == [
+        "double",
+        "int64",
+        "string",
+        "string",
+        "date32[day]",
+        "string",
+    ]
+
+
+@pytest.mark.parametrize("target", ["age", "visits", "region", "pain", "born"])
+def test_targets_of_every_kind_come_back(target) -> None:
+    columns = tuple(Column(**{**vars(column), "missing": Missing.REFUSE}) for column in COLUMNS)
+    schema = Schema(columns=columns, target=target)
+    table = pyarrow.Table.from_pylist([row for row in people(200).to_pylist() if None not in row.values()])
+    records = encode(read_table(table, schema), schema)
+    rows = decode(records.x, schema, records.y).to_pylist()
+    assert rows == table.drop_columns("id").to_pylist()
+
+
+def test_draws_of_a_model_decode_to_the_nearest_table() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(0, 3, (200, 10))
+    table = decode(x, SCHEMA, rng.normal(0, 3, 200))
+    # Encoding refuses what the schema does not allow.
+    assert encode(read_table(table, SCHEMA), SCHEMA).num_records == 200
+    row = decode(np.array([[9.0, 0, -0.04, 0.2, 0.3, 0.1, 0.4, 0.1, 0, 0.9]]), SCHEMA, [0.6]).to_pylist()[0]
+    assert row["age"] == 64
+    assert (row["visits"], row["region"], row["pain"], row["born"], row["smoker"]) == (24, "south", "some", None, "yes")
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "needle"),
+    [
+        (np.zeros((2, 3)), [0, 1], "x has the shape .2, 3.: the schema's records have 10 features"),
+        (np.zeros((2, 10)), None, "has a target"),
+        (np.zeros((2, 10)), [0], "y has the shape"),
+        (np.full((2, 10), np.nan), [0, 1], "not finite"),
+    ],
+)
+def test_arrays_that_are_no_records_are_refused(x, y, needle) -> None:
+    with pytest.raises(ValueError, match=needle):
+        decode(x, SCHEMA, y)
+
+
+def test_converted_records_are_a_view_of_an_arrow_file_for_its_owner(tmp_path) -> None:
+    path = tmp_path / "out.arrow"
+    records = convert(people(50), SCHEMA, path)
+    assert not records.x.flags.owndata
+    assert not records.x.flags.writeable
+    assert path.stat().st_mode & 0o077 == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["out.arrow"]
+    # Any reader of Arrow files reads it.
+    table = pyarrow.feather.read_table(path)
+    np.testing.assert_array_equal(np.array(table.column("record").to_pylist())[:, :-1], records.x)
+    again = open_records(path)
+    np.testing.assert_array_equal(again.y, records.y)
+    assert (again.target_centre, again.target_scale) == (0.0, 1.0)
+
+
+def test_converting_keeps_one_row_a_person(tmp_path, small_pieces) -> None:
+    schema = Schema(columns=COLUMNS, target="smoker", person="id")
+    path = tmp_path / "t.csv"
+    as_csv(people(500), path)
+    key = bytes(32)
+    wanted = encode(read_table(path, schema), schema, key=key)
+    records = convert(path, schema, tmp_path / "out.arrow", key=key)
+    np.testing.assert_array_equal(records.x, wanted.x)
+    assert records.num_records == len(set(people(500).column("id").to_pylist()))
+    assert b'"id"' not in (tmp_path / "out.arrow").read_bytes()
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_all_faults_of_all_pieces_are_told_at_once_and_nothing_is_written(tmp_path) -> None:
+    rows = people(300).to_pandas().astype(object)
+    rows.loc[3, "age"] = "secretcell"
+    rows.loc[120, "visits"] = 2.53125
+    rows.loc[200, "pain"] = "secretcell"
+    rows.loc[250, "born"] = "1900-02-30"
+    rows.loc[299, "visits"] = 7777
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(DataError) as caught:
+        convert(tmp_path / "t.csv", SCHEMA, tmp_path / "out.arrow")
+    message = str(caught.value)
+    for told in (
+        "'age' holds something that is not a number",
+        "'born' holds something that is not a date",
+        "'pain' has values outside its public categories",
+        "'visits' has values outside its public bounds 0 to 50",
+        "'visits' has values that are not whole",
+    ):
+        assert told in message
+    for secret in ("secretcell", "2.53125", "7777", "02-30", "120", "299"):
+        assert secret not in message
+    assert not (tmp_path / "out.arrow").exists()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_odd_cells_may_count_as_missing(tmp_path) -> None:
+    """Every kind of odd cell, and only where the column has a rule for missing ones."""
+    columns = tuple(Column(**{**vars(column), "missing": Missing.INDICATOR}) for column in COLUMNS)
+    schema = Schema(columns=columns)
+    table = people(300)
+    rows = table.to_pandas().astype(object)
+    odd = {"age": "-1", "visits": 2.5, "region": "west", "pain": "a lot", "born": "2000-02-30", "smoker": "often"}
+    for row, (name, cell) in enumerate(odd.items()):
+        rows.loc[50 * row, name] = cell
+    rows.loc[60, "age"] = "unknown"
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    records = encode(read_table(tmp_path / "t.csv", schema, out_of_bounds="missing"), schema, out_of_bounds="missing")
+    decoded = decode(records.x, schema).to_pylist()
+    for index, (row, wanted) in enumerate(zip(decoded, table.drop_columns("id").to_pylist(), strict=True)):
+        gone = list(odd)[index // 50] if index % 50 == 0 else "age" if index == 60 else None
+        assert row == (wanted | {gone: None} if gone else wanted)
+    with pytest.raises(DataError, match="'smoker' has missing cells, or cells that count as missing"):
+        convert(tmp_path / "t.csv", SCHEMA, tmp_path / "out.arrow", out_of_bounds="missing")
+
+
+@pytest.mark.parametrize("content", [b"", b"something else", b"ARROW1"])
+def test_other_files_are_no_records(tmp_path, content) -> None:
+    path = tmp_path / "x.arrow"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="does not hold records"):
+        open_records(path)
+    pyarrow.feather.write_feather(people(3), path)
+    with pytest.raises(DataError, match="does not hold records"):
+        open_records(path)
+    with pytest.raises(DataError, match="does not hold records"):
+        open_records(tmp_path / "none.arrow")
+
+
+def test_what_is_no_table_is_refused(tmp_path) -> None:
+    with pytest.raises(DataError, match="a list is no table"):
+        read_table([1, 2], SCHEMA)
+    with pytest.raises(DataError, match=r"ends with \.arrow"):
+        convert(people(3), SCHEMA, tmp_path / "out.csv")
+    mixed = people(3).to_pandas().astype(object)
+    mixed.loc[0, "pain"] = 3
+    with pytest.raises(DataError, match="column of mixed types"):
+        read_table(mixed, SCHEMA)
+    with pytest.raises(DataError, match="'age' has the type list<item: int64>, which does not become double"):
+        read_table(
+            pyarrow.table({**dict(zip(people(1).column_names, people(1).columns, strict=True)), "age": [[1]]}), SCHEMA
+        )
+    with pytest.raises(DataError, match="the table has no column age"):
+        read_table(people(3).drop_columns("age"), SCHEMA)
+    with pytest.raises(DataError, match="there is nothing to fit"):
+        read_table(people(3).slice(0, 0), SCHEMA)
