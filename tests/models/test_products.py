@@ -117,9 +117,8 @@ def test_a_private_fit_is_proved_and_gives_twins(twin, records) -> None:
     plan = dp.PrivacyPlan(
         sampling=dp.PoissonSampling(0.05), clipping_norm=1.0, noise_multiplier=1.5, num_steps=60, num_records=4_000
     )
-    result = dp.DPSVI(twin.model, twin.guide(), numpyro.optim.Adam(0.1), plan=plan).run(
-        dp.random.key(5), records, progress_bar=False
-    )
+    dpsvi = dp.DPSVI(twin.model, twin.guide(), numpyro.optim.Adam(0.1), plan=plan, placeholder=twin.placeholder)
+    result = dpsvi.run(dp.random.key(5), records, progress_bar=False)
     assert result.statement.epsilon < 5
     twins = dp.synthesize(jax.random.key(0), result, twin, num_twins=3)
     assert [len(table) for table in twins] == [4_000] * 3

@@ -46,7 +46,8 @@ class MixtureOfProducts:
     Example::
 
         twin = MixtureOfProducts(schema)
-        dpsvi = dp.DPSVI(twin.model, twin.guide(), numpyro.optim.Adam(0.05), plan=plan)
+        optim = numpyro.optim.Adam(0.05)
+        dpsvi = dp.DPSVI(twin.model, twin.guide(), optim, plan=plan, placeholder=twin.placeholder)
         result = dpsvi.run(dp.random.key(), twin.encode(table))
 
     Reference:
@@ -67,6 +68,11 @@ class MixtureOfProducts:
     def levels(self) -> Levels:
         """The public levels of the columns."""
         return Levels(self.schema, self.slices)
+
+    @property
+    def placeholder(self) -> tuple[Int[np.ndarray, "1 column"]]:
+        """A made-up record, for `DPSVI(placeholder=...)`, which then need not look for one: that takes seconds."""
+        return (np.zeros((1, len(self.schema.columns)), np.int32),)
 
     @property
     def gradient_bound(self) -> float:
@@ -148,9 +154,35 @@ def _firsts(sizes: tuple[int, ...]) -> list[int]:
     return [0, *np.cumsum(sizes)[:-1].tolist()]
 
 
-def one_hot(levels: Int[Array, "*batch column"], sizes: tuple[int, ...]) -> Float[Array, "*batch level"]:
-    """A one at each cell's level, the columns' levels standing in a row."""
-    return jnp.concatenate([jax.nn.one_hot(levels[..., i], size) for i, size in enumerate(sizes)], axis=-1)
+# Compiled as a whole also where a model is only traced: op by op, that takes longer than the whole fit.
+@functools.partial(jax.jit, static_argnums=3)
+def _log_density(
+    value: Int[Array, "*batch column"],
+    component: Float[Array, " component"],
+    logits: Float[Array, "component level"],
+    sizes: tuple[int, ...],
+) -> Float[Array, "*batch"]:
+    blocks = jnp.split(logits, np.cumsum(sizes)[:-1], axis=1)
+    ones = jnp.concatenate([jax.nn.one_hot(value[..., i], size) for i, size in enumerate(sizes)], axis=-1)
+    # One product for all columns. The normaliser is the same for every row, so that a row's gradient is cheap.
+    normaliser = sum(jax.nn.logsumexp(block, axis=1) for block in blocks)
+    in_each = ones @ logits.T - normaliser
+    return jax.nn.logsumexp(in_each + jax.nn.log_softmax(component), axis=-1)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _draw_rows(
+    key: PRNGKeyArray,
+    component: Float[Array, " component"],
+    logits: Float[Array, "component level"],
+    sizes: tuple[int, ...],
+    shape: tuple[int, ...],
+) -> Int[Array, "*batch column"]:
+    component_key, *keys = jax.random.split(key, 1 + len(sizes))
+    drawn = jax.random.categorical(component_key, component, shape=shape)
+    blocks = jnp.split(logits, np.cumsum(sizes)[:-1], axis=1)
+    cells = [jax.random.categorical(k, block[drawn]) for k, block in zip(keys, blocks, strict=True)]
+    return jnp.stack(cells, axis=-1)
 
 
 class LevelsMixture(dist.Distribution):
@@ -181,16 +213,8 @@ class LevelsMixture(dist.Distribution):
 
     def log_prob(self, value: Int[Array, "*batch column"]) -> Float[Array, "*batch"]:
         """Log probability of rows, in nats."""
-        blocks = jnp.split(self.logits, np.cumsum(self.sizes)[:-1], axis=1)
-        # One product for all columns. The normaliser is the same for every row, so that a row's gradient is cheap.
-        normaliser = sum(jax.nn.logsumexp(block, axis=1) for block in blocks)
-        in_each = one_hot(value, self.sizes) @ self.logits.T - normaliser
-        return jax.nn.logsumexp(in_each + jax.nn.log_softmax(self.component), axis=-1)
+        return _log_density(value, self.component, self.logits, self.sizes)
 
     def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Int[Array, "*batch column"]:
         """Rows of levels."""
-        component_key, *keys = jax.random.split(key, 1 + len(self.sizes))
-        component = jax.random.categorical(component_key, self.component, shape=sample_shape)
-        blocks = jnp.split(self.logits, np.cumsum(self.sizes)[:-1], axis=1)
-        cells = [jax.random.categorical(k, block[component]) for k, block in zip(keys, blocks, strict=True)]
-        return jnp.stack(cells, axis=-1)
+        return _draw_rows(key, self.component, self.logits, self.sizes, tuple(sample_shape))
