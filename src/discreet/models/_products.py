@@ -195,7 +195,7 @@ class LevelsMixture(dist.Distribution):
     """
 
     arg_constraints: ClassVar = {}
-    support = constraints.independent(constraints.nonnegative_integer, 1)
+    support = constraints.independent(constraints.nonnegative_integer, 1)  # pyright: ignore[reportAssignmentType]
     pytree_data_fields = ("component", "logits")
     pytree_aux_fields = ("sizes",)
 

@@ -63,15 +63,9 @@ def synthesize(
     """
     if num_twins < 1:
         raise ValueError(f"num_twins is {num_twins}; draw one at least.")
-    if num_records is None:
-        plan = getattr(result, "plan", None)
-        if plan is None:
-            raise ValueError(
-                "How many rows a twin should have is not known, since this result holds no plan: pass num_records."
-            )
-        num_records = plan.num_records
-    if num_records < 1:
-        raise ValueError(f"num_records is {num_records}; a twin has one row at least.")
+    rows = _rows_of(result) if num_records is None else num_records
+    if rows < 1:
+        raise ValueError(f"num_records is {rows}; a twin has one row at least.")
     posterior_key, rows_key = jax.random.split(random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR))
     draws = result if isinstance(result, Mapping) else result.posterior(posterior_key, num_twins)
     draws = {name: np.asarray(values) for name, values in draws.items()}
@@ -82,6 +76,15 @@ def synthesize(
         )
     seeds = np.asarray(jax.random.bits(rows_key, (num_twins, 4)))
     return [
-        model.draw({name: values[i] for name, values in draws.items()}, num_records, np.random.default_rng(seeds[i]))
+        model.draw({name: values[i] for name, values in draws.items()}, rows, np.random.default_rng(seeds[i]))
         for i in range(num_twins)
     ]
+
+
+def _rows_of(result: Any) -> int:
+    plan = getattr(result, "plan", None)
+    if plan is None:
+        raise ValueError(
+            "How many rows a twin should have is not known, since this result holds no plan: pass num_records."
+        )
+    return plan.num_records
