@@ -52,6 +52,7 @@ def test_density_is_the_sum_over_components_of_the_products_of_shares() -> None:
     assert sum(by_hand) == pytest.approx(1)
 
 
+@pytest.mark.exhaustive
 def test_samples_follow_the_density() -> None:
     mixture = mixture_of()
     drawn = np.asarray(mixture.sample(jax.random.key(2), (20_000,)))
