@@ -29,6 +29,7 @@ WORKLOADS = (
     "noise",
     "samplers",
     "calibration",
+    "tables",
     "hierarchical",
     "logistic",
     "mixture",

@@ -58,7 +58,14 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_there_are_commands_to_try() -> None:
-    assert {command.split()[1] for command in printed_commands()} == {"demo", "fit", "account", "explain", "verify"}
+    assert {command.split()[1] for command in printed_commands()} == {
+        "demo",
+        "schema",
+        "fit",
+        "account",
+        "explain",
+        "verify",
+    }
 
 
 def test_the_schema_of_the_docs_reads_a_table(tmp_path: Path) -> None:
@@ -72,3 +79,19 @@ def test_the_schema_of_the_docs_reads_a_table(tmp_path: Path) -> None:
     records = encode(read_table(tmp_path / "survey.csv", schema), schema)
     assert records.feature_names[-1] == "region is missing"
     np.testing.assert_array_equal(records.x[:, -1], [0, 0, 1])
+
+
+def test_the_further_kinds_and_the_python_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/tables.md").read_text()
+    first, further = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("schema.toml").write_text(further)
+    schema = schema_from_toml("schema.toml")
+    assert schema.person == "patient"
+    assert schema.describe()[1:] == ("born (date): 1900-01-01 to 2020-12-31", "height (real): 100 to 220 cm")
+    Path("schema.toml").write_text(first)
+    Path("survey.csv").write_text(SURVEY)
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, names)
+    assert names["records"].x.shape == (2, 6)

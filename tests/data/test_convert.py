@@ -213,6 +213,24 @@ def test_other_files_are_no_records(tmp_path, content) -> None:
         open_records(tmp_path / "none.arrow")
 
 
+@pytest.mark.usefixtures("small_pieces")
+def test_line_ends_within_quotes_end_no_row(tmp_path) -> None:
+    """Wherever the pieces are cut: half of the cells of a column that is not read hold line ends, commas and quotes."""
+    schema = Schema(columns=(Column(name="n", kind=Kind.COUNT, bounds=(0, 1000)),))
+    notes = ["plain", 'a "word", two\nlines\n9,9', "\n\n", 'ends in a quote"']
+    table = pyarrow.table({"note": [notes[i % 4] for i in range(1000)], "n": range(1000)})
+    as_csv(table, tmp_path / "t.csv")
+    np.testing.assert_array_equal(read_table(tmp_path / "t.csv", schema).column("n").to_numpy(), np.arange(1000))
+
+
+def test_a_person_must_be_a_text_or_a_whole_number() -> None:
+    """NaN would make one person of all rows that are nobody's."""
+    schema = Schema(columns=COLUMNS, person="id")
+    table = people(20)
+    with pytest.raises(DataError, match="NaN would be one person"):
+        read_table(table.set_column(6, "id", table.column("id").cast(pyarrow.float64())), schema)
+
+
 def test_what_is_no_table_is_refused(tmp_path) -> None:
     with pytest.raises(DataError, match="a list is no table"):
         read_table([1, 2], SCHEMA)

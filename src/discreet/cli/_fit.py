@@ -166,7 +166,7 @@ def _records(data: Path, schema: "Schema", out_of_bounds: str, seed: int | None)
     from discreet.data import OutOfBounds, encode, read_table
 
     if out_of_bounds not in list(OutOfBounds):
-        raise ValueError(f"--out-of-bounds is {out_of_bounds!r}: choose {', '.join(OutOfBounds)}")
+        raise ValueError(f"--out-of-bounds is {out_of_bounds!r}: choose refuse, clip or missing")
     # A run that is to be repeated keeps the same rows of each person.
     key = None if seed is None else hashlib.sha256(str(seed).encode()).digest()
     table = read_table(data, schema, out_of_bounds=out_of_bounds)

@@ -61,6 +61,8 @@ def csv_header(file: BinaryIO) -> list[str]:
     line = file.readline().removeprefix(BYTE_ORDER_MARK)
     while line and not line.strip():
         line = file.readline()
+    if b"\r" in line.rstrip(b"\r\n"):
+        raise DataError("the file ends its lines with carriage returns alone: save it with line feeds (\\n)")
     return list(pyarrow.csv.read_csv(pyarrow.py_buffer(line)).column_names)
 
 
