@@ -38,9 +38,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
-    # Post-processing by construction: no reader of tables among these.
-    "synthetic": {"schema", "random", "plan", "report", "inference"},
     "models": {"schema"},
+    # Post-processing by construction: no reader of tables among these.
+    "synthetic": {"schema", "random", "plan", "report", "inference", "models"},
     "optimizers": set(),
     "compat": {
         "random",

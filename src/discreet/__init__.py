@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         subsample_without_replacement,
         sum_records,
     )
+    from discreet.models import MixtureOfProducts
     from discreet.optimizers import adadp
     from discreet.plan import PrivacyPlan
     from discreet.predict import (
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     )
     from discreet.report import Statement
     from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+    from discreet.synthetic import synthesize
     from discreet.verify import Certificate, PrivacyError, certify, symbol
 
 __version__ = version("discreet")
@@ -60,6 +62,7 @@ __all__ = [
     "DPSVIResult",
     "FixedSizeSampling",
     "FullBatch",
+    "MixtureOfProducts",
     "NormalisedClipping",
     "OPSResult",
     "OnePosteriorSample",
@@ -86,6 +89,7 @@ __all__ = [
     "suggest_clipping",
     "sum_records",
     "symbol",
+    "synthesize",
 ]
 
 _ROOMS = {
@@ -108,6 +112,7 @@ _ROOMS = {
         "subsample_without_replacement",
         "sum_records",
     ),
+    "models": ("MixtureOfProducts",),
     "optimizers": ("adadp",),
     "plan": ("PrivacyPlan",),
     "predict": (
@@ -119,6 +124,7 @@ _ROOMS = {
     ),
     "report": ("Statement",),
     "sampling": ("FixedSizeSampling", "FullBatch", "PoissonSampling"),
+    "synthetic": ("synthesize",),
     "verify": ("Certificate", "PrivacyError", "certify", "symbol"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

@@ -1,9 +1,12 @@
-"""Models ready to use: plain NumPyro functions of (x, y), nothing private about them.
+"""Models ready to use, nothing private about them.
 
-Each takes features of about unit size (`discreet.data.encode` maps public bounds to [-1, 1]), has an intercept and weakly
-informative priors, and declares its records by `numpyro.plate("data", x.shape[0])`.
+The regressions are plain NumPyro functions of (x, y). Each takes features of about unit size (`discreet.data.encode` maps
+public bounds to [-1, 1]), has an intercept and weakly informative priors, and declares its records by
+`numpyro.plate("data", x.shape[0])`. `MixtureOfProducts` is for whole tables, of which synthetic twins are to be drawn.
 """
 
+from discreet.models._levels import Levels
+from discreet.models._products import MixtureOfProducts
 from discreet.models._regression import linear_regression, logistic_regression, poisson_regression
 
-__all__ = ["linear_regression", "logistic_regression", "poisson_regression"]
+__all__ = ["Levels", "MixtureOfProducts", "linear_regression", "logistic_regression", "poisson_regression"]

@@ -1,0 +1,220 @@
+"""Cells as levels: each column of a table as one of finitely many public levels, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from discreet.schema import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# How tables write 0 and 1 besides "0" and "1".
+_OTHER_WRITINGS = {"0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Levels:
+    """Which levels the columns of a schema have. Public: made from the schema alone.
+
+    A column of categories has one level for each. Real columns and dates have `slices` equal slices of their bounds. A count
+    has a level for each value if there are at most `slices`; otherwise the lowest values have one each, and the slices grow
+    with the distance from the lower bound, as counts scatter more where they are larger. A column whose missing cells
+    are allowed has one more level, the last, for those.
+
+    Attributes:
+        schema: The public description of the table.
+        slices: Most slices of a column of numbers, 2 at least.
+
+    >>> from discreet.schema import schema_from_bounds
+    >>> levels = Levels(schema_from_bounds("visits=0:9,smoker=no|yes"), slices=4)
+    >>> levels.sizes, levels.encode({"visits": [0, 9], "smoker": ["yes", "no"]}).tolist()
+    ((4, 2), [[0, 1], [3, 0]])
+    """
+
+    schema: Schema
+    slices: int = 32
+
+    def __post_init__(self) -> None:
+        if isinstance(self.slices, bool) or not isinstance(self.slices, int) or self.slices < 2:
+            raise ValueError(f"slices is {self.slices!r}; a column of numbers is cut into 2 slices at least, 32 say.")
+
+    @functools.cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of levels of each column, with the one for missing cells."""
+        return tuple(
+            (len(column.categories) or len(self.edges(column)) - 1) + (column.missing is Missing.INDICATOR)
+            for column in self.schema.columns
+        )
+
+    def edges(self, column: Column) -> Float[np.ndarray, " slice+1"]:
+        """Where the slices of a column with bounds begin, and where the last one ends: one past it for counts and days."""
+        low, high = column.limits
+        if column.kind is Kind.REAL:
+            return np.linspace(low, high, self.slices + 1)
+        values = int(high - low) + 1
+        if column.kind is Kind.DATE:
+            return low + np.rint(np.linspace(0, values, min(values, self.slices) + 1))
+        return low + _growing(values, self.slices)
+
+    # --- from cells to levels -------------------------------------------------------------
+
+    def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Int[np.ndarray, "record column"]:
+        """The level of each cell, int32, columns as in the schema.
+
+        Guarantee: a record's levels depend on that record's cells and the schema only.
+
+        Args:
+            table: Columns by name: a pyarrow or pandas table, or a dict of arrays. Columns that the schema does not name
+                are left alone, but for its person column, in which each person must be there once.
+            out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
+
+        Raises:
+            DataError: A column is not there, a person has several rows, a cell is missing or outside its bounds or categories.
+                Names the column and the rule, never a value, a row or a count.
+        """
+        if out_of_bounds not in ("refuse", "clip"):
+            raise ValueError(f'out_of_bounds is {out_of_bounds!r}; it must be "refuse" or "clip".')
+        _one_row_a_person(table, self.schema)
+        columns = []
+        for column, size in zip(self.schema.columns, self.sizes, strict=True):
+            cells = _cells(table, column.name)
+            missing = cells.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+            if column.missing is Missing.REFUSE and missing.any():
+                raise DataError(
+                    f"column '{column.name}' has missing cells: fill them in by a rule that does not look at other people's "
+                    'rows, or set missing = "indicator" for it in the schema'
+                )
+            found = self._slices(column, cells, missing, out_of_bounds) if column.bounds else _positions(column, cells)
+            columns.append(np.where(missing, size - 1, found))
+        if len({len(column) for column in columns}) > 1:
+            raise DataError("the columns have different lengths: each must have one cell a record")
+        if len(columns[0]) == 0:
+            raise DataError("the table has no rows: there is nothing to fit")
+        return np.stack(columns, axis=1).astype(np.int32)
+
+    def _slices(self, column: Column, cells: Any, missing: np.ndarray, out_of_bounds: str) -> np.ndarray:
+        import pyarrow
+
+        low, high = column.limits
+        try:
+            if column.kind is Kind.DATE:
+                cells = cells.cast(pyarrow.date32()).cast(pyarrow.int32())
+            values = cells.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
+        except pyarrow.ArrowException:
+            what = "date" if column.kind is Kind.DATE else "number"
+            raise DataError(f"column '{column.name}' holds something that is no {what}: mend it first") from None
+        values = np.where(missing, low, values)
+        if out_of_bounds == "clip":
+            values = np.clip(values, low, high)
+        elif (values < low).any() or (values > high).any():
+            raise DataError(
+                f"column '{column.name}' has values outside its public bounds {column.rule()}: widen the bounds if they "
+                'were wrong, or pass out_of_bounds="clip"'
+            )
+        if column.kind is Kind.COUNT and (values != np.floor(values)).any():
+            raise DataError(
+                f"column '{column.name}' has values that are not whole: describe it as real, not as a count"
+            )
+        edges = self.edges(column)
+        return np.minimum(np.searchsorted(edges, values, side="right") - 1, len(edges) - 2)
+
+    # --- and back -------------------------------------------------------------------------
+
+    def decode(self, levels: Int[np.ndarray, "record column"], rng: np.random.Generator) -> pyarrow.Table:
+        """A table with these levels: 64-bit floats, 64-bit integers for counts, days, and texts; missing cells are null.
+
+        Args:
+            levels: As `encode` gives them.
+            rng: Draws where in its slice a number lies: each place, or each count, alike.
+
+        Returns:
+            A pyarrow table of the schema's columns, each cell within its bounds or categories.
+        """
+        import pyarrow
+
+        columns: dict[str, Any] = {}
+        for column, size, found in zip(self.schema.columns, self.sizes, np.transpose(levels), strict=True):
+            missing = found == size - 1 if column.missing is Missing.INDICATOR else None
+            if column.bounds is None:
+                places = pyarrow.array(found, pyarrow.int32(), mask=missing)
+                cells = pyarrow.DictionaryArray.from_arrays(places, list(column.categories)).dictionary_decode()
+            else:
+                cells = pyarrow.array(self._within(column, found, rng), mask=missing)
+                cells = cells.cast(pyarrow.date32()) if column.kind is Kind.DATE else cells
+            columns[column.name] = cells
+        return pyarrow.table(columns)
+
+    def _within(self, column: Column, found: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        edges = self.edges(column)
+        # A missing cell's level has no slice; it gets the last one's value and is masked.
+        found = np.minimum(found, len(edges) - 2)
+        values = edges[found] + np.diff(edges)[found] * rng.random(len(found))
+        if column.kind is Kind.REAL:
+            return np.minimum(values, edges[-1])
+        return np.floor(values).astype(np.int32 if column.kind is Kind.DATE else np.int64)
+
+
+def _growing(values: int, slices: int) -> Int[np.ndarray, " slice+1"]:
+    """Edges of slices of 0, ..., values - 1: one a value, or the first of width one and the others growing."""
+    if values <= slices:
+        return np.arange(values + 1)
+    edges = [0, 1]
+    for left in range(slices - 1, 0, -1):
+        # Geometric from here to the end, as soon as that is wider than one.
+        edges.append(max(edges[-1] + 1, round(edges[-1] * (values / edges[-1]) ** (1 / left))))
+    return np.array(edges)
+
+
+def _cells(table: Any, name: str) -> Any:
+    """The column as Arrow's chunked array."""
+    import pyarrow
+
+    try:
+        cells = table[name]
+    except (KeyError, IndexError, ValueError):
+        raise DataError(f"the table has no column '{name}': correct its name, or leave it out of the schema") from None
+    if isinstance(cells, pyarrow.ChunkedArray):
+        return cells
+    try:
+        return pyarrow.chunked_array([pyarrow.array(cells, from_pandas=True)])
+    except pyarrow.ArrowException:
+        raise DataError(
+            f"column '{name}' holds cells of different types: make them all texts, or all numbers"
+        ) from None
+
+
+def _one_row_a_person(table: Any, schema: Schema) -> None:
+    if schema.person is None:
+        return
+    people = _cells(table, schema.person)
+    if people.null_count or len(people.unique()) < len(people):
+        raise DataError(
+            f"column '{schema.person}' says whose a row is, and a plan protects one row of a person: keep one of each, "
+            f"table.filter(discreet.data.keep_one_row_a_person(table['{schema.person}']))"
+        )
+
+
+def _positions(column: Column, cells: Any) -> np.ndarray:
+    """Each cell's place among the categories; -1 for missing cells."""
+    import pyarrow
+
+    place: Mapping[str, int] = {category: position for position, category in enumerate(column.categories)}
+    if column.categories == ZERO_OR_ONE:
+        place = {**_OTHER_WRITINGS, **place}
+    named = cells.cast(pyarrow.string()).combine_chunks().dictionary_encode()
+    known = np.array([place.get(text, -2) for text in named.dictionary.to_pylist()], np.int64)
+    positions = np.full(len(named), -1)
+    positions[named.is_valid().to_numpy(zero_copy_only=False)] = known[named.indices.drop_null().to_numpy()]
+    if (positions == -2).any():
+        raise DataError(
+            f"column '{column.name}' has values outside its public categories {', '.join(column.categories)}: list all that "
+            "can occur (they are not shown here, since they are in the private table)"
+        )
+    return positions

@@ -1,0 +1,19 @@
+"""Synthetic twins: tables drawn from a fitted model, and what may be concluded from them.
+
+Post-processing by construction: of the private table this room sees the released posterior only. `marginal_distances` is
+the one exception; it compares with a table that its caller names as non-private.
+"""
+
+from discreet.synthetic._combine import Combined, combine
+from discreet.synthetic._draw import Model, Posterior, synthesize
+from discreet.synthetic._marginals import MarginalDistances, marginal_distances
+
+__all__ = [
+    "Combined",
+    "MarginalDistances",
+    "Model",
+    "Posterior",
+    "combine",
+    "marginal_distances",
+    "synthesize",
+]

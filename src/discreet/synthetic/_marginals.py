@@ -1,0 +1,93 @@
+"""How far a twin's columns, and pairs of columns, are from a table's. Figures of that table: not private."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from discreet.models import Levels
+from discreet.schema import Schema
+
+_ROWS_AT_ONCE = 65_536
+
+
+@dataclasses.dataclass(frozen=True)
+class MarginalDistances:
+    """Total variation distances between a twin and a table; **not private** for the table. Made by `marginal_distances`.
+
+    Attributes:
+        one_way: For each column, half the sum of the differences between the shares of its levels, in [0, 1].
+        two_way: Likewise for each pair of columns and the shares of pairs of levels.
+    """
+
+    one_way: dict[str, float]
+    two_way: dict[tuple[str, str], float]
+
+    @property
+    def mean_one_way(self) -> float:
+        """Mean over the columns."""
+        return float(np.mean(list(self.one_way.values())))
+
+    @property
+    def mean_two_way(self) -> float:
+        """Mean over the pairs of columns; NaN where there is one column only."""
+        return float(np.mean(list(self.two_way.values()))) if self.two_way else float("nan")
+
+    def __str__(self) -> str:
+        worst = max(self.one_way, key=self.one_way.__getitem__)
+        return (
+            f"mean total variation distance: one column {self.mean_one_way:.4f} (worst {worst}, {self.one_way[worst]:.4f}), two "
+            f"columns {self.mean_two_way:.4f} (not private)"
+        )
+
+
+def marginal_distances(
+    twin: Any, table: Any, schema: Schema, *, slices: int = 32, non_private: bool = False
+) -> MarginalDistances:
+    """Compare the marginals of single columns and of pairs between a twin and a table: **not private** for the table.
+
+    Numbers are compared by the slices of `Levels`; what differs within a slice is not seen. Two tables of n records from one
+    population have distances above zero, too: about as large as the square root of the number of levels over n.
+
+    Args:
+        twin: A twin, or any table with the schema's columns.
+        table: What to compare it with: records that are public, or whose figures will not be shown.
+        schema: The public description of both.
+        slices: Most slices of a column of numbers.
+        non_private: Must be True, to say so.
+
+    Raises:
+        ValueError: `non_private` was not set.
+        DataError: A table does not fit the schema.
+    """
+    if non_private is not True:
+        raise ValueError(
+            "The distances say something of every record of the table, and no epsilon covers that. Pass non_private=True if its "
+            "records are public, or if you will not show the figures."
+        )
+    levels = Levels(schema, slices)
+    difference = np.abs(
+        _shares(levels.encode(twin, out_of_bounds="clip"), levels.sizes)
+        - _shares(levels.encode(table, out_of_bounds="clip"), levels.sizes)
+    )
+    ends = np.cumsum(levels.sizes)
+    where = {c.name: slice(end - size, end) for c, end, size in zip(schema.columns, ends, levels.sizes, strict=True)}
+    one_way = {name: float(np.trace(difference[at, at])) / 2 for name, at in where.items()}
+    two_way = {(a, b): float(difference[where[a], where[b]].sum()) / 2 for a, b in itertools.combinations(where, 2)}
+    return MarginalDistances(one_way, two_way)
+
+
+def _shares(records: Int[np.ndarray, "record column"], sizes: tuple[int, ...]) -> Float[np.ndarray, "level level"]:
+    """Share of the records that have both of two levels, for all pairs; on the diagonal that of single levels."""
+    firsts, total = np.cumsum((0, *sizes[:-1])), sum(sizes)
+    counts = np.zeros((total, total))
+    for start in range(0, len(records), _ROWS_AT_ONCE):
+        rows = records[start : start + _ROWS_AT_ONCE] + firsts
+        ones = np.zeros((len(rows), total), np.float32)
+        np.put_along_axis(ones, rows, 1.0, axis=1)
+        counts += ones.T @ ones
+    return counts / len(records)
