@@ -49,11 +49,12 @@ class Settings:
     local_updates: int = 5
     temperature: float = 0.3
     ways: tuple[str, ...] = WAYS
+    models: int = 2
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 FULL = Settings()
-QUICK = Settings(epsilons=(4.0,), num_steps=600, num_test=200, ways=("private memory",), seeds=(0,))
+QUICK = Settings(epsilons=(4.0,), num_steps=600, num_test=200, ways=("private memory",), models=1, seeds=(0,))
 
 
 class FactorAnalysis:
@@ -181,7 +182,7 @@ def density(kind, draws, x: np.ndarray) -> float:
 def run(settings: Settings) -> Rows:
     """One row a model, way and epsilon."""
     rows: Rows = []
-    for kind in (FactorAnalysis(), Mixture(settings.temperature)):
+    for kind in (FactorAnalysis(), Mixture(settings.temperature))[: settings.models]:
         truth = kind.data(np.random.default_rng(1), settings.num_test)
         for epsilon in settings.epsilons:
             plan = dp.PrivacyPlan.calibrate(

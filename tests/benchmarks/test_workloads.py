@@ -134,6 +134,7 @@ def test_convolutional_vae() -> None:
     assert bounds(outcome) == {"private / NumPyro, not private, the quicker way": ("<=", 2.0)}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("one_fit_a_problem")
 def test_sweep_is_plotted(tmp_path: Path) -> None:
     results = _results.new()

@@ -100,8 +100,8 @@ def test_a_step_without_clipping_and_noise_is_numpyros_step(pair):
     pair.first_step().check()
 
 
-# Their steps are NumPyro's, all of them; where many steps lead is tried on three.
-_STEP_ONLY = {"linear", "poisson", "binomial"}
+# Their steps are NumPyro's, all of them; where many steps lead is tried on two.
+_STEP_ONLY = {"linear", "poisson", "binomial", "hierarchical"}
 
 
 @pytest.mark.parametrize(
