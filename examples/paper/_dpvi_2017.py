@@ -14,12 +14,14 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import optax
-from _experiment import Rows
+from _experiment import STYLES, Rows
 from numpyro.infer import SVI, Trace_ELBO
 from scipy.special import expit
 
 import discreet as dp
 
+DPVI, ALIGNED, SGLD, NON_PRIVATE = "DPVI, the paper's rule", "DPVI, discreet's rule", "DP-SGLD", "not private"
+RULES = {DPVI: "parameters", ALIGNED: "latents"}
 DELTA = 1e-3
 PLD, MOMENTS, ADVANCED = "epsilon_pld", "epsilon_moments_2017", "epsilon_advanced_2017"
 _ROWS = {
@@ -153,6 +155,20 @@ def assert_above_langevin(dpvi: Rows, sgld: Rows, key: str, *, most: float = np.
         if least <= row["epsilon_2015"] <= most:
             found = interpolated(dpvi, key, row["epsilon_2015"])
             assert found > row["mean"] - tolerance, (key, found, row)
+
+
+def figure_1(axes: Any, rows: Rows) -> None:
+    """Each method by its own accountants, as in the paper's Figure 1."""
+    curves = [
+        (DPVI, PLD, "DPVI, PLD"),
+        (DPVI, MOMENTS, "DPVI, moments (2017)"),
+        (DPVI, ADVANCED, "DPVI, advanced composition (2017)"),
+        (ALIGNED, PLD, "DPVI, discreet's rule, PLD"),
+        (SGLD, PLD, "DP-SGLD, PLD"),
+        (SGLD, "epsilon_2015", "DP-SGLD, constants of 2015"),
+    ]
+    for style, (method, key, label) in zip(STYLES, curves, strict=True):
+        curve(axes, [row for row in rows if row["method"] == method], key, label, style)
 
 
 def curve(axes: Any, rows: Rows, key: str, label: str, style: dict[str, Any]) -> None:

@@ -13,10 +13,8 @@ from typing import Any
 import _dpvi_2017
 import _tables
 import numpy as np
+from _dpvi_2017 import ALIGNED, DPVI, NON_PRIVATE, RULES, SGLD
 from _experiment import STYLES, Rows, experiment, new_figure
-
-DPVI, ALIGNED, SGLD, NON_PRIVATE = "DPVI, the paper's rule", "DPVI, discreet's rule", "DP-SGLD", "not private"
-RULES = {DPVI: "parameters", ALIGNED: "latents"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,16 +112,7 @@ def draw(rows: Rows) -> Any:
     figure, (left, middle, right) = new_figure(3, sharey=True)
     exact = rows[-1]["mean"]
     first = [row for row in rows if row["figure"] == 1]
-    curves = [
-        (DPVI, _dpvi_2017.PLD, "DPVI, PLD"),
-        (DPVI, _dpvi_2017.MOMENTS, "DPVI, moments (2017)"),
-        (DPVI, _dpvi_2017.ADVANCED, "DPVI, advanced composition (2017)"),
-        (ALIGNED, _dpvi_2017.PLD, "DPVI, discreet's rule, PLD"),
-        (SGLD, _dpvi_2017.PLD, "DP-SGLD, PLD"),
-        (SGLD, "epsilon_2015", "DP-SGLD, constants of 2015"),
-    ]
-    for style, (method, key, label) in zip(STYLES, curves, strict=True):
-        _dpvi_2017.curve(left, [row for row in first if row["method"] == method], key, label, style)
+    _dpvi_2017.figure_1(left, first)
     for axes, number, key, name in ((middle, 2, "q", "q"), (right, 3, "paper_norm", "C (paper)")):
         chosen = [row for row in rows if row["figure"] == number]
         for style, value in zip(STYLES, sorted({row[key] for row in chosen}), strict=False):

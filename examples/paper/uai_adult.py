@@ -13,10 +13,8 @@ from typing import Any
 import _dpvi_2017
 import _tables
 import numpy as np
-from _experiment import STYLES, Rows, experiment, new_figure
-
-DPVI, ALIGNED, SGLD, NON_PRIVATE = "DPVI, the paper's rule", "DPVI, discreet's rule", "DP-SGLD", "not private"
-RULES = {DPVI: "parameters", ALIGNED: "latents"}
+from _dpvi_2017 import ALIGNED, DPVI, NON_PRIVATE, RULES, SGLD
+from _experiment import Rows, experiment, new_figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,16 +83,7 @@ def run(settings: Settings) -> Rows:
 def draw(rows: Rows) -> Any:
     """Accuracy against epsilon."""
     figure, axes = new_figure()
-    curves = [
-        (DPVI, _dpvi_2017.PLD, "DPVI, PLD"),
-        (DPVI, _dpvi_2017.MOMENTS, "DPVI, moments (2017)"),
-        (DPVI, _dpvi_2017.ADVANCED, "DPVI, advanced composition (2017)"),
-        (ALIGNED, _dpvi_2017.PLD, "DPVI, discreet's rule, PLD"),
-        (SGLD, _dpvi_2017.PLD, "DP-SGLD, PLD"),
-        (SGLD, "epsilon_2015", "DP-SGLD, constants of 2015"),
-    ]
-    for style, (method, key, label) in zip(STYLES, curves, strict=True):
-        _dpvi_2017.curve(axes, [row for row in rows if row["method"] == method], key, label, style)
+    _dpvi_2017.figure_1(axes, rows)
     axes.axhline(rows[-1]["mean"], color="#000000", linewidth=0.7, linestyle=(0, (1, 3)), label="not private")
     axes.set(xscale="log", xlabel="ε at δ = 0.001", ylabel="test accuracy, Adult")
     axes.legend(fontsize="x-small")

@@ -138,8 +138,17 @@ def test_a_record_changes_no_memory_but_its_own():
 
 
 def test_only_records_of_the_batch_remember():
-    dpsvi = make(sampling=dp.PoissonSampling(0.1), steps=6)
-    (steps,) = memories(dpsvi, table())
+    """Rows of padding stand for some record or other, which must not move."""
+    x = jnp.asarray(table())
+    drawn, padding = jnp.array([3, 50, 90]), jnp.array([5, 3])
+    batch = Batch(jnp.concatenate([drawn, padding]), jnp.array([True, True, True, False, False]))
+
+    def count(_, row, own, key):
+        return [own[0] + 1.0]
+
+    (after,) = mechanisms.update_rows(count, (), [x], [jnp.zeros(N)], batch, dp.random.key(0))
+    np.testing.assert_array_equal(np.flatnonzero(after), drawn)
+    (steps,) = memories(make(sampling=dp.PoissonSampling(0.1), steps=6), x)
     counts = np.stack([memory[0] for memory in steps])
     assert counts.shape == (6, N)
     # Adam counts a record's updates: each step adds one or none, and the batches differ.

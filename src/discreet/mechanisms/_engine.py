@@ -26,7 +26,7 @@ from discreet.gradients import (
     LossChannel,
     ReferenceEngine,
 )
-from discreet.mechanisms._marked import add_gaussian, check_leaves, check_noise, known_number
+from discreet.mechanisms._marked import add_gaussian, check_leaves, check_noise, in_parts, known_number
 from discreet.sampling import Batch, FixedSizeSampling, FullBatch, PoissonSampling, Sampling
 
 
@@ -88,11 +88,7 @@ class Layout(NamedTuple):
 
     def parts(self, operands: Sequence[Any]) -> list[list[Any]]:
         """The operands by kind."""
-        rest, parts = list(operands), []
-        for count in self:
-            parts.append(rest[:count])
-            rest = rest[count:]
-        return parts
+        return in_parts(self, operands)
 
 
 class RecordLoss(Protocol):

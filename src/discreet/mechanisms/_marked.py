@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -133,6 +134,12 @@ SUM = marker("sum_records", _sum, refuse=None)
 POISSON = marker("poisson_subsample", _poisson, refuse=_NO_DRAW)
 OPEN_POISSON = marker("poisson_subsample", _open_poisson, refuse=_NO_DRAW, shapes=_open_batch)
 FIXED_SIZE = marker("subsample_without_replacement", _fixed_size, refuse=_NO_DRAW)
+
+
+def in_parts(counts: Sequence[int], operands: Sequence[Any]) -> list[list[Any]]:
+    """The operands of a primitive, so many of each kind."""
+    ends = list(itertools.accumulate(counts))
+    return [list(operands[end - count : end]) for count, end in zip(counts, ends, strict=True)]
 
 
 def known_number(value: Any) -> tuple[float | None, list[Any]]:

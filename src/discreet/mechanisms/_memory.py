@@ -11,6 +11,7 @@ from jax.core import Tracer
 from jaxtyping import Array, PRNGKeyArray
 
 from discreet._jax import ClosedJaxpr, marker, run_jaxpr
+from discreet.mechanisms._marked import in_parts
 from discreet.sampling import Batch
 
 RowUpdate = Callable[[Any, Sequence[Array], Sequence[Array], PRNGKeyArray], Sequence[Array]]
@@ -34,11 +35,7 @@ class MemoryLayout(NamedTuple):
 
     def parts(self, operands: Sequence[Any]) -> list[list[Any]]:
         """The operands by kind."""
-        rest, parts = list(operands), []
-        for count in self:
-            parts.append(rest[:count])
-            rest = rest[count:]
-        return parts
+        return in_parts(self, operands)
 
 
 def update_rows(
