@@ -34,8 +34,9 @@ from discreet.random import _host
 
 WORDS_PER_BLOCK = 16
 MAX_BLOCKS = 2**32
-# From so many blocks on the call of OpenSSL, about 7 microseconds, is the cheaper way.
-HOST_BLOCKS = 96
+# From so many blocks on the call of OpenSSL is the cheaper way. Alone it takes 9 microseconds and wins from 150 on; within
+# a small model's step it takes 30 or more, since XLA's threads wait for each other and for the interpreter.
+HOST_BLOCKS = 512
 
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4").astype(np.uint32)
 _ROUNDS = 20
