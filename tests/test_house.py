@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clipping": {"gradients"},
     "plan": {"sampling", "accounting", "clipping"},
     "report": {"plan", "accounting", "sampling", "clipping"},
+    "ledger": {"accounting", "report"},
     # A checker that shares code with what it checks proves little.
     "verify": {"mechanisms", "accounting"},
     "inference": {
@@ -35,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "accounting",
         "clipping",
         "verify",
+        "ledger",
     },
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
@@ -65,6 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "report",
         "inference",
         "verify",
+        "ledger",
         "synthetic",
         "models",
     },

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         OPSResult,
         suggest_clipping,
     )
+    from discreet.ledger import Ledger, LedgerError, SpentError
     from discreet.mechanisms import (
         clip_records,
         gaussian_mechanism,
@@ -62,6 +63,8 @@ __all__ = [
     "DPSVIResult",
     "FixedSizeSampling",
     "FullBatch",
+    "Ledger",
+    "LedgerError",
     "MixtureOfProducts",
     "NormalisedClipping",
     "OPSResult",
@@ -70,6 +73,7 @@ __all__ = [
     "PrivacyError",
     "PrivacyPlan",
     "Relation",
+    "SpentError",
     "Statement",
     "adadp",
     "certify",
@@ -104,6 +108,7 @@ _ROOMS = {
         "OnePosteriorSample",
         "suggest_clipping",
     ),
+    "ledger": ("Ledger", "LedgerError", "SpentError"),
     "mechanisms": (
         "clip_records",
         "gaussian_mechanism",

@@ -10,6 +10,7 @@ from discreet.cli._account import account
 from discreet.cli._demo import demo
 from discreet.cli._explain import explain
 from discreet.cli._fit import fit
+from discreet.cli._ledger import ledger
 from discreet.cli._schema import schema
 from discreet.cli._terminal import settings
 from discreet.cli._verify import verify
@@ -59,3 +60,4 @@ def discreet(
 for command in (demo, fit, account, explain, verify):
     app.command()(command)
 app.add_typer(schema, name="schema")
+app.add_typer(ledger, name="ledger")

@@ -24,6 +24,7 @@ from discreet.inference._plates import Program
 from discreet.inference._point import PointGuide
 from discreet.inference._result import DPSVIResult
 from discreet.inference._trace import Trace
+from discreet.ledger import Ledger
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
 from discreet.verify import Certificate
@@ -160,6 +161,7 @@ class DPSGLD:
         progress_bar: bool = True,
         delta: float | None = None,
         require_proof: bool = True,
+        ledger: Ledger | None = None,
         **kwargs: Any,
     ) -> DPSGLDResult:
         """Run the chain: the plan's number of releases, accounted for and proved beforehand as in `DPSVI.run`.
@@ -172,6 +174,7 @@ class DPSGLD:
             progress_bar: show progress after two seconds.
             delta: delta of the statement; None: the plan's, or a cautious choice.
             require_proof: refuse to run without a proof that the plan covers.
+            ledger: the table's budget, debited just before the first release.
             kwargs: likewise.
 
         Returns:
@@ -183,7 +186,7 @@ class DPSGLD:
             TypeError, ValueError: wrong input, before any budget is spent.
         """
         outcome = self._dpsvi.run(
-            rng_key, *args, progress_bar=progress_bar, delta=delta, require_proof=require_proof, **kwargs
+            rng_key, *args, progress_bar=progress_bar, delta=delta, require_proof=require_proof, ledger=ledger, **kwargs
         )
         tail = self._tail(outcome)
         draws, fine = self._constrained(outcome.trace.iterates)

@@ -45,6 +45,7 @@ from discreet.inference._setup import (
 from discreet.inference._step import DPSVIState, PrivateStep
 from discreet.inference._structure import find_structure
 from discreet.inference._terms import state_terms
+from discreet.ledger import Ledger, Spending
 from discreet.plan import PrivacyPlan
 from discreet.verify import Certificate
 
@@ -323,6 +324,7 @@ class DPSVI:
         init_params: Mapping[str, Any] | None = None,
         require_proof: bool = True,
         keep_gradients: bool = False,
+        ledger: Ledger | None = None,
         **kwargs: Any,
     ) -> DPSVIResult:
         """Fit: draw batches as the plan says, make its number of releases, account for them.
@@ -339,6 +341,7 @@ class DPSVI:
             init_params: public initial values of `param` sites.
             require_proof: refuse to run without a proof that the plan covers. With False the statement says what is missing.
             keep_gradients: keep the noisy gradients in the trace, for `DPSVIResult.noise_aware`. They are releases.
+            ledger: the table's budget, debited just before the first release.
             kwargs: likewise.
 
         Returns:
@@ -346,6 +349,7 @@ class DPSVI:
 
         Raises:
             PrivacyError: the verifier found no proof, or a worse event than the plan's.
+            SpentError: the ledger does not hold the plan.
             TypeError, ValueError: wrong input, before any budget is spent.
         """
         key = random.check_key(rng_key)
@@ -365,10 +369,10 @@ class DPSVI:
         # Stated before it is spent: what cannot be accounted for must not run.
         statement = state_terms(self, delta, random.is_reproducible(key), keep_gradients)
         certified = functools.partial(self._certificate, state, records, keep_gradients)
-        statement = with_proof(statement, self.plan, certified, require_proof)
-        loop = functools.partial(run_steps, progress_bar=progress_bar, keep_gradients=keep_gradients)
-        outcome = loop(step, self.plan.sampling, state, records.leaves, self.plan.num_steps)
-        return result_of(step, outcome, statement, self.plan)
+        spending = Spending(ledger, self.plan, with_proof(statement, self.plan, certified, require_proof))
+        options = {"progress_bar": progress_bar, "keep_gradients": keep_gradients, "before_release": spending}
+        outcome = run_steps(step, self.plan.sampling, state, records.leaves, self.plan.num_steps, **options)
+        return result_of(step, outcome, spending.stated(), self.plan)
 
     def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:
         """`DPSVIResult.posterior` for `params` from elsewhere, such as a pickle, after `init` or `run`.

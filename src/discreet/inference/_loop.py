@@ -7,7 +7,7 @@ import functools
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -94,10 +94,12 @@ def run_steps(
     *,
     progress_bar: bool,
     keep_gradients: bool = False,
+    before_release: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Make `num_steps` releases, batches drawn by `sampling` from the records `leaves`.
 
     The result does not depend on how the steps were cut into compiled calls. Gradients are kept where every iterate is.
+    `before_release` is called once, when all is compiled and nothing released.
 
     Raises:
         KeyboardInterrupt: Ctrl-C came before the first release; nothing was spent.
@@ -122,6 +124,7 @@ def run_steps(
             program = _chunk.lower(*static, state, leaves, tables, jnp.int32(0)).compile()
         if interrupt.requested:
             raise KeyboardInterrupt
+        before_release()
         claim(state.rng_key)
         while done < num_steps and not interrupt.requested:
             count = min(count, num_steps - done, recorder.steps_until_due(done))
