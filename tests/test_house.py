@@ -16,6 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "random": set(),
     "accounting": set(),
     "schema": set(),
+    "storage": set(),
     "data": {"schema"},
     "sampling": {"random", "accounting"},
     "gradients": set(),
@@ -35,12 +36,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "accounting",
         "clipping",
         "verify",
+        "storage",
     },
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
     "models": {"schema"},
     # Post-processing by construction: no reader of tables among these.
-    "synthetic": {"schema", "random", "plan", "report", "inference", "models"},
+    "synthetic": {"schema", "random", "plan", "report", "inference", "models", "storage"},
     "optimizers": set(),
     "compat": {
         "random",
@@ -67,6 +69,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "verify",
         "synthetic",
         "models",
+        "storage",
     },
 }
 EVERYBODY_MAY_IMPORT = {"_jax"}
