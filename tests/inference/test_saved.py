@@ -117,11 +117,11 @@ def test_another_model_or_guide_is_refused(result, path):
     ):
         dp.load_result(path, other, AutoNormal(other))
     with pytest.raises(
-        ValueError, match="param site 'sigma_auto_loc' is float32 of shape .. in the file, and absent in"
+        ValueError, match=r"param site 'sigma_auto_loc' is float32 of shape .. in the file, and absent in"
     ):
         dp.load_result(path, model, AutoMultivariateNormal(model))
     wider = dataclasses.replace(result, params={**result.params, "w_auto_scale": np.ones(3, np.float32)})
-    with pytest.raises(ValueError, match="'w_auto_scale' is float32 of shape .3,."):
+    with pytest.raises(ValueError, match=r"'w_auto_scale' is float32 of shape .3,."):
         dp.load_result(wider.save(path), model, AutoNormal(model))
 
 

@@ -193,8 +193,13 @@ def test_what_would_grow_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     path = write_file(tmp_path / "new" / "file", "before")
-    with pytest.raises(KeyboardInterrupt), replacing(path) as file:
-        file.write(b"half")
-        raise KeyboardInterrupt
+
+    def stopped() -> None:
+        with replacing(path) as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
     assert path.read_text() == "before"
     assert list(path.parent.iterdir()) == [path]

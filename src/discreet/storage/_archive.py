@@ -97,9 +97,9 @@ def read_archive(path: Path | str, what: str, version: int, kinds: Kinds) -> Any
             index = json.loads(members.pop(_INDEX))
             said, form = index["what"], index["version"]
             if said != what or type(form) is not int:
-                raise _SomethingElse(str(said))
+                raise _OtherContentError(str(said))
             if form > version:
-                raise _Newer(form)
+                raise _NewerFormError(form)
         # Each member is taken once, and none is left.
         content = _from_json(index["content"], kinds, members)
         if members:
@@ -107,9 +107,9 @@ def read_archive(path: Path | str, what: str, version: int, kinds: Kinds) -> Any
         return content
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): check the path") from None
-    except _SomethingElse as error:
+    except _OtherContentError as error:
         raise ValueError(f"{path} holds a {error}, not a {what}: give the path of one") from None
-    except _Newer as error:
+    except _NewerFormError as error:
         raise ValueError(
             f"{path} was written by a newer discreet (version {error} of a {what}; this one knows {version}): upgrade discreet"
         ) from None
@@ -124,11 +124,11 @@ def read_archive(path: Path | str, what: str, version: int, kinds: Kinds) -> Any
         ) from None
 
 
-class _SomethingElse(Exception):
+class _OtherContentError(Exception):
     """What the file says it is."""
 
 
-class _Newer(Exception):
+class _NewerFormError(Exception):
     """The form that the file says it has."""
 
 
@@ -212,7 +212,7 @@ def _array(content: bytes, dtype: np.dtype) -> np.ndarray:
     file = io.BytesIO(content)
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("another form of .npy")
-    shape, fortran, stored = np.lib.format.read_array_header_1_0(file)
+    shape, _, stored = np.lib.format.read_array_header_1_0(file)
     if stored.hasobject or math.prod(shape) * stored.itemsize != len(content) - file.tell():
         raise ValueError("an array of another length")
     file.seek(0)
