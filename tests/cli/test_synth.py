@@ -274,7 +274,9 @@ def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, qui
     assert model.components == 2
     table.unlink()
     assert synth(out, "--out", table.parent / "twins").exit_code == 0
-    twin = read_table(table.parent / "twins" / "twin-1.csv", schema_from_toml(table.parent / "twins" / "twins.schema.toml"))
+    twin = read_table(
+        table.parent / "twins" / "twin-1.csv", schema_from_toml(table.parent / "twins" / "twins.schema.toml")
+    )
     assert len(twin) == 200
 
 
