@@ -16,6 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "random": set(),
     "accounting": set(),
     "schema": set(),
+    "storage": set(),
     "data": {"schema"},
     "sampling": {"random", "accounting"},
     "gradients": set(),
@@ -37,12 +38,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "clipping",
         "verify",
         "ledger",
+        "storage",
     },
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
     "models": {"schema"},
     # Post-processing by construction: no reader of tables among these.
-    "synthetic": {"schema", "random", "plan", "report", "inference", "models"},
+    "synthetic": {"schema", "random", "plan", "report", "inference", "models", "storage"},
     "optimizers": set(),
     "compat": {
         "random",
@@ -70,6 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ledger",
         "synthetic",
         "models",
+        "storage",
     },
 }
 EVERYBODY_MAY_IMPORT = {"_jax"}
