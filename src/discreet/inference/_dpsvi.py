@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from discreet import random
 from discreet.clipping import contribution_bound
 from discreet.gradients import EngineReport
+from discreet.inference._checkpoint import Checkpoint
 from discreet.inference._checks import (
     check_batch,
     check_length,
@@ -325,6 +327,7 @@ class DPSVI:
         require_proof: bool = True,
         keep_gradients: bool = False,
         ledger: Ledger | None = None,
+        checkpoint: Path | str | None = None,
         **kwargs: Any,
     ) -> DPSVIResult:
         """Fit: draw batches as the plan says, make its number of releases, account for them.
@@ -342,6 +345,7 @@ class DPSVI:
             require_proof: refuse to run without a proof that the plan covers. With False the statement says what is missing.
             keep_gradients: keep the noisy gradients in the trace, for `DPSVIResult.noise_aware`. They are releases.
             ledger: the table's budget, debited just before the first release.
+            checkpoint: folder from which the same call goes on, to the same bits, if the process dies. Keep it secret.
             kwargs: likewise.
 
         Returns:
@@ -352,14 +356,13 @@ class DPSVI:
             SpentError: the ledger does not hold the plan.
             TypeError, ValueError: wrong input, before any budget is spent.
         """
-        key = random.check_key(rng_key)
-        records = take_apart(args, kwargs)
+        saved = Checkpoint(checkpoint, random.check_key(rng_key))
+        key, records = saved.key, take_apart(args, kwargs)
         self.plan.sampling.check(self.plan.num_records, self.plan.relation)
         check_length(self.plan, records.size)
         if delta is not None and not 0.0 < delta < 1.0:
             raise ValueError(f"delta is {delta}; it must lie between 0 and 1, well below 1 / num_records.")
         refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
-        check_unused(key)
         with explain_steps(args):
             state = self._init(key, records, init_params)
         step, psi = self._initialised(), self.optim.get_params(state.optim_state)
@@ -367,10 +370,17 @@ class DPSVI:
         if keep_gradients:
             check_room(psi, self.plan.num_steps)
         # Stated before it is spent: what cannot be accounted for must not run.
-        statement = state_terms(self, delta, random.is_reproducible(key), keep_gradients)
+        statement = state_terms(self, delta, saved.reproducible, keep_gradients)
         certified = functools.partial(self._certificate, state, records, keep_gradients)
-        spending = Spending(ledger, self.plan, with_proof(statement, self.plan, certified, require_proof))
-        options = {"progress_bar": progress_bar, "keep_gradients": keep_gradients, "before_release": spending}
+        saved.describe(self.plan, records.leaves, (statement.delta, keep_gradients), certified)
+        stated = with_proof(statement, self.plan, certified, require_proof)
+        spending = Spending(ledger, self.plan, stated, saved.run_id)
+        options = {
+            "progress_bar": progress_bar,
+            "keep_gradients": keep_gradients,
+            "spend": spending,
+            "checkpoint": saved,
+        }
         outcome = run_steps(step, self.plan.sampling, state, records.leaves, self.plan.num_steps, **options)
         return result_of(step, outcome, spending.stated(), self.plan)
 

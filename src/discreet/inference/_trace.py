@@ -113,6 +113,12 @@ class TraceRecorder:
         if gradients is not None:
             self._gradients.append(gradients)
 
+    def restore(self, trace: Trace) -> None:
+        """Go on from what `finish` gave."""
+        if len(trace.steps):
+            self._steps, self._rows = [trace.steps], [trace.iterates]
+            self._gradients = [] if trace.gradients is None else [trace.gradients]
+
     def finish(self) -> Trace:
         """The trace of what was kept."""
         if not self._rows:

@@ -206,22 +206,25 @@ class Ledger:
                 )
         return len(entries)
 
-    def check(self, plan: Planned, *, delta: float) -> None:
-        """Refuse a plan that the budget does not hold; debits nothing.
+    def check(self, plan: Planned, *, delta: float, run_id: str = "") -> None:
+        """Refuse a plan that the budget does not hold; debits nothing. A run that was debited already may go on.
 
         Raises:
             SpentError: it does not.
             ValueError: another relation, or an event that cannot be accounted for.
         """
-        self._admit(self._read(), plan, delta)
+        entries = self._read()
+        if _of_run(entries, run_id, plan) is None:
+            self._admit(entries, plan, delta)
 
-    def debit(self, plan: Planned, *, delta: float, method: str) -> Receipt:
+    def debit(self, plan: Planned, *, delta: float, method: str, run_id: str = "") -> Receipt:
         """Spend a plan's event, now and for good.
 
         Args:
             plan: what is about to run.
             delta: at which its own epsilon is stated.
             method: what runs, in a word or two.
+            run_id: what tells this run from all others, if it may go on after a crash: it is debited once.
 
         Returns:
             The receipt, once the entry is on the disk.
@@ -232,9 +235,13 @@ class Ledger:
         """
         with appending(self.path) as file:
             entries = _checked(file.entries(), self.path)
-            spent = self._admit(entries, plan, delta)
-            content = {"kind": "debit", "method": method, "event": event_to_dict(plan.event())}
-            entry = file.append(entries, {**content, "slack": plan.slack, "delta": delta})
+            entry = _of_run(entries, run_id, plan)
+            if entry is None:
+                spent = self._admit(entries, plan, delta)
+                content = {"kind": "debit", "method": method, "event": event_to_dict(plan.event())}
+                entry = file.append(entries, {**content, "slack": plan.slack, "delta": delta, "run_id": run_id})
+            else:
+                spent = _cap(entries).spent([debit.cost for debit in _debits(entries)])
         return Receipt(self.path.name, entries[0]["dataset"], entry["number"], entry["hash"], spent, _cap(entries))
 
     def set_cap(self, *, epsilon: float, delta: float, raised: bool = False) -> None:
@@ -243,8 +250,8 @@ class Ledger:
         Args:
             epsilon: the new one.
             delta: the new one.
-            raised: must be said where the new cap is higher. The promise is then the new cap's only if the decision does not
-                come from the results so far.
+            raised: must be said where the new cap is higher. The new cap, higher or lower, is promised only if the decision for
+                it does not come from the results so far.
 
         Raises:
             ValueError: a higher cap that was not said to be one.
@@ -321,6 +328,14 @@ def _checked(entries: list[Entry], path: Path) -> list[Entry]:
 def _cap(entries: Sequence[Entry]) -> PrivacyFilter:
     last = next(entry for entry in reversed(entries) if entry["kind"] in ("open", "cap"))
     return PrivacyFilter(epsilon=last["epsilon"], delta=last["delta"])
+
+
+def _of_run(entries: Sequence[Entry], run_id: str, plan: Planned) -> Entry | None:
+    """The debit of a run that goes on."""
+    found = next((entry for entry in entries if run_id and entry.get("run_id") == run_id), None)
+    if found is not None and found["event"] != event_to_dict(plan.event()):
+        raise LedgerError("The ledger has a debit of this run for another event. Begin a new run, in another folder.")
+    return found
 
 
 def _debits(entries: Sequence[Entry]) -> list[Debit]:

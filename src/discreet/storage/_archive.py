@@ -46,7 +46,9 @@ _DAMAGED = (
 )
 
 
-def write_archive(path: Path | str, what: str, version: int, content: Any, kinds: Kinds) -> Path:
+def write_archive(
+    path: Path | str, what: str, version: int, content: Any, kinds: Kinds, *, private: bool = False
+) -> Path:
     """Write a value into one file: whole, or not at all.
 
     Args:
@@ -56,6 +58,7 @@ def write_archive(path: Path | str, what: str, version: int, content: Any, kinds
         content: None, Booleans, numbers, texts, lists, tuples, mappings from texts, NumPy arrays of numbers, and objects of
             `kinds`, nested at will.
         kinds: As in `read_archive`.
+        private: Whether nobody but the owner may read it.
 
     Returns:
         The path.
@@ -67,7 +70,7 @@ def write_archive(path: Path | str, what: str, version: int, content: Any, kinds
     arrays: dict[str, np.ndarray] = {}
     index = {"what": what, "version": version, "content": _to_json(content, "", kinds, arrays)}
     text = json.dumps(index, indent=1, ensure_ascii=False, allow_nan=False)
-    with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with replacing(path, private=private) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         # The same moment for all: a file says when it was made only through its own date.
         archive.writestr(zipfile.ZipInfo(_INDEX), text)
         for name, array in arrays.items():

@@ -11,10 +11,10 @@ from typing import BinaryIO, cast
 
 
 @contextmanager
-def replacing(path: Path | str) -> Iterator[BinaryIO]:
+def replacing(path: Path | str, *, private: bool = False) -> Iterator[BinaryIO]:
     """A file to write that takes the place of `path` once all is written; after an error there is what was there before.
 
-    Folders on the way are made.
+    Folders on the way are made. A private file is for its owner alone, from the first byte.
 
     Raises:
         OSError: It cannot be written.
@@ -25,9 +25,10 @@ def replacing(path: Path | str) -> Iterator[BinaryIO]:
     try:
         with os.fdopen(handle, "wb") as file:
             # Temporary files are for their owner only; results are for those whom the umask allows.
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(temporary, 0o666 & ~mask)
+            if not private:
+                mask = os.umask(0)
+                os.umask(mask)
+                os.chmod(temporary, 0o666 & ~mask)
             yield cast(BinaryIO, file)
             file.flush()
             os.fsync(file.fileno())
