@@ -23,7 +23,7 @@ from discreet.inference._step import DPSVIState
 from discreet.inference._trace import TraceRecorder
 from discreet.plan import PrivacyPlan
 from discreet.storage import read_archive, write_archive
-from discreet.verify import Certificate, PrivacyError
+from discreet.verify import Certificate
 
 FILE = "checkpoint.discreet"
 _WHAT, _VERSION = "checkpoint of a private fit", 1
@@ -66,6 +66,7 @@ class Checkpoint:
             check_unused(key)
             return
         self.run_id, self._salt = secrets.token_hex(16), secrets.token_bytes(32)
+        self._sweep()
         if not self._path.exists():
             check_unused(key)
             return
@@ -91,6 +92,7 @@ class Checkpoint:
             certified: reads the program.
 
         Raises:
+            PrivacyError: there is no proof, by which a program is known.
             ValueError: the folder holds another fit.
         """
         if self._path is None:
@@ -98,7 +100,7 @@ class Checkpoint:
         self._facts = {
             "plan": plan,
             "options": str(options),
-            "program": _program(certified),
+            "program": f"{certified().fingerprint}, jax {jax.__version__}, {jax.default_backend()}",
             "records": self._digest(records),
         }
         if self._found is None:
@@ -169,8 +171,16 @@ class Checkpoint:
             "trace": recorder.finish(),
         }
         write_archive(self._path, _WHAT, _VERSION, content, KINDS, private=True)
+        if finished:
+            self._sweep()
         ended = time.perf_counter()
         self._due = ended + max(self.interval, 20 * (ended - started))
+
+    def _sweep(self) -> None:
+        """Remove what a process that was killed while writing left: the key is in it."""
+        if self._path is not None and self._path.parent.is_dir():
+            for left in self._path.parent.glob(f".{FILE}.*"):
+                left.unlink(missing_ok=True)
 
     def _digest(self, records: Sequence[Array]) -> str:
         """What tells tables apart, and tells nothing of them to whoever does not have the file."""
@@ -179,14 +189,6 @@ class Checkpoint:
             digest.update(f"{x.dtype}{x.shape}".encode())
             digest.update(np.ascontiguousarray(x).view(np.uint8).reshape(-1).data)
         return digest.hexdigest()
-
-
-def _program(certified: Callable[[], Certificate]) -> str:
-    """A hash of what is computed, the same in every process."""
-    try:
-        return f"{certified().fingerprint}, jax {jax.__version__}, {jax.default_backend()}"
-    except PrivacyError:
-        return "not proved"
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
