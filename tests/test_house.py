@@ -23,6 +23,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clipping": {"gradients"},
     "plan": {"sampling", "accounting", "clipping"},
     "report": {"plan", "accounting", "sampling", "clipping"},
+    # Draws and released numbers only.
+    "inference_data": {"report"},
+    "plots": {"report"},
     # A checker that shares code with what it checks proves little.
     "verify": {"mechanisms", "accounting"},
     "inference": {
@@ -35,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "accounting",
         "clipping",
         "verify",
+        "inference_data",
     },
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         OPSResult,
         suggest_clipping,
     )
+    from discreet.inference_data import to_arviz
     from discreet.mechanisms import (
         clip_records,
         gaussian_mechanism,
@@ -90,6 +91,7 @@ __all__ = [
     "sum_records",
     "symbol",
     "synthesize",
+    "to_arviz",
 ]
 
 _ROOMS = {
@@ -104,6 +106,7 @@ _ROOMS = {
         "OnePosteriorSample",
         "suggest_clipping",
     ),
+    "inference_data": ("to_arviz",),
     "mechanisms": (
         "clip_records",
         "gaussian_mechanism",

@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
+from discreet.inference_data import to_arviz
 from discreet.inference._loop import Outcome
 from discreet.inference._noise_aware import METHODS, NoiseAware
 from discreet.inference._objective import Objective
@@ -20,6 +21,11 @@ from discreet.inference._step import PrivateStep
 from discreet.inference._trace import Trace
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
+
+SPREAD = (
+    "Spread of the fitted guide: the noise of the private fit comes on top and is not in these draws; at small epsilon it may be "
+    "several times as large. result.noise_aware() has draws that allow for it."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +65,7 @@ class DPSVIResult:
 
         Returns:
             For each global latent an array with the draws along the leading axis, as
-            NumPyro's `Predictive(model, posterior_samples)` takes them; add an axis for the
-            chain in front for ArviZ.
+            NumPyro's `Predictive(model, posterior_samples)` takes them. For ArviZ: `to_arviz`.
 
         Raises:
             ValueError: the result came from a pickle, which holds no guide, or num_samples < 1.
@@ -71,6 +76,23 @@ class DPSVIResult:
                 "dpsvi.posterior(key, result.params, num_samples) of a DPSVI that was initialised."
             )
         return draw_posterior(self._objective, key, self.params, num_samples)
+
+    def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
+        """Draws as `posterior` makes them, for ArviZ, with the statement in their attributes; free of budget.
+
+        Args:
+            key: any JAX key.
+            num_samples: number of draws.
+            names: feature_names, coords and dims of `discreet.to_arviz`.
+
+        Returns:
+            As `discreet.to_arviz`.
+
+        Raises:
+            ImportError: ArviZ is not installed.
+            ValueError: as `posterior` and `discreet.to_arviz`.
+        """
+        return to_arviz(self.posterior(key, num_samples), statement=self.statement, note=SPREAD, **names)
 
     def noise_aware(self, method: str = "regression", *, start: float | None = None) -> NoiseAware:
         """The posterior with the noise of the private fit in it; from the trace alone, free of budget.
@@ -104,7 +126,8 @@ class DPSVIResult:
             )
         # Of a step's gradient, whatever C was then; the loss's share and the batch's own chance add to it.
         least_noise = self.plan.noise_multiplier * float(np.min(self.clipping_norms)) / self.plan.rate
-        return METHODS[method](self._objective, self.params, self.trace, start, least_noise)
+        aware = METHODS[method](self._objective, self.params, self.trace, start, least_noise)
+        return dataclasses.replace(aware, statement=self.statement)
 
     def __repr__(self) -> str:
         """What it is, not its arrays."""
