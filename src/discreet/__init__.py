@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from discreet.report import Statement
     from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
     from discreet.synthetic import synthesize
+    from discreet.utility import utility_report
     from discreet.verify import Certificate, PrivacyError, certify, symbol
 
 __version__ = version("discreet")
@@ -92,6 +93,7 @@ __all__ = [
     "symbol",
     "synthesize",
     "to_arviz",
+    "utility_report",
 ]
 
 _ROOMS = {
@@ -128,6 +130,7 @@ _ROOMS = {
     "report": ("Statement",),
     "sampling": ("FixedSizeSampling", "FullBatch", "PoissonSampling"),
     "synthetic": ("synthesize",),
+    "utility": ("utility_report",),
     "verify": ("Certificate", "PrivacyError", "certify", "symbol"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

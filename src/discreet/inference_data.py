@@ -57,7 +57,7 @@ def to_arviz(
         known[FEATURE] = list(feature_names)
     posterior = {name: array[None] for name, array in arrays.items()}
     arviz = _arviz()
-    if hasattr(arviz, "InferenceData"):
+    if arviz.__version__.startswith("0."):
         data = arviz.from_dict(posterior=posterior, coords=known, dims=named)
     else:
         data = arviz.from_dict({"posterior": posterior}, coords=known, dims=named)

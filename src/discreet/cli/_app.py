@@ -12,6 +12,7 @@ from discreet.cli._explain import explain
 from discreet.cli._fit import fit
 from discreet.cli._schema import schema
 from discreet.cli._terminal import settings
+from discreet.cli._utility import utility
 from discreet.cli._verify import verify
 
 app = typer.Typer(
@@ -56,6 +57,6 @@ def discreet(
     settings.compilation_cache = compilation_cache
 
 
-for command in (demo, fit, account, explain, verify):
+for command in (demo, fit, account, explain, utility, verify):
     app.command()(command)
 app.add_typer(schema, name="schema")

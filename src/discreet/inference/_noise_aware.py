@@ -18,10 +18,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from discreet import random
-from discreet.inference_data import to_arviz
 from discreet.inference._objective import LATENT, Objective
 from discreet.inference._tail import regress, tail_mean
 from discreet.inference._trace import Trace
+from discreet.inference_data import to_arviz
 from discreet.report import Statement
 
 _FEWEST = 20

@@ -13,12 +13,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
-from discreet.inference_data import to_arviz
 from discreet.inference._loop import Outcome
 from discreet.inference._noise_aware import METHODS, NoiseAware
 from discreet.inference._objective import Objective
 from discreet.inference._step import PrivateStep
 from discreet.inference._trace import Trace
+from discreet.inference_data import to_arviz
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
 
