@@ -49,6 +49,9 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
     Path("schema.toml").write_text(toml)
     if "visits.parquet" in command:
         command = command.replace("visits.parquet", "survey.csv")
+    if "discreet utility" in command:
+        for name in ("twin-1.csv", "twin-2.csv", "test.csv"):
+            Path(name).write_text(SURVEY)
     if "statement.json" in command:
         RUN.invoke(
             app, shlex.split("fit --data survey.csv --model linear --target age --schema schema.toml --epsilon 1")
@@ -64,6 +67,7 @@ def test_there_are_commands_to_try() -> None:
         "fit",
         "account",
         "explain",
+        "utility",
         "verify",
     }
 
