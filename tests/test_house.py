@@ -16,6 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "random": set(),
     "accounting": set(),
     "schema": set(),
+    "storage": set(),
     "data": {"schema"},
     "sampling": {"random", "accounting"},
     "gradients": set(),
@@ -39,12 +40,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "clipping",
         "verify",
         "inference_data",
+        "storage",
     },
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
     "models": {"schema"},
     # Post-processing by construction: no reader of tables among these.
-    "synthetic": {"schema", "random", "plan", "report", "inference", "models"},
+    "synthetic": {"schema", "random", "plan", "report", "inference", "models", "storage"},
     # Compares twins with a table that is named non-private; it stands apart from those who make them.
     "utility": {"schema", "data", "models", "predict", "plots", "synthetic"},
     "optimizers": set(),
@@ -75,6 +77,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "models",
         "plots",
         "utility",
+        "storage",
     },
 }
 EVERYBODY_MAY_IMPORT = {"_jax"}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         DPSVIResult,
         OnePosteriorSample,
         OPSResult,
+        load_result,
         suggest_clipping,
     )
     from discreet.inference_data import to_arviz
@@ -82,6 +83,7 @@ __all__ = [
     "gaussian_mechanism",
     "laplace_mechanism",
     "linear_predictor",
+    "load_result",
     "plug_in_probabilities",
     "poisson_subsample",
     "probit_probabilities",
@@ -106,6 +108,7 @@ _ROOMS = {
         "DPSVIResult",
         "OPSResult",
         "OnePosteriorSample",
+        "load_result",
         "suggest_clipping",
     ),
     "inference_data": ("to_arviz",),

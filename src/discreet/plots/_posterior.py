@@ -113,8 +113,7 @@ def _draw_panel(axes: Any, rows: list[_Row]) -> None:
         axes.plot(row.draws.mean(), height, "o", color="black", markerfacecolor="white", markersize=5)
     axes.set_yticks(range(len(rows)), [row.name for row in reversed(rows)], fontsize="small")
     axes.set_ylim(-0.45, len(rows) - 0.1)
-    low, high = axes.get_xlim()
-    if low < 0 < high:
+    if min(row.draws.min() for row in rows) < 0 < max(row.draws.max() for row in rows):
         axes.axvline(0, color="0.5", linewidth=0.8, linestyle=":", zorder=0)
     axes.tick_params(axis="y", length=0)
     tidy(axes)
