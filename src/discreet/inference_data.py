@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -72,13 +73,12 @@ def _arviz() -> Any:
         with warnings.catch_warnings():
             # The last versions before 1.0 announce it, once a day, to whoever imports them.
             warnings.filterwarnings("ignore", category=FutureWarning, message=r"\s*ArviZ is undergoing")
-            import arviz
+            return import_module("arviz")
     except ImportError as error:
         raise ImportError(
             "to_arviz hands draws to ArviZ, which is not installed. Install it with pip install 'discreet[arviz]'; "
             "result.posterior(key, 1000) gives the same draws as a dict of arrays without it."
         ) from error
-    return arviz
 
 
 def _dimensions(

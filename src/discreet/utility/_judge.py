@@ -128,4 +128,5 @@ def _labels(levels: Levels, column: Column) -> tuple[list[str], str]:
     starts = levels.edges(column)[:-1]
     if column.kind is Kind.DATE:
         return [str(EPOCH + datetime.timedelta(days=int(day))) for day in starts] + missing, "days from"
-    return [f"{start:.4g}" for start in starts] + missing, f"{column.unit or 'values'} from"
+    form = ",.0f" if column.kind is Kind.COUNT else ",.4g"
+    return [f"{start:{form}}" for start in starts] + missing, f"{column.unit or 'values'} from"

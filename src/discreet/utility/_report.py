@@ -166,7 +166,10 @@ def _page(report: UtilityReport) -> str:
     title = f"Utility of {number} twin{'s' * (number > 1)}, NOT PRIVATE for the rows they are compared with"
     wide = max([len("mean absolute error"), *(len(name) for name in report.twins[0].figures())]) + 2
     training = report.training
-    heads = f"{'':{wide}}{'twins':>20}{'guessing':>12}{'training rows' if training else '':>16}".rstrip()
+    heads, plain = (
+        f"{'':{wide}}{'twins':>20}{guessing:>12}{'training rows' if training else '':>16}".rstrip()
+        for guessing in ("guessing", "")
+    )
     parts = [f"{title}\n{'=' * len(title)}", _wrap(report.statement_line)]
     if report.guessing:
         lines = [_wrap(MEANING["prediction"]), "", heads]
@@ -176,7 +179,7 @@ def _page(report: UtilityReport) -> str:
                 real = None if training is None else training.prediction[target][score]
                 lines.append(_line(f"  {score}", wide, *report.prediction(target, score), value, real))
         parts.append("\n".join(["Prediction", "----------", *lines]))
-    lines = [heads]
+    lines = [plain]
     for name in report.twins[0].figures():
         real = None if training is None else training.figures()[name]
         lines.append(_line(f"  {name}", wide, *report.figure(name), None, real))

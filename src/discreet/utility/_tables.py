@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow
 from jaxtyping import Bool, Float
 
-from discreet.data import encode, read_table
 from discreet.schema import Column, DataError, Kind, Missing, Schema
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _SEED = 20_260_101
 """Public: which rows of a long table are taken is no secret."""
@@ -65,6 +66,8 @@ def read(source: Any, schema: Schema, what: str, most_rows: int) -> Encoded:
     Raises:
         DataError: The table does not fit the schema.
     """
+    from discreet.data import encode, read_table
+
     public = dataclasses.replace(schema, target=None, person=None)
     try:
         table = read_table(source, public)
