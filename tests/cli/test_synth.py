@@ -10,17 +10,20 @@ import pyarrow
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli import _results
+from discreet import random
+from discreet.cli import _results, _run
 from discreet.cli._app import app
+from discreet.cli._fit import default_clip
 from discreet.cli._model import choose_model
 from discreet.data import encode, read_table
-from discreet.inference import DPSVI, DPSVIResult, Trace
+from discreet.inference import DPSVI, DPSVIResult, Trace, load_result
+from discreet.inference._saved import ArrayForm, Form
 from discreet.models import MixtureOfProducts
 from discreet.plan import PrivacyPlan
 from discreet.report import make_statement
 from discreet.sampling import FullBatch
 from discreet.schema import Column, Kind, Missing, Schema, schema_from_toml, schema_to_toml
-from discreet.synthetic import _fitted, _write, read_fitted, write_fitted
+from discreet.synthetic import _fitted, _write, read_fitted, synthesize, write_fitted
 
 RUN = CliRunner()
 BORN = (datetime.date(1999, 12, 30), datetime.date(2000, 1, 3))
@@ -47,7 +50,7 @@ def fitted(folder: Path, schema: Schema = SCHEMA, **changes) -> Path:
     model = MixtureOfProducts(schema, components=2, slices=4)
     sizes = {"component": (2,), "base": (sum(model.levels.sizes),), "deviations": (2, sum(model.levels.sizes))}
     rng = np.random.default_rng(0)
-    params = {f"{name}_auto_loc": rng.normal(size=shape).astype(np.float32) for name, shape in sizes.items()}
+    params = {f"{name}_auto_loc": rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in sizes.items()}
     params |= {f"{name}_auto_scale": np.full(shape, 0.1, np.float32) for name, shape in sizes.items()}
     plan = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=30.0, num_steps=4, num_records=50)
     form = _form(len(schema.columns))
@@ -60,8 +63,6 @@ def fitted(folder: Path, schema: Schema = SCHEMA, **changes) -> Path:
 
 
 def _form(columns: int):
-    from discreet.inference._saved import ArrayForm, Form
-
     return Form(((ArrayForm((columns,), "int32"),), {}), ("component", "base", "deviations"), keeps_local=False)
 
 
@@ -101,7 +102,7 @@ def test_a_twin_is_read_by_its_schema(fit: Path, tmp_path: Path, monkeypatch: py
     for twin in twins:
         assert len(twin) == 100
         levels = model.levels.encode(twin.append_column("patient", pyarrow.array(range(100))))
-        assert {len(set(column)) for column in levels.T} >= {2, 5}
+        assert all(len(set(column)) > 1 for column in levels.T)
         for column in SCHEMA.columns:
             missing = twin.column(column.name).null_count
             assert (0 < missing < 100) if column.missing is Missing.INDICATOR else missing == 0
@@ -112,12 +113,9 @@ def test_a_twin_is_read_by_its_schema(fit: Path, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
 def test_both_formats_hold_the_same_cells_to_the_last_digit(fit: Path, tmp_path: Path, file_format) -> None:
     """The same seed, in one piece: what the file holds is what was drawn."""
-    from discreet import random
-    from discreet.synthetic import synthesize
-
     assert synth(fit, "--twins", 1, "--seed", 3, "--format", file_format, "--out", tmp_path).exit_code == 0
-    result, model = read_fitted(fit)
-    (drawn,) = synthesize(random.key(3), result, model, num_twins=1)
+    read = read_fitted(fit)
+    (drawn,) = synthesize(random.key(3), read, read.model, num_twins=1)
     schema = schema_from_toml(tmp_path / "twins.schema.toml")
     assert read_table(tmp_path / f"twin-1.{file_format}", schema) == read_table(drawn, schema)
     assert len(drawn) == 50
@@ -128,10 +126,10 @@ def test_one_column_with_missing_cells(tmp_path: Path, missing) -> None:
     """A line with nothing on it would be no row."""
     column = Column(name="x", kind=Kind.REAL, bounds=(0, 1), missing=Missing.INDICATOR)
     schema = Schema(columns=(column,), missing_values=missing)
-    assert synth(fitted(tmp_path / "fit", schema), "--twins", 1, "--rows", 60, "--out", tmp_path).exit_code == 0
+    assert synth(fitted(tmp_path / "fit", schema), "--twins", 1, "--rows", 200, "--out", tmp_path).exit_code == 0
     twin = read_table(tmp_path / "twin-1.csv", schema)
-    assert len(twin) == 60
-    assert 0 < twin["x"].null_count < 60
+    assert len(twin) == 200
+    assert 0 < twin["x"].null_count < 200
 
 
 def test_plain_texts_have_no_quotes(tmp_path: Path) -> None:
@@ -140,7 +138,7 @@ def test_plain_texts_have_no_quotes(tmp_path: Path) -> None:
         Column(name="age", kind=Kind.COUNT, bounds=(0, 9), missing=Missing.INDICATOR),
     )
     schema = Schema(columns=columns, missing_values=("?",))
-    assert synth(fitted(tmp_path / "fit", schema), "--twins", 1, "--rows", 60, "--out", tmp_path).exit_code == 0
+    assert synth(fitted(tmp_path / "fit", schema), "--twins", 1, "--rows", 200, "--out", tmp_path).exit_code == 0
     text = (tmp_path / "twin-1.csv").read_text()
     assert text.startswith("town,age\n")
     assert '"' not in text
@@ -216,7 +214,7 @@ def _edit(old: str, new: str):
         (_fitted.SCHEMA, _edit('"high"', '"top"'), "is not the schema of the fit"),
         (_fitted.SCHEMA, _edit('kind = "real"', 'kind = "reel"'), "choose one of"),
         (_fitted.SCHEMA, Path.unlink, "cannot be read"),
-        (_fitted.MODEL, _edit('"components": 2', '"components": 3'), "does not fit the guide"),
+        (_fitted.MODEL, _edit('"components": 2', '"components": 3'), "does not fit twin.json and twin.schema.toml"),
         (_fitted.MODEL, _edit('"components": 2', '"components": true'), "twin.json is damaged"),
         (_fitted.MODEL, _edit('"slices": 4', '"slices": 100001'), "twin.json is damaged"),
         (_fitted.MODEL, _edit("version 1", "version 2"), "written by a newer one"),
@@ -274,15 +272,27 @@ def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, qui
     assert model.components == 2
     table.unlink()
     assert synth(out, "--out", table.parent / "twins").exit_code == 0
+<<<<<<< HEAD
     twin = read_table(
         table.parent / "twins" / "twin-1.csv", schema_from_toml(table.parent / "twins" / "twins.schema.toml")
     )
     assert len(twin) == 200
+=======
+    twins = table.parent / "twins"
+    assert len(read_table(twins / "twin-1.csv", schema_from_toml(twins / "twins.schema.toml"))) == 200
+    # Draws without the guide are the guide's. Five standard errors of 400 draws, in 42 numbers: false alarm 1 in 20,000.
+    guided = load_result(out / "twin.result", model.model, model.guide(), placeholder=model.placeholder)
+    ours, theirs = (fit.posterior(random.key(1), 400) for fit in (read_fitted(out), guided))
+    assert set(ours) == set(theirs)
+    for name in theirs:
+        loc, scale = result.params[f"{name}_auto_loc"], result.params[f"{name}_auto_scale"]
+        for drawn in (ours[name], theirs[name]):
+            np.testing.assert_array_less(np.abs(np.mean(drawn, axis=0) - loc), 5 * scale / 20)
+            np.testing.assert_array_less(np.abs(np.std(drawn, axis=0) / scale - 1), 5 / 800**0.5)
+>>>>>>> results6
 
 
 def test_defaults_of_a_twin(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from discreet.cli import _run
-
     calls = []
 
     def run(model, plan, records, **options):
@@ -298,8 +308,6 @@ def test_defaults_of_a_twin(table: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert records.x.dtype == jnp.int32
     # Adult's 13 columns: C = 2, as in docs/twins.md.
     adult = Schema(columns=tuple(Column(name=f"{i}", kind=Kind.REAL, bounds=(0, 1)) for i in range(13)))
-    from discreet.cli._fit import default_clip
-
     assert default_clip(MixtureOfProducts(adult)) == "2.0"
 
 

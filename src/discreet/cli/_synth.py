@@ -58,9 +58,10 @@ def synth(
 
     Reads the fit's folder and nothing else: twins cost nothing beyond the fit's ε, however many there are.
 
-    Writes twin-1.csv and so on; twins.schema.toml, which describes them; twins.json and twins.txt, with the fit's statement and how
+    Writes twin-1.csv and so on; twins.schema.toml, which describes them; twins.json and twins.txt, with the statement and how
     conclusions are drawn from several twins.
     """
+    from discreet.accounting import upper
     from discreet.schema import schema_to_toml
     from discreet.synthetic import TwinFormat, check_format, read_fitted
 
@@ -100,7 +101,7 @@ def synth(
         return
     say(
         f"{len(about['twins'])} twins of {count:,} rows and {len(about['columns'])} columns, at the price of the fit alone: "
-        f"epsilon = {statement.epsilon:.4g} at delta = {statement.delta:g}."
+        f"epsilon = {upper(statement.epsilon)} at delta = {statement.delta:g}."
     )
     say("Files:")
     for file in files:
@@ -147,7 +148,7 @@ def _draw(
     with tqdm(total=twins * rows, unit=" rows", unit_scale=True, delay=2, disable=not progress_bar, leave=False) as bar:
         return write_twins(
             random.key(seed),
-            fit.result,
+            fit,
             fit.model,
             schema,
             out,

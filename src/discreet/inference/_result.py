@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
+from discreet.accounting import upper
 from discreet.inference._loop import Outcome
 from discreet.inference._noise_aware import METHODS, NoiseAware
 from discreet.inference._objective import Objective
@@ -157,7 +158,7 @@ class DPSVIResult:
         spent = self.statement
         return (
             f"DPSVIResult({len(self.params)} parameters, {self.steps_completed} of {self.plan.num_steps} steps, "
-            f"epsilon={spent.epsilon:.4g} at delta={spent.delta:.3g})"
+            f"epsilon={upper(spent.epsilon)} at delta={spent.delta:.3g})"
         )
 
     def __getstate__(self) -> dict[str, Any]:

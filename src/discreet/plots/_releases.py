@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -72,6 +73,8 @@ def _draw_trace(axes: Any, result: Any, most: int) -> None:
     kept = getattr(result, "draw_steps", None)
     if kept is None:
         first, what = steps[result.trace.averaged_from], "averaged"
+        if result.trace.converged_from is None:
+            what = "averaged, still drifting"
     else:
         first, what = (kept[0] if len(kept) else steps[-1]), "draws are kept"
     axes.axvspan(first, steps[-1], color="0.92", linewidth=0)
@@ -123,14 +126,14 @@ def _apart(heights: np.ndarray, gap: float) -> np.ndarray:
 
 def _names(result: Any, dim: int) -> list[str]:
     """Of the trace's coordinates, where the result's own arrays show them: they lie by name, as JAX flattens dicts."""
-    arrays = getattr(result, "params", None)
-    suffix = "" if arrays is not None else "_unconstrained"
+    arrays, suffix = getattr(result, "params", None), ""
     if arrays is None:
-        arrays = {name: drawn[0] for name, drawn in result.draws.items() if len(drawn)}
+        suffix = "_unconstrained"  # as the chain's own parameters are called, in whose order they lie
+        arrays = {name + suffix: drawn[0] for name, drawn in result.draws.items() if len(drawn)}
     names = []
-    for name in sorted(arrays, key=lambda name: name + suffix):
-        shape = np.shape(arrays[name])
-        names += [name + (f"[{','.join(map(str, place))}]" if place else "") for place in np.ndindex(shape)]
+    for path, leaf in jax.tree_util.tree_flatten_with_path(arrays)[0]:
+        name = ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path).removesuffix(suffix)
+        names += [name + (f"[{','.join(map(str, place))}]" if place else "") for place in np.ndindex(np.shape(leaf))]
     # An unconstrained value may have fewer coordinates than the constrained one (a simplex, a covariance).
     return names if len(names) == dim else [f"coordinate {i}" for i in range(dim)]
 
@@ -155,7 +158,7 @@ def draw_losses(axes: Any, losses: Float[np.ndarray, "step"]) -> None:
         room = np.ptp(shown)
         axes.set_ylim(shown.min() - 0.25 * room, shown.max() + 0.25 * room)
     axes.set(xlabel="step", ylabel="loss (nats)", title="Clipped private loss")
-    axes.legend(frameon=False, fontsize="small")
+    axes.legend(edgecolor="none", fontsize="small", markerscale=3)
     tidy(axes)
 
 

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
+from discreet import random
 from discreet.inference import DPSVIResult, load_result
 from discreet.models import MixtureOfProducts
 from discreet.schema import DataError, schema_from_toml, schema_to_toml
@@ -21,10 +23,27 @@ _MOST = 100_000
 
 
 class Fitted(NamedTuple):
-    """What twins are drawn from: a result, and the model that was fitted."""
+    """What twins are drawn from; made by `read_fitted`.
+
+    Attributes:
+        result: Without its guide: `posterior` of this class stands in for its own.
+        model: What was fitted.
+    """
 
     result: DPSVIResult
     model: MixtureOfProducts
+
+    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
+        """Draws of the latents, as `DPSVIResult.posterior` has them.
+
+        The mixture's latents are real and its guide a normal for each, so draws need no program that would be compiled first.
+        """
+        secret = random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)
+        rng, params = np.random.default_rng(np.asarray(jax.random.bits(secret, (4,)))), self.result.params
+        return {
+            name: params[f"{name}_auto_loc"] + params[f"{name}_auto_scale"] * rng.standard_normal((num_samples, *shape))
+            for name, shape in _latents(self.model).items()
+        }
 
 
 def write_fitted(folder: Path | str, result: DPSVIResult, model: MixtureOfProducts) -> list[Path]:
@@ -58,7 +77,8 @@ def read_fitted(folder: Path | str) -> Fitted:
     """Read what `write_fitted` wrote.
 
     Returns:
-        The result, ready for draws, and the model.
+        The result and the model, from which `synthesize` and `write_twins` draw. (For `noise_aware`, load the result itself by
+        `load_result(folder / "twin.result", model.model, model.guide(), placeholder=model.placeholder)`.)
 
     Raises:
         ValueError: The folder is absent or holds no such fit, a file is damaged, or the schema is not that of the fit.
@@ -74,13 +94,25 @@ def read_fitted(folder: Path | str) -> Fitted:
             "was learnt would be read as something else. Put back the file that the fit wrote"
         )
     model = MixtureOfProducts(schema, components=components, slices=slices)
-    result = load_result(folder / RESULT, model.model, model.guide(), placeholder=model.placeholder)
-    if not all(np.isfinite(x).all() for x in jax.tree.leaves(result.params)):
+    result = load_result(folder / RESULT)
+    shapes = {name: np.shape(value) for name, value in result.params.items()}
+    expected = {f"{name}_auto_{part}": shape for name, shape in _latents(model).items() for part in ("loc", "scale")}
+    if shapes != expected:
+        raise ValueError(
+            f"{folder / RESULT} does not fit {MODEL} and {SCHEMA} beside it: its parameters have other names or shapes. Put back "
+            "the files that one fit wrote"
+        )
+    if not all(np.isfinite(value).all() for value in result.params.values()):
         raise ValueError(
             f"The fit in {folder} went wrong: its parameters are not finite, so there is nothing to draw from. A smaller "
             "learning rate helps, in a further fit that spends again"
         )
     return Fitted(result, model)
+
+
+def _latents(model: MixtureOfProducts) -> dict[str, tuple[int, ...]]:
+    levels = sum(model.levels.sizes)
+    return {"component": (model.components,), "base": (levels,), "deviations": (model.components, levels)}
 
 
 def _settings(folder: Path) -> tuple[int, int, str]:
