@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,8 +47,8 @@ def test_axes_have_names_and_the_statement_goes_along(statement) -> None:
 
 def test_there_is_nothing_but_the_posterior(statement) -> None:
     pytest.importorskip("arviz")
-    data = dp.to_arviz(SAMPLES, statement=statement)
-    groups = data.groups() if callable(data.groups) else data.groups
+    data: Any = dp.to_arviz(SAMPLES, statement=statement)
+    groups: list[str] = list(data.groups() if callable(data.groups) else data.groups)
     assert {str(name).strip("/") for name in groups} - {""} == {"posterior"}
 
 

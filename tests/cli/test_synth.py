@@ -272,12 +272,6 @@ def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, qui
     assert model.components == 2
     table.unlink()
     assert synth(out, "--out", table.parent / "twins").exit_code == 0
-<<<<<<< HEAD
-    twin = read_table(
-        table.parent / "twins" / "twin-1.csv", schema_from_toml(table.parent / "twins" / "twins.schema.toml")
-    )
-    assert len(twin) == 200
-=======
     twins = table.parent / "twins"
     assert len(read_table(twins / "twin-1.csv", schema_from_toml(twins / "twins.schema.toml"))) == 200
     # Draws without the guide are the guide's. Five standard errors of 400 draws, in 42 numbers: false alarm 1 in 20,000.
@@ -289,7 +283,6 @@ def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, qui
         for drawn in (ours[name], theirs[name]):
             np.testing.assert_array_less(np.abs(np.mean(drawn, axis=0) - loc), 5 * scale / 20)
             np.testing.assert_array_less(np.abs(np.std(drawn, axis=0) / scale - 1), 5 / 800**0.5)
->>>>>>> results6
 
 
 def test_defaults_of_a_twin(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
