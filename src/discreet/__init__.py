@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         load_result,
         suggest_clipping,
     )
+    from discreet.inference_data import to_arviz
     from discreet.ledger import Ledger, LedgerError, SpentError
     from discreet.mechanisms import (
         clip_records,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from discreet.report import Statement
     from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
     from discreet.synthetic import synthesize
+    from discreet.utility import utility_report
     from discreet.verify import Certificate, PrivacyError, certify, symbol
 
 __version__ = version("discreet")
@@ -96,6 +98,8 @@ __all__ = [
     "sum_records",
     "symbol",
     "synthesize",
+    "to_arviz",
+    "utility_report",
 ]
 
 _ROOMS = {
@@ -112,6 +116,7 @@ _ROOMS = {
         "suggest_clipping",
     ),
     "ledger": ("Ledger", "LedgerError", "SpentError"),
+    "inference_data": ("to_arviz",),
     "mechanisms": (
         "clip_records",
         "gaussian_mechanism",
@@ -133,6 +138,7 @@ _ROOMS = {
     "report": ("Statement",),
     "sampling": ("FixedSizeSampling", "FullBatch", "PoissonSampling"),
     "synthetic": ("synthesize",),
+    "utility": ("utility_report",),
     "verify": ("Certificate", "PrivacyError", "certify", "symbol"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

@@ -58,7 +58,7 @@ def synth(
 
     Reads the fit's folder and nothing else: twins cost nothing beyond the fit's ε, however many there are.
 
-    Writes twin-1.csv and so on; twins.schema.toml, which describes them; twins.json and twins.txt, with the fit's statement and how
+    Writes twin-1.csv and so on; twins.schema.toml, which describes them; twins.json and twins.txt, with the statement and how
     conclusions are drawn from several twins.
     """
     from discreet.accounting import upper

@@ -22,8 +22,14 @@ from discreet.inference._plates import Program
 from discreet.inference._saved import Form, objective_of, read_fields, write_fields
 from discreet.inference._step import PrivateStep
 from discreet.inference._trace import Trace
+from discreet.inference_data import to_arviz
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
+
+SPREAD = (
+    "Spread of the fitted guide: the noise of the private fit comes on top and is not in these draws; at small epsilon it may be "
+    "several times as large. result.noise_aware() has draws that allow for it."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +70,7 @@ class DPSVIResult:
 
         Returns:
             For each global latent an array with the draws along the leading axis, as
-            NumPyro's `Predictive(model, posterior_samples)` takes them; add an axis for the
-            chain in front for ArviZ.
+            NumPyro's `Predictive(model, posterior_samples)` takes them. For ArviZ: `to_arviz`.
 
         Raises:
             ValueError: the result holds no guide, since it was unpickled or loaded without one; or num_samples < 1.
@@ -77,6 +82,23 @@ class DPSVIResult:
                 "DPSVI that was initialised."
             )
         return draw_posterior(self._objective, key, self.params, num_samples)
+
+    def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
+        """Draws as `posterior` makes them, for ArviZ, with the statement in their attributes; free of budget.
+
+        Args:
+            key: any JAX key.
+            num_samples: number of draws.
+            names: feature_names, coords and dims of `discreet.to_arviz`.
+
+        Returns:
+            As `discreet.to_arviz`.
+
+        Raises:
+            ImportError: ArviZ is not installed.
+            ValueError: as `posterior` and `discreet.to_arviz`.
+        """
+        return to_arviz(self.posterior(key, num_samples), statement=self.statement, note=SPREAD, **names)
 
     def noise_aware(self, method: str = "regression", *, start: float | None = None) -> NoiseAware:
         """The posterior with the noise of the private fit in it; from the trace alone, free of budget.
@@ -110,7 +132,8 @@ class DPSVIResult:
             )
         # Of a step's gradient, whatever C was then; the loss's share and the batch's own chance add to it.
         least_noise = self.plan.noise_multiplier * float(np.min(self.clipping_norms)) / self.plan.rate
-        return METHODS[method](self._objective, self.params, self.trace, start, least_noise)
+        aware = METHODS[method](self._objective, self.params, self.trace, start, least_noise)
+        return dataclasses.replace(aware, statement=self.statement)
 
     def save(self, path: Path | str) -> Path:
         """Write the result into one file, for `load_result`.
