@@ -31,6 +31,7 @@ BORN = (datetime.date(1999, 12, 30), datetime.date(2000, 1, 3))
 SCHEMA = Schema(
     columns=(
         Column(name="weight, kg", kind=Kind.REAL, bounds=(-1.5, 1e9), missing=Missing.INDICATOR, unit="kg"),
+        Column(name="trace", kind=Kind.REAL, bounds=(-1e-7, 2e-7)),
         Column(name="visits", kind=Kind.COUNT, bounds=(0, 3), missing=Missing.INDICATOR),
         Column(name="stays", kind=Kind.COUNT, bounds=(2, 1_000)),
         Column(name="born", kind=Kind.DATE, bounds=BORN, missing=Missing.INDICATOR),
