@@ -1,6 +1,7 @@
 """From a table to twins in files: every kind of column comes back, and whatever does not fit is refused."""
 
 import datetime
+import importlib
 import json
 from pathlib import Path
 
@@ -30,6 +31,7 @@ BORN = (datetime.date(1999, 12, 30), datetime.date(2000, 1, 3))
 SCHEMA = Schema(
     columns=(
         Column(name="weight, kg", kind=Kind.REAL, bounds=(-1.5, 1e9), missing=Missing.INDICATOR, unit="kg"),
+        Column(name="trace", kind=Kind.REAL, bounds=(-1e-7, 2e-7)),
         Column(name="visits", kind=Kind.COUNT, bounds=(0, 3), missing=Missing.INDICATOR),
         Column(name="stays", kind=Kind.COUNT, bounds=(2, 1_000)),
         Column(name="born", kind=Kind.DATE, bounds=BORN, missing=Missing.INDICATOR),
@@ -231,7 +233,7 @@ def fit_words(table: Path, *more: str) -> list[str]:
 
 
 def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, quick_compilation) -> None:
-    monkeypatch.setattr(DPSVI.run, "__kwdefaults__", {**DPSVI.run.__kwdefaults__, "require_proof": False})
+    monkeypatch.setattr(DPSVI.run, "__kwdefaults__", {**(DPSVI.run.__kwdefaults__ or {}), "require_proof": False})
     outcome = RUN.invoke(app, fit_words(table, "--components", "2", "--steps", "5"))
     assert outcome.exit_code == 0, outcome.stderr
     out = table.parent / "fit"
@@ -300,8 +302,7 @@ def test_options_that_a_twin_has_not(table: Path) -> None:
 
 def test_the_schema_of_adult_is_that_of_the_example(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(repository / "examples"))
-    import adult_twin
-
     written = schema_from_toml(repository / "examples" / "adult.schema.toml")
-    assert written == adult_twin.schema()
-    assert schema_to_toml(written) == schema_to_toml(adult_twin.schema())
+    example = importlib.import_module("adult_twin")
+    assert written == example.schema()
+    assert schema_to_toml(written) == schema_to_toml(example.schema())

@@ -99,10 +99,9 @@ def synth(
     if as_json:
         typer.echo(json.dumps({**about, "files": [str(file) for file in files]}, indent=2, ensure_ascii=False))
         return
-    say(
-        f"{len(about['twins'])} twins of {count:,} rows and {len(about['columns'])} columns, at the price of the fit alone: "
-        f"epsilon = {upper(statement.epsilon)} at delta = {statement.delta:g}."
-    )
+    price = f"epsilon = {upper(statement.epsilon)} at delta = {statement.delta:g}"
+    number = f"{twins} twin{'s' if twins > 1 else ''}"
+    say(f"{number} of {count:,} rows and {len(about['columns'])} columns, at the price of the fit alone: {price}.")
     say("Files:")
     for file in files:
         typer.echo(f"  {file}")

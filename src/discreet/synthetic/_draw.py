@@ -92,7 +92,7 @@ def rows_of(result: Any, num_records: int | None) -> int:
         ValueError: A number below 1, or none.
     """
     if num_records is None:
-        plan = getattr(getattr(result, "result", result), "plan", None)
+        plan = getattr(result, "plan", None)
         if plan is None:
             raise ValueError(
                 "How many rows a twin should have is not known, since this result holds no plan: pass num_records."

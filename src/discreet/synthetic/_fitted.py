@@ -14,6 +14,7 @@ from jaxtyping import PRNGKeyArray
 from discreet import random
 from discreet.inference import DPSVIResult, load_result
 from discreet.models import MixtureOfProducts
+from discreet.plan import PrivacyPlan
 from discreet.schema import DataError, schema_from_toml, schema_to_toml
 from discreet.storage import write_file
 
@@ -32,6 +33,11 @@ class Fitted(NamedTuple):
 
     result: DPSVIResult
     model: MixtureOfProducts
+
+    @property
+    def plan(self) -> PrivacyPlan:
+        """That of the fit."""
+        return self.result.plan
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
         """Draws of the latents, as `DPSVIResult.posterior` has them.
