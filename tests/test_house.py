@@ -41,6 +41,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"schema"},
     # Post-processing by construction: no reader of tables among these.
     "synthetic": {"schema", "random", "plan", "report", "inference", "models"},
+    # No reader of tables here either: what is chosen on records is not free.
+    "rehearsal": {
+        "schema",
+        "accounting",
+        "sampling",
+        "gradients",
+        "clipping",
+        "plan",
+        "inference",
+        "models",
+    },
     "optimizers": set(),
     "compat": {
         "random",
@@ -67,6 +78,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "verify",
         "synthetic",
         "models",
+        "rehearsal",
     },
 }
 EVERYBODY_MAY_IMPORT = {"_jax"}

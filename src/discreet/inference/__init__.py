@@ -8,7 +8,7 @@ from discreet.inference._ops import OnePosteriorSample
 from discreet.inference._ops_result import OPSResult
 from discreet.inference._result import DPSVIResult
 from discreet.inference._step import DPSVIState
-from discreet.inference._suggest_clipping import ClippingSuggestion, suggest_clipping
+from discreet.inference._suggest_clipping import ClippingSuggestion, starting_objective, suggest_clipping
 from discreet.inference._trace import Trace
 
 __all__ = [
@@ -23,5 +23,6 @@ __all__ = [
     "OnePosteriorSample",
     "Trace",
     "claim",
+    "starting_objective",
     "suggest_clipping",
 ]
