@@ -10,6 +10,7 @@ import typer
 
 from discreet.cli import _options as options
 from discreet.cli._model import ChosenModel, choose_model
+from discreet.cli._plan_file import say_other_size, with_plan
 from discreet.cli._run import fit_and_write
 from discreet.cli._terminal import refusing, say_error
 
@@ -34,7 +35,7 @@ ODD_CELLS = {
 def fit(
     data: options.Data,
     model: options.Model,
-    epsilon: options.Epsilon,
+    epsilon: options.Epsilon = None,
     target: options.Target = None,
     bounds: options.Bounds = None,
     schema: options.SchemaFile = None,
@@ -47,6 +48,7 @@ def fit(
     relation: options.RelationOption = None,
     clip: options.Clip = "1.0",
     learning_rate: options.LearningRate = 0.02,
+    plan_file: options.PlanFile = None,
     draws: options.Draws = 1_000,
     out_of_bounds: options.OutOfBoundsRule = "refuse",
     seed: options.Seed = None,
@@ -63,17 +65,28 @@ def fit(
 
     `discreet fit --data survey.csv --model mine.py:model --schema schema.toml --epsilon 2 --steps 3000 --rate 0.05`
 
+    `discreet plan` proposes steps, rate, clipping norm and learning rate without looking at data, and `--plan plan.toml` takes
+    them from its file; options beside it go first.
+
     Bounds and categories are public input: take them from the questionnaire, never from the data. Quote `|`, `<` and `>` in the
     shell.
 
     Writes statement.json, statement.txt, posterior.npz, summary.json and, with matplotlib, fit.png. Each further fit of the same
     data spends again: the ε of all fits add up.
     """
+    planned = None if plan_file is None else with_plan(plan_file, model)
+    if planned is not None:
+        epsilon, delta, steps, rate = planned.epsilon, planned.delta, planned.steps, planned.rate
+        clip, learning_rate = str(planned.clip), planned.learning_rate
+    if epsilon is None:
+        raise ValueError("--epsilon is missing: give the ε to keep to, or a --plan that has it")
     _check_options(out, overwrite, draws, learning_rate)
     chosen = choose_model(model)
-    described = _schema(data, chosen, target, bounds, schema, non_private_bounds)
+    described = schema_of(data, chosen, target, bounds, schema, non_private_bounds)
     records = _records(data, described, out_of_bounds, seed)
     public_count = records.num_records if num_records is None else num_records
+    if plan_file is not None and planned is not None:
+        say_other_size(plan_file, planned, public_count)
     if rate is None and batch_size is None and sampling is options.SamplingName.POISSON:
         rate = default_rate(public_count)
     plan = options.plan_of(
@@ -127,10 +140,15 @@ def default_rate(num_records: int) -> float:
     return min(1.0, EXPECTED_BATCH / max(1, num_records))
 
 
-def _schema(
-    data: Path, model: ChosenModel, target: str | None, bounds: str | None, file: Path | None, non_private_bounds: bool
+def schema_of(
+    data: Path | None,
+    model: ChosenModel,
+    target: str | None,
+    bounds: str | None,
+    file: Path | None,
+    non_private_bounds: bool,
 ) -> "Schema":
-    """The public description of the table, checked against what the model needs."""
+    """The public description of a table, checked against what the model needs; `data` is for `non_private_bounds` only."""
     from discreet.data import infer_columns_non_private, schema_from_bounds, schema_from_toml
 
     if bounds is not None and file is not None:
@@ -144,7 +162,7 @@ def _schema(
         public = schema_from_bounds(
             bounds, target=target, target_kind=model.target_kind, target_follows=non_private_bounds
         )
-    if non_private_bounds:
+    if non_private_bounds and data is not None:
         public = infer_columns_non_private(data, public, target=target, target_kind=model.target_kind)
     if public is None:
         raise ValueError(

@@ -89,6 +89,10 @@ Clip = Annotated[
     ),
 ]
 LearningRate = Annotated[float, typer.Option(help="Step size of the Adam optimizer.")]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option("--plan", help="A file of `discreet plan --out`: ε, δ, steps, rate, clipping norm and learning rate."),
+]
 NumRecords = Annotated[
     int | None,
     typer.Option(help="A public figure for the number of records. Left out: the exact number, which is then public."),

@@ -84,10 +84,11 @@ class Fitter:
         """
         room, numbers = self._numbers(len(rows[0]), setting, noise_multiplier)
         # The stretch may begin near the end, and goes on at the beginning.
-        table = [jnp.concatenate([jnp.asarray(x), jnp.asarray(x[:room])]) for x in rows]
+        table = [np.concatenate([x, x[:room]]) for x in rows]
         blocks = np.asarray(self._run(room, table, numbers, key))[: min(_KEPT, setting.num_steps)]
-        _, unravel = ravel_pytree(self.start)
-        return unravel(jnp.asarray(Trace(np.arange(len(blocks)), blocks).average()))
+        leaves, tree = jax.tree.flatten(self.start)
+        parts = np.split(Trace(np.arange(len(blocks)), blocks).average(), np.cumsum([x.size for x in leaves])[:-1])
+        return jax.tree.unflatten(tree, [part.reshape(x.shape) for part, x in zip(parts, leaves, strict=True)])
 
     def fit_without_noise(
         self, rows: Sequence[np.ndarray], num_steps: int, rate: float, learning_rate: float, key: PRNGKeyArray
@@ -129,9 +130,7 @@ class Fitter:
         _, sums, counts = jax.lax.fori_loop(0, numbers.num_steps, body, carry)
         return sums / jnp.maximum(counts, 1.0)[:, None]
 
-    def _step(
-        self, optim: Any, state: Any, room: int, table: list[Array], numbers: Numbers, key: PRNGKeyArray
-    ) -> Any:
+    def _step(self, optim: Any, state: Any, room: int, table: list[Array], numbers: Numbers, key: PRNGKeyArray) -> Any:
         guide_key, place_key, size_key, noise_key, record_key = jax.random.split(key, 5)
         (u, free), pull = jax.vjp(lambda psi: self.objective.link(psi, guide_key), optim.get_params(state))
         size = jnp.round(numbers.expected + numbers.scatter * jax.random.normal(size_key))
@@ -171,13 +170,16 @@ class Fitter:
 
     def signal_to_noise(self, rows: Sequence[np.ndarray], setting: Setting, noise_multiplier: float) -> float:
         """At the start: length of the clipped gradient of all records, over that of the noise left after all steps' mean."""
-        room, numbers = self._numbers(len(rows[0]), setting, noise_multiplier)
-        guide_key, record_key = jax.random.split(jax.random.key(0))
+        _, numbers = self._numbers(len(rows[0]), setting, noise_multiplier)
+        few = [x[:_MOST_ROWS] for x in rows]
+        length, size = self._length(few, numbers.norm, jax.random.key(0))
+        signal = float(length) * setting.rate * self.num_records / len(few[0])
+        return signal / (numbers.stddev * math.sqrt(size / setting.num_steps))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _length(self, rows: list[Array], norm: Any, key: PRNGKeyArray) -> tuple[Float[Array, ""], int]:
+        """Of the clipped gradient of all rows at the start, and the number of its coordinates."""
+        guide_key, record_key = jax.random.split(key)
         u, _ = self.objective.link(self.start, guide_key)
-        few = [jnp.asarray(x[:_MOST_ROWS]) for x in rows]
-        total = self.clipped_sum(u, few, jnp.ones(len(few[0]), bool), numbers.norm, record_key)
-        flat, _ = ravel_pytree(total)
-        signal = float(jnp.linalg.norm(flat)) * setting.rate * self.num_records / len(few[0])
-        noise = numbers.stddev * math.sqrt(flat.size / setting.num_steps)
-        del room
-        return signal / noise
+        flat, _ = ravel_pytree(self.clipped_sum(u, rows, jnp.ones(len(rows[0]), bool), norm, record_key))
+        return jnp.linalg.norm(flat), flat.size

@@ -59,11 +59,25 @@ class InventedTable:
     strength: float
 
 
+def refuse_inferred(schema: Schema) -> None:
+    """Refuse bounds that are cells of a table.
+
+    Raises:
+        ValueError: The schema says that it has such.
+    """
+    if schema.inferred:
+        raise ValueError(
+            f"bounds or categories of {', '.join(schema.inferred)} were taken from the data, and a plan that follows from them "
+            "is not free: replace them by what is publicly known, and take these columns out of the schema's non_private_from_data"
+        )
+
+
 def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
     """What a schema, or shapes, say of the arguments.
 
     Raises:
         TypeError: It is neither; a table, for example.
+        ValueError: The schema was taken from the data.
     """
     if isinstance(about, Schema):
         return _from_schema(about)
@@ -87,6 +101,7 @@ def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
 
 
 def _from_schema(schema: Schema) -> Template:
+    refuse_inferred(schema)
     target = schema.target_column
 
     def draw(rng: np.random.Generator, rows: int) -> list[np.ndarray]:
@@ -167,9 +182,8 @@ class Inventor:
         """
         self.model, self.template, self.latents = model, template, tuple(latents)
         self.observed: dict[str, int] = {}
-        two = [jnp.asarray(x) for x in template.draw(np.random.default_rng(0), 2)]
         try:
-            drawn = jax.jit(jax.vmap(lambda k: self._unconstrained(k, two)))(jax.random.split(key, _PRIOR_DRAWS))
+            drawn = self._prior_draws(template.draw(np.random.default_rng(0), 2), key)
         except NotImplementedError as error:
             raise ValueError(
                 "The model's prior or its observations cannot be drawn, so no table can be invented from it: an improper "
@@ -179,8 +193,7 @@ class Inventor:
             raise ValueError(
                 "The model observes none of its arguments, so there is nothing to invent. Use obs=... in the record plate."
             )
-        self._draws = drawn
-        self._middle = jax.tree.map(lambda x: jnp.mean(x, axis=0), drawn)
+        self._draws = {name: np.asarray(x) for name, x in drawn.items()}
 
     def table(self, strength: float, num_rows: int, num_held_out: int, seed: int) -> InventedTable:
         """A table whose target lies within its public bounds, and takes several values, as far as the prior has such.
@@ -192,21 +205,22 @@ class Inventor:
             seed: Of all that is random here.
         """
         rng, key = np.random.default_rng(seed), jax.random.key(seed)
-        features = [jnp.asarray(x) for x in self.template.draw(rng, num_rows + num_held_out)]
+        features = self.template.draw(rng, num_rows + num_held_out)
         picked = rng.choice(_PRIOR_DRAWS, _CANDIDATES, replace=False)
-        candidates = jax.tree.map(lambda x, m: m + strength * (x[picked] - m), self._draws, self._middle)
-        few = [x[:_ROWS_TO_JUDGE] for x in features]
-        observed = jax.vmap(lambda u, k: self._observations(u, few, k))(candidates, jax.random.split(key, _CANDIDATES))
-        silly = np.array([self._silliness(jax.tree.map(lambda x, i=i: x[i], observed)) for i in range(_CANDIDATES)])
+        candidates = {
+            name: (x.mean(axis=0) + strength * (x[picked] - x.mean(axis=0))).astype(x.dtype)
+            for name, x in self._draws.items()
+        }
+        tried = self._try(candidates, [x[:_ROWS_TO_JUDGE] for x in features], key)
+        silly = np.array([self._silliness({at: x[i] for at, x in tried.items()}) for i in range(_CANDIDATES)])
         best = int(np.argmax(silly <= max(_TOLERATED, silly.min())))
-        u = jax.tree.map(lambda x: x[best], candidates)
-        drawn = self._observations(u, features, jax.random.fold_in(key, 1))
+        drawn, truth = self._observations({name: x[best] for name, x in candidates.items()}, features, key)
         complete = [np.asarray(drawn.get(i, x)) for i, x in enumerate(features)]
         for i, limits in enumerate(self.template.limits):
             if limits is not None and i in drawn:
                 complete[i] = np.clip(complete[i], *limits)
         rows, held_out = [x[:num_rows] for x in complete], [x[num_rows:] for x in complete]
-        return InventedTable(rows, held_out, self._constrained(u, few, key), strength)
+        return InventedTable(rows, held_out, truth, strength)
 
     def _silliness(self, observed: dict[int, Array]) -> float:
         """The share of numbers outside their bounds, and of a value that is too usual."""
@@ -233,18 +247,31 @@ class Inventor:
         self.observed = unobserved.found
         return trace
 
-    def _unconstrained(self, key: PRNGKeyArray, arguments: Sequence[Any]) -> dict[str, Array]:
-        trace = self._trace(key, arguments, None)
-        return {name: biject_to(trace[name]["fn"].support).inv(trace[name]["value"]) for name in self.latents}
+    @functools.partial(jax.jit, static_argnums=0)
+    def _prior_draws(self, arguments: list[Array], key: PRNGKeyArray) -> dict[str, Array]:
+        """Latents drawn from the prior, unconstrained."""
 
-    def _constrained(self, u: dict[str, Array], arguments: Sequence[Any], key: PRNGKeyArray) -> dict[str, Array]:
-        trace = self._trace(key, arguments, u)
-        return {name: trace[name]["value"] for name in self.latents}
+        def one(key: PRNGKeyArray) -> dict[str, Array]:
+            trace = self._trace(key, arguments, None)
+            return {name: biject_to(trace[name]["fn"].support).inv(trace[name]["value"]) for name in self.latents}
+
+        return jax.vmap(one)(jax.random.split(key, _PRIOR_DRAWS))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _try(self, candidates: dict[str, Array], arguments: list[Array], key: PRNGKeyArray) -> dict[int, Array]:
+        """Observations under each of several truths."""
+
+        def one(u: dict[str, Array], key: PRNGKeyArray) -> dict[int, Array]:
+            return self._observations(u, arguments, key)[0]
+
+        return jax.vmap(one)(candidates, jax.random.split(key, _CANDIDATES))
 
     @functools.partial(jax.jit, static_argnums=0)
     def _observations(
         self, u: dict[str, Array], arguments: list[Array], key: PRNGKeyArray
-    ) -> dict[int, Float[Array, "..."]]:
+    ) -> tuple[dict[int, Array], dict[str, Array]]:
+        """What the model draws in the place of its arguments, and the latents."""
         trace = self._trace(key, arguments, u)
         drawn = {place: trace[name]["value"] for name, place in self.observed.items()}
-        return {place: value.astype(arguments[place].dtype) for place, value in drawn.items()}
+        latents = {name: trace[name]["value"] for name in self.latents}
+        return {place: value.astype(arguments[place].dtype) for place, value in drawn.items()}, latents

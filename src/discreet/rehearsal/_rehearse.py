@@ -236,8 +236,7 @@ def _answer(stage: _Stage) -> int | None:
 
 def _typical_norm(stage: _Stage, tables: Sequence[_Prepared]) -> float:
     lengths = [
-        stage.fitter.lengths([jax.numpy.asarray(x[:_ROWS_FOR_NORMS]) for x in t.table.rows], jax.random.key(t.seed))
-        for t in tables
+        stage.fitter.lengths([x[:_ROWS_FOR_NORMS] for x in t.table.rows], jax.random.key(t.seed)) for t in tables
     ]
     typical = float(np.quantile(np.concatenate([np.asarray(x) for x in lengths]), _QUANTILE))
     if not (math.isfinite(typical) and typical > 0):
@@ -290,9 +289,7 @@ def _tried(
         psi = stage.fitter.fit(prepared.table.rows, setting, noise_multiplier, key)
         width = stage.judge.width(psi, prepared.parameters) if fresh else math.nan
         private = stage.judge(psi, prepared.table)
-        scores.append(
-            TableScores(prepared.table.strength, private, prepared.non_private, prepared.blind, width=width)
-        )
+        scores.append(TableScores(prepared.table.strength, private, prepared.non_private, prepared.blind, width=width))
         done()
     ratios = [stage.fitter.signal_to_noise(p.table.rows, setting, noise_multiplier) for p in tables] if fresh else []
     return Row(setting, noise_multiplier, float(np.median(ratios)) if ratios else math.nan, tuple(scores))

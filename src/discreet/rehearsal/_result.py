@@ -160,9 +160,7 @@ class Rehearsal:
             "why": self.why,
             "complete": self.complete,
             "settings": [_row(row) for row in self.rows],
-            "curve": [
-                {"epsilon": p.epsilon, "tables": [dataclasses.asdict(t) for t in p.tables]} for p in self.curve
-            ],
+            "curve": [{"epsilon": p.epsilon, "tables": [dataclasses.asdict(t) for t in p.tables]} for p in self.curve],
         }
         return _finite(content)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,7 +51,7 @@ class Judge:
 
     def __call__(self, psi: Mapping[str, Any], table: InventedTable) -> Scores:
         """The measures by name: mean log predictive density a held-out record in nats, and what suits the model."""
-        rows, key = [jnp.asarray(x) for x in table.held_out], jax.random.key(0)
+        rows, key = table.held_out, jax.random.key(0)
         scores = {LOG_DENSITY: float(self._log_density(psi, rows, key))}
         if self.twin is not None:
             latents = self.objective.draw_posterior(self.objective.constrain(psi), key, _DRAWS)
@@ -65,7 +66,7 @@ class Judge:
         """How far one fit's latents are from another's, in standard deviations of the other: root mean square."""
         means, _ = self._moments(private, jax.random.key(1))
         other, stddevs = self._moments(non_private, jax.random.key(1))
-        return float(jnp.sqrt(jnp.mean(jnp.square((means - other) / stddevs))))
+        return float(np.sqrt(np.mean(np.square((np.asarray(means) - np.asarray(other)) / np.asarray(stddevs)))))
 
     @functools.partial(jax.jit, static_argnums=0)
     def _log_density(self, psi: Any, rows: list[Array], key: PRNGKeyArray) -> Float[Array, ""]:
@@ -87,7 +88,7 @@ class Judge:
         drawn = jax.vmap(one)(jax.random.split(key, 8 * _DRAWS))
         return jnp.mean(drawn, axis=0), jnp.std(drawn, axis=0)
 
-    def _regression_site(self, rows: list[Array]) -> str | None:
+    def _regression_site(self, rows: Sequence[Any]) -> str | None:
         """The one site that observes a number for each row, if its distribution has a mean."""
         sites = [name for name, place in self.observed.items() if rows[place].ndim == 1]
         if len(sites) != 1:
@@ -135,7 +136,7 @@ def prediction_scores(target: np.ndarray, predicted: Float[np.ndarray, " record"
 def marginal_errors(twin: MixtureOfProducts, latents: Mapping[str, Any], truth: Mapping[str, Any]) -> Scores:
     """Mean total variation distance of single columns and of pairs, between posterior draws of the mixture and the truth."""
     firsts = np.cumsum((0, *twin.levels.sizes))
-    columns = [slice(a, b) for a, b in zip(firsts[:-1], firsts[1:], strict=True)]
+    columns = [slice(a, b) for a, b in itertools.pairwise(firsts)]
     true_one, true_two = _marginals(truth, columns)
     each = [
         _marginals({name: np.asarray(x)[i] for name, x in latents.items()}, columns)

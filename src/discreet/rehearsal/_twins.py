@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from discreet.models import MixtureOfProducts
-from discreet.rehearsal._invent import Template
+from discreet.rehearsal._invent import Template, refuse_inferred
 
 
 def template_of_twin(twin: MixtureOfProducts) -> Template:
     """A row of levels a record; all of them are the model's to invent."""
+    refuse_inferred(twin.schema)
 
     def draw(rng: np.random.Generator, rows: int) -> list[np.ndarray]:
         levels = [rng.integers(size, size=rows) for size in twin.levels.sizes]
