@@ -21,11 +21,10 @@ def test_marginals_of_a_mixture_are_those_of_its_rows() -> None:
     rng = np.random.default_rng(0)
     shapes = {"component": (3,), "base": (9,), "deviations": (3, 9)}
     truth, other = ({name: rng.normal(size=shape) for name, shape in shapes.items()} for _ in range(2))
-    as_draws = {name: np.stack([value, value]) for name, value in truth.items()}
-    assert marginal_errors(twin, as_draws, truth) == pytest.approx(
+    assert marginal_errors(twin, truth, truth) == pytest.approx(
         {"distance of columns": 0.0, "distance of pairs": 0.0}, abs=1e-12
     )
-    apart = marginal_errors(twin, {name: value[None] for name, value in other.items()}, truth)
+    apart = marginal_errors(twin, other, truth)
 
     def shares(latents):
         records = twin.encode(twin.draw(latents, 100_000, np.random.default_rng(1)))

@@ -33,6 +33,7 @@ ODD_CELLS = {
 
 @refusing
 def fit(
+    context: typer.Context,
     data: options.Data,
     model: options.Model,
     epsilon: options.Epsilon = None,
@@ -74,7 +75,7 @@ def fit(
     Writes statement.json, statement.txt, posterior.npz, summary.json and, with matplotlib, fit.png. Each further fit of the same
     data spends again: the ε of all fits add up.
     """
-    planned = None if plan_file is None else with_plan(plan_file, model)
+    planned = None if plan_file is None else with_plan(plan_file, model, context)
     if planned is not None:
         epsilon, delta, steps, rate = planned.epsilon, planned.delta, planned.steps, planned.rate
         clip, learning_rate = str(planned.clip), planned.learning_rate

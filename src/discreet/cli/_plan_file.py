@@ -6,8 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-from click.core import ParameterSource
+import typer
 
 from discreet.cli._terminal import say_error
 
@@ -98,15 +97,14 @@ def read_plan(path: Path) -> PlanFile:
     )
 
 
-def with_plan(path: Path, model: str) -> PlanFile:
+def with_plan(path: Path, model: str, context: typer.Context) -> PlanFile:
     """What `fit` is to do by a plan file and the options beside it, which go first; says on standard error what differs.
 
     The noise is solved for by `fit` in any case, so that ε holds whatever replaces what.
     """
-    planned, context = read_plan(path), click.get_current_context()
-    given = {
-        name for name in context.params if context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
-    }
+    planned = read_plan(path)
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
     taken: dict[str, Any] = {name: context.params[name] for name in OPTIONS if name in given}
     if given & set(BATCHES):
         taken["rate"] = context.params["rate"]

@@ -68,7 +68,7 @@ def refuse_inferred(schema: Schema) -> None:
     if schema.inferred:
         raise ValueError(
             f"bounds or categories of {', '.join(schema.inferred)} were taken from the data, and a plan that follows from them "
-            "is not free: replace them by what is publicly known, and take these columns out of the schema's non_private_from_data"
+            "is not free: replace them by what is publicly known, and take them out of the schema's non_private_from_data"
         )
 
 
@@ -81,7 +81,7 @@ def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
     """
     if isinstance(about, Schema):
         return _from_schema(about)
-    shapes = tuple(about) if isinstance(about, list | tuple) else (about,)
+    shapes: tuple[Any, ...] = tuple(about) if isinstance(about, list | tuple) else (about,)
     if not shapes or not all(isinstance(x, jax.ShapeDtypeStruct) and x.shape for x in shapes):
         raise TypeError(
             "rehearse takes a discreet.schema.Schema, or a jax.ShapeDtypeStruct for each argument of the model, as in "

@@ -193,7 +193,7 @@ class _Stage:
         width = sum(math.prod(x.shape[1:]) for x in example)
         num_rows = min(num_records, max(1_000, _MOST_CELLS // width))
         held_out = min(_MOST_HELD_OUT, max(500, num_records))
-        judge = Judge(objective, dict(inventor.observed), start, twin)
+        judge = Judge(objective, dict(inventor.observed), twin)
         return cls(inventor, Fitter(objective, start, num_records), judge, num_records, num_rows, held_out)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.handlers as handlers
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
+from numpyro.distributions import biject_to
 
 from discreet.models import MixtureOfProducts
 from discreet.rehearsal._invent import InventedTable
@@ -23,7 +22,7 @@ LOG_DENSITY = "log density"
 AUC, ACCURACY, R_SQUARED = "AUC", "accuracy", "R²"
 ONE_WAY, TWO_WAY = "distance of columns", "distance of pairs"
 _SMALLER_IS_BETTER = (ONE_WAY, TWO_WAY)
-_DRAWS = 32
+_DRAWS = 256
 
 Scores = dict[str, float]
 
@@ -40,78 +39,71 @@ class Judge:
     Attributes:
         objective: Of the fits.
         observed: Site of the model at which each of its arguments is observed.
-        start: Initial parameters.
         twin: The mixture, where that is the model.
     """
 
     objective: Any
     observed: Mapping[str, int]
-    start: Any
     twin: MixtureOfProducts | None = None
 
     def __call__(self, psi: Mapping[str, Any], table: InventedTable) -> Scores:
-        """The measures by name: mean log predictive density a held-out record in nats, and what suits the model."""
-        rows, key = table.held_out, jax.random.key(0)
-        scores = {LOG_DENSITY: float(self._log_density(psi, rows, key))}
+        """The measures by name, at the mean of the fitted guide: log density a held-out record in nats, and what suits it."""
+        means, _ = self._moments(psi, jax.random.key(0))
+        scores = {LOG_DENSITY: float(self._log_density(means, table.held_out))}
         if self.twin is not None:
-            latents = self.objective.draw_posterior(self.objective.constrain(psi), key, _DRAWS)
+            latents = {name: np.asarray(value)[0] for name, value in means["latent"].items()}
             return scores | marginal_errors(self.twin, latents, table.truth)
-        site = self._regression_site(rows)
+        site = self._regression_site(means, table.held_out)
         if site is None:
             return scores
-        predicted = np.asarray(self._means(site, psi, rows, key), np.float64)
+        predicted = np.asarray(self._means(site, means, table.held_out), np.float64)
         return scores | prediction_scores(table.held_out[self.observed[site]], predicted)
 
     def width(self, private: Mapping[str, Any], non_private: Mapping[str, Any]) -> float:
         """How far one fit's latents are from another's, in standard deviations of the other: root mean square."""
         means, _ = self._moments(private, jax.random.key(1))
         other, stddevs = self._moments(non_private, jax.random.key(1))
-        return float(np.sqrt(np.mean(np.square((np.asarray(means) - np.asarray(other)) / np.asarray(stddevs)))))
+        apart = jax.tree.map(
+            lambda x, y, sd: np.ravel((np.asarray(x) - np.asarray(y)) / np.asarray(sd)), means, other, stddevs
+        )
+        return float(np.sqrt(np.mean(np.square(np.concatenate(jax.tree.leaves(apart))))))
 
     @functools.partial(jax.jit, static_argnums=0)
-    def _log_density(self, psi: Any, rows: list[Array], key: PRNGKeyArray) -> Float[Array, ""]:
-        objective = self.objective
-
-        def one(draw: PRNGKeyArray) -> Float[Array, " record"]:
-            u, _ = objective.link(psi, draw)
-            return -jax.vmap(lambda row: objective.record_loss(u, row, draw))(rows)
-
-        each = jax.lax.map(one, jax.random.split(key, _DRAWS))
-        return jnp.mean(jax.nn.logsumexp(each, axis=0)) - math.log(_DRAWS)
+    def _log_density(self, u: Any, rows: list[Array]) -> Float[Array, ""]:
+        key = jax.random.key(0)
+        return -jnp.mean(jax.vmap(lambda row: self.objective.record_loss(u, row, key))(rows))
 
     @functools.partial(jax.jit, static_argnums=0)
-    def _moments(self, psi: Any, key: PRNGKeyArray) -> tuple[Array, Array]:
-        def one(draw: PRNGKeyArray) -> Array:
-            u, _ = self.objective.link(psi, draw)
-            return ravel_pytree(u)[0]
+    def _moments(self, psi: Any, key: PRNGKeyArray) -> tuple[Any, Any]:
+        """Means and standard deviations of what the guide draws, unconstrained."""
+        drawn = jax.vmap(lambda draw: self.objective.link(psi, draw)[0])(jax.random.split(key, _DRAWS))
+        return jax.tree.map(lambda x: jnp.mean(x, axis=0), drawn), jax.tree.map(lambda x: jnp.std(x, axis=0), drawn)
 
-        drawn = jax.vmap(one)(jax.random.split(key, 8 * _DRAWS))
-        return jnp.mean(drawn, axis=0), jnp.std(drawn, axis=0)
-
-    def _regression_site(self, rows: Sequence[Any]) -> str | None:
+    def _regression_site(self, u: Any, rows: Sequence[Any]) -> str | None:
         """The one site that observes a number for each row, if its distribution has a mean."""
         sites = [name for name, place in self.observed.items() if rows[place].ndim == 1]
         if len(sites) != 1:
             return None
         try:
-            shape = jax.eval_shape(lambda: self._means(sites[0], self.start, rows, jax.random.key(0))).shape
+            shape = jax.eval_shape(lambda: self._means(sites[0], u, rows)).shape
         except (NotImplementedError, AttributeError):
             return None
         return sites[0] if shape == rows[0].shape[:1] else None
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
-    def _means(self, site: str, psi: Any, rows: list[Array], key: PRNGKeyArray) -> Float[Array, " record"]:
-        """The posterior predictive mean of each row."""
+    def _means(self, site: str, u: Any, rows: Sequence[Any]) -> Float[Array, " record"]:
+        """What is expected of each row."""
         objective = self.objective
-        latents = objective.draw_posterior(objective.constrain(psi), key, _DRAWS)
         args, kwargs = objective.records.rebuild(rows)
 
-        def one(values: dict[str, Array]) -> Array:
-            seeded = handlers.substitute(handlers.seed(objective.model, key), data=values)
-            trace = handlers.trace(seeded).get_trace(*args, **kwargs, **objective.static)
-            return jnp.asarray(trace[site]["fn"].mean)
+        def from_u(at: dict[str, Any]) -> Any:
+            if at["type"] == "sample" and at["name"] in u["latent"]:
+                return biject_to(at["fn"].support)(u["latent"][at["name"]][0])
+            return None
 
-        return jnp.mean(jax.lax.map(one, latents), axis=0)
+        seeded = handlers.substitute(handlers.seed(objective.model, jax.random.key(0)), substitute_fn=from_u)
+        trace = handlers.trace(seeded).get_trace(*args, **kwargs, **objective.static)
+        return jnp.asarray(trace[site]["fn"].mean)
 
 
 def prediction_scores(target: np.ndarray, predicted: Float[np.ndarray, " record"]) -> Scores:
@@ -134,16 +126,11 @@ def prediction_scores(target: np.ndarray, predicted: Float[np.ndarray, " record"
 
 
 def marginal_errors(twin: MixtureOfProducts, latents: Mapping[str, Any], truth: Mapping[str, Any]) -> Scores:
-    """Mean total variation distance of single columns and of pairs, between posterior draws of the mixture and the truth."""
+    """Mean total variation distance of single columns and of pairs, between two mixtures."""
     firsts = np.cumsum((0, *twin.levels.sizes))
     columns = [slice(a, b) for a, b in itertools.pairwise(firsts)]
-    true_one, true_two = _marginals(truth, columns)
-    each = [
-        _marginals({name: np.asarray(x)[i] for name, x in latents.items()}, columns)
-        for i in range(len(np.asarray(latents["component"])))
-    ]
-    one = np.abs(np.mean([a for a, _ in each], axis=0) - true_one)
-    two = np.abs(np.mean([b for _, b in each], axis=0) - true_two)
+    found, true = _marginals(latents, columns), _marginals(truth, columns)
+    one, two = (np.abs(x - y) for x, y in zip(found, true, strict=True))
     scores = {ONE_WAY: float(np.mean([one[at].sum() / 2 for at in columns]))}
     pairs = [two[a, b].sum() / 2 for i, a in enumerate(columns) for b in columns[i + 1 :]]
     return scores | ({TWO_WAY: float(np.mean(pairs))} if pairs else {})

@@ -58,10 +58,15 @@ def in_words(verdict: Verdict, row: Row, curve: Sequence[CurvePoint], epsilon: f
     }[verdict]
     width = float(np.median([table.width for table in row.tables]))
     behind = (
-        f"The noise moves the estimates by {width:.2g} times the width of the posterior. At the start, the records' common "
-        f"gradient is {row.signal_to_noise:.2g} times as long as the noise that is left in the mean of all steps."
+        f"The noise moves the estimates by {_short(width)} times the width of the posterior. At the start, the records' "
+        f"common gradient is {_short(row.signal_to_noise)} times as long as the noise that is left in the mean of all steps."
     )
     return " ".join(filter(None, (said, behind, _what_helps(verdict, row, curve, epsilon, num_parameters))))
+
+
+def _short(value: float) -> str:
+    """Two digits, never with an exponent."""
+    return f"{float(f'{value:.2g}'):,.10g}"
 
 
 def _what_helps(verdict: Verdict, row: Row, curve: Sequence[CurvePoint], epsilon: float, num_parameters: int) -> str:
