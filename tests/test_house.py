@@ -16,6 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "random": set(),
     "accounting": set(),
     "schema": set(),
+    "storage": set(),
     "data": {"schema"},
     "sampling": {"random", "accounting"},
     "gradients": set(),
@@ -35,12 +36,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "accounting",
         "clipping",
         "verify",
+        "storage",
     },
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
     "models": {"schema"},
     # Post-processing by construction: no reader of tables among these.
-    "synthetic": {"schema", "random", "plan", "report", "inference", "models"},
+    "synthetic": {"schema", "random", "plan", "report", "inference", "models", "storage"},
     # No reader of tables here either: what is chosen on records is not free.
     "rehearsal": {
         "schema",
@@ -79,6 +81,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "synthetic",
         "models",
         "rehearsal",
+        "storage",
     },
 }
 EVERYBODY_MAY_IMPORT = {"_jax"}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         DPSVIResult,
         OnePosteriorSample,
         OPSResult,
+        load_result,
         suggest_clipping,
     )
     from discreet.mechanisms import (
@@ -81,6 +82,7 @@ __all__ = [
     "gaussian_mechanism",
     "laplace_mechanism",
     "linear_predictor",
+    "load_result",
     "plug_in_probabilities",
     "poisson_subsample",
     "probit_probabilities",
@@ -104,6 +106,7 @@ _ROOMS = {
         "DPSVIResult",
         "OPSResult",
         "OnePosteriorSample",
+        "load_result",
         "suggest_clipping",
     ),
     "mechanisms": (

@@ -75,10 +75,11 @@ def test_the_options_reach_the_dry_run(no_rehearsal) -> None:
 def test_a_twin_and_a_model_of_ones_own(no_rehearsal, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def model(x, y=None): ...\n")
     assert RUN.invoke(app, arguments(model=f"{tmp_path}/mine.py:model")).exit_code == 0
-    assert RUN.invoke(app, arguments(model="twin", target=None)).exit_code == 0
+    assert RUN.invoke(app, arguments(model="twin", target=None, components="3")).exit_code == 0
     own, twin = no_rehearsal
     assert own[0].__name__ == "model"
     assert twin[0].schema.columns == own[1].columns
+    assert twin[0].components == 3
     assert twin[1] is None
 
 
@@ -132,7 +133,7 @@ def test_there_is_no_option_for_data(no_rehearsal, tmp_path: Path) -> None:
         ({"target": None}, "name it by --target"),
         ({"model": "forest"}, "'forest' is not known"),
         ({"model": "linear"}, "needs a real target"),
-        ({"model": "twin"}, "has no target"),
+        ({"components": "3"}, "--components is for --model twin"),
         ({"steps": "many"}, "--steps is 'many'"),
         ({"steps": "0"}, "steps holds 0"),
         ({"rates": "2"}, "rates holds 2.0"),

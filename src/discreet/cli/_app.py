@@ -12,6 +12,7 @@ from discreet.cli._explain import explain
 from discreet.cli._fit import fit
 from discreet.cli._plan import plan
 from discreet.cli._schema import schema
+from discreet.cli._synth import synth
 from discreet.cli._terminal import settings
 from discreet.cli._verify import verify
 
@@ -57,6 +58,6 @@ def discreet(
     settings.compilation_cache = compilation_cache
 
 
-for command in (demo, plan, fit, account, explain, verify):
+for command in (demo, plan, fit, synth, account, explain, verify):
     app.command()(command)
 app.add_typer(schema, name="schema")

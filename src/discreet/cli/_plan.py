@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from discreet.rehearsal import Grid, Rehearsal
     from discreet.schema import Schema
 
-TWIN = "twin"
 SHOWN = 10
 
 
@@ -28,15 +27,14 @@ def _list(what: str, example: str) -> Any:
 
 @refusing
 def plan(
-    model: Annotated[
-        str, typer.Option(help="logistic, linear, poisson, twin, or FILE.py:FUNCTION with a NumPyro model of (x, y).")
-    ],
+    model: options.Model,
     num_records: Annotated[int, typer.Option(help="Public number of records that the table will have.")],
     epsilon: Annotated[float, typer.Option(help="The ε to keep to.")],
     target: options.Target = None,
     bounds: options.Bounds = None,
     schema: options.SchemaFile = None,
     delta: options.Delta = None,
+    components: options.Components = None,
     steps: Annotated[str | None, _list("Numbers of steps", "300,1000")] = None,
     rates: Annotated[str | None, _list("Sampling rates", "0.01,0.05")] = None,
     clips: Annotated[str | None, _list("Clipping norms", "0.1,1")] = None,
@@ -64,7 +62,7 @@ def plan(
         if file is not None:
             _check_file(file, overwrite=overwrite)
     grid = _grid(steps, rates, clips, learning_rates)
-    function, about = _what(model, target, bounds, schema)
+    function, about = _what(model, components, target, bounds, schema)
     keep_compiled_programs(settings.compilation_cache)
     rehearsal = rehearse(
         function,
@@ -119,25 +117,17 @@ def _numbers(option: str, text: str | None, *, whole: bool = False) -> tuple[Any
         raise ValueError(f"{option} is {text!r}: give {kind} separated by commas") from None
 
 
-def _what(model: str, target: str | None, bounds: str | None, file: Path | None) -> tuple[Any, "Schema | None"]:
-    """The model to rehearse and the schema it needs beside."""
-    from discreet.models import MixtureOfProducts
-    from discreet.schema import schema_from_bounds, schema_from_toml
-
+def _what(
+    model: str, components: int | None, target: str | None, bounds: str | None, file: Path | None
+) -> tuple[Any, "Schema | None"]:
+    """The model to rehearse, and the schema that it needs beside."""
     if bounds is None and file is None:
         raise ValueError(
             "the columns are not described: give their public bounds and categories by --bounds or --schema"
         )
-    if model != TWIN:
-        chosen = choose_model(model)
-        described = schema_of(None, chosen, target, bounds, file, non_private_bounds=False)
-        return chosen.function, described
-    if target is not None:
-        raise ValueError("a twin has no target: all columns are alike to it; leave --target out")
-    if bounds is not None and file is not None:
-        raise ValueError("--bounds and --schema describe the same thing: give one of them")
-    described = schema_from_bounds(bounds) if bounds is not None else schema_from_toml(Path(str(file)))
-    return MixtureOfProducts(described), None
+    chosen = choose_model(model, components=components)
+    described = schema_of(None, chosen, target, bounds, file, non_private_bounds=False)
+    return (chosen.function, described) if chosen.of_table is None else (chosen.of_table(described), None)
 
 
 def _draw(rehearsal: "Rehearsal", file: Path, *, asked: bool) -> list[Path]:

@@ -4,9 +4,7 @@ import dataclasses
 import json
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import typer
+from typing import TYPE_CHECKING, NamedTuple
 
 from discreet.cli._terminal import say_error
 
@@ -14,35 +12,44 @@ if TYPE_CHECKING:
     from discreet.rehearsal import Rehearsal
 
 HEAD = "# Proposed by `discreet plan`: a dry run on invented tables. No data were read. For `discreet fit --plan`."
-BATCHES = ("rate", "batch_size", "sampling")
 
 
-@dataclasses.dataclass(frozen=True)
-class PlanFile:
-    """What a plan file says; the fields are options of `fit`.
+class PlanValues(NamedTuple):
+    """What a plan file sets, by the names of `fit`'s options; None: left open.
 
     Attributes:
         epsilon: The ε to keep to.
         delta: The δ.
         steps: Number of steps.
-        rate: Probability that a record enters a batch; None where an option says otherwise how batches are drawn.
-        clip: Clipping norm, or what --clip says.
+        rate: Probability that a record enters a batch.
+        clip: What --clip says.
         learning_rate: Step size of Adam.
+    """
+
+    epsilon: float | None
+    delta: float | None
+    steps: int | None
+    rate: float | None
+    clip: str | None
+    learning_rate: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanFile:
+    """A plan file.
+
+    Attributes:
+        values: What it sets.
         model: What was rehearsed; None if the file does not say.
         num_records: Number of records rehearsed for; None likewise.
     """
 
-    epsilon: float
-    delta: float
-    steps: int
-    rate: float | None
-    clip: float | str
-    learning_rate: float
+    values: PlanValues
     model: str | None = None
     num_records: int | None = None
 
 
-OPTIONS = ("epsilon", "delta", "steps", "rate", "clip", "learning_rate")
+OPTIONS = PlanValues._fields
 
 
 def plan_text(rehearsal: "Rehearsal", model: str) -> str:
@@ -91,23 +98,27 @@ def read_plan(path: Path) -> PlanFile:
     facts = rehearsed if isinstance(rehearsed, dict) else {}
     model, count = facts.get("model"), facts.get("num_records")
     return PlanFile(
-        **content,
+        PlanValues(**{**content, "clip": str(content["clip"])}),
         model=model if isinstance(model, str) else None,
         num_records=count if isinstance(count, int) else None,
     )
 
 
-def with_plan(path: Path, model: str, context: typer.Context) -> PlanFile:
-    """What `fit` is to do by a plan file and the options beside it, which go first; says on standard error what differs.
+def with_plan(path: Path, model: str, given: PlanValues, *, drawn_otherwise: bool) -> PlanFile:
+    """A plan file, with the options given beside it in its place; says on standard error what differs.
 
     The noise is solved for by `fit` in any case, so that ε holds whatever replaces what.
+
+    Args:
+        path: The file.
+        model: What is to be fitted.
+        given: The options beside it.
+        drawn_otherwise: Whether other options say how batches are drawn, so that the file's rate does not.
     """
     planned = read_plan(path)
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = {name for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
-    taken: dict[str, Any] = {name: context.params[name] for name in OPTIONS if name in given}
-    if given & set(BATCHES):
-        taken["rate"] = context.params["rate"]
+    taken = {name: value for name, value in given._asdict().items() if value is not None}
+    if drawn_otherwise:
+        taken["rate"] = given.rate
     if replaced := sorted(taken):
         say_error(
             f"Of {path}, {', '.join(replaced)} {'is' if len(replaced) == 1 else 'are'} replaced by options: what it expects was "
@@ -115,7 +126,7 @@ def with_plan(path: Path, model: str, context: typer.Context) -> PlanFile:
         )
     if planned.model is not None and planned.model != model:
         say_error(f"{path} was rehearsed for the model {planned.model}, not {model}: expect something else of it.")
-    return dataclasses.replace(planned, **taken)
+    return dataclasses.replace(planned, values=planned.values._replace(**taken))
 
 
 def say_other_size(path: Path, planned: PlanFile, num_records: int) -> None:

@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from discreet.report import Statement
 
 
-FILES = ("statement.json", "statement.txt", "posterior.npz", "summary.json", "fit.png")
+FILES = (
+    "statement.json",
+    "statement.txt",
+    "posterior.npz",
+    "summary.json",
+    "fit.png",
+    "twin.json",
+    "twin.result",
+    "twin.schema.toml",
+)
 
 
 def write_statement(out: Path, statement: "Statement") -> list[Path]:
