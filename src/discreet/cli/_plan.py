@@ -152,7 +152,10 @@ def _say(rehearsal: "Rehearsal", files: list[Path]) -> None:
     from rich.table import Table
 
     measure = rehearsal.measures[0]
-    table = Table(title="Settings, best first: means over the invented tables of the search", title_justify="left")
+    table = Table(
+        title="Settings, the proposed one first, then by loss: means over the tables of the search",
+        title_justify="left",
+    )
     headings = ("steps", "rate", "clip", "learning rate", "noise", f"{measure}", "without noise", "nats lost")
     for heading in headings:
         table.add_column(heading, justify="right")

@@ -106,7 +106,8 @@ class Rehearsal:
         learning_rate: Of Adam, that goes with it.
         epsilon: As asked for.
         proposed: The proposal's scores on tables that it was not chosen on.
-        rows: All settings that were tried, best first, with their scores on the tables of the search.
+        rows: All settings that were tried, the proposed one first, then by what they lose, with their scores on the tables of the
+            search.
         curve: The proposed setting at several epsilons, smallest first.
         verdict: "good", "costly", "strong effects only" or "hopeless".
         why: The verdict in words, with the numbers behind it and what would help.
