@@ -101,7 +101,9 @@ LearningRate = Annotated[
 ]
 PlanFile = Annotated[
     Path | None,
-    typer.Option("--plan", help="A file of `discreet plan --out`: ε, δ, steps, rate, clipping norm and learning rate."),
+    typer.Option(
+        "--plan", help="A file that `discreet plan` wrote: ε, δ, steps, rate, clipping norm and learning rate."
+    ),
 ]
 NumRecords = Annotated[
     int | None,

@@ -1,5 +1,6 @@
 """`discreet plan`: a dry run on invented tables, before any data are read."""
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -15,7 +16,7 @@ from discreet.cli._run import keep_compiled_programs
 from discreet.cli._terminal import refusing, say, say_error, say_lines, settings, write_file
 
 if TYPE_CHECKING:
-    from discreet.rehearsal import Grid, Rehearsal
+    from discreet.rehearsal import Rehearsal
     from discreet.schema import Schema
 
 SHOWN = 10
@@ -40,7 +41,9 @@ def plan(
     clips: Annotated[str | None, _list("Clipping norms", "0.1,1")] = None,
     learning_rates: Annotated[str | None, _list("Learning rates", "0.02,0.1")] = None,
     seed: Annotated[int, typer.Option(help="Of the invented tables; nothing here is secret.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Where to write the plan, for `discreet fit --plan`.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the plan, a file for the option --plan of fit.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Where to draw the picture. Left out: beside --out.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
     as_json: options.AsJson = False,
@@ -55,14 +58,15 @@ def plan(
     steps, sampling rates, clipping norms and learning rates. Says which setting loses least, how much that is, and whether the
     noise leaves anything to learn. Ctrl-C ends with the best so far.
     """
-    from discreet.rehearsal import rehearse
+    from discreet.rehearsal import default_grid, rehearse
 
     picture = plot if plot is not None else out.with_suffix(".png") if out is not None else None
     for file in (out, picture):
         if file is not None:
             _check_file(file, overwrite=overwrite)
-    grid = _grid(steps, rates, clips, learning_rates)
+    lists = _lists(steps, rates, clips, learning_rates)
     function, about = _what(model, components, target, bounds, schema)
+    grid = dataclasses.replace(default_grid(function), **lists)
     keep_compiled_programs(settings.compilation_cache)
     rehearsal = rehearse(
         function,
@@ -94,16 +98,15 @@ def _check_file(file: Path, *, overwrite: bool) -> None:
         raise ValueError(f"{file.parent} is no folder: make it, or choose another place")
 
 
-def _grid(steps: str | None, rates: str | None, clips: str | None, learning_rates: str | None) -> "Grid":
-    from discreet.rehearsal import Grid
-
+def _lists(steps: str | None, rates: str | None, clips: str | None, learning_rates: str | None) -> dict[str, Any]:
+    """What the options say of the grid."""
     given = {
         "steps": _numbers("--steps", steps, whole=True),
         "rates": _numbers("--rates", rates),
         "clipping_norms": _numbers("--clips", clips),
         "learning_rates": _numbers("--learning-rates", learning_rates),
     }
-    return Grid(**{name: values for name, values in given.items() if values is not None})
+    return {name: values for name, values in given.items() if values is not None}
 
 
 def _numbers(option: str, text: str | None, *, whole: bool = False) -> tuple[Any, ...] | None:

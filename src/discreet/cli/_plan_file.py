@@ -1,4 +1,4 @@
-"""A proposed plan as a TOML file: written by `discreet plan`, read by `discreet fit --plan`."""
+"""A proposed plan as a TOML file: written by `discreet plan`, read by `discreet fit`."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ from discreet.cli._terminal import say_error
 if TYPE_CHECKING:
     from discreet.rehearsal import Rehearsal
 
-HEAD = "# Proposed by `discreet plan`: a dry run on invented tables. No data were read. For `discreet fit --plan`."
+HEAD = "# Proposed by `discreet plan`: a dry run on invented tables. No data were read. For the option --plan of `discreet fit`."
 
 
 class PlanValues(NamedTuple):
