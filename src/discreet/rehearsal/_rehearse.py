@@ -104,7 +104,8 @@ def rehearse(
     fits = len(strengths) * (6 + len(grid.settings(num_records, 1.0)) + 1 + len(others))
     with tqdm(total=fits, disable=not progress_bar, delay=2.0, unit="fit", desc="dry run") as bar:
         tables = [_prepared(stage, s, seed + 1 + i, grid, bar.update) for i, s in enumerate(strengths)]
-        settings = grid.settings(num_records, _typical_norm(stage, tables))
+        typical = _typical_norm(stage, tables) if grid.clipping_norms is None else 1.0
+        settings = grid.settings(num_records, typical)
         rows, complete = _search(stage, tables, settings, budget, bar.update)
         best = rows[0]
         proposed, curve = best, ()
@@ -209,7 +210,7 @@ class _Stage:
         width = sum(math.prod(x.shape[1:]) for x in example)
         num_rows = min(num_records, max(1_000, _MOST_CELLS // width))
         held_out = min(_MOST_HELD_OUT, max(500, num_records))
-        judge = Judge(objective, dict(inventor.observed), twin)
+        judge = Judge.of(objective, dict(inventor.observed), twin, start, example)
         return cls(inventor, Fitter(objective, start, num_records), judge, num_records, num_rows, held_out)
 
 

@@ -40,11 +40,34 @@ class Judge:
         objective: Of the fits.
         observed: Site of the model at which each of its arguments is observed.
         twin: The mixture, where that is the model.
+        site: The one site that observes a number for each row, if its distribution has a mean.
     """
 
     objective: Any
     observed: Mapping[str, int]
     twin: MixtureOfProducts | None = None
+    site: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        objective: Any,
+        observed: Mapping[str, int],
+        twin: MixtureOfProducts | None,
+        start: Any,
+        rows: Sequence[Any],
+    ) -> Judge:
+        """A judge that has found out what predictions there are; of parameters and rows only shapes are used."""
+        bare = cls(objective, observed, twin)
+        sites = [name for name, place in observed.items() if rows[place].ndim == 1]
+        if len(sites) != 1:
+            return bare
+        u, _ = jax.eval_shape(objective.link, start, jax.random.key(0))
+        try:
+            shape = jax.eval_shape(lambda u, rows: bare._means(sites[0], u, rows), u, list(rows)).shape
+        except (NotImplementedError, AttributeError):
+            return bare
+        return dataclasses.replace(bare, site=sites[0]) if shape == rows[0].shape[:1] else bare
 
     def __call__(self, psi: Mapping[str, Any], table: InventedTable) -> Scores:
         """The measures by name, at the mean of the fitted guide: log density a held-out record in nats, and what suits it."""
@@ -53,11 +76,10 @@ class Judge:
         if self.twin is not None:
             latents = {name: np.asarray(value)[0] for name, value in means["latent"].items()}
             return scores | marginal_errors(self.twin, latents, table.truth)
-        site = self._regression_site(means, table.held_out)
-        if site is None:
+        if self.site is None:
             return scores
-        predicted = np.asarray(self._means(site, means, table.held_out), np.float64)
-        return scores | prediction_scores(table.held_out[self.observed[site]], predicted)
+        predicted = np.asarray(self._means(self.site, means, table.held_out), np.float64)
+        return scores | prediction_scores(table.held_out[self.observed[self.site]], predicted)
 
     def width(self, private: Mapping[str, Any], non_private: Mapping[str, Any]) -> float:
         """How far one fit's latents are from another's, in standard deviations of the other: root mean square."""
@@ -78,17 +100,6 @@ class Judge:
         """Means and standard deviations of what the guide draws, unconstrained."""
         drawn = jax.vmap(lambda draw: self.objective.link(psi, draw)[0])(jax.random.split(key, _DRAWS))
         return jax.tree.map(lambda x: jnp.mean(x, axis=0), drawn), jax.tree.map(lambda x: jnp.std(x, axis=0), drawn)
-
-    def _regression_site(self, u: Any, rows: Sequence[Any]) -> str | None:
-        """The one site that observes a number for each row, if its distribution has a mean."""
-        sites = [name for name, place in self.observed.items() if rows[place].ndim == 1]
-        if len(sites) != 1:
-            return None
-        try:
-            shape = jax.eval_shape(lambda: self._means(sites[0], u, rows)).shape
-        except (NotImplementedError, AttributeError):
-            return None
-        return sites[0] if shape == rows[0].shape[:1] else None
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def _means(self, site: str, u: Any, rows: Sequence[Any]) -> Float[Array, " record"]:
