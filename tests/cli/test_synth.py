@@ -1,6 +1,7 @@
 """From a table to twins in files: every kind of column comes back, and whatever does not fit is refused."""
 
 import datetime
+import importlib
 import json
 from pathlib import Path
 
@@ -10,17 +11,19 @@ import pyarrow
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli import _results
+from discreet import random
+from discreet.cli import _results, _run
 from discreet.cli._app import app
+from discreet.cli._fit import default_clip
 from discreet.cli._model import choose_model
 from discreet.data import encode, read_table
-from discreet.inference import DPSVI, DPSVIResult, Trace
+from discreet.inference import DPSVI, load_result
 from discreet.models import MixtureOfProducts
-from discreet.plan import PrivacyPlan
 from discreet.report import make_statement
-from discreet.sampling import FullBatch
 from discreet.schema import Column, Kind, Missing, Schema, schema_from_toml, schema_to_toml
-from discreet.synthetic import _fitted, _write, read_fitted, write_fitted
+from discreet.synthetic import _fitted, _write, read_fitted, synthesize
+
+from .fits import PLAN, fitted
 
 RUN = CliRunner()
 BORN = (datetime.date(1999, 12, 30), datetime.date(2000, 1, 3))
@@ -42,32 +45,9 @@ SCHEMA = Schema(
 )
 
 
-def fitted(folder: Path, schema: Schema = SCHEMA, **changes) -> Path:
-    """The folder of a fit that never ran: its parameters are made up."""
-    model = MixtureOfProducts(schema, components=2, slices=4)
-    sizes = {"component": (2,), "base": (sum(model.levels.sizes),), "deviations": (2, sum(model.levels.sizes))}
-    rng = np.random.default_rng(0)
-    params = {f"{name}_auto_loc": rng.normal(size=shape).astype(np.float32) for name, shape in sizes.items()}
-    params |= {f"{name}_auto_scale": np.full(shape, 0.1, np.float32) for name, shape in sizes.items()}
-    plan = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=30.0, num_steps=4, num_records=50)
-    form = _form(len(schema.columns))
-    statement = make_statement(plan, steps_completed=4, reproducible=False)
-    trace = Trace(np.arange(1), np.zeros((1, 1), np.float32))
-    fields = {"params": params, "last_params": params, "trace": trace, "statement": statement, "plan": plan, **changes}
-    result = DPSVIResult(losses=np.zeros(4), clipping_norms=np.ones(4), steps_completed=4, _form=form, **fields)
-    write_fitted(folder, result, model)
-    return folder
-
-
-def _form(columns: int):
-    from discreet.inference._saved import ArrayForm, Form
-
-    return Form(((ArrayForm((columns,), "int32"),), {}), ("component", "base", "deviations"), keeps_local=False)
-
-
 @pytest.fixture(scope="module")
 def fit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fitted(tmp_path_factory.mktemp("run"))
+    return fitted(tmp_path_factory.mktemp("run"), SCHEMA)
 
 
 def synth(*words: object):
@@ -101,7 +81,7 @@ def test_a_twin_is_read_by_its_schema(fit: Path, tmp_path: Path, monkeypatch: py
     for twin in twins:
         assert len(twin) == 100
         levels = model.levels.encode(twin.append_column("patient", pyarrow.array(range(100))))
-        assert {len(set(column)) for column in levels.T} >= {2, 5}
+        assert all(len(set(column)) > 1 for column in levels.T)
         for column in SCHEMA.columns:
             missing = twin.column(column.name).null_count
             assert (0 < missing < 100) if column.missing is Missing.INDICATOR else missing == 0
@@ -112,12 +92,9 @@ def test_a_twin_is_read_by_its_schema(fit: Path, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
 def test_both_formats_hold_the_same_cells_to_the_last_digit(fit: Path, tmp_path: Path, file_format) -> None:
     """The same seed, in one piece: what the file holds is what was drawn."""
-    from discreet import random
-    from discreet.synthetic import synthesize
-
     assert synth(fit, "--twins", 1, "--seed", 3, "--format", file_format, "--out", tmp_path).exit_code == 0
-    result, model = read_fitted(fit)
-    (drawn,) = synthesize(random.key(3), result, model, num_twins=1)
+    read = read_fitted(fit)
+    (drawn,) = synthesize(random.key(3), read, read.model, num_twins=1)
     schema = schema_from_toml(tmp_path / "twins.schema.toml")
     assert read_table(tmp_path / f"twin-1.{file_format}", schema) == read_table(drawn, schema)
     assert len(drawn) == 50
@@ -128,10 +105,10 @@ def test_one_column_with_missing_cells(tmp_path: Path, missing) -> None:
     """A line with nothing on it would be no row."""
     column = Column(name="x", kind=Kind.REAL, bounds=(0, 1), missing=Missing.INDICATOR)
     schema = Schema(columns=(column,), missing_values=missing)
-    assert synth(fitted(tmp_path / "fit", schema), "--twins", 1, "--rows", 60, "--out", tmp_path).exit_code == 0
+    assert synth(fitted(tmp_path / "fit", schema), "--twins", 1, "--rows", 200, "--out", tmp_path).exit_code == 0
     twin = read_table(tmp_path / "twin-1.csv", schema)
-    assert len(twin) == 60
-    assert 0 < twin["x"].null_count < 60
+    assert len(twin) == 200
+    assert 0 < twin["x"].null_count < 200
 
 
 def test_plain_texts_have_no_quotes(tmp_path: Path) -> None:
@@ -140,7 +117,7 @@ def test_plain_texts_have_no_quotes(tmp_path: Path) -> None:
         Column(name="age", kind=Kind.COUNT, bounds=(0, 9), missing=Missing.INDICATOR),
     )
     schema = Schema(columns=columns, missing_values=("?",))
-    assert synth(fitted(tmp_path / "fit", schema), "--twins", 1, "--rows", 60, "--out", tmp_path).exit_code == 0
+    assert synth(fitted(tmp_path / "fit", schema), "--twins", 1, "--rows", 200, "--out", tmp_path).exit_code == 0
     text = (tmp_path / "twin-1.csv").read_text()
     assert text.startswith("town,age\n")
     assert '"' not in text
@@ -174,8 +151,7 @@ def test_earlier_twins_are_replaced_when_asked(fit: Path, tmp_path: Path) -> Non
 
 
 def test_a_fit_that_is_not_private_is_called_so(tmp_path: Path) -> None:
-    plan = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=30.0, num_steps=4, num_records=50)
-    seeded = fitted(tmp_path / "fit", statement=make_statement(plan, steps_completed=4, reproducible=True))
+    seeded = fitted(tmp_path / "fit", SCHEMA, statement=make_statement(PLAN, steps_completed=4, reproducible=True))
     outcome = synth(seeded, "--twins", 1, "--rows", 2, "--out", tmp_path)
     assert outcome.exit_code == 0
     assert "NOT PRIVATE: the fit" in outcome.stderr
@@ -196,7 +172,7 @@ def test_what_cannot_be_drawn_is_refused(fit: Path, tmp_path: Path) -> None:
     refused(synth(fitted(tmp_path / "fit", no_word), *out), "no text that stands for one", "Parquet")
     wild = {"component_auto_loc": np.full(2, np.nan, np.float32)}
     params = {**read_fitted(fit).result.params, **wild}
-    refused(synth(fitted(tmp_path / "fit", params=params), *out), "not finite")
+    refused(synth(fitted(tmp_path / "fit", SCHEMA, params=params), *out), "not finite")
     assert not (tmp_path / "out").exists()
 
 
@@ -216,7 +192,7 @@ def _edit(old: str, new: str):
         (_fitted.SCHEMA, _edit('"high"', '"top"'), "is not the schema of the fit"),
         (_fitted.SCHEMA, _edit('kind = "real"', 'kind = "reel"'), "choose one of"),
         (_fitted.SCHEMA, Path.unlink, "cannot be read"),
-        (_fitted.MODEL, _edit('"components": 2', '"components": 3'), "does not fit the guide"),
+        (_fitted.MODEL, _edit('"components": 2', '"components": 3'), "does not fit twin.json and twin.schema.toml"),
         (_fitted.MODEL, _edit('"components": 2', '"components": true'), "twin.json is damaged"),
         (_fitted.MODEL, _edit('"slices": 4', '"slices": 100001'), "twin.json is damaged"),
         (_fitted.MODEL, _edit("version 1", "version 2"), "written by a newer one"),
@@ -226,7 +202,7 @@ def _edit(old: str, new: str):
     ],
 )
 def test_a_folder_that_was_tampered_with_is_refused(tmp_path: Path, name, edit, words) -> None:
-    fitted(tmp_path / "fit")
+    fitted(tmp_path / "fit", SCHEMA)
     edit(tmp_path / "fit" / name)
     refused(synth(tmp_path / "fit", "--out", tmp_path / "out"), words)
     assert not (tmp_path / "out").exists()
@@ -256,7 +232,7 @@ def fit_words(table: Path, *more: str) -> list[str]:
 
 
 def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, quick_compilation) -> None:
-    monkeypatch.setattr(DPSVI.run, "__kwdefaults__", {**DPSVI.run.__kwdefaults__, "require_proof": False})
+    monkeypatch.setattr(DPSVI.run, "__kwdefaults__", {**(DPSVI.run.__kwdefaults__ or {}), "require_proof": False})
     outcome = RUN.invoke(app, fit_words(table, "--components", "2", "--steps", "5"))
     assert outcome.exit_code == 0, outcome.stderr
     out = table.parent / "fit"
@@ -274,15 +250,26 @@ def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, qui
     assert model.components == 2
     table.unlink()
     assert synth(out, "--out", table.parent / "twins").exit_code == 0
-    twin = read_table(
-        table.parent / "twins" / "twin-1.csv", schema_from_toml(table.parent / "twins" / "twins.schema.toml")
-    )
-    assert len(twin) == 200
+    twins = table.parent / "twins"
+    assert len(read_table(twins / "twin-1.csv", schema_from_toml(twins / "twins.schema.toml"))) == 200
+
+
+@pytest.mark.exhaustive
+def test_draws_without_the_guide_are_the_guides(fit: Path) -> None:
+    """To five standard errors of 400 draws, in 292 numbers four times: a false alarm in 1,500 other seeds."""
+    read = read_fitted(fit)
+    params, model = read.result.params, read.model
+    guided = load_result(fit / "twin.result", model.model, model.guide(), placeholder=model.placeholder)
+    ours, theirs = (one.posterior(random.key(1), 400) for one in (read, guided))
+    assert set(ours) == set(theirs)
+    for name in theirs:
+        loc, scale = params[f"{name}_auto_loc"], params[f"{name}_auto_scale"]
+        for drawn in (ours[name], theirs[name]):
+            np.testing.assert_array_less(np.abs(np.mean(drawn, axis=0) - loc), 5 * scale / 20)
+            np.testing.assert_array_less(np.abs(np.std(drawn, axis=0) / scale - 1), 5 / 800**0.5)
 
 
 def test_defaults_of_a_twin(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from discreet.cli import _run
-
     calls = []
 
     def run(model, plan, records, **options):
@@ -298,8 +285,6 @@ def test_defaults_of_a_twin(table: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert records.x.dtype == jnp.int32
     # Adult's 13 columns: C = 2, as in docs/twins.md.
     adult = Schema(columns=tuple(Column(name=f"{i}", kind=Kind.REAL, bounds=(0, 1)) for i in range(13)))
-    from discreet.cli._fit import default_clip
-
     assert default_clip(MixtureOfProducts(adult)) == "2.0"
 
 
@@ -316,8 +301,7 @@ def test_options_that_a_twin_has_not(table: Path) -> None:
 
 def test_the_schema_of_adult_is_that_of_the_example(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(repository / "examples"))
-    import adult_twin
-
     written = schema_from_toml(repository / "examples" / "adult.schema.toml")
-    assert written == adult_twin.schema()
-    assert schema_to_toml(written) == schema_to_toml(adult_twin.schema())
+    example = importlib.import_module("adult_twin")
+    assert written == example.schema()
+    assert schema_to_toml(written) == schema_to_toml(example.schema())

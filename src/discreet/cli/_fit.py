@@ -148,7 +148,7 @@ def _check_options(out: Path, overwrite: bool, draws: int, learning_rate: float 
 
 
 def default_rate(num_records: int, batch: int = EXPECTED_BATCH) -> float:
-    """Batches of about 500 records, or `batch`, or all of a smaller table: little noise is gained by more, and little time by less.
+    """Batches of about 500 records, or `batch`, or all of a smaller table: more gains little, fewer save little time.
 
     >>> default_rate(100), default_rate(2_000), default_rate(1_000_000)
     (1.0, 0.25, 0.0005)

@@ -58,7 +58,7 @@ def synth(
 
     Reads the fit's folder and nothing else: twins cost nothing beyond the fit's ε, however many there are.
 
-    Writes twin-1.csv and so on; twins.schema.toml, which describes them; twins.json and twins.txt, with the fit's statement and how
+    Writes twin-1.csv and so on; twins.schema.toml, which describes them; twins.json and twins.txt, with the statement and how
     conclusions are drawn from several twins.
     """
     from discreet.accounting import upper
@@ -99,10 +99,9 @@ def synth(
     if as_json:
         typer.echo(json.dumps({**about, "files": [str(file) for file in files]}, indent=2, ensure_ascii=False))
         return
-    say(
-        f"{len(about['twins'])} twins of {count:,} rows and {len(about['columns'])} columns, at the price of the fit alone: "
-        f"epsilon = {upper(statement.epsilon)} at delta = {statement.delta:g}."
-    )
+    price = f"epsilon = {upper(statement.epsilon)} at delta = {statement.delta:g}"
+    number = f"{twins} twin{'s' if twins > 1 else ''}"
+    say(f"{number} of {count:,} rows and {len(about['columns'])} columns, at the price of the fit alone: {price}.")
     say("Files:")
     for file in files:
         typer.echo(f"  {file}")
