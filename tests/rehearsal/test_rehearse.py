@@ -18,7 +18,7 @@ from discreet.data import encode
 from discreet.models import MixtureOfProducts, linear_regression, logistic_regression, poisson_regression
 from discreet.rehearsal import Grid, Row, Setting, TableScores
 from discreet.rehearsal._invent import Inventor, template_of
-from discreet.rehearsal._rehearse import _ranked, _Stage
+from discreet.rehearsal._rehearse import _ranked, _search, _Stage
 from discreet.schema import Schema, schema_from_bounds
 
 SCHEMA = schema_from_bounds("age=17:90,dose=0:5,sick=no|yes", target="sick")
@@ -62,6 +62,27 @@ def test_of_settings_that_are_about_as_good_the_one_with_the_longest_way_is_firs
     broken = row(40, math.inf)
     assert _ranked([broken, short]) == [short, broken]
     assert _ranked([broken]) == [broken]
+
+
+def test_ctrl_c_leaves_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Grid(steps=(10, 20, 30), clipping_norms=(1.0,), learning_rates=(0.1,)).settings(100_000, 1.0)
+    left = 2
+
+    def tried(stage, tables, setting, budget, done):
+        nonlocal left
+        if left == 0:
+            raise KeyboardInterrupt
+        left -= 1
+        scores = TableScores(0.5, *({"log density": x} for x in (-0.5, -0.4, -0.6)))
+        return Row(setting, 1.0, 1.0, (scores,))
+
+    monkeypatch.setattr("discreet.rehearsal._rehearse._tried", tried)
+    rows, complete = _search(None, (), settings, None, lambda: None)  # pyright: ignore[reportArgumentType]
+    assert not complete
+    # The quickest settings come first.
+    assert {row.setting.num_steps * row.setting.rate for row in rows} == {10 * 0.005, 20 * 0.005}
+    with pytest.raises(KeyboardInterrupt):
+        _search(None, (), settings, None, lambda: None)  # pyright: ignore[reportArgumentType]
 
 
 def test_noise_costs_accuracy_and_epsilon_buys_it_back(small) -> None:

@@ -113,7 +113,7 @@ def rehearse(
             try:
                 fresh = [_prepared(stage, s, seed + 101 + i, grid, bar.update) for i, s in enumerate(strengths)]
                 proposed = _tried(stage, fresh, best.setting, budget, bar.update, fresh=True)
-                curve = tuple(_point(stage, fresh, proposed, budget, x, bar.update) for x in sorted({epsilon, *others}))
+                curve = _curve(stage, fresh, proposed, budget, others, bar.update)
             except KeyboardInterrupt:
                 complete = False
     verdict = judge(proposed.tables)
@@ -325,9 +325,20 @@ def _tried(
     return Row(setting, noise_multiplier, float(np.median(ratios)) if ratios else math.nan, tuple(scores))
 
 
-def _point(
-    stage: _Stage, tables: Sequence[_Prepared], row: Row, budget: _Budget, epsilon: float, done: Callable[[], Any]
-) -> CurvePoint:
-    if epsilon == budget.epsilon:
-        return CurvePoint(epsilon, row.tables)
-    return CurvePoint(epsilon, _tried(stage, tables, row.setting, budget, done, epsilon=epsilon).tables)
+def _curve(
+    stage: _Stage,
+    tables: Sequence[_Prepared],
+    row: Row,
+    budget: _Budget,
+    others: Sequence[float],
+    done: Callable[[], Any],
+) -> tuple[CurvePoint, ...]:
+    """The proposed setting at its own epsilon and at others, as far as any noise keeps to them."""
+    points = [CurvePoint(budget.epsilon, row.tables)]
+    for epsilon in others:
+        try:
+            budget.noise(row.setting, epsilon)
+        except ValueError:
+            continue
+        points.append(CurvePoint(epsilon, _tried(stage, tables, row.setting, budget, done, epsilon=epsilon).tables))
+    return tuple(sorted(points, key=lambda point: point.epsilon))
