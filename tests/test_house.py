@@ -51,6 +51,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "synthetic": {"schema", "random", "plan", "report", "inference", "models", "storage"},
     # Compares twins with a table that is named non-private; it stands apart from those who make them.
     "utility": {"schema", "data", "models", "predict", "plots", "synthetic"},
+    # No reader of tables here either: what is chosen on records is not free.
+    "rehearsal": {
+        "schema",
+        "accounting",
+        "sampling",
+        "gradients",
+        "clipping",
+        "plan",
+        "inference",
+        "models",
+    },
     "optimizers": set(),
     "compat": {
         "random",
@@ -80,6 +91,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "models",
         "plots",
         "utility",
+        "rehearsal",
         "storage",
     },
 }

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         plug_in_probabilities,
         probit_probabilities,
     )
+    from discreet.rehearsal import rehearse
     from discreet.report import Statement
     from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
     from discreet.synthetic import synthesize
@@ -92,6 +93,7 @@ __all__ = [
     "poisson_subsample",
     "probit_probabilities",
     "random",
+    "rehearse",
     "subsample_without_replacement",
     "suggest",
     "suggest_clipping",
@@ -135,6 +137,7 @@ _ROOMS = {
         "plug_in_probabilities",
         "probit_probabilities",
     ),
+    "rehearsal": ("rehearse",),
     "report": ("Statement",),
     "sampling": ("FixedSizeSampling", "FullBatch", "PoissonSampling"),
     "synthetic": ("synthesize",),

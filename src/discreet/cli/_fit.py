@@ -10,6 +10,7 @@ import typer
 
 from discreet.cli import _options as options
 from discreet.cli._model import TWIN, ChosenModel, choose_model
+from discreet.cli._plan_file import PlanValues, say_other_size, with_plan
 from discreet.cli._run import fit_and_write
 from discreet.cli._terminal import refusing, say_error
 
@@ -37,7 +38,7 @@ ODD_CELLS = {
 def fit(
     data: options.Data,
     model: options.Model,
-    epsilon: options.Epsilon,
+    epsilon: options.Epsilon = None,
     target: options.Target = None,
     bounds: options.Bounds = None,
     schema: options.SchemaFile = None,
@@ -51,6 +52,7 @@ def fit(
     relation: options.RelationOption = None,
     clip: options.Clip = None,
     learning_rate: options.LearningRate = None,
+    plan_file: options.PlanFile = None,
     draws: options.Draws = 1_000,
     out_of_bounds: options.OutOfBoundsRule = "refuse",
     seed: options.Seed = None,
@@ -71,6 +73,9 @@ def fit(
 
     `discreet fit --data survey.csv --model twin --schema schema.toml --epsilon 1`
 
+    `discreet plan` proposes steps, rate, clipping norm and learning rate without looking at data, and `--plan plan.toml` takes
+    them from its file; options beside it go first.
+
     Bounds and categories are public input: take them from the questionnaire, never from the data. Quote `|`, `<` and `>` in the
     shell.
 
@@ -78,15 +83,25 @@ def fit(
     `discreet synth` needs in the place of posterior and summary. Each further fit of the same
     data spends again: the ε of all fits add up.
     """
+    planned = None
+    if plan_file is not None:
+        given = PlanValues(epsilon, delta, steps, rate, clip, learning_rate)
+        drawn = batch_size is not None or sampling is not options.SamplingName.POISSON
+        planned = with_plan(plan_file, model, given, drawn_otherwise=drawn)
+        epsilon, delta, steps, rate, clip, learning_rate = planned.values
+    if epsilon is None:
+        raise ValueError("--epsilon is missing: give the ε to keep to, or a --plan that has it")
     _check_options(out, overwrite, draws, learning_rate)
     chosen = choose_model(model, components=components)
     defaults = chosen.defaults
-    described = _schema(data, chosen, target, bounds, schema, non_private_bounds)
+    described = schema_of(data, chosen, target, bounds, schema, non_private_bounds)
     whole = None if chosen.of_table is None else chosen.of_table(described)
     function = chosen.function if whole is None else whole.model
     assert function is not None
     records = _records(data, described, out_of_bounds, seed, whole)
     public_count = records.num_records if num_records is None else num_records
+    if plan_file is not None and planned is not None:
+        say_other_size(plan_file, planned, public_count)
     if rate is None and batch_size is None and sampling is options.SamplingName.POISSON:
         rate = default_rate(public_count, defaults.batch)
     plan = options.plan_of(
@@ -146,10 +161,15 @@ def default_clip(model: "MixtureOfProducts | None") -> str:
     return "1.0" if model is None else f"{model.gradient_bound / 3.6:.1f}"
 
 
-def _schema(
-    data: Path, model: ChosenModel, target: str | None, bounds: str | None, file: Path | None, non_private_bounds: bool
+def schema_of(
+    data: Path | None,
+    model: ChosenModel,
+    target: str | None,
+    bounds: str | None,
+    file: Path | None,
+    non_private_bounds: bool,
 ) -> "Schema":
-    """The public description of the table, checked against what the model needs."""
+    """The public description of a table, checked against what the model needs; `data` is for `non_private_bounds` only."""
     from discreet.data import infer_columns_non_private, schema_from_bounds, schema_from_toml
 
     if bounds is not None and file is not None:
@@ -163,7 +183,7 @@ def _schema(
         public = schema_from_bounds(
             bounds, target=target, target_kind=model.target_kind, target_follows=non_private_bounds
         )
-    if non_private_bounds:
+    if non_private_bounds and data is not None:
         public = infer_columns_non_private(data, public, target=target, target_kind=model.target_kind)
     if public is None:
         raise ValueError(

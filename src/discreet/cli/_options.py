@@ -99,6 +99,12 @@ Clip = Annotated[
 LearningRate = Annotated[
     float | None, typer.Option(help="Step size of the Adam optimizer. Left out: 0.02; for twin, 0.05.")
 ]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", help="A file that `discreet plan` wrote: ε, δ, steps, rate, clipping norm and learning rate."
+    ),
+]
 NumRecords = Annotated[
     int | None,
     typer.Option(help="A public figure for the number of records. Left out: the exact number, which is then public."),

@@ -8,7 +8,7 @@ from discreet.inference._ops import OnePosteriorSample
 from discreet.inference._ops_result import OPSResult
 from discreet.inference._result import DPSVIResult, load_result
 from discreet.inference._step import DPSVIState
-from discreet.inference._suggest_clipping import ClippingSuggestion, suggest_clipping
+from discreet.inference._suggest_clipping import ClippingSuggestion, starting_objective, suggest_clipping
 from discreet.inference._trace import Trace
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "Trace",
     "claim",
     "load_result",
+    "starting_objective",
     "suggest_clipping",
 ]

@@ -19,7 +19,7 @@ from discreet import random
 from discreet.inference._dpsvi import DPSVI
 from discreet.inference._objective import Objective
 from discreet.inference._plates import Program, WholePlates, value_of_improper
-from discreet.inference._records import refuse_tables, take_apart
+from discreet.inference._records import Records, refuse_tables, take_apart
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FullBatch
 
@@ -122,8 +122,7 @@ def suggest_clipping(
         num_records=num_records or length or _UNKNOWN_LENGTH,
     )
     dpsvi = DPSVI(model, guide, SGD(1.0), loss, plan=plan, **static_kwargs)
-    state = dpsvi._init(start_key, given, None)
-    objective, psi = dpsvi._initialised().objective, dpsvi.optim.get_params(state.optim_state)
+    objective, psi = _starting(dpsvi, start_key, given)
     if not (num_records or length):
         # Nobody said how long a table is here, so anything long may be one.
         captured = objective.captured(psi, each_key)
@@ -131,6 +130,25 @@ def suggest_clipping(
     redraw = () if make_up is not None else _redrawable(objective, psi, given.leaves, each_key)
     norms = _norms(objective, psi, given.leaves, redraw, jax.random.split(each_key, num_made_up))
     return _suggestion(np.asarray(norms, np.float64), quantile, redraw)
+
+
+def starting_objective(dpsvi: DPSVI, key: PRNGKeyArray, *arguments: Any) -> tuple[Objective, dict[str, Any]]:
+    """What a `DPSVI` fits, and the unconstrained parameters that it starts from, for fits of invented records.
+
+    Args:
+        dpsvi: the method.
+        key: any key; its subkeys stand for nothing secret.
+        arguments: of the model, made up. Only their shapes and dtypes are used.
+
+    Raises:
+        TypeError, ValueError: a model, guide or argument that cannot be fitted privately.
+    """
+    return _starting(dpsvi, key, take_apart(arguments, {}))
+
+
+def _starting(dpsvi: DPSVI, key: PRNGKeyArray, records: Records) -> tuple[Objective, dict[str, Any]]:
+    state = dpsvi._init(key, records, None)
+    return dpsvi._initialised().objective, dpsvi.optim.get_params(state.optim_state)
 
 
 def _check_numbers(quantile: float, num_made_up: int) -> None:

@@ -1,0 +1,185 @@
+"""Fits of invented tables: the private step with every number of a plan as an input, so that one program serves a grid.
+
+The records' side is `DPSVI`'s own: its objective, its gradient engine, its optimizer. What differs: the noise comes from
+JAX's threefry, since there is nobody to protect; and a batch is a stretch of the table, whose rows are in no order, of
+binomial length from a random place on, instead of records picked one by one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+from numpyro.optim import Adam
+
+from discreet.clipping import FixedClipping, contribution_bound
+from discreet.gradients import BookKeepingEngine, Channels, Clipping, LossChannel
+from discreet.inference import Trace
+from discreet.rehearsal._grid import Setting
+
+_KEPT = 200
+_MOST_ROWS = 16_384
+"""Larger batches are stood for by so many rows, each of which then counts more than once."""
+_LOSS_SHARE = 0.02
+"""What `DPSVI` and the command line give to the private loss."""
+UNCLIPPED = 1e6
+
+
+class Numbers(NamedTuple):
+    """What the compiled program takes as inputs.
+
+    Attributes:
+        stddev: Of the noise on the clipped sum.
+        norm: C.
+        learning_rate: Of Adam.
+        rate: Sampling rate q.
+        expected: Rows of the table that stand for a batch, on average.
+        scatter: Standard deviation of their number.
+        weight: Records that each of them stands for.
+        num_steps: Number of steps.
+    """
+
+    stddev: float
+    norm: float
+    learning_rate: float
+    rate: float
+    expected: float
+    scatter: float
+    weight: float
+    num_steps: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fitter:
+    """Fits a table under a setting; compiled once for each size of batch.
+
+    Attributes:
+        objective: The objective of a `DPSVI` with this model and guide.
+        start: Its initial parameters, unconstrained.
+        num_records: Public number of records; the invented table may have fewer.
+    """
+
+    objective: Any
+    start: dict[str, Any]
+    num_records: int
+
+    def fit(
+        self, rows: Sequence[np.ndarray], setting: Setting, noise_multiplier: float, key: PRNGKeyArray
+    ) -> dict[str, Any]:
+        """The parameters that `DPSVI.run` would report: the mean over the tail of the trace that does not drift.
+
+        Args:
+            rows: Arguments of the model.
+            setting: What to do.
+            noise_multiplier: Sigma; 0 for a fit without noise.
+            key: Any key.
+        """
+        room, numbers = self._numbers(len(rows[0]), setting, noise_multiplier)
+        # The stretch may begin near the end, and goes on at the beginning.
+        table = [np.concatenate([x, x[:room]]) for x in rows]
+        blocks = np.asarray(self._run(room, table, numbers, key))[: min(_KEPT, setting.num_steps)]
+        leaves, tree = jax.tree.flatten(self.start)
+        parts = np.split(Trace(np.arange(len(blocks)), blocks).average(), np.cumsum([x.size for x in leaves])[:-1])
+        return jax.tree.unflatten(tree, [part.reshape(x.shape) for part, x in zip(parts, leaves, strict=True)])
+
+    def fit_without_noise(
+        self, rows: Sequence[np.ndarray], num_steps: int, rate: float, learning_rate: float, key: PRNGKeyArray
+    ) -> dict[str, Any]:
+        """The same without clipping and noise."""
+        return self.fit(rows, Setting(num_steps, rate, UNCLIPPED, learning_rate), 0.0, key)
+
+    def _numbers(self, rows: int, setting: Setting, noise_multiplier: float) -> tuple[int, Numbers]:
+        rate, most = setting.rate, min(rows, _MOST_ROWS)
+        expected = rate * self.num_records
+        scatter = math.sqrt(expected * (1 - rate))
+        room = math.ceil(expected + 6 * scatter)
+        weight = 1.0
+        if room > most:
+            # A batch of so many records is always about as large.
+            room, scatter = min(most, max(1, round(expected))), 0.0
+            weight, expected = expected / room, float(room)
+        stddev = noise_multiplier * contribution_bound(FixedClipping(setting.clipping_norm), _LOSS_SHARE)
+        return room, Numbers(
+            stddev, setting.clipping_norm, setting.learning_rate, rate, expected, scatter, weight, setting.num_steps
+        )
+
+    @functools.partial(jax.jit, static_argnums=(0, 1))
+    def _run(
+        self, room: int, table: list[Array], numbers: Numbers, key: PRNGKeyArray
+    ) -> Float[Array, "block parameter"]:
+        optim = Adam(numbers.learning_rate)
+        flat, _ = ravel_pytree(self.start)
+        blocks = jnp.minimum(_KEPT, numbers.num_steps)
+
+        def body(step: Int[Array, ""], carry: Any) -> Any:
+            state, sums, counts = carry
+            state = self._step(optim, state, room, table, numbers, jax.random.fold_in(key, step))
+            block = step * blocks // numbers.num_steps
+            flat, _ = ravel_pytree(optim.get_params(state))
+            return state, sums.at[block].add(flat), counts.at[block].add(1.0)
+
+        carry = optim.init(self.start), jnp.zeros((_KEPT, flat.size)), jnp.zeros(_KEPT)
+        _, sums, counts = jax.lax.fori_loop(0, numbers.num_steps, body, carry)
+        return sums / jnp.maximum(counts, 1.0)[:, None]
+
+    def _step(self, optim: Any, state: Any, room: int, table: list[Array], numbers: Numbers, key: PRNGKeyArray) -> Any:
+        guide_key, place_key, size_key, noise_key, record_key = jax.random.split(key, 5)
+        (u, free), pull = jax.vjp(lambda psi: self.objective.link(psi, guide_key), optim.get_params(state))
+        size = jnp.round(numbers.expected + numbers.scatter * jax.random.normal(size_key))
+        first = jax.random.randint(place_key, (), 0, table[0].shape[0] - room)
+        batch = [jax.lax.dynamic_slice_in_dim(x, first, room) for x in table]
+        total = self.clipped_sum(u, batch, jnp.arange(room) < size, numbers.norm, record_key)
+        flat, unravel = ravel_pytree(total)
+        noise = numbers.stddev * jax.random.normal(noise_key, flat.shape)
+        (gradient,) = pull((unravel((numbers.weight * flat + noise) / numbers.rate), jnp.ones_like(free)))
+        # Where a transform saturates, its Jacobian is not finite; as DPSVI, stay there.
+        gradient = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0.0), gradient)
+        return optim.update(gradient, state)
+
+    def clipped_sum(self, u: Any, rows: Sequence[Array], mask: Array, norm: Any, key: PRNGKeyArray) -> Any:
+        """The sum of the clipped gradients of the rows that the mask keeps, by the engine that `DPSVI` uses."""
+        objective, count = self.objective, rows[0].shape[0]
+        keys = jax.random.split(key, count) if objective.uses_key else None
+
+        def loss(u: Any, record: Any) -> Float[Array, ""]:
+            leaves, own = record
+            return objective.record_loss(u, leaves, key if own is None else own)
+
+        channels = Channels(LossChannel(0.0))
+        return BookKeepingEngine()(loss, u, (list(rows), keys), mask, Clipping(norm), channels).gradient
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def lengths(self, rows: list[Array], key: PRNGKeyArray) -> Float[Array, " record"]:
+        """L2 norms of the rows' gradients at the start, each with a guide draw of its own."""
+
+        def one(row: list[Array], key: PRNGKeyArray) -> Float[Array, ""]:
+            draw, local = jax.random.split(key)
+            u, _ = self.objective.link(self.start, draw)
+            gradient, _ = ravel_pytree(jax.grad(self.objective.record_loss)(u, row, local))
+            return jnp.linalg.norm(gradient)
+
+        return jax.lax.map(lambda pair: one(*pair), (rows, jax.random.split(key, rows[0].shape[0])), batch_size=16)
+
+    def signal_to_noise(self, rows: Sequence[np.ndarray], setting: Setting, noise_multiplier: float) -> float:
+        """At the start: length of the clipped gradient of all records, over that of the noise left after all steps' mean."""
+        _, numbers = self._numbers(len(rows[0]), setting, noise_multiplier)
+        few = [x[:_MOST_ROWS] for x in rows]
+        length, size = self._length(few, numbers.norm, jax.random.key(0))
+        signal = float(length) * setting.rate * self.num_records / len(few[0])
+        return signal / (numbers.stddev * math.sqrt(size / setting.num_steps))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _length(self, rows: list[Array], norm: Any, key: PRNGKeyArray) -> tuple[Float[Array, ""], int]:
+        """Of the clipped gradient of all rows at the start, and the number of its coordinates."""
+        guide_key, record_key = jax.random.split(key)
+        u, _ = self.objective.link(self.start, guide_key)
+        flat, _ = ravel_pytree(self.clipped_sum(u, rows, jnp.ones(len(rows[0]), bool), norm, record_key))
+        return jnp.linalg.norm(flat), flat.size

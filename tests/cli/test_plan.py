@@ -1,0 +1,266 @@
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import discreet.rehearsal
+from discreet.cli import _plan_file, _run
+from discreet.cli._app import app
+from discreet.plan import PrivacyPlan
+from discreet.rehearsal import Rehearsal, Row, Setting, TableScores, Verdict
+from discreet.rehearsal._result import CurvePoint
+from discreet.report import make_statement
+from discreet.sampling import PoissonSampling
+
+RUN = CliRunner()
+BOUNDS = "age=0:100,smoker=no|yes"
+GIVEN = {"model": "logistic", "target": "smoker", "bounds": BOUNDS, "num_records": "3000", "epsilon": "1"}
+
+
+def arguments(*more: str, **changes: str | None) -> list[str]:
+    pairs = [[f"--{name.replace('_', '-')}", x] for name, x in {**GIVEN, **changes}.items() if x is not None]
+    return ["plan", *(word for pair in pairs for word in pair), *more]
+
+
+def found(*, complete: bool = True) -> Rehearsal:
+    scores = ({"log density": -0.5, "AUC": 0.8}, {"log density": -0.4, "AUC": 0.9}, {"log density": -0.7, "AUC": 0.5})
+    row = Row(Setting(300, 0.2, 0.7, 0.05), 2.0, 3.0, (TableScores(0.5, *scores, width=2.0),))
+    plan = PrivacyPlan(
+        sampling=PoissonSampling(rate=0.2),
+        clipping_norm=0.7,
+        noise_multiplier=2.0,
+        num_steps=300,
+        num_records=3_000,
+        target_delta=1e-5,
+    )
+    curve = tuple(CurvePoint(x, row.tables) for x in (0.1, 1.0, 10.0)) if complete else ()
+    return Rehearsal(plan, 0.05, 1.0, row, (row,) * 12, curve, Verdict.COSTLY, "A price.", complete)
+
+
+@pytest.fixture
+def no_rehearsal(monkeypatch: pytest.MonkeyPatch):
+    """The dry run itself replaced. Returns the calls."""
+    calls = []
+
+    def rehearse(model, about, **options):
+        calls.append((model, about, options))
+        return found()
+
+    monkeypatch.setattr(discreet.rehearsal, "rehearse", rehearse)
+    return calls
+
+
+def test_the_options_reach_the_dry_run(no_rehearsal) -> None:
+    more = {"steps": "100,200", "rates": "0.1", "clips": "0.5,1", "learning_rates": "0.02", "delta": "1e-6"}
+    outcome = RUN.invoke(app, arguments(**more))
+    assert outcome.exit_code == 0, outcome.stderr
+    ((model, about, options),) = no_rehearsal
+    assert model.__name__ == "logistic_regression"
+    assert about.target == "smoker"
+    assert (options["num_records"], options["epsilon"], options["delta"]) == (3_000, 1.0, 1e-6)
+    grid = options["grid"]
+    assert (grid.steps, grid.rates, grid.clipping_norms, grid.learning_rates) == (
+        (100, 200),
+        (0.1,),
+        (0.5, 1.0),
+        (0.02,),
+    )
+    for part in ("300 steps at rate 0.2", "AUC: 0.800 / 0.900", "A price.", "and 2 more"):
+        assert part in outcome.stdout
+
+
+def test_a_twin_and_a_model_of_ones_own(no_rehearsal, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def model(x, y=None): ...\n")
+    assert RUN.invoke(app, arguments(model=f"{tmp_path}/mine.py:model")).exit_code == 0
+    assert RUN.invoke(app, arguments(model="twin", target=None, components="3")).exit_code == 0
+    own, twin = no_rehearsal
+    assert own[0].__name__ == "model"
+    assert twin[0].schema.columns == own[1].columns
+    assert twin[0].components == 3
+    assert twin[1] is None
+
+
+def test_json_and_files(no_rehearsal, tmp_path: Path) -> None:
+    out = tmp_path / "plan.toml"
+    outcome = RUN.invoke(app, arguments("--json", out=str(out)))
+    assert outcome.exit_code == 0, outcome.stderr
+    content = json.loads(outcome.stdout)
+    assert content["files"] == [str(out), str(tmp_path / "plan.png")]
+    assert (tmp_path / "plan.png").stat().st_size > 1_000
+    assert content["verdict"] == "costly"
+    written = tomllib.loads(out.read_text())
+    assert {name: written[name] for name in _plan_file.OPTIONS} == {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "steps": 300,
+        "rate": 0.2,
+        "clip": 0.7,
+        "learning_rate": 0.05,
+    }
+    assert written["rehearsed"]["private"]["AUC"] == 0.8
+    again = RUN.invoke(app, arguments(out=str(out)))
+    assert again.exit_code == 2
+    assert "is there already" in " ".join(again.stderr.split())
+    assert len(no_rehearsal) == 1
+    assert RUN.invoke(app, arguments("--overwrite", out=str(out))).exit_code == 0
+
+
+def test_ctrl_c_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(discreet.rehearsal, "rehearse", lambda *_, **__: found(complete=False))
+    outcome = RUN.invoke(app, arguments(out=str(tmp_path / "plan.toml")))
+    assert outcome.exit_code == 130
+    assert "best of what was tried" in " ".join(outcome.stderr.split())
+    assert "Stopped early" in outcome.stdout
+    assert (tmp_path / "plan.toml").exists()
+    assert not (tmp_path / "plan.png").exists()
+
+
+def test_there_is_no_option_for_data(no_rehearsal, tmp_path: Path) -> None:
+    (tmp_path / "survey.csv").write_text("age,smoker\n1,no\n")
+    outcome = RUN.invoke(app, arguments(data=str(tmp_path / "survey.csv")))
+    assert outcome.exit_code == 2
+    assert "No such option" in outcome.stderr
+    assert not no_rehearsal
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"bounds": None}, "not described"),
+        ({"target": None}, "name it by --target"),
+        ({"model": "forest"}, "'forest' is not known"),
+        ({"model": "linear"}, "needs a real target"),
+        ({"components": "3"}, "--components is for --model twin"),
+        ({"steps": "many"}, "--steps is 'many'"),
+        ({"steps": "0"}, "steps holds 0"),
+        ({"rates": "2"}, "rates holds 2.0"),
+        ({"clips": ""}, "--clips is ''"),
+        ({"learning_rates": "-1"}, "learning_rates holds -1.0"),
+        ({"out": "/nowhere/plan.toml"}, "/nowhere is no folder"),
+        ({"out": "/tmp"}, "is a folder"),
+        ({"schema": "absent.toml"}, "give one of them"),
+        ({"schema": "absent.toml", "bounds": None}, "absent.toml cannot be read"),
+    ],
+)
+def test_wrong_input_is_one_paragraph_and_exit_code_2(no_rehearsal, changes: dict, said: str) -> None:
+    outcome = RUN.invoke(app, arguments(**changes))
+    assert outcome.exit_code == 2, outcome.output
+    assert said in " ".join(outcome.stderr.split())
+    assert not no_rehearsal
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_records": "3"}, "num_records is 3"),
+        ({"epsilon": "-1"}, "epsilon is or holds -1.0"),
+        ({"delta": "2"}, "delta is 2.0"),
+    ],
+)
+def test_wrong_numbers_are_refused_by_the_dry_run_itself(changes: dict, said: str) -> None:
+    outcome = RUN.invoke(app, arguments(**changes))
+    assert outcome.exit_code == 2, outcome.output
+    assert said in " ".join(outcome.stderr.split())
+
+
+# --- what fit makes of a plan ---------------------------------------------------------------
+
+
+@pytest.fixture
+def fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """`discreet fit --plan`, the fit itself replaced: a function from more options to the outcome and the plans."""
+    plans = []
+
+    def run(model, plan, records, **options):
+        plans.append((plan, options["learning_rate"]))
+        statement = make_statement(plan, steps_completed=plan.num_steps, reproducible=False)
+        result = type("Result", (), {"statement": statement, "plan": plan, "losses": np.zeros(3)})()
+        result.steps_completed = plan.num_steps
+        return result, lambda number: {"weights": np.zeros((4, records.x.shape[1]))}
+
+    monkeypatch.setattr(_run, "run", run)
+    rows = "\n".join(f"{i % 100},{'yes' if i % 3 else 'no'}" for i in range(600))
+    (tmp_path / "survey.csv").write_text(f"age,smoker\n{rows}\n")
+    file = tmp_path / "plan.toml"
+    file.write_text(_plan_file.plan_text(found(), "logistic"))
+
+    def invoke(*more: str, model: str = "logistic"):
+        words = [
+            "fit",
+            "--data",
+            str(tmp_path / "survey.csv"),
+            "--model",
+            model,
+            "--target",
+            "smoker",
+            "--bounds",
+            BOUNDS,
+        ]
+        return RUN.invoke(app, [*words, "--plan", str(file), "--out", str(tmp_path / "out"), *more]), plans
+
+    invoke.file = file  # pyright: ignore[reportFunctionMemberAccess]
+    return invoke
+
+
+def test_fit_takes_everything_from_the_plan(fit) -> None:
+    outcome, plans = fit()
+    assert outcome.exit_code == 0, outcome.output
+    ((plan, learning_rate),) = plans
+    assert (plan.num_steps, plan.rate, plan.clipping_norm, plan.target_delta) == (300, 0.2, 0.7, 1e-5)
+    assert 0.999 <= plan.epsilon(1e-5) <= 1.0
+    assert learning_rate == 0.05
+    # Its own number of records, not the one that was rehearsed.
+    assert plan.num_records == 600
+    assert "rehearsed for 3,000 records, and there are 600" in " ".join(outcome.stderr.split())
+
+
+def test_options_beside_a_plan_go_first_and_it_is_said(fit) -> None:
+    outcome, plans = fit(
+        "--steps", "50", "--epsilon", "2", "--batch-size", "60", "--num-records", "3000", "--clip", "adaptive"
+    )
+    assert outcome.exit_code == 0, outcome.output
+    ((plan, learning_rate),) = plans
+    assert (plan.num_steps, plan.rate, plan.num_records) == (50, 0.02, 3_000)
+    assert plan.clipping.adapts
+    assert 1.99 <= plan.epsilon(1e-5) <= 2.0
+    assert learning_rate == 0.05
+    said = " ".join(outcome.stderr.split())
+    assert "clip, epsilon, rate, steps are replaced by options" in said
+    assert "there are" not in said
+
+
+def test_a_plan_for_another_model_is_said(fit) -> None:
+    fit.file.write_text(_plan_file.plan_text(found(), "twin"))
+    outcome, _ = fit()
+    assert outcome.exit_code == 0, outcome.output
+    assert "rehearsed for the model twin, not logistic" in " ".join(outcome.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read"),
+        ("epsilon = ", "is no TOML file"),
+        ("epsilon = 1.0\n", "lacks clip, delta, learning_rate, rate, steps"),
+        ("surprise = 1\n", "has unknown keys surprise"),
+        ("epsilon = 1.0\ndelta = 1e-5\nsteps = 1.5\nrate = 0.1\nclip = 1\nlearning_rate = 1\n", "steps in"),
+        ("epsilon = true\ndelta = 1e-5\nsteps = 1\nrate = 0.1\nclip = 1\nlearning_rate = 1\n", "epsilon in"),
+        ("epsilon = 1.0\ndelta = 1e-5\nsteps = 1\nrate = 7\nclip = 1\nlearning_rate = 1\n", "rate"),
+    ],
+)
+def test_a_broken_plan_is_refused(fit, content: str | None, said: str) -> None:
+    fit.file.unlink() if content is None else fit.file.write_text(content)
+    outcome, plans = fit()
+    assert outcome.exit_code == 2, outcome.output
+    assert said in " ".join(outcome.stderr.split())
+    assert not plans
+
+
+def test_fit_needs_an_epsilon_from_somewhere(tmp_path: Path) -> None:
+    words = ["fit", "--data", "x.csv", "--model", "logistic", "--target", "smoker", "--bounds", BOUNDS]
+    outcome = RUN.invoke(app, words)
+    assert outcome.exit_code == 2
+    assert "--epsilon is missing" in outcome.stderr

@@ -1,0 +1,56 @@
+import math
+
+import pytest
+
+from discreet.rehearsal import Row, Setting, TableScores, Verdict
+from discreet.rehearsal._result import CurvePoint
+from discreet.rehearsal._verdict import in_words, judge, kept
+
+
+def table(strength: float, private: float, non_private: float = -0.3, blind: float = -0.7) -> TableScores:
+    return TableScores(strength, *({"log density": x} for x in (private, non_private, blind)), width=20.0)
+
+
+def row(*tables: TableScores) -> Row:
+    return Row(Setting(100, 0.1, 1.0, 0.05), 5.0, 0.25, tables)
+
+
+@pytest.mark.parametrize(
+    ("strong", "weak", "verdict"),
+    [
+        (-0.31, -0.33, Verdict.GOOD),
+        (-0.36, -0.4, Verdict.COSTLY),
+        (-0.4, -0.6, Verdict.STRONG_ONLY),
+        (-0.6, -0.6, Verdict.HOPELESS),
+        (-0.9, -0.9, Verdict.HOPELESS),
+        (-math.inf, -0.3, Verdict.HOPELESS),
+    ],
+)
+def test_the_verdict_goes_by_the_share_that_is_kept(strong: float, weak: float, verdict: Verdict) -> None:
+    assert judge((table(0.5, strong), table(0.1, weak))) is verdict
+
+
+def test_kept_is_a_share_of_what_there_was_to_learn() -> None:
+    assert kept((table(0.5, -0.4), table(0.1, -0.5))) == pytest.approx(0.625)
+    assert math.isnan(kept((table(0.5, -0.4, non_private=-0.8),)))
+
+
+def test_hopeless_is_said_with_numbers_and_remedies() -> None:
+    hopeless, good = row(table(0.5, -0.69)), row(table(0.5, -0.31))
+    curve = [CurvePoint(x, t.tables) for x, t in ((1.0, hopeless), (3.0, hopeless), (10.0, good))]
+    said = in_words(Verdict.HOPELESS, hopeless, curve, 1.0, 40)
+    for part in (
+        "Hopeless",
+        "20 times the width",
+        "0.25 times as long",
+        "ε = 10 would keep",
+        "10 times as many records",
+        "40",
+    ):
+        assert part in said
+    none = in_words(Verdict.HOPELESS, hopeless, curve[:2], 1.0, 40)
+    assert "more records" in none
+    assert "ε up to 3 does not suffice" in none
+    assert "What helps" not in in_words(Verdict.GOOD, good, curve, 1.0, 40)
+    unlearnable = row(table(0.5, -0.9, non_private=-0.8))
+    assert "Even without noise" in in_words(Verdict.HOPELESS, unlearnable, curve, 1.0, 40)
