@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "clipping",
         "verify",
     },
+    "standardise": {"random", "accounting", "mechanisms", "plan", "verify", "inference"},
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
     "models": {"schema"},

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     )
     from discreet.report import Statement
     from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+    from discreet.standardise import Scaling, Standardisation, private_standardisation
     from discreet.synthetic import synthesize
     from discreet.verify import Certificate, PrivacyError, certify, symbol
 
@@ -70,6 +71,8 @@ __all__ = [
     "PrivacyError",
     "PrivacyPlan",
     "Relation",
+    "Scaling",
+    "Standardisation",
     "Statement",
     "adadp",
     "certify",
@@ -82,6 +85,7 @@ __all__ = [
     "linear_predictor",
     "plug_in_probabilities",
     "poisson_subsample",
+    "private_standardisation",
     "probit_probabilities",
     "random",
     "subsample_without_replacement",
@@ -124,6 +128,7 @@ _ROOMS = {
     ),
     "report": ("Statement",),
     "sampling": ("FixedSizeSampling", "FullBatch", "PoissonSampling"),
+    "standardise": ("Scaling", "Standardisation", "private_standardisation"),
     "synthetic": ("synthesize",),
     "verify": ("Certificate", "PrivacyError", "certify", "symbol"),
 }

@@ -1,4 +1,4 @@
-"""The command line: `discreet demo | schema | fit | account | explain | verify`.
+"""The command line: `discreet demo | schema | convert | fit | account | explain | verify`.
 
 Commands import what they need when they run, so that `--help` does not wait for JAX.
 """

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from discreet.cli._account import account
+from discreet.cli._convert import convert
 from discreet.cli._demo import demo
 from discreet.cli._explain import explain
 from discreet.cli._fit import fit
@@ -56,6 +57,6 @@ def discreet(
     settings.compilation_cache = compilation_cache
 
 
-for command in (demo, fit, account, explain, verify):
+for command in (demo, convert, fit, account, explain, verify):
     app.command()(command)
 app.add_typer(schema, name="schema")

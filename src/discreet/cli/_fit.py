@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from discreet.cli import _options as options
+from discreet.cli._convert import checked_rule, how_converted, target_of
 from discreet.cli._model import ChosenModel, choose_model
 from discreet.cli._run import fit_and_write
 from discreet.cli._terminal import refusing, say_error
 
 if TYPE_CHECKING:
-    from discreet.data import Records, Schema
+    from discreet.data import Conversion, Records, Schema
     from discreet.report import Statement
 
 EXPECTED_BATCH = 500
@@ -71,8 +72,10 @@ def fit(
     """
     _check_options(out, overwrite, draws, learning_rate)
     chosen = choose_model(model)
-    described = _schema(data, chosen, target, bounds, schema, non_private_bounds)
-    records = _records(data, described, out_of_bounds, seed)
+    made = how_converted(data, non_private_bounds=non_private_bounds, out_of_bounds=out_of_bounds)
+    out_of_bounds = out_of_bounds if made is None else made.out_of_bounds
+    described = _schema(data, chosen, target, bounds, schema, non_private_bounds, made)
+    records = _records(data, described, out_of_bounds, seed, made)
     public_count = records.num_records if num_records is None else num_records
     if rate is None and batch_size is None and sampling is options.SamplingName.POISSON:
         rate = default_rate(public_count)
@@ -128,14 +131,20 @@ def default_rate(num_records: int) -> float:
 
 
 def _schema(
-    data: Path, model: ChosenModel, target: str | None, bounds: str | None, file: Path | None, non_private_bounds: bool
+    data: Path,
+    model: ChosenModel,
+    target: str | None,
+    bounds: str | None,
+    file: Path | None,
+    non_private_bounds: bool,
+    made: "Conversion | None",
 ) -> "Schema":
     """The public description of the table, checked against what the model needs."""
     from discreet.data import infer_columns_non_private, schema_from_bounds, schema_from_toml
 
     if bounds is not None and file is not None:
         raise ValueError("--bounds and --schema describe the same thing: give one of them")
-    if not model.own and target is None and file is None:
+    if not model.own and target is None and file is None and made is None:
         raise ValueError(f"the model {model.name} explains a column: name it by --target")
     public = None
     if file is not None:
@@ -144,6 +153,8 @@ def _schema(
         public = schema_from_bounds(
             bounds, target=target, target_kind=model.target_kind, target_follows=non_private_bounds
         )
+    elif made is not None:
+        public = target_of(made, target)
     if non_private_bounds:
         public = infer_columns_non_private(data, public, target=target, target_kind=model.target_kind)
     if public is None:
@@ -162,11 +173,14 @@ def _schema(
     return public
 
 
-def _records(data: Path, schema: "Schema", out_of_bounds: str, seed: int | None) -> "Records":
-    from discreet.data import OutOfBounds, encode, read_table
+def _records(
+    data: Path, schema: "Schema", out_of_bounds: str, seed: int | None, made: "Conversion | None"
+) -> "Records":
+    from discreet.data import encode, open_records, read_table
 
-    if out_of_bounds not in list(OutOfBounds):
-        raise ValueError(f"--out-of-bounds is {out_of_bounds!r}: choose refuse, clip or missing")
+    if made is not None:
+        return open_records(data, schema)
+    out_of_bounds = checked_rule(out_of_bounds)
     # A run that is to be repeated keeps the same rows of each person.
     key = None if seed is None else hashlib.sha256(str(seed).encode()).digest()
     table = read_table(data, schema, out_of_bounds=out_of_bounds)

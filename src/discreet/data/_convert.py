@@ -25,7 +25,7 @@ from discreet.schema import DataError, Schema, schema_from_dict, schema_to_toml
 ENDING = ".arrow"
 METADATA = b"discreet"
 ALIGNMENT = 64
-"""Bytes. XLA on a CPU uses arrays where they lie if they begin at a multiple of this."""
+"""Bytes. XLA on a CPU uses arrays where they lie if they begin at a multiple of this, and copies others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,10 +89,10 @@ def convert(
                 only_person=True,
                 progress_bar="persons" if progress_bar else None,
             )
-            keep = keep_one_row_a_person(
-                pyarrow.chunked_array([chunk for c in persons for chunk in c.chunks]), key=key
-            )
-        _write(file, source, layout, report, keep, "records" if progress_bar else None)
+            keep = keep_one_row_a_person(pyarrow.chunked_array([chunk for c in persons for chunk in c.chunks]), key=key)
+        # Features lie before all targets, so that these wait beside the file for the last features.
+        with tempfile.TemporaryFile(dir=out.parent) as targets:
+            _write(file, targets, source, layout, report, keep, "records" if progress_bar else None)
     return open_records(out)
 
 
@@ -102,10 +102,10 @@ def _atomic(out: Path) -> Iterator[BinaryIO]:
     partial = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         try:
-            file = open(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b")
+            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         except OSError as error:
             raise DataError(f"{out} cannot be written ({error.strerror}): choose another place for it") from None
-        with file:
+        with os.fdopen(descriptor, "w+b") as file:
             yield file
         try:
             partial.replace(out)
@@ -118,7 +118,7 @@ def _atomic(out: Path) -> Iterator[BinaryIO]:
 def open_records(path: Path | str, schema: Schema | None = None) -> Records:
     """The records in a file that `convert` wrote, as views of a memory map: what is not looked at is not read.
 
-    On a CPU, a fit of these arrays uses them where they lie, and reads the rows that it draws.
+    On a CPU, a fit uses the features where they lie, and reads the rows that it draws; of the targets it may make a copy.
 
     Args:
         path: The file.
@@ -175,7 +175,9 @@ def _check_same(path: Path, made: Schema, asked: Schema) -> None:
         return
     old, new = ({column.name: column for column in schema.columns} for schema in (made, asked))
     different = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
-    what = f"differs in {', '.join(different)}" if different else "differs in its target, its person or its missing values"
+    what = (
+        f"differs in {', '.join(different)}" if different else "differs in its target, its person or its missing values"
+    )
     raise DataError(
         f"{path} was converted with another schema, which {what}: give the schema that it was converted with (or none, since "
         "the file knows it), or convert the table again"
@@ -184,6 +186,7 @@ def _check_same(path: Path, made: Schema, asked: Schema) -> None:
 
 def _write(
     file: BinaryIO,
+    targets: BinaryIO,
     source: Any,
     layout: Layout,
     report: Report,
@@ -198,25 +201,23 @@ def _write(
     width, has_target = len(layout.feature_names), layout.schema.target is not None
     facts = _facts(layout, report)
     start, facts["padding"] = find_start(width, has_target, METADATA, facts, ALIGNMENT)
+    file.seek(start)
     rows = kept = 0
-    # Features lie before all targets, so that these wait beside the file for the last features.
-    with tempfile.TemporaryFile(dir=Path(file.name).parent if isinstance(file.name, str) else None) as targets:
-        file.seek(start)
-        for matrix in over_pieces(source, layout.schema, encoded, report, progress_bar=progress_bar):
-            chosen = matrix if keep is None else matrix[keep[rows : rows + len(matrix)]]
-            rows, kept = rows + len(matrix), kept + len(chosen)
-            if not report.faults:
-                file.write(np.ascontiguousarray(chosen[:, :width]).data)
-                if has_target:
-                    targets.write(np.ascontiguousarray(chosen[:, width]).data)
-        report.refuse()
-        file.flush()
-        targets.flush()
-        x = np.memmap(file, np.float32, "r", start, (kept, width))
-        y = np.memmap(targets, np.float32, "r", 0, (kept,)) if has_target else None
-        file.seek(0)
-        if frame(x, y, METADATA, facts, file) != start:
-            raise AssertionError("the length of an Arrow file's head depends on the number of its records")
+    for matrix in over_pieces(source, layout.schema, encoded, report, progress_bar=progress_bar):
+        chosen = matrix if keep is None else matrix[keep[rows : rows + len(matrix)]]
+        rows, kept = rows + len(matrix), kept + len(chosen)
+        if not report.faults:
+            file.write(np.ascontiguousarray(chosen[:, :width]).data)
+            if has_target:
+                targets.write(np.ascontiguousarray(chosen[:, width]).data)
+    report.refuse()
+    file.flush()
+    targets.flush()
+    x = np.memmap(file, np.float32, "r", start, (kept, width))
+    y = np.memmap(targets, np.float32, "r", 0, (kept,)) if has_target else None
+    file.seek(0)
+    if frame(x, y, METADATA, facts, file) != start:
+        raise AssertionError("the length of an Arrow file's head depends on the number of its records")
 
 
 def _facts(layout: Layout, report: Report) -> dict[str, Any]:

@@ -41,10 +41,8 @@ def frame(x: np.ndarray, y: np.ndarray | None, name: bytes, facts: Mapping[str, 
     return around.start
 
 
-def find_start(
-    width: int, has_target: bool, name: bytes, facts: Mapping[str, Any], alignment: int
-) -> tuple[int, str]:
-    """Where the features will begin, and blanks to be added to the facts as "padding", with which that is a multiple of `alignment`."""
+def find_start(width: int, has_target: bool, name: bytes, facts: Mapping[str, Any], alignment: int) -> tuple[int, str]:
+    """Where the features will begin, a multiple of `alignment`, and the blanks that must stand among the facts as "padding"."""
     x, y = np.zeros((1, width), np.float32), np.zeros(1, np.float32) if has_target else None
     for blanks in range(2 * alignment):
         start = frame(x, y, name, {**facts, "padding": " " * blanks}, io.BytesIO())
