@@ -6,7 +6,7 @@ import os
 import tempfile
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -76,8 +76,6 @@ def convert(
     if isinstance(source, str | os.PathLike) and out.exists() and out.samefile(source):
         raise DataError(f"{out} is the table itself, which the records would replace: choose another name for them")
     layout, report = Layout(schema), Report(OutOfBounds(out_of_bounds))
-    if not layout.feature_names:
-        raise DataError("the schema has a target and nothing to explain it by: describe another column")
     with _atomic(out) as file:
         keep = None
         if schema.person is not None:
@@ -112,7 +110,8 @@ def _atomic(out: Path) -> Iterator[BinaryIO]:
         except OSError as error:
             raise DataError(f"{out} cannot be written ({error.strerror}): choose another place for it") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
 
 
 def open_records(path: Path | str, schema: Schema | None = None) -> Records:
