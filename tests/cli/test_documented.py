@@ -49,6 +49,8 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
     Path("schema.toml").write_text(toml)
     if "visits.parquet" in command:
         command = command.replace("visits.parquet", "survey.csv")
+    if "--data survey.records.arrow" in command:
+        RUN.invoke(app, shlex.split("convert survey.csv --schema schema.toml --out survey.records.arrow"))
     if "statement.json" in command:
         RUN.invoke(
             app, shlex.split("fit --data survey.csv --model linear --target age --schema schema.toml --epsilon 1")

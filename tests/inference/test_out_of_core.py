@@ -32,6 +32,7 @@ def table(tmp_path):
     return path
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_the_fit_is_that_in_memory_bit_for_bit_and_leaves_the_file_as_it_was(table) -> None:
     path = table.with_suffix(".arrow")
     convert(table, SCHEMA, path)
