@@ -79,7 +79,7 @@ def _out_of_core(scale: Scale, folder: Path) -> Outcome:
         PrivateFit(problem, problem.poisson(batch), steps) for problem in (problem_of(path), problem_of(path, True))
     )
     outcome = Outcome(
-        "out_of_core", f"logistic regression, N = {rows:,}, D = {NUMBERS}, batch {batch}, records on disk"
+        "out-of-core", f"logistic regression, N = {rows:,}, D = {NUMBERS}, batch {batch}, records on disk"
     )
     outcome.timings = alternate(
         [mapped.program("records in a file", "memory-mapped"), memory.program("records in memory")], scale.rounds
