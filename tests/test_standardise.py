@@ -159,6 +159,7 @@ def test_the_noise_has_the_size_that_is_paid_for() -> None:
     assert 0.92 < noise.std() < 1.08
 
 
+@pytest.mark.exhaustive
 def test_a_record_with_a_nan_adds_nothing() -> None:
     x = people(1_000).astype(np.float32)
     x[-1, 1] = np.nan
