@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ def ask(what: str, problem: str, side: str, batch_size: int, records: int) -> di
     """
     settings = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION_CACHE")}
     settings["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [settings.get("PYTHONPATH")])])
-    if what == "memory":
+    if what in ("memory", "mapped"):
         # Freed buffers go back to the system at once, so that a peak is what is in use at one time.
         settings |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     arguments = [sys.executable, "-m", "benchmarks._child", what, problem, side, str(batch_size), str(records)]
@@ -83,6 +84,34 @@ def _memory(problem: str, side: str, batch_size: int, records: int) -> dict[str,
     return {"working_bytes": peak - before, "peak_bytes": max(whole, peak), "exact": float(forgotten)}
 
 
+def _mapped(path: str, side: str, batch_size: int, records: int) -> dict[str, float]:
+    """What a fit of converted records adds to the memory that belongs to the process alone, looked at every millisecond."""
+    from benchmarks import tables
+    from benchmarks._fits import PrivateFit
+
+    # All libraries loaded, and all compiled that does not depend on the number of records.
+    small = Path(path).with_suffix(".small.arrow")
+    tables.write_numbers(small, batch_size)
+    PrivateFit(warm := tables.problem_of(small), warm.poisson(batch_size // 2), 8).run()
+    gc.collect()
+    _trim()
+    before, stop, peak = _status("RssAnon"), threading.Event(), [0]
+
+    def watch() -> None:
+        while not stop.wait(1e-3):
+            peak[0] = max(peak[0], _status("RssAnon"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    problem = tables.problem_of(Path(path), side == "memory")
+    fit = PrivateFit(problem, problem.poisson(batch_size), 2_000)
+    fit.run()
+    fit.run()
+    stop.set()
+    watcher.join()
+    return {"grown_bytes": max(peak[0], _status("RssAnon")) - before, "before_bytes": before, "records": records}
+
+
 def _trim() -> None:
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -106,5 +135,5 @@ def _status(name: str) -> int:
 
 
 if __name__ == "__main__":
-    measure = {"compile": _compile, "memory": _memory}[sys.argv[1]]
+    measure = {"compile": _compile, "memory": _memory, "mapped": _mapped}[sys.argv[1]]
     print(json.dumps(measure(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))))

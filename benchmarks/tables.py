@@ -1,4 +1,4 @@
-"""A CSV file of 20 columns, checked against its schema and converted into records: against pyarrow's own reading of it.
+"""A table to records and a fit of records that stay on disk: against pyarrow's own reading, and against a fit in memory.
 
 python -m benchmarks.tables
 """
@@ -11,10 +11,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 import pyarrow.csv
+import pyarrow.ipc
+from numpyro.infer.autoguide import AutoNormal
 
+from benchmarks import logistic
+from benchmarks._child import ask
 from benchmarks._command import main
-from benchmarks._harness import Outcome, Program, Scale, alternate
-from discreet.data import convert
+from benchmarks._fits import PrivateFit, Problem
+from benchmarks._harness import Figure, Outcome, Program, Scale, alternate
+from discreet.data import convert, open_records
+from discreet.inference._records import take_apart
 from discreet.schema import schema_from_bounds
 
 REGIONS = ("north", "south", "east", "west")
@@ -41,21 +47,85 @@ def write(path: Path, rows: int, seed: int = 0) -> None:
 
 
 def measure(scale: Scale) -> list[Outcome]:
+    """Conversion, and the fit of what it wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [_conversion(scale, Path(folder)), _out_of_core(scale, Path(folder))]
+
+
+def _conversion(scale: Scale, folder: Path) -> Outcome:
     """Seconds a file. pyarrow finds the columns' types by itself, as it does for most of its users."""
     rows = scale.size(1_000_000, 2_000)
     schema = schema_from_bounds(BOUNDS, target="flag0")
-    with tempfile.TemporaryDirectory() as folder:
-        source, out = Path(folder) / "table.csv", Path(folder) / "records.arrow"
-        write(source, rows)
-        programs = [
-            Program("discreet, convert", lambda: convert(source, schema, out), 1),
-            Program("pyarrow, read_csv", lambda: pyarrow.csv.read_csv(source), 1),
-        ]
-        outcome = Outcome("tables", f"a CSV file of {rows:,} rows and {len(schema.columns)} columns")
-        outcome.timings = alternate(programs, min(scale.rounds, 7))
-        outcome.compare("discreet, convert / pyarrow, read_csv", "discreet, convert", "pyarrow, read_csv", ("<=", 1.5))
-        outcome.facts["bytes"] = source.stat().st_size
-    return [outcome]
+    source, out = folder / "table.csv", folder / "records.arrow"
+    write(source, rows)
+    programs = [
+        Program("discreet, convert", lambda: convert(source, schema, out), 1),
+        Program("pyarrow, read_csv", lambda: pyarrow.csv.read_csv(source), 1),
+    ]
+    outcome = Outcome("tables", f"a CSV file of {rows:,} rows and {len(schema.columns)} columns")
+    outcome.timings = alternate(programs, min(scale.rounds, 7))
+    outcome.compare("discreet, convert / pyarrow, read_csv", "discreet, convert", "pyarrow, read_csv", ("<=", 1.5))
+    outcome.facts["bytes"] = source.stat().st_size
+    return outcome
+
+
+def _out_of_core(scale: Scale, folder: Path) -> Outcome:
+    """The same compiled loop on the same records, which lie in a file or in memory."""
+    rows, batch = scale.size(5_000_000, 6), scale.size(1_000, 6)
+    path = folder / "numbers.records.arrow"
+    write_numbers(path, rows)
+    steps = scale.steps(2_000)
+    mapped, memory = (
+        PrivateFit(problem, problem.poisson(batch), steps) for problem in (problem_of(path), problem_of(path, True))
+    )
+    outcome = Outcome(
+        "out-of-core", f"logistic regression, N = {rows:,}, D = {NUMBERS}, batch {batch}, records on disk"
+    )
+    outcome.timings = alternate(
+        [mapped.program("records in a file", "memory-mapped"), memory.program("records in memory")], scale.rounds
+    )
+    outcome.compare("in a file / in memory", "records in a file", "records in memory", ("<=", 1.5))
+    table = path.stat().st_size
+    outcome.facts["bytes"] = table
+    if not scale.tiny:
+        # What a fit takes whatever the table's size is, such as the compiler's memory, is that of a small one.
+        few = folder / "few.records.arrow"
+        write_numbers(few, 50 * batch)
+        grown = {side: ask("mapped", str(path), side, batch, rows)["grown_bytes"] for side in ("file", "memory")}
+        grown["small file"] = ask("mapped", str(few), "file", batch, 50 * batch)["grown_bytes"]
+        outcome.facts["private_memory"] = grown
+        for side in ("file", "memory"):
+            name = f"{side}: memory of the fit's own, above a small table's, per byte of the file"
+            bound = ("<=", 0.1) if side == "file" else None
+            outcome.figures.append(Figure(name, (grown[side] - grown["small file"]) / table, bound=bound))
+    return outcome
+
+
+NUMBERS = 20
+
+
+def write_numbers(path: Path, rows: int, seed: int = 0) -> None:
+    """Converted records with random features and a target that follows the first."""
+    rng = np.random.default_rng(seed)
+    names = [f"x{i}" for i in range(NUMBERS)]
+    source = path.with_suffix(".source.arrow")
+    schema = pyarrow.schema([*((name, pyarrow.float64()) for name in names), ("y", pyarrow.string())])
+    with pyarrow.ipc.new_file(source, schema) as writer:
+        for first in range(0, rows, 100_000):
+            x = rng.uniform(-1, 1, (NUMBERS, min(100_000, rows - first)))
+            y = np.where(rng.random(x.shape[1]) < 1 / (1 + np.exp(-3 * x[0])), "1", "0")
+            writer.write_table(pyarrow.table([*x, y], schema=schema))
+    bounds = ",".join([*(f"{name}=-1:1" for name in names), "y=0|1"])
+    convert(source, schema_from_bounds(bounds, target="y"), path)
+    source.unlink()
+
+
+def problem_of(path: Path, in_memory: bool = False) -> Problem:
+    """The converted records as `DPSVI.run` takes them, or copied into memory."""
+    records = open_records(path)
+    arrays = [np.array(x) if in_memory else x for x in (records.x, records.y)]
+    leaves = tuple(take_apart(arrays, {}).leaves)
+    return Problem(logistic.model, AutoNormal(logistic.model), leaves, static={"N": records.num_records})
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "inference_data",
         "storage",
     },
+    "standardise": {"random", "accounting", "mechanisms", "plan", "verify", "inference"},
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
     "models": {"schema"},

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from discreet.rehearsal import rehearse
     from discreet.report import Statement
     from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+    from discreet.standardise import Scaling, Standardisation, private_standardisation
     from discreet.synthetic import synthesize
     from discreet.utility import utility_report
     from discreet.verify import Certificate, PrivacyError, certify, symbol
@@ -77,7 +78,9 @@ __all__ = [
     "PrivacyError",
     "PrivacyPlan",
     "Relation",
+    "Scaling",
     "SpentError",
+    "Standardisation",
     "Statement",
     "adadp",
     "certify",
@@ -91,6 +94,7 @@ __all__ = [
     "load_result",
     "plug_in_probabilities",
     "poisson_subsample",
+    "private_standardisation",
     "probit_probabilities",
     "random",
     "rehearse",
@@ -140,6 +144,7 @@ _ROOMS = {
     "rehearsal": ("rehearse",),
     "report": ("Statement",),
     "sampling": ("FixedSizeSampling", "FullBatch", "PoissonSampling"),
+    "standardise": ("Scaling", "Standardisation", "private_standardisation"),
     "synthetic": ("synthesize",),
     "utility": ("utility_report",),
     "verify": ("Certificate", "PrivacyError", "certify", "symbol"),

@@ -1,11 +1,12 @@
 """`PrivacyPlan`: the frozen record of a private run, from which its event, and so its epsilon, is derived."""
 
+import dataclasses
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
+from typing import Protocol, Self
 
 import dp_accounting
 from dp_accounting import dp_event
@@ -26,6 +27,18 @@ from discreet.sampling import Sampling
 ClippingNorm = float | AdaptiveClipping | NormalisedClipping
 
 
+class Release(Protocol):
+    """Something else that is released from the same records, as `discreet.Standardisation`: frozen, hashable, public."""
+
+    def event(self) -> dp_accounting.DpEvent:
+        """What it does to the records, under the plan's relation."""
+        ...
+
+    def in_words(self) -> str:
+        """What leaves the data, and with how much noise: a phrase without a full stop."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivacyPlan:
     """What a run will do to the data. Its event is derived from these facts, never typed in.
@@ -41,6 +54,7 @@ class PrivacyPlan:
         num_records: number of records N; public. Under ADD_OR_REMOVE_ONE it is a public figure near the true number.
         relation: which data sets are neighbours.
         target_delta: the delta the plan was calibrated for; None if built by hand.
+        also: what else is released from the same records and paid for here, such as a `Standardisation` before the fit.
 
     Example:
         >>> from discreet.sampling import PoissonSampling
@@ -57,6 +71,7 @@ class PrivacyPlan:
     num_records: int
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
     target_delta: float | None = field(default=None)
+    also: Sequence[Release] = ()
 
     def __post_init__(self) -> None:
         _check_facts(self.sampling, self.clipping_norm, self.num_records, self.relation)
@@ -64,6 +79,7 @@ class PrivacyPlan:
         _check_noise(self.noise_multiplier)
         if self.target_delta is not None:
             _check_delta(self.target_delta)
+        object.__setattr__(self, "also", _checked_releases(self.also))
         # NumPy's numbers become Python's, so that a plan hashes, prints and pickles alike wherever they came from.
         for name, kind in (
             ("num_steps", int),
@@ -85,6 +101,7 @@ class PrivacyPlan:
         sampling: Sampling,
         clipping_norm: ClippingNorm,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+        also: Sequence[Release] = (),
     ) -> Self:
         """Solves for the one of epsilon, num_steps and noise_multiplier that is left open.
 
@@ -99,6 +116,7 @@ class PrivacyPlan:
             sampling: as in the plan.
             clipping_norm: as in the plan.
             relation: as in the plan.
+            also: as in the plan; epsilon is that of the steps and these together.
 
         Returns:
             The plan, with `target_delta` set to `delta`.
@@ -119,7 +137,10 @@ class PrivacyPlan:
             _check_num_steps(num_steps)
         if noise_multiplier is not None:
             _check_noise(noise_multiplier)
-        event_of = _event_builder(sampling, num_records, relation)
+        also = _checked_releases(also)
+        if epsilon is not None and also:
+            _check_affordable(also, relation, epsilon, delta)
+        event_of = _event_builder(sampling, num_records, relation, also)
         slack = sampling.slack_per_step(num_records)
         if noise_multiplier is None:
             assert epsilon is not None
@@ -151,6 +172,7 @@ class PrivacyPlan:
             num_records=num_records,
             relation=relation,
             target_delta=delta,
+            also=also,
         )
 
     @property
@@ -169,8 +191,13 @@ class PrivacyPlan:
         return self.num_steps * self.sampling.slack_per_step(self.num_records)
 
     def event(self) -> dp_accounting.DpEvent:
-        """Returns the event of all the steps, derived from the sampler, the noise and the number of steps."""
-        return _event_builder(self.sampling, self.num_records, self.relation)(self.noise_multiplier, self.num_steps)
+        """Returns the event of the steps, derived from sampler, noise and number of steps, and of all that `also` holds."""
+        event_of = _event_builder(self.sampling, self.num_records, self.relation, self.also)
+        return event_of(self.noise_multiplier, self.num_steps)
+
+    def alone(self) -> Self:
+        """Returns the plan of the steps without what `also` holds: what a fit by this plan itself may do."""
+        return dataclasses.replace(self, also=()) if self.also else self
 
     def profile(self) -> PrivacyProfile:
         """Returns the plan's privacy profile, computed at the first call."""
@@ -181,11 +208,11 @@ class PrivacyPlan:
         return profile(self.event(), self.relation, slack=min(1.0, self.slack))
 
     def epsilon(self, delta: float) -> float:
-        """Epsilon at `delta` of all the steps: an upper bound; infinity where unattainable."""
+        """Epsilon at `delta` of all that the plan pays for: an upper bound; infinity where unattainable."""
         return self.profile().epsilon(delta)
 
     def delta(self, epsilon: float) -> float:
-        """Delta at `epsilon` of all the steps: an upper bound."""
+        """Delta at `epsilon` of all that the plan pays for: an upper bound."""
         return float(self.profile().delta(epsilon))
 
     def risk(self, delta: float | None = None) -> Risk:
@@ -208,6 +235,7 @@ class PrivacyPlan:
             f"enters a batch with probability q = {self.rate:.4g}, a batch holds {self.rate * self.num_records:,.4g} on average.",
             f"{self.clipping.in_words(self.noise_multiplier, self.rate * self.num_records)}; the sum over the batch gets "
             f"Gaussian noise of standard deviation {self._noise_in_words()}.",
+            *(f"Released besides: {release.in_words()}." for release in self.also),
             "",
             str(self.risk(chosen)),
             "",
@@ -238,14 +266,36 @@ class PrivacyPlan:
 
 
 def _event_builder(
-    sampling: Sampling, num_records: int, relation: Relation
+    sampling: Sampling, num_records: int, relation: Relation, also: Sequence[Release]
 ) -> Callable[[float, int], dp_event.DpEvent]:
     def event_of(noise_multiplier: float, num_steps: int) -> dp_event.DpEvent:
         mechanism = dp_event.GaussianDpEvent(noise_multiplier)
         step = sampling.step_event(mechanism, num_records=num_records, relation=relation)
-        return dp_event.SelfComposedDpEvent(step, num_steps)
+        steps = dp_event.SelfComposedDpEvent(step, num_steps)
+        return dp_event.ComposedDpEvent([steps, *(x.event() for x in also)]) if also else steps
 
     return event_of
+
+
+def _checked_releases(also: Sequence[Release]) -> tuple[Release, ...]:
+    releases = tuple(also)
+    for release in releases:
+        if not (callable(getattr(release, "event", None)) and callable(getattr(release, "in_words", None))):
+            raise TypeError(
+                f"also holds {release!r}, which is no release that a plan can pay for. Pass what says its event itself, such as "
+                "discreet.Standardisation(...)."
+            )
+    return releases
+
+
+def _check_affordable(also: tuple[Release, ...], relation: Relation, epsilon: float, delta: float) -> None:
+    """Refuse a budget that what is released besides the steps uses up."""
+    spent = profile(dp_event.ComposedDpEvent([x.event() for x in also]), relation).epsilon(delta)
+    if spent >= epsilon:
+        raise ValueError(
+            f"epsilon={epsilon:g} leaves nothing for the steps: what else is released (also) costs {spent:.4g} at "
+            f"delta={delta:g}. Give it more noise, or raise epsilon."
+        )
 
 
 def _is_rule(clipping_norm: object) -> bool:

@@ -76,6 +76,8 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
     if "discreet utility" in command:
         for name in ("twin-1.csv", "twin-2.csv", "test.csv"):
             Path(name).write_text(SURVEY)
+    if "--data survey.records.arrow" in command:
+        RUN.invoke(app, shlex.split("convert survey.csv --schema schema.toml --out survey.records.arrow"))
     if "statement.json" in command:
         RUN.invoke(
             app, shlex.split("fit --data survey.csv --model linear --target age --schema schema.toml --epsilon 1")
@@ -94,6 +96,7 @@ def test_there_are_commands_to_try() -> None:
         "demo",
         "schema",
         "plan",
+        "convert",
         "fit",
         "synth",
         "account",

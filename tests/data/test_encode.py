@@ -45,6 +45,21 @@ def test_targets() -> None:
     np.testing.assert_array_equal(encode(table, schema_of(AGE, REGION, target="region")).y, [1, 0])
 
 
+def test_columns_of_other_types_are_read_as_their_kind() -> None:
+    """Whole numbers and Booleans, as a pyarrow table of one's own has them."""
+    table = pyarrow.table({"age": [20, 40, None], "visits": [0, 5, 10], "flag": [True, False, True]})
+    age = Column(name="age", kind=Kind.REAL, bounds=(20, 60), missing=Missing.INDICATOR)
+    records = encode(table, schema_of(age, VISITS, FLAG, target="flag"))
+    np.testing.assert_array_equal(records.x, [[-1, 0, -1], [0, 0, 0], [0, 1, 1]])
+    np.testing.assert_array_equal(records.y, [1, 0, 1])
+    np.testing.assert_array_equal(encode(table, schema_of(age, VISITS, target="visits")).y, [0, 5, 10])
+    wide = Column(name="age", kind=Kind.REAL, bounds=(0, 2.0**60))
+    exact = encode(pyarrow.table({"age": [0, 2**53]}), schema_of(wide)).x
+    np.testing.assert_array_equal(exact, [[-1], [2.0**-6 - 1]])
+    with pytest.raises(DataError, match=r"'age' has whole numbers beyond 2\^53"):
+        encode(pyarrow.table({"age": [0, 2**53 + 1]}), schema_of(wide))
+
+
 def test_missing_cells_are_refused_or_indicated() -> None:
     cells = {"age": [None, 60.0, float("nan")], "region": ["south", None, "north"]}
     with pytest.raises(DataError, match="'age' has missing cells"):

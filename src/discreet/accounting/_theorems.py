@@ -82,7 +82,7 @@ def steps_of(event: dp_event.DpEvent, relation: Relation, slack: float) -> Steps
     if not isinstance(inner, dp_event.GaussianDpEvent):
         raise ValueError(
             f"compare_accountants: the event is {event!r}; the older theorems are compared for equal steps of a Gaussian "
-            "mechanism, on all records or on a sample. Pass a PrivacyPlan."
+            "mechanism, on all records or on a sample. Pass a PrivacyPlan, or plan.alone() of one that pays for more than steps."
         )
     return Steps(step, count, relation, slack / count)
 

@@ -1,4 +1,5 @@
 """The command line: `discreet demo | schema | fit | synth | account | explain | utility | verify`.
+"""The command line: `discreet demo | schema | convert | fit | account | explain | verify`.
 
 Commands import what they need when they run, so that `--help` does not wait for JAX.
 """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from discreet.cli import _options as options
+from discreet.cli._convert import checked_rule, how_converted, target_of
 from discreet.cli._model import TWIN, ChosenModel, choose_model
 from discreet.cli._plan_file import PlanValues, say_other_size, with_plan
 from discreet.cli._run import fit_and_write
@@ -17,7 +18,7 @@ from discreet.cli._terminal import refusing, say_error
 if TYPE_CHECKING:
     import pyarrow
 
-    from discreet.data import Records, Schema
+    from discreet.data import Conversion, Records, Schema
     from discreet.models import MixtureOfProducts
     from discreet.report import Statement
 
@@ -94,11 +95,13 @@ def fit(
     _check_options(out, overwrite, draws, learning_rate)
     chosen = choose_model(model, components=components)
     defaults = chosen.defaults
-    described = schema_of(data, chosen, target, bounds, schema, non_private_bounds)
+    made = how_converted(data, non_private_bounds=non_private_bounds, out_of_bounds=out_of_bounds)
+    out_of_bounds = out_of_bounds if made is None else made.out_of_bounds
+    described = schema_of(data, chosen, target, bounds, schema, non_private_bounds, made)
     whole = None if chosen.of_table is None else chosen.of_table(described)
     function = chosen.function if whole is None else whole.model
     assert function is not None
-    records = _records(data, described, out_of_bounds, seed, whole)
+    records = _records(data, described, out_of_bounds, seed, whole, made)
     public_count = records.num_records if num_records is None else num_records
     if plan_file is not None and planned is not None:
         say_other_size(plan_file, planned, public_count)
@@ -168,13 +171,14 @@ def schema_of(
     bounds: str | None,
     file: Path | None,
     non_private_bounds: bool,
+    made: "Conversion | None" = None,
 ) -> "Schema":
     """The public description of a table, checked against what the model needs; `data` is for `non_private_bounds` only."""
     from discreet.data import infer_columns_non_private, schema_from_bounds, schema_from_toml
 
     if bounds is not None and file is not None:
         raise ValueError("--bounds and --schema describe the same thing: give one of them")
-    if model.needs_target and target is None and file is None:
+    if model.needs_target and target is None and file is None and made is None:
         raise ValueError(f"the model {model.name} explains a column: name it by --target")
     public = None
     if file is not None:
@@ -183,6 +187,8 @@ def schema_of(
         public = schema_from_bounds(
             bounds, target=target, target_kind=model.target_kind, target_follows=non_private_bounds
         )
+    elif made is not None:
+        public = target_of(made, target)
     if non_private_bounds and data is not None:
         public = infer_columns_non_private(data, public, target=target, target_kind=model.target_kind)
     if public is None:
@@ -202,12 +208,22 @@ def schema_of(
 
 
 def _records(
-    data: Path, schema: "Schema", out_of_bounds: str, seed: int | None, whole: "MixtureOfProducts | None"
+    data: Path,
+    schema: "Schema",
+    out_of_bounds: str,
+    seed: int | None,
+    whole: "MixtureOfProducts | None",
+    made: "Conversion | None",
 ) -> "Records":
-    from discreet.data import OutOfBounds, encode, read_table
+    from discreet.data import OutOfBounds, encode, open_records, read_table
 
-    if out_of_bounds not in list(OutOfBounds):
-        raise ValueError(f"--out-of-bounds is {out_of_bounds!r}: choose refuse, clip or missing")
+    if made is not None and whole is not None:
+        raise ValueError(
+            f"{data} is a converted table, for models that explain a column: give --model {TWIN} the table itself"
+        )
+    if made is not None:
+        return open_records(data, schema)
+    out_of_bounds = checked_rule(out_of_bounds)
     if whole is not None and out_of_bounds == OutOfBounds.MISSING:
         raise ValueError(
             f"--out-of-bounds missing is not for --model {TWIN}: choose refuse or clip, or list the texts that stand for a "

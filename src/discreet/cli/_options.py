@@ -57,7 +57,10 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the result
 
 # Of fit alone; here so that its signature stays readable.
 Data = Annotated[
-    Path, typer.Option(help="The table: a .csv, .csv.gz, .parquet, .arrow or .feather file with column names.")
+    Path,
+    typer.Option(
+        help="The table: a .csv, .csv.gz, .parquet, .arrow or .feather file with column names; or records by discreet convert."
+    ),
 ]
 Model = Annotated[
     str,

@@ -5,7 +5,7 @@ the cells. What goes wrong with a cell is reported by column and rule, without v
 occurred at all is still something that the data said, see docs/tables.md.
 """
 
-from discreet.data._convert import convert, open_records
+from discreet.data._convert import Conversion, conversion_of, convert, open_records
 from discreet.data._decode import decode
 from discreet.data._encode import Records, encode
 from discreet.data._files import column_names
@@ -26,6 +26,7 @@ from discreet.schema import (
 
 __all__ = [
     "Column",
+    "Conversion",
     "DataError",
     "Kind",
     "Missing",
@@ -33,6 +34,7 @@ __all__ = [
     "Records",
     "Schema",
     "column_names",
+    "conversion_of",
     "convert",
     "decode",
     "encode",

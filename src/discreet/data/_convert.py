@@ -1,8 +1,12 @@
 """A table larger than memory to a file of encoded records, of which a fit sees a memory map."""
 
-import io
+import dataclasses
 import json
 import os
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,13 +16,29 @@ import pyarrow.ipc
 
 from discreet.data._encode import Layout, Records
 from discreet.data._files import DAMAGED
+from discreet.data._frame import find_start, frame
 from discreet.data._person import keep_one_row_a_person
 from discreet.data._read import over_pieces
 from discreet.data._report import OutOfBounds, Report
-from discreet.schema import DataError, Schema
+from discreet.schema import DataError, Schema, schema_from_dict, schema_to_toml
 
 ENDING = ".arrow"
 METADATA = b"discreet"
+ALIGNMENT = 64
+"""Bytes. XLA on a CPU uses arrays where they lie if they begin at a multiple of this, and copies others."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """How a file of records was made. Public.
+
+    Attributes:
+        schema: The description of the table.
+        out_of_bounds: What became of cells that it does not allow.
+    """
+
+    schema: Schema
+    out_of_bounds: OutOfBounds
 
 
 def convert(
@@ -28,12 +48,13 @@ def convert(
     *,
     out_of_bounds: OutOfBounds | str = OutOfBounds.REFUSE,
     key: bytes | None = None,
+    progress_bar: bool = False,
 ) -> Records:
     """Encode a table piece by piece into a file, and open it.
 
-    The file is an Arrow file of one batch with one column: a list of numbers for each record, its features and then its
-    target. It holds the private records: its owner alone may read it, and it is yours to delete. It holds no person column. A
-    file that exists is replaced; if the table is refused, nothing is written.
+    The file is an Arrow file of one batch: column x, a list of numbers for each record, and with a target column y. It holds
+    the private records: its owner alone may read it, and it is yours to delete. It holds no person column. A file that exists
+    is replaced; if the table is refused, nothing is written.
 
     Args:
         source: As in `read_table`.
@@ -41,127 +62,170 @@ def convert(
         out: Where to write, a name that ends with .arrow.
         out_of_bounds: As in `encode`.
         key: As in `encode`.
+        progress_bar: Show progress after two seconds.
 
     Returns:
         The records of `encode(read_table(source, schema), schema)`; the arrays are views of the file.
 
     Raises:
-        DataError: As in `read_table` and `encode`, after all pieces were looked at.
+        DataError: As in `read_table` and `encode`, after all pieces were looked at; or the file cannot be written.
     """
     out = Path(out)
     if out.suffix != ENDING:
         raise DataError(f"{out}: converted records are an Arrow file, give a name that ends with {ENDING}")
+    if isinstance(source, str | os.PathLike) and out.exists() and out.samefile(source):
+        raise DataError(f"{out} is the table itself, which the records would replace: choose another name for them")
     layout, report = Layout(schema), Report(OutOfBounds(out_of_bounds))
-    keep = None
-    if schema.person is not None:
-        persons = over_pieces(source, schema, lambda table: table.column(schema.person), report, only_person=True)
-        keep = keep_one_row_a_person(pyarrow.chunked_array([chunk for c in persons for chunk in c.chunks]), key=key)
-    partial = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        with open(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b") as file:
-            _write(file, source, layout, report, keep)
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
+    with _atomic(out) as file:
+        keep = None
+        if schema.person is not None:
+            persons = over_pieces(
+                source,
+                schema,
+                lambda table: table.column(schema.person),
+                report,
+                only_person=True,
+                progress_bar="persons" if progress_bar else None,
+            )
+            keep = keep_one_row_a_person(pyarrow.chunked_array([chunk for c in persons for chunk in c.chunks]), key=key)
+        # Features lie before all targets, so that these wait beside the file for the last features.
+        with tempfile.TemporaryFile(dir=out.parent) as targets:
+            _write(file, targets, source, layout, report, keep, "records" if progress_bar else None)
     return open_records(out)
 
 
-def open_records(path: Path | str) -> Records:
+@contextmanager
+def _atomic(out: Path) -> Iterator[BinaryIO]:
+    """A file for its owner's eyes that takes its name at the end, or goes again."""
+    partial = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        try:
+            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        except OSError as error:
+            raise DataError(f"{out} cannot be written ({error.strerror}): choose another place for it") from None
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
+        try:
+            partial.replace(out)
+        except OSError as error:
+            raise DataError(f"{out} cannot be written ({error.strerror}): choose another place for it") from None
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+def open_records(path: Path | str, schema: Schema | None = None) -> Records:
     """The records in a file that `convert` wrote, as views of a memory map: what is not looked at is not read.
 
+    On a CPU, a fit uses the features where they lie, and reads the rows that it draws; of the targets it may make a copy.
+
+    Args:
+        path: The file.
+        schema: The description that the file must have been made with; None: any.
+
     Raises:
-        DataError: No such file, or not one of `convert`'s.
+        DataError: No such file, not one of `convert`'s, or made with another description.
     """
     path = Path(path)
-    try:
-        table = pyarrow.ipc.open_file(pyarrow.memory_map(str(path)))
-        facts = json.loads((table.schema.metadata or {})[METADATA])
-        column = table.get_batch(0).column(0)
-    except (*DAMAGED, KeyError, ValueError):
+    facts, batch = _open(path)
+    if facts is None:
         raise DataError(
-            f"{path} does not hold records that discreet has converted: check the path, or convert again"
-        ) from None
+            f"{path} does not hold records that discreet has converted: check the path, or convert the table (again)"
+        )
+    if schema is not None:
+        _check_same(path, _conversion(facts).schema, schema)
     names = tuple(facts["feature_names"])
-    matrix = column.flatten().to_numpy().reshape(len(column), -1)
     return Records(
-        x=matrix[:, : len(names)],
-        y=matrix[:, len(names)] if facts["target"] is not None else None,
+        x=batch.column(0).flatten().to_numpy().reshape(batch.num_rows, len(names)),
+        y=batch.column(1).to_numpy() if batch.num_columns > 1 else None,
         feature_names=names,
         target_centre=facts["target_centre"],
         target_scale=facts["target_scale"],
     )
 
 
-def _write(file: BinaryIO, source: Any, layout: Layout, report: Report, keep: np.ndarray | None) -> None:
+def conversion_of(path: Path | str) -> Conversion | None:
+    """How a file was made, if it is one of `convert`'s. No record is read.
+
+    Returns:
+        None for any other file, and for none.
+    """
+    facts, _ = _open(Path(path)) if Path(path).suffix == ENDING else (None, None)
+    return None if facts is None else _conversion(facts)
+
+
+def _conversion(facts: dict[str, Any]) -> Conversion:
+    return Conversion(schema_from_dict(tomllib.loads(facts["schema"])), OutOfBounds(facts["out_of_bounds"]))
+
+
+def _open(path: Path) -> tuple[dict[str, Any] | None, Any]:
+    """What a file says of itself, and its records; None if it is not `convert`'s."""
+    try:
+        table = pyarrow.ipc.open_file(pyarrow.memory_map(str(path)))
+        facts = json.loads((table.schema.metadata or {})[METADATA])
+        return (facts, table.get_batch(0)) if "schema" in facts else (None, None)
+    except (*DAMAGED, KeyError, ValueError):
+        return None, None
+
+
+def _check_same(path: Path, made: Schema, asked: Schema) -> None:
+    """Refuse records that were encoded by another description than the one that is going to be stated."""
+    if made == asked:
+        return
+    old, new = ({column.name: column for column in schema.columns} for schema in (made, asked))
+    different = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+    what = (
+        f"differs in {', '.join(different)}" if different else "differs in its target, its person or its missing values"
+    )
+    raise DataError(
+        f"{path} was converted with another schema, which {what}: give the schema that it was converted with (or none, since "
+        "the file knows it), or convert the table again"
+    )
+
+
+def _write(
+    file: BinaryIO,
+    targets: BinaryIO,
+    source: Any,
+    layout: Layout,
+    report: Report,
+    keep: np.ndarray | None,
+    progress_bar: str | None,
+) -> None:
     def encoded(table: pyarrow.Table) -> np.ndarray:
         matrix = np.zeros((table.num_rows, layout.width), np.float32)
         layout.fill(table, matrix, report)
         return matrix
 
-    start = _frame(layout, np.zeros((1, layout.width), np.float32), io.BytesIO())
+    width, has_target = len(layout.feature_names), layout.schema.target is not None
+    facts = _facts(layout, report)
+    start, facts["padding"] = find_start(width, has_target, METADATA, facts, ALIGNMENT)
     file.seek(start)
     rows = kept = 0
-    for matrix in over_pieces(source, layout.schema, encoded, report):
+    for matrix in over_pieces(source, layout.schema, encoded, report, progress_bar=progress_bar):
         chosen = matrix if keep is None else matrix[keep[rows : rows + len(matrix)]]
         rows, kept = rows + len(matrix), kept + len(chosen)
         if not report.faults:
-            file.write(chosen.data)
+            file.write(np.ascontiguousarray(chosen[:, :width]).data)
+            if has_target:
+                targets.write(np.ascontiguousarray(chosen[:, width]).data)
     report.refuse()
     file.flush()
-    records = np.memmap(file, np.float32, "r", start, (kept, layout.width))
+    targets.flush()
+    x = np.memmap(file, np.float32, "r", start, (kept, width))
+    y = np.memmap(targets, np.float32, "r", 0, (kept,)) if has_target else None
     file.seek(0)
-    if _frame(layout, records, file) != start:
+    if frame(x, y, METADATA, facts, file) != start:
         raise AssertionError("the length of an Arrow file's head depends on the number of its records")
 
 
-def _frame(layout: Layout, records: np.ndarray, file: BinaryIO) -> int:
-    """Write Arrow's head and tail around records that lie in the file already, and return where they begin.
-
-    The head says how many they are, so that it can only be written once they are counted; its length is always the same.
-    """
+def _facts(layout: Layout, report: Report) -> dict[str, Any]:
+    """What the file says of itself. Public."""
     centre, scale = layout.target_scaling
-    facts = {
+    return {
         "feature_names": layout.feature_names,
-        "target": layout.schema.target,
         "target_centre": centre,
         "target_scale": scale,
+        "schema": schema_to_toml(layout.schema),
+        "out_of_bounds": str(report.rule),
     }
-    kind = pyarrow.list_(pyarrow.float32(), layout.width)
-    schema = pyarrow.schema([("record", kind)], {METADATA: json.dumps(facts)})
-    buffer = pyarrow.py_buffer(records)
-    values = pyarrow.Array.from_buffers(pyarrow.float32(), records.size, [None, buffer])
-    lists = pyarrow.FixedSizeListArray.from_arrays(values, type=kind)
-    around = _Around(file, buffer.address)
-    with pyarrow.PythonFile(around, "w") as sink, pyarrow.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pyarrow.record_batch([lists], schema=schema))
-    assert around.start is not None
-    return around.start
-
-
-class _Around:
-    """A file for Arrow to write to that steps over the one buffer that lies in it already."""
-
-    closed = False
-
-    def __init__(self, file: BinaryIO, address: int) -> None:
-        self.file = file
-        self.address = address
-        self.start: int | None = None
-
-    def write(self, data: Any) -> int:
-        """Write, or step over."""
-        if isinstance(data, pyarrow.Buffer) and data.address == self.address:
-            self.start = self.file.tell()
-            self.file.seek(data.size, io.SEEK_CUR)
-            return data.size
-        return self.file.write(data)
-
-    def tell(self) -> int:
-        """Where the next byte goes."""
-        return self.file.tell()
-
-    def flush(self) -> None:
-        """Arrow asks for it; the file is closed soon."""
-
-    def close(self) -> None:
-        """Left to the file's owner."""

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow
 
 from discreet.data._person import keep_one_row_a_person
+from discreet.data._read import typed
 from discreet.data._report import OutOfBounds, Report
 from discreet.schema import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
 
@@ -130,7 +131,7 @@ def encode(
     missing cell becomes zeros, and one more 0/1 column says which cells were missing.
 
     Args:
-        table: As `read_table` gives it.
+        table: A pyarrow table, as `read_table` gives it or with other types that its columns can be read as.
         schema: The public description.
         out_of_bounds: "refuse" raises; "clip" moves a number or date to the nearer bound; "missing" makes any cell that the
             schema does not allow a missing one.
@@ -143,6 +144,7 @@ def encode(
     layout, report = Layout(schema), Report(OutOfBounds(out_of_bounds))
     if table.num_rows == 0:
         raise DataError("the table has no rows: there is nothing to fit")
+    table = typed(table, schema, report)
     matrix = np.zeros((table.num_rows, layout.width), np.float32)
     layout.fill(table, matrix, report)
     report.refuse()

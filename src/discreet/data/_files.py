@@ -83,6 +83,8 @@ def existing_file(path: Path | str) -> Path:
 def unreadable(path: Path, error: Exception) -> DataError:
     """Our own words for what pyarrow says, since its message may quote a cell or a row."""
     message = str(error)
+    if isinstance(error, PermissionError):
+        return DataError(f"{path} may not be read by you: ask its owner, or have its permissions changed")
     if "UTF8" in message or "UTF-8" in message:
         return DataError(f"{path} is not UTF-8 text: save it as UTF-8")
     if "columns, got" in message:

@@ -13,6 +13,7 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet
+from tqdm import tqdm
 
 from discreet.data._files import DAMAGED, check_names, column_names, csv_header, existing_file, open_text, unreadable
 from discreet.data._report import OutOfBounds, Report
@@ -53,7 +54,13 @@ def read_table(source: Any, schema: Schema, *, out_of_bounds: OutOfBounds | str 
 
 
 def over_pieces(
-    source: Any, schema: Schema, function: Callable[[pyarrow.Table], R], report: Report, *, only_person: bool = False
+    source: Any,
+    schema: Schema,
+    function: Callable[[pyarrow.Table], R],
+    report: Report,
+    *,
+    only_person: bool = False,
+    progress_bar: str | None = None,
 ) -> Iterator[R]:
     """A function's results on the table piece by piece, in order; the work is done on up to eight cores.
 
@@ -63,6 +70,7 @@ def over_pieces(
         function: Of a table with at least one row.
         report: Where cells that are no number or no date are noted.
         only_person: Whether to read the column that says whose a row is and nothing else.
+        progress_bar: What to call the bar that shows progress after two seconds; None: no bar.
 
     Raises:
         DataError: The source cannot be read, lacks a column, or has no rows.
@@ -71,6 +79,8 @@ def over_pieces(
     if schema.person is not None:
         types[schema.person] = pyarrow.string()
     names, pieces, what = _open(source, types)
+    if progress_bar is not None:
+        pieces = _watched(pieces, source, progress_bar)
     described = {column.name: column for column in schema.columns}
 
     def work(piece: Piece) -> R | None:
@@ -94,6 +104,33 @@ def over_pieces(
         raise DataError(f"{what} has a header but no rows: there is nothing to fit")
 
 
+def _watched(pieces: Iterator[Piece], source: Any, name: str) -> Iterator[Piece]:
+    """The pieces, with a progress bar that counts what was taken of them: bytes of a text, or rows."""
+    text = isinstance(source, str | os.PathLike) and Path(source).name.endswith(".csv")
+    total = Path(source).stat().st_size if text else None
+    with tqdm(desc=name, total=total, unit="B" if text else " rows", unit_scale=True, delay=2.0) as bar:
+        for piece in pieces:
+            yield piece
+            bar.update(len(piece) if text or isinstance(piece, pyarrow.RecordBatch) else piece.count(b"\n"))
+
+
+def typed(table: pyarrow.Table, schema: Schema, report: Report) -> pyarrow.Table:
+    """A table with the schema's columns in the types of `read_table`, which stay as they are.
+
+    Raises:
+        DataError: A column is absent or of a type that does not become the one that its kind needs.
+    """
+    types = {column.name: _type(column) for column in schema.columns}
+    if schema.person is not None:
+        types[schema.person] = pyarrow.string()
+    names = list(table.column_names)
+    check_names(names, "the table")
+    _check_present("the table", names, types)
+    described = {column.name: column for column in schema.columns}
+    columns = [_typed(table.column(name), kind, described.get(name), report) for name, kind in types.items()]
+    return pyarrow.table(columns, names=list(types))
+
+
 def _type(column: Column) -> pyarrow.DataType:
     if column.kind is Kind.DATE:
         return pyarrow.date32()
@@ -111,6 +148,11 @@ def _open(source: Any, types: dict[str, pyarrow.DataType]) -> tuple[list[str], I
         names = list(table.column_names)
         check_names(names, what)
         pieces = (batch for batch in table.to_batches(max_chunksize=PIECE_ROWS))
+    _check_present(what, names, types)
+    return names, pieces, what
+
+
+def _check_present(what: str, names: list[str], types: dict[str, pyarrow.DataType]) -> None:
     absent = [name for name in types if name not in names]
     if absent:
         # What stands in the first line is not shown: in a file without a header it is a person's record.
@@ -118,7 +160,6 @@ def _open(source: Any, types: dict[str, pyarrow.DataType]) -> tuple[list[str], I
             f"{what} has no column {', '.join(absent)}. Its first line must hold the names of the columns, spelt as in the "
             "schema: add it if the file has none, correct the name, or leave the column out of the schema"
         )
-    return names, pieces, what
 
 
 def _as_table(source: Any) -> pyarrow.Table:
@@ -217,6 +258,11 @@ def _typed(
         return values.cast(pyarrow.string()).dictionary_encode() if wanted == TEXTS else values.cast(wanted)
     except pyarrow.ArrowException:
         name = "the person column" if column is None else f"column '{column.name}'"
+        if pyarrow.types.is_integer(values.type) and wanted == pyarrow.float64():
+            raise DataError(
+                f"{name} has whole numbers beyond 2^53, which a record would not hold exactly: take it in a larger unit, or "
+                "leave it out"
+            ) from None
         raise DataError(
             f"{name} has the type {values.type}, which does not become {wanted}: convert it, or describe it by another kind"
         ) from None

@@ -79,7 +79,8 @@ def with_proof(
             raise _refused(error) from error
         return statement.with_notes(f"Not proved: it ran although the verifier found no proof, because {error.rule}")
     try:
-        certificate.check(plan)
+        # What else the plan pays for is no leave to do more here.
+        certificate.check(plan.alone())
     except PrivacyError as error:
         if required:
             raise _refused(error) from error

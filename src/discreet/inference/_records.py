@@ -127,6 +127,10 @@ def _as_records(leaf: Any) -> Array:
         raise TypeError("A record argument is an array of PRNG keys; records are numbers.")
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
         raise TypeError("A record array is complex. Pass real and imaginary parts as two arrays.")
+    if isinstance(leaf, np.ndarray) and not leaf.flags.writeable:
+        # Used where it lies, if its memory is laid out as JAX's: a memory map larger than memory is not read whole.
+        with np.errstate(over="ignore"):
+            return jax.device_put(leaf, may_alias=True)
     with np.errstate(over="ignore"):
         # A number too large for float32 becomes infinite, and its record contributes zero; a warning would show it.
         return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)

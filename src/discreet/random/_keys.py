@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     RECORDS = 7
     MEMORY = 8
     LANGEVIN = 9
+    STANDARDISATION = 10
 
 
 def key(seed: int | None = None) -> jax.Array:

@@ -97,7 +97,10 @@ def make_statement(
         )
     return Statement(
         method=method,
-        released=tuple(released) or ("The noisy sum of each step, and all that was computed from these sums.",),
+        released=(
+            *(released or ("The noisy sum of each step, and all that was computed from these sums.",)),
+            *(release.in_words() for release in plan.also),
+        ),
         unit=UNIT,
         relation=plan.relation.name,
         relation_in_words=relation_words(plan.relation),
@@ -166,9 +169,10 @@ def _bound(plan: PrivacyPlan, given: float | None) -> float:
 
 
 def _mechanism_words(plan: PrivacyPlan, bound: float) -> str:
+    besides = "".join(f" Paid for besides: {release.in_words()}." for release in plan.also)
     return (
         f"In each step a batch was drawn ({_sampling_words(plan)}). {_clipping_words(plan, bound)} was added to every "
-        "coordinate of the sum. Only these noisy sums left the data."
+        f"coordinate of the sum. Only these noisy sums left the data.{besides}"
     )
 
 
@@ -222,6 +226,7 @@ def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> di
         "num_steps": int(plan.num_steps),
         "num_records": int(plan.num_records),
         "slack": float(plan.slack),
+        **({"also": [str(release) for release in plan.also]} if plan.also else {}),
     }
 
 

@@ -1,0 +1,269 @@
+"""Means and spreads of columns as one release that a plan pays for, to standardise records by."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from dp_accounting import DpEvent, GaussianDpEvent
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from discreet import random
+from discreet.accounting import Relation, calibrate_noise_multiplier
+from discreet.inference import claim
+from discreet.mechanisms import clip_records, gaussian_mechanism, sum_records
+from discreet.plan import PrivacyPlan
+from discreet.verify import certify
+
+# Of a column's half range: a smaller spread would be a division by next to nothing.
+_LEAST_SPREAD = 1e-3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Standardisation:
+    """One joint release of the mean and the mean square of some columns. Public facts; for `PrivacyPlan(also=[...])`.
+
+    Attributes:
+        num_columns: how many columns, d.
+        noise_multiplier: noise standard deviation divided by sqrt(d), the L2 bound on what one record adds.
+
+    Raises:
+        ValueError: no column, or no noise.
+
+    >>> Standardisation(num_columns=4, noise_multiplier=30.0).event()
+    GaussianDpEvent(noise_multiplier=30.0)
+    """
+
+    num_columns: int
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.num_columns, numbers.Integral) or self.num_columns < 1:
+            raise ValueError(f"num_columns is {self.num_columns!r}; give the number of columns, at least 1.")
+        if not isinstance(self.noise_multiplier, numbers.Real) or not 0 < self.noise_multiplier < math.inf:
+            raise ValueError(
+                f"noise_multiplier is {self.noise_multiplier!r}; it is the noise's standard deviation divided by "
+                "sqrt(num_columns), a finite number above 0. Standardisation.calibrate(epsilon=..., ...) finds it for you."
+            )
+
+    @classmethod
+    def calibrate(
+        cls, *, epsilon: float, delta: float, num_columns: int, relation: Relation = Relation.ADD_OR_REMOVE_ONE
+    ) -> Standardisation:
+        """The least noise with which the release by itself costs (epsilon, delta): a small part of the plan's epsilon.
+
+        Args:
+            epsilon: of this release alone. Composed with a fit it adds less than that to the plan's.
+            delta: the plan's.
+            num_columns: as above.
+            relation: the plan's.
+
+        Raises:
+            ValueError: an argument is out of range.
+        """
+        noise = calibrate_noise_multiplier(GaussianDpEvent, epsilon=epsilon, delta=delta, relation=relation)
+        return cls(num_columns=num_columns, noise_multiplier=noise)
+
+    @property
+    def sensitivity(self) -> float:
+        """The most, in L2, that one record adds to what is summed: sqrt(d). A replaced record moves the sum by twice that."""
+        return math.sqrt(self.num_columns)
+
+    @property
+    def stddev(self) -> float:
+        """Standard deviation of the noise on each of the 2 d sums."""
+        return self.noise_multiplier * self.sensitivity
+
+    def event(self) -> DpEvent:
+        """What it does to the records, under either relation."""
+        return GaussianDpEvent(float(self.noise_multiplier))
+
+    def in_words(self) -> str:
+        """What leaves the data."""
+        what = "mean and mean square" if self.num_columns == 1 else "means and mean squares"
+        return (
+            f"{what} of {self.num_columns} column{'s' if self.num_columns > 1 else ''}, clipped to public bounds, with Gaussian "
+            f"noise of standard deviation {self.stddev:.6g} on each sum (noise multiplier {self.noise_multiplier:.6g})"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """Where columns lie and how widely they spread, from one noisy release; `scaling(x)` standardises with it.
+
+    Attributes:
+        centre: noisy means, in the columns' units.
+        scale: noisy standard deviations, likewise, never below what the noise lets one see.
+        reproducible: the noise was drawn with a seed: not private.
+    """
+
+    centre: Float[np.ndarray, " column"]
+    scale: Float[np.ndarray, " column"]
+    reproducible: bool
+
+    def __call__(self, x: npt.ArrayLike) -> Float[np.ndarray, "record column"]:
+        """Each record standardised by itself, with released numbers: (x - centre) / scale, as float32."""
+        return ((np.asarray(x) - self.centre) / self.scale).astype(np.float32)
+
+
+def contributions(
+    x: Float[Array, "record column"], low: Float[Array, " column"], high: Float[Array, " column"]
+) -> dict[str, Float[Array, "record column"]]:
+    """What each record adds to the release: its cells z, mapped from their bounds to [-1, 1], and 1 - z^2.
+
+    Guarantee: the L2 norm of a record's slice is at most sqrt(columns), since z^2 + (1 - z^2)^2 <= 1: the second moments cost
+    nothing beyond the first. Two records lie at most 2 sqrt(columns) apart. Both are attained where |z| = 1.
+
+    Args:
+        x: records. Cells outside the bounds are moved to the nearer one.
+        low: public lower bounds.
+        high: public upper bounds.
+    """
+    z = jnp.clip((x - low) * (2 / (high - low)) - 1, -1, 1)
+    return {"cells": z, "gaps": 1 - jnp.square(z)}
+
+
+def noisy_sums(
+    key: PRNGKeyArray,
+    x: Float[Array, "record column"],
+    low: Float[Array, " column"],
+    high: Float[Array, " column"],
+    mask: Bool[Array, " record"],
+    *,
+    stddev: float,
+) -> dict[str, Float[Array, " column"]]:
+    """The release itself: sums of `contributions`, with noise. `certify` proves it.
+
+    Rows that the mask drops, and records with a NaN, add nothing.
+    """
+    rows = clip_records(contributions(x, low, high), math.sqrt(x.shape[1]))
+    return gaussian_mechanism(key, sum_records(rows, mask), stddev)
+
+
+def private_standardisation(
+    rng_key: PRNGKeyArray,
+    x: npt.ArrayLike,
+    *,
+    low: npt.ArrayLike,
+    high: npt.ArrayLike,
+    plan: PrivacyPlan,
+    non_private_seed: bool = False,
+) -> Scaling:
+    """Release means and spreads of columns, with the noise that a plan pays for.
+
+    Guarantee: what is returned is `Standardisation.event()` of the one in `plan.also`, under the plan's relation, up to
+    floating-point rounding of the sums. The program is proved to be that before it runs. `plan.epsilon(delta)` holds for this
+    release and for a fit by the plan together, once each.
+
+    A spread that the noise hides is taken for the least that one could see: about twice the noise's standard deviation in the
+    variance, and a thousandth of half the range at least. So the result is finite and positive whatever the noise.
+
+    Args:
+        rng_key: `discreet.random.key()`. The fit may have the same: their noises are unrelated.
+        x: records by columns, in their own units.
+        low: public lower bound of each column, or one for all.
+        high: public upper bound, likewise.
+        plan: holds one `Standardisation` of so many columns in `also`; its num_records is what sums are divided by.
+        non_private_seed: allow a key made from a seed, with which nothing is private. The statement of a fit does not know.
+
+    Returns:
+        Centre and scale of each column; post-processing of the release.
+
+    Raises:
+        ValueError, TypeError: wrong input, before anything is spent.
+        PrivacyError: the program could not be proved.
+
+    Reference:
+        Dwork and Roth, The algorithmic foundations of differential privacy, 2014, A.1.
+
+    >>> import numpy as np, discreet as dp
+    >>> ages = np.random.default_rng(0).normal(45, 12, (10_000, 1))
+    >>> paid = dp.Standardisation.calibrate(epsilon=0.2, delta=1e-6, num_columns=1)
+    >>> plan = dp.PrivacyPlan.calibrate(
+    ...     epsilon=1.0, delta=1e-6, num_records=10_000, num_steps=500, sampling=dp.PoissonSampling(0.05), clipping_norm=1.0,
+    ...     also=[paid])
+    >>> scaling = dp.private_standardisation(dp.random.key(), ages, low=0, high=100, plan=plan)
+    >>> bool(40 < scaling.centre[0] < 50 and 6 < scaling.scale[0] < 18 and plan.epsilon(1e-6) <= 1)
+    True
+    """
+    key = random.check_key(rng_key)
+    reproducible = random.is_reproducible(key)
+    if reproducible and not non_private_seed:
+        raise ValueError(
+            "private_standardisation: the key was made from a seed, so that its noise can be taken away, which the statement of "
+            "the fit would not say. Pass discreet.random.key(), or non_private_seed=True for a test."
+        )
+    cells, lows, highs = _checked(x, low, high)
+    paid = _paid(plan, cells)
+    noise = random.subkey(key, random.Purpose.STANDARDISATION)
+
+    def release(key: PRNGKeyArray, x: Any, low: Any, high: Any, mask: Any) -> Any:
+        return noisy_sums(key, x, low, high, mask, stddev=paid.stddev)
+
+    # Read where they lie, also in a memory map: the program is done before this returns.
+    rows = jax.device_put(cells, may_alias=True)
+    arguments = noise, rows, jnp.asarray(lows), jnp.asarray(highs), jnp.ones(len(cells), bool)
+    certificate = certify(release, *arguments, records=1, mask=4, relation=plan.relation, expect=paid.event())
+    claim(noise)
+    sums = {name: np.asarray(total, np.float64) for name, total in certificate(*arguments).items()}
+    centre, spread = _moments(sums, plan.num_records, paid.stddev)
+    half = (highs.astype(np.float64) - lows) / 2
+    return Scaling(lows + half * (1 + centre), half * spread, reproducible)
+
+
+def _moments(
+    sums: dict[str, np.ndarray], num_records: int, stddev: float
+) -> tuple[Float[np.ndarray, " column"], Float[np.ndarray, " column"]]:
+    """Means and standard deviations on the scale of [-1, 1], from noisy sums. Post-processing."""
+    noise = stddev / num_records
+    mean = np.clip(sums["cells"] / num_records, -1, 1)
+    # A noisy mean's square is too large by the noise's variance on average.
+    variance = 1 - sums["gaps"] / num_records - np.square(mean) + noise**2
+    visible = np.maximum(2 * noise * np.sqrt(1 + 4 * np.square(mean)), _LEAST_SPREAD**2)
+    return mean, np.sqrt(np.clip(variance, np.minimum(visible, 1), 1))
+
+
+def _checked(x: npt.ArrayLike, low: npt.ArrayLike, high: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Records and bounds as float32; bounds that are no bounds are refused."""
+    cells = np.asarray(x)
+    if cells.ndim != 2 or 0 in cells.shape or cells.dtype.kind not in "iuf":
+        raise ValueError(
+            f"private_standardisation: x has shape {cells.shape} and dtype {cells.dtype}; pass numbers, records by columns."
+        )
+    try:
+        lows, highs = (np.broadcast_to(np.asarray(b, np.float32), cells.shape[1:]).copy() for b in (low, high))
+    except ValueError:
+        raise ValueError(
+            f"private_standardisation: the bounds do not fit {cells.shape[1]} columns; pass one number, or one for each."
+        ) from None
+    if not (np.isfinite(lows).all() and np.isfinite(highs).all() and (lows < highs).all()):
+        raise ValueError(
+            "private_standardisation: each lower bound must be finite and below its upper one, also in 32-bit arithmetic. They "
+            "are public: take them from the questionnaire, never from the data."
+        )
+    with np.errstate(over="ignore"):
+        return cells.astype(np.float32, copy=False), lows, highs
+
+
+def _paid(plan: PrivacyPlan, cells: np.ndarray) -> Standardisation:
+    """The release that a plan pays for."""
+    found = [release for release in plan.also if isinstance(release, Standardisation)]
+    if len(found) != 1 or found[0].num_columns != cells.shape[1]:
+        sizes = ", ".join(str(release.num_columns) for release in found) or "none"
+        raise ValueError(
+            f"private_standardisation: x has {cells.shape[1]} columns, but the plan pays for releases of: {sizes}. Put one "
+            f"Standardisation(num_columns={cells.shape[1]}, ...) into PrivacyPlan(also=[...])."
+        )
+    # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
+    if plan.relation is not Relation.ADD_OR_REMOVE_ONE and len(cells) != plan.num_records:
+        raise ValueError(
+            f"private_standardisation: x holds {len(cells)} records, but the plan says num_records={plan.num_records}, which the "
+            f"relation {plan.relation.name} makes public. Make a plan for {len(cells)} records."
+        )
+    return found[0]

@@ -1,0 +1,222 @@
+"""Private means and spreads: what one record adds, what it costs beside a fit, and what comes out."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dp_accounting import pld
+
+import discreet as dp
+from discreet.inference._proof import with_proof
+from discreet.report import make_statement
+from discreet.standardise import _moments, contributions, noisy_sums
+
+ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
+LOW, HIGH = np.array([0.0, -5.0, 100.0]), np.array([1.0, 5.0, 250.0])
+
+
+def plan_for(x, noise_multiplier: float = 20.0, relation=ADD) -> dp.PrivacyPlan:
+    paid = dp.Standardisation(num_columns=x.shape[1], noise_multiplier=noise_multiplier)
+    return dp.PrivacyPlan(
+        sampling=dp.PoissonSampling(rate=0.01),
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        num_steps=1000,
+        num_records=len(x),
+        relation=relation,
+        also=[paid],
+    )
+
+
+def people(rows: int) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    return np.stack([rng.beta(2, 6, rows), rng.normal(1, 1.5, rows), rng.normal(170, 9, rows)], 1)
+
+
+def joined(x: np.ndarray) -> np.ndarray:
+    rows = contributions(jnp.asarray(x, jnp.float32), jnp.asarray(LOW, jnp.float32), jnp.asarray(HIGH, jnp.float32))
+    return np.concatenate([np.asarray(rows["cells"], np.float64), np.asarray(rows["gaps"], np.float64)], 1)
+
+
+def test_the_worst_records_attain_the_sensitivity_and_none_exceeds_it() -> None:
+    """Added or removed: sqrt(d). Replaced: twice that. Among random records many lie at and beyond the bounds."""
+    least, most = joined(np.stack([LOW, HIGH]))
+    bound = dp.Standardisation(num_columns=3, noise_multiplier=1.0).sensitivity
+    assert np.linalg.norm(most) == pytest.approx(bound, rel=1e-6)
+    assert np.linalg.norm(most - least) == pytest.approx(2 * bound, rel=1e-6)
+    rng = np.random.default_rng(0)
+    x = LOW + (HIGH - LOW) * rng.choice([-np.inf, 0, 1, 0.5, 1e-4, 1.5, 0.3], (2_000, 3))
+    x[1_000:] = LOW + (HIGH - LOW) * rng.uniform(-0.1, 1.1, (1_000, 3))
+    rows = joined(x)
+    assert np.linalg.norm(rows, axis=1).max() <= bound * (1 + 1e-6)
+    assert np.linalg.norm(rows - rng.permutation(rows), axis=1).max() <= 2 * bound * (1 + 1e-6)
+    # Squares in the place of 1 - z^2, without a share of their own, would be sqrt(2) times what is paid for.
+    z = most[:3]
+    assert np.linalg.norm([*z, *np.square(z)]) > 1.4 * bound
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+def test_the_verifier_finds_the_event_that_the_plan_pays_for(relation) -> None:
+    paid = dp.Standardisation(num_columns=3, noise_multiplier=7.0)
+    bound = jax.ShapeDtypeStruct((3,), jnp.float32)
+    shapes = jax.ShapeDtypeStruct((50, 3), jnp.float32), bound, bound, jax.ShapeDtypeStruct((50,), bool)
+
+    def proved(stddev: float, release=noisy_sums) -> dp.Certificate:
+        def step(key, x, low, high, mask):
+            return release(key, x, low, high, mask, stddev=stddev)
+
+        return dp.certify(step, dp.random.key(), *shapes, records=1, mask=4, relation=relation, expect=paid.event())
+
+    assert proved(paid.stddev).event.noise_multiplier == pytest.approx(7.0, rel=1e-5)
+    with pytest.raises(dp.PrivacyError, match="more than was declared"):
+        proved(paid.stddev / 1.01)
+
+    def squares_without_a_share(key, x, low, high, mask, *, stddev):
+        z = jnp.clip((x - low) * (2 / (high - low)) - 1, -1, 1)
+        sums = [dp.sum_records(dp.clip_records(rows, 3**0.5), mask) for rows in (z, z**2)]
+        return dp.gaussian_mechanism(key, sums, stddev)
+
+    with pytest.raises(dp.PrivacyError, match="more than was declared"):
+        proved(paid.stddev, squares_without_a_share)
+
+
+@pytest.mark.parametrize("relation", [ADD, pytest.param(REPLACE, marks=pytest.mark.exhaustive)])
+def test_the_price_is_that_of_both_by_another_accountant(relation) -> None:
+    plan = plan_for(people(5_000), 6.0, relation)
+    accountant = pld.PLDAccountant(relation)
+    accountant.compose(plan.alone().event()).compose(plan.also[0].event())
+    theirs = accountant.get_epsilon(1e-5)
+    assert theirs * 0.999 < plan.epsilon(1e-5) < theirs * 1.005
+    assert plan.epsilon(1e-5) > 1.02 * plan.alone().epsilon(1e-5)
+
+
+def test_calibration_leaves_the_steps_what_the_release_leaves() -> None:
+    facts = {"delta": 1e-6, "num_records": 30_000, "sampling": dp.PoissonSampling(rate=0.02), "clipping_norm": 1.0}
+    paid = dp.Standardisation.calibrate(epsilon=0.3, delta=1e-6, num_columns=5)
+    plan = dp.PrivacyPlan.calibrate(**facts, epsilon=1.0, num_steps=200, also=[paid])
+    assert 0.999 <= plan.epsilon(1e-6) <= 1
+    assert plan.alone().epsilon(1e-6) < 0.99
+    assert plan.also == (paid,)
+    assert "means and mean squares of 5 columns" in plan.explain()
+    with pytest.raises(ValueError, match="leaves nothing for the steps"):
+        dp.PrivacyPlan.calibrate(**facts, epsilon=0.29, num_steps=200, also=[paid])
+    with pytest.raises(TypeError, match="no release that a plan can pay for"):
+        dp.PrivacyPlan.calibrate(**facts, epsilon=1.0, num_steps=200, also=["mean"])
+
+
+def test_what_is_paid_for_besides_is_no_leave_for_the_fit_to_do_more() -> None:
+    """A program with less noise than the steps' would hide behind the price of both together."""
+    paid = dp.Standardisation(num_columns=1, noise_multiplier=1.0)
+    plan = dp.PrivacyPlan(
+        sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=2.0, num_steps=1, num_records=50, also=[paid]
+    )
+
+    def step(key, x, mask):
+        return dp.gaussian_mechanism(key, dp.sum_records(dp.clip_records(x, 1.0), mask), 1.0)
+
+    shapes = jax.ShapeDtypeStruct((50, 2), jnp.float32), jax.ShapeDtypeStruct((50,), bool)
+    certificate = dp.certify(step, dp.random.key(), *shapes, records=1, mask=2)
+    certificate.check(plan)
+    statement = make_statement(plan, steps_completed=1, reproducible=False)
+    with pytest.raises(dp.PrivacyError, match="more than was declared"):
+        with_proof(statement, plan, lambda: certificate, required=True)
+
+
+def test_the_statement_lists_it_at_the_price_of_both() -> None:
+    plan = plan_for(people(5_000), 6.0)
+    statement = make_statement(plan, delta=1e-5, steps_completed=1000, reproducible=False)
+    assert statement.epsilon == plan.epsilon(1e-5)
+    assert "means and mean squares of 3 columns" in statement.released[-1]
+    assert "Paid for besides: means and mean squares" in statement.mechanism
+    assert "Standardisation(num_columns=3" in statement.to_dict()["plan"]["also"][0]
+    assert "ComposedDpEvent" in statement.event
+
+
+@pytest.mark.parametrize("relation", [pytest.param(ADD, marks=pytest.mark.exhaustive), REPLACE])
+def test_with_little_noise_it_is_the_mean_and_the_standard_deviation(relation) -> None:
+    x = people(5_000)
+    plan = plan_for(x, 1e-3, relation)
+    scaling = dp.private_standardisation(dp.random.key(), x, low=LOW, high=HIGH, plan=plan)
+    clipped = np.clip(x, LOW, HIGH)
+    np.testing.assert_allclose(scaling.centre, clipped.mean(0), atol=1e-4 * (HIGH - LOW).max())
+    np.testing.assert_allclose(scaling.scale, clipped.std(0), rtol=2e-3)
+    z = scaling(clipped)
+    assert z.dtype == np.float32
+    np.testing.assert_allclose(z.std(0), 1, rtol=2e-3)
+    assert not scaling.reproducible
+
+
+def test_the_noise_has_the_size_that_is_paid_for() -> None:
+    """2,000 coordinates of one release: their standard deviation is wrong by more than 8 % with probability below 1e-6."""
+    x = np.full((7, 1_000), 0.5, np.float32)
+    bounds = jnp.zeros(1_000), jnp.ones(1_000)
+    paid = dp.Standardisation(num_columns=1_000, noise_multiplier=3.0)
+    release = jax.jit(functools.partial(noisy_sums, stddev=paid.stddev))
+    sums = release(dp.random.key(1), jnp.asarray(x), *bounds, jnp.ones(7, bool))
+    noise = np.concatenate([np.asarray(sums["cells"]), np.asarray(sums["gaps"]) - 7]) / (3.0 * np.sqrt(1_000))
+    assert 0.92 < noise.std() < 1.08
+
+
+@pytest.mark.exhaustive
+def test_a_record_with_a_nan_adds_nothing() -> None:
+    x = people(1_000).astype(np.float32)
+    x[-1, 1] = np.nan
+    bounds = jnp.asarray(LOW, jnp.float32), jnp.asarray(HIGH, jnp.float32)
+    release = jax.jit(functools.partial(noisy_sums, stddev=1e-3))
+    masks = np.arange(1_000) < 999, np.arange(1_000) < 1_000
+    without, with_it = (release(dp.random.key(1), jnp.asarray(x), *bounds, jnp.asarray(mask)) for mask in masks)
+    for name in without:
+        np.testing.assert_array_equal(without[name], with_it[name])
+
+
+def test_a_spread_that_the_noise_hides_is_finite_and_positive() -> None:
+    """Whatever the noise did: the noisy variance may be negative, and the noisy mean beyond the bounds."""
+    for cells, gaps in [(0.0, 1e9), (1e9, 1e9), (-1e9, -1e9), (0.0, 0.0)]:
+        centre, spread = _moments({"cells": np.array([cells]), "gaps": np.array([gaps])}, 1_000, 50.0)
+        assert -1 <= centre[0] <= 1
+        assert 0 < spread[0] <= 1
+    x = np.full((400, 1), 0.25)
+    plan = plan_for(x, 5.0)
+    scaling = dp.private_standardisation(dp.random.key(), x, low=0, high=1, plan=plan)
+    assert 0.05 < scaling.scale[0] <= 0.5
+    # Without noise a constant column has the least spread there is.
+    exact = dp.private_standardisation(dp.random.key(), x, low=0, high=1, plan=plan_for(x, 1e-9))
+    assert exact.scale[0] == pytest.approx(0.5 * 1e-3, rel=0.2)
+
+
+def test_a_key_is_good_for_one_release_and_a_fit() -> None:
+    x = people(100)
+    key, plan = dp.random.key(), plan_for(x)
+    dp.private_standardisation(key, x, low=LOW, high=HIGH, plan=plan)
+    with pytest.raises(ValueError, match="this noise before"):
+        dp.private_standardisation(key, x, low=LOW, high=HIGH, plan=plan)
+
+
+@pytest.mark.parametrize(
+    ("changes", "needle"),
+    [
+        ({"key": dp.random.key(1)}, "made from a seed"),
+        ({"x": np.zeros(3)}, "records by columns"),
+        ({"x": np.array([["a"]])}, "records by columns"),
+        ({"low": [0, 0]}, "do not fit 3 columns"),
+        ({"low": HIGH, "high": LOW}, "below its upper one"),
+        ({"high": np.inf}, "must be finite"),
+        ({"low": 1.0, "high": 1.0 + 1e-9}, "32-bit"),
+        ({"plan": plan_for(np.zeros((100, 2)))}, "pays for releases of: 2"),
+        ({"plan": plan_for(np.zeros((100, 3))).alone()}, "releases of: none"),
+        ({"plan": plan_for(np.zeros((99, 3)), relation=REPLACE)}, "holds 100 records, but"),
+    ],
+)
+def test_wrong_input_is_refused(changes, needle) -> None:
+    given = {"key": dp.random.key(), "x": people(100), "low": LOW, "high": HIGH, "plan": plan_for(people(100))}
+    given |= changes
+    with pytest.raises(ValueError, match=needle):
+        dp.private_standardisation(given.pop("key"), given.pop("x"), **given)
+
+
+@pytest.mark.parametrize("facts", [{"num_columns": 0}, {"noise_multiplier": 0.0}, {"noise_multiplier": np.inf}])
+def test_facts_that_are_none_are_refused(facts) -> None:
+    with pytest.raises(ValueError, match=next(iter(facts))):
+        dp.Standardisation(**{"num_columns": 3, "noise_multiplier": 1.0} | facts)
