@@ -1,5 +1,4 @@
-"""The command line: `discreet demo | schema | fit | synth | account | explain | utility | verify`.
-"""The command line: `discreet demo | schema | convert | fit | account | explain | verify`.
+"""The command line: `discreet demo | schema | plan | convert | fit | synth | account | explain | utility | verify | ledger`.
 
 Commands import what they need when they run, so that `--help` does not wait for JAX.
 """
