@@ -7,6 +7,20 @@ public bounds to [-1, 1]), has an intercept and weakly informative priors, and d
 
 from discreet.models._levels import Levels
 from discreet.models._products import MixtureOfProducts
-from discreet.models._regression import linear_regression, logistic_regression, poisson_regression
+from discreet.models._regression import (
+    linear_regression,
+    logistic_regression,
+    multinomial_regression,
+    negative_binomial_regression,
+    poisson_regression,
+)
 
-__all__ = ["Levels", "MixtureOfProducts", "linear_regression", "logistic_regression", "poisson_regression"]
+__all__ = [
+    "Levels",
+    "MixtureOfProducts",
+    "linear_regression",
+    "logistic_regression",
+    "multinomial_regression",
+    "negative_binomial_regression",
+    "poisson_regression",
+]
