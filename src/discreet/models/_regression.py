@@ -174,6 +174,28 @@ POISSON = Family(1.0, 3.0, _observe_count)
 NEGATIVE_BINOMIAL = Family(1.0, 3.0, _observe_scattered_count)
 
 
+_FAMILIES: dict[Model, Family] = {
+    logistic_regression: LOGISTIC,
+    linear_regression: LINEAR,
+    poisson_regression: POISSON,
+    negative_binomial_regression: NEGATIVE_BINOMIAL,
+}
+
+
+def family_of(regression: Model) -> Family:
+    """The family of a regression with one predictor a record.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if regression not in _FAMILIES:
+        raise ValueError(
+            f"{regression!r} has no version with groups: pass {', '.join(model.__name__ for model in _FAMILIES)} from "
+            "discreet.models."
+        )
+    return _FAMILIES[regression]
+
+
 def multinomial(num_classes: int) -> Family:
     """The family of that many classes."""
     return Family(2.5, 5.0, _observe_class, num_classes)
