@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from discreet import random
     from discreet.accounting import Relation, compare_accountants, suggest
     from discreet.clipping import AdaptiveClipping, NormalisedClipping
+    from discreet.defaults import default_plan
     from discreet.inference import (
         DPSGLD,
         DPSVI,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
         subsample_without_replacement,
         sum_records,
     )
-    from discreet.models import MixtureOfProducts
+    from discreet.models import FactorAnalysis, GaussianMixture, MixtureOfProducts, TableVAE
     from discreet.optimizers import adadp
     from discreet.plan import PrivacyPlan
     from discreet.predict import (
@@ -60,8 +61,10 @@ __all__ = [
     "Certificate",
     "DPSGLDResult",
     "DPSVIResult",
+    "FactorAnalysis",
     "FixedSizeSampling",
     "FullBatch",
+    "GaussianMixture",
     "MixtureOfProducts",
     "NormalisedClipping",
     "OPSResult",
@@ -71,12 +74,14 @@ __all__ = [
     "PrivacyPlan",
     "Relation",
     "Statement",
+    "TableVAE",
     "adadp",
     "certify",
     "class_probabilities",
     "classification_metrics",
     "clip_records",
     "compare_accountants",
+    "default_plan",
     "gaussian_mechanism",
     "laplace_mechanism",
     "linear_predictor",
@@ -95,6 +100,7 @@ __all__ = [
 _ROOMS = {
     "accounting": ("Relation", "compare_accountants", "suggest"),
     "clipping": ("AdaptiveClipping", "NormalisedClipping"),
+    "defaults": ("default_plan",),
     "inference": (
         "DPSGLD",
         "DPSVI",
@@ -112,7 +118,7 @@ _ROOMS = {
         "subsample_without_replacement",
         "sum_records",
     ),
-    "models": ("MixtureOfProducts",),
+    "models": ("FactorAnalysis", "GaussianMixture", "MixtureOfProducts", "TableVAE"),
     "optimizers": ("adadp",),
     "plan": ("PrivacyPlan",),
     "predict": (

@@ -1,4 +1,4 @@
-"""Sensible public settings for the models that come with the library: a plan, an optimizer and a guide, without looking at data."""
+"""Sensible public settings for the models that come with the library: a plan, an optimizer and a guide."""
 
 from discreet.defaults._defaults import Defaults, default_plan, defaults_for
 

@@ -80,7 +80,9 @@ class Levels:
         columns = []
         for column, size in zip(self.schema.columns, self.sizes, strict=True):
             cells, missing = cells_of(table, column)
-            found = self._slices(column, cells, missing, out_of_bounds) if column.bounds else positions_of(column, cells)
+            found = (
+                self._slices(column, cells, missing, out_of_bounds) if column.bounds else positions_of(column, cells)
+            )
             columns.append(np.where(missing, size - 1, found))
         return stacked(columns).astype(np.int32)
 

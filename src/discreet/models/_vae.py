@@ -92,7 +92,9 @@ class TableVAE:
             records: The level of each cell; a level that its column does not have counts as none.
         """
         weights = {
-            name: numpyro.sample(name, dist.Normal(0.0, 3.0 if name == "base" else 1.0).expand(shape).to_event(len(shape)))
+            name: numpyro.sample(
+                name, dist.Normal(0.0, 3.0 if name == "base" else 1.0).expand(shape).to_event(len(shape))
+            )
             for name, shape in self._shapes.items()
         }
         with numpyro.plate("data", records.shape[0]):
