@@ -39,8 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
     "models": {"schema"},
-    # Settings for the models: numbers and public counts only.
-    "defaults": {"accounting", "sampling", "clipping", "plan", "models"},
+    "defaults": {"accounting", "sampling", "clipping", "plan", "inference", "models"},
     # Post-processing by construction: no reader of tables among these.
     "synthetic": {"schema", "random", "plan", "report", "inference", "models"},
     "optimizers": set(),

@@ -105,13 +105,8 @@ def counts(size: int, scatter: float):
 
 
 def fit(defaults: Defaults, records, epsilon: float = 1.0):
-    model = defaults.model
     plan = defaults.plan(epsilon=epsilon, delta=1e-5, num_records=len(records[0]))
-    placeholder = getattr(model, "placeholder", None)
-    program = getattr(model, "model", model)
-    result = dp.DPSVI(program, defaults.guide(), defaults.optimizer(), plan=plan, placeholder=placeholder).run(
-        dp.random.key(3), *records, progress_bar=False
-    )
+    result = defaults.dpsvi(plan).run(dp.random.key(3), *records, progress_bar=False)
     # `run` has proved it, and the price is the plan's.
     assert result.statement.epsilon <= epsilon
     return result

@@ -63,6 +63,10 @@ def test_scores_by_hand_and_back() -> None:
     np.testing.assert_allclose(scores[:, 0], [-3.0902, 0, 3.0902], atol=1e-3)
     np.testing.assert_allclose(scores[:, 1], [-1.4579, 0, 1.4579], atol=1e-3)
     np.testing.assert_allclose(scores[:, 2], 0, atol=1e-6)
+    # A record has the scores that it has alone.
+    for i in range(3):
+        alone = Scores(NUMBERS).encode({name: cells[i : i + 1] for name, cells in table.items()})
+        np.testing.assert_array_equal(alone[0], scores[i])
     back = Scores(NUMBERS).decode(scores)
     np.testing.assert_allclose(back["height"].to_pylist(), table["height"], atol=1e-4)
     assert back["visits"].to_pylist() == table["visits"]
@@ -71,7 +75,6 @@ def test_scores_by_hand_and_back() -> None:
 
 
 def test_every_whole_number_comes_back() -> None:
-    schema = schema_from_bounds("n=0:50000", target="n", target_kind=Kind.COUNT, target_follows=True)
     column = Column(name="n", kind=Kind.COUNT, bounds=(0, 50_000))
     scores = Scores(Schema(columns=(column,)))
     assert schema.columns[0].bounds == column.bounds
@@ -142,7 +145,6 @@ def test_rows_of_the_mixture_follow_their_latents() -> None:
 
 
 def test_rows_of_a_factor_analysis_have_its_covariance() -> None:
-    model = MODELS["factors"]
     loadings = np.array([[0.8, 0.0], [0.5, 0.3], [0.0, -0.6]])
     latents = {"centre": np.array([0.2, 0.0, -0.2]), "loadings": loadings, "own": np.full(3, 0.4)}
     schema = schema_from_bounds("a=0:1,b=0:1,c=0:1")

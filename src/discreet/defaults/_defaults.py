@@ -13,6 +13,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 from discreet.accounting import Relation, suggest
 from discreet.clipping import AdaptiveClipping
+from discreet.inference import DPSVI
 from discreet.models import FactorAnalysis, GaussianMixture, MixtureOfProducts, TableVAE
 from discreet.plan import PrivacyPlan
 from discreet.sampling import PoissonSampling
@@ -78,6 +79,16 @@ class Defaults:
     def optimizer(self) -> Any:
         """NumPyro's Adam with the learning rate."""
         return numpyro.optim.Adam(self.learning_rate)
+
+    def dpsvi(self, plan: PrivacyPlan) -> DPSVI:
+        """`DPSVI` of the model with this guide and optimizer; a whole table's model brings its placeholder.
+
+        Args:
+            plan: From `plan`, or another.
+        """
+        program = getattr(self.model, "model", self.model)
+        placeholder = getattr(self.model, "placeholder", None)
+        return DPSVI(program, self.guide(), self.optimizer(), plan=plan, placeholder=placeholder)
 
 
 _REGRESSION = (500, 1000, AdaptiveClipping(quantile=0.95, initial=0.1), 0.05)
