@@ -81,6 +81,7 @@ def test_a_model_that_nobody_has_tried_has_none(model) -> None:
         default_plan(model, epsilon=1.0, num_records=1_000)
 
 
+@pytest.mark.exhaustive
 def test_a_guide_starts_at_a_point_that_is_no_accident() -> None:
     x = np.zeros((1, 2), np.float32)
     starts = []

