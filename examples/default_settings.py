@@ -3,10 +3,10 @@
     python examples/default_settings.py                      # a few minutes on two idle cores
     python examples/default_settings.py --records 2000 --only logistic
 
-Regressions: ten features, uniform in [-1, 1]; the figure is the root mean square error of intercept and weights (those of each group) to
-the truth, and scikit-learn's without privacy (groups: of one fit a group). Tables of numbers: four columns; the figure is the mean
-log-density of 4,000 new rows in nats, by normal scores. Ends by asserting that privacy costs no more than is said in
-docs/models.md.
+Regressions: ten features, uniform in [-1, 1]; the figure is the root mean square error of intercept and weights (those of
+each group) to the truth, beside that of scikit-learn without privacy (a fit for each group). Tables of numbers: four
+columns; the figure is the mean log-density of 4,000 new rows in nats, by normal scores. Ends by asserting that privacy
+costs no more than docs/models.md says.
 """
 
 from __future__ import annotations

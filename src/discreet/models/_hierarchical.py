@@ -23,8 +23,8 @@ def hierarchical(regression: Model, num_groups: int) -> Model:
 
     The groups are **centred**: a record meets the coefficients of its own group and nothing else. Intercept, weights and
     spreads of the population follow from those of the groups without noise of their own, and a record's gradient is no
-    longer than in the regression without groups. A record whose group is no whole number from 0 to num_groups - 1 has the
-    predictor 0, and tells the groups nothing.
+    longer than in the regression without groups. A record whose group is not among 0 to num_groups - 1 has the predictor 0,
+    and tells the groups nothing.
 
     Priors: intercept and weights as in the regression; the spreads half-normal with scale 1.
 
