@@ -135,11 +135,9 @@ MODELS: dict[str, tuple[Callable[[int], Figures], float, float]] = {
         0.1,
         0.02,
     ),
-    "poisson": (regression(poisson_regression, POISSON, lambda p, rng: rng.poisson(np.exp(p + 0.7))), 0.1, 0.02),
+    "poisson": (regression(poisson_regression, POISSON, lambda p, rng: rng.poisson(np.exp(p))), 0.1, 0.02),
     "negative binomial": (
-        regression(
-            negative_binomial_regression, POISSON, lambda p, rng: rng.poisson(rng.gamma(2, np.exp(p + 0.7) / 2))
-        ),
+        regression(negative_binomial_regression, POISSON, lambda p, rng: rng.poisson(rng.gamma(2, np.exp(p) / 2))),
         0.2,
         0.04,
     ),
