@@ -31,7 +31,7 @@ quick: $(VENV)/.ready-dev  ## The tests without the slow ones
 bench: $(VENV)/.ready-bench  ## Measure against NumPyro and the peers: benchmarks/results.md, a quarter of an hour
 	$(BIN)/python -m benchmarks
 
-paper: $(VENV)/.ready-dev  ## The papers' experiments: docs/papers/, an hour and a half
+paper: $(VENV)/.ready-dev  ## The papers' experiments: docs/papers/, three quarters of an hour
 	$(BIN)/python examples/paper
 
 paper-quick: $(VENV)/.ready-dev  ## The same at a small size: that they run and still find what they should, six minutes

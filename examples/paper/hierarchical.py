@@ -1,6 +1,6 @@
 """Hierarchical logistic regression on small tables: d3p (PoPETs 2022), section 5.3, Figures 4 to 6.
 
-    python examples/paper/hierarchical.py            # a quarter of an hour on two idle cores
+    python examples/paper/hierarchical.py            # twenty minutes on two cores
     python examples/paper/hierarchical.py --quick
 
 Simulated from the model of Listing 4: five features, three groups that three public numbers describe. Truth and group

@@ -1,6 +1,6 @@
 """Variational auto-encoders: d3p (PoPETs 2022), section 5.1, Table 2.
 
-    python examples/paper/vae.py            # a quarter of an hour on two idle cores
+    python examples/paper/vae.py            # five minutes on two cores
     python examples/paper/vae.py --quick
 
 The networks of the paper: 784-400-50-400-784 for MNIST, three convolutions and a dense layer for CIFAR-10; Adam, batches

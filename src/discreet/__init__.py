@@ -27,8 +27,11 @@ if TYPE_CHECKING:
         DPSVIResult,
         OnePosteriorSample,
         OPSResult,
+        load_result,
         suggest_clipping,
     )
+    from discreet.inference_data import to_arviz
+    from discreet.ledger import Ledger, LedgerError, SpentError
     from discreet.mechanisms import (
         clip_records,
         gaussian_mechanism,
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from discreet.report import Statement
     from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
     from discreet.synthetic import synthesize
+    from discreet.utility import utility_report
     from discreet.verify import Certificate, PrivacyError, certify, symbol
 
 __version__ = version("discreet")
@@ -65,6 +69,8 @@ __all__ = [
     "FixedSizeSampling",
     "FullBatch",
     "GaussianMixture",
+    "Ledger",
+    "LedgerError",
     "MixtureOfProducts",
     "NormalisedClipping",
     "OPSResult",
@@ -73,6 +79,7 @@ __all__ = [
     "PrivacyError",
     "PrivacyPlan",
     "Relation",
+    "SpentError",
     "Statement",
     "TableVAE",
     "adadp",
@@ -85,6 +92,7 @@ __all__ = [
     "gaussian_mechanism",
     "laplace_mechanism",
     "linear_predictor",
+    "load_result",
     "plug_in_probabilities",
     "poisson_subsample",
     "probit_probabilities",
@@ -95,6 +103,8 @@ __all__ = [
     "sum_records",
     "symbol",
     "synthesize",
+    "to_arviz",
+    "utility_report",
 ]
 
 _ROOMS = {
@@ -108,8 +118,11 @@ _ROOMS = {
         "DPSVIResult",
         "OPSResult",
         "OnePosteriorSample",
+        "load_result",
         "suggest_clipping",
     ),
+    "ledger": ("Ledger", "LedgerError", "SpentError"),
+    "inference_data": ("to_arviz",),
     "mechanisms": (
         "clip_records",
         "gaussian_mechanism",
@@ -131,6 +144,7 @@ _ROOMS = {
     "report": ("Statement",),
     "sampling": ("FixedSizeSampling", "FullBatch", "PoissonSampling"),
     "synthetic": ("synthesize",),
+    "utility": ("utility_report",),
     "verify": ("Certificate", "PrivacyError", "certify", "symbol"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

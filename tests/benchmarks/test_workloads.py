@@ -108,7 +108,7 @@ def test_small_workloads(name: str, asked: dict[str, Any]) -> None:
         assert bounds(outcome) == asked.get(outcome.name, {})
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("one_fit_a_problem")
 def test_vae_with_all_peers() -> None:
     (outcome,) = measured("vae")
@@ -172,6 +172,7 @@ def test_compile_time_and_memory_ask_for_fresh_processes(monkeypatch: pytest.Mon
     }
 
 
+@pytest.mark.exhaustive
 def test_fresh_processes_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     times = _child.ask("compile", "logistic", "non-private", 6, 6)

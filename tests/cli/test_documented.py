@@ -14,6 +14,8 @@ from discreet.cli._app import app
 from discreet.data import encode, read_table, schema_from_toml
 from discreet.report import make_statement
 
+from .fits import made_up_result
+
 RUN = CliRunner()
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "docs/command-line.md"]
@@ -35,6 +37,8 @@ def printed_commands() -> list[str]:
 @pytest.mark.parametrize("command", [command for command in printed_commands() if " demo" not in command])
 def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(model, plan, records, **options):
+        if options["whole"] is not None:
+            return made_up_result(options["whole"], plan), lambda number: {}
         statement = make_statement(plan, steps_completed=plan.num_steps, reproducible=False)
         samples = {"weights": np.zeros((4, records.x.shape[1]))}
         result = SimpleNamespace(statement=statement, plan=plan, losses=np.zeros(3), steps_completed=plan.num_steps)
@@ -49,10 +53,18 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
     Path("schema.toml").write_text(toml)
     if "visits.parquet" in command:
         command = command.replace("visits.parquet", "survey.csv")
+    if "discreet utility" in command:
+        for name in ("twin-1.csv", "twin-2.csv", "test.csv"):
+            Path(name).write_text(SURVEY)
     if "statement.json" in command:
         RUN.invoke(
             app, shlex.split("fit --data survey.csv --model linear --target age --schema schema.toml --epsilon 1")
         )
+    if command.startswith("discreet synth"):
+        fit = "fit --data survey.csv --model twin --schema schema.toml --epsilon 1 --delta 1e-5"
+        assert RUN.invoke(app, shlex.split(fit)).exit_code == 0
+        # The survey's two rows make twins as short.
+        command = re.sub("--rows [0-9]+", "--rows 20", command)
     outcome = RUN.invoke(app, shlex.split(command)[1:])
     assert outcome.exit_code == 0, outcome.stderr
 
@@ -62,8 +74,10 @@ def test_there_are_commands_to_try() -> None:
         "demo",
         "schema",
         "fit",
+        "synth",
         "account",
         "explain",
+        "utility",
         "verify",
     }
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli import _results, _run
+from discreet.cli import _run
 from discreet.cli._app import app
-from discreet.cli._results import npz, running_mean
+from discreet.cli._results import npz
 from discreet.clipping import AdaptiveClipping
 from discreet.report import make_statement
 
@@ -249,24 +249,6 @@ def test_intervals_are_said_to_lack_the_noise(survey, no_fit) -> None:
     out = survey.parent / "out"
     assert "The noise of the private fit comes on top" in json.loads((out / "summary.json").read_text())["note"]
     assert "The noise of the private fit comes on top" in " ".join((out / "statement.txt").read_text().split())
-
-
-def test_the_mean_of_the_losses_begins_with_the_first_and_spans_the_picture() -> None:
-    from matplotlib.figure import Figure
-
-    losses = np.linspace(1_000, 500, 400) + np.tile([9_000.0, -9_000.0], 200)
-    mean = running_mean(losses, 20)
-    assert mean[0] == losses[0]
-    assert mean[-1] == pytest.approx(losses[-20:].mean())
-    axes = Figure().subplots()
-    _results._plot_losses(axes, losses)
-    assert axes.get_title() == "Clipped private loss"
-    low, high = axes.get_ylim()
-    assert high - low < 9_000
-    assert low < mean[-1] < mean[5] < high
-    np.testing.assert_array_equal(running_mean(np.array([np.nan, 2.0, np.inf, 4.0]), 2), [np.nan, 2, 2, 4])
-    for unusable in (np.zeros(0), np.full(3, np.nan), np.ones(1)):
-        _results._plot_losses(Figure().subplots(), unusable)
 
 
 def test_the_clipping_norm_may_be_adaptive(survey, no_fit) -> None:

@@ -90,6 +90,7 @@ GUIDES = {
 
 
 _MORE = {
+    "batched",
     "list",
     "diagonal",
     "low rank",

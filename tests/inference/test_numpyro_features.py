@@ -190,7 +190,15 @@ PROGRAMS = {
 }
 
 
-_MORE = {"nested plates", "simplex, ordered, Cholesky", "reparam", "random network"}
+_MORE = {
+    "nested plates",
+    "plate with N",
+    "subsample by index",
+    "dictionary",
+    "simplex, ordered, Cholesky",
+    "reparam",
+    "random network",
+}
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,14 @@ def test_posterior_draws_feed_predictive(result, table):
     assert predicted["y"].shape == (20, 7)
 
 
+def test_a_result_from_a_file_draws_the_same(result, tmp_path):
+    path = result.save(tmp_path / "fit.discreet")
+    loaded, key = dp.load_result(path, model, AutoNormal(model)), jax.random.key(1)
+    np.testing.assert_array_equal(result.posterior(key, 5)["w"], loaded.posterior(key, 5)["w"])
+    assert np.asarray(jax.random.key_data(dp.random.key(3))).tobytes() not in path.read_bytes()
+    assert (loaded.plan, loaded.statement) == (result.plan, result.statement)
+
+
 def test_nothing_printed_or_pickled_holds_the_key(dpsvi, table):
     key = dp.random.key(77)
     words = [str(w) for w in np.asarray(jax.random.key_data(key))]

@@ -233,6 +233,7 @@ class TestModelsThatNumPyroTakes:
     def test_numpy_scalars_are_numbers(self, table):
         assert run(make(), *table, np.float64(1.0)).steps_completed == 3
 
+    @pytest.mark.exhaustive
     def test_debugging_without_jit(self, table):
         plan = {"num_steps": 1, "sampling": dp.FullBatch()}
         with jax.disable_jit():

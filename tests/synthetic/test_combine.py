@@ -84,6 +84,25 @@ def test_figures_by_hand() -> None:
     assert "50% interval" in str(combined)
 
 
+def test_named_coefficients_are_combined_each_by_itself() -> None:
+    estimates, variances = [[1.0, 0.0], [3.0, 0.5], [2.5, 0.2]], [[0.1, 0.01], [0.2, 0.02], [0.1, 0.01]]
+    combined = combine(estimates, variances, names=["age", "sex"])
+    dicts = [[dict(zip(["sex", "age"], row[::-1], strict=True)) for row in part] for part in (estimates, variances)]
+    for each in (combined, combine(*dicts)):
+        assert str(each["sex"]) == str(combine([0.0, 0.5, 0.2], [0.01, 0.02, 0.01]))
+        assert each["age"].interval.tolist() == combined.interval[:, 0].tolist()
+    assert str(combined).startswith("age  2.16")
+    with pytest.raises(KeyError, match="none of the quantities: age, sex"):
+        combined["income"]
+
+
+def test_an_analysis_that_lacks_a_coefficient_is_named() -> None:
+    full, short = {"age": 1.0, "region=north": 2.0}, {"age": 1.0}
+    for twins in ([full, short], [short, full]):
+        with pytest.raises(ValueError, match="not all have region=north"):
+            combine(twins, [full, full])
+
+
 @pytest.mark.parametrize(
     ("estimates", "variances", "options", "words"),
     [
@@ -94,6 +113,7 @@ def test_figures_by_hand() -> None:
         ([1.0, np.nan], [1.0, 1.0], {}, "not finite"),
         ([1.0, 2.0], [1.0, 1.0], {"level": 95}, "level"),
         ([1.0, 2.0], [1.0, 1.0], {"size_ratio": 0}, "size_ratio"),
+        ([[1.0], [2.0]], [[1.0], [1.0]], {"names": ["a", "b"]}, "a name of its own"),
     ],
 )
 def test_wrong_input_is_refused(estimates, variances, options, words) -> None:

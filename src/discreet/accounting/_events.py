@@ -26,6 +26,7 @@ Relation = dp_accounting.NeighboringRelation
 """Which data sets are neighbours: ADD_OR_REMOVE_ONE, or REPLACE_ONE at a fixed number of records."""
 
 Direction = Literal["remove", "add"]
+_DIRECTIONS: tuple[Direction, ...] = ("remove", "add")
 
 _MOST_IN_CLOSED_FORM = 1000
 """Uses of a pure mechanism up to which the exact profile is a sum of so many terms; beyond, they are composed as all else."""
@@ -40,9 +41,44 @@ _SUPPORTED = (
 def curve_of(event: dp_event.DpEvent, relation: Relation, *, tolerance: float = 1e-5) -> Curve:
     """The privacy profile of `event`: an upper bound on delta at every epsilon."""
     check_relation(relation)
+    found = _composed(event, relation)
+    if found is None:
+        return ConstantCurve(1.0)
+    gaussian, others = found
+    if not others:
+        return GaussianCurve(gaussian) if gaussian > 0 else ConstantCurve(0.0)
+    only, times = next(iter(others.items()))
+    if gaussian == 0 and len(others) == 1 and times <= _MOST_IN_CLOSED_FORM and _is_pure(only):
+        return PureCurve(pure_epsilon(only), times)
+    directions: list[list[tuple[Pair, int]]] = []
+    for direction in _DIRECTIONS:
+        parts = [(_pair(step, relation, direction), n) for step, n in others.items()]
+        if gaussian > 0:
+            parts.append((GaussianPair(gaussian), 1))
+        if parts not in directions:
+            directions.append(parts)
+    return compose(directions, tolerance=tolerance)
+
+
+def direction_parts(event: dp_event.DpEvent, relation: Relation) -> list[tuple[float, list[tuple[Pair, int]]]]:
+    """For each direction of the relation: what the event is made of.
+
+    Returns:
+        The sensitivity in standard deviations of all Gaussians together (infinite where something has no noise), and the other
+        dominating pairs with their counts.
+    """
+    found = _composed(event, relation)
+    if found is None:
+        return [(math.inf, [])]
+    gaussian, others = found
+    return [(gaussian, [(_pair(step, relation, way), n) for step, n in others.items()]) for way in _DIRECTIONS]
+
+
+def _composed(event: dp_event.DpEvent, relation: Relation) -> tuple[float, dict[dp_event.DpEvent, int]] | None:
+    """All Gaussians as one, by its sensitivity in standard deviations, and the other steps; None where one has no noise."""
     steps: dict[dp_event.DpEvent, int] = {}
     if _collect(event, 1, relation, steps):
-        return ConstantCurve(1.0)
+        return None
     sensitivity = 2.0 if relation is Relation.REPLACE_ONE else 1.0
     # Gaussians compose to one Gaussian, exactly.
     gaussian = sum(
@@ -51,19 +87,7 @@ def curve_of(event: dp_event.DpEvent, relation: Relation, *, tolerance: float = 
         if isinstance(step, dp_event.GaussianDpEvent)
     )
     others = {step: n for step, n in steps.items() if not isinstance(step, dp_event.GaussianDpEvent)}
-    if not others:
-        return GaussianCurve(math.sqrt(gaussian)) if gaussian > 0 else ConstantCurve(0.0)
-    only, times = next(iter(others.items()))
-    if gaussian == 0 and len(others) == 1 and times <= _MOST_IN_CLOSED_FORM and _is_pure(only):
-        return PureCurve(pure_epsilon(only), times)
-    directions: list[list[tuple[Pair, int]]] = []
-    for direction in ("remove", "add"):
-        parts = [(_pair(step, relation, direction), n) for step, n in others.items()]
-        if gaussian > 0:
-            parts.append((GaussianPair(math.sqrt(gaussian)), 1))
-        if parts not in directions:
-            directions.append(parts)
-    return compose(directions, tolerance=tolerance)
+    return math.sqrt(gaussian), others
 
 
 def check_relation(relation: Relation) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `discreet demo | schema | fit | account | explain | verify`.
+"""The command line: `discreet demo | schema | fit | synth | account | explain | utility | verify`.
 
 Commands import what they need when they run, so that `--help` does not wait for JAX.
 """

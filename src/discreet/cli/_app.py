@@ -10,8 +10,11 @@ from discreet.cli._account import account
 from discreet.cli._demo import demo
 from discreet.cli._explain import explain
 from discreet.cli._fit import fit
+from discreet.cli._ledger import ledger
 from discreet.cli._schema import schema
+from discreet.cli._synth import synth
 from discreet.cli._terminal import settings
+from discreet.cli._utility import utility
 from discreet.cli._verify import verify
 
 app = typer.Typer(
@@ -56,6 +59,7 @@ def discreet(
     settings.compilation_cache = compilation_cache
 
 
-for command in (demo, fit, account, explain, verify):
+for command in (demo, fit, synth, account, explain, utility, verify):
     app.command()(command)
 app.add_typer(schema, name="schema")
+app.add_typer(ledger, name="ledger")

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from discreet.cli import _options as options
-from discreet.cli._model import ChosenModel, choose_model
+from discreet.cli._model import TWIN, ChosenModel, choose_model
 from discreet.cli._run import fit_and_write
 from discreet.cli._terminal import refusing, say_error
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from discreet.data import Records, Schema
+    from discreet.models import MixtureOfProducts
     from discreet.report import Statement
 
 EXPECTED_BATCH = 500
@@ -40,13 +43,14 @@ def fit(
     schema: options.SchemaFile = None,
     delta: options.Delta = None,
     num_records: options.NumRecords = None,
-    steps: options.Steps = 1_000,
+    components: options.Components = None,
+    steps: options.FitSteps = None,
     rate: options.Rate = None,
     batch_size: options.BatchSize = None,
     sampling: options.Sampling = options.SamplingName.POISSON,
     relation: options.RelationOption = None,
-    clip: options.Clip = "1.0",
-    learning_rate: options.LearningRate = 0.02,
+    clip: options.Clip = None,
+    learning_rate: options.LearningRate = None,
     draws: options.Draws = 1_000,
     out_of_bounds: options.OutOfBoundsRule = "refuse",
     seed: options.Seed = None,
@@ -63,25 +67,34 @@ def fit(
 
     `discreet fit --data survey.csv --model mine.py:model --schema schema.toml --epsilon 2 --steps 3000 --rate 0.05`
 
+    For twins of the whole table, which `discreet synth` draws:
+
+    `discreet fit --data survey.csv --model twin --schema schema.toml --epsilon 1`
+
     Bounds and categories are public input: take them from the questionnaire, never from the data. Quote `|`, `<` and `>` in the
     shell.
 
-    Writes statement.json, statement.txt, posterior.npz, summary.json and, with matplotlib, fit.png. Each further fit of the same
+    Writes statement.json, statement.txt, posterior.npz, summary.json and, with matplotlib, fit.png; for twins, what
+    `discreet synth` needs in the place of posterior and summary. Each further fit of the same
     data spends again: the ε of all fits add up.
     """
     _check_options(out, overwrite, draws, learning_rate)
-    chosen = choose_model(model)
+    chosen = choose_model(model, components=components)
+    defaults = chosen.defaults
     described = _schema(data, chosen, target, bounds, schema, non_private_bounds)
-    records = _records(data, described, out_of_bounds, seed)
+    whole = None if chosen.of_table is None else chosen.of_table(described)
+    function = chosen.function if whole is None else whole.model
+    assert function is not None
+    records = _records(data, described, out_of_bounds, seed, whole)
     public_count = records.num_records if num_records is None else num_records
     if rate is None and batch_size is None and sampling is options.SamplingName.POISSON:
-        rate = default_rate(public_count)
+        rate = default_rate(public_count, defaults.batch)
     plan = options.plan_of(
         num_records=public_count,
         epsilon=epsilon,
         delta=delta,
-        steps=steps,
-        clipping_norm=options.clipping_of(clip),
+        steps=defaults.steps if steps is None else steps,
+        clipping_norm=options.clipping_of(clip or defaults.clip or default_clip(whole)),
         sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=public_count),
         relation=relation,
     )
@@ -89,14 +102,15 @@ def fit(
     counted = num_records is None
     fitted = fit_and_write(
         out,
-        chosen.function,
+        function,
         plan,
         records,
         complete=functools.partial(_complete, schema=described, out_of_bounds=out_of_bounds, counted=counted),
-        learning_rate=learning_rate,
+        learning_rate=defaults.learning_rate if learning_rate is None else learning_rate,
         seed=seed,
         draws=draws,
         progress_bar=not as_json,
+        whole=whole,
     )
     if as_json:
         content = {"statement": fitted.statement.to_dict(), "files": [str(file) for file in fitted.files]}
@@ -106,7 +120,7 @@ def fit(
     fitted.leave()
 
 
-def _check_options(out: Path, overwrite: bool, draws: int, learning_rate: float) -> None:
+def _check_options(out: Path, overwrite: bool, draws: int, learning_rate: float | None) -> None:
     """Refuse what would only fail once the budget is spent."""
     if (out / "statement.json").exists() and not overwrite:
         raise ValueError(
@@ -114,17 +128,22 @@ def _check_options(out: Path, overwrite: bool, draws: int, learning_rate: float)
         )
     if not 1 <= draws <= MOST_DRAWS:
         raise ValueError(f"--draws is {draws}: give a number from 1 to {MOST_DRAWS}")
-    if not 0 < learning_rate < float("inf"):
+    if learning_rate is not None and not 0 < learning_rate < float("inf"):
         raise ValueError(f"--learning-rate is {learning_rate}: give a positive number, for example 0.02")
 
 
-def default_rate(num_records: int) -> float:
-    """Batches of about 500 records, or all of a smaller table: little noise is gained by more, and little time by less.
+def default_rate(num_records: int, batch: int = EXPECTED_BATCH) -> float:
+    """Batches of about 500 records, or `batch`, or all of a smaller table: more gains little, fewer save little time.
 
     >>> default_rate(100), default_rate(2_000), default_rate(1_000_000)
     (1.0, 0.25, 0.0005)
     """
-    return min(1.0, EXPECTED_BATCH / max(1, num_records))
+    return min(1.0, batch / max(1, num_records))
+
+
+def default_clip(model: "MixtureOfProducts | None") -> str:
+    """About a quarter of the model's public bound on a gradient: it loses little of a gradient, and saves noise."""
+    return "1.0" if model is None else f"{model.gradient_bound / 3.6:.1f}"
 
 
 def _schema(
@@ -135,7 +154,7 @@ def _schema(
 
     if bounds is not None and file is not None:
         raise ValueError("--bounds and --schema describe the same thing: give one of them")
-    if not model.own and target is None and file is None:
+    if model.needs_target and target is None and file is None:
         raise ValueError(f"the model {model.name} explains a column: name it by --target")
     public = None
     if file is not None:
@@ -152,7 +171,7 @@ def _schema(
             "that is not private, --non-private-bounds takes them from the data.)"
         )
     column = public.target_column
-    if not model.own and column is None:
+    if model.needs_target and column is None:
         raise ValueError(f"the model {model.name} explains a column: name it by --target, or as target in the schema")
     if column is not None and model.target_kind is not None and column.kind is not model.target_kind:
         raise ValueError(
@@ -162,15 +181,34 @@ def _schema(
     return public
 
 
-def _records(data: Path, schema: "Schema", out_of_bounds: str, seed: int | None) -> "Records":
+def _records(
+    data: Path, schema: "Schema", out_of_bounds: str, seed: int | None, whole: "MixtureOfProducts | None"
+) -> "Records":
     from discreet.data import OutOfBounds, encode, read_table
 
     if out_of_bounds not in list(OutOfBounds):
         raise ValueError(f"--out-of-bounds is {out_of_bounds!r}: choose refuse, clip or missing")
+    if whole is not None and out_of_bounds == OutOfBounds.MISSING:
+        raise ValueError(
+            f"--out-of-bounds missing is not for --model {TWIN}: choose refuse or clip, or list the texts that stand for a "
+            "missing cell as missing_values in the schema"
+        )
     # A run that is to be repeated keeps the same rows of each person.
     key = None if seed is None else hashlib.sha256(str(seed).encode()).digest()
     table = read_table(data, schema, out_of_bounds=out_of_bounds)
-    return encode(table, schema, out_of_bounds=out_of_bounds, key=key)
+    if whole is None:
+        return encode(table, schema, out_of_bounds=out_of_bounds, key=key)
+    return _levels(table, whole, out_of_bounds, key)
+
+
+def _levels(table: "pyarrow.Table", model: "MixtureOfProducts", out_of_bounds: str, key: bytes | None) -> "Records":
+    """The records of a model of the whole table: the level of each cell."""
+    from discreet.data import Records, keep_one_row_a_person
+
+    if model.schema.person is not None:
+        table = table.filter(keep_one_row_a_person(table.column(model.schema.person), key=key))
+    names = tuple(column.name for column in model.schema.columns)
+    return Records(x=model.encode(table, out_of_bounds=out_of_bounds), y=None, feature_names=names)
 
 
 def _warn(schema: "Schema", seed: int | None) -> None:

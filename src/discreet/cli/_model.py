@@ -9,35 +9,75 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from discreet.data import Kind
+    from discreet.models import MixtureOfProducts
+    from discreet.schema import Kind, Schema
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What a fit takes where its options are left out.
+
+    Attributes:
+        steps: Number of steps.
+        batch: Expected number of records in a batch.
+        learning_rate: Step size of Adam.
+        clip: Clipping norm; None: from the model's own bound on a record's gradient.
+    """
+
+    steps: int = 1_000
+    batch: int = 500
+    learning_rate: float = 0.02
+    clip: str | None = "1.0"
 
 
 @dataclasses.dataclass(frozen=True)
 class ChosenModel:
-    """A model function of (x, y) or (x) and what it expects.
+    """A model and what it expects: a function of (x, y) or (x), or a model of whole tables.
 
     Attributes:
         name: As given.
-        function: The NumPyro model.
+        function: The NumPyro model; None for a model of whole tables, which `of_table` makes.
         target_kind: The kind that its target must have; None for whatever the schema says.
         own: Whether it is the user's.
+        of_table: From the schema to a model of all its columns, from which twins are drawn.
+        defaults: Of the fit's options.
     """
 
     name: str
-    function: Callable[..., object]
+    function: Callable[..., object] | None
     target_kind: "Kind | None"
     own: bool
+    of_table: "Callable[[Schema], MixtureOfProducts] | None" = None
+    defaults: Defaults = Defaults()
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether it explains a column by the others."""
+        return not self.own and self.of_table is None
 
 
-def choose_model(name: str) -> ChosenModel:
+TWIN = "twin"
+COMPONENTS = 16
+
+
+def choose_model(name: str, *, components: int | None = None) -> ChosenModel:
     """A built-in model by name, or `FILE.py:FUNCTION`. Runs the file.
 
+    Args:
+        name: As on the command line.
+        components: Number of components of a mixture; None: 16.
+
     Raises:
-        ValueError: An unknown name, a file that is absent or fails, or a function that is not in it.
+        ValueError: An unknown name, a file that is absent or fails, a function that is not in it, or components of a model
+            that has none.
     """
     from discreet.data import Kind
     from discreet.models import linear_regression, logistic_regression, poisson_regression
 
+    if name == TWIN:
+        return _twin(COMPONENTS if components is None else components)
+    if components is not None:
+        raise ValueError(f"--components is for --model {TWIN}: the model {name} has none, leave it out")
     built_in = {
         "logistic": (logistic_regression, Kind.BINARY),
         "linear": (linear_regression, Kind.REAL),
@@ -49,7 +89,7 @@ def choose_model(name: str) -> ChosenModel:
     file, colon, attribute = name.rpartition(":")
     if not colon or not file.endswith(".py"):
         raise ValueError(
-            f"the model {name!r} is not known: choose {', '.join(built_in)}, or FILE.py:FUNCTION of your own"
+            f"the model {name!r} is not known: choose {', '.join([*built_in, TWIN])}, or FILE.py:FUNCTION of your own"
         )
     path = Path(file)
     module = run_file(path, "model file")
@@ -57,6 +97,23 @@ def choose_model(name: str) -> ChosenModel:
     if not callable(function):
         raise ValueError(f"{path} has no function {attribute}: name the model function after the colon")
     return ChosenModel(name, function, None, own=True)
+
+
+MOST_COMPONENTS = 1_000
+
+
+def _twin(components: int) -> ChosenModel:
+    from discreet.models import MixtureOfProducts
+
+    if not 1 <= components <= MOST_COMPONENTS:
+        raise ValueError(f"--components is {components}: give a number from 1 to {MOST_COMPONENTS}, 16 say")
+
+    def of_table(schema: "Schema") -> "MixtureOfProducts":
+        return MixtureOfProducts(schema, components=components)
+
+    # Fewer and larger steps than a regression's: the noise is on thousands of parameters (docs/twins.md).
+    defaults = Defaults(steps=300, batch=1_000, learning_rate=0.05, clip=None)
+    return ChosenModel(TWIN, None, None, own=False, of_table=of_table, defaults=defaults)
 
 
 def run_file(path: Path, what: str) -> ModuleType:

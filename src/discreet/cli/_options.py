@@ -60,7 +60,10 @@ Data = Annotated[
     Path, typer.Option(help="The table: a .csv, .csv.gz, .parquet, .arrow or .feather file with column names.")
 ]
 Model = Annotated[
-    str, typer.Option(help="logistic, linear, poisson, or FILE.py:FUNCTION with a NumPyro model of (x, y).")
+    str,
+    typer.Option(
+        help="logistic, linear, poisson; twin, for twins of the table; or FILE.py:FUNCTION with a NumPyro model of (x, y)."
+    ),
 ]
 Target = Annotated[str | None, typer.Option(help="Name of the column to explain.")]
 Bounds = Annotated[
@@ -80,15 +83,22 @@ NonPrivateBounds = Annotated[
     bool,
     typer.Option("--non-private-bounds", help="Take missing bounds from the data. Breaks the guarantee, and says so."),
 ]
+FitSteps = Annotated[int | None, typer.Option("--steps", help="Number of steps. Left out: 1000; for twin, 300.")]
+Components = Annotated[
+    int | None, typer.Option(help="Components of the mixture (twin only): groups of alike records. Left out: 16.")
+]
 Clip = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--clip",
         "--clipping-norm",
-        help="Clipping norm C of a record's gradient: a number, or 'adaptive' to follow a private quantile of the gradients.",
+        help="Clipping norm C of a record's gradient: a number, or 'adaptive' to follow a private quantile of the gradients. "
+        "Left out: 1; for twin, a quarter of the longest gradient that a record can have.",
     ),
 ]
-LearningRate = Annotated[float, typer.Option(help="Step size of the Adam optimizer.")]
+LearningRate = Annotated[
+    float | None, typer.Option(help="Step size of the Adam optimizer. Left out: 0.02; for twin, 0.05.")
+]
 NumRecords = Annotated[
     int | None,
     typer.Option(help="A public figure for the number of records. Left out: the exact number, which is then public."),

@@ -5,7 +5,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from discreet.report import Statement
 
 
-FILES = ("statement.json", "statement.txt", "posterior.npz", "summary.json", "fit.png")
+FILES = (
+    "statement.json",
+    "statement.txt",
+    "posterior.npz",
+    "summary.json",
+    "fit.png",
+    "twin.json",
+    "twin.result",
+    "twin.schema.toml",
+)
 
 
 def write_statement(out: Path, statement: "Statement") -> list[Path]:
@@ -125,53 +134,15 @@ def print_statement(statement: "Statement", files: list[Path]) -> None:
 
 def plot(out: Path, result: "DPSVIResult") -> list[Path]:
     """The trade-off curve and the private losses as a PNG, if matplotlib is installed; else nothing."""
+    from discreet.plots import draw_losses, draw_trade_off, new_figure
+
     try:
-        from matplotlib.figure import Figure
+        figure = new_figure(9, 4)
     except ImportError:
         return []
-
-    figure = Figure(figsize=(9, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    _plot_trade_off(left, result.plan.profile())
-    _plot_losses(right, result.losses)
+    draw_trade_off(left, result.plan.profile())
+    draw_losses(right, result.losses)
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=120)
     return [write_file(out / "fit.png", image.getvalue())]
-
-
-def _plot_trade_off(axes: Any, profile: Any) -> None:
-    wrong = np.linspace(0, 1, 101)
-    axes.plot(wrong, [profile.true_positive_rate(float(rate)) for rate in wrong], label="best attacker")
-    axes.plot(wrong, wrong, ":", color="grey", label="guessing")
-    axes.set(xlabel="false-positive rate", ylabel="true-positive rate", title="What the best attacker can tell")
-    axes.legend()
-
-
-def _plot_losses(axes: Any, losses: np.ndarray) -> None:
-    axes.plot(losses, ".", markersize=2, color="lightgrey", label="released")
-    width = max(1, len(losses) // 20)
-    mean = running_mean(losses, width)
-    axes.plot(mean, label=f"mean of the last {width} steps")
-    # By the mean, since the noise of single steps is often far larger than the whole descent; but not by its first
-    # values, which are hardly means.
-    shown = mean[width // 4 :]
-    shown = shown[np.isfinite(shown)]
-    if shown.size and np.ptp(shown) > 0:
-        room = np.ptp(shown)
-        axes.set_ylim(shown.min() - 0.25 * room, shown.max() + 0.25 * room)
-    axes.set(xlabel="step", ylabel="loss (nats)", title="Clipped private loss")
-    axes.legend()
-
-
-def running_mean(values: np.ndarray, width: int) -> np.ndarray:
-    """Means of the last `width` values, of all so far where they are fewer; values that are not finite left out.
-
-    >>> running_mean(np.array([4.0, 2.0, 0.0, 1.0]), 2).tolist()
-    [4.0, 3.0, 1.0, 0.5]
-    """
-    usable = np.isfinite(values)
-    sums = np.cumsum(np.where(usable, values, 0.0), dtype=np.float64)
-    counts = np.cumsum(usable)
-    sums[width:] -= sums[:-width].copy()
-    counts[width:] -= counts[:-width].copy()
-    return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)

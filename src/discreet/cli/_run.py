@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import typer
 
-from discreet.cli._results import plot, say_results, write_results, write_statement
-from discreet.cli._terminal import folder_for_results, say_error, say_lines, settings, spent
+from discreet.cli._results import plot, print_statement, say_results, write_results, write_statement
+from discreet.cli._terminal import folder_for_results, say, say_error, say_lines, settings, spent
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
 
     from discreet.data import Records
     from discreet.inference import DPSVIResult
+    from discreet.models import MixtureOfProducts
     from discreet.plan import PrivacyPlan
     from discreet.report import Statement
 
@@ -25,6 +26,10 @@ PLAN_IS_SPENT = "count the ε of the whole plan as spent"
 SPREAD = (
     "Standard deviations and intervals of the posterior are the spread of the fitted guide. The noise of the private fit "
     "comes on top and is not in them: at small ε it may be several times as large."
+)
+TWIN_SPREAD = (
+    "Twins are drawn from the fitted guide, which does not know of the noise of the private fit: what analyses of several twins "
+    "say of their uncertainty is too little at small ε."
 )
 
 
@@ -35,7 +40,7 @@ class Fitted:
     Attributes:
         result: What the fit gave back.
         statement: Its statement, complete.
-        samples: The draws of each global latent along the leading axis.
+        samples: The draws of each global latent along the leading axis; none of a model of a whole table.
         files: What was written.
     """
 
@@ -46,6 +51,11 @@ class Fitted:
 
     def say(self, records: "Records") -> None:
         """Posterior table, statement and file names on the screen."""
+        if not self.samples:
+            print_statement(self.statement, self.files)
+            say()
+            say_lines(f"Next: discreet synth {self.files[0].parent} --twins 5 --out twins")
+            return
         say_results(self.statement, self.samples, records, self.files)
 
     def leave(self) -> None:
@@ -71,6 +81,7 @@ def fit_and_write(
     seed: int | None,
     draws: int,
     progress_bar: bool,
+    whole: "MixtureOfProducts | None" = None,
 ) -> Fitted:
     """Spend the budget, and write the statement before anything else can fail.
 
@@ -84,14 +95,17 @@ def fit_and_write(
         seed: None for the operating system's entropy.
         draws: Number of posterior draws.
         progress_bar: Whether to show progress.
+        whole: The model of the whole table, if that is what `model` belongs to: then what twins need is written, and no draws.
 
     Returns:
         The results and the files that hold them.
     """
     with folder_for_results(out):
-        result, draw = run(model, plan, records, learning_rate=learning_rate, seed=seed, progress_bar=progress_bar)
+        result, draw = run(
+            model, plan, records, learning_rate=learning_rate, seed=seed, progress_bar=progress_bar, whole=whole
+        )
         spent(f"no statement was written, so {PLAN_IS_SPENT}")
-        statement = complete(result.statement).with_notes(SPREAD)
+        statement = complete(result.statement).with_notes(SPREAD if whole is None else TWIN_SPREAD)
         try:
             files = write_statement(out, statement)
         except OSError:
@@ -100,13 +114,19 @@ def fit_and_write(
             spent(f"the statement could not be written to {out} and was printed on standard output")
             raise
         spent(f"the statement is in {files[0]}")
-        samples = draw(draws)
-        if not all(np.isfinite(drawn).all() for drawn in samples.values()):
+        samples = draw(draws) if whole is None else {}
+        if not all(np.isfinite(x).all() for x in (samples or result.params).values()):
             say_error(
                 "The posterior is not finite: the steps were too large. A smaller --learning-rate helps, in a further fit that "
                 "spends again."
             )
-        files += [*write_results(out, result, samples, records, note=SPREAD), *plot(out, result)]
+        if whole is None:
+            files += write_results(out, result, samples, records, note=SPREAD)
+        else:
+            from discreet.synthetic import write_fitted
+
+            files += write_fitted(out, dataclasses.replace(result, statement=statement), whole)
+        files += plot(out, result)
         return Fitted(result, statement, samples, files)
 
 
@@ -118,8 +138,9 @@ def run(
     learning_rate: float,
     seed: int | None,
     progress_bar: bool,
+    whole: "MixtureOfProducts | None" = None,
 ) -> tuple["DPSVIResult", Draw]:
-    """Fit by DPSVI with a diagonal normal guide. Arguments as in `fit_and_write`.
+    """Fit by DPSVI with a diagonal normal guide, or the whole table's own. Arguments as in `fit_and_write`.
 
     Returns:
         The result, and a function from a number of draws to the draws of each global latent along the leading axis.
@@ -134,9 +155,12 @@ def run(
 
     keep_compiled_programs(settings.compilation_cache)
     fit_key, draw_key = jax.random.split(random.key(seed))
-    # Started at zero rather than at a random place: with noise, steps are too dear to be spent on finding back.
-    guide = AutoNormal(model, init_loc_fn=init_to_feasible)
-    dpsvi = DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan)
+    if whole is not None:
+        guide, placeholder = whole.guide(), whole.placeholder
+    else:
+        # Started at zero rather than at a random place: with noise, steps are too dear to be spent on finding back.
+        guide, placeholder = AutoNormal(model, init_loc_fn=init_to_feasible), None
+    dpsvi = DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan, placeholder=placeholder)
     arrays = (records.x,) if records.y is None else (records.x, records.y)
     try:
         result = dpsvi.run(fit_key, *arrays, progress_bar=progress_bar)

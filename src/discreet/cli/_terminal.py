@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import os
 import shutil
-import tempfile
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,6 +12,21 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 import typer
+
+from discreet.storage import write_file
+
+__all__ = [
+    "Settings",
+    "folder_for_results",
+    "refusing",
+    "say",
+    "say_error",
+    "say_lines",
+    "settings",
+    "spent",
+    "width",
+    "write_file",
+]
 
 P = ParamSpec("P")
 WIDTH = 88
@@ -150,24 +164,3 @@ def folder_for_results(path: Path) -> Iterator[None]:
             with suppress(OSError):
                 folder.rmdir()
         raise
-
-
-def write_file(path: Path, content: bytes | str) -> Path:
-    """Write a whole file or nothing: a temporary file beside it takes its place at the end."""
-    data = content.encode("utf-8") if isinstance(content, str) else content
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            # Temporary files are for their owner only; results are for those whom the umask allows.
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(temporary, 0o666 & ~mask)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path

@@ -6,7 +6,7 @@ from discreet.inference._keys import claim
 from discreet.inference._noise_aware import NoiseAware
 from discreet.inference._ops import OnePosteriorSample
 from discreet.inference._ops_result import OPSResult
-from discreet.inference._result import DPSVIResult
+from discreet.inference._result import DPSVIResult, load_result
 from discreet.inference._step import DPSVIState
 from discreet.inference._suggest_clipping import ClippingSuggestion, suggest_clipping
 from discreet.inference._trace import Trace
@@ -23,5 +23,6 @@ __all__ = [
     "OnePosteriorSample",
     "Trace",
     "claim",
+    "load_result",
     "suggest_clipping",
 ]

@@ -24,6 +24,8 @@ from discreet.inference._plates import Program
 from discreet.inference._point import PointGuide
 from discreet.inference._result import DPSVIResult
 from discreet.inference._trace import Trace
+from discreet.inference_data import to_arviz
+from discreet.ledger import Ledger
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
 from discreet.verify import Certificate
@@ -160,6 +162,7 @@ class DPSGLD:
         progress_bar: bool = True,
         delta: float | None = None,
         require_proof: bool = True,
+        ledger: Ledger | None = None,
         **kwargs: Any,
     ) -> DPSGLDResult:
         """Run the chain: the plan's number of releases, accounted for and proved beforehand as in `DPSVI.run`.
@@ -172,6 +175,7 @@ class DPSGLD:
             progress_bar: show progress after two seconds.
             delta: delta of the statement; None: the plan's, or a cautious choice.
             require_proof: refuse to run without a proof that the plan covers.
+            ledger: the table's budget, debited just before the first release.
             kwargs: likewise.
 
         Returns:
@@ -183,7 +187,7 @@ class DPSGLD:
             TypeError, ValueError: wrong input, before any budget is spent.
         """
         outcome = self._dpsvi.run(
-            rng_key, *args, progress_bar=progress_bar, delta=delta, require_proof=require_proof, **kwargs
+            rng_key, *args, progress_bar=progress_bar, delta=delta, require_proof=require_proof, ledger=ledger, **kwargs
         )
         tail = self._tail(outcome)
         draws, fine = self._constrained(outcome.trace.iterates)
@@ -277,15 +281,33 @@ class DPSGLDResult:
         """
         if num_samples < 1:
             raise ValueError(f"num_samples is {num_samples}; draw at least one.")
+        self._check_finite()
+        words = random.as_threefry(random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR))
+        kept = len(self.draw_steps)
+        chosen = jax.random.choice(words, kept, (num_samples,), replace=num_samples > kept)
+        return {name: jnp.asarray(x)[chosen] for name, x in self.draws.items()}
+
+    def to_arviz(self, **names: Any) -> Any:
+        """All kept draws for ArviZ, in the chain's order, with the statement: `arviz.ess` then says what they are worth.
+
+        Args:
+            names: feature_names, coords and dims of `discreet.to_arviz`.
+
+        Returns:
+            As `discreet.to_arviz`.
+
+        Raises:
+            ValueError: the chain diverged, or as `discreet.to_arviz`.
+        """
+        self._check_finite()
+        return to_arviz(self.draws, statement=self.statement, **names)
+
+    def _check_finite(self) -> None:
         if self.diverged_at is not None:
             raise ValueError(
                 f"The chain left the finite numbers by step {self.diverged_at}, so its draws are none of the posterior. "
                 "Run another one with a smaller step_size; the iterates before are in trace."
             )
-        words = random.as_threefry(random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR))
-        kept = len(self.draw_steps)
-        chosen = jax.random.choice(words, kept, (num_samples,), replace=num_samples > kept)
-        return {name: jnp.asarray(x)[chosen] for name, x in self.draws.items()}
 
     def __repr__(self) -> str:
         """What it is, not its arrays."""

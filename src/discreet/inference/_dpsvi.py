@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from discreet import random
 from discreet.clipping import contribution_bound
 from discreet.gradients import EngineReport
+from discreet.inference._checkpoint import Checkpoint
 from discreet.inference._checks import (
     check_batch,
     check_length,
@@ -45,6 +47,7 @@ from discreet.inference._setup import (
 from discreet.inference._step import DPSVIState, PrivateStep
 from discreet.inference._structure import find_structure
 from discreet.inference._terms import state_terms
+from discreet.ledger import Ledger, Spending
 from discreet.plan import PrivacyPlan
 from discreet.verify import Certificate
 
@@ -323,6 +326,8 @@ class DPSVI:
         init_params: Mapping[str, Any] | None = None,
         require_proof: bool = True,
         keep_gradients: bool = False,
+        ledger: Ledger | None = None,
+        checkpoint: Path | str | None = None,
         **kwargs: Any,
     ) -> DPSVIResult:
         """Fit: draw batches as the plan says, make its number of releases, account for them.
@@ -339,6 +344,8 @@ class DPSVI:
             init_params: public initial values of `param` sites.
             require_proof: refuse to run without a proof that the plan covers. With False the statement says what is missing.
             keep_gradients: keep the noisy gradients in the trace, for `DPSVIResult.noise_aware`. They are releases.
+            ledger: the table's budget, debited just before the first release.
+            checkpoint: folder from which the same call goes on, to the same bits, if the process dies. Keep it secret.
             kwargs: likewise.
 
         Returns:
@@ -346,16 +353,16 @@ class DPSVI:
 
         Raises:
             PrivacyError: the verifier found no proof, or a worse event than the plan's.
+            SpentError: the ledger does not hold the plan.
             TypeError, ValueError: wrong input, before any budget is spent.
         """
-        key = random.check_key(rng_key)
-        records = take_apart(args, kwargs)
+        saved = Checkpoint(checkpoint, random.check_key(rng_key))
+        key, records = saved.key, take_apart(args, kwargs)
         self.plan.sampling.check(self.plan.num_records, self.plan.relation)
         check_length(self.plan, records.size)
         if delta is not None and not 0.0 < delta < 1.0:
             raise ValueError(f"delta is {delta}; it must lie between 0 and 1, well below 1 / num_records.")
         refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
-        check_unused(key)
         with explain_steps(args):
             state = self._init(key, records, init_params)
         step, psi = self._initialised(), self.optim.get_params(state.optim_state)
@@ -363,12 +370,19 @@ class DPSVI:
         if keep_gradients:
             check_room(psi, self.plan.num_steps)
         # Stated before it is spent: what cannot be accounted for must not run.
-        statement = state_terms(self, delta, random.is_reproducible(key), keep_gradients)
+        statement = state_terms(self, delta, saved.reproducible, keep_gradients)
         certified = functools.partial(self._certificate, state, records, keep_gradients)
-        statement = with_proof(statement, self.plan, certified, require_proof)
-        loop = functools.partial(run_steps, progress_bar=progress_bar, keep_gradients=keep_gradients)
-        outcome = loop(step, self.plan.sampling, state, records.leaves, self.plan.num_steps)
-        return result_of(step, outcome, statement, self.plan)
+        saved.describe(self.plan, records.leaves, (statement.delta, keep_gradients), certified)
+        stated = with_proof(statement, self.plan, certified, require_proof)
+        spending = Spending(ledger, self.plan, stated, saved.run_id)
+        options = {
+            "progress_bar": progress_bar,
+            "keep_gradients": keep_gradients,
+            "spend": spending,
+            "checkpoint": saved,
+        }
+        outcome = run_steps(step, self.plan.sampling, state, records.leaves, self.plan.num_steps, **options)
+        return result_of(step, outcome, spending.stated(), self.plan)
 
     def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:
         """`DPSVIResult.posterior` for `params` from elsewhere, such as a pickle, after `init` or `run`.

@@ -91,6 +91,13 @@ def claim(key: PRNGKeyArray, step: int | None = None) -> None:
         _used[digest] = _ALL if step is None else {*_used.get(digest, ()), step}
 
 
+def take(key: PRNGKeyArray) -> None:
+    """Take a key for a fit that goes on: it draws noise that it drew before, for the states that it belongs to."""
+    digest = _digest(key)
+    if digest:
+        _used[digest] = _ALL
+
+
 def _digest(key: PRNGKeyArray) -> bytes:
     """What tells secret keys apart without keeping them; empty for a key that may be used again."""
     if random.is_reproducible(key) or isinstance(key, Tracer):

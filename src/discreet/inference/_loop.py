@@ -7,7 +7,7 @@ import functools
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -20,7 +20,8 @@ from jaxtyping import Array, Bool, Float, Int
 from tqdm import tqdm
 
 from discreet import mechanisms
-from discreet.inference._keys import StepKeys, claim
+from discreet.inference._checkpoint import Checkpoint
+from discreet.inference._keys import StepKeys
 from discreet.inference._step import DPSVIState, PrivateStep
 from discreet.inference._trace import Trace, TraceRecorder
 from discreet.sampling import Batch
@@ -94,10 +95,13 @@ def run_steps(
     *,
     progress_bar: bool,
     keep_gradients: bool = False,
+    spend: Callable[[], None] = lambda: None,
+    checkpoint: Checkpoint | None = None,
 ) -> Outcome:
     """Make `num_steps` releases, batches drawn by `sampling` from the records `leaves`.
 
     The result does not depend on how the steps were cut into compiled calls. Gradients are kept where every iterate is.
+    `spend` is called once, when all is compiled and nothing released. From a `checkpoint` it goes on to the same bits.
 
     Raises:
         KeyboardInterrupt: Ctrl-C came before the first release; nothing was spent.
@@ -111,9 +115,8 @@ def run_steps(
     tables = jax.tree.map(jnp.asarray, sampling.prepare(leaves[0].shape[0]))
     # Each call overwrites the state that it is given; the caller's must stay what it was.
     state = jax.tree.map(jnp.copy, state)
-    losses: list[np.ndarray] = []
-    norms: list[np.ndarray] = []
-    done, count = 0, min(8, chunk_length)
+    count = min(8, chunk_length)
+    checkpoint = checkpoint or Checkpoint(None, state.rng_key)
     with _interruptible() as interrupt, _bar(num_steps, progress_bar) as bar:
         # Compiled before anything is released, and kept by JAX for the next fit of the same shape.
         static = (step, sampling, chunk_length, recorder.every_step, keep_gradients)
@@ -122,17 +125,19 @@ def run_steps(
             program = _chunk.lower(*static, state, leaves, tables, jnp.int32(0)).compile()
         if interrupt.requested:
             raise KeyboardInterrupt
-        claim(state.rng_key)
-        while done < num_steps and not interrupt.requested:
+        state, progress = checkpoint.begin(state, recorder, spend)
+        bar.update(progress.done)
+        while progress.done < num_steps and not interrupt.requested:
+            done = progress.done
             count = min(count, num_steps - done, recorder.steps_until_due(done))
             started = time.perf_counter()
             state, chunk_losses, chunk_norms, iterates, gradients = program(state, leaves, tables, jnp.int32(count))
-            losses.append(np.asarray(chunk_losses)[:count])
-            norms.append(
+            progress.losses.append(np.asarray(chunk_losses)[:count])
+            progress.norms.append(
                 np.asarray(chunk_norms)[:count] if step.clipping.adapts else np.full(count, step.clipping.start)
             )
             seconds = time.perf_counter() - started
-            done += count
+            done = progress.done = done + count
             if recorder.every_step:
                 kept = np.asarray(gradients)[:count].copy() if keep_gradients else None
                 recorder.extend(done - count + 1, np.asarray(iterates)[:count].copy(), kept)
@@ -141,10 +146,13 @@ def run_steps(
                 recorder.extend(done, np.asarray(iterate)[None])
             bar.update(count)
             # The bar redraws itself at its own pace: each time would cost more than all else here.
-            bar.set_postfix_str(_postfix(losses[-1], step.num_records), refresh=False)
+            bar.set_postfix_str(_postfix(progress.losses[-1], step.num_records), refresh=False)
+            last = done == num_steps or interrupt.requested
+            checkpoint.keep(state, progress, recorder, last=last, finished=done == num_steps)
             count = int(np.clip(count * _SECONDS_A_CHUNK / max(seconds, 1e-6), count / 4, count * 8))
             count = max(1, min(count, chunk_length))
-    return Outcome(state, np.concatenate(losses), np.concatenate(norms), recorder.finish(), done, done < num_steps)
+    done, losses, norms = progress.done, np.concatenate(progress.losses), np.concatenate(progress.norms)
+    return Outcome(state, losses, norms, recorder.finish(), done, done < num_steps)
 
 
 def _bar(num_steps: int, enabled: bool) -> Any:

@@ -21,6 +21,8 @@ from discreet import random
 from discreet.inference._objective import LATENT, Objective
 from discreet.inference._tail import regress, tail_mean
 from discreet.inference._trace import Trace
+from discreet.inference_data import to_arviz
+from discreet.report import Statement
 
 _FEWEST = 20
 _SPREAD_DRAWS = 256
@@ -40,6 +42,7 @@ class NoiseAware:
             ("regression").
         mean: of p(psi* | trace), for each coordinate of `trace.iterates`.
         stddev: of p(psi* | trace); 0 where it is not corrected.
+        statement: of the fit, whose cost is all that the draws cost.
     """
 
     method: str
@@ -50,6 +53,7 @@ class NoiseAware:
     _objective: Objective = dataclasses.field(repr=False, compare=False)
     _unravel: Callable[[Array], dict[str, Any]] = dataclasses.field(repr=False, compare=False)
     _draws: Draws = dataclasses.field(repr=False, compare=False)
+    statement: Statement | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
         """Draws of the global latents, in the form of `DPSVIResult.posterior`.
@@ -71,6 +75,11 @@ class NoiseAware:
         rng = np.random.default_rng(np.asarray(jax.random.bits(outer, (4,))))
         psi = jax.vmap(self._unravel)(jnp.asarray(self._draws(rng, num_samples), jnp.float32))
         return _draw_each(self._objective, psi, jax.random.split(inner, num_samples))
+
+    def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
+        """Draws as `posterior` makes them, for ArviZ, with the fit's statement; as `DPSVIResult.to_arviz`."""
+        note = f"The noise of the private fit is allowed for in these draws (method {self.method!r})."
+        return to_arviz(self.posterior(key, num_samples), statement=self.statement, note=note, **names)
 
     def __getstate__(self) -> dict[str, Any]:
         """Refuse: the guide may be a local function."""

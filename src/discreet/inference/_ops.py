@@ -28,6 +28,7 @@ from discreet.inference._records import Records, check_public, refuse_tables, ta
 from discreet.inference._setup import choose_placeholder, initial_parameters, loss_at_start
 from discreet.inference._structure import Structure, find_structure
 from discreet.inference._tempered import TemperedPosterior, Tempering, project_records
+from discreet.ledger import Ledger, Spending
 
 Bound = float | tuple[float, float]
 _NO_PLATE = 2**31 - 1
@@ -156,11 +157,18 @@ class OnePosteriorSample:
         """Pure epsilon of all draws together, if they are exact."""
         return self.num_draws * self.tempering.epsilon
 
+    @property
+    def slack(self) -> float:
+        """Probability of leaving the event: 0."""
+        return 0.0
+
     def event(self) -> DpEvent:
         """The event of all draws, derived from the bound, the power and the number of draws."""
         return SelfComposedDpEvent(pure_event(self.tempering.epsilon), self.num_draws)
 
-    def run(self, rng_key: PRNGKeyArray, *args: Any, progress_bar: bool = True, **kwargs: Any) -> OPSResult:
+    def run(
+        self, rng_key: PRNGKeyArray, *args: Any, progress_bar: bool = True, ledger: Ledger | None = None, **kwargs: Any
+    ) -> OPSResult:
         """Run the chains on the records and release the last states of `num_draws` of them.
 
         All else that the chains know (starting points, steps, step sizes, the other states) stays inside, but for
@@ -170,6 +178,7 @@ class OnePosteriorSample:
             rng_key: `discreet.random.key()`; all that the chains draw follows from it.
             args: the model's arguments: arrays hold records along their leading axis.
             progress_bar: show NumPyro's, without its figures on the sampler.
+            ledger: the table's budget, debited before the chains run: what NumPyro compiles on the way is paid for.
             kwargs: likewise.
 
         Returns:
@@ -187,8 +196,9 @@ class OnePosteriorSample:
         check_unused(key)
         with explain_steps(args):
             objective, psi = self._objective(key, records)
-        statement = state_draws(self, records.size, random.is_reproducible(key))
+        spending = Spending(ledger, self, state_draws(self, records.size, random.is_reproducible(key)))
         leaves = list(records.leaves) if self.radius is None else project_records(records.leaves, self.radius)
+        spending()
         claim(key)
         chains = run_chains(
             TemperedPosterior(objective, self.tempering),
@@ -203,7 +213,7 @@ class OnePosteriorSample:
             progress_bar=progress_bar,
         )
         last = {name: x[: self.num_draws, -1] for name, x in chains.states.items()}
-        return OPSResult(_values(objective, last, self.num_draws), statement, diagnose(chains))
+        return OPSResult(_values(objective, last, self.num_draws), spending.stated(), diagnose(chains))
 
     def _check_length(self, size: int) -> None:
         if self.relation is Relation.REPLACE_ONE and self.num_records not in (None, size):

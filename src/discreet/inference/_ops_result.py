@@ -13,6 +13,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from discreet import random
 from discreet.inference._chains import Diagnostics
+from discreet.inference_data import to_arviz
 from discreet.report import Statement
 
 
@@ -58,6 +59,17 @@ class OPSResult:
         secret = random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)
         chosen = jax.random.permutation(secret, self.num_draws)[:num_samples]
         return {name: jnp.asarray(value)[chosen] for name, value in self.draws.items()}
+
+    def to_arviz(self, **names: Any) -> Any:
+        """All released draws for ArviZ, in their order, with the statement; nothing of the diagnostics.
+
+        Args:
+            names: feature_names, coords and dims of `discreet.to_arviz`.
+
+        Returns:
+            As `discreet.to_arviz`.
+        """
+        return to_arviz(self.draws, statement=self.statement, **names)
 
     def delta_granting(self, total_variation: float) -> float:
         """The delta that has to be added if each draw's law is within `total_variation` of the posterior's.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,13 +14,22 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
+from discreet.accounting import upper
 from discreet.inference._loop import Outcome
 from discreet.inference._noise_aware import METHODS, NoiseAware
 from discreet.inference._objective import Objective
+from discreet.inference._plates import Program
+from discreet.inference._saved import Form, objective_of, read_fields, write_fields
 from discreet.inference._step import PrivateStep
 from discreet.inference._trace import Trace
+from discreet.inference_data import to_arviz
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
+
+SPREAD = (
+    "Spread of the fitted guide: the noise of the private fit comes on top and is not in these draws; at small epsilon it may be "
+    "several times as large. result.noise_aware() has draws that allow for it."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +58,8 @@ class DPSVIResult:
     statement: Statement
     plan: PrivacyPlan
     steps_completed: int
-    _objective: Objective | None = dataclasses.field(repr=False, compare=False)
+    _form: Form | None = dataclasses.field(default=None, repr=False, compare=False)
+    _objective: Objective | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
         """Draws of the global latents from the fitted guide; post-processing, free of budget.
@@ -59,18 +70,35 @@ class DPSVIResult:
 
         Returns:
             For each global latent an array with the draws along the leading axis, as
-            NumPyro's `Predictive(model, posterior_samples)` takes them; add an axis for the
-            chain in front for ArviZ.
+            NumPyro's `Predictive(model, posterior_samples)` takes them. For ArviZ: `to_arviz`.
 
         Raises:
-            ValueError: the result came from a pickle, which holds no guide, or num_samples < 1.
+            ValueError: the result holds no guide, since it was unpickled or loaded without one; or num_samples < 1.
         """
         if self._objective is None:
             raise ValueError(
-                "This result was unpickled, and a pickle does not hold the guide. Draw with "
-                "dpsvi.posterior(key, result.params, num_samples) of a DPSVI that was initialised."
+                "This result holds no guide, since it was unpickled, or loaded without one. Load it by "
+                "discreet.load_result(path, model, guide); or draw with dpsvi.posterior(key, result.params, num_samples) of a "
+                "DPSVI that was initialised."
             )
         return draw_posterior(self._objective, key, self.params, num_samples)
+
+    def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
+        """Draws as `posterior` makes them, for ArviZ, with the statement in their attributes; free of budget.
+
+        Args:
+            key: any JAX key.
+            num_samples: number of draws.
+            names: feature_names, coords and dims of `discreet.to_arviz`.
+
+        Returns:
+            As `discreet.to_arviz`.
+
+        Raises:
+            ImportError: ArviZ is not installed.
+            ValueError: as `posterior` and `discreet.to_arviz`.
+        """
+        return to_arviz(self.posterior(key, num_samples), statement=self.statement, note=SPREAD, **names)
 
     def noise_aware(self, method: str = "regression", *, start: float | None = None) -> NoiseAware:
         """The posterior with the noise of the private fit in it; from the trace alone, free of budget.
@@ -88,7 +116,7 @@ class DPSVIResult:
             An object with `posterior(key, num_samples)`, like this one.
 
         Raises:
-            ValueError: another method, a result from a pickle, a trace without a converged tail or with too few
+            ValueError: another method, a result without a guide, a trace without a converged tail or with too few
                 iterates in it, without gradients, or a guide that has no locations.
 
         Reference:
@@ -99,19 +127,38 @@ class DPSVIResult:
             raise ValueError(f'method is {method!r}; it must be "trace" or "regression".')
         if self._objective is None:
             raise ValueError(
-                "This result was unpickled, and a pickle does not hold the guide. Call noise_aware before pickling, and keep "
-                "its draws."
+                "This result holds no guide, since it was unpickled, or loaded without one. Load it by "
+                "discreet.load_result(path, model, guide)."
             )
         # Of a step's gradient, whatever C was then; the loss's share and the batch's own chance add to it.
         least_noise = self.plan.noise_multiplier * float(np.min(self.clipping_norms)) / self.plan.rate
-        return METHODS[method](self._objective, self.params, self.trace, start, least_noise)
+        aware = METHODS[method](self._objective, self.params, self.trace, start, least_noise)
+        return dataclasses.replace(aware, statement=self.statement)
+
+    def save(self, path: Path | str) -> Path:
+        """Write the result into one file, for `load_result`.
+
+        The file holds what the result shows, to the bit: releases and public facts. It holds no key, no record, no model
+        and no code. It is there whole or not at all; one of that name is replaced.
+
+        Args:
+            path: the file. Any name will do, "fit.discreet" say.
+
+        Returns:
+            The path.
+
+        Raises:
+            TypeError: the plan has a sampler or the params a container of your own, which a file without code cannot hold.
+            OSError: the file cannot be written.
+        """
+        return write_fields(path, {name.lstrip("_"): getattr(self, name) for name in _SAVED})
 
     def __repr__(self) -> str:
         """What it is, not its arrays."""
         spent = self.statement
         return (
             f"DPSVIResult({len(self.params)} parameters, {self.steps_completed} of {self.plan.num_steps} steps, "
-            f"epsilon={spent.epsilon:.4g} at delta={spent.delta:.3g})"
+            f"epsilon={upper(spent.epsilon)} at delta={spent.delta:.3g})"
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,8 +181,65 @@ def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: P
         statement=dataclasses.replace(statement, steps_completed=outcome.steps),
         plan=plan,
         steps_completed=outcome.steps,
+        _form=Form.of(step.objective),
         _objective=step.objective,
     )
+
+
+_SAVED = {
+    "params": dict,
+    "last_params": dict,
+    "losses": np.ndarray,
+    "clipping_norms": np.ndarray,
+    "trace": Trace,
+    "statement": Statement,
+    "plan": PrivacyPlan,
+    "steps_completed": int,
+    "_form": Form | None,
+}
+
+
+def load_result(
+    path: Path | str,
+    model: Program | None = None,
+    guide: Program | None = None,
+    *,
+    placeholder: Sequence[Any] | None = None,
+    **static_kwargs: Any,
+) -> DPSVIResult:
+    """Read a result that `DPSVIResult.save` wrote.
+
+    Nothing that the file holds is run, so it may be a stranger's. Its numbers are that stranger's, too: a statement in a file
+    is worth as much as whoever hands it on.
+
+    Args:
+        path: the file.
+        model: the model that was fitted, for `posterior` and `noise_aware`, which are refused without it.
+        guide: its guide.
+        placeholder: as in `DPSVI`.
+        static_kwargs: the keyword arguments that the `DPSVI` had for its model.
+
+    Returns:
+        The result as it was saved, to the bit; the same key gives the same draws.
+
+    Raises:
+        ValueError: the file is absent, damaged, incomplete, something else, or from a newer discreet; or model and guide have
+            other latents, or parameters of other names, shapes or dtypes.
+    """
+    fields = read_fields(path, {name.lstrip("_"): kind for name, kind in _SAVED.items()})
+    form = fields.pop("form")
+    loaded = DPSVIResult(**fields, _form=form)
+    if model is None and guide is None:
+        return loaded
+    if model is None or guide is None:
+        raise ValueError("Draws need the model and its guide: give both, or neither to have the numbers alone.")
+    if form is None:
+        raise ValueError(
+            "The file does not say what records look like, since the result was unpickled before it was saved: load it "
+            "without model and guide, and draw with dpsvi.posterior(key, result.params, num_samples)."
+        )
+    objective = objective_of(form, loaded.plan, loaded.params, model, guide, placeholder, static_kwargs)
+    return dataclasses.replace(loaded, _objective=objective)
 
 
 def draw_posterior(

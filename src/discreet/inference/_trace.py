@@ -71,13 +71,19 @@ class Trace:
                 return start
         return None
 
+    @property
+    def averaged_from(self) -> int:
+        """The first row that `average` takes: where the tail without drift begins, or the last tenth, or the last row."""
+        if len(self.iterates) < 2 * _BATCHES:
+            return max(0, len(self.iterates) - 1)
+        start = self.converged_from
+        return int((0.9 if start is None else start) * len(self.iterates))
+
     def average(self) -> Float[np.ndarray, " dim"]:
         """Mean of the tail without drift; of the last tenth where there is none; of few iterates, the last."""
         if len(self.iterates) < 2 * _BATCHES:
             return self.iterates[-1]
-        start = self.converged_from
-        tail = self.iterates[int((0.9 if start is None else start) * len(self.iterates)) :]
-        return tail.mean(axis=0, dtype=np.float64).astype(self.iterates.dtype)
+        return self.iterates[self.averaged_from :].mean(axis=0, dtype=np.float64).astype(self.iterates.dtype)
 
 
 class TraceRecorder:
@@ -112,6 +118,12 @@ class TraceRecorder:
         self._rows.append(rows)
         if gradients is not None:
             self._gradients.append(gradients)
+
+    def restore(self, trace: Trace) -> None:
+        """Go on from what `finish` gave."""
+        if len(trace.steps):
+            self._steps, self._rows = [trace.steps], [trace.iterates]
+            self._gradients = [] if trace.gradients is None else [trace.gradients]
 
     def finish(self) -> Trace:
         """The trace of what was kept."""

@@ -15,6 +15,8 @@ from discreet.schema import Column, Kind, Missing, Schema
 if TYPE_CHECKING:
     import pyarrow
 
+_ROWS_AT_ONCE = 65_536
+
 
 @dataclasses.dataclass(frozen=True)
 class Levels:
@@ -90,6 +92,32 @@ class Levels:
         values = numbers_of(column, cells, missing, out_of_bounds)
         edges = self.edges(column)
         return np.minimum(np.searchsorted(edges, values, side="right") - 1, len(edges) - 2)
+
+    # --- how often levels occur -----------------------------------------------------------
+
+    @functools.cached_property
+    def places(self) -> dict[str, slice]:
+        """Where each column's levels lie among all levels, for `pair_shares`."""
+        ends = np.cumsum(self.sizes)
+        columns = zip(self.schema.columns, ends, self.sizes, strict=True)
+        return {column.name: slice(int(end) - size, int(end)) for column, end, size in columns}
+
+    def pair_shares(self, levels: Int[np.ndarray, "record column"]) -> Float[np.ndarray, "level level"]:
+        """Share of the records that have both of two levels, for all pairs; on the diagonal that of single levels.
+
+        Exact figures of these records, so private ones like them.
+
+        Args:
+            levels: As `encode` gives them.
+        """
+        firsts, total = np.cumsum((0, *self.sizes[:-1])), sum(self.sizes)
+        counts = np.zeros((total, total))
+        for start in range(0, len(levels), _ROWS_AT_ONCE):
+            rows = levels[start : start + _ROWS_AT_ONCE] + firsts
+            ones = np.zeros((len(rows), total), np.float32)
+            np.put_along_axis(ones, rows, 1.0, axis=1)
+            counts += ones.T @ ones
+        return counts / len(levels)
 
     # --- and back -------------------------------------------------------------------------
 

@@ -78,6 +78,16 @@ def _as_integer(seed: Any) -> int:
         ) from error
 
 
+def key_from_words(words: np.ndarray, *, reproducible: bool) -> jax.Array:
+    """A key again, from its own words; for a fit that goes on after a crash, and for nothing else.
+
+    Args:
+        words: `jax.random.key_data` of the key: uint32[8].
+        reproducible: of which kind it was.
+    """
+    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=CHACHA20_SEEDED if reproducible else CHACHA20)
+
+
 def is_reproducible(key: jax.Array) -> bool:
     """Whether somebody could make this key again: True unless it came from the operating system.
 

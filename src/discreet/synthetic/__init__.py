@@ -6,14 +6,22 @@ the one exception; it compares with a table that its caller names as non-private
 
 from discreet.synthetic._combine import Combined, combine
 from discreet.synthetic._draw import Model, Posterior, synthesize
+from discreet.synthetic._fitted import Fitted, read_fitted, write_fitted
 from discreet.synthetic._marginals import MarginalDistances, marginal_distances
+from discreet.synthetic._write import TwinFormat, check_format, write_twins
 
 __all__ = [
     "Combined",
+    "Fitted",
     "MarginalDistances",
     "Model",
     "Posterior",
+    "TwinFormat",
+    "check_format",
     "combine",
     "marginal_distances",
+    "read_fitted",
     "synthesize",
+    "write_fitted",
+    "write_twins",
 ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -23,6 +25,7 @@ class Combined:
         within: Mean of the twins' own variances, v.
         negative: Where (1 + 1/m) b - v was not above zero, and size_ratio * v stands in for it.
         level: Probability with which the interval is to hold the truth.
+        names: Of the quantities along the estimate's only axis; empty where none were given.
     """
 
     estimate: Float[np.ndarray, "*quantity"]
@@ -33,8 +36,24 @@ class Combined:
     within: Float[np.ndarray, "*quantity"]
     negative: np.ndarray
     level: float
+    names: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Combined:
+        """One of the named quantities by itself.
+
+        Raises:
+            KeyError: No quantity has this name.
+        """
+        if name not in self.names:
+            raise KeyError(f"{name!r} is none of the quantities: {', '.join(self.names) or 'they have no names'}")
+        place = self.names.index(name)
+        arrays = {f: getattr(self, f)[..., place] for f in _ARRAYS}
+        return Combined(**arrays, level=self.level)
 
     def __str__(self) -> str:
+        if self.names:
+            width = max(map(len, self.names))
+            return "\n".join(f"{name:{width}}  {self[name]}" for name in self.names)
         low, high = self.interval
         return (
             f"{np.round(self.estimate, 6)}, standard error {np.round(self.standard_error, 6)}, {self.level:.0%} interval "
@@ -42,7 +61,17 @@ class Combined:
         )
 
 
-def combine(estimates: ArrayLike, variances: ArrayLike, *, level: float = 0.95, size_ratio: float = 1.0) -> Combined:
+_ARRAYS = tuple(field.name for field in dataclasses.fields(Combined) if field.name not in ("level", "names"))
+
+
+def combine(
+    estimates: ArrayLike | Sequence[Mapping[str, float]],
+    variances: ArrayLike | Sequence[Mapping[str, float]],
+    *,
+    level: float = 0.95,
+    size_ratio: float = 1.0,
+    names: Sequence[str] | None = None,
+) -> Combined:
     """Combine the estimates of m twins, each drawn from a posterior draw of its own.
 
     With b the variance of the estimates between twins and v the mean of the variances that the twins' own analyses give,
@@ -60,14 +89,16 @@ def combine(estimates: ArrayLike, variances: ArrayLike, *, level: float = 0.95, 
     itself, with m - 1 degrees of freedom. More twins, or longer ones, make that rare.
 
     Args:
-        estimates: One of each twin along the leading axis, m of them, at least 2.
-        variances: Squared standard errors of these, as the analysis of a twin by itself gives them; same shape.
+        estimates: One of each twin along the leading axis, m of them, at least 2: numbers, arrays of any shape (all
+            coefficients of a regression, say, each of which is combined by itself), or a dict from name to number for each twin.
+        variances: Squared standard errors of these, as the analysis of a twin by itself gives them; same shape, same names.
         level: Probability with which the interval is to hold the truth.
         size_ratio: Rows of a twin divided by records of the table.
+        names: Of the quantities, where the estimates are vectors; those of dicts are their keys.
 
     Raises:
-        ValueError: Fewer than two twins, other shapes, a negative variance or one that is not finite, or a level that
-            is none.
+        ValueError: Fewer than two twins, other shapes, a name that one twin's analysis lacks, a negative variance or one
+            that is not finite, or a level that is none.
 
     Reference:
         Raghunathan, Reiter and Rubin, "Multiple imputation for statistical disclosure limitation", J. Official Statistics
@@ -77,8 +108,11 @@ def combine(estimates: ArrayLike, variances: ArrayLike, *, level: float = 0.95, 
     >>> combined = combine([1.0, 1.2, 0.9, 1.1], [0.001, 0.001, 0.001, 0.001])
     >>> round(float(combined.estimate), 3), round(float(combined.standard_error), 3)
     (1.05, 0.141)
+    >>> errors = [{"age": 0.01, "sex": 0.04}] * 3
+    >>> print(combine([{"age": 1.0, "sex": 0.0}, {"age": 1.4, "sex": 2.0}, {"age": 1.2, "sex": 1.0}], errors)["sex"])
+    1.0, standard error 1.137248, 95% interval -4.199846 to 6.199846
     """
-    estimates, variances = np.asarray(estimates, np.float64), np.asarray(variances, np.float64)
+    estimates, variances, names = _arrays(estimates, variances, names)
     if estimates.shape != variances.shape or estimates.ndim == 0:
         raise ValueError(
             f"estimates have shape {estimates.shape} and variances {variances.shape}; pass one of each for every twin, along "
@@ -104,4 +138,32 @@ def combine(estimates: ArrayLike, variances: ArrayLike, *, level: float = 0.95, 
     standard_error = np.sqrt(np.where(negative, size_ratio * within, total))
     reach = stats.t.ppf((1 + level) / 2, degrees_of_freedom) * standard_error
     interval = np.stack([estimate - reach, estimate + reach])
-    return Combined(estimate, standard_error, degrees_of_freedom, interval, between, within, negative, level)
+    return Combined(
+        estimate, standard_error, degrees_of_freedom, interval, between, within, negative, level, tuple(names)
+    )
+
+
+def _arrays(
+    estimates: Any, variances: Any, names: Sequence[str] | None
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Both as arrays with the twins along the leading axis, and the names along the last."""
+    twins = [*estimates, *variances] if np.ndim(estimates) == np.ndim(variances) == 1 else []
+    if twins and all(isinstance(twin, Mapping) for twin in twins):
+        if names is None:
+            names = tuple(twins[0])
+        absent = sorted({str(name) for twin in twins for name in {*names} - {*twin}})
+        if absent or any(len(twin) != len(names) for twin in twins):
+            other = sorted({str(name) for twin in twins for name in {*twin} - {*names}})
+            raise ValueError(
+                f"The twins' analyses are not of the same quantities: not all have {', '.join(absent + other)}. A twin in which "
+                "a category does not occur gives no coefficient for it: code the categories by the schema's list, or leave the "
+                "quantity out of all."
+            )
+        estimates, variances = ([[twin[name] for name in names] for twin in part] for part in (estimates, variances))
+    estimates, variances = np.asarray(estimates, np.float64), np.asarray(variances, np.float64)
+    if names is not None and (estimates.ndim != 2 or estimates.shape[1] != len(names) or len(set(names)) < len(names)):
+        raise ValueError(
+            f"There are {len(names)} names, and estimates of shape {estimates.shape}: give each quantity of a (twin, quantity) "
+            "array a name of its own."
+        )
+    return estimates, variances, tuple(names or ())

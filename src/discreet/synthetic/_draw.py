@@ -61,11 +61,16 @@ def synthesize(
     Raises:
         ValueError: A number below 1, no number of records, or too few draws.
     """
+    rows = rows_of(result, num_records)
+    return [model.draw(latents, rows, rng) for latents, rng in start_twins(key, result, num_twins)]
+
+
+def start_twins(
+    key: PRNGKeyArray, result: Posterior | Mapping[str, Any], num_twins: int
+) -> list[tuple[dict[str, np.ndarray], np.random.Generator]]:
+    """A posterior draw for each twin, and where its rows come from. Arguments and errors as in `synthesize`."""
     if num_twins < 1:
         raise ValueError(f"num_twins is {num_twins}; draw one at least.")
-    rows = _rows_of(result) if num_records is None else num_records
-    if rows < 1:
-        raise ValueError(f"num_records is {rows}; a twin has one row at least.")
     posterior_key, rows_key = jax.random.split(random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR))
     draws = result if isinstance(result, Mapping) else result.posterior(posterior_key, num_twins)
     draws = {name: np.asarray(values) for name, values in draws.items()}
@@ -76,15 +81,23 @@ def synthesize(
         )
     seeds = np.asarray(jax.random.bits(rows_key, (num_twins, 4)))
     return [
-        model.draw({name: values[i] for name, values in draws.items()}, rows, np.random.default_rng(seeds[i]))
-        for i in range(num_twins)
+        ({name: values[i] for name, values in draws.items()}, np.random.default_rng(seeds[i])) for i in range(num_twins)
     ]
 
 
-def _rows_of(result: Any) -> int:
-    plan = getattr(result, "plan", None)
-    if plan is None:
-        raise ValueError(
-            "How many rows a twin should have is not known, since this result holds no plan: pass num_records."
-        )
-    return plan.num_records
+def rows_of(result: Any, num_records: int | None) -> int:
+    """How many rows a twin has.
+
+    Raises:
+        ValueError: A number below 1, or none.
+    """
+    if num_records is None:
+        plan = getattr(result, "plan", None)
+        if plan is None:
+            raise ValueError(
+                "How many rows a twin should have is not known, since this result holds no plan: pass num_records."
+            )
+        return plan.num_records
+    if num_records < 1:
+        raise ValueError(f"num_records is {num_records}; a twin has one row at least.")
+    return num_records

@@ -7,12 +7,9 @@ import itertools
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
 
 from discreet.models import Levels
 from discreet.schema import Schema
-
-_ROWS_AT_ONCE = 65_536
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,23 +68,10 @@ def marginal_distances(
         )
     levels = Levels(schema, slices)
     difference = np.abs(
-        _shares(levels.encode(twin, out_of_bounds="clip"), levels.sizes)
-        - _shares(levels.encode(table, out_of_bounds="clip"), levels.sizes)
+        levels.pair_shares(levels.encode(twin, out_of_bounds="clip"))
+        - levels.pair_shares(levels.encode(table, out_of_bounds="clip"))
     )
-    ends = np.cumsum(levels.sizes)
-    where = {c.name: slice(end - size, end) for c, end, size in zip(schema.columns, ends, levels.sizes, strict=True)}
+    where = levels.places
     one_way = {name: float(np.trace(difference[at, at])) / 2 for name, at in where.items()}
     two_way = {(a, b): float(difference[where[a], where[b]].sum()) / 2 for a, b in itertools.combinations(where, 2)}
     return MarginalDistances(one_way, two_way)
-
-
-def _shares(records: Int[np.ndarray, "record column"], sizes: tuple[int, ...]) -> Float[np.ndarray, "level level"]:
-    """Share of the records that have both of two levels, for all pairs; on the diagonal that of single levels."""
-    firsts, total = np.cumsum((0, *sizes[:-1])), sum(sizes)
-    counts = np.zeros((total, total))
-    for start in range(0, len(records), _ROWS_AT_ONCE):
-        rows = records[start : start + _ROWS_AT_ONCE] + firsts
-        ones = np.zeros((len(rows), total), np.float32)
-        np.put_along_axis(ones, rows, 1.0, axis=1)
-        counts += ones.T @ ones
-    return counts / len(records)

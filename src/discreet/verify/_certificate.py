@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import platform
+import re
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
@@ -192,9 +193,10 @@ class Certificate:
 
 
 def fingerprint(program: ClosedJaxpr) -> str:
-    """SHA-256 of a program: its jaxpr as text, and its constants."""
-    # Not `str`, which is coloured in a terminal.
-    digest = hashlib.sha256(program.jaxpr.pretty_print(use_color=False).encode())
+    """SHA-256 of a program: its jaxpr as text, and its constants. The same in every process."""
+    # Not `str`, which is coloured in a terminal; and functions are printed with the place where they lie in memory.
+    text = re.sub(r"\b0x[0-9a-f]+", "0x", program.jaxpr.pretty_print(use_color=False))
+    digest = hashlib.sha256(text.encode())
     for value in all_constants(program):
         digest.update(constant_bytes(value))
     return digest.hexdigest()

@@ -1,0 +1,354 @@
+"""A table's budget: debited before a fit releases anything, and never paid back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from dp_accounting import dp_event
+
+from discreet.accounting import Cost, PrivacyFilter, Relation, cost_of, profile, upper
+from discreet.ledger._chain import Entry, LedgerError, appending, create, read
+from discreet.ledger._events import event_from_dict, event_to_dict
+
+FORMAT = "discreet ledger, version 1"
+
+
+class SpentError(ValueError):
+    """The budget does not hold what is asked for; nothing was debited."""
+
+
+class Planned(Protocol):
+    """What is debited: a `PrivacyPlan`, or what else has an event."""
+
+    @property
+    def relation(self) -> Relation:
+        """Which data sets are neighbours."""
+        ...
+
+    @property
+    def slack(self) -> float:
+        """Probability with which the run may leave its event."""
+        ...
+
+    def event(self) -> dp_event.DpEvent:
+        """What the run releases, of all its steps."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Receipt:
+    """One debit.
+
+    Attributes:
+        ledger: the file's name, without its folder.
+        dataset: the table that it is about.
+        number: of the entry.
+        hash: of the entry, and so of all before it.
+        spent: of the cap's epsilon, by the filter, this debit included.
+        filter: the cap.
+    """
+
+    ledger: str
+    dataset: str
+    number: int
+    hash: str
+    spent: float
+    filter: PrivacyFilter
+
+    def __str__(self) -> str:
+        return (
+            f"Debited as entry {self.number} of the ledger {self.ledger} of '{self.dataset}' (hash {self.hash[:16]}), before the "
+            f"first release. With it, {upper(self.spent)} of the cap of epsilon {upper(self.filter.epsilon)} at delta "
+            f"{self.filter.delta:.3g} is spent; the cap holds for all entries together, also where later fits were planned after "
+            "earlier ones were seen."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Debit:
+    """An entry that spent something, as `Ledger.debits` lists it.
+
+    Attributes:
+        number: of the entry.
+        time: when, in UTC.
+        method: what was to run.
+        event: what it releases.
+        delta: what it was planned at.
+        cost: what it adds to the filter.
+    """
+
+    number: int
+    time: str
+    method: str
+    event: dp_event.DpEvent
+    delta: float
+    cost: Cost
+
+
+class Ledger:
+    """The budget of one table of people, in a file.
+
+    A fit that is given the ledger is debited when all its checks are done and its program is compiled, on the disk before the
+    first release. A crash, Ctrl-C or an error afterwards pays nothing back. Processes wait for one another, so that two cannot
+    both spend the last of it. Every line holds the hash of the one before: a line that was edited or removed is noticed, but for
+    the last ones (compare the newest hash with the statement of the last fit).
+
+    The cap is a filter (`PrivacyFilter`): its (epsilon, delta) holds for all debited fits together, also where one was planned
+    after the results of another were seen. That costs more than the composition of plans that were all fixed beforehand.
+
+    What it cannot know: fits that were not given to it, copies of the file, and whether two tables are about the same people.
+
+    Args:
+        path: of a file that `Ledger.create` has begun.
+
+    Raises:
+        LedgerError: no ledger, or a changed one.
+
+    Example::
+
+        ledger = dp.Ledger.create("survey.ledger", dataset="survey 2026", epsilon=3.0, delta=1e-5)
+        result = dpsvi.run(dp.random.key(), x, y, ledger=ledger)
+        print(ledger)
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._read()
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        *,
+        dataset: str,
+        epsilon: float,
+        delta: float,
+        relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+        unit: str = "one record",
+    ) -> Ledger:
+        """Begin a ledger.
+
+        Args:
+            path: of a new file.
+            dataset: a public name of the table; nothing is taken from the table itself, whose hash would tell of its records.
+            epsilon: the cap, above 0.
+            delta: the cap's delta; the deltas of the single fits have to fit into half of it.
+            relation: which data sets are neighbours; that of all fits.
+            unit: in words, whose privacy it is: "one record", "one person".
+
+        Raises:
+            LedgerError: the file exists.
+            ValueError: a cap that is none.
+        """
+        cap = PrivacyFilter(epsilon=epsilon, delta=delta)
+        if not dataset.strip():
+            raise ValueError("The ledger's dataset has no name. Give it one that is public, such as 'survey 2026'.")
+        content = {"kind": "open", "format": FORMAT, "dataset": dataset, "relation": relation.name, "unit": unit}
+        create(Path(path), {**content, "epsilon": cap.epsilon, "delta": cap.delta})
+        return cls(path)
+
+    @property
+    def dataset(self) -> str:
+        """The public name of the table."""
+        return self._read()[0]["dataset"]
+
+    @property
+    def relation(self) -> Relation:
+        """Which data sets are neighbours."""
+        return Relation[self._read()[0]["relation"]]
+
+    @property
+    def cap(self) -> PrivacyFilter:
+        """The cap that is in force."""
+        return _cap(self._read())
+
+    @property
+    def debits(self) -> list[Debit]:
+        """What was spent, in order."""
+        return _debits(self._read())
+
+    @property
+    def spent(self) -> float:
+        """Of the cap's epsilon, by its filter."""
+        entries = self._read()
+        return _cap(entries).spent([debit.cost for debit in _debits(entries)])
+
+    def epsilon_if_planned_together(self, delta: float) -> float:
+        """The epsilon of all debits at `delta`, if every one of them was planned before the results of any were seen."""
+        entries = self._read()
+        events = dp_event.ComposedDpEvent([debit.event for debit in _debits(entries)])
+        slack = sum(entry["slack"] for entry in entries if entry["kind"] == "debit")
+        return profile(events, relation=self.relation, slack=slack).epsilon(delta)
+
+    def verify(self, receipt_hash: str | None = None) -> int:
+        """Read every line and every hash.
+
+        Args:
+            receipt_hash: the hash of an entry, or its beginning (8 characters at least), as a fit's statement gives it.
+
+        Returns:
+            The number of entries.
+
+        Raises:
+            LedgerError: a line was changed, or the entry is not there.
+        """
+        entries = self._read()
+        if receipt_hash is not None:
+            if len(receipt_hash) < 8:
+                raise ValueError("Give at least 8 characters of the hash that the statement names.")
+            if not any(entry["hash"].startswith(receipt_hash) for entry in entries):
+                raise LedgerError(
+                    f"{self.path} has no entry with the hash {receipt_hash}: lines were cut off at its end, or it is another "
+                    "ledger. Restore the file from a copy."
+                )
+        return len(entries)
+
+    def check(self, plan: Planned, *, delta: float, run_id: str = "") -> None:
+        """Refuse a plan that the budget does not hold; debits nothing. A run that was debited already may go on.
+
+        Raises:
+            SpentError: it does not.
+            ValueError: another relation, or an event that cannot be accounted for.
+        """
+        entries = self._read()
+        if _of_run(entries, run_id, plan) is None:
+            self._admit(entries, plan, delta)
+
+    def debit(self, plan: Planned, *, delta: float, method: str, run_id: str = "") -> Receipt:
+        """Spend a plan's event, now and for good.
+
+        Args:
+            plan: what is about to run.
+            delta: at which its own epsilon is stated.
+            method: what runs, in a word or two.
+            run_id: what tells this run from all others, if it may go on after a crash: it is debited once.
+
+        Returns:
+            The receipt, once the entry is on the disk.
+
+        Raises:
+            SpentError: the budget does not hold it.
+            LedgerError: the file was changed.
+        """
+        with appending(self.path) as file:
+            entries = _checked(file.entries(), self.path)
+            entry = _of_run(entries, run_id, plan)
+            if entry is None:
+                spent = self._admit(entries, plan, delta)
+                content = {"kind": "debit", "method": method, "event": event_to_dict(plan.event())}
+                entry = file.append(entries, {**content, "slack": plan.slack, "delta": delta, "run_id": run_id})
+            else:
+                spent = _cap(entries).spent([debit.cost for debit in _debits(entries)])
+        return Receipt(self.path.name, entries[0]["dataset"], entry["number"], entry["hash"], spent, _cap(entries))
+
+    def set_cap(self, *, epsilon: float, delta: float, raised: bool = False) -> None:
+        """Change the cap.
+
+        Args:
+            epsilon: the new one.
+            delta: the new one.
+            raised: must be said where the new cap is higher. The new cap, higher or lower, is promised only if the decision for
+                it does not come from the results so far.
+
+        Raises:
+            ValueError: a higher cap that was not said to be one.
+        """
+        cap = PrivacyFilter(epsilon=epsilon, delta=delta)
+        with appending(self.path) as file:
+            entries = _checked(file.entries(), self.path)
+            old = _cap(entries)
+            if (cap.epsilon > old.epsilon or cap.delta > old.delta) and not raised:
+                raise ValueError(
+                    f"The cap is epsilon {old.epsilon:g} at delta {old.delta:g}, and epsilon {cap.epsilon:g} at delta "
+                    f"{cap.delta:g} is more. Whoever was promised the old cap is promised it no longer: pass raised=True "
+                    "(`--raise`) if that is meant."
+                )
+            file.append(entries, {"kind": "cap", "epsilon": cap.epsilon, "delta": cap.delta})
+
+    def __repr__(self) -> str:
+        return f"Ledger({str(self.path)!r})"
+
+    def __str__(self) -> str:
+        entries = self._read()
+        first, cap, debits = entries[0], _cap(entries), _debits(entries)
+        spent = cap.spent([debit.cost for debit in debits])
+        lines = [
+            f"Ledger of '{first['dataset']}' ({first['unit']}, {first['relation']}), begun {first['time']}",
+            *(
+                f"  {debit.number:>3}  {debit.time}  {debit.method:<12} epsilon {upper(debit.cost.epsilon)} "
+                f"at delta {debit.delta:.3g}"
+                for debit in debits
+            ),
+            f"{upper(spent)} of the cap of epsilon {upper(cap.epsilon)} at delta {cap.delta:.3g} is spent.",
+        ]
+        if debits:
+            together = upper(self.epsilon_if_planned_together(cap.delta))
+            lines.append(
+                f"If every fit was planned before any result was seen, all of them together cost epsilon {together}."
+            )
+        if sum(entry["kind"] == "cap" for entry in entries):
+            lines.append("The cap was changed after the ledger was begun: `cap` entries say when.")
+        return "\n".join(lines)
+
+    def _read(self) -> list[Entry]:
+        return _checked(read(self.path), self.path)
+
+    def _admit(self, entries: Sequence[Entry], plan: Planned, delta: float) -> float:
+        """The share of the cap that is spent with the plan."""
+        relation = Relation[entries[0]["relation"]]
+        if plan.relation is not relation:
+            raise ValueError(
+                f"The ledger adds up what is spent under {relation.name}, and this plan is for {plan.relation.name}: the two "
+                "cannot be added. Make the plan for the ledger's relation."
+            )
+        cap, before = _cap(entries), [debit.cost for debit in _debits(entries)]
+        spent = cap.spent([*before, cost_of(plan.event(), relation, delta=delta, slack=plan.slack)])
+        if spent > cap.epsilon:
+            raise SpentError(
+                f"This would bring what is spent on '{entries[0]['dataset']}' to epsilon {upper(spent)}, and the cap is epsilon "
+                f"{upper(cap.epsilon)} at delta {cap.delta:.3g}; before it, {upper(cap.spent(before))} is spent. Nothing was "
+                "debited. Plan a smaller epsilon. (The deltas of the single fits must add up to half the cap's delta at most; "
+                "beyond, only their Rényi divergences count, which come out higher for a single fit.)"
+            )
+        return spent
+
+
+def _checked(entries: list[Entry], path: Path) -> list[Entry]:
+    if entries[0].get("format") != FORMAT:
+        raise LedgerError(
+            f"{path} is not of the format '{FORMAT}' but {entries[0].get('format')!r}. Use the version of discreet that wrote "
+            "it, or a newer one."
+        )
+    return entries
+
+
+def _cap(entries: Sequence[Entry]) -> PrivacyFilter:
+    last = next(entry for entry in reversed(entries) if entry["kind"] in ("open", "cap"))
+    return PrivacyFilter(epsilon=last["epsilon"], delta=last["delta"])
+
+
+def _of_run(entries: Sequence[Entry], run_id: str, plan: Planned) -> Entry | None:
+    """The debit of a run that goes on."""
+    found = next((entry for entry in entries if run_id and entry.get("run_id") == run_id), None)
+    if found is not None and found["event"] != event_to_dict(plan.event()):
+        raise LedgerError("The ledger has a debit of this run for another event. Begin a new run, in another folder.")
+    return found
+
+
+def _debits(entries: Sequence[Entry]) -> list[Debit]:
+    relation = Relation[entries[0]["relation"]]
+    return [_debit(entry, relation) for entry in entries if entry["kind"] == "debit"]
+
+
+# What an entry costs, by its hash, which stands for all that is in it and before it: of the relation too.
+_costs: dict[str, Cost] = {}
+
+
+def _debit(entry: Entry, relation: Relation) -> Debit:
+    event, digest = event_from_dict(entry["event"]), entry["hash"]
+    if digest not in _costs:
+        _costs[digest] = cost_of(event, relation, delta=entry["delta"], slack=entry["slack"])
+    return Debit(entry["number"], entry["time"], entry["method"], event, entry["delta"], _costs[digest])

@@ -1,0 +1,227 @@
+"""Values in one file: an uncompressed zip of a JSON text and NumPy arrays.
+
+No pickle: reading makes numbers, texts, containers, arrays, and objects of the kinds that the reader names, by the checks of
+their own constructors. Whatever a file says, nothing in it is run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import io
+import json
+import math
+import numbers
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from discreet.storage._whole import replacing
+
+Kinds = Sequence[type]
+"""Frozen dataclasses and enums that a file may hold objects of."""
+
+_INDEX = "index.json"
+_NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+# What zipfile, json and NumPy raise at bytes that are not what they should be.
+_DAMAGED = (
+    AttributeError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    OverflowError,
+    RecursionError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+def write_archive(
+    path: Path | str, what: str, version: int, content: Any, kinds: Kinds, *, private: bool = False
+) -> Path:
+    """Write a value into one file: whole, or not at all.
+
+    Args:
+        path: The file; one that is there is replaced.
+        what: What it is, in a few words: `read_archive` is to be told the same.
+        version: Of the content's form.
+        content: None, Booleans, numbers, texts, lists, tuples, mappings from texts, NumPy arrays of numbers, and objects of
+            `kinds`, nested at will.
+        kinds: As in `read_archive`.
+        private: Whether nobody but the owner may read it.
+
+    Returns:
+        The path.
+
+    Raises:
+        TypeError: The content holds something else. Nothing is written.
+        OSError: The file cannot be written.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    index = {"what": what, "version": version, "content": _to_json(content, "", kinds, arrays)}
+    text = json.dumps(index, indent=1, ensure_ascii=False, allow_nan=False)
+    with replacing(path, private=private) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        # The same moment for all: a file says when it was made only through its own date.
+        archive.writestr(zipfile.ZipInfo(_INDEX), text)
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
+    return Path(path)
+
+
+def read_archive(path: Path | str, what: str, version: int, kinds: Kinds) -> Any:
+    """Read what `write_archive` wrote, to the bit.
+
+    Guarantee: nothing that the file holds is run, and no more memory is used than a few times its size.
+
+    Args:
+        path: The file.
+        what: What it should be.
+        version: The newest form that the caller knows.
+        kinds: The classes of which the file may hold objects.
+
+    Raises:
+        ValueError: The file is absent, damaged, incomplete, something else, or of a newer form.
+    """
+    path = Path(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = _members(archive, path.stat().st_size)
+            index = json.loads(members.pop(_INDEX))
+            said, form = index["what"], index["version"]
+            if said != what or type(form) is not int:
+                raise _OtherContentError(str(said))
+            if form > version:
+                raise _NewerFormError(form)
+        # Each member is taken once, and none is left.
+        content = _from_json(index["content"], kinds, members)
+        if members:
+            raise ValueError("more than the index says")
+        return content
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): check the path") from None
+    except _OtherContentError as error:
+        raise ValueError(f"{path} holds a {error}, not a {what}: give the path of one") from None
+    except _NewerFormError as error:
+        raise ValueError(
+            f"{path} was written by a newer discreet (version {error} of a {what}; this one knows {version}): upgrade discreet"
+        ) from None
+    except _DAMAGED as error:
+        if not zipfile.is_zipfile(path):
+            raise ValueError(
+                f"{path} is no {what}, or only a part of one: give the path of a file that discreet saved, and copy it again if "
+                "it was cut off on the way"
+            ) from None
+        raise ValueError(
+            f"{path} is damaged or no {what} ({type(error).__name__}): copy it again from where it was saved"
+        ) from None
+
+
+class _OtherContentError(Exception):
+    """What the file says it is."""
+
+
+class _NewerFormError(Exception):
+    """The form that the file says it has."""
+
+
+def _members(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
+    """What is in the archive, checked against its checksums. Uncompressed and side by side, all is no larger than the file."""
+    found = archive.infolist()
+    if any(x.compress_type != zipfile.ZIP_STORED for x in found) or sum(x.file_size for x in found) > size:
+        raise ValueError("larger than its file")
+    return {x.filename: archive.read(x) for x in found}
+
+
+# --- values to JSON: what JSON has no word for becomes an object with one key that says so ------
+
+
+def _to_json(value: Any, place: str, kinds: Kinds, arrays: dict[str, np.ndarray]) -> Any:
+    def of(part: Any, name: object) -> Any:
+        return _to_json(part, f"{place}/{name}" if place else str(name), kinds, arrays)
+
+    if isinstance(value, enum.Enum) and type(value) in kinds:
+        return {"enum": [type(value).__name__, value.name]}
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value) if math.isfinite(value) else {"number": str(float(value))}
+    if isinstance(value, np.ndarray):
+        return {"array": _keep(value, place, arrays)}
+    if type(value) is list:
+        return [of(part, i) for i, part in enumerate(value)]
+    if type(value) is tuple:
+        return {"tuple": [of(part, i) for i, part in enumerate(value)]}
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: of(part, quote(key, safe="")) for key, part in value.items()}}
+    if dataclasses.is_dataclass(value) and type(value) in kinds:
+        parts = {field.name: of(getattr(value, field.name), field.name) for field in dataclasses.fields(value)}
+        return {"object": [type(value).__name__, parts]}
+    raise TypeError(f"{place or 'The content'} is a {type(value).__name__}, which a file without code cannot hold.")
+
+
+def _keep(array: np.ndarray, place: str, arrays: dict[str, np.ndarray]) -> list[str]:
+    """Put an array aside and say where, and its dtype: NumPy's files do not know bfloat16 and its kin."""
+    if array.dtype.kind not in "biufcV" or array.dtype.names is not None:
+        raise TypeError(f"{place or 'The content'} is an array of {array.dtype}, and a file holds numbers only.")
+    name = f"{place or 'array'}.npy"
+    arrays[name] = array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
+    return [name, str(array.dtype)]
+
+
+def _from_json(value: Any, kinds: Kinds, members: dict[str, bytes]) -> Any:
+    def of(part: Any) -> Any:
+        return _from_json(part, kinds, members)
+
+    if isinstance(value, list):
+        return [of(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    ((tag, inner),) = value.items()
+    match tag:
+        case "number":
+            return _NUMBERS[inner]
+        case "tuple":
+            return tuple(of(part) for part in inner)
+        case "dict":
+            return {key: of(part) for key, part in inner.items()}
+        case "array":
+            return _array(members.pop(inner[0]), np.dtype(inner[1]))
+        case "enum":
+            return _kind(inner[0], kinds)[inner[1]]
+        case "object":
+            return _kind(inner[0], kinds)(**{key: of(part) for key, part in inner[1].items()})
+    raise ValueError(f"an unknown {tag}")
+
+
+def _kind(name: str, kinds: Kinds) -> Any:
+    return {kind.__name__: kind for kind in kinds}[name]
+
+
+def _array(content: bytes, dtype: np.dtype) -> np.ndarray:
+    """The array of an .npy file. Its length is checked before memory is asked for."""
+    file = io.BytesIO(content)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("another form of .npy")
+    shape, _, stored = np.lib.format.read_array_header_1_0(file)
+    if stored.hasobject or math.prod(shape) * stored.itemsize != len(content) - file.tell():
+        raise ValueError("an array of another length")
+    file.seek(0)
+    array = np.lib.format.read_array(file, allow_pickle=False)
+    if array.dtype == dtype:
+        return array
+    if dtype.kind != "V" or array.dtype != np.dtype(f"u{dtype.itemsize}"):
+        raise ValueError("an array of another dtype")
+    return array.view(dtype)

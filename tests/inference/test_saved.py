@@ -1,0 +1,159 @@
+"""A result in a file: the same to the bit, the same draws, and refused where it does not fit."""
+
+import dataclasses
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
+
+import discreet as dp
+from discreet.inference import Trace, _result, _saved
+from discreet.report import make_statement
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def model(xs, y=None, *, scale=1.0):
+    w = numpyro.sample("w", dist.Normal(0, scale).expand([xs["x"].shape[1]]).to_event(1))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
+    with numpyro.plate("data", xs["x"].shape[0]):
+        numpyro.sample("y", dist.Normal(xs["x"] @ w, sigma), obs=y)
+
+
+def other(xs, y=None, *, scale=1.0):
+    v = numpyro.sample("v", dist.Normal(0, scale).expand([xs["x"].shape[1]]).to_event(1))
+    with numpyro.plate("data", xs["x"].shape[0]):
+        numpyro.sample("y", dist.Normal(xs["x"] @ v, 1.0), obs=y)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """What a fit could have given, with a guide; that of a real one is in test_run.py."""
+    rng, names = np.random.default_rng(0), ("w_auto_loc", "w_auto_scale", "sigma_auto_loc", "sigma_auto_scale")
+    plan = dp.PrivacyPlan(
+        sampling=dp.PoissonSampling(0.2),
+        clipping_norm=dp.AdaptiveClipping(initial=0.5),
+        noise_multiplier=3.0,
+        num_steps=60,
+        num_records=200,
+        relation=dp.Relation.ADD_OR_REMOVE_ONE,
+    )
+    params = {name: rng.uniform(0.1, 1, (2,) if name[0] == "w" else ()).astype(np.float32) for name in names}
+    iterates = rng.normal(size=(60, 6)).astype(np.float32)
+    gradients = np.concatenate([iterates[:1], iterates[:-1]]) + rng.normal(size=(60, 6)).astype(np.float32)
+    statement = make_statement(plan, steps_completed=60, reproducible=False).with_notes("a note\n")
+    # An epsilon that does not exist must come back, too.
+    point = dataclasses.replace(statement.profile[-1], epsilon=float("inf"))
+    arrays = {"x": _saved.ArrayForm((2,), "float32")}, _saved.ArrayForm((), "float32")
+    fit = dp.DPSVIResult(
+        params=params,
+        last_params={name: np.asarray(value + 1) for name, value in params.items()},
+        losses=np.array([1.5, np.nan]),
+        clipping_norms=rng.uniform(0.5, 1, 60),
+        trace=Trace(np.arange(60), iterates, gradients),
+        statement=dataclasses.replace(statement, profile=(*statement.profile[:-1], point)),
+        plan=plan,
+        steps_completed=60,
+        _form=_saved.Form((arrays, {}), ("w", "sigma"), keeps_local=False),
+    )
+    path = fit.save(tmp_path_factory.mktemp("fit") / "fit")
+    return dp.load_result(path, model, AutoNormal(model), scale=2.0)
+
+
+@pytest.fixture
+def path(result, tmp_path):
+    return result.save(tmp_path / "fit.discreet")
+
+
+def test_a_loaded_result_is_the_saved_one(result, path):
+    for loaded in (dp.load_result(path), dp.load_result(dp.load_result(path).save(path))):
+        assert loaded.plan == result.plan
+        assert loaded.statement == result.statement
+        assert loaded.statement.to_json() == result.statement.to_json()
+        assert str(loaded.statement) == str(result.statement)
+        assert repr(loaded) == repr(result)
+        assert loaded.steps_completed == result.steps_completed
+        for name in ("params", "last_params", "losses", "clipping_norms", "trace"):
+            ours, theirs = (
+                dataclasses.asdict(x) if dataclasses.is_dataclass(x) else x
+                for x in (getattr(result, name), getattr(loaded, name))
+            )
+            assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+            for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+                assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+        assert loaded.plan.epsilon(1e-3) == result.plan.epsilon(1e-3)
+
+
+def test_the_same_key_gives_the_same_draws(result, path):
+    loaded = dp.load_result(path, model, AutoNormal(model), scale=2.0)
+    key = jax.random.key(1)
+    for ours, theirs in [
+        (result, loaded),
+        (result.noise_aware(start=0.3), loaded.noise_aware(start=0.3)),
+        (result.noise_aware("trace", start=0.3), loaded.noise_aware("trace", start=0.3)),
+    ]:
+        a, b = ours.posterior(key, 7), theirs.posterior(key, 7)
+        assert set(a) == set(b) == {"w", "sigma"}
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name])
+
+
+def test_the_file_holds_what_the_result_shows_and_the_shapes_of_records(result, path):
+    saved = _saved.read_fields(path, {name.lstrip("_"): object for name in _result._SAVED})
+    fields = {field.name.lstrip("_") for field in dataclasses.fields(result)}
+    assert set(saved) == fields - {"objective"}
+    assert saved["form"] == _saved.Form(
+        (({"x": _saved.ArrayForm((2,), "float32")}, _saved.ArrayForm((), "float32")), {}), ("w", "sigma"), False
+    )
+
+
+def test_without_a_guide_draws_are_refused(path):
+    loaded = dp.load_result(path)
+    with pytest.raises(ValueError, match="loaded without one"):
+        loaded.posterior(jax.random.key(1), 3)
+    with pytest.raises(ValueError, match="loaded without one"):
+        loaded.noise_aware()
+    with pytest.raises(ValueError, match="give both"):
+        dp.load_result(path, model)
+
+
+def test_another_model_or_guide_is_refused(result, path):
+    with pytest.raises(
+        ValueError, match="of a fit of the global latents w, sigma, and this model has the global latents v"
+    ):
+        dp.load_result(path, other, AutoNormal(other))
+    with pytest.raises(
+        ValueError, match=r"param site 'sigma_auto_loc' is float32 of shape .. in the file, and absent in"
+    ):
+        dp.load_result(path, model, AutoMultivariateNormal(model))
+    wider = dataclasses.replace(result, params={**result.params, "w_auto_scale": np.ones(3, np.float32)})
+    with pytest.raises(ValueError, match=r"'w_auto_scale' is float32 of shape .3,."):
+        dp.load_result(wider.save(path), model, AutoNormal(model))
+
+
+def test_a_file_without_all_fields_is_refused(result, path):
+    kept = {name.lstrip("_"): getattr(result, name) for name in _result._SAVED}
+    for fields in ({k: v for k, v in kept.items() if k != "plan"}, {**kept, "plan": None}, []):
+        _saved.write_fields(path, fields)
+        with pytest.raises(ValueError, match="does not hold what a result"):
+            dp.load_result(path)
+    path.write_bytes(pickle.dumps(result))
+    with pytest.raises(ValueError, match="is no result of a private fit"):
+        dp.load_result(path)
+
+
+def test_what_a_file_cannot_hold(result, path):
+    before = path.read_bytes()
+    with pytest.raises(TypeError, match="params/w is a set"):
+        dataclasses.replace(result, params={"w": {1}}).save(path)
+    assert path.read_bytes() == before
+    strange = dataclasses.replace(result._form, arguments=None)
+    unknown = dataclasses.replace(result, _form=strange).save(path)
+    with pytest.raises(ValueError, match="nested in objects"):
+        dp.load_result(unknown, model, AutoNormal(model), scale=2.0)
+    assert not _saved._is_plain(((jnp.zeros(2),), {}))
