@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
     "models": {"schema"},
+    "defaults": {"accounting", "sampling", "clipping", "plan", "inference", "models"},
     # Post-processing by construction: no reader of tables among these.
     "synthetic": {"schema", "random", "plan", "report", "inference", "models", "storage"},
     # Compares twins with a table that is named non-private; it stands apart from those who make them.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from discreet import random
     from discreet.accounting import Relation, compare_accountants, suggest
     from discreet.clipping import AdaptiveClipping, NormalisedClipping
+    from discreet.defaults import default_plan
     from discreet.inference import (
         DPSGLD,
         DPSVI,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
         subsample_without_replacement,
         sum_records,
     )
-    from discreet.models import MixtureOfProducts
+    from discreet.models import FactorAnalysis, GaussianMixture, MixtureOfProducts, TableVAE
     from discreet.optimizers import adadp
     from discreet.plan import PrivacyPlan
     from discreet.predict import (
@@ -66,8 +67,10 @@ __all__ = [
     "Certificate",
     "DPSGLDResult",
     "DPSVIResult",
+    "FactorAnalysis",
     "FixedSizeSampling",
     "FullBatch",
+    "GaussianMixture",
     "Ledger",
     "LedgerError",
     "MixtureOfProducts",
@@ -82,12 +85,14 @@ __all__ = [
     "SpentError",
     "Standardisation",
     "Statement",
+    "TableVAE",
     "adadp",
     "certify",
     "class_probabilities",
     "classification_metrics",
     "clip_records",
     "compare_accountants",
+    "default_plan",
     "gaussian_mechanism",
     "laplace_mechanism",
     "linear_predictor",
@@ -111,6 +116,7 @@ __all__ = [
 _ROOMS = {
     "accounting": ("Relation", "compare_accountants", "suggest"),
     "clipping": ("AdaptiveClipping", "NormalisedClipping"),
+    "defaults": ("default_plan",),
     "inference": (
         "DPSGLD",
         "DPSVI",
@@ -131,7 +137,7 @@ _ROOMS = {
         "subsample_without_replacement",
         "sum_records",
     ),
-    "models": ("MixtureOfProducts",),
+    "models": ("FactorAnalysis", "GaussianMixture", "MixtureOfProducts", "TableVAE"),
     "optimizers": ("adadp",),
     "plan": ("PrivacyPlan",),
     "predict": (

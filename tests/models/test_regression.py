@@ -5,7 +5,13 @@ import pytest
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
-from discreet.models import linear_regression, logistic_regression, poisson_regression
+from discreet.models import (
+    linear_regression,
+    logistic_regression,
+    multinomial_regression,
+    negative_binomial_regression,
+    poisson_regression,
+)
 
 WEIGHTS = np.array([0.8, -0.5, 0.0])
 INTERCEPT = 0.3
@@ -38,7 +44,9 @@ def test_each_model_finds_the_truth(name, model) -> None:
     np.testing.assert_allclose(median["intercept"], INTERCEPT, atol=0.2)
 
 
-@pytest.mark.parametrize("model", [logistic_regression, linear_regression, poisson_regression])
+@pytest.mark.parametrize(
+    "model", [logistic_regression, linear_regression, poisson_regression, negative_binomial_regression]
+)
 def test_the_record_plate_follows_the_table(model) -> None:
     for num_records in (2, 3):
         seeded = numpyro.handlers.seed(model, jax.random.key(0))
@@ -47,3 +55,15 @@ def test_the_record_plate_follows_the_table(model) -> None:
         assert trace["y"]["value"].shape == (num_records,)
         assert trace["weights"]["value"].shape == (4,)
         assert np.isfinite(trace["y"]["value"]).all()
+
+
+def test_classes_sum_to_zero_and_their_number_is_public() -> None:
+    seeded = numpyro.handlers.seed(multinomial_regression(3), jax.random.key(0))
+    trace = numpyro.handlers.trace(seeded).get_trace(np.zeros((5, 4), np.float32))
+    assert trace["weights"]["value"].shape == (4, 3)
+    np.testing.assert_allclose(trace["weights"]["value"].sum(axis=1), 0, atol=1e-5)
+    assert abs(float(trace["intercept"]["value"].sum())) < 1e-5
+    assert set(np.asarray(trace["y"]["value"]).tolist()) <= {0, 1, 2}
+    for wrong in (1, 2.0, True):
+        with pytest.raises(ValueError, match="num_classes"):
+            multinomial_regression(wrong)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from discreet.schema import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
+from discreet.models._cells import cells_of, check_table, numbers_of, positions_of, stacked
+from discreet.schema import Column, Kind, Missing, Schema
 
 if TYPE_CHECKING:
     import pyarrow
 
 _ROWS_AT_ONCE = 65_536
-# How tables write 0 and 1 besides "0" and "1".
-_OTHER_WRITINGS = {"0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,49 +78,18 @@ class Levels:
             DataError: A column is not there, a person has several rows, a cell is missing or outside its bounds or categories.
                 Names the column and the rule, never a value, a row or a count.
         """
-        if out_of_bounds not in ("refuse", "clip"):
-            raise ValueError(f'out_of_bounds is {out_of_bounds!r}; it must be "refuse" or "clip".')
-        _one_row_a_person(table, self.schema)
+        check_table(table, self.schema, out_of_bounds)
         columns = []
         for column, size in zip(self.schema.columns, self.sizes, strict=True):
-            cells = _cells(table, column.name)
-            missing = cells.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
-            if column.missing is Missing.REFUSE and missing.any():
-                raise DataError(
-                    f"column '{column.name}' has missing cells: fill them in by a rule that does not look at other people's "
-                    'rows, or set missing = "indicator" for it in the schema'
-                )
-            found = self._slices(column, cells, missing, out_of_bounds) if column.bounds else _positions(column, cells)
+            cells, missing = cells_of(table, column)
+            found = (
+                self._slices(column, cells, missing, out_of_bounds) if column.bounds else positions_of(column, cells)
+            )
             columns.append(np.where(missing, size - 1, found))
-        if len({len(column) for column in columns}) > 1:
-            raise DataError("the columns have different lengths: each must have one cell a record")
-        if len(columns[0]) == 0:
-            raise DataError("the table has no rows: there is nothing to fit")
-        return np.stack(columns, axis=1).astype(np.int32)
+        return stacked(columns).astype(np.int32)
 
     def _slices(self, column: Column, cells: Any, missing: np.ndarray, out_of_bounds: str) -> np.ndarray:
-        import pyarrow
-
-        low, high = column.limits
-        try:
-            if column.kind is Kind.DATE:
-                cells = cells.cast(pyarrow.date32()).cast(pyarrow.int32())
-            values = cells.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
-        except pyarrow.ArrowException:
-            what = "date" if column.kind is Kind.DATE else "number"
-            raise DataError(f"column '{column.name}' holds something that is no {what}: mend it first") from None
-        values = np.where(missing, low, values)
-        if out_of_bounds == "clip":
-            values = np.clip(values, low, high)
-        elif (values < low).any() or (values > high).any():
-            raise DataError(
-                f"column '{column.name}' has values outside its public bounds {column.rule()}: widen the bounds if they "
-                'were wrong, or pass out_of_bounds="clip"'
-            )
-        if column.kind is Kind.COUNT and (values != np.floor(values)).any():
-            raise DataError(
-                f"column '{column.name}' has values that are not whole: describe it as real, not as a count"
-            )
+        values = numbers_of(column, cells, missing, out_of_bounds)
         edges = self.edges(column)
         return np.minimum(np.searchsorted(edges, values, side="right") - 1, len(edges) - 2)
 
@@ -197,51 +164,3 @@ def _growing(values: int, slices: int) -> Int[np.ndarray, " slice+1"]:
         # Geometric from here to the end, as soon as that is wider than one.
         edges.append(max(edges[-1] + 1, round(edges[-1] * (values / edges[-1]) ** (1 / left))))
     return np.array(edges)
-
-
-def _cells(table: Any, name: str) -> Any:
-    """The column as Arrow's chunked array."""
-    import pyarrow
-
-    try:
-        cells = table[name]
-    except (KeyError, IndexError, ValueError):
-        raise DataError(f"the table has no column '{name}': correct its name, or leave it out of the schema") from None
-    if isinstance(cells, pyarrow.ChunkedArray):
-        return cells
-    try:
-        return pyarrow.chunked_array([pyarrow.array(cells, from_pandas=True)])
-    except pyarrow.ArrowException:
-        raise DataError(
-            f"column '{name}' holds cells of different types: make them all texts, or all numbers"
-        ) from None
-
-
-def _one_row_a_person(table: Any, schema: Schema) -> None:
-    if schema.person is None:
-        return
-    people = _cells(table, schema.person)
-    if people.null_count or len(people.unique()) < len(people):
-        raise DataError(
-            f"column '{schema.person}' says whose a row is, and a plan protects one row of a person: keep one of each, "
-            f"table.filter(discreet.data.keep_one_row_a_person(table['{schema.person}']))"
-        )
-
-
-def _positions(column: Column, cells: Any) -> np.ndarray:
-    """Each cell's place among the categories; -1 for missing cells."""
-    import pyarrow
-
-    place: Mapping[str, int] = {category: position for position, category in enumerate(column.categories)}
-    if column.categories == ZERO_OR_ONE:
-        place = {**_OTHER_WRITINGS, **place}
-    named = cells.cast(pyarrow.string()).combine_chunks().dictionary_encode()
-    known = np.array([place.get(text, -2) for text in named.dictionary.to_pylist()], np.int64)
-    positions = np.full(len(named), -1)
-    positions[named.is_valid().to_numpy(zero_copy_only=False)] = known[named.indices.drop_null().to_numpy()]
-    if (positions == -2).any():
-        raise DataError(
-            f"column '{column.name}' has values outside its public categories {', '.join(column.categories)}: list all that "
-            "can occur (they are not shown here, since they are in the private table)"
-        )
-    return positions

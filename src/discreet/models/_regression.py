@@ -1,18 +1,48 @@
-"""Bayesian regression for a 0/1, a real and a count target."""
+"""Bayesian regression for a 0/1, a real, a count and a categorical target."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
+
+Model = Callable[..., None]
 
 
-def _predictor(
-    x: Float[Array, "record feature"], weight_scale: float, intercept_scale: float
-) -> Float[Array, " record"]:
-    """Intercept plus weighted features, with independent normal priors."""
-    intercept = numpyro.sample("intercept", dist.Normal(0.0, intercept_scale))
-    weights = numpyro.sample("weights", dist.Normal(0.0, weight_scale).expand([x.shape[1]]).to_event(1))
-    return jnp.asarray(intercept + x @ weights)
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """What the regressions differ in.
+
+    Attributes:
+        weight_scale: Prior standard deviation of a weight.
+        intercept_scale: Of the intercept.
+        observe: Samples the target given the predictor, and what else it needs.
+        num_classes: How many numbers a predictor has; None for one, without an axis for it.
+    """
+
+    weight_scale: float
+    intercept_scale: float
+    observe: Callable[[Array, Array | None], None]
+    num_classes: int | None = None
+
+    def normal(self, scale: float | Array, shape: tuple[int, ...]) -> dist.Distribution:
+        """Independent normals of mean 0; with classes, those of the classes in place of each, summing to zero."""
+        if self.num_classes is None:
+            return dist.Normal(0.0, scale).expand(shape).to_event(len(shape))
+        over_classes = dist.ZeroSumNormal(scale, (self.num_classes,))
+        return over_classes.expand(shape).to_event(len(shape))
+
+
+def regress(family: Family, x: Float[Array, "record feature"], y: Array | None) -> None:
+    """Intercept plus weighted features, with independent normal priors, and the target."""
+    intercept = numpyro.sample("intercept", family.normal(family.intercept_scale, ()))
+    weights = numpyro.sample("weights", family.normal(family.weight_scale, (x.shape[1],)))
+    family.observe(jnp.asarray(intercept + x @ weights), y)
 
 
 def logistic_regression(x: Float[Array, "record feature"], y: Float[Array, " record"] | None = None) -> None:
@@ -30,9 +60,35 @@ def logistic_regression(x: Float[Array, "record feature"], y: Float[Array, " rec
     >>> numpyro.handlers.trace(drawn).get_trace(jax.numpy.zeros((3, 2)))["y"]["value"].shape
     (3,)
     """
-    logits = _predictor(x, weight_scale=2.5, intercept_scale=5.0)
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=logits), obs=y)
+    regress(LOGISTIC, x, y)
+
+
+def multinomial_regression(num_classes: int) -> Model:
+    """Multinomial (softmax) regression: P(y = k) is proportional to exp(intercept[k] + x · weights[:, k]).
+
+    Adding a number to all classes changes nothing, so the priors are on what is left: `intercept` and each row of `weights`
+    sum to zero over the classes. Priors: those of `logistic_regression`, Normal(0, 2.5) and Normal(0, 5), on that plane.
+
+    Args:
+        num_classes: Public number of classes, 2 at least.
+
+    Returns:
+        The model, a function of (x, y): features of about unit size, and the class of each record, 0 to num_classes - 1, as
+        whole numbers or floats; None to draw it. `intercept` has the shape (class,), `weights` (feature, class).
+
+    Raises:
+        ValueError: Fewer than two classes.
+
+    >>> import jax, numpyro
+    >>> drawn = numpyro.handlers.seed(multinomial_regression(4), jax.random.key(0))
+    >>> numpyro.handlers.trace(drawn).get_trace(jax.numpy.zeros((3, 2)))["weights"]["value"].shape
+    (2, 4)
+    """
+    return functools.partial(_multinomial, check_count("num_classes", num_classes, "classes"))
+
+
+def _multinomial(num_classes: int, x: Float[Array, "record feature"], y: Array | None = None) -> None:
+    regress(multinomial(num_classes), x, y)
 
 
 def linear_regression(x: Float[Array, "record feature"], y: Float[Array, " record"] | None = None) -> None:
@@ -44,10 +100,7 @@ def linear_regression(x: Float[Array, "record feature"], y: Float[Array, " recor
         x: Features of about unit size.
         y: The target of each record, of about unit size; None to draw it.
     """
-    mean = _predictor(x, weight_scale=1.0, intercept_scale=1.0)
-    sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(mean, sigma), obs=y)
+    regress(LINEAR, x, y)
 
 
 def poisson_regression(x: Float[Array, "record feature"], y: Float[Array, " record"] | None = None) -> None:
@@ -60,11 +113,100 @@ def poisson_regression(x: Float[Array, "record feature"], y: Float[Array, " reco
         x: Features of about unit size.
         y: A count for each record; None to draw it.
     """
-    log_rate = _predictor(x, weight_scale=1.0, intercept_scale=3.0)
-    with numpyro.plate("data", x.shape[0]):
+    regress(POISSON, x, y)
+
+
+def negative_binomial_regression(x: Float[Array, "record feature"], y: Float[Array, " record"] | None = None) -> None:
+    """Negative binomial regression: y is a count with mean m = exp(intercept + x · weights) and variance m + m² / concentration.
+
+    For counts that scatter more than a Poisson distribution lets them. Few people with many visits pull its gradient less,
+    too, so that less is clipped.
+
+    Priors: weights and intercept as in `poisson_regression`; concentration LogNormal(1, 1.5), from 0.14 to 51 in 95 of 100
+    cases.
+
+    Args:
+        x: Features of about unit size.
+        y: A count for each record; None to draw it.
+    """
+    regress(NEGATIVE_BINOMIAL, x, y)
+
+
+# --- targets ------------------------------------------------------------------------------
+
+
+def _observe_binary(logits: Float[Array, " record"], y: Float[Array, " record"] | None) -> None:
+    with numpyro.plate("data", logits.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=logits), obs=y)
+
+
+def _observe_class(logits: Float[Array, "record class"], y: Array | None) -> None:
+    place: Int[Array, " record"] | None = None if y is None else jnp.asarray(y).astype(jnp.int32)
+    with numpyro.plate("data", logits.shape[0]):
+        numpyro.sample("y", dist.CategoricalLogits(logits), obs=place)
+
+
+def _observe_real(mean: Float[Array, " record"], y: Float[Array, " record"] | None) -> None:
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
+    with numpyro.plate("data", mean.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, sigma), obs=y)
+
+
+def _observe_count(log_rate: Float[Array, " record"], y: Float[Array, " record"] | None) -> None:
+    with numpyro.plate("data", log_rate.shape[0]):
         numpyro.sample("y", dist.Poisson(rate=_exp(log_rate)), obs=y)
+
+
+def _observe_scattered_count(log_mean: Float[Array, " record"], y: Float[Array, " record"] | None) -> None:
+    concentration = numpyro.sample("concentration", dist.LogNormal(1.0, 1.5))
+    with numpyro.plate("data", log_mean.shape[0]):
+        numpyro.sample("y", dist.NegativeBinomial2(_exp(log_mean), concentration), obs=y)
 
 
 def _exp(log_rate: Float[Array, " record"]) -> Float[Array, " record"]:
     """The exponential, held below e²⁰: a wild draw of the guide gives a bad fit and not an infinite one."""
     return jnp.exp(jnp.minimum(log_rate, 20.0))
+
+
+LOGISTIC = Family(2.5, 5.0, _observe_binary)
+LINEAR = Family(1.0, 1.0, _observe_real)
+POISSON = Family(1.0, 3.0, _observe_count)
+NEGATIVE_BINOMIAL = Family(1.0, 3.0, _observe_scattered_count)
+
+
+_FAMILIES: dict[Model, Family] = {
+    logistic_regression: LOGISTIC,
+    linear_regression: LINEAR,
+    poisson_regression: POISSON,
+    negative_binomial_regression: NEGATIVE_BINOMIAL,
+}
+
+
+def family_of(regression: Model) -> Family:
+    """The family of a regression with one predictor a record.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if regression not in _FAMILIES:
+        raise ValueError(
+            f"{regression!r} has no version with groups: pass {', '.join(model.__name__ for model in _FAMILIES)} from "
+            "discreet.models."
+        )
+    return _FAMILIES[regression]
+
+
+def multinomial(num_classes: int) -> Family:
+    """The family of that many classes."""
+    return Family(2.5, 5.0, _observe_class, num_classes)
+
+
+def check_count(name: str, value: int, what: str) -> int:
+    """The number if it is whole and 2 at least.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 2:
+        raise ValueError(f"{name} is {value!r}; it is the public number of {what}, a whole number of at least 2.")
+    return value

@@ -1,0 +1,165 @@
+"""The default settings of each model at epsilon 1, beside a fit without privacy, on simulated tables.
+
+    python examples/default_settings.py                      # a few minutes on two idle cores
+    python examples/default_settings.py --records 2000 --only logistic
+
+Regressions: ten features, uniform in [-1, 1]; the figure is the root mean square error of intercept and weights (those of
+each group) to the truth, beside that of scikit-learn without privacy (a fit for each group). Tables of numbers: four
+columns; the figure is the mean log-density of 4,000 new rows in nats, by normal scores. Ends by asserting that privacy
+costs no more than docs/models.md says.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import numpy as np
+from sklearn import decomposition, linear_model, mixture
+
+import discreet as dp
+from discreet.defaults import defaults_for
+from discreet.models import (
+    hierarchical,
+    linear_regression,
+    logistic_regression,
+    negative_binomial_regression,
+    poisson_regression,
+)
+from discreet.schema import schema_from_bounds
+
+TRUTH = np.array([0.3, 0.8, -0.5, 0.0, 0.4, -0.3, 0.8, -0.5, 0.0, 0.4, -0.3])  # intercept first
+NUMBERS = schema_from_bounds("a=0:1,b=0:1,c=0:1,d=0:1")
+LOADINGS = np.array([[0.7, 0.0], [0.6, 0.3], [0.0, 0.7], [-0.4, 0.5]])
+CENTRES = np.array([[-1, -1, 0, 0.5], [1, 0, 0.5, -1], [0, 1.2, -1, 0]])
+GROUPS = 5
+DELTA = 1e-5
+Figures = tuple[float, float]
+
+
+def fitted(model, *records) -> dict[str, np.ndarray]:
+    """Draws of the posterior of a private fit with the default settings."""
+    settings = defaults_for(model)
+    plan = settings.plan(epsilon=1.0, delta=DELTA, num_records=len(records[0]))
+    result = settings.dpsvi(plan).run(dp.random.key(), *records, progress_bar=False)
+    assert result.statement.epsilon <= 1
+    return {name: np.asarray(values) for name, values in result.posterior(dp.random.key(), 500).items()}
+
+
+def error(intercept, weights, truth=TRUTH) -> float:
+    """Root mean square error of the coefficients."""
+    return float(np.sqrt(np.mean((np.column_stack([np.ravel(intercept), np.atleast_2d(weights)]) - truth) ** 2)))
+
+
+def table(num_records: int) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
+    """Features, their predictor, and where chance comes from."""
+    rng = np.random.default_rng(num_records)
+    x = rng.uniform(-1, 1, (num_records, len(TRUTH) - 1)).astype(np.float32)
+    return x, TRUTH[0] + x @ TRUTH[1:], rng
+
+
+def regression(model, reference, draw_target) -> Callable[[int], Figures]:
+    """Error of a private fit, and of scikit-learn's."""
+
+    def measure(num_records: int) -> Figures:
+        x, predictor, rng = table(num_records)
+        y = draw_target(predictor, rng).astype(np.float32)
+        draws = fitted(model, x, y)
+        free = reference.fit(x, y)
+        return error(draws["intercept"].mean(), draws["weights"].mean(axis=0)), error(free.intercept_, free.coef_)
+
+    return measure
+
+
+def groups(num_records: int) -> Figures:
+    """Of a hierarchical logistic regression on three features, and of one without privacy for each group."""
+    x, _, rng = table(num_records)
+    x, group = x[:, :3], rng.integers(0, GROUPS, num_records)
+    truth = TRUTH[:4] + 0.5 * rng.normal(size=(GROUPS, 4))
+    predictor = truth[group, 0] + np.sum(x * truth[group, 1:], axis=1)
+    y = binary(predictor, rng).astype(np.float32)
+    draws = fitted(hierarchical(logistic_regression, GROUPS), x, group.astype(np.int32), y)
+    alone = [linear_model.LogisticRegression(C=100).fit(x[group == g], y[group == g]) for g in range(GROUPS)]
+    free = error([a.intercept_[0] for a in alone], [a.coef_[0] for a in alone], truth)
+    return error(draws["group_intercept"].mean(axis=0), draws["group_weights"].mean(axis=0), truth), free
+
+
+def numbers(kind: str) -> Callable[[int], Figures]:
+    """Log-density of new rows under the mean of a private posterior, and under scikit-learn's fit."""
+
+    def rows(size: int, rng: np.random.Generator) -> np.ndarray:
+        if kind == "mixture":
+            drawn = CENTRES[rng.choice(3, size, p=[0.5, 0.3, 0.2])] + 0.35 * rng.normal(size=(size, 4))
+        else:
+            drawn = rng.normal(size=(size, 2)) @ LOADINGS.T + 0.4 * rng.normal(size=(size, 4))
+        return np.clip(drawn, -3.09, 3.09).astype(np.float32)
+
+    def measure(num_records: int) -> Figures:
+        rng = np.random.default_rng(num_records)
+        records, new = rows(num_records, rng), rows(4_000, rng)
+        if kind == "mixture":
+            draws = fitted(dp.GaussianMixture(NUMBERS), records)
+            free = mixture.GaussianMixture(3, covariance_type="diag", random_state=0).fit(records)
+            private = mixture.GaussianMixture(8, covariance_type="diag")
+            share = np.exp(draws["component"].mean(axis=0))
+            private.weights_, private.means_ = share / share.sum(), draws["means"].mean(axis=0)
+            private.covariances_ = (0.1 + draws["scales"].mean(axis=0)) ** 2
+            private.precisions_cholesky_ = 1 / np.sqrt(private.covariances_)
+            return float(private.score(new)), float(free.score(new))
+        draws = fitted(dp.FactorAnalysis(NUMBERS), records)
+        private = decomposition.FactorAnalysis(2)
+        private.mean_, private.components_ = draws["centre"].mean(axis=0), draws["loadings"].mean(axis=0).T
+        private.noise_variance_ = (0.1 + draws["own"].mean(axis=0)) ** 2
+        return float(private.score(new)), float(decomposition.FactorAnalysis(2).fit(records).score(new))
+
+    return measure
+
+
+def binary(predictor, rng):
+    """0 or 1."""
+    return rng.random(len(predictor)) < 1 / (1 + np.exp(-predictor))
+
+
+POISSON = linear_model.PoissonRegressor(alpha=0.0, max_iter=1_000)
+# What is measured, and by how much the private figure may be worse with 2,000 and with 30,000 records.
+MODELS: dict[str, tuple[Callable[[int], Figures], float, float]] = {
+    "logistic": (
+        regression(logistic_regression, linear_model.LogisticRegression(C=100), binary),
+        0.2,
+        0.04,
+    ),
+    "linear": (
+        regression(
+            linear_regression, linear_model.LinearRegression(), lambda p, rng: p + 0.3 * rng.normal(size=len(p))
+        ),
+        0.1,
+        0.02,
+    ),
+    "poisson": (regression(poisson_regression, POISSON, lambda p, rng: rng.poisson(np.exp(p))), 0.1, 0.02),
+    "negative binomial": (
+        regression(negative_binomial_regression, POISSON, lambda p, rng: rng.poisson(rng.gamma(2, np.exp(p) / 2))),
+        0.2,
+        0.04,
+    ),
+    "groups": (groups, 0.3, 0.1),
+    "mixture": (numbers("mixture"), 0.3, 0.05),
+    "factors": (numbers("factors"), 0.1, 0.03),
+}
+
+
+def main() -> None:
+    """Fit, print, assert."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, nargs="+", default=[2_000, 30_000], help="sizes of the tables")
+    parser.add_argument("--only", choices=MODELS, nargs="+", default=list(MODELS), help="models (default: all)")
+    arguments = parser.parse_args()
+    for name in arguments.only:
+        measure, *allowed = MODELS[name]
+        for num_records in arguments.records:
+            private, free = measure(num_records)
+            print(f"{name}, {num_records} records: private {private:.3f}, without privacy {free:.3f}", flush=True)
+            assert abs(private - free) <= allowed[num_records >= 30_000], (name, num_records, private, free)
+
+
+if __name__ == "__main__":
+    main()

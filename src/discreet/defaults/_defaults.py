@@ -1,0 +1,150 @@
+"""Which settings a model is fitted with where nobody has said otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpyro
+from numpyro.infer import init_to_feasible
+from numpyro.infer.autoguide import AutoNormal
+
+from discreet.accounting import Relation, suggest
+from discreet.clipping import AdaptiveClipping
+from discreet.inference import DPSVI
+from discreet.models import FactorAnalysis, GaussianMixture, MixtureOfProducts, TableVAE
+from discreet.plan import PrivacyPlan
+from discreet.sampling import PoissonSampling
+
+
+@dataclasses.dataclass(frozen=True)
+class Defaults:
+    """Public settings for a model; made by `defaults_for`, changed by `dataclasses.replace`.
+
+    Attributes:
+        model: The model that they are for.
+        num_steps: Number of steps.
+        expected_batch: Records in a batch, on average; all of them where there are fewer.
+        clipping_norm: Bound on a record's gradient, or the rule that finds one.
+        learning_rate: Of Adam.
+    """
+
+    model: Any
+    num_steps: int
+    expected_batch: int
+    clipping_norm: float | AdaptiveClipping
+    learning_rate: float
+
+    def plan(
+        self,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        num_records: int,
+        relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+    ) -> PrivacyPlan:
+        """The plan with these settings that keeps to epsilon: `PrivacyPlan.calibrate` with Poisson batches.
+
+        Args:
+            epsilon: Target.
+            delta: Target; None: a tenth of 1 / num_records, and 1e-5 at most (`discreet.suggest`).
+            num_records: Public number of records.
+            relation: Which tables are neighbours.
+
+        Raises:
+            ValueError: An argument out of range, or a target that no noise reaches.
+        """
+        delta = suggest(num_records=num_records).delta if delta is None else delta
+        return PrivacyPlan.calibrate(
+            epsilon=epsilon,
+            delta=delta,
+            num_records=num_records,
+            num_steps=self.num_steps,
+            sampling=PoissonSampling(rate=min(1.0, self.expected_batch / num_records)),
+            clipping_norm=self.clipping_norm,
+            relation=relation,
+        )
+
+    def guide(self) -> Callable[..., Any]:
+        """The guide: a whole table's model has its own; others get independent normals, started at a public point.
+
+        NumPyro's own starting point is random, and a Poisson regression that starts at a rate of e⁴ clips for a hundred
+        steps. Here all latents start at 0, before they are constrained.
+        """
+        own = getattr(self.model, "guide", None)
+        return AutoNormal(self.model, init_loc_fn=init_to_feasible, init_scale=0.1) if own is None else own()
+
+    def optimizer(self) -> Any:
+        """NumPyro's Adam with the learning rate."""
+        return numpyro.optim.Adam(self.learning_rate)
+
+    def dpsvi(self, plan: PrivacyPlan) -> DPSVI:
+        """`DPSVI` of the model with this guide and optimizer; a whole table's model brings its placeholder.
+
+        Args:
+            plan: From `plan`, or another.
+        """
+        program = getattr(self.model, "model", self.model)
+        placeholder = getattr(self.model, "placeholder", None)
+        return DPSVI(program, self.guide(), self.optimizer(), plan=plan, placeholder=placeholder)
+
+
+_REGRESSION = (500, 1000, AdaptiveClipping(quantile=0.95, initial=0.1), 0.05)
+_TABLES: dict[type, tuple[int, int, float | AdaptiveClipping, float]] = {
+    MixtureOfProducts: (300, 1000, 2.0, 0.05),
+    GaussianMixture: (500, 1000, AdaptiveClipping(quantile=0.9, initial=0.1), 0.05),
+    FactorAnalysis: (500, 1000, AdaptiveClipping(quantile=0.9, initial=0.1), 0.05),
+    TableVAE: (1000, 1000, 1.0, 0.01),
+}
+
+
+def defaults_for(model: Any) -> Defaults:
+    """Public defaults for a model of `discreet.models`; docs/models.md has the figures that they were chosen by.
+
+    Args:
+        model: A regression, also one that `multinomial_regression` or `hierarchical` made, or a table's model such as
+            `MixtureOfProducts(schema)`.
+
+    Raises:
+        TypeError: Another model, whose gradients nobody here has seen.
+
+    >>> from discreet.models import logistic_regression
+    >>> defaults = defaults_for(logistic_regression)
+    >>> defaults.num_steps, defaults.expected_batch
+    (500, 1000)
+    """
+    if type(model) in _TABLES:
+        return Defaults(model, *_TABLES[type(model)])
+    function = model.func if isinstance(model, functools.partial) else model
+    if getattr(function, "__module__", "").startswith("discreet.models."):
+        return Defaults(model, *_REGRESSION)
+    raise TypeError(
+        f"{model!r} is no model of discreet.models, so nobody has tried which settings suit it. Make a PrivacyPlan of your own; "
+        "dp.suggest_clipping(...) gives a first clipping norm."
+    )
+
+
+def default_plan(
+    model: Any,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    num_records: int,
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+) -> PrivacyPlan:
+    """The calibrated plan with the defaults of a model: `defaults_for(model).plan(...)`.
+
+    Args:
+        model: As for `defaults_for`.
+        epsilon: Target.
+        delta: Target; None: a tenth of 1 / num_records, and 1e-5 at most.
+        num_records: Public number of records.
+        relation: Which tables are neighbours.
+
+    Raises:
+        TypeError: No model of `discreet.models`.
+        ValueError: An argument out of range, or a target that no noise reaches.
+    """
+    return defaults_for(model).plan(epsilon=epsilon, delta=delta, num_records=num_records, relation=relation)
