@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"schema"},
     # Post-processing by construction: no reader of tables among these.
     "synthetic": {"schema", "random", "plan", "report", "inference", "models"},
+    "estimators": {"accounting", "inference", "models", "plan", "random", "sampling"},
     "optimizers": set(),
     "compat": {
         "random",

@@ -48,7 +48,9 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
 
     def _target(self, y: np.ndarray) -> np.ndarray:
         if (y < 0).any():
-            raise ValueError("The target holds a number below 0, which is no count. Model it by LinearRegression instead.")
+            raise ValueError(
+                "The target holds a number below 0, which is no count. Model it by LinearRegression instead."
+            )
         return np.minimum(y, np.exp(_LARGEST_LOG)).astype(np.float32)
 
     def _model(self) -> Model:

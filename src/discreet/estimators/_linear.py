@@ -48,13 +48,6 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         scaling_: The bounds, and how features were brought to unit size.
         n_features_in_: Number of features.
         feature_names_in_: Their names, if X was a data frame.
-
-    Example:
-        >>> import numpy as np
-        >>> age = np.linspace(20, 80, 500)[:, None]
-        >>> model = LinearRegression(bounds=(17, 90), target_bounds=(0, 100), epsilon=2.0, num_steps=20)
-        >>> bool(model.fit(age, age[:, 0] / 2).epsilon_ <= 2.0)
-        True
     """
 
     target_bounds: Any = None

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
 
 from discreet.estimators._base import PrivateRegression
 from discreet.estimators._bounds import Scaling
@@ -49,24 +50,20 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
         coef_draws_: Draws of the weights, (draw, 1 or class, feature).
         intercept_draws_: Draws of the intercepts, (draw, 1 or class).
         statement_: As in `LinearRegression`, as are `epsilon_`, `delta_`, `result_`, `scaling_` and `n_features_in_`.
-
-    Example:
-        >>> import numpy as np
-        >>> model = LogisticRegression(bounds=(17, 90), classes=("no", "yes"), epsilon=2.0, num_steps=20)
-        >>> model = model.fit(np.linspace(20, 80, 500)[:, None], np.repeat(["no", "yes"], 250))
-        >>> model.predict_proba([[30.0]]).shape, model.classes_.tolist(), model.statement_.is_private
-        ((1, 2), ['no', 'yes'], True)
     """
 
     classes: Any = (0, 1)
 
     def _target(self, y: np.ndarray) -> np.ndarray:
         if self._from_data():
+            check_classification_targets(y)
             self.classes_ = np.unique(y)
         else:
             self.classes_ = _sorted_labels(self.classes)
         if len(self.classes_) < 2:
-            raise ValueError("The target holds one class only, and there is nothing to tell apart. Name all classes=(...).")
+            raise ValueError(
+                "The target holds one class only, and there is nothing to tell apart. Name all classes=(...)."
+            )
         places = {label: place for place, label in enumerate(self.classes_.tolist())}
         try:
             return np.array([places[label] for label in y.tolist()], np.float32)
@@ -131,7 +128,12 @@ def _sorted_labels(classes: Any) -> np.ndarray:
         ValueError: They are no list of two or more different labels.
     """
     labels = None if isinstance(classes, str) or classes is None else np.asarray(classes)
-    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "biufU" or len(np.unique(labels)) < max(2, len(labels)):
+    if (
+        labels is None
+        or labels.ndim != 1
+        or labels.dtype.kind not in "biufU"
+        or len(np.unique(labels)) < max(2, len(labels))
+    ):
         raise ValueError(
             f"classes is {classes!r}; give the public labels that y may hold: two or more different numbers or texts, such as "
             'classes=("no", "yes").'
