@@ -14,9 +14,15 @@ from discreet.estimators._logistic import FROM_DATA
 
 # All tables of the checks lie within these bounds; one public figure for their sizes means one plan. 200 steps at
 # epsilon = 20 show through the noise of tables of 20 to 300 records.
-SETTINGS: dict[str, Any] = dict(
-    bounds=(-4, 4), epsilon=20.0, num_records=100, num_steps=200, learning_rate=0.05, num_draws=100, random_state=0
-)
+SETTINGS: dict[str, Any] = {
+    "bounds": (-4, 4),
+    "epsilon": 20.0,
+    "num_records": 100,
+    "num_steps": 200,
+    "learning_rate": 0.05,
+    "num_draws": 100,
+    "random_state": 0,
+}
 ESTIMATORS = {
     "linear": LinearRegression(target_bounds=(-10, 10), **SETTINGS),
     "logistic": LogisticRegression(classes=(0, 1, 2, 3), **SETTINGS),

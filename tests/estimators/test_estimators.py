@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pickle
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, softmax
 from sklearn.base import clone
+from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -237,17 +239,17 @@ def test_in_a_pipeline_cloned_and_pickled(no_noise: None) -> None:
 
 
 def test_the_example_of_the_page(repository: Path, quick_compilation: None) -> None:
-    """Truly private, so at random: the accuracy is 0.86 at the median, and below 0.6 in far less than a run of a thousand."""
+    """Truly private, so at random. The accuracy of 60 fits was 0.853 to 0.937, mean 0.899 and standard deviation 0.021."""
     text = (repository / "docs" / "estimators.md").read_text(encoding="utf-8")
     found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     assert found
-    code = found.group(1).replace("epsilon=1.0", "epsilon=1.0, num_steps=100").replace("print(", "str(")
+    code = found.group(1).replace("print(", "str(")
     names: dict[str, Any] = {}
     exec(code, names)
     model, x_test, y_test = names["model"], names["x_test"], names["y_test"]
-    assert model.score(x_test, y_test) > 0.6
+    assert model.score(x_test, y_test) > 0.8
     assert model.statement_.is_private
-    assert model.statement_.steps_completed == 100
+    assert model.statement_.steps_completed == 1000
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict_proba(x_test), names["probabilities"])
     # The second fit takes the compiled program, and other noise.
@@ -265,3 +267,20 @@ def test_counts_of_a_private_fit(estimator: type[PoissonRegression], quick_compi
     model = estimator(bounds=(17, 90), epsilon=3.0, random_state=0).fit(x, y)
     np.testing.assert_allclose(model.coef_, [1 / 30], atol=0.005)
     assert model.score(x, y) > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_adult_at_epsilon_1(repository: Path, table: Any) -> None:
+    """As far as examples/adult.py must come; four private fits had 0.8460 and 0.8978 at least."""
+    spec = importlib.util.spec_from_file_location("_tables", repository / "examples" / "_tables.py")
+    assert spec
+    assert spec.loader
+    tables = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tables)
+    x, y, x_test, y_test = tables.adult(table("adult.csv.gz"))
+    model = LogisticRegression(bounds=(np.r_[-np.ones(5), np.zeros(len(x[0]) - 6)], 1)).fit(x[:, 1:], y)
+    probabilities = model.predict_proba(x_test[:, 1:])[:, 1]
+    assert model.epsilon_ <= 1.0
+    assert np.mean((probabilities > 0.5) == y_test) > 0.842
+    assert roc_auc_score(y_test, probabilities) > 0.893

@@ -14,8 +14,8 @@ from discreet.estimators._bounds import Scaling
 from discreet.estimators._fit import Draws, Model, Settings, fit_model
 
 ERRORS_TELL = (
-    "A missing or infinite cell, a text where a number should be, or a target that is not allowed would have stopped the fit with "
-    "an error. That an error occurs, or does not, is not covered by ε."
+    "A missing or infinite cell, a text where a number should be, or a target that is not allowed would have stopped the fit "
+    "with an error. That an error occurs, or does not, is not covered by ε."
 )
 EACH_FIT_SPENDS = (
     "This is the price of one fit. Each further fit of overlapping records spends again, also those that cross-validation or a "
@@ -84,9 +84,9 @@ class PrivateRegression(BaseEstimator):
         settings = Settings(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Settings)})
         with NoValues():
             numeric = self.__sklearn_tags__().estimator_type == "regressor"
-            rows, target = validate_data(self, X, y, dtype=np.float64, y_numeric=numeric)
+            rows, target = map(np.asarray, validate_data(self, X, y, dtype=np.float64, y_numeric=numeric))
         scaling = Scaling.of(self.bounds, rows.shape[1], getattr(self, "feature_names_in_", None))
-        target = self._target(np.asarray(target))
+        target = self._target(target)
         plan = settings.plan(len(rows))
         result, draws = fit_model(self._model(), plan, settings, self.random_state, scaling.scale(rows), target)
         statement = (
