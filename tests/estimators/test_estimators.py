@@ -92,9 +92,9 @@ def test_coefficients_are_those_of_the_table(no_noise: None) -> None:
     line = LinearRegression(bounds=BOUNDS, target_bounds=(0, 50)).fit(TABLE, LINE)
     np.testing.assert_allclose(line.coef_, [0.5, 1.0], atol=0.05)
     assert line.score(TABLE, LINE) > 0.99
-    log_line = PoissonRegression(bounds=(17, 90)).fit(AGE, np.exp(AGE[:, 0] / 40))
+    log_line = PoissonRegression(bounds=(17, 90)).fit(AGE, np.rint(100 * np.exp(AGE[:, 0] / 40)))
     np.testing.assert_allclose(log_line.coef_, [1 / 40], atol=0.003)
-    assert log_line.score(AGE, COUNTS) > 0.2
+    assert log_line.score(AGE, np.rint(100 * np.exp(AGE[:, 0] / 40))) > 0.9
     scattered = NegativeBinomialRegression(bounds=(17, 90)).fit(AGE, COUNTS)
     assert scattered.concentration_draws_.shape == (1000,)
 
@@ -165,6 +165,7 @@ def test_bounds_by_name(seen: list[Any]) -> None:
         (LogisticRegression(bounds=BOUNDS, classes=None), SICK, "two or more different"),
         (LogisticRegression(bounds=BOUNDS, classes="non_private_from_data"), 0 * SICK, "one class only"),
         (PoissonRegression(bounds=BOUNDS), np.where(SICK, -987, 0), "below 0"),
+        (PoissonRegression(bounds=BOUNDS), np.where(SICK, 987.5, 0), "not whole"),
         (PoissonRegression(bounds=BOUNDS), np.where(SICK, np.nan, 0), "NaN"),
     ],
 )

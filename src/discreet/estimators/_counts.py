@@ -17,6 +17,7 @@ from discreet.models import negative_binomial_regression, poisson_regression
 
 # The models hold the logarithm of a mean below this.
 _LARGEST_LOG = 20.0
+_LARGEST_COUNT = 2.0**24  # beyond, 32-bit numbers leave out whole ones
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -51,7 +52,12 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
             raise ValueError(
                 "The target holds a number below 0, which is no count. Model it by LinearRegression instead."
             )
-        return np.minimum(y, np.exp(_LARGEST_LOG)).astype(np.float32)
+        # A count distribution gives other numbers no probability, so that their records would contribute nothing.
+        if (y != np.rint(y)).any():
+            raise ValueError(
+                "The target holds a number that is not whole, which is no count. Round by a public rule, or use LinearRegression."
+            )
+        return np.minimum(y, _LARGEST_COUNT).astype(np.float32)
 
     def _model(self) -> Model:
         return poisson_regression
