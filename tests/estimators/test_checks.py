@@ -29,10 +29,8 @@ SETTINGS: dict[str, Any] = {
 class RoundedCounts(PoissonRegression):
     """Takes the checks' real targets for counts."""
 
-    def fit(self, X: Any, y: Any) -> Any:
-        """Only where y is there and consists of numbers, so that it is refused as ever where it does not."""
-        real = isinstance(y, np.ndarray | list) and np.asarray(y).dtype.kind == "f"
-        return super().fit(X, np.rint(y) if real else y)
+    def _target(self, y: np.ndarray) -> np.ndarray:
+        return super()._target(np.rint(y))
 
 
 ESTIMATORS = {
@@ -80,11 +78,11 @@ def test_scikit_learns_checks(repository: Path, name: str) -> None:
     compare(results(ESTIMATORS[name], listed), listed)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a minute or two each
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("quick_compilation")
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", ["linear", "logistic", "counts, rounded"])
 def test_scikit_learns_checks_on_private_fits(repository: Path, name: str) -> None:
     listed = exceptions(repository, ESTIMATORS[name])
     compare(results(ESTIMATORS[name], listed), listed)

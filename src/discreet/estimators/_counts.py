@@ -25,7 +25,7 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
     """Bayesian Poisson regression under (epsilon, delta)-differential privacy, as a scikit-learn regressor.
 
     A count's mean is exp(intercept + x · coef). Guarantee and parameters are those of `LinearRegression`, but that a count
-    needs no bound: its pull is bounded by the clipping norm.
+    needs no bound: its pull is bounded by the clipping norm. Counts are whole and at least 0; one beyond 2^24 is taken as that.
 
     Args:
         bounds: As in `LinearRegression`.
