@@ -1,0 +1,129 @@
+"""What the estimators share: parameters, validation that shows no value, the fit, and what is known after it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from discreet.estimators._bounds import Scaling
+from discreet.estimators._fit import Draws, Model, Settings, fit_model
+
+ERRORS_TELL = (
+    "A missing or infinite cell, a text where a number should be, or a target that is not allowed would have stopped the fit "
+    "with an error. That an error occurs, or does not, is not covered by ε."
+)
+EACH_FIT_SPENDS = (
+    "This is the price of one fit. Each further fit of overlapping records spends again, also those that cross-validation or a "
+    "search for settings makes. Steps of a Pipeline that learn from the records, and scores of the records, are not covered."
+)
+SPREAD = (
+    "The spread of the draws is that of the fitted guide. The noise of the private fit comes on top and is not in it: at small ε "
+    "it may be several times as large."
+)
+
+
+# A dataclass writes __init__ with all parameters by name, which is where scikit-learn looks for them.
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class PrivateRegression(BaseEstimator):
+    """A regression fitted by `DPSVI` behind scikit-learn's face. Subclasses say which one, and document the parameters."""
+
+    bounds: Any = None
+    epsilon: float = 1.0
+    delta: float | None = None
+    num_records: int | None = None
+    num_steps: int = 1000
+    batch_size: float = 500
+    clipping_norm: Any = 1.0
+    learning_rate: float = 0.02
+    num_draws: int = 1000
+    random_state: int | None = None
+
+    # --- what a subclass says -------------------------------------------------------------
+
+    def _target(self, y: np.ndarray) -> np.ndarray:
+        """The target as the model takes it; that of a row depends on this row alone."""
+        raise NotImplementedError
+
+    def _model(self) -> Model:
+        """A NumPyro model of (x, y): the same object for the same settings, so that compiled programs are found again."""
+        raise NotImplementedError
+
+    def _learn(self, scaling: Scaling, draws: Draws) -> None:
+        """Sets what is known after a fit, from draws in the model's units."""
+        raise NotImplementedError
+
+    def _public(self) -> Sequence[str]:
+        """What was public about the target, in words."""
+        return ()
+
+    def _violations(self) -> Sequence[str]:
+        """What was done that breaks the guarantee, in words."""
+        return ()
+
+    # --- fitting --------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit privately: spends epsilon at delta.
+
+        Args:
+            X: Records, (record, feature): an array, lists or a data frame of finite numbers.
+            y: The target of each record, (record,).
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError, TypeError: Wrong input, before any budget is spent. A message names no value of the data; that there
+                is an error tells something of them all the same, which epsilon does not cover.
+        """
+        settings = Settings(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Settings)})
+        with NoValues():
+            numeric = self.__sklearn_tags__().estimator_type == "regressor"
+            rows, target = map(np.asarray, validate_data(self, X, y, dtype=np.float64, y_numeric=numeric))
+        scaling = Scaling.of(self.bounds, rows.shape[1], getattr(self, "feature_names_in_", None))
+        target = self._target(target)
+        plan = settings.plan(len(rows))
+        result, draws = fit_model(self._model(), plan, settings, self.random_state, scaling.scale(rows), target)
+        statement = (
+            result.statement.with_public(
+                f"Bounds of the features, to which values outside were moved: {scaling.in_words()}.", *self._public()
+            )
+            .with_notes(ERRORS_TELL, EACH_FIT_SPENDS, SPREAD)
+            .with_violations(*self._violations())
+        )
+        if self.num_records is not None:
+            statement = statement.with_notes("The number of records is a public figure that was given, not a count.")
+        self.result_, self.statement_ = dataclasses.replace(result, statement=statement), statement
+        self.epsilon_, self.delta_, self.scaling_ = statement.epsilon, statement.delta, scaling
+        self._learn(scaling, draws)
+        return self
+
+    # --- predicting -----------------------------------------------------------------------
+
+    def _rows(self, X: Any) -> np.ndarray:
+        """Rows to predict for, clipped as those of the fit were."""
+        check_is_fitted(self, "statement_")
+        with NoValues():
+            rows = validate_data(self, X, dtype=np.float64, reset=False)
+        return self.scaling_.clip(np.asarray(rows))
+
+
+class NoValues:
+    """Replaces an error that quotes a cell by one that does not."""
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """NumPy quotes a text that is no number."""
+        del kind, trace
+        if isinstance(error, ValueError) and "could not convert" in str(error):
+            raise ValueError(
+                "A cell holds a text that is no number. Encode categories by public lists beforehand: discreet.data.encode does "
+                "so by a schema, scikit-learn's OneHotEncoder with categories=[...] written out."
+            ) from None

@@ -1,0 +1,72 @@
+"""A stand-in for the private fit: what is asked of scikit-learn's face needs no noise, and no compiled program."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro
+import pytest
+from sklearn import linear_model
+
+from discreet.estimators import _base
+from discreet.inference import DPSVIResult
+from discreet.models import linear_regression, logistic_regression, negative_binomial_regression, poisson_regression
+from discreet.report import make_statement
+
+statement_of = functools.lru_cache(make_statement)
+
+
+def point_fit(model: Any, x: np.ndarray, y: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and intercept without privacy, by least squares or scikit-learn, in the model's shapes."""
+    if model in (linear_regression, poisson_regression, negative_binomial_regression):
+        fitted = linear_model.Ridge(alpha=1e-3).fit(x, y if model is linear_regression else np.log(y + 0.1))
+        return fitted.coef_, fitted.intercept_
+    present = np.unique(y).astype(int)
+    weights, intercept = np.zeros((x.shape[1], num_classes)), np.full(num_classes, -20.0)
+    intercept[present] = 0.0
+    if len(present) > 1:
+        fitted = linear_model.LogisticRegression(C=10.0, solver="newton-cholesky").fit(x, y)
+        spoken_for = present[1:] if len(present) == 2 else present
+        weights[:, spoken_for], intercept[spoken_for] = fitted.coef_.T, fitted.intercept_
+    if model is logistic_regression:
+        return weights[:, 1] - weights[:, 0], intercept[1] - intercept[0]
+    return weights, intercept
+
+
+@functools.lru_cache
+def latents_of(model: Any, num_features: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of the model's latents."""
+
+    def sites() -> dict[str, Any]:
+        seeded = numpyro.handlers.seed(model, jax.random.key(0))
+        trace = numpyro.handlers.trace(seeded).get_trace(np.zeros((2, num_features), np.float32))
+        return {n: s["value"] for n, s in trace.items() if s["type"] == "sample" and n != "y"}
+
+    return {name: value.shape for name, value in jax.eval_shape(sites).items()}
+
+
+def fit_without_privacy(model: Any, plan: Any, settings: Any, seed: Any, x: np.ndarray, y: np.ndarray) -> Any:
+    """What `fit_model` returns, at a point and without its budget."""
+    assert x.dtype == y.dtype == np.float32
+    shapes = latents_of(model, x.shape[1])
+    weights, intercept = point_fit(model, x, y, num_classes=(*shapes["intercept"], 2)[0])
+    point = {"weights": weights, "intercept": intercept}
+    spread = 0.01 * np.random.default_rng(seed).normal(size=(settings.num_draws, 1))
+    draws = {}
+    for name, shape in shapes.items():
+        value = np.broadcast_to(point.get(name, 1.0), shape).reshape(1, -1)
+        draws[name] = (value + spread).reshape(settings.num_draws, *shape)
+    statement = statement_of(plan, steps_completed=plan.num_steps, reproducible=seed is not None)
+    nothing: dict[str, Any] = dict.fromkeys(("params", "last_params", "losses", "clipping_norms", "trace"))
+    return DPSVIResult(
+        **nothing, statement=statement, plan=plan, steps_completed=plan.num_steps, _objective=None
+    ), draws
+
+
+@pytest.fixture
+def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits in this test are the stand-in's."""
+    monkeypatch.setattr(_base, "fit_model", fit_without_privacy)
