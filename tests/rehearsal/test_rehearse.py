@@ -266,9 +266,9 @@ def test_a_fit_is_what_dpsvi_does() -> None:
         psi = stage.fitter.fit(table.rows, setting, noise, jax.random.key(seed))
         return stage.judge(psi, table)["log density"]
 
-    real = np.array([by_dpsvi(seed) for seed in range(60)])
+    real = np.array([by_dpsvi(seed) for seed in range(150)])
     made = np.array([rehearsed(seed, plan.noise_multiplier) for seed in range(200)])
-    error = np.sqrt(real.var(ddof=1) / 60 + made.var(ddof=1) / 200)
+    error = np.sqrt(real.var(ddof=1) / 150 + made.var(ddof=1) / 200)
     # Four standard errors: false alarm once in 10^4. The wrong versions are told by the same rule.
     assert abs(real.mean() - made.mean()) < 4 * error, (real.mean(), made.mean(), error)
     for factor in (1 / 3, 3.0):

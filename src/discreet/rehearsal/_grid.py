@@ -13,7 +13,7 @@ from discreet.sampling import PoissonSampling
 BATCHES = (500, 2_000)
 STEPS = (300, 1_000)
 LEARNING_RATES = (0.02, 0.05, 0.1)
-SHARES_OF_NORM = (1.0, 0.3, 0.1)
+SHARES_OF_NORM = (2.0, 1.0, 0.3)
 _FEW_RECORDS = 1_000
 _RATES_OF_FEW = (0.2, 1.0)
 
@@ -43,7 +43,7 @@ class Grid:
         steps: Numbers of steps.
         rates: Sampling rates, in (0, 1]. None: those of batches of about 500 and 2,000 records; 0.2 and 1 for small tables.
         clipping_norms: Bounds on a record's gradient. None: the 0.9 quantile of gradients of invented records at the start,
-            and 0.3 and 0.1 of it.
+            twice and 0.3 times that.
         learning_rates: Step sizes of Adam.
 
     Raises:

@@ -195,7 +195,7 @@ class Rehearsal:
         axes.set_xscale("log")
         axes.set_xticks(epsilons, [f"{x:g}" for x in epsilons])
         axes.minorticks_off()
-        axes.set(xlabel="ε", ylabel=f"{measure} on held-out invented rows")
+        axes.set(xlabel="ε", ylabel=f"{measure}, invented tables")
         axes.set_title(f"Expected at {self.plan.num_records:,} records: {self.verdict}", fontsize=_SHORT)
         axes.legend(frameon=False)
         return axes
