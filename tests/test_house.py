@@ -64,7 +64,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "inference",
         "models",
     },
-    "synthetic": {"schema", "random", "plan", "report", "inference", "models"},
     "estimators": {"accounting", "inference", "models", "plan", "random", "sampling"},
     "optimizers": set(),
     "compat": {
