@@ -1,6 +1,7 @@
 """`PrivacyPlan`: the frozen record of a private run, from which its event, and so its epsilon, is derived."""
 
 import dataclasses
+import json
 import math
 import numbers
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ from discreet.accounting import (
     Risk,
     calibrate_noise_multiplier,
     calibrate_num_steps,
+    event_from_dict,
+    event_to_dict,
     profile,
     risk,
     suggest,
@@ -37,6 +40,32 @@ class Release(Protocol):
     def in_words(self) -> str:
         """What leaves the data, and with how much noise: a phrase without a full stop."""
         ...
+
+
+@dataclass(frozen=True)
+class PaidRelease:
+    """A release as a file holds it: its event and its words, without what made it.
+
+    Attributes:
+        event_json: of the event, as `accounting.event_to_dict` writes it.
+        words: what left the data.
+    """
+
+    event_json: str
+    words: str
+
+    @classmethod
+    def of(cls, release: Release) -> Self:
+        """The same release."""
+        return cls(json.dumps(event_to_dict(release.event()), sort_keys=True), release.in_words())
+
+    def event(self) -> dp_accounting.DpEvent:
+        """What it does to the records."""
+        return event_from_dict(json.loads(self.event_json))
+
+    def in_words(self) -> str:
+        """What left the data."""
+        return self.words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +223,10 @@ class PrivacyPlan:
         """Returns the event of the steps, derived from sampler, noise and number of steps, and of all that `also` holds."""
         event_of = _event_builder(self.sampling, self.num_records, self.relation, self.also)
         return event_of(self.noise_multiplier, self.num_steps)
+
+    def storable(self) -> "PrivacyPlan":
+        """Returns the same plan, with what `also` holds as `PaidRelease`: for a file without code."""
+        return dataclasses.replace(self, also=tuple(map(PaidRelease.of, self.also)))
 
     def alone(self) -> Self:
         """Returns the plan of the steps without what `also` holds: what a fit by this plan itself may do."""

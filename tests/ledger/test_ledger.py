@@ -11,8 +11,17 @@ import pytest
 from dp_accounting import dp_event
 
 import discreet as dp
-from discreet.accounting import ORDERS, PrivacyFilter, cost_of, profile, pure_event, renyi_bound, upper
-from discreet.ledger._events import event_from_dict, event_to_dict
+from discreet.accounting import (
+    ORDERS,
+    PrivacyFilter,
+    cost_of,
+    event_from_dict,
+    event_to_dict,
+    profile,
+    pure_event,
+    renyi_bound,
+    upper,
+)
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 

@@ -1,5 +1,6 @@
 """Events in, privacy out: epsilon and delta, calibration, and what they mean for one person. Uses no JAX."""
 
+from discreet.accounting._as_dict import event_from_dict, event_to_dict
 from discreet.accounting._calibrate import calibrate_noise_multiplier, calibrate_num_steps
 from discreet.accounting._compare import Account, AccountantComparison, compare_accountants
 from discreet.accounting._events import Relation, pure_event
@@ -27,6 +28,8 @@ __all__ = [
     "calibrate_num_steps",
     "compare_accountants",
     "cost_of",
+    "event_from_dict",
+    "event_to_dict",
     "langevin_epsilon_2015",
     "profile",
     "pure_event",

@@ -12,6 +12,7 @@ from discreet.cli import _options as options
 from discreet.cli._convert import checked_rule, how_converted, target_of
 from discreet.cli._model import TWIN, ChosenModel, choose_model
 from discreet.cli._plan_file import PlanValues, say_other_size, with_plan
+from discreet.cli._resume import kept_secret, remember
 from discreet.cli._run import fit_and_write
 from discreet.cli._terminal import refusing, say_error
 
@@ -55,6 +56,8 @@ def fit(
     learning_rate: options.LearningRate = None,
     plan_file: options.PlanFile = None,
     draws: options.Draws = 1_000,
+    ledger: options.LedgerFile = None,
+    checkpoint: options.CheckpointFolder = None,
     out_of_bounds: options.OutOfBoundsRule = "refuse",
     seed: options.Seed = None,
     non_private_bounds: options.NonPrivateBounds = False,
@@ -101,7 +104,8 @@ def fit(
     whole = None if chosen.of_table is None else chosen.of_table(described)
     function = chosen.function if whole is None else whole.model
     assert function is not None
-    records = _records(data, described, out_of_bounds, seed, whole, made)
+    order = _order_of_rows(seed, None if described.person is None else checkpoint)
+    records = _records(data, described, out_of_bounds, order, whole, made)
     public_count = records.num_records if num_records is None else num_records
     if plan_file is not None and planned is not None:
         say_other_size(plan_file, planned, public_count)
@@ -117,6 +121,8 @@ def fit(
         relation=relation,
     )
     _warn(described, seed)
+    if checkpoint is not None:
+        remember(checkpoint)
     counted = num_records is None
     fitted = fit_and_write(
         out,
@@ -129,6 +135,8 @@ def fit(
         draws=draws,
         progress_bar=not as_json,
         whole=whole,
+        ledger=ledger,
+        checkpoint=checkpoint,
     )
     if as_json:
         content = {"statement": fitted.statement.to_dict(), "files": [str(file) for file in fitted.files]}
@@ -207,11 +215,18 @@ def schema_of(
     return public
 
 
+def _order_of_rows(seed: int | None, checkpoint: Path | None) -> bytes | None:
+    """The key by which one row of each person is chosen, if it is to be the same another time; None for a new one."""
+    if seed is not None:
+        return hashlib.sha256(str(seed).encode()).digest()
+    return None if checkpoint is None else kept_secret(checkpoint / "persons.key")
+
+
 def _records(
     data: Path,
     schema: "Schema",
     out_of_bounds: str,
-    seed: int | None,
+    order: bytes | None,
     whole: "MixtureOfProducts | None",
     made: "Conversion | None",
 ) -> "Records":
@@ -229,12 +244,10 @@ def _records(
             f"--out-of-bounds missing is not for --model {TWIN}: choose refuse or clip, or list the texts that stand for a "
             "missing cell as missing_values in the schema"
         )
-    # A run that is to be repeated keeps the same rows of each person.
-    key = None if seed is None else hashlib.sha256(str(seed).encode()).digest()
     table = read_table(data, schema, out_of_bounds=out_of_bounds)
     if whole is None:
-        return encode(table, schema, out_of_bounds=out_of_bounds, key=key)
-    return _levels(table, whole, out_of_bounds, key)
+        return encode(table, schema, out_of_bounds=out_of_bounds, key=order)
+    return _levels(table, whole, out_of_bounds, order)
 
 
 def _levels(table: "pyarrow.Table", model: "MixtureOfProducts", out_of_bounds: str, key: bytes | None) -> "Records":

@@ -113,6 +113,17 @@ NumRecords = Annotated[
     typer.Option(help="A public figure for the number of records. Left out: the exact number, which is then public."),
 ]
 Draws = Annotated[int, typer.Option(help="Posterior draws to write.")]
+LedgerFile = Annotated[
+    Path | None,
+    typer.Option("--ledger", help="The table's ledger, debited before the first release (`discreet ledger`)."),
+]
+CheckpointFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        help="Folder from which `discreet resume` goes on to the same bits after a crash. It holds the key: keep it secret.",
+    ),
+]
 
 
 def sampling_of(

@@ -82,6 +82,8 @@ def fit_and_write(
     draws: int,
     progress_bar: bool,
     whole: "MixtureOfProducts | None" = None,
+    ledger: Path | None = None,
+    checkpoint: Path | None = None,
 ) -> Fitted:
     """Spend the budget, and write the statement before anything else can fail.
 
@@ -96,13 +98,23 @@ def fit_and_write(
         draws: Number of posterior draws.
         progress_bar: Whether to show progress.
         whole: The model of the whole table, if that is what `model` belongs to: then what twins need is written, and no draws.
+        ledger: The table's ledger, if it has one.
+        checkpoint: Folder from which the fit goes on if it dies.
 
     Returns:
         The results and the files that hold them.
     """
     with folder_for_results(out):
         result, draw = run(
-            model, plan, records, learning_rate=learning_rate, seed=seed, progress_bar=progress_bar, whole=whole
+            model,
+            plan,
+            records,
+            learning_rate=learning_rate,
+            seed=seed,
+            progress_bar=progress_bar,
+            whole=whole,
+            ledger=ledger,
+            checkpoint=checkpoint,
         )
         spent(f"no statement was written, so {PLAN_IS_SPENT}")
         statement = complete(result.statement).with_notes(SPREAD if whole is None else TWIN_SPREAD)
@@ -139,6 +151,8 @@ def run(
     seed: int | None,
     progress_bar: bool,
     whole: "MixtureOfProducts | None" = None,
+    ledger: Path | None = None,
+    checkpoint: Path | None = None,
 ) -> tuple["DPSVIResult", Draw]:
     """Fit by DPSVI with a diagonal normal guide, or the whole table's own. Arguments as in `fit_and_write`.
 
@@ -152,7 +166,9 @@ def run(
 
     from discreet import random
     from discreet.inference import DPSVI
+    from discreet.ledger import Ledger
 
+    book = None if ledger is None else Ledger(ledger)
     keep_compiled_programs(settings.compilation_cache)
     fit_key, draw_key = jax.random.split(random.key(seed))
     if whole is not None:
@@ -163,7 +179,7 @@ def run(
     dpsvi = DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan, placeholder=placeholder)
     arrays = (records.x,) if records.y is None else (records.x, records.y)
     try:
-        result = dpsvi.run(fit_key, *arrays, progress_bar=progress_bar)
+        result = dpsvi.run(fit_key, *arrays, progress_bar=progress_bar, ledger=book, checkpoint=checkpoint)
     except BaseException:
         if seed is None and drew_noise(fit_key):
             spent(f"it stopped in the middle and left no statement, so {PLAN_IS_SPENT}")

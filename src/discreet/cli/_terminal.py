@@ -40,11 +40,13 @@ class Settings:
         debug: Show tracebacks.
         compilation_cache: Where compiled programs are kept; None: nowhere.
         spent: None while no budget is spent; then where its statement is to be found.
+        arguments: The words of the command line, where it was started from one.
     """
 
     debug: bool = False
     compilation_cache: Path | None = None
     spent: str | None = None
+    arguments: tuple[str, ...] | None = None
 
 
 settings = Settings()

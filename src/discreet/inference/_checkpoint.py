@@ -98,7 +98,7 @@ class Checkpoint:
         if self._path is None:
             return
         self._facts = {
-            "plan": plan,
+            "plan": plan.storable(),
             "options": str(options),
             "program": f"{certified().fingerprint}, jax {jax.__version__}, {jax.default_backend()}",
             "records": self._digest(records),

@@ -151,7 +151,8 @@ class DPSVIResult:
             TypeError: the plan has a sampler or the params a container of your own, which a file without code cannot hold.
             OSError: the file cannot be written.
         """
-        return write_fields(path, {name.lstrip("_"): getattr(self, name) for name in _SAVED})
+        fields = {name.lstrip("_"): getattr(self, name) for name in _SAVED}
+        return write_fields(path, fields | {"plan": self.plan.storable()})
 
     def __repr__(self) -> str:
         """What it is, not its arrays."""

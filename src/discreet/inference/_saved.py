@@ -21,7 +21,7 @@ from discreet.inference._records import take_apart
 from discreet.inference._setup import choose_placeholder, initial_parameters
 from discreet.inference._structure import find_structure
 from discreet.inference._trace import Trace
-from discreet.plan import PrivacyPlan
+from discreet.plan import PaidRelease, PrivacyPlan
 from discreet.report import ProfilePoint, Statement
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 from discreet.storage import read_archive, write_archive
@@ -67,6 +67,7 @@ KINDS = (
     Form,
     FullBatch,
     NormalisedClipping,
+    PaidRelease,
     PoissonSampling,
     PrivacyPlan,
     ProfilePoint,

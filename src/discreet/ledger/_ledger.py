@@ -9,9 +9,17 @@ from typing import Protocol
 
 from dp_accounting import dp_event
 
-from discreet.accounting import Cost, PrivacyFilter, Relation, cost_of, profile, upper
+from discreet.accounting import (
+    Cost,
+    PrivacyFilter,
+    Relation,
+    cost_of,
+    event_from_dict,
+    event_to_dict,
+    profile,
+    upper,
+)
 from discreet.ledger._chain import Entry, LedgerError, appending, create, read
-from discreet.ledger._events import event_from_dict, event_to_dict
 
 FORMAT = "discreet ledger, version 1"
 

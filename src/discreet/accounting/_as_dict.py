@@ -41,7 +41,7 @@ def event_to_dict(event: dp_event.DpEvent) -> dict[str, Any]:
     name = _NAMES.get(type(event))
     if name is None:
         raise ValueError(
-            f"{type(event).__name__} cannot be written to a ledger: only events whose worst case is known are accepted "
+            f"{type(event).__name__} cannot be written to a file: only events whose worst case is known are accepted "
             f"({', '.join(kind.__name__ for kind in _NAMES)})."
         )
     content: dict[str, Any] = {"kind": name}

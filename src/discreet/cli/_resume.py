@@ -1,0 +1,60 @@
+"""`discreet resume`: a fit that died goes on."""
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from discreet.cli._terminal import refusing, settings, write_file
+from discreet.storage import replacing
+
+COMMAND = "command.json"
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="What --checkpoint named.")]
+
+
+@refusing
+def resume(folder: Folder) -> None:
+    """Go on with a fit that was begun with --checkpoint and did not end.
+
+    Runs the same command again, from the folder where it was run. The fit goes on to the same bits, and is paid for once.
+    """
+    from discreet.cli._app import app
+
+    try:
+        kept = json.loads((folder / COMMAND).read_text(encoding="utf-8"))
+        arguments, where = [str(word) for word in kept["arguments"]], Path(kept["folder"])
+    except (OSError, ValueError, LookupError, TypeError):
+        raise ValueError(
+            f"{folder} holds no fit that was begun with --checkpoint: check the path. A fit of a Python program "
+            "goes on by running the program again."
+        ) from None
+    if not where.is_dir():
+        raise ValueError(
+            f"{where}, where the fit was begun, is gone: run the fit's command again from where its table is"
+        )
+    os.chdir(where)
+    settings.arguments = tuple(arguments)
+    app(args=arguments, prog_name="discreet")
+
+
+def remember(checkpoint: Path) -> None:
+    """Keep the command that is running, for `resume`."""
+    if settings.arguments is not None:
+        kept = {"arguments": settings.arguments, "folder": str(Path.cwd())}
+        write_file(checkpoint / COMMAND, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
+
+
+def kept_secret(path: Path) -> bytes:
+    """32 secret bytes, the same every time; in a file of its owner's alone."""
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with replacing(path, private=True) as file:
+                file.write(secrets.token_bytes(32))
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written ({error.strerror}): choose another --checkpoint") from None
