@@ -64,7 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "inference",
         "models",
     },
-    "estimators": {"accounting", "inference", "models", "plan", "random", "sampling"},
+    "estimators": {"accounting", "clipping", "inference", "models", "plan", "random", "sampling"},
     "optimizers": set(),
     "compat": {
         "random",

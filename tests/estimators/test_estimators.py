@@ -285,3 +285,14 @@ def test_adult_at_epsilon_1(repository: Path, table: Any) -> None:
     assert model.epsilon_ <= 1.0
     assert np.mean((probabilities > 0.5) == y_test) > 0.842
     assert roc_auc_score(y_test, probabilities) > 0.893
+
+
+@pytest.mark.exhaustive
+def test_the_spread_around_the_line_is_not_clipped_away():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 10, (20_000, 3))
+    y = x @ np.array([1.0, -1.0, 0.5]) + 3 + rng.normal(0, 1.0, len(x))
+    options = {"bounds": (0, 10), "target_bounds": (-20, 30), "epsilon": 1.0, "random_state": 0}
+    fitted = LinearRegression(**options).fit(x, y)
+    assert 0.8 < fitted.sigma_draws_.mean() < 1.25
+    np.testing.assert_allclose(fitted.coef_, [1.0, -1.0, 0.5], atol=0.05)

@@ -57,6 +57,10 @@ class PrivateRegression(BaseEstimator):
         """Sets what is known after a fit, from draws in the model's units."""
         raise NotImplementedError
 
+    def _clipping(self) -> Any:
+        """The clipping norm, or the rule that finds one."""
+        return self.clipping_norm
+
     def _public(self) -> Sequence[str]:
         """What was public about the target, in words."""
         return ()
@@ -81,7 +85,8 @@ class PrivateRegression(BaseEstimator):
             ValueError, TypeError: Wrong input, before any budget is spent. A message names no value of the data; that there
                 is an error tells something of them all the same, which epsilon does not cover.
         """
-        settings = Settings(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Settings)})
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Settings)}
+        settings = Settings(**given | {"clipping_norm": self._clipping()})
         with NoValues():
             numeric = self.__sklearn_tags__().estimator_type == "regressor"
             rows, target = map(np.asarray, validate_data(self, X, y, dtype=np.float64, y_numeric=numeric))

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from sklearn.base import RegressorMixin
 
+from discreet.clipping import AdaptiveClipping
 from discreet.estimators._base import PrivateRegression
 from discreet.estimators._bounds import Scaling
 from discreet.estimators._fit import Draws, Model
@@ -32,7 +33,8 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         num_records: A public figure near the number of records. None: the exact number, which is then public.
         num_steps: Noisy steps.
         batch_size: Records in a batch on average; a smaller table is read whole in each step.
-        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features; or `AdaptiveClipping()`.
+        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features; or `AdaptiveClipping()`. None: one
+            that adapts. Under a fixed norm of 1 large residuals count for little, and `sigma` comes out half as large as it is.
         learning_rate: Step size of Adam.
         num_draws: Draws from the fitted posterior, over which predictions are averaged.
         random_state: None: the operating system's entropy. An integer makes the fit reproducible, and **not private**.
@@ -51,6 +53,10 @@ class LinearRegression(RegressorMixin, PrivateRegression):
     """
 
     target_bounds: Any = None
+    clipping_norm: Any = None
+
+    def _clipping(self) -> Any:
+        return AdaptiveClipping(quantile=0.95, initial=0.1) if self.clipping_norm is None else self.clipping_norm
 
     def _line(self) -> tuple[float, float]:
         """Middle and half width of the target's bounds.
