@@ -88,7 +88,13 @@ def test_networks_are_d3ps_to_the_last_parameter() -> None:
         ("noise", {"noise": {"ChaCha20 / threefry, normal variables": ("<=", 1.0)}}),
         ("machine", {}),
         ("calibration", {}),
-        ("tables", {"tables": {"discreet, convert / pyarrow, read_csv": ("<=", 1.5)}}),
+        (
+            "tables",
+            {
+                "tables": {"discreet, convert / pyarrow, read_csv": ("<=", 1.5)},
+                "out-of-core": {"in a file / in memory": ("<=", 1.5)},
+            },
+        ),
         ("logistic", {"logistic": {"private / NumPyro, not private": ("<=", 1.5)}}),
         pytest.param("mixture", {}, marks=pytest.mark.exhaustive),
         pytest.param(

@@ -241,7 +241,7 @@ def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, qui
     written = {"statement.json", "statement.txt", "twin.result", "twin.schema.toml", "twin.json"}
     assert names - {"fit.png"} == written
     assert names <= set(_results.FILES)
-    assert f"discreet synth {out}" in outcome.stdout
+    assert f"discreetsynth{out}" in "".join(outcome.stdout.split())
     result, model = read_fitted(out)
     # A record is a person; the statement in the result is the one that was published.
     assert result.plan.num_records == 200

@@ -114,6 +114,7 @@ def fit(defaults: Defaults, records, epsilon: float = 1.0):
     return result
 
 
+@pytest.mark.exhaustive
 def test_negative_binomial_regression_finds_weights_and_scatter() -> None:
     result = fit(defaults_for(negative_binomial_regression), counts(6_000, scatter=2.0))
     draws = {name: np.asarray(values).mean(axis=0) for name, values in result.posterior(jax.random.key(0), 200).items()}

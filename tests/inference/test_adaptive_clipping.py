@@ -186,7 +186,7 @@ def accuracy(survey):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("factor", [0.01, pytest.param(100.0, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("factor", [pytest.param(x, marks=pytest.mark.exhaustive) for x in (0.01, 100.0)])
 def test_a_start_a_hundredfold_off_ends_near_the_tuned_norm(accuracy, factor):
     tuned = 3.0
     best = accuracy(tuned)

@@ -188,6 +188,7 @@ def test_what_the_ledger_refuses_leaves_no_checkpoint(dpsvi, tmp_path):
     assert not (tmp_path / "fit" / FILE).exists()
 
 
+@pytest.mark.exhaustive
 def test_records_memories_come_back(tmp_path, monkeypatch):
     """With local="private" the file holds what records remember, and the fit goes on from there."""
 
@@ -268,6 +269,7 @@ def die_and_go_on(tmp_path, kills, seed):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kill -9 is for POSIX systems")
+@pytest.mark.exhaustive
 def test_killed_processes_go_on_to_the_same_bits(tmp_path):
     die_and_go_on(tmp_path, 1, seed=0)
 

@@ -91,6 +91,7 @@ GUIDES = {
 
 _MORE = {
     "batched",
+    "multivariate",
     "list",
     "diagonal",
     "low rank",

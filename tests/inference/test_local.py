@@ -72,6 +72,7 @@ def make(guide=guide, *, sampling=None, relation=ADD, noise=1.0, norm=1.0, steps
     return dp.DPSVI(model, guide, numpyro.optim.Adam(0.02), plan=plan, **options)
 
 
+@pytest.mark.exhaustive
 def test_it_is_expectation_maximisation():
     """With hardly any noise or clipping, the weights are those that the model without hidden numbers has at its mode."""
     x = table()

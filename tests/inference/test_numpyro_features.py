@@ -191,7 +191,9 @@ PROGRAMS = {
 
 
 _MORE = {
+    "dynamic support",
     "nested plates",
+    "ordinal with improper prior",
     "plate with N",
     "subsample by index",
     "dictionary",

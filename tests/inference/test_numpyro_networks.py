@@ -145,12 +145,14 @@ def test_a_mixtures_step_is_numpyros(mixture):
     mixture.first_step().check()
 
 
+@pytest.mark.exhaustive
 def test_a_mixture_ends_where_numpyros_does(mixture):
     fits = mixture.fit()
     fits.check_elbo(nats=0.3)
     fits.check_normal(locations=0.3, scales=0.2)
 
 
+@pytest.mark.exhaustive
 def test_a_bayesian_networks_step_is_numpyros(network):
     network.first_step().check()
 

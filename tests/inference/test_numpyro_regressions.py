@@ -101,7 +101,7 @@ def test_a_step_without_clipping_and_noise_is_numpyros_step(pair):
 
 
 # Their steps are NumPyro's, all of them; where many steps lead is tried on two.
-_STEP_ONLY = {"linear", "poisson", "binomial", "hierarchical"}
+_STEP_ONLY = {"linear", "poisson", "binomial", "hierarchical", "horseshoe"}
 
 
 @pytest.mark.parametrize(
@@ -125,6 +125,7 @@ def test_the_optimum_is_numpyros(pair):
         fits.check_normal(locations=0.3, scales=0.2)
 
 
+@pytest.mark.exhaustive
 def test_correlated_posteriors_agree_too(twins):
     pair = twins(lambda: (linear_regression, AutoMultivariateNormal(linear_regression)), FEATURES, TARGETS)
     pair.first_step().check()

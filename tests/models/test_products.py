@@ -80,6 +80,7 @@ def test_no_record_moves_the_gradient_by_more_than_the_columns_allow() -> None:
     assert float(norms.max()) > 0.6 * MixtureOfProducts(SCHEMA).gradient_bound
 
 
+@pytest.mark.exhaustive
 def test_a_fit_without_privacy_finds_the_groups(twin, records) -> None:
     fit = SVI(twin.model, twin.guide(), numpyro.optim.Adam(0.05), Trace_ELBO()).run(
         jax.random.key(0), 400, jnp.asarray(records), progress_bar=False

@@ -36,8 +36,8 @@ class Scores:
 
     >>> from discreet.schema import schema_from_bounds
     >>> scores = Scores(schema_from_bounds("age=20:60"))
-    >>> scores.encode({"age": [20.0, 40.0, 60.0]}).round(2).tolist()
-    [[-3.09], [0.0], [3.09]]
+    >>> [round(score, 2) for score in scores.encode({"age": [20.0, 40.0, 60.0]})[:, 0].tolist()]
+    [-3.09, 0.0, 3.09]
     >>> scores.decode(np.array([[0.0], [-99.0]]))["age"].to_pylist()
     [40.0, 20.0]
     """
