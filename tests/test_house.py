@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clipping": {"gradients"},
     "plan": {"sampling", "accounting", "clipping"},
     "report": {"plan", "accounting", "sampling", "clipping"},
-    "ledger": {"accounting", "report"},
+    "ledger": {"accounting", "plan", "report"},
     # Draws and released numbers only.
     "inference_data": {"report"},
     "plots": {"report"},
@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "inference_data",
         "storage",
     },
-    "standardise": {"random", "accounting", "mechanisms", "plan", "verify", "inference"},
+    "standardise": {"random", "accounting", "ledger", "mechanisms", "plan", "verify", "inference"},
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
     "models": {"schema"},
@@ -64,7 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "inference",
         "models",
     },
-    "estimators": {"accounting", "clipping", "inference", "models", "plan", "random", "sampling"},
+    "estimators": {"accounting", "clipping", "ledger", "inference", "models", "plan", "random", "sampling"},
     "optimizers": set(),
     "compat": {
         "random",

@@ -15,8 +15,9 @@ from dp_accounting import DpEvent, GaussianDpEvent
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
-from discreet.accounting import Relation, calibrate_noise_multiplier
+from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.inference import claim
+from discreet.ledger import RELEASED_BEFORE, Ledger
 from discreet.mechanisms import clip_records, gaussian_mechanism, sum_records
 from discreet.plan import PrivacyPlan
 from discreet.verify import certify
@@ -153,6 +154,7 @@ def private_standardisation(
     low: npt.ArrayLike,
     high: npt.ArrayLike,
     plan: PrivacyPlan,
+    ledger: Ledger | None = None,
     non_private_seed: bool = False,
 ) -> Scaling:
     """Release means and spreads of columns, with the noise that a plan pays for.
@@ -170,6 +172,8 @@ def private_standardisation(
         low: public lower bound of each column, or one for all.
         high: public upper bound, likewise.
         plan: holds one `Standardisation` of so many columns in `also`; its num_records is what sums are divided by.
+        ledger: the table's budget, debited before the release; the fit by this plan that is given the same ledger then
+            pays for its steps alone. Without it nobody keeps count of what is released here, however often.
         non_private_seed: allow a key made from a seed, with which nothing is private. The statement of a fit does not know.
 
     Returns:
@@ -177,6 +181,7 @@ def private_standardisation(
 
     Raises:
         ValueError, TypeError: wrong input, before anything is spent.
+        SpentError: the ledger does not hold it.
         PrivacyError: the program could not be proved.
 
     Reference:
@@ -199,6 +204,10 @@ def private_standardisation(
             "private_standardisation: the key was made from a seed, so that its noise can be taken away, which the statement of "
             "the fit would not say. Pass discreet.random.key(), or non_private_seed=True for a test."
         )
+    if reproducible and ledger is not None:
+        raise ValueError(
+            "No ledger holds a release whose noise can be repeated. Pass discreet.random.key(), or no ledger."
+        )
     cells, lows, highs = _checked(x, low, high)
     paid = _paid(plan, cells)
     noise = random.subkey(key, random.Purpose.STANDARDISATION)
@@ -210,11 +219,26 @@ def private_standardisation(
     rows = jax.device_put(cells, may_alias=True)
     arguments = noise, rows, jnp.asarray(lows), jnp.asarray(highs), jnp.ones(len(cells), bool)
     certificate = certify(release, *arguments, records=1, mask=4, relation=plan.relation, expect=paid.event())
+    if ledger is not None:
+        delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
+        ledger.debit(_Release(paid, plan.relation), delta=delta, method=RELEASED_BEFORE)
     claim(noise)
     sums = {name: np.asarray(total, np.float64) for name, total in certificate(*arguments).items()}
     centre, spread = _moments(sums, plan.num_records, paid.stddev)
     half = (highs.astype(np.float64) - lows) / 2
     return Scaling(lows + half * (1 + centre), half * spread, reproducible)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Release:
+    """A standardisation alone, as a ledger debits it."""
+
+    paid: Standardisation
+    relation: Relation
+    slack: float = 0.0
+
+    def event(self) -> DpEvent:
+        return self.paid.event()
 
 
 def _moments(

@@ -48,8 +48,11 @@ def latents_of(model: Any, num_features: int) -> dict[str, tuple[int, ...]]:
     return {name: value.shape for name, value in jax.eval_shape(sites).items()}
 
 
-def fit_without_privacy(model: Any, plan: Any, settings: Any, seed: Any, x: np.ndarray, y: np.ndarray) -> Any:
+def fit_without_privacy(
+    model: Any, plan: Any, settings: Any, seed: Any, x: np.ndarray, y: np.ndarray, ledger: Any = None
+) -> Any:
     """What `fit_model` returns, at a point and without its budget."""
+    assert ledger is None
     assert x.dtype == y.dtype == np.float32
     shapes = latents_of(model, x.shape[1])
     weights, intercept = point_fit(model, x, y, num_classes=(*shapes["intercept"], 2)[0])

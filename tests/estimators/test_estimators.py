@@ -43,7 +43,7 @@ def seen(no_noise: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarr
     records = []
     stand_in = _base.fit_model
 
-    def spy(model: Any, plan: Any, settings: Any, seed: Any, x: np.ndarray, y: np.ndarray) -> Any:
+    def spy(model: Any, plan: Any, settings: Any, seed: Any, x: np.ndarray, y: np.ndarray, **options: Any) -> Any:
         records.append((x, y))
         return stand_in(model, plan, settings, seed, x, y)
 
@@ -222,8 +222,10 @@ def test_the_statement_names_what_was_public(no_noise: None) -> None:
 def test_what_breaks_the_guarantee_is_said(no_noise: None) -> None:
     seeded = LinearRegression(bounds=BOUNDS, target_bounds=(0, 50), random_state=1).fit(TABLE, LINE)
     assert not seeded.statement_.is_private
+    assert seeded.epsilon_ == np.inf
     from_data = LogisticRegression(bounds=BOUNDS, classes="non_private_from_data").fit(TABLE, SICK)
     assert not from_data.statement_.is_private
+    assert from_data.epsilon_ == np.inf
     assert "taken from the data" in str(from_data.statement_)
 
 

@@ -1,6 +1,7 @@
 """The ledger: nothing spent twice, nothing paid back, nothing changed unnoticed, and a cap that holds for adapted plans."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -276,16 +277,58 @@ def test_a_fit_is_debited_once_and_its_statement_says_where(ledger, dpsvi):
 
 
 def test_it_is_debited_before_the_first_release_and_not_paid_back(ledger, dpsvi, monkeypatch):
-    from discreet.inference import _checkpoint
+    from discreet.inference._checkpoint import Checkpoint
 
-    def crash(key):
+    begin = Checkpoint.begin
+
+    def crash(*arguments):
+        assert len(ledger.debits) == 0
+        begin(*arguments)
         assert len(ledger.debits) == 1
         raise MemoryError
 
-    monkeypatch.setattr(_checkpoint, "claim", crash)
+    monkeypatch.setattr(Checkpoint, "begin", crash)
     with pytest.raises(MemoryError):
         dpsvi.run(dp.random.key(), Y, progress_bar=False, ledger=ledger)
     assert len(ledger.debits) == 1
+
+
+def test_ctrl_c_while_it_is_debited_still_gives_what_was_paid_for(ledger, dpsvi, monkeypatch):
+    debit = dp.Ledger.debit
+
+    def interrupted(self, *arguments, **options):
+        os.kill(os.getpid(), signal.SIGINT)
+        return debit(self, *arguments, **options)
+
+    monkeypatch.setattr(dp.Ledger, "debit", interrupted)
+    result = dpsvi.run(dp.random.key(), Y, progress_bar=False, ledger=ledger)
+    assert len(ledger.debits) == 1
+    assert 0 < result.steps_completed < 10
+    assert any("ledger" in note for note in result.statement.notes)
+
+
+def test_a_standardisation_is_debited_when_it_is_released_and_the_fit_for_the_rest(ledger):
+    x = np.random.default_rng(0).uniform(0, 1, (1000, 2))
+    paid = dp.Standardisation.calibrate(epsilon=0.3, delta=1e-6, num_columns=2)
+    whole = dp.PrivacyPlan.calibrate(
+        epsilon=0.6,
+        delta=1e-6,
+        num_records=1000,
+        num_steps=5,
+        sampling=dp.FullBatch(),
+        clipping_norm=1.0,
+        also=[paid],
+    )
+    # Without the ledger's knowledge the fit pays for both; with it, each pays for itself, once.
+    assert dp.private_standardisation(dp.random.key(), x, low=0, high=1, plan=whole, ledger=ledger).scale.shape == (2,)
+    ledger.debit(whole, delta=1e-6, method="DPSVI")
+    ledger.debit(whole, delta=1e-6, method="DPSVI")
+    assert [debit.event for debit in ledger.debits] == [paid.event(), whole.alone().event(), whole.event()]
+    ledger.set_cap(epsilon=ledger.spent, delta=1e-5)
+    with pytest.raises(dp.SpentError):
+        dp.private_standardisation(dp.random.key(), x, low=0, high=1, plan=whole, ledger=ledger)
+    with pytest.raises(ValueError, match="can be repeated"):
+        dp.private_standardisation(dp.random.key(0), x, low=0, high=1, plan=whole, ledger=ledger, non_private_seed=True)
 
 
 def test_what_the_budget_does_not_hold_draws_no_noise(ledger, dpsvi, monkeypatch):

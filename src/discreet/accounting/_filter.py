@@ -15,6 +15,10 @@ from discreet.accounting._renyi import ORDERS, RenyiBound, renyi_bound
 
 _BASIC_SHARE = 0.5
 """Of delta, for adding up the fits' own epsilons and deltas."""
+_ROUNDING = 1e-9
+"""Of delta, for sums of deltas that come out a little above their half."""
+_LEAST_CAP = 20.0
+"""Slack is weighed as for a cap of this epsilon at least, so that lowering a cap admits no more of it."""
 _SLACK_SHARE = 1e-3
 """Of delta, for what has a probability too small to matter and is no part of any divergence."""
 
@@ -94,16 +98,18 @@ class PrivacyFilter:
         return self.spent(costs) <= self.epsilon
 
     def _basic(self, costs: Sequence[Cost]) -> float:
-        if math.fsum(cost.delta for cost in costs) > _BASIC_SHARE * self.delta * (1 + 1e-9):
+        if math.fsum(cost.delta for cost in costs) > (_BASIC_SHARE + _ROUNDING / 2) * self.delta:
             return math.inf
         return math.fsum(cost.epsilon for cost in costs)
 
     def _renyi(self, costs: Sequence[Cost]) -> float:
         # A probability on either of two neighbours: once as it is, once multiplied by e^epsilon.
-        slack = math.fsum(cost.renyi.slack for cost in costs) * (1 + math.exp(min(self.epsilon, 700.0)))
+        slack = math.fsum(cost.renyi.slack for cost in costs) * (
+            1 + math.exp(min(max(self.epsilon, _LEAST_CAP), 700.0))
+        )
         if slack > _SLACK_SHARE * self.delta:
             return math.inf
-        share = (1 - _BASIC_SHARE - _SLACK_SHARE) * self.delta / len(ORDERS)
+        share = (1 - _BASIC_SHARE - _SLACK_SHARE - _ROUNDING) * self.delta / len(ORDERS)
         total: NDArray[np.float64] = np.sum([cost.renyi.divergences for cost in costs], axis=0)
         # Canonne, Kamath and Steinke, NeurIPS 2020, Proposition 12.
         epsilons = total + np.log1p(-1 / ORDERS) - (math.log(share) + np.log(ORDERS)) / (ORDERS - 1)

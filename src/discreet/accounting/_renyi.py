@@ -84,4 +84,6 @@ def _of_pair(pair: Pair) -> tuple[NDArray[np.float64], float]:
     # Given that the loss is finite, which it is with probability 1 - infinity.
     given = -math.log1p(-cells.infinity)
     moments = np.array([log_moment(cells, spacing, order - 1.0) for order in ORDERS])
-    return np.maximum((moments + ORDERS * given) / (ORDERS - 1.0), 0.0) * (1 + 1e-12), cells.infinity
+    # A moment is a sum of positive numbers near 1: off by some units in the last place.
+    moments += 16 * np.finfo(np.float64).eps * (1 + np.abs(moments))
+    return np.maximum((moments + ORDERS * given) / (ORDERS - 1.0), 0.0), cells.infinity

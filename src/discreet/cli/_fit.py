@@ -120,7 +120,7 @@ def fit(
         sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=public_count),
         relation=relation,
     )
-    _warn(described, seed)
+    _warn(described, seed, ledger)
     if checkpoint is not None:
         remember(checkpoint)
     counted = num_records is None
@@ -260,8 +260,13 @@ def _levels(table: "pyarrow.Table", model: "MixtureOfProducts", out_of_bounds: s
     return Records(x=model.encode(table, out_of_bounds=out_of_bounds), y=None, feature_names=names)
 
 
-def _warn(schema: "Schema", seed: int | None) -> None:
-    """Say loudly, before the run, what makes its result not private."""
+def _warn(schema: "Schema", seed: int | None, ledger: Path | None) -> None:
+    """Say loudly, before the run, what makes its result not private; a ledger cannot hold such a fit."""
+    if ledger is not None and (schema.inferred or seed is not None):
+        raise ValueError(
+            "--ledger keeps the budget of private fits, and this one would not be private (--seed, or bounds from the data): "
+            "leave one of them out"
+        )
     if schema.inferred:
         say_error(
             f"NOT PRIVATE: bounds or categories of {', '.join(schema.inferred)} are taken from the data. "

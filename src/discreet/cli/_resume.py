@@ -12,6 +12,7 @@ from discreet.cli._terminal import refusing, settings, write_file
 from discreet.storage import replacing
 
 COMMAND = "command.json"
+CHECKPOINT = "checkpoint.discreet"
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="What --checkpoint named.")]
 
@@ -32,6 +33,11 @@ def resume(folder: Folder) -> None:
             f"{folder} holds no fit that was begun with --checkpoint: check the path. A fit of a Python program "
             "goes on by running the program again."
         ) from None
+    facts = (folder / COMMAND).stat()
+    if hasattr(os, "getuid") and (facts.st_uid != os.getuid() or folder.stat().st_mode & 0o022):
+        raise ValueError(
+            f"others can write into {folder}, and what is kept there is run: run chmod 700 {folder} if it is yours"
+        )
     if not where.is_dir():
         raise ValueError(
             f"{where}, where the fit was begun, is gone: run the fit's command again from where its table is"
@@ -43,7 +49,8 @@ def resume(folder: Folder) -> None:
 
 def remember(checkpoint: Path) -> None:
     """Keep the command that is running, for `resume`."""
-    if settings.arguments is not None:
+    checkpoint.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if settings.arguments is not None and not (checkpoint / CHECKPOINT).exists():
         kept = {"arguments": settings.arguments, "folder": str(Path.cwd())}
         write_file(checkpoint / COMMAND, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
 

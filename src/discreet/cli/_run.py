@@ -10,6 +10,7 @@ import numpy as np
 import typer
 
 from discreet.cli._results import plot, print_statement, say_results, write_results, write_statement
+from discreet.cli._resume import CHECKPOINT
 from discreet.cli._terminal import folder_for_results, say, say_error, say_lines, settings, spent
 
 if TYPE_CHECKING:
@@ -178,6 +179,8 @@ def run(
         guide, placeholder = AutoNormal(model, init_loc_fn=init_to_feasible), None
     dpsvi = DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan, placeholder=placeholder)
     arrays = (records.x,) if records.y is None else (records.x, records.y)
+    if checkpoint is not None and (checkpoint / CHECKPOINT).exists():
+        spent(f"it was begun earlier, and {PLAN_IS_SPENT}; `discreet resume {checkpoint}` goes on")
     try:
         result = dpsvi.run(fit_key, *arrays, progress_bar=progress_bar, ledger=book, checkpoint=checkpoint)
     except BaseException:

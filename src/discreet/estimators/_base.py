@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -12,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from discreet.estimators._bounds import Scaling
 from discreet.estimators._fit import Draws, Model, Settings, fit_model
+from discreet.ledger import Ledger
 
 ERRORS_TELL = (
     "A missing or infinite cell, a text where a number should be, or a target that is not allowed would have stopped the fit "
@@ -71,12 +73,13 @@ class PrivateRegression(BaseEstimator):
 
     # --- fitting --------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, ledger: Ledger | None = None) -> Self:
         """Fit privately: spends epsilon at delta.
 
         Args:
             X: Records, (record, feature): an array, lists or a data frame of finite numbers.
             y: The target of each record, (record,).
+            ledger: The table's budget (`discreet.Ledger`), debited just before the first release.
 
         Returns:
             The estimator itself.
@@ -85,6 +88,10 @@ class PrivateRegression(BaseEstimator):
             ValueError, TypeError: Wrong input, before any budget is spent. A message names no value of the data; that there
                 is an error tells something of them all the same, which epsilon does not cover.
         """
+        if ledger is not None and self._violations():
+            raise ValueError(
+                "No ledger holds a fit that is not private. Leave out the ledger, or what breaks the guarantee."
+            )
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Settings)}
         settings = Settings(**given | {"clipping_norm": self._clipping()})
         with NoValues():
@@ -93,7 +100,8 @@ class PrivateRegression(BaseEstimator):
         scaling = Scaling.of(self.bounds, rows.shape[1], getattr(self, "feature_names_in_", None))
         target = self._target(target)
         plan = settings.plan(len(rows))
-        result, draws = fit_model(self._model(), plan, settings, self.random_state, scaling.scale(rows), target)
+        table = scaling.scale(rows), target
+        result, draws = fit_model(self._model(), plan, settings, self.random_state, *table, ledger=ledger)
         statement = (
             result.statement.with_public(
                 f"Bounds of the features, to which values outside were moved: {scaling.in_words()}.", *self._public()
@@ -104,7 +112,8 @@ class PrivateRegression(BaseEstimator):
         if self.num_records is not None:
             statement = statement.with_notes("The number of records is a public figure that was given, not a count.")
         self.result_, self.statement_ = dataclasses.replace(result, statement=statement), statement
-        self.epsilon_, self.delta_, self.scaling_ = statement.epsilon, statement.delta, scaling
+        self.epsilon_ = statement.epsilon if statement.is_private else math.inf
+        self.delta_, self.scaling_ = statement.delta, scaling
         self._learn(scaling, draws)
         return self
 
@@ -125,8 +134,10 @@ class NoValues:
         """Nothing to prepare."""
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """NumPy quotes a text that is no number."""
+        """NumPy quotes a text that is no number, scikit-learn complex ones."""
         del kind, trace
+        if isinstance(error, ValueError) and "Complex data not supported" in str(error):
+            raise ValueError("Complex data not supported: give real numbers.") from None
         if isinstance(error, ValueError) and "could not convert" in str(error):
             raise ValueError(
                 "A cell holds a text that is no number. Encode categories by public lists beforehand: discreet.data.encode does "

@@ -19,6 +19,7 @@ from numpyro.infer.initialization import init_to_feasible
 from discreet import random
 from discreet.accounting import suggest
 from discreet.inference import DPSVI, DPSVIResult
+from discreet.ledger import Ledger
 from discreet.plan import PrivacyPlan
 from discreet.sampling import PoissonSampling
 
@@ -84,7 +85,14 @@ def _prepare(model: Model, plan: PrivacyPlan, learning_rate: float, num_features
 
 
 def fit_model(
-    model: Model, plan: PrivacyPlan, settings: Settings, seed: int | None, x: np.ndarray, y: np.ndarray
+    model: Model,
+    plan: PrivacyPlan,
+    settings: Settings,
+    seed: int | None,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    ledger: Ledger | None = None,
 ) -> tuple[DPSVIResult, Draws]:
     """Spend the plan's budget on records, and draw from the posterior.
 
@@ -96,7 +104,7 @@ def fit_model(
     """
     fit_key, draw_key = jax.random.split(random.key(seed))
     dpsvi = _prepare(model, plan, float(settings.learning_rate), x.shape[1], threading.get_ident())
-    result = dpsvi.run(fit_key, x, y, progress_bar=False)
+    result = dpsvi.run(fit_key, x, y, progress_bar=False, ledger=ledger)
     draws = {name: np.asarray(drawn) for name, drawn in result.posterior(draw_key, int(settings.num_draws)).items()}
     if not all(np.isfinite(drawn).all() for drawn in draws.values()):
         warnings.warn(

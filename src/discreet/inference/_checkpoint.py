@@ -8,6 +8,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ class Checkpoint:
         self._facts = {
             "plan": plan.storable(),
             "options": str(options),
-            "program": f"{certified().fingerprint}, jax {jax.__version__}, {jax.default_backend()}",
+            "program": f"{certified().fingerprint} of {_versions()}",
             "records": self._digest(records),
         }
         if self._found is None:
@@ -126,13 +127,13 @@ class Checkpoint:
         if self._found is None:
             self._write(state, Progress(), recorder, finished=False)
             try:
+                claim(self.key)
                 spend()
             except BaseException:
                 # Refused: nothing was begun. Of a debit that was made all the same, the ledger has the receipt.
                 if self._path is not None:
                     self._path.unlink()
                 raise
-            claim(self.key)
             return state, Progress()
         found = self._found
         spend()
@@ -189,6 +190,12 @@ class Checkpoint:
             digest.update(f"{x.dtype}{x.shape}".encode())
             digest.update(np.ascontiguousarray(x).view(np.uint8).reshape(-1).data)
         return digest.hexdigest()
+
+
+def _versions() -> str:
+    """What computes it: other versions may draw other batches from the same key."""
+    names = ", ".join(f"{name} {version(name)}" for name in ("discreet", "jax", "jaxlib", "numpyro", "numpy"))
+    return f"{names} on {jax.default_backend()}"
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:

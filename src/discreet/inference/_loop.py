@@ -127,7 +127,8 @@ def run_steps(
             raise KeyboardInterrupt
         state, progress = checkpoint.begin(state, recorder, spend)
         bar.update(progress.done)
-        while progress.done < num_steps and not interrupt.requested:
+        # What was paid for before Ctrl-C came makes some steps at least.
+        while progress.done < num_steps and not (interrupt.requested and progress.done):
             done = progress.done
             count = min(count, num_steps - done, recorder.steps_until_due(done))
             started = time.perf_counter()

@@ -65,6 +65,8 @@ def read(path: Path) -> list[Entry]:
 def appending(path: Path) -> Iterator[_Opened]:
     """The file, locked against everybody else who appends."""
     with contextlib.closing(_Opened(path, os.O_RDWR | os.O_APPEND)) as file, _locked(file.handle, path):
+        if not os.path.samestat(os.fstat(file.handle), os.stat(path)):
+            raise LedgerError(f"{path} was replaced by another file while this one waited. Try again.")
         yield file
 
 

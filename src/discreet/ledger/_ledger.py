@@ -20,8 +20,10 @@ from discreet.accounting import (
     upper,
 )
 from discreet.ledger._chain import Entry, LedgerError, appending, create, read
+from discreet.plan import PrivacyPlan
 
 FORMAT = "discreet ledger, version 1"
+RELEASED_BEFORE = "release before a fit"
 
 
 class SpentError(ValueError):
@@ -245,8 +247,8 @@ class Ledger:
             entries = _checked(file.entries(), self.path)
             entry = _of_run(entries, run_id, plan)
             if entry is None:
-                spent = self._admit(entries, plan, delta)
-                content = {"kind": "debit", "method": method, "event": event_to_dict(plan.event())}
+                spent, (event, paid_before) = self._admit(entries, plan, delta), _unpaid(entries, plan)
+                content = {"kind": "debit", "method": method, "event": event_to_dict(event), "paid_before": paid_before}
                 entry = file.append(entries, {**content, "slack": plan.slack, "delta": delta, "run_id": run_id})
             else:
                 spent = _cap(entries).spent([debit.cost for debit in _debits(entries)])
@@ -313,7 +315,7 @@ class Ledger:
                 "cannot be added. Make the plan for the ledger's relation."
             )
         cap, before = _cap(entries), [debit.cost for debit in _debits(entries)]
-        spent = cap.spent([*before, cost_of(plan.event(), relation, delta=delta, slack=plan.slack)])
+        spent = cap.spent([*before, cost_of(_unpaid(entries, plan)[0], relation, delta=delta, slack=plan.slack)])
         if spent > cap.epsilon:
             raise SpentError(
                 f"This would bring what is spent on '{entries[0]['dataset']}' to epsilon {upper(spent)}, and the cap is epsilon "
@@ -341,9 +343,37 @@ def _cap(entries: Sequence[Entry]) -> PrivacyFilter:
 def _of_run(entries: Sequence[Entry], run_id: str, plan: Planned) -> Entry | None:
     """The debit of a run that goes on."""
     found = next((entry for entry in entries if run_id and entry.get("run_id") == run_id), None)
-    if found is not None and found["event"] != event_to_dict(plan.event()):
+    if found is not None and found["event"] not in [event_to_dict(event) for event in _events(plan)]:
         raise LedgerError("The ledger has a debit of this run for another event. Begin a new run, in another folder.")
     return found
+
+
+def _events(plan: Planned) -> list[dp_event.DpEvent]:
+    """All that the plan pays for; and, where that is more than its steps, these alone."""
+    return [plan.event(), plan.alone().event()] if isinstance(plan, PrivacyPlan) else [plan.event()]
+
+
+def _unpaid(entries: Sequence[Entry], plan: Planned) -> tuple[dp_event.DpEvent, list[int]]:
+    """What of a plan's event is still to be debited, and which entries have debited the rest.
+
+    What `also` holds was released before the fit, and debited then if the ledger knew. Each such entry stands for one fit.
+    """
+    if not isinstance(plan, PrivacyPlan) or not plan.also:
+        return plan.event(), []
+    used = {number for entry in entries for number in entry.get("paid_before", [])}
+    found: list[int] = []
+    for release in plan.also:
+        wanted = event_to_dict(release.event())
+        same = [
+            entry["number"]
+            for entry in entries
+            if entry["kind"] == "debit" and entry["method"] == RELEASED_BEFORE and entry["event"] == wanted
+        ]
+        left = [number for number in same if number not in used and number not in found]
+        if not left:
+            return plan.event(), []
+        found.append(left[0])
+    return plan.alone().event(), found
 
 
 def _debits(entries: Sequence[Entry]) -> list[Debit]:
