@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ SPREAD = (
 
 # A dataclass writes __init__ with all parameters by name, which is where scikit-learn looks for them.
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class PrivateRegression(BaseEstimator):
+class PrivateRegression(BaseEstimator, abc.ABC):
     """A regression fitted by `DPSVI` behind scikit-learn's face. Subclasses say which one, and document the parameters."""
 
     bounds: Any = None
@@ -47,17 +48,17 @@ class PrivateRegression(BaseEstimator):
 
     # --- what a subclass says -------------------------------------------------------------
 
+    @abc.abstractmethod
     def _target(self, y: np.ndarray) -> np.ndarray:
         """The target as the model takes it; that of a row depends on this row alone."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _model(self) -> Model:
         """A NumPyro model of (x, y): the same object for the same settings, so that compiled programs are found again."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _learn(self, scaling: Scaling, draws: Draws) -> None:
         """Sets what is known after a fit, from draws in the model's units."""
-        raise NotImplementedError
 
     def _clipping(self) -> Any:
         """The clipping norm, or the rule that finds one."""

@@ -37,7 +37,8 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
         num_records: Likewise.
         num_steps: Likewise.
         batch_size: Likewise.
-        clipping_norm: Likewise.
+        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features, 1 if left out; or
+            `AdaptiveClipping()`.
         learning_rate: Likewise.
         num_draws: Likewise.
         random_state: Likewise.

@@ -26,7 +26,28 @@ _LEAST_SCALE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class GaussianMixture:
+class _OfNumbers:
+    """A table of numbers as a model takes it: by their scores."""
+
+    schema: Schema
+
+    @functools.cached_property
+    def scores(self) -> Scores:
+        """The public scale of the columns."""
+        return Scores(self.schema)
+
+    @property
+    def placeholder(self) -> tuple[Float[np.ndarray, "1 column"]]:
+        """A made-up record, for `DPSVI(placeholder=...)`: the middle of all bounds."""
+        return _middle(self.schema)
+
+    def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Float[np.ndarray, "record column"]:
+        """The records that `model` takes: `Scores.encode`."""
+        return self.scores.encode(table, out_of_bounds=out_of_bounds)
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianMixture(_OfNumbers):
     """A table of numbers whose rows come from a few components, each a normal distribution with a diagonal covariance.
 
     Made from the public schema alone, of columns with bounds. Cells are normal scores (`Scores`), so that every draw
@@ -54,26 +75,11 @@ class GaussianMixture:
         Jälkö, Dikmen and Honkela, "Differentially private variational inference for non-conjugate models", UAI 2017.
     """
 
-    schema: Schema
     components: int = 8
 
     def __post_init__(self) -> None:
         _check("components", self.components, "a mixture has a whole number of them, 8 say.")
         Scores(self.schema)
-
-    @functools.cached_property
-    def scores(self) -> Scores:
-        """The public scale of the columns."""
-        return Scores(self.schema)
-
-    @property
-    def placeholder(self) -> tuple[Float[np.ndarray, "1 column"]]:
-        """A made-up record, for `DPSVI(placeholder=...)`: the middle of all bounds."""
-        return _middle(self.schema)
-
-    def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Float[np.ndarray, "record column"]:
-        """The records that `model` takes: `Scores.encode`."""
-        return self.scores.encode(table, out_of_bounds=out_of_bounds)
 
     def model(self, records: Float[Array, "record column"]) -> None:
         """The NumPyro model.
@@ -123,7 +129,7 @@ class GaussianMixture:
 
 
 @dataclasses.dataclass(frozen=True)
-class FactorAnalysis:
+class FactorAnalysis(_OfNumbers):
     """A table of numbers whose columns go together because a few unseen factors move them.
 
     Made from the public schema alone, of columns with bounds. Cells are normal scores (`Scores`), so that every draw
@@ -148,26 +154,11 @@ class FactorAnalysis:
         result = dpsvi.run(dp.random.key(), analysis.encode(table))
     """
 
-    schema: Schema
     factors: int = 2
 
     def __post_init__(self) -> None:
         _check("factors", self.factors, "a factor analysis has a whole number of them, 2 say.")
         Scores(self.schema)
-
-    @functools.cached_property
-    def scores(self) -> Scores:
-        """The public scale of the columns."""
-        return Scores(self.schema)
-
-    @property
-    def placeholder(self) -> tuple[Float[np.ndarray, "1 column"]]:
-        """A made-up record, for `DPSVI(placeholder=...)`: the middle of all bounds."""
-        return _middle(self.schema)
-
-    def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Float[np.ndarray, "record column"]:
-        """The records that `model` takes: `Scores.encode`."""
-        return self.scores.encode(table, out_of_bounds=out_of_bounds)
 
     def model(self, records: Float[Array, "record column"]) -> None:
         """The NumPyro model.
