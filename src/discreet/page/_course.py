@@ -131,7 +131,9 @@ def course_charts(course: Mapping[str, Any]) -> list[Chart]:
 
 def _parameters(parameters: Mapping[str, Any]) -> Chart:
     lines = parameters["lines"]
-    shown = f"{len(lines)} of {parameters['of']:,}, those that moved farthest" if len(lines) < parameters["of"] else "all"
+    shown = (
+        f"{len(lines)} of {parameters['of']:,}, those that moved farthest" if len(lines) < parameters["of"] else "all"
+    )
     chart = Chart(
         "parameters",
         f"Variational parameters ({shown})",

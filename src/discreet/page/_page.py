@@ -30,14 +30,72 @@ from discreet.report import Statement, sentence, steps_words
 RATES = tuple(
     x / 100
     for x in (
-        *(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 22, 25, 28, 30),
+        *(
+            0.01,
+            0.02,
+            0.05,
+            0.1,
+            0.2,
+            0.3,
+            0.5,
+            0.7,
+            1,
+            1.5,
+            2,
+            3,
+            4,
+            5,
+            6,
+            7,
+            8,
+            9,
+            10,
+            12,
+            14,
+            16,
+            18,
+            20,
+            22,
+            25,
+            28,
+            30,
+        ),
         *(35, 40, 45, 50, 55, 60, 65, 70, 75, 80, 85, 90, 95, 99),
     )
 )
 PRIORS = tuple(
     x / 100
     for x in (
-        *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75, 80, 85, 90),
+        *(
+            0.01,
+            0.02,
+            0.05,
+            0.1,
+            0.2,
+            0.5,
+            1,
+            2,
+            3,
+            5,
+            7,
+            10,
+            15,
+            20,
+            25,
+            30,
+            35,
+            40,
+            45,
+            50,
+            55,
+            60,
+            65,
+            70,
+            75,
+            80,
+            85,
+            90,
+        ),
         *(93, 95, 97, 98, 99, 99.5, 99.8, 99.9),
     )
 )
@@ -279,6 +337,4 @@ def _part(name: str) -> str:
 def _policy(style: str, script: str) -> str:
     """What the browser may do: show this style, run this script, and nothing else; no address is reached."""
     styled, run = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script))
-    return (
-        f"default-src 'none'; style-src 'sha256-{styled}'; script-src 'sha256-{run}'; base-uri 'none'; form-action 'none'"
-    )
+    return f"default-src 'none'; style-src 'sha256-{styled}'; script-src 'sha256-{run}'; base-uri 'none'; form-action 'none'"
