@@ -112,7 +112,7 @@ def write_page(
     shown["budget"] = None if ledger is None else budget_of(Ledger(ledger), statement)
     try:
         page = statement_page(statement, **shown)
-    except (LookupError, TypeError, AttributeError, ArithmeticError):
+    except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError):
         raise ValueError(f"{fitted / 'summary.json'} {PUT_BACK}") from None
     names = {"budget": "budget", "course": "course of the fit", "panels": "posterior", "marginals": "twins"}
     parts = tuple(name for key, name in names.items() if shown.get(key))
@@ -138,17 +138,19 @@ def _of_summary(fitted: Path) -> dict[str, Any]:
     path = fitted / "summary.json"
     summary = _json(path, "put back the file that the fit wrote")
     digest = hashlib.sha256((fitted / "statement.json").read_bytes()).hexdigest()
+    if not isinstance(summary, dict):
+        raise ValueError(f"{path} {PUT_BACK}")
+    if summary.get("statement_sha256", digest) != digest:
+        raise ValueError(f"{path} is not of the statement beside it: put back the files that one fit wrote")
     try:
-        if summary.get("statement_sha256", digest) != digest:
-            raise ValueError(f"{path} is not of the statement beside it: put back the files that one fit wrote")
         # Fits of before there was a page have the losses alone, and the statement's own pairs.
         course = summary["course"] if "course" in summary else {"losses": losses_of(summary["losses"])}
         pairs = [(float(epsilon), float(delta)) for epsilon, delta in summary.get("profile", [])]
         if not all(epsilon >= 0 and 0 <= delta <= 1 for epsilon, delta in pairs):
-            raise TypeError
+            raise ValueError
         panels = [panel_of_summary(summary["posterior"])]
         return {"course": course, "pairs": pairs, "panels": panels, "note": str(summary["note"])}
-    except (LookupError, TypeError, AttributeError):
+    except (LookupError, TypeError, AttributeError, ValueError):
         raise ValueError(f"{path} {PUT_BACK}") from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable
 
@@ -74,7 +75,7 @@ def true_positive_rate(lines: list[Line], false_positive_rate: float) -> float:
 def corners(lines: list[Line]) -> list[tuple[float, float]]:
     """Where the least of the lines bends, from 0 to 1: joined, they are the bound itself."""
     places = [0.0]
-    for (slope, intercept), (next_slope, next_intercept) in zip(lines, lines[1:], strict=False):
+    for (slope, intercept), (next_slope, next_intercept) in itertools.pairwise(lines):
         places.append(min(1.0, max(0.0, (next_intercept - intercept) / (slope - next_slope))))
     return [(x, true_positive_rate(lines, x)) for x in (*places, 1.0)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,10 +111,10 @@ def _labels(levels: Levels, column: Column) -> list[str]:
         return [*column.categories, *missing]
     edges = levels.edges(column)
     if column.kind is Kind.REAL:
-        return [*(f"{low:.4g} to {high:.4g}" for low, high in zip(edges, edges[1:], strict=False)), *missing]
+        return [*(f"{low:.4g} to {high:.4g}" for low, high in itertools.pairwise(edges)), *missing]
     # Whole numbers: the next slice's first one is not in this one.
     show = _date if column.kind is Kind.DATE else "{:.0f}".format
-    pairs = [(show(low), show(high - 1)) for low, high in zip(edges, edges[1:], strict=False)]
+    pairs = [(show(low), show(high - 1)) for low, high in itertools.pairwise(edges)]
     return [*(low if low == high else f"{low} to {high}" for low, high in pairs), *missing]
 
 

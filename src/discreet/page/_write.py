@@ -53,7 +53,8 @@ def write_report(
 
     Raises:
         TypeError: Something without a statement.
-        ValueError: Twins without a schema, or the other way round; no draws, twins that do not fit their schema, a changed ledger.
+        ValueError: Twins without a schema, or the other way round; no draws; twins that do not fit their schema; a changed
+            ledger.
         OSError: The file cannot be written.
 
     Example::
