@@ -100,7 +100,8 @@ def test_the_curve_of_a_regression_is_that_of_its_plan(fit: Path) -> None:
     """The figures in the page are those of the statement beside it, digit for digit."""
     statement = json.loads((fit / "statement.json").read_text())
     rows = re.findall(
-        r'<tr><th scope="row">([\d.]+) %</th><td class="right">([\d.]+) %</td></tr>', (fit / "report.html").read_text()
+        r'<tr><th scope="row">([\d.]+)\s%</th><td class="right">([\d.]+)\s%</td></tr>',
+        (fit / "report.html").read_text(),
     )
     found = {float(rate): float(rightly) for rate, rightly in rows[:6]}
     for pair in statement["attack_power"]:

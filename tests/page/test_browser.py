@@ -12,10 +12,20 @@ import pytest
 
 import discreet as dp
 from discreet.accounting import upper
-from discreet.page import profile_pairs, trade_off_lines, true_positive_rate
+from discreet.page import (
+    course_of,
+    marginals_of,
+    panels_of_draws,
+    profile_pairs,
+    statement_page,
+    trade_off_lines,
+    true_positive_rate,
+)
 from discreet.page._bound import belief, odds_factor, rightly_named
+from discreet.page._budget import Budget, Spent
 from discreet.page._page import FIRST_PRIOR, FIRST_RATE, PRIORS, RATES, percent, plain
 from discreet.schema import schema_from_bounds
+from discreet.storage import write_file
 
 from .browser import CHROMIUM, Browser
 from .made_up import HOSTILE, PLAN, draws_of, result_of, statement_of
@@ -40,12 +50,20 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     twins = [{"age": np.full(40, 30.0 + i), "smoker": np.array(["no", "yes"] * 20)} for i in range(2)]
-    return dp.write_report(
+    debit = Spent(1_000, "2026-11-21", "05:32:29", "OnePosteriorSample", "0.9999", "1e−5", "1.234", 0.4, here=True)
+    budget = Budget(
+        "a survey", "one record", "REPLACE_ONE", "3", "1e−5", "1.234", 0.4, "1.2", (debit,) * 3, "", (HOSTILE,)
+    )
+    return write_file(
         tmp_path_factory.mktemp("page") / "report.html",
-        result_of(STATEMENT),
-        draws=draws_of(),
-        twins=twins,
-        schema=schema_from_bounds("age=17:90,smoker=no|yes"),
+        statement_page(
+            STATEMENT,
+            pairs=profile_pairs(PLAN, STATEMENT),
+            course=course_of(result_of(STATEMENT)),
+            panels=panels_of_draws(draws_of()),
+            budget=budget,
+            marginals=marginals_of(twins, schema_from_bounds("age=17:90,smoker=no|yes")),
+        ),
     )
 
 
@@ -175,7 +193,7 @@ def test_without_scripts(browser: Browser, report: Path) -> None:
         # No script can be asked what is shown; the accessibility tree can.
         nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
         shown = " ".join(str(node["name"].get("value", "")) for node in nodes if not node["ignored"] and "name" in node)
-        assert f"ε = {upper(STATEMENT.epsilon)} at δ = 2e-5" in shown
+        assert f"ε = {upper(STATEMENT.epsilon)} at δ = 2e−5" in shown
         assert "Scripts are off" in shown
         assert expected(FIRST_RATE, FIRST_PRIOR)["caught-value"] in shown
         assert "slider" not in {node["role"]["value"] for node in nodes if "role" in node}

@@ -18,6 +18,7 @@ class Spent:
 
     Attributes:
         day: when, in UTC.
+        clock: the time of that day.
         epsilon: its own, at its own `delta`.
         after: of the cap's epsilon, by its filter, when it was made.
         share: `after` as a part of the cap, at most 1.
@@ -26,6 +27,7 @@ class Spent:
 
     number: int
     day: str
+    clock: str
     method: str
     epsilon: str
     delta: str
@@ -65,10 +67,10 @@ def budget_of(ledger: Ledger, statement: Statement) -> Budget:
         rows.append(
             Spent(
                 debit.number,
-                _day(debit.time),
+                *_when(debit.time),
                 debit.method,
                 upper(debit.cost.epsilon),
-                f"{debit.delta:.3g}".replace("e-0", "e-"),
+                f"{debit.delta:.3g}".replace("e-0", "e-").replace("-", "−"),
                 upper(spent),
                 min(1.0, spent / cap.epsilon),
                 debit.number == here,
@@ -79,22 +81,23 @@ def budget_of(ledger: Ledger, statement: Statement) -> Budget:
         entries[0]["unit"],
         ledger.relation.name,
         upper(cap.epsilon),
-        f"{cap.delta:.3g}".replace("e-0", "e-"),
+        f"{cap.delta:.3g}".replace("e-0", "e-").replace("-", "−"),
         upper(spent),
         min(1.0, spent / cap.epsilon),
         upper(ledger.epsilon_if_planned_together(cap.delta)) if debits else "",
         tuple(rows),
         remark,
         tuple(
-            f"{_day(x['time'])}: the cap was set to ε = {upper(x['epsilon'])} at δ = {x['delta']:.3g}."
+            f"{' '.join(_when(x['time']))}: the cap was set to ε = {upper(x['epsilon'])} at δ = {x['delta']:.3g}."
             for x in entries
             if x["kind"] == "cap"
         ),
     )
 
 
-def _day(time: str) -> str:
-    return time.replace("T", " ").replace("+00:00", "")
+def _when(time: str) -> tuple[str, str]:
+    day, _, clock = time.replace("+00:00", "").partition("T")
+    return day, clock
 
 
 def _place(ledger: Ledger, statement: Statement) -> tuple[int | None, str]:
@@ -110,7 +113,7 @@ def _place(ledger: Ledger, statement: Statement) -> tuple[int | None, str]:
         ledger.verify(digest)
     except LedgerError:
         return None, (
-            f"The statement names entry {number} (hash {digest}), which this ledger does not have: it is another ledger, or lines "
-            "were cut off at its end."
+            f"The statement names entry {number} (hash {digest}), which this ledger does not have: it is another ledger, or "
+            "lines were cut off at its end."
         )
     return number, ""

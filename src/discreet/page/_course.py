@@ -83,7 +83,7 @@ def verdict(course: Mapping[str, Any]) -> str:
     if rest["kind"] == "draws":
         return f"Draws are kept from step {start} on." if start else "No draw was kept."
     if rest["kind"] == "rest":
-        return f"The parameters came to rest: from step {start} on they show no drift, and the result is their average from there."
+        return f"The parameters came to rest: from step {start} on they show no drift, and the result is their average."
     if rest["kind"] == "drifting":
         return (
             "The parameters had not come to rest: they still drifted at the end. The fit was too short for its learning rate and "

@@ -170,24 +170,24 @@ def statement_page(
 def percent(share: float) -> str:
     """A bound in three digits, rounded up; the page's script does the same.
 
-    >>> percent(0.12341), percent(0.999999), percent(0.5)
-    ('12.4 %', '100 %', '50 %')
+    >>> [percent(share).replace("\N{NO-BREAK SPACE}", " ") for share in (0.12341, 0.999999, 0.5)]
+    ['12.4 %', '100 %', '50 %']
     """
-    return f"{upper(min(100.0, 100 * share), 3)} %"
+    return f"{upper(min(100.0, 100 * share), 3)}\N{NO-BREAK SPACE}%"
 
 
 def plain(share: float) -> str:
     """A share that is no bound."""
-    return f"{100 * share:.6g} %"
+    return f"{100 * share:.6g}\N{NO-BREAK SPACE}%"
 
 
 def small(value: float) -> str:
     """A δ.
 
     >>> small(1e-05), small(0.001), small(0.0)
-    ('1e-5', '0.001', '0')
+    ('1e−5', '0.001', '0')
     """
-    return f"{value:.4g}".replace("e-0", "e-")
+    return f"{value:.4g}".replace("e-0", "e-").replace("-", "−")
 
 
 def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:

@@ -68,8 +68,7 @@ def write_report(
         raise TypeError(f"{type(result).__name__} has no statement: pass the result of a private fit, or its statement")
     if (twins is None) != (schema is None):
         raise ValueError("twins and schema belong together: the schema says what the twins' columns are")
-    if draws is None:
-        draws = getattr(result, "draws", None) or {}
+    drawn = draws if draws is not None else getattr(result, "draws", None)
     plan = getattr(result, "plan", None)
     return write_file(
         Path(path),
@@ -77,7 +76,7 @@ def write_report(
             statement,
             pairs=profile_pairs(plan, statement) if isinstance(plan, PrivacyPlan) else (),
             course=course_of(result),
-            panels=panels_of_draws(draws, feature_names),
+            panels=panels_of_draws(drawn or {}, feature_names),
             note=note,
             budget=None if ledger is None else budget_of(ledger, statement),
             marginals=None if twins is None or schema is None else marginals_of(twins, schema),

@@ -37,9 +37,9 @@
     if (shown < value) {
       shown = Number((shown + 10 ** (Math.floor(Math.log10(value)) - 2)).toPrecision(3));
     }
-    return `${Math.min(100, shown)} %`;
+    return `${Math.min(100, shown)}\u00a0%`;
   };
-  const plain = (share) => `${Number((100 * share).toPrecision(6))} %`;
+  const plain = (share) => `${Number((100 * share).toPrecision(6))}\u00a0%`;
 
   const place = (figure, x, y) => {
     const across = (frame.left + x * (frame.right - frame.left)).toFixed(2);
