@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import datetime
 import hashlib
 import itertools
 import json
@@ -11,12 +12,13 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 
 import discreet as dp
-from discreet.page import course_of, panels_of_draws, statement_page
+from discreet.page import course_of, marginals_of, panels_of_draws, statement_page
 from discreet.report import Statement
-from discreet.schema import schema_from_bounds
+from discreet.schema import Column, Kind, Missing, Schema, schema_from_bounds
 
 from .made_up import HOSTILE, PLAN, draws_of, result_of, statement_of
 
@@ -206,6 +208,37 @@ def test_diverged_draws_and_many_rows() -> None:
     assert [(len(panel.rows), panel.of) for panel in panels] == [(2, 2), (60, 500)]
     assert panels[0].bars == [None, None]
     assert "60 of 500" in Page(statement_page(statement_of(), panels=panels)).text
+
+
+def test_twins_of_every_kind_of_column() -> None:
+    born = (datetime.date(2000, 1, 1), datetime.date(2000, 1, 4))
+    schema = Schema(
+        columns=(
+            Column(name=HOSTILE, kind=Kind.CATEGORICAL, categories=tuple(f"c{i}" for i in range(60))),
+            Column(name="born", kind=Kind.DATE, bounds=born),
+            Column(name="visits", kind=Kind.COUNT, bounds=(0, 2), missing=Missing.INDICATOR),
+            Column(name="height", kind=Kind.REAL, bounds=(1, 2), unit="m"),
+        ),
+        person="patient",
+    )
+    twin = pyarrow.table(
+        {
+            HOSTILE: ["c0", "c0", "c7", "c59"],
+            "born": [born[0], born[0], born[1], born[1]],
+            "visits": [0, None, 2, 2],
+            "height": [1.0, 2.0, 1.5, 1.5],
+        }
+    )
+    found = marginals_of([twin], schema)
+    shares = {column.name: {bar.label: bar.share for bar in column.bars if bar.share} for column in found.columns}
+    assert len(found.columns[0].bars) == 40
+    assert shares[HOSTILE] == {"c0": 50, "c7": 25, "c59": 25}
+    assert shares["born"] == {"2000-01-01": 50, "2000-01-04": 50}
+    assert shares["visits"] == {"0": 25, "2": 50, "missing": 25}
+    assert shares["height"] == {"1 to 1.083": 25, "1.5 to 1.583": 50, "1.917 to 2": 25}
+    assert found.columns[0].bars[-1].label == "21 others"
+    text = Page(statement_page(statement_of(), marginals=found)).text
+    assert "1 synthetic table of 4 rows" in text
 
 
 @pytest.mark.parametrize(

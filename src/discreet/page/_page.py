@@ -213,7 +213,7 @@ def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
         if replaced
         else "one given record was among the data",
         "factor": upper(math.exp(min(statement.epsilon, 700.0))),
-        "rarely": f"1 in {1 / statement.delta:,.0f}" if statement.delta else "",
+        "rarely": f"1 in {math.floor(1 / statement.delta * (1 + 1e-9)):,}" if statement.delta else "",
         "shown": shown,
         "rates": RATES,
         "priors": PRIORS,
