@@ -174,6 +174,15 @@ def test_what_does_not_hold_is_not_shown() -> None:
     assert "The bounds." in Page(statement_page(statement.with_violations("the bounds"))).text
 
 
+def test_a_weak_promise_is_not_all_green() -> None:
+    weak = statement_of(dataclasses.replace(PLAN, noise_multiplier=0.6))
+    assert weak.epsilon > 10
+    page = Page(statement_page(weak))
+    assert "✓ Private, with a warning." in page.text
+    assert "says little" in page.text
+    assert [x["class"] for x in page.of("div") if "verdict" in (x.get("class") or "")] == ["verdict holds warned"]
+
+
 def test_a_fit_that_no_entry_pays_for_is_called_so(tmp_path: Path) -> None:
     ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=5.0, delta=1e-4)
     other = dp.Ledger.create(tmp_path / "b.ledger", dataset="b", epsilon=5.0, delta=1e-4)
@@ -284,7 +293,7 @@ def test_contrast_is_enough_in_both_themes() -> None:
     colours = {name: pair for name, *pair in re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\);", css)}
     used = set(re.findall(r"var\(--(\w+)\)", css))
     assert used == set(colours)
-    texts, marks = ("ink", "soft", "link", "good", "bad"), ("warn", "purple", "orange", "bar")
+    texts, marks = ("ink", "soft", "link", "good", "bad", "warn"), ("purple", "orange", "bar")
     assert set(colours) == {*texts, *marks, "page", "panel", "edge", "area"}
     for theme, back in itertools.product((0, 1), ("page", "panel")):
         for name in texts:
