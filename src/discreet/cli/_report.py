@@ -42,7 +42,7 @@ def report(
     ledger: Annotated[
         Path | None, typer.Option("--ledger", help="The table's ledger, whose history the page then shows.")
     ] = None,
-    twins: Annotated[
+    twins_from: Annotated[
         Path | None,
         typer.Option(help="The folder of twins that discreet synth drew from this fit: the page shows their columns."),
     ] = None,
@@ -52,7 +52,7 @@ def report(
 
     `discreet report discreet-fit --out report.html`
 
-    `discreet report discreet-fit --ledger survey.ledger --twins twins --out report.html`
+    `discreet report discreet-fit --ledger survey.ledger --twins-from twins --out report.html`
 
     One file without network, for a data protection officer: what was protected, what ε means, with a trade-off curve to move
     about on; the budget, the plan, the course of the fit, posterior and twins, limits; and the statement's JSON. Reads what the
@@ -62,17 +62,16 @@ def report(
         raise ValueError(f"--out is {out}: name a page, with the ending .html")
     if out is not None and out.is_dir():
         raise ValueError(f"--out {out} is a folder: name a file in it")
-    written = write_page(fitted, out, ledger=ledger, twins=twins)
+    written = write_page(fitted, out, ledger=ledger, twins=twins_from)
     statement = written.statement
     if as_json:
         facts = {
-            "file": str(written.file),
-            "is_private": statement.is_private,
-            "epsilon": statement.to_dict()["epsilon"],
-            "delta": statement.delta,
+            "format": "discreet report, version 1",
+            "statement": statement.to_dict(),
             "shows": list(written.parts),
+            "files": [str(written.file)],
         }
-        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(facts, indent=2))
         return
     if not statement.is_private:
         say_error("NOT PRIVATE: no ε holds for this fit, as its statement says; the page says so, too.")
