@@ -1,9 +1,10 @@
 """The tutorial's commands run in order, in an empty folder beside a copy of examples/, and print what the page says they print.
 
-Everything on the page is run as it stands. Two things are not what the reader has: `curl` is a stand-in that hands out our copy of the table, in
-the form in which UCI has it; and `make demo` is left to CI, which runs it first. In `make test` the table is cut to 4,000 rows, the twins' fit is given
-fewer steps, and the dry run of `discreet plan`, which takes half a minute, answers at once what it answers at full size. `make test-all` leaves all
-that out: the whole table, and each command a process of its own.
+Everything on the page is run as it stands. Two things are not what the reader has: `curl` is a stand-in that hands out
+our copy of the table, in the form in which UCI has it; and `make demo` is left to CI, which runs it first. In `make
+test` the table is cut to 4,000 rows, the twins' fit is given fewer steps, and the dry run of `discreet plan`, which
+takes half a minute, answers at once what it answers at full size. `make test-all` leaves all that out: the whole table,
+and each command a process of its own.
 """
 
 import contextlib
