@@ -84,6 +84,12 @@ def test_the_refusals_of_the_page_are_those_of_the_code(repository: Path) -> Non
         assert message in told, f"no error says: {message}"
 
 
+def test_files_that_pages_name_are_there(repository: Path) -> None:
+    for page in (repository / "docs").glob("*.md"):
+        for name in re.findall(r"`((?:tests|examples|benchmarks)/[\w/.-]+)`", page.read_text(encoding="utf-8")):
+            assert (repository / name).exists(), f"{page.name} names {name}"
+
+
 @pytest.mark.exhaustive
 def test_the_models_of_the_page_are_accepted(repository: Path, quick_compilation) -> None:
     import numpy as np
