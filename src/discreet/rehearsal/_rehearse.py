@@ -23,7 +23,7 @@ from discreet.rehearsal._grid import Grid, Setting, noise_for, plan_for
 from discreet.rehearsal._invent import InventedTable, Inventor, Model, template_of
 from discreet.rehearsal._result import CurvePoint, Rehearsal, Row, TableScores
 from discreet.rehearsal._score import LOG_DENSITY, Judge, Scores
-from discreet.rehearsal._twins import template_of_twin
+from discreet.rehearsal._twins import grid_of_twin, template_of_twin
 from discreet.rehearsal._verdict import in_words, judge
 from discreet.sampling import FullBatch
 from discreet.schema import Schema
@@ -34,7 +34,6 @@ CURVE = (0.1, 0.3, 1.0, 3.0, 10.0)
 _MOST_CELLS = 2**24
 _MOST_HELD_OUT = 4_000
 _ROWS_FOR_NORMS = 128
-GRID_OF_TWINS = Grid(steps=(300, 600), learning_rates=(0.05, 0.1))
 _UNLIMITED_STEPS = 1_000
 _UNLIMITED_RATES = (0.02, 0.1)
 _QUANTILE = 0.9
@@ -131,8 +130,8 @@ def rehearse(
 
 
 def default_grid(model: Model | MixtureOfProducts) -> Grid:
-    """The settings that are tried where nobody says which: fewer for mixtures, whose steps take longer."""
-    return GRID_OF_TWINS if isinstance(model, MixtureOfProducts) else Grid()
+    """The settings that are tried where nobody says which: others for mixtures, which have many more parameters."""
+    return grid_of_twin(model) if isinstance(model, MixtureOfProducts) else Grid()
 
 
 def _check(
@@ -211,7 +210,7 @@ class _Stage:
         num_rows = min(num_records, max(1_000, _MOST_CELLS // width))
         held_out = min(_MOST_HELD_OUT, max(500, num_records))
         judge = Judge.of(objective, dict(inventor.observed), twin, start, example)
-        return cls(inventor, Fitter(objective, start, num_records), judge, num_records, num_rows, held_out)
+        return cls(inventor, Fitter(objective, start, num_records, twin), judge, num_records, num_rows, held_out)
 
 
 @dataclasses.dataclass(frozen=True)
