@@ -64,6 +64,17 @@ def test_of_settings_that_are_about_as_good_the_one_with_the_longest_way_is_firs
     assert _ranked([broken]) == [broken]
 
 
+def test_of_twins_settings_that_are_about_as_good_the_one_with_the_best_marginals_is_first() -> None:
+    def row(lost: float, pairs: float) -> Row:
+        tables = TableScores(
+            0.5, {"log density": -0.4 - lost, "distance of pairs": pairs}, *({"log density": x} for x in (-0.4, -0.6))
+        )
+        return Row(Setting(10, 0.1, 1.0, 0.1), 1.0, 1.0, (tables,))
+
+    first, close, far = row(0.0, 0.05), row(0.003, 0.04), row(0.005, 0.03)
+    assert _ranked([far, first, close]) == [close, first, far]
+
+
 def test_ctrl_c_leaves_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Grid(steps=(10, 20, 30), clipping_norms=(1.0,), learning_rates=(0.1,)).settings(100_000, 1.0)
     left = 2

@@ -105,7 +105,8 @@ LearningRate = Annotated[
 PlanFile = Annotated[
     Path | None,
     typer.Option(
-        "--plan", help="A file that `discreet plan` wrote: ε, δ, steps, rate, clipping norm and learning rate."
+        "--plan",
+        help="A file that `discreet plan` wrote: ε, δ, steps, rate, clipping norm, learning rate; components, target, bounds or schema.",
     ),
 ]
 NumRecords = Annotated[

@@ -227,7 +227,9 @@ class Inventor:
             limits is None and x.dtype.kind == "i" for limits, x in zip(template.limits, features, strict=True)
         )
 
-    def _first_sensible(self, candidates: dict[str, np.ndarray], features: Sequence[np.ndarray], key: PRNGKeyArray) -> int:
+    def _first_sensible(
+        self, candidates: dict[str, np.ndarray], features: Sequence[np.ndarray], key: PRNGKeyArray
+    ) -> int:
         """The first of the candidates that is not silly, or the least silly one."""
         tried = self._try(candidates, [x[:_ROWS_TO_JUDGE] for x in features], key)
         silly = np.array([self._silliness({at: x[i] for at, x in tried.items()}) for i in range(_CANDIDATES)])
