@@ -67,7 +67,8 @@ def rehearse(
     factor, the strength: from strong signals to weak ones. Proposed is the setting that loses least log density against
     fits without noise, on average over tables of all strengths; of several that lose about as little (within 2 % of what there
     is to learn), the one with the longest way, steps times learning rate, since a real truth may lie further out than
-    invented ones; for a mixture, the one with the best marginals of pairs. What it is said to reach was measured on other tables, with other noise.
+    invented ones; for a mixture, the one with the best marginals of pairs. What it is said to reach was measured on other
+    tables, with other noise.
 
     Args:
         model: A NumPyro model of (x, y) or (x) as for `DPSVI`; or a `MixtureOfProducts`, which brings its own schema.
