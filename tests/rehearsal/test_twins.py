@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from discreet.gradients import BookKeepingEngine, Channels, Clipping, LossChannel
+from discreet.gradients import ReferenceEngine, Channels, Clipping, LossChannel
 from discreet.models import MixtureOfProducts
 from discreet.rehearsal import default_grid
 from discreet.rehearsal._twins import clipped_sum, is_bare
@@ -28,16 +28,16 @@ def test_the_clipped_sum_in_closed_form_is_the_engines(quick_compilation) -> Non
         return -jax.nn.logsumexp(jax.nn.log_softmax(component) + inside)
 
     @jax.jit
-    def by_engine(norm):
-        return BookKeepingEngine()(loss, u, records, mask, Clipping(norm), Channels(LossChannel(0.0))).gradient
+    def by_reference(norm):
+        return ReferenceEngine()(loss, u, records, mask, Clipping(norm), Channels(LossChannel(0.0))).gradient
 
     # Of all rows, of some and of none is the gradient longer than this.
     for norm in (0.1, 2.0, 1e6):
-        sums, expected = clipped_sum(sizes, u, records, mask, norm), by_engine(norm)
+        sums, expected = clipped_sum(sizes, u, records, mask, norm), by_reference(norm)
         for name, value in expected["latent"].items():
             np.testing.assert_allclose(sums["latent"][name], value, rtol=1e-4, atol=1e-4 * float(jnp.abs(value).max()))
     twice = jax.tree.map(lambda x: 2 * x, clipped_sum(sizes, u, records, mask, 0.1))
-    assert not np.allclose(twice["latent"]["base"], by_engine(0.1)["latent"]["base"], rtol=0.1)
+    assert not np.allclose(twice["latent"]["base"], by_reference(0.1)["latent"]["base"], rtol=0.1)
 
 
 def test_the_closed_form_is_for_the_mixture_alone() -> None:

@@ -82,7 +82,7 @@ def rehearse(
             mixtures 1 and 0.5.
         epsilons: Where to draw `Rehearsal.curve`. None: 0.1, 0.3, 1, 3 and 10 times epsilon.
         seed: Of all that is random; nothing here is secret.
-        progress_bar: Show progress after two seconds. Ctrl-C ends with the best so far.
+        progress_bar: Show progress. Ctrl-C ends with the best so far.
 
     Returns:
         The proposal, its expected scores, all settings tried, and a verdict in words.
@@ -102,7 +102,7 @@ def rehearse(
     others = sorted({*(epsilons or (epsilon * factor for factor in CURVE))} - {epsilon})
     # Of each strength two tables, three fits of each without noise; the search; and the proposal at each epsilon.
     fits = len(strengths) * (6 + len(grid.settings(num_records, 1.0)) + 1 + len(others))
-    with tqdm(total=fits, disable=not progress_bar, delay=2.0, unit="fit", desc="dry run") as bar:
+    with tqdm(total=fits, disable=not progress_bar, unit="fit", desc="dry run") as bar:
         tables = [_prepared(stage, s, seed + 1 + i, grid, bar.update) for i, s in enumerate(strengths)]
         typical = _typical_norm(stage, tables) if grid.clipping_norms is None else 1.0
         settings = grid.settings(num_records, typical)
