@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from discreet.gradients import ReferenceEngine, Channels, Clipping, LossChannel
+from discreet.gradients import Channels, Clipping, LossChannel, ReferenceEngine
 from discreet.models import MixtureOfProducts
 from discreet.rehearsal import default_grid
 from discreet.rehearsal._twins import clipped_sum, is_bare
