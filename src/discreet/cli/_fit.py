@@ -78,7 +78,7 @@ def fit(
     `discreet fit --data survey.csv --model twin --schema schema.toml --epsilon 1`
 
     `discreet plan` proposes steps, rate, clipping norm and learning rate without looking at data, and `--plan plan.toml` takes
-    them from its file; options beside it go first.
+    them from its file, as well as components, target, and bounds or schema; options beside it go first.
 
     Bounds and categories are public input: take them from the questionnaire, never from the data. Quote `|`, `<` and `>` in the
     shell.
@@ -89,10 +89,10 @@ def fit(
     """
     planned = None
     if plan_file is not None:
-        given = PlanValues(epsilon, delta, steps, rate, clip, learning_rate)
+        given = PlanValues(epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema)
         drawn = batch_size is not None or sampling is not options.SamplingName.POISSON
         planned = with_plan(plan_file, model, given, drawn_otherwise=drawn)
-        epsilon, delta, steps, rate, clip, learning_rate = planned.values
+        epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema = planned.values
     if epsilon is None:
         raise ValueError("--epsilon is missing: give the ε to keep to, or a --plan that has it")
     _check_options(out, overwrite, draws, learning_rate)

@@ -105,7 +105,9 @@ LearningRate = Annotated[
 PlanFile = Annotated[
     Path | None,
     typer.Option(
-        "--plan", help="A file that `discreet plan` wrote: ε, δ, steps, rate, clipping norm and learning rate."
+        "--plan",
+        help="A file that `discreet plan` wrote: ε, δ, steps, rate, clipping norm, learning rate; and what it was told of the "
+        "model and the columns.",
     ),
 ]
 NumRecords = Annotated[

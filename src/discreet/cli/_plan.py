@@ -10,8 +10,8 @@ import typer
 
 from discreet.cli import _options as options
 from discreet.cli._fit import schema_of
-from discreet.cli._model import choose_model
-from discreet.cli._plan_file import plan_text
+from discreet.cli._model import TWIN, choose_model
+from discreet.cli._plan_file import plan_text, seen_from
 from discreet.cli._run import keep_compiled_programs
 from discreet.cli._terminal import refusing, say, say_error, say_lines, settings, write_file
 
@@ -78,7 +78,13 @@ def plan(
         seed=seed,
         progress_bar=not as_json,
     )
-    files = [] if out is None else [write_file(out, plan_text(rehearsal, model))]
+    files = []
+    if out is not None:
+        # Said even where it was left out: what is left out may mean another number one day.
+        count = function.components if model == TWIN else None
+        seen = seen_from(out.parent, schema)
+        text = plan_text(rehearsal, model, components=count, target=target, bounds=bounds, schema=seen)
+        files = [write_file(out, text)]
     files += [] if picture is None else _draw(rehearsal, picture, asked=plot is not None)
     if as_json:
         typer.echo(json.dumps({**rehearsal.to_dict(), "files": [str(file) for file in files]}, indent=2))
