@@ -186,7 +186,7 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
         ({"draws": "0"}, "--draws"),
         ({"draws": "1000000000000"}, "--draws"),
         ({"model": "{folder}/leaves.py:model"}, "with SystemExit: no"),
-        ({"out_of_bounds": "drop"}, "choose refuse, clip or missing"),
+        ({"out_of_bounds": "drop"}, "'drop' is not one of 'refuse', 'clip', 'missing'"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_spent(survey, no_fit, changes, needle) -> None:

@@ -28,6 +28,14 @@ class RelationName(enum.StrEnum):
     REPLACE_ONE = "replace-one"
 
 
+class OutOfBoundsName(enum.StrEnum):
+    """What becomes of a cell that the schema does not allow."""
+
+    REFUSE = "refuse"
+    CLIP = "clip"
+    MISSING = "missing"
+
+
 Epsilon = Annotated[float | None, typer.Option(help="The ε to keep to.")]
 Delta = Annotated[
     float | None,
@@ -50,9 +58,12 @@ RelationOption = Annotated[
     ),
 ]
 Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text; no progress is shown.")]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
-Seed = Annotated[int | None, typer.Option(help="Makes the run repeatable and NOT PRIVATE; for tests.")]
+Seed = Annotated[
+    int | None,
+    typer.Option("--non-private-seed", "--seed", help="Makes the run repeatable and NOT PRIVATE; for tests."),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of an earlier fit.")]
 
 # Of fit alone; here so that its signature stays readable.
@@ -77,7 +88,7 @@ SchemaFile = Annotated[
     Path | None, typer.Option("--schema", help="A TOML file with the same and more; see docs/tables.md.")
 ]
 OutOfBoundsRule = Annotated[
-    str,
+    OutOfBoundsName,
     typer.Option(
         help="A cell that the schema does not allow: refuse the table, clip a number, or count the cell as missing."
     ),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,7 @@ from discreet.cli._fit import schema_of
 from discreet.cli._model import choose_model
 from discreet.cli._plan_file import plan_text
 from discreet.cli._run import keep_compiled_programs
-from discreet.cli._terminal import refusing, say, say_error, say_lines, settings, write_file
+from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines, settings, write_file
 
 if TYPE_CHECKING:
     from discreet.rehearsal import Rehearsal
@@ -81,7 +80,7 @@ def plan(
     files = [] if out is None else [write_file(out, plan_text(rehearsal, model))]
     files += [] if picture is None else _draw(rehearsal, picture, asked=plot is not None)
     if as_json:
-        typer.echo(json.dumps({**rehearsal.to_dict(), "files": [str(file) for file in files]}, indent=2))
+        say_json("plan", {**rehearsal.to_dict(), "files": [str(file) for file in files]})
     else:
         _say(rehearsal, files)
     if not rehearsal.complete:
