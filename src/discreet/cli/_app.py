@@ -12,6 +12,7 @@ from discreet.cli._demo import demo
 from discreet.cli._explain import explain
 from discreet.cli._fit import fit
 from discreet.cli._ledger import ledger
+from discreet.cli._manual import manual
 from discreet.cli._plan import plan
 from discreet.cli._resume import resume
 from discreet.cli._schema import schema
@@ -65,7 +66,7 @@ def discreet(
     settings.compilation_cache = compilation_cache
 
 
-for command in (demo, plan, convert, fit, resume, synth, account, explain, utility, verify):
+for command in (demo, plan, convert, fit, resume, synth, account, explain, utility, verify, manual):
     app.command()(command)
 app.add_typer(schema, name="schema")
 app.add_typer(ledger, name="ledger")

@@ -99,8 +99,7 @@ def fit(
     odd_cells = str(out_of_bounds) if made is None else made.out_of_bounds
     described = schema_of(data, chosen, target, bounds, schema, non_private_bounds, made)
     whole = None if chosen.of_table is None else chosen.of_table(described)
-    function = chosen.function if whole is None else whole.model
-    assert function is not None
+    function = chosen.function_for(described) if whole is None else whole.model
     order = _order_of_rows(seed, None if described.person is None else checkpoint)
     records = _records(data, described, odd_cells, order, whole, made)
     public_count = records.num_records if num_records is None else num_records

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from discreet.cli._model import MODELS
+
 if TYPE_CHECKING:
     from discreet.accounting import Relation
     from discreet.clipping import AdaptiveClipping
@@ -34,6 +36,15 @@ class OutOfBoundsName(enum.StrEnum):
     REFUSE = "refuse"
     CLIP = "clip"
     MISSING = "missing"
+
+
+def _complete_model(incomplete: str) -> list[tuple[str, str]]:
+    """For the shell. Where nothing goes on from what is typed, it offers files."""
+    return [(name, purpose) for name, purpose in MODELS.items() if name.startswith(incomplete)]
+
+
+def _complete_clip(incomplete: str) -> list[str]:
+    return ["adaptive"] if incomplete and "adaptive".startswith(incomplete) else []
 
 
 Epsilon = Annotated[float | None, typer.Option(help="The ε to keep to.")]
@@ -76,7 +87,9 @@ Data = Annotated[
 Model = Annotated[
     str,
     typer.Option(
-        help="logistic, linear, poisson; twin, for twins of the table; or FILE.py:FUNCTION with a NumPyro model of (x, y)."
+        autocompletion=_complete_model,
+        help="logistic, multinomial, linear, poisson or negative-binomial; twin, for twins of the table; or FILE.py:FUNCTION "
+        "with a NumPyro model of (x, y).",
     ),
 ]
 Target = Annotated[str | None, typer.Option(help="Name of the column to explain.")]
@@ -106,6 +119,7 @@ Clip = Annotated[
     typer.Option(
         "--clip",
         "--clipping-norm",
+        autocompletion=_complete_clip,
         help="Clipping norm C of a record's gradient: a number, or 'adaptive' to follow a private quantile of the gradients. "
         "Left out: 1; for twin, a quarter of the longest gradient that a record can have.",
     ),

@@ -128,8 +128,15 @@ def _what(
             "the columns are not described: give their public bounds and categories by --bounds or --schema"
         )
     chosen = choose_model(model, components=components)
+    if chosen.of_classes is not None:
+        raise ValueError(
+            f"there is no dry run of the model {model} yet: leave --plan out of the fit, whose own settings suit it, or rehearse "
+            "logistic for one category against the others"
+        )
     described = schema_of(None, chosen, target, bounds, file, non_private_bounds=False)
-    return (chosen.function, described) if chosen.of_table is None else (chosen.of_table(described), None)
+    if chosen.of_table is not None:
+        return chosen.of_table(described), None
+    return chosen.function_for(described), described
 
 
 def _draw(rehearsal: "Rehearsal", file: Path, *, asked: bool) -> list[Path]:

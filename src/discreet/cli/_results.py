@@ -94,10 +94,13 @@ def summarise(samples: Mapping[str, np.ndarray], records: "Records") -> list[tup
     rows = []
     for site, drawn in samples.items():
         flat = np.asarray(drawn, np.float64).reshape(len(drawn), -1)
-        features = site == "weights" and flat.shape[1] == len(records.feature_names)
+        features = site == "weights" and np.shape(drawn)[1:2] == (len(records.feature_names),)
+        classes = flat.shape[1] // len(records.feature_names)
         for place in range(flat.shape[1]):
             if features:
-                name = records.feature_names[place]
+                name = records.feature_names[place // classes]
+                # The class, by its place among the schema's categories.
+                name += f"[{place % classes}]" if np.ndim(drawn) > 2 else ""
             else:
                 name = site if flat.shape[1] == 1 else f"{site}[{place}]"
             # A fit that diverged has draws without a mean; that is no reason to lose the others.
