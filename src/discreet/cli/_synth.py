@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FORMAT = "discreet synthetic twins, version 1"
 ABOUT, TEXT, SCHEMA = "twins.json", "twins.txt", "twins.schema.toml"
 MOST_TWINS = 1_000
+MOST_ROWS = 10_000_000_000
 TWIN = re.compile(r"twin-\d+\.(csv|parquet)")
 COMBINE = (
     "Analyse each twin by itself, as if it were the table. With m twins, b the variance of their estimates, and v the mean of "
@@ -118,8 +119,8 @@ def synth(
 def _check(out: Path, overwrite: bool, twins: int, rows: int | None) -> None:
     if not 1 <= twins <= MOST_TWINS:
         raise ValueError(f"--twins is {twins}: give a number from 1 to {MOST_TWINS}")
-    if rows is not None and rows < 1:
-        raise ValueError(f"--rows is {rows}: a twin has one row at least")
+    if rows is not None and not 1 <= rows <= MOST_ROWS:
+        raise ValueError(f"--rows is {rows}: give a number from 1 to {MOST_ROWS}")
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file: name a folder for the twins")
     if not overwrite and (_twins_in(out) or (out / ABOUT).exists()):

@@ -76,8 +76,8 @@ def spent(where: str) -> None:
 def refusing(command: Callable[P, None]) -> Callable[P, None]:
     """Turn errors into one paragraph on standard error and an exit code.
 
-    ValueError and TypeError are our refusals of bad input, as long as no budget is spent: exit code 2. A file or an output
-    that cannot be read or written: exit code 1. Anything else is a fault: exit code 1, and since its message may quote a
+    ValueError and TypeError are our refusals of bad input, as long as no budget is spent, and so is a path that leads
+    nowhere: exit code 2. A full disk, or an output that cannot be written: exit code 1. Anything else is a fault: exit code 1, and since its message may quote a
     cell, only its kind is shown. Ctrl-C: exit code 130. Each says whether the budget is spent. `--debug` shows the
     traceback.
     """
@@ -107,6 +107,9 @@ def refusing(command: Callable[P, None]) -> Callable[P, None]:
 @contextmanager
 def _only_json() -> Iterator[None]:
     """Keep standard output for the document: what a user's model prints goes to standard error."""
+    if settings.document is not None:  # `resume` runs another command
+        yield
+        return
     settings.document = sys.stdout
     try:
         with redirect_stdout(sys.stderr):
@@ -139,6 +142,9 @@ def _answer(error: Exception) -> int:
         return 1
     if isinstance(error, OSError) and reason:
         what = "the output" if error.filename is None else str(error.filename)
+        if isinstance(error, _WRONG_PLACES):
+            say_error(f"Refused: {what} cannot be read or written ({reason}): check the path, or name another place")
+            return 2
         say_error(
             f"Stopped: {what} cannot be read or written ({reason}). Nothing was spent: mend that, and run it again."
         )
@@ -150,6 +156,7 @@ def _answer(error: Exception) -> int:
     return 1
 
 
+_WRONG_PLACES = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 _WHOLE: Any = {"break_on_hyphens": False, "break_long_words": False}
 """Paths stay in one piece, so that they can be copied."""
 
