@@ -18,7 +18,7 @@ from discreet.cli._options import (
     plan_of,
     sampling_of,
 )
-from discreet.cli._terminal import refusing, say_json, say_lines
+from discreet.cli._terminal import refusing, say_json, say_lines, say_text
 
 if TYPE_CHECKING:
     from discreet.accounting import AccountantComparison
@@ -81,7 +81,7 @@ def account(
         say_json("account", {**facts(plan), **(compared(plan) if compare else {})})
         return
     if compare:
-        typer.echo(str(_comparison(plan)))
+        say_text(str(_comparison(plan)))
         return
     say_lines(plan.explain())
 

@@ -12,7 +12,7 @@ from discreet.cli._fit import schema_of
 from discreet.cli._model import choose_model
 from discreet.cli._plan_file import plan_text
 from discreet.cli._run import keep_compiled_programs
-from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines, settings, write_file
+from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines, say_text, settings, write_file
 
 if TYPE_CHECKING:
     from discreet.rehearsal import Rehearsal
@@ -189,4 +189,4 @@ def _say(rehearsal: "Rehearsal", files: list[Path]) -> None:
         say()
         say("Files:")
         for file in files:
-            typer.echo(f"  {file}")
+            say_text(f"  {file}")

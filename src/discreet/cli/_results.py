@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from discreet.cli._terminal import say, write_file
+from discreet.cli._terminal import say, say_text, write_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -134,12 +134,10 @@ def say_results(
 
 def print_statement(statement: "Statement", files: list[Path]) -> None:
     """The statement as it is in its file, then the files."""
-    import typer
-
-    typer.echo(str(statement))
+    say_text(str(statement))
     say("Files:")
     for file in files:
-        typer.echo(f"  {file}")
+        say_text(f"  {file}")
 
 
 def plot(out: Path, result: "DPSVIResult") -> list[Path]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from discreet.cli import _options as options
-from discreet.cli._terminal import folder_for_results, refusing, say, say_error, say_json, write_file
+from discreet.cli._terminal import folder_for_results, refusing, say, say_error, say_json, say_text, write_file
 
 if TYPE_CHECKING:
     from discreet.report import Statement
@@ -113,7 +113,7 @@ def synth(
     say(f"{number} of {count:,} rows and {len(about['columns'])} columns, at the price of the fit alone: {price}.")
     say("Files:")
     for file in files:
-        typer.echo(f"  {file}")
+        say_text(f"  {file}")
 
 
 def _check(out: Path, overwrite: bool, twins: int, rows: int | None) -> None:

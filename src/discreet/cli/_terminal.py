@@ -24,6 +24,7 @@ __all__ = [
     "say_error",
     "say_json",
     "say_lines",
+    "say_text",
     "settings",
     "spent",
     "width",
@@ -77,9 +78,9 @@ def refusing(command: Callable[P, None]) -> Callable[P, None]:
     """Turn errors into one paragraph on standard error and an exit code.
 
     ValueError and TypeError are our refusals of bad input, as long as no budget is spent, and so is a path that leads
-    nowhere: exit code 2. A full disk, or an output that cannot be written: exit code 1. Anything else is a fault: exit code 1, and since its message may quote a
-    cell, only its kind is shown. Ctrl-C: exit code 130. Each says whether the budget is spent. `--debug` shows the
-    traceback.
+    nowhere: exit code 2. A full disk, or an output that cannot be written: exit code 1. Anything else is a fault: exit
+    code 1, and since its message may quote a cell, only its kind is shown. Ctrl-C: exit code 130. Each says whether the
+    budget is spent. `--debug` shows the traceback.
     """
 
     @functools.wraps(command)
@@ -169,12 +170,17 @@ def width() -> int:
 def say_error(text: str) -> None:
     """One wrapped paragraph on standard error."""
     with suppress(OSError):  # nobody is there to be told
-        typer.echo(textwrap.fill(" ".join(text.split()), width(), **_WHOLE), err=True)
+        typer.echo(textwrap.fill(" ".join(text.split()), width(), **_WHOLE), file=sys.stderr)
 
 
 def say(text: str = "") -> None:
     """Wrapped prose on standard output."""
-    typer.echo(textwrap.fill(text, width(), **_WHOLE) if text else "")
+    say_text(textwrap.fill(text, width(), **_WHOLE) if text else "")
+
+
+def say_text(text: str) -> None:
+    """A text as it is on standard output. Left to itself typer writes UTF-8 where the terminal says that it shows ASCII."""
+    typer.echo(text, file=sys.stdout)
 
 
 def say_json(what: str, facts: Mapping[str, Any]) -> None:
@@ -206,7 +212,7 @@ def say_lines(text: str, **style: Any) -> None:
             subsequent_indent=indent + "  " if indent else "",
             **_WHOLE,
         )
-        typer.secho(filled, color=colour, **style)
+        typer.secho(filled, file=sys.stdout, color=colour, **style)
 
 
 def write_file(path: Path, content: bytes | str) -> Path:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from discreet.cli import _options as options
-from discreet.cli._terminal import refusing, say_error, say_json
+from discreet.cli._terminal import refusing, say_error, say_json, say_text
 
 Twins = Annotated[
     list[Path], typer.Argument(metavar="TWINS...", help="The twins' files: .csv, .parquet, .arrow or .feather.")
@@ -69,7 +69,7 @@ def utility(
     if as_json:
         say_json("utility", report.to_dict())
     else:
-        typer.echo(str(report), nl=False)
+        say_text(str(report).rstrip("\n"))
 
 
 def _check_plot(path: Path) -> None:
