@@ -191,6 +191,6 @@ def test_wrong_values(folder: Path, name: str, parameter, value: str) -> None:
     outcome = RUN.invoke(app, words)
     assert outcome.exit_code in (0, 2), outcome.stderr + outcome.stdout
     if outcome.exit_code == 2:
-        assert "Refused: " in outcome.stderr
+        assert "Refused:" in outcome.stderr
         one_paragraph(outcome)
         assert sorted(x.name for x in folder.glob("*/statement.json")) == []

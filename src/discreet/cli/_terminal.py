@@ -1,6 +1,7 @@
 """What the commands share in talking to people and programs: errors, paragraphs, JSON, files."""
 
 import dataclasses
+import errno
 import functools
 import json
 import os
@@ -143,7 +144,7 @@ def _answer(error: Exception) -> int:
         return 1
     if isinstance(error, OSError) and reason:
         what = "the output" if error.filename is None else str(error.filename)
-        if isinstance(error, _WRONG_PLACES):
+        if isinstance(error, _WRONG_PLACES) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             say_error(f"Refused: {what} cannot be read or written ({reason}): check the path, or name another place")
             return 2
         say_error(
