@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -141,7 +141,7 @@ def _usage(context: Any) -> Iterator[str]:
         yield "COMMAND ..."
 
 
-def _paragraphs(paragraphs: list[str]) -> Iterator[str]:
+def _paragraphs(paragraphs: Sequence[str]) -> Iterator[str]:
     """Prose; a paragraph that is all in backticks is an example, and stays in one piece."""
     for paragraph in paragraphs:
         joined = " ".join(paragraph.split())
