@@ -49,6 +49,15 @@ def test_each_command_gives_json_or_says_why_not() -> None:
     assert {name for name, x in parameters() if x.name == "as_json"} == set(commands()) - set(NO_JSON)
 
 
+def test_the_page_and_the_help_know_all_commands_and_exit_codes(repository: Path) -> None:
+    page = (repository / "docs" / "command-line.md").read_text()
+    assert {name.split()[0] for name in commands()} <= set(re.findall("^## (.+)$", page, re.MULTILINE))
+    shown = " ".join(RUN.invoke(app, ["--help"]).stdout.split())
+    for code in _terminal.EXIT_CODES:
+        assert f"| {code} | " in page
+        assert f" {code}: " in shown
+
+
 def test_what_has_one_name_is_one_thing() -> None:
     """An option means the same everywhere: its values are of one kind, and only one option has it for a name."""
     kinds: dict[str, set] = {}
