@@ -130,7 +130,7 @@ def _what(
     chosen = choose_model(model, components=components)
     if chosen.of_classes is not None:
         raise ValueError(
-            f"there is no dry run of the model {model} yet: leave --plan out of the fit, whose own settings suit it, or rehearse "
+            f"there is no dry run of the model {model} yet: give fit its steps, rate and clipping norm by options, or rehearse "
             "logistic for one category against the others"
         )
     described = schema_of(None, chosen, target, bounds, file, non_private_bounds=False)
