@@ -12,7 +12,6 @@ True
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from discreet.utility import utility_report
     from discreet.verify import Certificate, PrivacyError, certify, symbol
 
-__version__ = version("discreet")
+    __version__: str
 
 __all__ = [
     "DPSGLD",
@@ -162,6 +161,8 @@ def __getattr__(name: str) -> Any:
     """Load a public name from its room (PEP 562)."""
     if name in _ROOM_OF:
         value = getattr(import_module(f"discreet.{_ROOM_OF[name]}"), name)
+    elif name == "__version__":
+        value = import_module("importlib.metadata").version("discreet")
     elif name == "random":
         value = import_module("discreet.random")
     else:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import discreet as dp
 from discreet import rehearsal
 from discreet.cli import _run
 from discreet.cli._app import app
@@ -17,6 +16,7 @@ from discreet.data import encode, read_table, schema_from_toml
 from discreet.report import make_statement
 
 from .fits import made_up_result
+from .world import rehearse
 
 RUN = CliRunner()
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,23 +34,6 @@ def printed_commands() -> list[str]:
         for example in re.findall(r"`(discreet \w+ --.*?)`", source.read_text())
     ]
     return sorted({*in_pages, *in_help})
-
-
-def rehearse(model, about, *, num_records: int, epsilon: float, **options) -> rehearsal.Rehearsal:
-    """The dry run itself replaced, which takes a minute."""
-    del model, about, options
-    scores = rehearsal.TableScores(0.5, {"log density": -0.5}, {"log density": -0.4}, {"log density": -0.7})
-    row = rehearsal.Row(rehearsal.Setting(10, 1.0, 1.0, 0.1), 1.0, 1.0, (scores,))
-    sampling = dp.PoissonSampling(rate=1.0)
-    plan = dp.PrivacyPlan(
-        sampling=sampling,
-        clipping_norm=1.0,
-        noise_multiplier=1.0,
-        num_steps=10,
-        num_records=num_records,
-        target_delta=1e-5,
-    )
-    return rehearsal.Rehearsal(plan, 0.1, epsilon, row, (row,), (), "good", "Good.", True)
 
 
 @pytest.mark.parametrize("command", [command for command in printed_commands() if " demo" not in command])
@@ -103,6 +86,7 @@ def test_there_are_commands_to_try() -> None:
         "explain",
         "utility",
         "verify",
+        "manual",
     }
 
 
