@@ -20,7 +20,14 @@ from .world import rehearse
 
 RUN = CliRunner()
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["README.md", "docs/command-line.md"]
+PAGES = [
+    "README.md",
+    "docs/command-line.md",
+    "docs/choosing-epsilon.md",
+    "docs/your-model.md",
+    "docs/big-tables.md",
+    "docs/migrating-from-twinify.md",
+]
 SURVEY = "age,visits,region,income,smoker\n20,3,north,100,no\n88,0,east,50000,yes\n"
 
 
