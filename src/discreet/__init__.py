@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )
     from discreet.models import FactorAnalysis, GaussianMixture, MixtureOfProducts, TableVAE
     from discreet.optimizers import adadp
+    from discreet.page import write_report
     from discreet.plan import PrivacyPlan
     from discreet.predict import (
         class_probabilities,
@@ -110,6 +111,7 @@ __all__ = [
     "synthesize",
     "to_arviz",
     "utility_report",
+    "write_report",
 ]
 
 _ROOMS = {
@@ -138,6 +140,7 @@ _ROOMS = {
     ),
     "models": ("FactorAnalysis", "GaussianMixture", "MixtureOfProducts", "TableVAE"),
     "optimizers": ("adadp",),
+    "page": ("write_report",),
     "plan": ("PrivacyPlan",),
     "predict": (
         "class_probabilities",

@@ -72,11 +72,14 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
         RUN.invoke(
             app, shlex.split("fit --data survey.csv --model linear --target age --schema schema.toml --epsilon 1")
         )
-    if command.startswith("discreet synth"):
+    if command.startswith(("discreet synth", "discreet report")):
         fit = "fit --data survey.csv --model twin --schema schema.toml --epsilon 1 --delta 1e-5"
         assert RUN.invoke(app, shlex.split(fit)).exit_code == 0
         # The survey's two rows make twins as short.
         command = re.sub("--rows [0-9]+", "--rows 20", command)
+    if command.startswith("discreet report"):
+        dp.Ledger.create("survey.ledger", dataset="survey", epsilon=3.0, delta=1e-5)
+        RUN.invoke(app, shlex.split("synth discreet-fit --twins 2 --rows 20 --out twins"))
     outcome = RUN.invoke(app, shlex.split(command)[1:])
     assert outcome.exit_code == 0, outcome.stderr
 
@@ -89,6 +92,7 @@ def test_there_are_commands_to_try() -> None:
         "convert",
         "fit",
         "synth",
+        "report",
         "account",
         "explain",
         "utility",

@@ -238,7 +238,7 @@ def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, qui
     assert outcome.exit_code == 0, outcome.stderr
     out = table.parent / "fit"
     names = {path.name for path in out.iterdir()}
-    written = {"statement.json", "statement.txt", "twin.result", "twin.schema.toml", "twin.json"}
+    written = {"statement.json", "statement.txt", "report.html", "twin.result", "twin.schema.toml", "twin.json"}
     assert names - {"fit.png"} == written
     assert names <= set(_results.FILES)
     assert f"discreetsynth{out}" in "".join(outcome.stdout.split())

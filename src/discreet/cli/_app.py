@@ -14,6 +14,7 @@ from discreet.cli._fit import fit
 from discreet.cli._ledger import ledger
 from discreet.cli._manual import manual
 from discreet.cli._plan import plan
+from discreet.cli._report import report
 from discreet.cli._resume import resume
 from discreet.cli._schema import schema
 from discreet.cli._synth import synth
@@ -66,7 +67,7 @@ def discreet(
     settings.compilation_cache = compilation_cache
 
 
-for command in (demo, plan, convert, fit, resume, synth, account, explain, utility, verify, manual):
+for command in (demo, plan, convert, fit, resume, synth, report, account, explain, utility, verify, manual):
     app.command()(command)
 app.add_typer(schema, name="schema")
 app.add_typer(ledger, name="ledger")

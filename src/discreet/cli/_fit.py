@@ -80,8 +80,8 @@ def fit(
     Bounds and categories are public input: take them from the questionnaire, never from the data. Quote `|`, `<` and `>` in the
     shell.
 
-    Writes statement.json, statement.txt, posterior.npz, summary.json and, with matplotlib, fit.png; for twins, what
-    `discreet synth` needs in the place of posterior and summary. Each further fit of the same
+    Writes statement.json, statement.txt, report.html (the statement as a page), posterior.npz, summary.json and, with matplotlib,
+    fit.png; for twins, what `discreet synth` needs in the place of posterior and summary. Each further fit of the same
     data spends again: the ε of all fits add up.
     """
     planned = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -29,6 +30,7 @@ FILES = (
     "twin.json",
     "twin.result",
     "twin.schema.toml",
+    "report.html",
 )
 
 
@@ -46,13 +48,21 @@ def write_statement(out: Path, statement: "Statement") -> list[Path]:
 
 
 def write_results(
-    out: Path, result: "DPSVIResult", samples: Mapping[str, np.ndarray], records: "Records", *, note: str
+    out: Path,
+    result: "DPSVIResult",
+    samples: Mapping[str, np.ndarray],
+    records: "Records",
+    *,
+    statement: "Statement",
+    note: str,
 ) -> list[Path]:
     """Write what a fit released into a folder, beside its statement.
 
     Returns:
         The files, in the order written.
     """
+    from discreet.page import course_of, profile_pairs
+
     summary = {
         "note": note,
         "feature_names": list(records.feature_names),
@@ -63,6 +73,10 @@ def write_results(
             for name, row in summarise(samples, records)
         },
         "losses": [finite_or_none(loss) for loss in result.losses],
+        # For the page: the course of the fit, and the decisive points of the plan's profile, (ε, δ) that hold for the statement.
+        "course": course_of(result),
+        "profile": profile_pairs(result.plan, statement),
+        "statement_sha256": hashlib.sha256(statement.to_json().encode("utf-8")).hexdigest(),
     }
     return [
         write_file(out / "posterior.npz", npz(samples)),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from discreet.cli._report import write_page
 from discreet.cli._results import plot, print_statement, say_results, write_results, write_statement
 from discreet.cli._resume import CHECKPOINT
 from discreet.cli._terminal import folder_for_results, say, say_error, say_lines, settings, spent
@@ -139,12 +140,13 @@ def fit_and_write(
                 "spends again."
             )
         if whole is None:
-            files += write_results(out, result, samples, records, note=SPREAD)
+            files += write_results(out, result, samples, records, statement=statement, note=SPREAD)
         else:
             from discreet.synthetic import write_fitted
 
             files += write_fitted(out, dataclasses.replace(result, statement=statement), whole)
         files += plot(out, result)
+        files.append(write_page(out, ledger=ledger).file)
         return Fitted(result, statement, samples, files)
 
 
