@@ -51,6 +51,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "defaults": {"accounting", "sampling", "clipping", "plan", "inference", "models"},
     # Post-processing by construction: no reader of tables among these.
     "synthetic": {"schema", "random", "plan", "report", "inference", "models", "storage"},
+    # From releases and public facts alone: no reader of tables here either.
+    "page": {"schema", "storage", "accounting", "plan", "report", "ledger", "plots", "models"},
     # Compares twins with a table that is named non-private; it stands apart from those who make them.
     "utility": {"schema", "data", "models", "predict", "plots", "synthetic"},
     # No reader of tables here either: what is chosen on records is not free.
@@ -96,6 +98,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "utility",
         "rehearsal",
         "storage",
+        "page",
     },
 }
 EVERYBODY_MAY_IMPORT = {"_jax"}

@@ -12,7 +12,6 @@ True
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     )
     from discreet.models import FactorAnalysis, GaussianMixture, MixtureOfProducts, TableVAE
     from discreet.optimizers import adadp
+    from discreet.page import write_report
     from discreet.plan import PrivacyPlan
     from discreet.predict import (
         class_probabilities,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from discreet.utility import utility_report
     from discreet.verify import Certificate, PrivacyError, certify, symbol
 
-__version__ = version("discreet")
+    __version__: str
 
 __all__ = [
     "DPSGLD",
@@ -111,6 +111,7 @@ __all__ = [
     "synthesize",
     "to_arviz",
     "utility_report",
+    "write_report",
 ]
 
 _ROOMS = {
@@ -139,6 +140,7 @@ _ROOMS = {
     ),
     "models": ("FactorAnalysis", "GaussianMixture", "MixtureOfProducts", "TableVAE"),
     "optimizers": ("adadp",),
+    "page": ("write_report",),
     "plan": ("PrivacyPlan",),
     "predict": (
         "class_probabilities",
@@ -162,6 +164,8 @@ def __getattr__(name: str) -> Any:
     """Load a public name from its room (PEP 562)."""
     if name in _ROOM_OF:
         value = getattr(import_module(f"discreet.{_ROOM_OF[name]}"), name)
+    elif name == "__version__":
+        value = import_module("importlib.metadata").version("discreet")
     elif name == "random":
         value = import_module("discreet.random")
     else:

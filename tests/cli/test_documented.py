@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import discreet as dp
 from discreet import rehearsal
 from discreet.cli import _run
 from discreet.cli._app import app
@@ -17,6 +16,7 @@ from discreet.data import encode, read_table, schema_from_toml
 from discreet.report import make_statement
 
 from .fits import made_up_result
+from .world import rehearse
 
 RUN = CliRunner()
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,23 +41,6 @@ def printed_commands() -> list[str]:
         for example in re.findall(r"`(discreet \w+ --.*?)`", source.read_text())
     ]
     return sorted({*in_pages, *in_help})
-
-
-def rehearse(model, about, *, num_records: int, epsilon: float, **options) -> rehearsal.Rehearsal:
-    """The dry run itself replaced, which takes a minute."""
-    del model, about, options
-    scores = rehearsal.TableScores(0.5, {"log density": -0.5}, {"log density": -0.4}, {"log density": -0.7})
-    row = rehearsal.Row(rehearsal.Setting(10, 1.0, 1.0, 0.1), 1.0, 1.0, (scores,))
-    sampling = dp.PoissonSampling(rate=1.0)
-    plan = dp.PrivacyPlan(
-        sampling=sampling,
-        clipping_norm=1.0,
-        noise_multiplier=1.0,
-        num_steps=10,
-        num_records=num_records,
-        target_delta=1e-5,
-    )
-    return rehearsal.Rehearsal(plan, 0.1, epsilon, row, (row,), (), "good", "Good.", True)
 
 
 @pytest.mark.parametrize("command", [command for command in printed_commands() if " demo" not in command])
@@ -89,11 +72,14 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
         RUN.invoke(
             app, shlex.split("fit --data survey.csv --model linear --target age --schema schema.toml --epsilon 1")
         )
-    if command.startswith("discreet synth"):
+    if command.startswith(("discreet synth", "discreet report")):
         fit = "fit --data survey.csv --model twin --schema schema.toml --epsilon 1 --delta 1e-5"
         assert RUN.invoke(app, shlex.split(fit)).exit_code == 0
         # The survey's two rows make twins as short.
         command = re.sub("--rows [0-9]+", "--rows 20", command)
+    if command.startswith("discreet report"):
+        dp.Ledger.create("survey.ledger", dataset="survey", epsilon=3.0, delta=1e-5)
+        RUN.invoke(app, shlex.split("synth discreet-fit --twins 2 --rows 20 --out twins"))
     outcome = RUN.invoke(app, shlex.split(command)[1:])
     assert outcome.exit_code == 0, outcome.stderr
 
@@ -106,10 +92,12 @@ def test_there_are_commands_to_try() -> None:
         "convert",
         "fit",
         "synth",
+        "report",
         "account",
         "explain",
         "utility",
         "verify",
+        "manual",
     }
 
 

@@ -134,6 +134,7 @@ def test_there_is_no_option_for_data(no_rehearsal, tmp_path: Path) -> None:
         ({"target": None}, "name it by --target"),
         ({"model": "forest"}, "'forest' is not known"),
         ({"model": "linear"}, "needs a real target"),
+        ({"model": "multinomial"}, "no dry run of the model multinomial yet"),
         ({"components": "3"}, "--components is for --model twin"),
         ({"steps": "many"}, "--steps is 'many'"),
         ({"steps": "0"}, "steps holds 0"),

@@ -171,6 +171,11 @@ class Ledger:
         return Relation[self._read()[0]["relation"]]
 
     @property
+    def entries(self) -> list[Entry]:
+        """All entries as the file has them: the first opens it, the others are debits and changes of the cap."""
+        return self._read()
+
+    @property
     def cap(self) -> PrivacyFilter:
         """The cap that is in force."""
         return _cap(self._read())

@@ -6,16 +6,18 @@ say so in their titles.
 
 from discreet.plots._figure import new_figure
 from discreet.plots._posterior import plot_posterior
-from discreet.plots._releases import draw_losses, plot_releases
+from discreet.plots._releases import coordinate_names, draw_losses, plot_releases, running_mean
 from discreet.plots._shares import Shares, plot_shares
 from discreet.plots._trade_off import draw_trade_off
 
 __all__ = [
     "Shares",
+    "coordinate_names",
     "draw_losses",
     "draw_trade_off",
     "new_figure",
     "plot_posterior",
     "plot_releases",
     "plot_shares",
+    "running_mean",
 ]

@@ -69,7 +69,7 @@ def _draw_trace(axes: Any, result: Any, most: int) -> None:
     steps, iterates = np.asarray(result.trace.steps), np.asarray(result.trace.iterates, np.float64)
     travelled = np.ptp(np.where(np.isfinite(iterates), iterates, 0.0), axis=0)
     shown = np.sort(np.argsort(-travelled, kind="stable")[:most])
-    names = _names(result, iterates.shape[1])
+    names = coordinate_names(result, iterates.shape[1])
     kept = getattr(result, "draw_steps", None)
     if kept is None:
         first, what = steps[result.trace.averaged_from], "averaged"
@@ -124,7 +124,7 @@ def _apart(heights: np.ndarray, gap: float) -> np.ndarray:
     return placed
 
 
-def _names(result: Any, dim: int) -> list[str]:
+def coordinate_names(result: Any, dim: int) -> list[str]:
     """Of the trace's coordinates, where the result's own arrays show them: they lie by name, as JAX flattens dicts."""
     arrays, suffix = getattr(result, "params", None), ""
     if arrays is None:

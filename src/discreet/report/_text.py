@@ -65,7 +65,8 @@ def _profile(statement: "Statement") -> str:
     return "\n".join(f"  δ = {point.delta:<8g} ε = {upper(point.epsilon)}" for point in statement.profile)
 
 
-def _steps(statement: "Statement") -> str:
+def steps_words(statement: "Statement") -> str:
+    """How many releases were made, and how many were paid for."""
     if statement.steps_completed < statement.horizon:
         return (
             f"{statement.steps_completed} of {statement.horizon} releases were made. The price is that of all "
@@ -85,7 +86,7 @@ def statement_text(statement: "Statement") -> str:
         ),
         ("What it means", wrapped(statement.meaning)),
         ("What left the data", bullets(statement.released)),
-        ("What was done", paragraph(f"{statement.mechanism} {_steps(statement)}")),
+        ("What was done", paragraph(f"{statement.mechanism} {steps_words(statement)}")),
         ("Plan", _plan(statement)),
         ("Pairs of δ and ε that all hold", _profile(statement)),
         ("How ε was computed", paragraph(f"{statement.accountant} δ was {statement.delta_chosen}. {versions}.")),

@@ -1,0 +1,190 @@
+"""`discreet report`: the statement of a fit as a page, from the folder that the fit wrote."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from discreet.cli import _options as options
+from discreet.cli._terminal import refusing, say, say_error, write_file
+
+if TYPE_CHECKING:
+    from discreet.page import Marginals
+    from discreet.report import Statement
+
+PAGE = "report.html"
+MOST_TWINS = 20
+PUT_BACK = "is damaged: put back the file that the fit wrote"
+
+
+class Written(NamedTuple):
+    """A page that was written.
+
+    Attributes:
+        file: where.
+        statement: what it states.
+        parts: what it shows besides the statement.
+    """
+
+    file: Path
+    statement: "Statement"
+    parts: tuple[str, ...]
+
+
+@refusing
+def report(
+    fitted: Annotated[
+        Path, typer.Argument(metavar="FIT", help="The folder that discreet fit wrote.", show_default=False)
+    ],
+    out: Annotated[Path | None, typer.Option(help="The page. Left out: report.html in the fit's folder.")] = None,
+    ledger: Annotated[
+        Path | None, typer.Option("--ledger", help="The table's ledger, whose history the page then shows.")
+    ] = None,
+    twins: Annotated[
+        Path | None,
+        typer.Option(help="The folder of twins that discreet synth drew from this fit: the page shows their columns."),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write the statement of a fit as a page for people, report.html.
+
+    `discreet report discreet-fit --out report.html`
+
+    `discreet report discreet-fit --ledger survey.ledger --twins twins --out report.html`
+
+    One file without network, for a data protection officer: what was protected, what ε means, with a trade-off curve to move
+    about on; the budget, the plan, the course of the fit, posterior and twins, limits; and the statement's JSON. Reads what the
+    fit wrote and nothing else, and costs nothing. An earlier page is replaced.
+    """
+    if out is not None and out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--out is {out}: name a page, with the ending .html")
+    if out is not None and out.is_dir():
+        raise ValueError(f"--out {out} is a folder: name a file in it")
+    written = write_page(fitted, out, ledger=ledger, twins=twins)
+    statement = written.statement
+    if as_json:
+        facts = {
+            "file": str(written.file),
+            "is_private": statement.is_private,
+            "epsilon": statement.to_dict()["epsilon"],
+            "delta": statement.delta,
+            "shows": list(written.parts),
+        }
+        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        return
+    if not statement.is_private:
+        say_error("NOT PRIVATE: no ε holds for this fit, as its statement says; the page says so, too.")
+    say(f"{written.file}: the statement{''.join(f', {part}' for part in written.parts)}.")
+
+
+def write_page(
+    fitted: Path, out: Path | None = None, *, ledger: Path | None = None, twins: Path | None = None
+) -> Written:
+    """Write the page of a fit's folder.
+
+    Args:
+        fitted: The folder.
+        out: The page; None: in the folder.
+        ledger: The table's ledger.
+        twins: The folder of twins of this fit.
+
+    Raises:
+        ValueError: The folder holds no fit, one of its files is damaged or of another fit, or the page cannot be written.
+    """
+    from discreet.ledger import Ledger
+    from discreet.page import budget_of, statement_page
+    from discreet.report import statement_from_dict
+
+    path = fitted / "statement.json"
+    content = _json(path, "give the folder that discreet fit wrote")
+    try:
+        statement = statement_from_dict(content)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    shown: dict[str, Any] = {}
+    if (fitted / "twin.json").is_file():
+        shown = _of_twins(fitted, content)
+    elif (fitted / "summary.json").is_file():
+        shown = _of_summary(fitted)
+    shown["marginals"] = None if twins is None else _marginals(twins, content)
+    shown["budget"] = None if ledger is None else budget_of(Ledger(ledger), statement)
+    try:
+        page = statement_page(statement, **shown)
+    except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError):
+        raise ValueError(f"{fitted / 'summary.json'} {PUT_BACK}") from None
+    names = {"budget": "budget", "course": "course of the fit", "panels": "posterior", "marginals": "twins"}
+    parts = tuple(name for key, name in names.items() if shown.get(key))
+    try:
+        return Written(write_file(out or fitted / PAGE, page), statement, parts)
+    except OSError as error:
+        raise ValueError(f"{out or fitted / PAGE} cannot be written ({error.strerror}): choose another --out") from None
+
+
+def _json(path: Path, remedy: str) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): {remedy}") from None
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path} is not JSON: {remedy}") from None
+
+
+def _of_summary(fitted: Path) -> dict[str, Any]:
+    """What the summary of a regression shows."""
+    from discreet.page import losses_of, panel_of_summary
+
+    path = fitted / "summary.json"
+    summary = _json(path, "put back the file that the fit wrote")
+    digest = hashlib.sha256((fitted / "statement.json").read_bytes()).hexdigest()
+    if not isinstance(summary, dict):
+        raise ValueError(f"{path} {PUT_BACK}")
+    if summary.get("statement_sha256", digest) != digest:
+        raise ValueError(f"{path} is not of the statement beside it: put back the files that one fit wrote")
+    try:
+        # Fits of before there was a page have the losses alone, and the statement's own pairs.
+        course = summary["course"] if "course" in summary else {"losses": losses_of(summary["losses"])}
+        pairs = [(float(epsilon), float(delta)) for epsilon, delta in summary.get("profile", [])]
+        if not all(epsilon >= 0 and 0 <= delta <= 1 for epsilon, delta in pairs):
+            raise ValueError
+        panels = [panel_of_summary(summary["posterior"])]
+        return {"course": course, "pairs": pairs, "panels": panels, "note": str(summary["note"])}
+    except (LookupError, TypeError, AttributeError, ValueError):
+        raise ValueError(f"{path} {PUT_BACK}") from None
+
+
+def _of_twins(fitted: Path, content: Any) -> dict[str, Any]:
+    """What the result of a fit of the whole table shows."""
+    from discreet.inference import load_result
+    from discreet.page import course_of, profile_pairs
+
+    result = load_result(fitted / "twin.result")
+    if json.loads(result.statement.to_json()) != content:
+        raise ValueError(
+            f"{fitted / 'twin.result'} is not of the statement beside it: put back the files that one fit wrote"
+        )
+    return {"course": course_of(result), "pairs": profile_pairs(result.plan, result.statement)}
+
+
+def _marginals(folder: Path, content: Any) -> "Marginals":
+    """Of twins that `discreet synth` wrote. A table that is no twin would be shown as it is, so any file will not do."""
+    from discreet.cli._synth import ABOUT, FORMAT, SCHEMA, TWIN
+    from discreet.data import read_table
+    from discreet.page import marginals_of
+    from discreet.schema import schema_from_toml
+
+    remedy = "give the folder that discreet synth wrote, since a table of people must not be shown"
+    about = _json(folder / ABOUT, remedy)
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise ValueError(f"{folder / ABOUT} is not what discreet synth wrote: {remedy}")
+    if about.get("statement") != content:
+        raise ValueError(
+            f"the twins in {folder} were drawn from another fit, whose statement is another one: draw twins of this fit by "
+            "discreet synth"
+        )
+    names = about.get("twins")
+    if not isinstance(names, list) or not names or not all(isinstance(x, str) and TWIN.fullmatch(x) for x in names):
+        raise ValueError(f"{folder / ABOUT} names no twins: {remedy}")
+    schema = schema_from_toml(folder / SCHEMA)
+    return marginals_of([read_table(folder / name, schema) for name in names[:MOST_TWINS]], schema)

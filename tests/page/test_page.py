@@ -1,0 +1,304 @@
+"""The page says what the statement says, whatever is in it; and a text stays a text."""
+
+import base64
+import dataclasses
+import datetime
+import hashlib
+import itertools
+import json
+import re
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+
+import discreet as dp
+from discreet.page import course_of, marginals_of, panels_of_draws, statement_page
+from discreet.report import Statement
+from discreet.schema import Column, Kind, Missing, Schema, schema_from_bounds
+
+from .made_up import HOSTILE, PLAN, draws_of, result_of, statement_of
+
+VOID = {"meta", "img", "br", "input", "link", "hr"}
+SCHEMA = schema_from_bounds("age=17:90,smoker=no|yes")
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, the texts within, and whether all tags nest."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, (tag, self.getpos())
+
+    def handle_data(self, data: str) -> None:
+        self.texts.setdefault(self.open[-1] if self.open else "", []).append(data)
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def text(self) -> str:
+        return " ".join(
+            " ".join(text.split())
+            for tag, texts in self.texts.items()
+            if tag not in ("script", "style", "pre")
+            for text in texts
+        )
+
+
+def hostile() -> Statement:
+    """A statement whose every text is an attack."""
+    statement = statement_of()
+    texts = ("method", "unit", "relation", "relation_in_words", "delta_chosen", "meaning", "mechanism", "event")
+    lists = ("released", "warnings", "public", "not_covered", "notes")
+    return dataclasses.replace(
+        statement,
+        **dict.fromkeys((*texts, "accountant", "randomness"), HOSTILE),
+        **dict.fromkeys(lists, (HOSTILE,)),
+        plan={HOSTILE: {HOSTILE: [HOSTILE]}},
+        versions={HOSTILE: HOSTILE},
+    )
+
+
+def test_the_whole_page(tmp_path: Path) -> None:
+    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset=HOSTILE, epsilon=5.0, delta=1e-4, unit=HOSTILE)
+    ledger.debit(PLAN, delta=1e-6, method=HOSTILE)
+    receipt = ledger.debit(PLAN, delta=1e-6, method="DPSVI")
+    ledger.set_cap(epsilon=4.5, delta=1e-4)
+    twins = [{"age": np.full(40, 30.0 + i), "smoker": np.array(["no", "yes"] * 20)} for i in range(2)]
+    path = dp.write_report(
+        tmp_path / "report.html",
+        result_of(statement_of().with_notes(str(receipt))),
+        draws=draws_of(),
+        note=HOSTILE,
+        ledger=ledger,
+        twins=twins,
+        schema=SCHEMA,
+    )
+    page = Page(path.read_text(encoding="utf-8"))
+    assert "2 (this fit)" in page.text
+    assert "the cap was set to ε = 4.5" in page.text
+    assert "50.0 %" in page.text
+    assert "came to rest" in page.text
+    assert {"main", "header", "nav", "footer"} <= {tag for tag, _ in page.elements}
+    assert len(page.of("h1")) == 1
+    assert page.of("html") == [{"lang": "en"}]
+    names = [x["id"] for _, x in page.elements if "id" in x]
+    assert len(set(names)) == len(names)
+    referred = [x[key] for _, x in page.elements for key in ("for", "aria-labelledby", "aria-describedby") if key in x]
+    anchors = [x["href"][1:] for x in page.of("a") if x["href"].startswith("#")]
+    assert {name for names in referred for name in names.split()} | set(anchors) <= set(names)
+    assert [x["type"] for x in page.of("input")] == ["range", "range"]
+    assert {x["id"] for x in page.of("input")} <= {x["for"] for x in page.of("label")}
+    assert len(page.of("title")) == 1 + len([x for x in page.of("svg") if x.get("class") == "chart"])
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_texts_stay_texts(broken: bool) -> None:
+    statement = hostile().with_violations(HOSTILE) if broken else hostile()
+    result = result_of(statement)
+    html = statement_page(statement, course=course_of(result), panels=panels_of_draws(draws_of()), note=HOSTILE)
+    page, calm = Page(html), Page(statement_page(statement_of()))
+    # Two scripts, data and program, as on any page; no picture, no link and no handler but our own.
+    kinds = [x.get("type") for x in page.of("script")]
+    assert kinds == ([None] if broken else ["application/json", None])
+    assert {tag for tag, _ in page.elements} <= {tag for tag, _ in calm.elements} | {"circle", "strong"}
+    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
+    assert "{{ 7 * 7 }}" in page.text
+    assert "<script>alert" in page.text
+    assert not re.search(r"\b49\b", page.text.replace("0.49", ""))
+
+
+def test_nothing_is_loaded_and_only_our_script_runs() -> None:
+    page = Page(statement_page(statement_of()))
+    reaching = [
+        value for _, x in page.elements for name, value in x.items() if name in ("src", "href", "action", "srcset")
+    ]
+    assert all(value.startswith(("#", "data:application/json;base64,")) for value in reaching)
+    policy = next(x["content"] for x in page.of("meta") if x.get("http-equiv") == "Content-Security-Policy")
+    for name, text in (("script", page.texts["script"][-1]), ("style", "".join(page.texts["style"]))):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{name}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+    assert "url(" not in page.texts["style"][0]
+    assert "@import" not in page.texts["style"][0]
+
+
+def test_the_machine_part_is_the_statement() -> None:
+    statement = hostile()
+    page = Page(statement_page(statement))
+    link = next(x for x in page.of("a") if "download" in x)
+    saved = base64.b64decode(link["href"].split(",")[1]).decode()
+    assert saved == statement.to_json()
+    assert json.loads(saved) == statement.to_dict()
+    assert hashlib.sha256(saved.encode()).hexdigest() in page.text
+
+
+def test_what_does_not_hold_is_not_shown() -> None:
+    """Of a broken, repeatable or infinite statement no figure stands where it would be taken for one that holds."""
+    statement = statement_of()
+    infinite = dataclasses.replace(statement, epsilon=float("inf"))
+    for unsafe in (
+        statement.with_violations("the bounds are from the data"),
+        statement_of(reproducible=True),
+        infinite,
+    ):
+        html = statement_page(unsafe)
+        page = Page(html)
+        shown = re.split('<section aria-labelledby="machine">', html)[0]
+        assert "No ε holds" in page.text
+        assert "✓" not in page.text
+        assert 'id="rate"' not in html
+        assert "trade-off-data" not in html.split("<script>")[0]
+        assert f"{unsafe.epsilon:.3f}"[:5] not in shown
+    assert "The bounds." in Page(statement_page(statement.with_violations("the bounds"))).text
+
+
+def test_a_weak_promise_is_not_all_green() -> None:
+    weak = statement_of(dataclasses.replace(PLAN, noise_multiplier=0.6))
+    assert weak.epsilon > 10
+    page = Page(statement_page(weak))
+    assert "✓ Private, with a warning." in page.text
+    assert "says little" in page.text
+    assert [x["class"] for x in page.of("div") if "verdict" in (x.get("class") or "")] == ["verdict holds warned"]
+
+
+def test_a_fit_that_no_entry_pays_for_is_called_so(tmp_path: Path) -> None:
+    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=5.0, delta=1e-4)
+    other = dp.Ledger.create(tmp_path / "b.ledger", dataset="b", epsilon=5.0, delta=1e-4)
+    receipt = other.debit(PLAN, delta=1e-6, method="DPSVI")
+    path = dp.write_report(tmp_path / "r.html", statement_of(), ledger=ledger)
+    assert "was not debited from this ledger" in Page(path.read_text()).text
+    dp.write_report(path, statement_of().with_notes(str(receipt)), ledger=ledger)
+    assert "which this ledger does not have" in Page(path.read_text()).text
+
+
+def test_results_of_every_kind(tmp_path: Path) -> None:
+    pure = dataclasses.replace(statement_of(), delta=0.0, relation="REPLACE_ONE")
+    text = Page(statement_page(pure)).text
+    assert "Replacing one record by another" in text
+    assert "except with probability" not in text
+    chain = result_of()
+    chain.draws, chain.draw_steps = draws_of(), np.arange(150, 200)
+    path = dp.write_report(tmp_path / "r.html", chain)
+    assert "Draws are kept from step 150 on." in Page(path.read_text()).text
+    short = result_of(plan=dataclasses.replace(PLAN, num_steps=5))
+    short.losses[:] = np.nan
+    short.trace.iterates[2] = np.nan
+    assert "too few steps" in Page(dp.write_report(path, short).read_text()).text
+    drifting = result_of()
+    drifting.trace.iterates[:, 0] += np.arange(200)
+    assert "had not come to rest" in Page(dp.write_report(path, drifting).read_text()).text
+
+
+def test_diverged_draws_and_many_rows() -> None:
+    draws = {"a": np.full((4, 2), np.nan), "b": np.random.default_rng(0).normal(size=(9, 500))}
+    panels = panels_of_draws(draws)
+    assert [(len(panel.rows), panel.of) for panel in panels] == [(2, 2), (60, 500)]
+    assert panels[0].bars == [None, None]
+    assert "60 of 500" in Page(statement_page(statement_of(), panels=panels)).text
+
+
+def test_twins_of_every_kind_of_column() -> None:
+    born = (datetime.date(2000, 1, 1), datetime.date(2000, 1, 4))
+    schema = Schema(
+        columns=(
+            Column(name=HOSTILE, kind=Kind.CATEGORICAL, categories=tuple(f"c{i}" for i in range(60))),
+            Column(name="born", kind=Kind.DATE, bounds=born),
+            Column(name="visits", kind=Kind.COUNT, bounds=(0, 2), missing=Missing.INDICATOR),
+            Column(name="height", kind=Kind.REAL, bounds=(1, 2), unit="m"),
+        ),
+        person="patient",
+    )
+    twin = pyarrow.table(
+        {
+            HOSTILE: ["c0", "c0", "c7", "c59"],
+            "born": [born[0], born[0], born[1], born[1]],
+            "visits": [0, None, 2, 2],
+            "height": [1.0, 2.0, 1.5, 1.5],
+        }
+    )
+    found = marginals_of([twin], schema)
+    shares = {column.name: {bar.label: bar.share for bar in column.bars if bar.share} for column in found.columns}
+    assert len(found.columns[0].bars) == 40
+    assert shares[HOSTILE] == {"c0": 50, "c7": 25, "c59": 25}
+    assert shares["born"] == {"2000-01-01": 50, "2000-01-04": 50}
+    assert shares["visits"] == {"0": 25, "2": 50, "missing": 25}
+    assert shares["height"] == {"1 to 1.083": 25, "1.5 to 1.583": 50, "1.917 to 2": 25}
+    assert found.columns[0].bars[-1].label == "21 others"
+    text = Page(statement_page(statement_of(), marginals=found)).text
+    assert "1 synthetic table of 4 rows" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"twins": [{"age": [1.0]}]}, ValueError, "belong together"),
+        ({"schema": SCHEMA}, ValueError, "belong together"),
+        ({"twins": [], "schema": SCHEMA}, ValueError, "no twins"),
+        ({"draws": {"a": np.zeros((0, 3))}}, ValueError, "has no draws"),
+    ],
+)
+def test_wrong_input_writes_nothing(tmp_path: Path, options: dict, error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        dp.write_report(tmp_path / "r.html", result_of(), **options)
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_what_has_no_statement_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="has no statement"):
+        dp.write_report(tmp_path / "r.html", {"epsilon": 1.0})
+
+
+# --- colours --------------------------------------------------------------------------------
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG 2's ratio, 1 to 21."""
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast_is_enough_in_both_themes() -> None:
+    """4.5 for whatever is text, 3 for lines and bars that say something (WCAG 2.2, 1.4.3 and 1.4.11)."""
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+    css = files("discreet.page").joinpath("page.css").read_text(encoding="utf-8")
+    colours = {name: pair for name, *pair in re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\);", css)}
+    used = set(re.findall(r"var\(--(\w+)\)", css))
+    assert used == set(colours)
+    texts, marks = ("ink", "soft", "link", "good", "bad", "warn"), ("purple", "orange", "bar")
+    assert set(colours) == {*texts, *marks, "page", "panel", "edge", "area"}
+    for theme, back in itertools.product((0, 1), ("page", "panel")):
+        for name in texts:
+            assert contrast(colours[name][theme], colours[back][theme]) >= 4.5, (name, back, theme)
+        for name in marks:
+            assert contrast(colours[name][theme], colours[back][theme]) >= 3, (name, back, theme)
+    # No colour is written elsewhere, where this test would not see it.
+    assert re.findall(r"#[0-9a-f]{3,8}\b", re.sub(r":root \{.*?\}", "", css, count=1, flags=re.DOTALL)) == []
