@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import discreet as dp
 from discreet import rehearsal
 from discreet.cli import _run
 from discreet.cli._app import app

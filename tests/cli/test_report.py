@@ -83,7 +83,8 @@ def test_a_fit_writes_its_page_and_the_command_writes_the_same(fit: Path, tmp_pa
     assert outcome.exit_code == 0, outcome.stderr
     statement = json.loads((fit / "statement.json").read_text())
     assert json.loads(outcome.stdout) == {
-        "file": str(tmp_path / "again.html"),
+        "format": "discreet report, version 1",
+        "files": [str(tmp_path / "again.html")],
         "is_private": True,
         "epsilon": statement["epsilon"],
         "delta": statement["delta"],

@@ -44,6 +44,7 @@ WORDS = {
     "fit": f"{FIT} --out out",
     "resume": "resume saved",
     "synth": "synth twin --twins 1 --rows 3 --out twins",
+    "report": "report twin --out report.html",
     "account": "account --num-records 100 --sampling full --steps 5 --noise-multiplier 9",
     "explain": "explain statement.json",
     "utility": "utility table.csv --evaluation-non-private table.csv --schema schema.toml",
