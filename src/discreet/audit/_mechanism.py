@@ -58,7 +58,7 @@ def audit_mechanism(
         without_canary: the same on the neighbouring table.
         claim: what is claimed: a `PrivacyPlan`, a `PrivacyProfile`, or the ε at `delta`.
         delta: at which δ; 0 for a pure ε.
-        runs: releases from each table; half of them choose the test. No ε above about log(runs / 8) can be shown.
+        runs: releases from each table; half of them choose the test. No ε above about log(runs / 11) can be shown.
         confidence: such as 0.99.
         seed: any integer.
         scores: further scores by name, each from released values (run, ...) to a number for each run; beside those that are

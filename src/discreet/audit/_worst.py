@@ -10,6 +10,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Bool, Float
+from numpyro.infer import init_to_feasible
 from numpyro.infer.autoguide import AutoDelta
 from scipy import special, stats
 
@@ -128,7 +129,8 @@ def _method(plan: PrivacyPlan, method: str) -> DPSVI | DPSGLD:
     if method not in _METHODS:
         raise ValueError(f'method is {method!r}; worst cases are made for "DPSVI" and "DPSGLD".')
     if method == "DPSVI":
-        return DPSVI(pulled, AutoDelta(pulled), numpyro.optim.SGD(plan.rate), plan=plan, loss_share=0.0)
+        guide = AutoDelta(pulled, init_loc_fn=init_to_feasible)
+        return DPSVI(pulled, guide, numpyro.optim.SGD(plan.rate), plan=plan, loss_share=0.0)
     # As long a step as the release's noise is free for.
     size = (2 * plan.rate / (plan.clipping.start * plan.noise_multiplier)) ** 2
     return DPSGLD(pulled, plan=plan, step_size=lambda step: size + 0.0 * step)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from discreet.cli._account import account
+from discreet.cli._audit import audit
 from discreet.cli._convert import convert
 from discreet.cli._demo import demo
 from discreet.cli._explain import explain
@@ -62,7 +63,7 @@ def discreet(
     settings.compilation_cache = compilation_cache
 
 
-for command in (demo, plan, convert, fit, resume, synth, account, explain, utility, verify):
+for command in (demo, plan, convert, fit, resume, synth, account, explain, utility, verify, audit):
     app.command()(command)
 app.add_typer(schema, name="schema")
 app.add_typer(ledger, name="ledger")
