@@ -26,6 +26,7 @@ import numpyro.distributions as dist
 import pytest
 from dp_accounting import dp_event
 from numpyro.infer.autoguide import AutoNormal
+from tests.audit.planted import FAULTS, FURTHER_FAULTS, plan
 
 import discreet as dp
 from discreet.accounting import profile
@@ -39,7 +40,6 @@ from discreet.audit import (
     worst_case,
 )
 from discreet.standardise import noisy_sums
-from tests.audit.planted import FAULTS, FURTHER_FAULTS, plan
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 DELTA = 1e-5
@@ -52,19 +52,30 @@ def worst_cases(runs: int) -> Audits:
         "DPSVI, full batch, 8 steps, σ = √8": (plan(dp.FullBatch(), math.sqrt(8), 8), "DPSVI"),
         "DPSVI, full batch, one replaced, 4 steps, σ = 4": (plan(dp.FullBatch(), 4.0, 4, REPLACE), "DPSVI"),
         "DPSVI, Poisson q = 0.3, 8 steps, σ = 1.5": (plan(dp.PoissonSampling(0.3), 1.5, 8, num_records=1000), "DPSVI"),
-        "DPSVI, Poisson q = 0.02, 16 steps, σ = 0.7": (plan(dp.PoissonSampling(0.02), 0.7, 16, num_records=1000), "DPSVI"),
-        "DPSVI, Poisson q = 0.3, one replaced, 4 steps, σ = 2": (plan(dp.PoissonSampling(0.3), 2.0, 4, REPLACE), "DPSVI"),
+        "DPSVI, Poisson q = 0.02, 16 steps, σ = 0.7": (
+            plan(dp.PoissonSampling(0.02), 0.7, 16, num_records=1000),
+            "DPSVI",
+        ),
+        "DPSVI, Poisson q = 0.3, one replaced, 4 steps, σ = 2": (
+            plan(dp.PoissonSampling(0.3), 2.0, 4, REPLACE),
+            "DPSVI",
+        ),
         "DPSVI, batches of 3 of 8, 4 steps, σ = 3": (plan(dp.FixedSizeSampling(3), 3.0, 4, REPLACE), "DPSVI"),
         "DPSVI, C follows a quantile, full batch, 4 steps, σ = 2": (
             dataclasses.replace(plan(dp.FullBatch(), 2.0, 4), clipping_norm=dp.AdaptiveClipping(initial=1.0)),
             "DPSVI",
         ),
         "DPSGLD, full batch, 4 steps, σ = 2": (plan(dp.FullBatch(), 2.0, 4), "DPSGLD"),
-        "DPSGLD, Poisson q = 0.3, 8 steps, σ = 1.5": (plan(dp.PoissonSampling(0.3), 1.5, 8, num_records=1000), "DPSGLD"),
+        "DPSGLD, Poisson q = 0.3, 8 steps, σ = 1.5": (
+            plan(dp.PoissonSampling(0.3), 1.5, 8, num_records=1000),
+            "DPSGLD",
+        ),
         "DPSGLD, batches of 3 of 8, 4 steps, σ = 3": (plan(dp.FixedSizeSampling(3), 3.0, 4, REPLACE), "DPSGLD"),
     }
     return {
-        name: lambda case=case, name=name: worst_case(*case).audit(delta=DELTA, runs=runs, target=name, progress_bar=False)
+        name: lambda case=case, name=name: worst_case(*case).audit(
+            delta=DELTA, runs=runs, target=name, progress_bar=False
+        )
         for name, case in cases.items()
     }
 

@@ -34,15 +34,17 @@ def check(verdict, share):
 @pytest.mark.parametrize(
     ("audited", "method", "share"),
     [
-        (POISSON, "DPSVI", 0.25),
-        (FIXED, "DPSGLD", 0.4),
-        pytest.param(POISSON, "DPSGLD", 0.25, marks=pytest.mark.exhaustive),
-        pytest.param(FIXED, "DPSVI", 0.4, marks=pytest.mark.exhaustive),
-        pytest.param(plan(dp.FullBatch(), 2.0, 4), "DPSVI", 0.35, marks=pytest.mark.exhaustive),
-        pytest.param(plan(dp.FullBatch(), 4.0, 4, REPLACE), "DPSVI", 0.35, marks=pytest.mark.exhaustive),
-        pytest.param(plan(dp.FullBatch(), 2.0, 4), "DPSGLD", 0.35, marks=pytest.mark.exhaustive),
-        pytest.param(plan(dp.PoissonSampling(0.3), 1.5, 4, REPLACE), "DPSVI", 0.2, marks=pytest.mark.exhaustive),
-        pytest.param(plan(dp.PoissonSampling(0.02), 0.6, 8, num_records=1000), "DPSVI", 0.0, marks=pytest.mark.exhaustive),
+        (POISSON, "DPSVI", 0.2),
+        (FIXED, "DPSGLD", 0.2),
+        pytest.param(POISSON, "DPSGLD", 0.2, marks=pytest.mark.exhaustive),
+        pytest.param(FIXED, "DPSVI", 0.2, marks=pytest.mark.exhaustive),
+        pytest.param(plan(dp.FullBatch(), 2.0, 4), "DPSVI", 0.25, marks=pytest.mark.exhaustive),
+        pytest.param(plan(dp.FullBatch(), 4.0, 4, REPLACE), "DPSVI", 0.25, marks=pytest.mark.exhaustive),
+        pytest.param(plan(dp.FullBatch(), 2.0, 4), "DPSGLD", 0.25, marks=pytest.mark.exhaustive),
+        pytest.param(plan(dp.PoissonSampling(0.3), 1.5, 4, REPLACE), "DPSVI", 0.1, marks=pytest.mark.exhaustive),
+        pytest.param(
+            plan(dp.PoissonSampling(0.02), 0.6, 8, num_records=1000), "DPSVI", 0.0, marks=pytest.mark.exhaustive
+        ),
     ],
     ids=lambda x: f"{x.sampling} {x.relation.name}" if isinstance(x, dp.PrivacyPlan) else str(x),
 )
@@ -53,10 +55,12 @@ def test_worst_cases(audited, method, share):
 @pytest.mark.exhaustive
 def test_a_clipping_norm_that_moves():
     rule = dp.AdaptiveClipping(initial=1.0)
-    moving = dp.PrivacyPlan(sampling=dp.FullBatch(), clipping_norm=rule, noise_multiplier=2.0, num_steps=3, num_records=8)
+    moving = dp.PrivacyPlan(
+        sampling=dp.FullBatch(), clipping_norm=rule, noise_multiplier=2.0, num_steps=3, num_records=8
+    )
     worst = worst_case(moving)
     assert worst.scores == {}
-    check(worst.audit(delta=1e-3, runs=2000, progress_bar=False), 0.3)
+    check(worst.audit(delta=1e-3, runs=2000, progress_bar=False), 0.2)
 
 
 def test_the_marked_mechanisms():
@@ -66,13 +70,17 @@ def test_the_marked_mechanisms():
     def sums(mechanism, size):
         return [lambda key, x=x: mechanism(key, jnp.array([x, 0.0]), size) for x in (1.0, 0.0)]
 
-    verdict = audit_mechanism(*sums(dp.gaussian_mechanism, 2.0), claim=gaussian, delta=1e-3, runs=2000, progress_bar=False)
+    verdict = audit_mechanism(
+        *sums(dp.gaussian_mechanism, 2.0), claim=gaussian, delta=1e-3, runs=2000, progress_bar=False
+    )
     check(verdict, 0.25)
     assert 0.2 < verdict.mu_lower < 0.5
     check(audit_mechanism(*sums(dp.laplace_mechanism, 1.0), claim=1.0, delta=0.0, runs=2000, progress_bar=False), 0.7)
-    # A vector Laplace mechanism by an L2 bound: two coordinates of 1/sqrt(2) each make epsilon sqrt(2), where 1 is claimed.
-    wrong = [lambda key, x=x: dp.laplace_mechanism(key, jnp.full(8, x / math.sqrt(8)), 1.0) for x in (1.0, 0.0)]
-    verdict = audit_mechanism(*wrong, claim=1.0, delta=0.0, runs=2000, progress_bar=False)
+    # A vector Laplace mechanism by an L2 bound of 1: the L1 norm is 8, so that epsilon is 16, where 2 is claimed.
+    wrong = [lambda key, x=x: dp.laplace_mechanism(key, jnp.full(64, x / 8), 0.5) for x in (1.0, 0.0)]
+    ratio = {"likelihood ratio": lambda x: np.sum(np.abs(x) - np.abs(x - 1 / 8), axis=1)}
+    verdict = audit_mechanism(*wrong, claim=2.0, delta=0.0, runs=2000, scores=ratio, progress_bar=False)
+    assert "likelihood ratio" in verdict.score
     assert verdict.contradicted
     assert verdict.relation == "ADD_OR_REMOVE_ONE"
 

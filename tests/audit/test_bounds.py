@@ -81,10 +81,7 @@ def test_the_lower_bound_on_a_gaussian_mechanism_with_a_choice_of_thresholds():
         power.append(rates.true_positive_rate > claim.true_positive_rate(rates.false_positive_rate))
         # Judged by the runs that it was chosen on.
         thresholds = np.sort(np.concatenate([present[0], absent[0]]))
-        rates = [
-            Rates.of("", "", np.sum(present[0] > t), np.sum(absent[0] > t), 200, 0.1)
-            for t in thresholds[-60::5]
-        ]
+        rates = [Rates.of("", "", np.sum(present[0] > t), np.sum(absent[0] > t), 200, 0.1) for t in thresholds[-60::5]]
         reused.append(max(x.epsilon(delta) for x in rates))
     most = stats.binom.ppf(1 - 1e-6, 150, 0.1)
     assert np.sum(np.array(found) > claim.epsilon(delta)) <= most

@@ -27,7 +27,9 @@ def test_the_code_without_the_fault_is_not_accused(fault):
     assert not verdict.contradicted, verdict
 
 
-@pytest.mark.parametrize("fault", [x for x in FAULTS if x.name in ("clip skipped", "mean by realised size")], ids=lambda x: x.name)
+@pytest.mark.parametrize(
+    "fault", [x for x in FAULTS if x.name in ("clip skipped", "mean by realised size")], ids=lambda x: x.name
+)
 @pytest.mark.exhaustive
 def test_with_another_seed(fault, monkeypatch):
     fault.plant(monkeypatch)

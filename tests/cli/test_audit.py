@@ -53,7 +53,10 @@ def test_one_run():
         (["--noise-multiplier", "1", "--rate", "0.1", "--confidence", "1"], "confidence is 1"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--out", "verdict.txt"], "give it the ending .json"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--plot", "absent/x.png"], "there is no folder"),
-        (["--noise-multiplier", "1", "--rate", "0.1", "--one-run", "--relation", "replace-one"], "under ADD_OR_REMOVE_ONE"),
+        (
+            ["--noise-multiplier", "1", "--rate", "0.1", "--one-run", "--relation", "replace-one"],
+            "under ADD_OR_REMOVE_ONE",
+        ),
     ],
 )
 def test_bad_input(arguments, says):

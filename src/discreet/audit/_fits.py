@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from discreet import random
-from discreet.accounting import pure_event, suggest
 from discreet.accounting import profile as profile_of
+from discreet.accounting import pure_event, suggest
 from discreet.audit._mechanism import ABSENT, PRESENT, audit_mechanism, check_options, progress, verdict_of
 from discreet.audit._scores import Score
 from discreet.audit._verdict import Verdict
@@ -35,8 +35,8 @@ def audit_fit(
     """A lower bound on the ε of a fit, to be held against its plan: many short fits of two neighbouring tables.
 
     What runs is the fit's own step, sampler and noise (`inference.releases_of`), mapped over keys. The attacker sees, as in
-    `audit_mechanism`, all that a fit may give out: the noisy gradient and the private loss of each step. **Make the tables up**: an
-    audit hides nothing of them, and its keys are made from a seed.
+    `audit_mechanism`, all that a fit may give out: the noisy gradient and the private loss of each step. **Make the
+    tables up**: an audit hides nothing of them, and its keys are made from a seed.
 
     The tighter the neighbours saturate the clipping, the nearer the bound comes to the claim; `worst_case` makes such ones. The
     canary of one's own model is best a record whose gradient is as long as C and unlike all others.
@@ -69,8 +69,12 @@ def audit_fit(
     _check_neighbours(with_canary, without_canary, relation.name)
     if isinstance(method, OnePosteriorSample):
         if scores or init_params:
-            raise ValueError("One posterior sample has neither initial values nor steps; leave scores and init_params out.")
-        return _audit_draws(method, with_canary, without_canary, delta or 0.0, runs, confidence, seed, target, progress_bar)
+            raise ValueError(
+                "One posterior sample has neither initial values nor steps; leave scores and init_params out."
+            )
+        return _audit_draws(
+            method, with_canary, without_canary, delta or 0.0, runs, confidence, seed, target, progress_bar
+        )
     plan = method.plan.alone()
     if delta is None:
         delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
@@ -105,7 +109,9 @@ def _audit_draws(
     check_options(claim, delta, runs, confidence)
     with progress(2 * runs, progress_bar) as done:
         sides = (with_canary, PRESENT), (without_canary, ABSENT)
-        present, absent = (_draws(functools.partial(method.run, progress_bar=False), *s, seed, runs, done) for s in sides)
+        present, absent = (
+            _draws(functools.partial(method.run, progress_bar=False), *s, seed, runs, done) for s in sides
+        )
     return verdict_of(
         present,
         absent,

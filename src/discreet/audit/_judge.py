@@ -93,7 +93,7 @@ def judge(
     if not 0 <= delta < 1:
         raise ValueError(f"delta is {delta}; give a number from 0 up to 1, well below 1 / number of records.")
     level = (1 - confidence) / 2 / _SURER
-    best: tuple[float, Any] = (-1.0, None)
+    best: tuple[float, Rates | None] = (-1.0, None)
     for name in present:
         there, gone = _checked(name, present[name], absent[name])
         half = len(there) // 2
@@ -101,9 +101,10 @@ def judge(
             for sign in (1.0, -1.0):
                 found, threshold = _best_threshold(sign * top[:half], sign * bottom[:half], delta, level)
                 if found > best[0]:
-                    counts = (int(np.sum(sign * x[half:] > threshold)) for x in (top, bottom))
-                    best = found, (name, says, *counts, len(there) - half)
-    return Rates.of(*best[1], confidence)
+                    caught, wrong = (int(np.sum(sign * x[half:] > threshold)) for x in (top, bottom))
+                    best = found, Rates.of(name, says, caught, wrong, len(there) - half, confidence)
+    assert best[1] is not None
+    return best[1]
 
 
 def _checked(name: str, there: Any, gone: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -114,7 +115,9 @@ def _checked(name: str, there: Any, gone: Any) -> tuple[np.ndarray, np.ndarray]:
             "with the canary and as many without."
         )
     if np.isnan(there).any() or np.isnan(gone).any():
-        raise ValueError(f"The score {name!r} is not a number in some runs. Give those that cannot be scored an infinity.")
+        raise ValueError(
+            f"The score {name!r} is not a number in some runs. Give those that cannot be scored an infinity."
+        )
     return there, gone
 
 

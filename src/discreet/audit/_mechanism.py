@@ -152,20 +152,22 @@ def check_options(claim: Any, delta: float, runs: int, confidence: float) -> Non
     if not 0 <= delta < 1:
         raise ValueError(f"delta is {delta}; give a number from 0 up to 1, well below 1 / number of records.")
     if isinstance(runs, bool) or not isinstance(runs, numbers.Integral) or runs < 20:
-        raise ValueError(f"runs is {runs!r}; of each table at least 20 are needed, and thousands to show an epsilon of 4.")
+        raise ValueError(
+            f"runs is {runs!r}; of each table at least 20 are needed, and thousands to show an epsilon of 4."
+        )
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}; it is a probability below 1, such as 0.99.")
 
 
 @contextmanager
-def progress(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
+def progress(total: int, shown: bool) -> Iterator[Callable[[int], Any]]:
     """A bar over runs, after two seconds."""
     with tqdm(total=total, disable=not shown, delay=2.0, unit="run", desc="audit", mininterval=0.2) as bar:
-        yield lambda count: None if bar.update(count) else None
+        yield lambda count: bar.update(count)
 
 
 def repeated(
-    program: Program, seed: int, side: int, runs: int, done: Callable[[int], None] = lambda count: None
+    program: Program, seed: int, side: int, runs: int, done: Callable[[int], Any] = lambda count: None
 ) -> Float[np.ndarray, "run *release"]:
     """What a program releases with so many keys: one compiled program, a thousand keys at a time."""
     keys = jax.random.split(jax.random.fold_in(random.key(seed), side), runs)

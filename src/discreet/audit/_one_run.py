@@ -28,8 +28,9 @@ def audit_one_run(
 ) -> Verdict:
     """A lower bound on ε from a single run, for fits that take too long to be run thousands of times.
 
-    Each canary is in the table by a fair coin. After the run the attacker names the half of `guesses` with the highest scores as
-    in, the half with the lowest as out, and says nothing of the others; Theorem 5.2 of the reference bounds how many may be right.
+    Each canary is in the table by a fair coin. After the run the attacker names the half of `guesses` with the highest scores
+    as in, the half with the lowest as out, and says nothing of the others; Theorem 5.2 of the reference bounds how many may be
+    right.
 
     Guarantee: the lower bound exceeds the program's ε at `delta` with probability at most 1 - confidence, if the canaries' coins
     reach the scores through what the program released alone. It is looser than many runs: no bound on the best attack.
@@ -54,7 +55,9 @@ def audit_one_run(
     """
     check_options(claim, delta, 20, confidence)
     if num_canaries < 10:
-        raise ValueError(f"num_canaries is {num_canaries}; at least 10 are needed, and a thousand to show an epsilon of 3.")
+        raise ValueError(
+            f"num_canaries is {num_canaries}; at least 10 are needed, and a thousand to show an epsilon of 3."
+        )
     guesses = min(num_canaries, max(10, num_canaries // 5)) if guesses is None else guesses
     if not 2 <= guesses <= num_canaries:
         raise ValueError(f"guesses is {guesses}; give a number from 2 to that of the canaries, {num_canaries}.")
@@ -68,7 +71,9 @@ def audit_one_run(
     included = np.random.default_rng(coins).random(num_canaries) < 0.5
     scores = np.asarray(run(int(own.generate_state(1)[0]), included), np.float64)
     if scores.shape != (num_canaries,) or np.isnan(scores).any():
-        raise ValueError(f"run gave scores of shape {scores.shape}; it must give one number for each of {num_canaries} canaries.")
+        raise ValueError(
+            f"run gave scores of shape {scores.shape}; it must give one number for each of {num_canaries} canaries."
+        )
     order = np.argsort(scores, kind="stable")
     low, high = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
     correct = int(included[high].sum() + (~included[low]).sum())
@@ -83,4 +88,3 @@ def audit_one_run(
         score="the canaries' own",
         evidence={"canaries": num_canaries, "guesses": guesses, "right": correct},
     )
-

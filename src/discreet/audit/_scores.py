@@ -55,7 +55,7 @@ def _steps(released: Released) -> Float[np.ndarray, "run step number"]:
 
 
 def _finite(x: Float[np.ndarray, "run step number"]) -> Bool[np.ndarray, " run"]:
-    return np.isfinite(x).all(axis=(1, 2))
+    return np.asarray(np.isfinite(x).all(axis=(1, 2)))
 
 
 def _weights(apart: np.ndarray, variance: np.ndarray) -> np.ndarray:

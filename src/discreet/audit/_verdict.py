@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import numbers
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +33,7 @@ class Claim(Protocol):
 
 def claimed_epsilon(claim: Claim | float, delta: float) -> float:
     """What is claimed at δ."""
-    return float(claim) if isinstance(claim, numbers.Real) else claim.epsilon(delta)
+    return float(claim) if isinstance(claim, int | float | np.number) else claim.epsilon(delta)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ def _sentence(verdict: Verdict) -> str:
     if verdict.epsilon_lower > verdict.claimed_epsilon:
         text = (
             "CONTRADICTED: the program tells more of one record than is claimed. Either the claim is wrong or the program "
-            f"is not the one that it is about; a true claim is contradicted with probability {1 - verdict.confidence:.2g} at most."
+            f"is not the one it is about; a true claim is contradicted with probability {1 - verdict.confidence:.2g} at most."
         )
     elif verdict.contradicted:
         text = (

@@ -153,4 +153,4 @@ def log_ratio(plan: PrivacyPlan, released: Float[np.ndarray, "..."]) -> Float[np
 
 def _log_density(mixture: Any, x: np.ndarray, stddev: float) -> np.ndarray:
     parts = [np.log(weight) + stats.norm.logpdf(x, mean, stddev) for weight, mean in mixture if weight > 0]
-    return special.logsumexp(parts, axis=0)
+    return np.asarray(special.logsumexp(parts, axis=0))

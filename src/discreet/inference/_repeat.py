@@ -33,13 +33,13 @@ def releases_of(
     Args:
         method: a `DPSVI` or a `DPSGLD`.
         args: the records, as `run` takes them.
-        init_params: as in `DPSVI.run`. Initial values do not depend on the key, but are the same each time: an attacker knows them.
+        init_params: as in `DPSVI.run`. Initial values are the same for all keys: an attacker knows them.
         kwargs: likewise.
 
     Returns:
-        A function from a key, and a pytree of the records that it holds, to one row for each step: the gradient that the optimizer was given, times q, so for a point guide
-        in unconstrained space the noisy sum itself (and q times the slope of the prior); then the private loss, unless its
-        share is 0, and C, if it moves.
+        A function from a key to one row for each step, and a pytree of the records that it holds. In a row are the gradient
+        that the optimizer was given, times q, so for a point guide in unconstrained space the noisy sum itself and q times the
+        slope of the prior; then the private loss, unless its share is 0; then C, if it moves.
 
     Raises:
         TypeError, ValueError: as `run`. The function itself refuses keys that are secret.
@@ -60,7 +60,9 @@ def releases_of(
 def _program(step: PrivateStep, sampling: Sampling, steps: int) -> Callable[..., Float[Array, "step release"]]:
     """One function for all tables, so that those of one shape are compiled once."""
 
-    def releases(state: DPSVIState, leaves: list[Array], tables: Any, key: PRNGKeyArray) -> Float[Array, "step release"]:
+    def releases(
+        state: DPSVIState, leaves: list[Array], tables: Any, key: PRNGKeyArray
+    ) -> Float[Array, "step release"]:
         if not random.is_reproducible(key):
             raise ValueError(
                 "releases_of takes keys made from a seed, such as discreet.random.key(1): what it releases is accounted for "
