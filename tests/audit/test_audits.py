@@ -10,6 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from dp_accounting import dp_event
+from numpyro.infer import init_to_feasible
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
@@ -100,8 +101,7 @@ def test_keys_that_are_secret_are_refused():
     releases = releases_of(worst.method, *worst.with_canary)
     with pytest.raises(ValueError, match="made from a seed"):
         releases(dp.random.key())
-    # Nor are private fits touched: the seeded audit leaves no key claimed.
-    assert releases(dp.random.key(1)).shape == (3, 1)
+    assert jax.eval_shape(releases, dp.random.key(1)).shape == (3, 1)
 
 
 def test_one_run():
@@ -135,17 +135,17 @@ def logistic(x, y):
 
 @pytest.mark.exhaustive
 def test_a_model_of_ones_own(monkeypatch):
-    """A guide that draws, Adam, a private loss; and the same without noise."""
+    """A guide that draws, a private loss; and the same without noise."""
     rng = np.random.default_rng(0)
     x = rng.normal(0, 0.1, (30, 2)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.float32)
     table = np.concatenate([[[9.0, -9.0]], x]).astype(np.float32), np.concatenate([[1.0], y]).astype(np.float32)
     claim = plan(dp.PoissonSampling(0.5), 1.0, 4, num_records=30)
-    fit = dp.DPSVI(logistic, AutoNormal(logistic), numpyro.optim.Adam(0.05), plan=claim)
+    fit = dp.DPSVI(logistic, AutoNormal(logistic, init_loc_fn=init_to_feasible), numpyro.optim.SGD(1e-3), plan=claim)
     verdict = audit_fit(fit, table, (x, y), runs=2000, progress_bar=False)
     check(verdict, 0.1)
     monkeypatch.setattr("discreet.mechanisms.release", lambda key, total, noise: dp.mechanisms.Release(*total[:3]))
-    bare = dp.DPSVI(logistic, AutoNormal(logistic), numpyro.optim.Adam(0.05), plan=claim)
+    bare = dp.DPSVI(logistic, AutoNormal(logistic, init_loc_fn=init_to_feasible), numpyro.optim.SGD(1e-3), plan=claim)
     assert audit_fit(bare, table, (x, y), runs=2000, progress_bar=False).contradicted
 
 

@@ -122,7 +122,7 @@ def one_run_epsilon(num_canaries: int, guesses: int, correct: int, delta: float,
         confidence: such as 0.99.
 
     >>> round(one_run_epsilon(1000, 1000, 1000, 0.0, 0.95), 3)
-    5.81
+    5.809
     """
     level = 1 - confidence
     if not 0 < level < 1:
