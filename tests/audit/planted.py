@@ -11,6 +11,7 @@ beside the plan. Seeds are fixed; the margins make the tests survive another.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -20,7 +21,6 @@ import pytest
 import discreet as dp
 from discreet import mechanisms
 from discreet.audit import Verdict, worst_case
-from discreet.gradients import ReferenceEngine
 from discreet.inference import _setup as setup_file
 from discreet.inference._keys import StepKeys
 
@@ -88,11 +88,13 @@ def same_batch_each_step(patch: pytest.MonkeyPatch) -> None:
 
 
 def _replace_engine(patch: pytest.MonkeyPatch, wrong_sum: Callable) -> None:
-    class Engine(ReferenceEngine):
-        def __call__(self, *args, **kwargs):
-            return wrong_sum(super().__call__, *args, **kwargs)
+    """Put a wrong sum around the engine that `DPSVI` makes for itself."""
+    engine_of = setup_file.BookKeepingEngine
 
-    patch.setattr(setup_file, "BookKeepingEngine", lambda *args, **options: Engine())
+    def wrapped(*settings, **options):
+        return functools.partial(wrong_sum, engine_of(*settings, **options))
+
+    patch.setattr(setup_file, "BookKeepingEngine", wrapped)
 
 
 def clip_skipped(patch: pytest.MonkeyPatch) -> None:
