@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -91,7 +92,25 @@ def mechanisms(runs: int) -> Audits:
         bounds = -jnp.ones(2), jnp.ones(2)
         return lambda key: noisy_sums(key, jnp.asarray(x), *bounds, jnp.ones(len(x), bool), stddev=math.sqrt(2))
 
+    def sampled(draw, stddev):
+        """The marked primitives in a program of one's own; `draw` gives a batch and its mask."""
+
+        def program(key):
+            first, second = jax.random.split(key)
+            batch, mask = draw(first)
+            return dp.gaussian_mechanism(second, dp.sum_records(dp.clip_records(batch, 1.0), mask), stddev)
+
+        return program
+
+    def poisson(x):
+        return sampled(lambda key: dp.poisson_subsample(key, jnp.asarray(x), 0.3), 1.0)
+
+    def fixed(x):
+        full = jnp.ones(3, bool)
+        return sampled(lambda key: (dp.subsample_without_replacement(key, jnp.asarray(x), 3), full), 3.0)
+
     options = {"runs": runs, "progress_bar": False}
+    lonely, crowd = np.array([[5.0], [0.0]], np.float32), np.array([[5.0], *[[-5.0]] * 7], np.float32)
     tables = np.array([[1.0, 1.0], [0.0, 0.0]], np.float32)
     return {
         "gaussian_mechanism, σ = 1": lambda: audit_mechanism(
@@ -99,6 +118,16 @@ def mechanisms(runs: int) -> Audits:
         ),
         "laplace_mechanism, scale 1 (δ = 0)": lambda: audit_mechanism(
             *sums(dp.laplace_mechanism), claim=1.0, delta=0.0, **options
+        ),
+        "poisson_subsample, clip, sum and noise, q = 0.3, σ = 1": lambda: audit_mechanism(
+            poisson(lonely), poisson(lonely[1:]), claim=plan(dp.PoissonSampling(0.3), 1.0), delta=DELTA, **options
+        ),
+        "subsample_without_replacement, likewise, 3 of 8, σ = 3": lambda: audit_mechanism(
+            fixed(crowd),
+            fixed(-np.abs(crowd)),
+            claim=plan(dp.FixedSizeSampling(3), 3.0, 1, REPLACE),
+            delta=DELTA,
+            **options,
         ),
         "private_standardisation, 2 columns, σ = 1": lambda: audit_mechanism(
             moments(tables), moments(tables[1:]), claim=gaussian, delta=DELTA, **options
