@@ -212,7 +212,7 @@ def table(verdicts: list[Verdict]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for x in verdicts:
-        rates = (f"{y:.4f}" if math.isfinite(y) else "–" for y in (x.false_alarm, x.power, x.allowed_power))
+        rates = (f"{y:.2g}" if math.isfinite(y) else "–" for y in (x.false_alarm, x.power, x.allowed_power))
         figures = (number(y) for y in (x.epsilon_lower, x.claimed_epsilon, x.gap))
         lines.append(f"| {' | '.join([x.target, *figures, f'{x.runs:,}', *rates])} |")
     return "\n".join(lines)

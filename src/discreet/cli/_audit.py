@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from discreet.cli import _options as options
+from discreet.cli._model import failure, run_file
 from discreet.cli._terminal import refusing, say_lines, write_file
 
 if TYPE_CHECKING:
@@ -21,6 +22,14 @@ class MethodName(enum.StrEnum):
     DPSGLD = "dpsgld"
 
 
+Program = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[FILE.py:FUNCTION]",
+        help="A function without arguments that returns the verdict of an audit of one's own, as of dp.audit_fit. Left out: the "
+        "worst case of the plan that the options describe.",
+    ),
+]
 Method = Annotated[MethodName, typer.Option(help="The method whose steps are audited.")]
 NumRecords = Annotated[
     int, typer.Option(help="The plan's number of records; with replace-one and fixed, that of the audited tables, too.")
@@ -42,6 +51,7 @@ Picture = Annotated[Path | None, typer.Option("--plot", help="Draw lower bound a
 
 @refusing
 def audit(
+    program: Program = None,
     method: Method = MethodName.DPSVI,
     num_records: NumRecords = 100,
     sampling: options.Sampling = options.SamplingName.POISSON,
@@ -70,10 +80,19 @@ def audit(
 
     `discreet audit --rate 0.3 --steps 4 --noise-multiplier 1 --delta 1e-3`
 
+    A model of one's own, in a file with `def check(): return dp.audit_fit(...)`:
+
+    `discreet audit mine.py:check`
+
     Exit code 0: the plan's ε is not contradicted, which proves nothing. 1: it is contradicted. 2: bad input.
     """
     for option, path, endings in (("--out", out, (".json",)), ("--plot", plot, (".png", ".pdf", ".svg"))):
         _check_file(option, path, endings)
+    if program is not None:
+        if any(x is not None for x in (rate, batch_size, noise_multiplier, epsilon, delta, relation)):
+            raise ValueError(f"{program} says itself what is audited: leave out the options that describe a plan")
+        _conclude(_verdict_of(program), out, plot, as_json=as_json)
+        return
     if (noise_multiplier is None) == (epsilon is None):
         raise ValueError("a plan follows from its noise or from its ε: give one of --noise-multiplier and --epsilon")
     plan = options.plan_of(
@@ -88,6 +107,10 @@ def audit(
     )
     size = canaries if one_run else runs
     verdict = _verdict(plan, method.name, size, others, confidence, seed, one_run=one_run, quiet=as_json)
+    _conclude(verdict, out, plot, as_json=as_json)
+
+
+def _conclude(verdict: "Verdict", out: Path | None, plot: Path | None, *, as_json: bool) -> None:
     if out is not None:
         write_file(out, verdict.to_json())
     if plot is not None:
@@ -98,6 +121,32 @@ def audit(
         say_lines(str(verdict), **({"fg": "red"} if verdict.contradicted else {}))
     if verdict.contradicted:
         raise typer.Exit(1)
+
+
+def _verdict_of(program: str) -> "Verdict":
+    """The verdict that a file's function returns.
+
+    Raises:
+        ValueError: there is no such file or function, or it fails, or returns something else.
+    """
+    from discreet.audit import Verdict
+
+    file, colon, name = program.rpartition(":")
+    path = Path(file if colon else program)
+    function = getattr(run_file(path, "file"), name, None) if colon else None
+    if not callable(function):
+        raise ValueError(
+            f"{program} names no function: write def check(): return dp.audit_fit(...), and pass {path}:check"
+        )
+    try:
+        found = function()
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{program} fails {failure(error)}") from error
+    if not isinstance(found, Verdict):
+        raise ValueError(
+            f"{program} returned an object of type {type(found).__name__}: let it return what dp.audit_fit returns"
+        )
+    return found
 
 
 def _verdict(
