@@ -64,6 +64,20 @@ def test_a_clipping_norm_that_moves():
     check(worst.audit(delta=1e-3, runs=2000, progress_bar=False), 0.2)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("method", ["DPSVI", "DPSGLD"])
+def test_a_private_loss(method):
+    """The loss has a third of the squared sensitivity: without it the attacker finds less."""
+    whole = plan(dp.FullBatch(), 2.0, 4)
+    worst = worst_case(whole, method, loss_share=0.3)
+    verdict = worst.audit(runs=4000, progress_bar=False)
+    check(verdict, 0.25)
+    sides = (releases_of(worst.method, *side) for side in (worst.with_canary, worst.without_canary))
+    gradients = [lambda key, both=both: both(key)[:, :1] for both in sides]
+    bare = audit_mechanism(*gradients, claim=whole, delta=1e-3, runs=4000, progress_bar=False)
+    assert bare.mu_lower < verdict.mu_lower
+
+
 def test_the_marked_mechanisms():
     """They refuse `vmap`, and are looped over instead."""
     gaussian = profile(dp_event.GaussianDpEvent(2.0), ADD)

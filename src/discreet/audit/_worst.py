@@ -10,7 +10,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Bool, Float
-from numpyro.infer import init_to_feasible
+from numpyro.infer import init_to_value
 from numpyro.infer.autoguide import AutoDelta
 from scipy import special, stats
 
@@ -26,6 +26,7 @@ from discreet.sampling import FixedSizeSampling
 # Of C: far beyond the clipping norm, as a record without clipping would be seen to be.
 _STRONG = 1e6
 _FLAT = 1e4
+_FAR = 1e3
 _METHODS = ("DPSVI", "DPSGLD")
 
 
@@ -58,7 +59,7 @@ class WorstCase:
         return audit_fit(self.method, self.with_canary, self.without_canary, scores=self.scores, **options)
 
 
-def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7) -> WorstCase:
+def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7, loss_share: float = 0.0) -> WorstCase:
     """Neighbours that saturate a plan: the canary's gradient is a million times C, in a direction where it meets nothing.
 
     The other records have no gradient, but for batches of fixed size, where all of them pull against the canary and each batch is
@@ -69,6 +70,8 @@ def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7) -> 
         method: "DPSVI" or "DPSGLD".
         others: records beside the canary, under ADD_OR_REMOVE_ONE: tables of any length are protected, and in short ones a batch
             is far from its expected size. Under REPLACE_ONE there are `plan.num_records` records in all.
+        loss_share: share of the release that the private loss has, as in `DPSVI`. Above 0 the canary's loss is beyond its bound,
+            too; the scores are then the learned ones alone.
 
     Raises:
         ValueError: an unknown method, or no record beside the canary.
@@ -87,9 +90,9 @@ def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7) -> 
     there = np.concatenate([canary, rest])
     gone = np.concatenate([-canary, rest]) if replaced else rest
     scores: dict[str, Score] = {}
-    if not plan.clipping.adapts:
+    if not plan.clipping.adapts and loss_share == 0:
         scores["likelihood ratio"] = lambda released: log_ratio(plan, released[:, :, 0]).sum(axis=1)
-    return WorstCase(_method(plan, method), (there,), (gone,), scores)
+    return WorstCase(_method(plan, method, 1, loss_share), (there,), (gone,), scores)
 
 
 def canary_fit(
@@ -113,7 +116,7 @@ def canary_fit(
             "Canaries that are there or not are neighbours under ADD_OR_REMOVE_ONE, and their scores are computed from a fixed "
             "clipping norm. Audit such a plan, or use worst_case."
         )
-    fit = _method(plan, method)
+    fit = _method(plan, method, num_canaries, 0.0)
     pulls = np.eye(num_canaries, dtype=np.float32) * np.float32(_STRONG * plan.clipping.start)
 
     def run(seed: int, included: Bool[np.ndarray, " canary"]) -> Float[np.ndarray, " canary"]:
@@ -125,15 +128,19 @@ def canary_fit(
     return run
 
 
-def _method(plan: PrivacyPlan, method: str) -> DPSVI | DPSGLD:
+def _method(plan: PrivacyPlan, method: str, dim: int, loss_share: float) -> DPSVI | DPSGLD:
     if method not in _METHODS:
         raise ValueError(f'method is {method!r}; worst cases are made for "DPSVI" and "DPSGLD".')
+    # At the origin the canary would have no loss; far from it, a large one of a known sign.
+    start = np.full(dim, _FAR * max(1.0, plan.clipping.start) if loss_share else 0.0, np.float32)
+    begin = init_to_value(values={"theta": start})
     if method == "DPSVI":
-        guide = AutoDelta(pulled, init_loc_fn=init_to_feasible)
-        return DPSVI(pulled, guide, numpyro.optim.SGD(plan.rate), plan=plan, loss_share=0.0)
+        guide = AutoDelta(pulled, init_loc_fn=begin)
+        return DPSVI(pulled, guide, numpyro.optim.SGD(plan.rate), plan=plan, loss_share=loss_share)
     # As long a step as the release's noise is free for.
     size = (2 * plan.rate / (plan.clipping.start * plan.noise_multiplier)) ** 2
-    return DPSGLD(pulled, plan=plan, step_size=lambda step: size + 0.0 * step)
+    step_size = (size, 1.0, 0.0)
+    return DPSGLD(pulled, plan=plan, step_size=step_size, init_loc_fn=begin, loss_share=loss_share)
 
 
 def log_ratio(plan: PrivacyPlan, released: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
