@@ -73,7 +73,7 @@ def test_the_lower_bound_on_a_gaussian_mechanism_with_a_choice_of_thresholds():
     delta, rng = 0.02, np.random.default_rng(2)
     claim = profile(dp_event.GaussianDpEvent(1.0), Relation.ADD_OR_REMOVE_ONE)
     found, reused, power = [], [], []
-    for _ in range(150):
+    for _ in range(100):
         present, absent = rng.normal(1, 1, (2, 200)), rng.normal(0, 1, (2, 200))
         scores = ({"right": x[0], "useless": rng.normal(size=200)} for x in (present, absent))
         rates = judge(*scores, delta=delta, confidence=0.9)
@@ -83,7 +83,7 @@ def test_the_lower_bound_on_a_gaussian_mechanism_with_a_choice_of_thresholds():
         thresholds = np.sort(np.concatenate([present[0], absent[0]]))
         rates = [Rates.of("", "", np.sum(present[0] > t), np.sum(absent[0] > t), 200, 0.1) for t in thresholds[-60::5]]
         reused.append(max(x.epsilon(delta) for x in rates))
-    most = stats.binom.ppf(1 - 1e-6, 150, 0.1)
+    most = stats.binom.ppf(1 - 1e-6, 100, 0.1)
     assert np.sum(np.array(found) > claim.epsilon(delta)) <= most
     assert np.sum(power) <= most
     assert np.mean(found) > 0.25
