@@ -31,7 +31,7 @@ quick: $(VENV)/.ready-dev  ## The tests without the slow ones
 bench: $(VENV)/.ready-bench  ## Measure against NumPyro and the peers: benchmarks/results.md, a quarter of an hour
 	$(BIN)/python -m benchmarks
 
-audit: $(VENV)/.ready-dev  ## Attack the claims at full size: lower bounds on ε beside them, docs/audit/, ten minutes
+audit: $(VENV)/.ready-dev  ## Attack the claims at full size: lower bounds on ε beside them, docs/audit/, five to ten minutes
 	$(BIN)/python -m tests.audit.full_size
 
 paper: $(VENV)/.ready-dev  ## The papers' experiments: docs/papers/, three quarters of an hour
