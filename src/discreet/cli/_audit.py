@@ -25,7 +25,7 @@ class MethodName(enum.StrEnum):
 Program = Annotated[
     str | None,
     typer.Argument(
-        metavar="[FILE.py:FUNCTION]",
+        metavar="FILE.py:FUNCTION",
         help="A function without arguments that returns the verdict of an audit of one's own, as of dp.audit_fit. Left out: the "
         "worst case of the plan that the options describe.",
     ),
