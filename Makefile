@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all quick docs docs-serve bench paper paper-quick lint format build hooks clean
+.PHONY: help demo test test-all quick docs docs-serve bench audit paper paper-quick lint format build hooks clean
 
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,9 @@ docs-serve: $(VENV)/.ready-docs  ## The same at http://127.0.0.1:8000, built aga
 
 bench: $(VENV)/.ready-bench  ## Measure against NumPyro and the peers: benchmarks/results.md, a quarter of an hour
 	$(BIN)/python -m benchmarks
+
+audit: $(VENV)/.ready-dev  ## Attack the claims at full size: lower bounds on ε beside them, docs/audit/, five to ten minutes
+	$(BIN)/python -m tests.audit.full_size
 
 paper: $(VENV)/.ready-dev  ## The papers' experiments: docs/papers/, three quarters of an hour
 	$(BIN)/python examples/paper

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from discreet import random
     from discreet.accounting import Relation, compare_accountants, suggest
+    from discreet.audit import audit_fit, audit_mechanism, audit_one_run
     from discreet.clipping import AdaptiveClipping, NormalisedClipping
     from discreet.defaults import default_plan
     from discreet.inference import (
@@ -87,6 +88,9 @@ __all__ = [
     "Statement",
     "TableVAE",
     "adadp",
+    "audit_fit",
+    "audit_mechanism",
+    "audit_one_run",
     "certify",
     "class_probabilities",
     "classification_metrics",
@@ -116,6 +120,7 @@ __all__ = [
 
 _ROOMS = {
     "accounting": ("Relation", "compare_accountants", "suggest"),
+    "audit": ("audit_fit", "audit_mechanism", "audit_one_run"),
     "clipping": ("AdaptiveClipping", "NormalisedClipping"),
     "defaults": ("default_plan",),
     "inference": (

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet import rehearsal
+from discreet import audit, rehearsal
 from discreet.cli import _run
 from discreet.cli._app import app
 from discreet.data import encode, read_table, schema_from_toml
@@ -54,6 +54,18 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
         result = SimpleNamespace(statement=statement, plan=plan, losses=np.zeros(3), steps_completed=plan.num_steps)
         return result, lambda number: samples
 
+    def audited(worst, **options):
+        """The attack itself replaced, which takes ten seconds."""
+        facts = {
+            "target": "a plan",
+            "confidence": options["confidence"],
+            "relation": "REPLACE_ONE",
+            "score": "direction",
+        }
+        claimed = worst.method.plan.epsilon(1e-3)
+        return audit.Verdict(epsilon_lower=0.5, claimed_epsilon=claimed, delta=1e-3, runs=options["runs"], **facts)
+
+    monkeypatch.setattr(audit.WorstCase, "audit", audited)
     monkeypatch.setattr(_run, "run", run)
     monkeypatch.setattr(rehearsal, "rehearse", rehearse)
     monkeypatch.chdir(tmp_path)
@@ -98,6 +110,7 @@ def test_there_are_commands_to_try() -> None:
         "explain",
         "utility",
         "verify",
+        "audit",
         "manual",
     }
 

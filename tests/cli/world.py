@@ -49,6 +49,7 @@ WORDS = {
     "explain": "explain statement.json",
     "utility": "utility table.csv --evaluation-non-private table.csv --schema schema.toml",
     "verify": "verify step.py --delta 1e-5",
+    "audit": "audit --sampling full --steps 1 --noise-multiplier 1 --delta 1e-3 --runs 20",
     "manual": "manual fit",
     "schema init": "schema init table.csv --out new.toml",
     "schema check": "schema check schema.toml --data table.csv",

@@ -1,4 +1,4 @@
-"""The command line: `discreet demo | schema | plan | convert | fit | resume | synth | report | account | explain | utility` ...
+"""The command line: `discreet demo | schema | plan | fit | synth | report | account | explain | verify | audit` and more.
 
 Commands import what they need when they run, so that `--help` and the completion of words do not wait for JAX.
 """

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from discreet.cli._account import account
+from discreet.cli._audit import audit
 from discreet.cli._commands import Commands
 from discreet.cli._convert import convert
 from discreet.cli._demo import demo
@@ -67,7 +68,7 @@ def discreet(
     settings.compilation_cache = compilation_cache
 
 
-for command in (demo, plan, convert, fit, resume, synth, report, account, explain, utility, verify, manual):
+for command in (demo, plan, convert, fit, resume, synth, report, account, explain, utility, verify, audit, manual):
     app.command()(command)
 app.add_typer(schema, name="schema")
 app.add_typer(ledger, name="ledger")
