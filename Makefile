@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all quick bench paper paper-quick lint format build hooks clean
+.PHONY: help demo test test-all quick docs docs-serve bench audit paper paper-quick lint format build hooks clean
 
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,8 +28,19 @@ test-all: lint  ## Format, lint, types, then every test
 quick: $(VENV)/.ready-dev  ## The tests without the slow ones
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not slow and not exhaustive"
 
+# What mkdocs-material says of its successor is no warning of ours.
+docs docs-serve: export NO_MKDOCS_2_WARNING := 1
+docs: $(VENV)/.ready-docs  ## The documentation as a site in site/, built strictly; nothing in it comes from elsewhere
+	$(BIN)/python -m mkdocs build --strict --quiet
+
+docs-serve: $(VENV)/.ready-docs  ## The same at http://127.0.0.1:8000, built again when a page changes
+	$(BIN)/python -m mkdocs serve --strict
+
 bench: $(VENV)/.ready-bench  ## Measure against NumPyro and the peers: benchmarks/results.md, a quarter of an hour
 	$(BIN)/python -m benchmarks
+
+audit: $(VENV)/.ready-dev  ## Attack the claims at full size: lower bounds on ε beside them, docs/audit/, five to ten minutes
+	$(BIN)/python -m tests.audit.full_size
 
 paper: $(VENV)/.ready-dev  ## The papers' experiments: docs/papers/, three quarters of an hour
 	$(BIN)/python examples/paper
@@ -53,7 +64,7 @@ hooks: $(VENV)/.ready-dev  ## Run lint before each commit
 	$(BIN)/pre-commit install
 
 clean:  ## Remove caches, builds and the demo's output; the environment stays
-	rm -rf build dist .pytest_cache .ruff_cache .hypothesis "$(DEMO_OUT)"
+	rm -rf build dist site .pytest_cache .ruff_cache .hypothesis "$(DEMO_OUT)"
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Set-up. A stamp is touched after success only, so an interrupted set-up is taken up again.
@@ -75,7 +86,12 @@ $(VENV)/.ready-demo: pyproject.toml $(VENV)/.ready-venv
 
 $(VENV)/.ready-dev: pyproject.toml $(VENV)/.ready-venv
 	@echo "Installing discreet and its development tools (once, a few minutes)."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,plot]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs,plot]'
+	@touch "$@"
+
+$(VENV)/.ready-docs: pyproject.toml $(VENV)/.ready-venv
+	@echo "Installing discreet and what its documentation is built with (once, a minute or two)."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch "$@"
 
 $(VENV)/.ready-bench: pyproject.toml $(VENV)/.ready-venv

@@ -12,12 +12,12 @@ True
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from discreet import random
     from discreet.accounting import Relation, compare_accountants, suggest
+    from discreet.audit import audit_fit, audit_mechanism, audit_one_run
     from discreet.clipping import AdaptiveClipping, NormalisedClipping
     from discreet.defaults import default_plan
     from discreet.inference import (
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from discreet.utility import utility_report
     from discreet.verify import Certificate, PrivacyError, certify, symbol
 
-__version__ = version("discreet")
+    __version__: str
 
 __all__ = [
     "DPSGLD",
@@ -88,6 +88,9 @@ __all__ = [
     "Statement",
     "TableVAE",
     "adadp",
+    "audit_fit",
+    "audit_mechanism",
+    "audit_one_run",
     "certify",
     "class_probabilities",
     "classification_metrics",
@@ -117,6 +120,7 @@ __all__ = [
 
 _ROOMS = {
     "accounting": ("Relation", "compare_accountants", "suggest"),
+    "audit": ("audit_fit", "audit_mechanism", "audit_one_run"),
     "clipping": ("AdaptiveClipping", "NormalisedClipping"),
     "defaults": ("default_plan",),
     "inference": (
@@ -165,6 +169,8 @@ def __getattr__(name: str) -> Any:
     """Load a public name from its room (PEP 562)."""
     if name in _ROOM_OF:
         value = getattr(import_module(f"discreet.{_ROOM_OF[name]}"), name)
+    elif name == "__version__":
+        value = import_module("importlib.metadata").version("discreet")
     elif name == "random":
         value = import_module("discreet.random")
     else:

@@ -9,18 +9,25 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import discreet as dp
-from discreet import rehearsal
+from discreet import audit, rehearsal
 from discreet.cli import _run
 from discreet.cli._app import app
 from discreet.data import encode, read_table, schema_from_toml
 from discreet.report import make_statement
 
 from .fits import made_up_result
+from .world import rehearse
 
 RUN = CliRunner()
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["README.md", "docs/command-line.md"]
+PAGES = [
+    "README.md",
+    "docs/command-line.md",
+    "docs/choosing-epsilon.md",
+    "docs/your-model.md",
+    "docs/big-tables.md",
+    "docs/migrating-from-twinify.md",
+]
 SURVEY = "age,visits,region,income,smoker\n20,3,north,100,no\n88,0,east,50000,yes\n"
 
 
@@ -36,23 +43,6 @@ def printed_commands() -> list[str]:
     return sorted({*in_pages, *in_help})
 
 
-def rehearse(model, about, *, num_records: int, epsilon: float, **options) -> rehearsal.Rehearsal:
-    """The dry run itself replaced, which takes a minute."""
-    del model, about, options
-    scores = rehearsal.TableScores(0.5, {"log density": -0.5}, {"log density": -0.4}, {"log density": -0.7})
-    row = rehearsal.Row(rehearsal.Setting(10, 1.0, 1.0, 0.1), 1.0, 1.0, (scores,))
-    sampling = dp.PoissonSampling(rate=1.0)
-    plan = dp.PrivacyPlan(
-        sampling=sampling,
-        clipping_norm=1.0,
-        noise_multiplier=1.0,
-        num_steps=10,
-        num_records=num_records,
-        target_delta=1e-5,
-    )
-    return rehearsal.Rehearsal(plan, 0.1, epsilon, row, (row,), (), "good", "Good.", True)
-
-
 @pytest.mark.parametrize("command", [command for command in printed_commands() if " demo" not in command])
 def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(model, plan, records, **options):
@@ -63,6 +53,18 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
         result = SimpleNamespace(statement=statement, plan=plan, losses=np.zeros(3), steps_completed=plan.num_steps)
         return result, lambda number: samples
 
+    def audited(worst, **options):
+        """The attack itself replaced, which takes ten seconds."""
+        facts = {
+            "target": "a plan",
+            "confidence": options["confidence"],
+            "relation": "REPLACE_ONE",
+            "score": "direction",
+        }
+        claimed = worst.method.plan.epsilon(1e-3)
+        return audit.Verdict(epsilon_lower=0.5, claimed_epsilon=claimed, delta=1e-3, runs=options["runs"], **facts)
+
+    monkeypatch.setattr(audit.WorstCase, "audit", audited)
     monkeypatch.setattr(_run, "run", run)
     monkeypatch.setattr(rehearsal, "rehearse", rehearse)
     monkeypatch.chdir(tmp_path)
@@ -107,6 +109,8 @@ def test_there_are_commands_to_try() -> None:
         "explain",
         "utility",
         "verify",
+        "audit",
+        "manual",
     }
 
 

@@ -7,8 +7,9 @@ from typer.testing import CliRunner
 
 from discreet.cli import _run
 from discreet.cli._app import app
-from discreet.cli._results import npz
+from discreet.cli._results import npz, summarise
 from discreet.clipping import AdaptiveClipping
+from discreet.models import negative_binomial_regression
 from discreet.report import make_statement
 
 RUN = CliRunner()
@@ -155,7 +156,7 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
     ("changes", "needle"),
     [
         ({"data": "absent.csv"}, "does not exist"),
-        ({"model": "probit"}, "choose logistic, linear, poisson"),
+        ({"model": "probit"}, "choose logistic, multinomial, linear, poisson"),
         ({"model": "absent.py:model"}, "does not exist"),
         ({"model": "{folder}/broken.py:model"}, "with ZeroDivisionError: division by zero"),
         ({"model": "{folder}/empty.py:model"}, "has no function model"),
@@ -186,7 +187,7 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
         ({"draws": "0"}, "--draws"),
         ({"draws": "1000000000000"}, "--draws"),
         ({"model": "{folder}/leaves.py:model"}, "with SystemExit: no"),
-        ({"out_of_bounds": "drop"}, "choose refuse, clip or missing"),
+        ({"out_of_bounds": "drop"}, "'drop' is not one of 'refuse', 'clip', 'missing'"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_spent(survey, no_fit, changes, needle) -> None:
@@ -261,3 +262,31 @@ def test_the_clipping_norm_may_be_adaptive(survey, no_fit) -> None:
     assert "followed the 0.9 quantile" in statement["mechanism"]
     assert RUN.invoke(app, arguments(survey, "--overwrite", clip="0.5")).exit_code == 0
     assert no_fit[1][1].clipping_norm == 0.5
+
+
+def test_counts_that_scatter_and_several_categories(survey, no_fit) -> None:
+    for changes in (
+        {"model": "negative-binomial", "target": "age"},
+        {"model": "multinomial", "target": "region"},
+    ):
+        bounds = BOUNDS if changes["target"] == "region" else "age=0:100,smoker=no|yes"
+        survey.write_text("age,region,smoker\n20,south,no\n40,east,yes\n60,north,yes\n")
+        outcome = RUN.invoke(app, arguments(survey, "--overwrite", **changes, bounds=bounds))
+        assert outcome.exit_code == 0, outcome.stderr
+    (count, _, counts, _), (categorical, _, classes, _) = no_fit
+    assert count is negative_binomial_regression
+    assert counts.y.tolist() == [20, 40, 60]
+    # By their places among the schema's categories.
+    assert categorical.args == (3,)
+    assert classes.y.tolist() == [1, 2, 0]
+    wrong = RUN.invoke(app, arguments(survey, "--overwrite", model="multinomial", target="age"))
+    assert wrong.exit_code == 2
+    assert "needs a categorical target" in " ".join(wrong.stderr.split())
+
+
+def test_the_weights_of_classes_have_names(survey) -> None:
+    records = SimpleNamespace(feature_names=("age", "smoker"))
+    weights = np.arange(6.0).reshape(1, 2, 3)
+    rows = dict(summarise({"intercept": np.zeros((1, 3)), "weights": weights}, records))
+    assert [*rows] == [f"{name}[{k}]" for name in ("intercept", "age", "smoker") for k in range(3)]
+    assert rows["smoker[0]"]["mean"] == 3.0

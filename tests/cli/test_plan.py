@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import discreet.rehearsal
-from discreet.cli import _plan_file, _run
+from discreet.cli import _fit, _plan_file, _run
 from discreet.cli._app import app
 from discreet.plan import PrivacyPlan
 from discreet.rehearsal import Rehearsal, Row, Setting, TableScores, Verdict
@@ -133,6 +134,7 @@ def test_there_is_no_option_for_data(no_rehearsal, tmp_path: Path) -> None:
         ({"target": None}, "name it by --target"),
         ({"model": "forest"}, "'forest' is not known"),
         ({"model": "linear"}, "needs a real target"),
+        ({"model": "multinomial"}, "no dry run of the model multinomial yet"),
         ({"components": "3"}, "--components is for --model twin"),
         ({"steps": "many"}, "--steps is 'many'"),
         ({"steps": "0"}, "steps holds 0"),
@@ -184,21 +186,12 @@ def fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(_run, "run", run)
     rows = "\n".join(f"{i % 100},{'yes' if i % 3 else 'no'}" for i in range(600))
     (tmp_path / "survey.csv").write_text(f"age,smoker\n{rows}\n")
+    described = ("--target", "smoker", "--bounds", BOUNDS)
     file = tmp_path / "plan.toml"
     file.write_text(_plan_file.plan_text(found(), "logistic"))
 
-    def invoke(*more: str, model: str = "logistic"):
-        words = [
-            "fit",
-            "--data",
-            str(tmp_path / "survey.csv"),
-            "--model",
-            model,
-            "--target",
-            "smoker",
-            "--bounds",
-            BOUNDS,
-        ]
+    def invoke(*more: str, model: str = "logistic", described: tuple[str, ...] = described):
+        words = ["fit", "--data", str(tmp_path / "survey.csv"), "--model", model, *described]
         return RUN.invoke(app, [*words, "--plan", str(file), "--out", str(tmp_path / "out"), *more]), plans
 
     invoke.file = file  # pyright: ignore[reportFunctionMemberAccess]
@@ -232,11 +225,66 @@ def test_options_beside_a_plan_go_first_and_it_is_said(fit) -> None:
     assert "there are" not in said
 
 
+@pytest.fixture
+def no_fit(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """Fits end where they would begin. Returns the plans and models of whole tables."""
+    begun = []
+
+    def fit_and_write(out, model, plan, records, **options):
+        begun.append((plan, options["whole"]))
+        raise typer.Exit
+
+    monkeypatch.setattr(_fit, "fit_and_write", fit_and_write)
+    return begun
+
+
+PUBLIC = """
+[columns.age]
+kind = "count"
+bounds = [0, 100]
+[columns.smoker]
+kind = "binary"
+categories = ["no", "yes"]
+"""
+
+
+def test_a_plan_says_what_the_model_and_its_columns_are(fit, no_rehearsal, no_fit) -> None:
+    """From `plan` to `fit`, with no option said twice."""
+    schema = fit.file.parent / "public.toml"
+    schema.write_text(PUBLIC)
+    twin = {"model": "twin", "target": None, "bounds": None, "schema": str(schema), "components": "3"}
+    for model, changes in (("logistic", {}), ("twin", twin)):
+        made = RUN.invoke(app, arguments("--overwrite", out=str(fit.file), **changes))
+        assert made.exit_code == 0, made.output
+        outcome, _ = fit(model=model, described=())
+        assert outcome.exit_code == 0, outcome.output
+        assert "replaced" not in outcome.stderr
+    (plan, none), (_, whole) = no_fit
+    assert plan.num_steps == 300
+    assert none is None
+    assert whole.components == 3
+    assert [column.name for column in whole.schema.columns] == ["age", "smoker"]
+    written = tomllib.loads(fit.file.read_text())
+    assert (written["components"], written["schema"]) == (3, "public.toml")
+    # The same said twice replaces nothing; bounds go before the schema.
+    outcome, _ = fit("--components", "3", "--schema", str(schema), model="twin", described=())
+    assert "replaced" not in outcome.stderr
+    outcome, _ = fit("--components", "2", "--bounds", "age=0:99", model="twin", described=())
+    assert "components is replaced by options" in " ".join(outcome.stderr.split())
+    assert no_fit[-1][1].components == 2
+    assert [column.name for column in no_fit[-1][1].schema.columns] == ["age"]
+    # The components of a twin are none of a regression's.
+    assert fit("--target", "smoker", described=())[0].exit_code == 0
+
+
 def test_a_plan_for_another_model_is_said(fit) -> None:
     fit.file.write_text(_plan_file.plan_text(found(), "twin"))
     outcome, _ = fit()
     assert outcome.exit_code == 0, outcome.output
     assert "rehearsed for the model twin, not logistic" in " ".join(outcome.stderr.split())
+
+
+COMPLETE = "epsilon = 1.0\ndelta = 1e-5\nsteps = 1\nrate = 0.1\nclip = 1\nlearning_rate = 1\n"
 
 
 @pytest.mark.parametrize(
@@ -247,13 +295,16 @@ def test_a_plan_for_another_model_is_said(fit) -> None:
         ("epsilon = 1.0\n", "lacks clip, delta, learning_rate, rate, steps"),
         ("surprise = 1\n", "has unknown keys surprise"),
         ("epsilon = 1.0\ndelta = 1e-5\nsteps = 1.5\nrate = 0.1\nclip = 1\nlearning_rate = 1\n", "steps in"),
+        (COMPLETE + "components = 2.5\n", "components in"),
+        (COMPLETE + "target = 1\n", "target in"),
+        (COMPLETE + 'schema = "absent.toml"\n', "absent.toml cannot be read"),
         ("epsilon = true\ndelta = 1e-5\nsteps = 1\nrate = 0.1\nclip = 1\nlearning_rate = 1\n", "epsilon in"),
         ("epsilon = 1.0\ndelta = 1e-5\nsteps = 1\nrate = 7\nclip = 1\nlearning_rate = 1\n", "rate"),
     ],
 )
 def test_a_broken_plan_is_refused(fit, content: str | None, said: str) -> None:
     fit.file.unlink() if content is None else fit.file.write_text(content)
-    outcome, plans = fit()
+    outcome, plans = fit() if content is None or "absent" not in content else fit(described=())
     assert outcome.exit_code == 2, outcome.output
     assert said in " ".join(outcome.stderr.split())
     assert not plans

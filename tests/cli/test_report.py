@@ -84,9 +84,11 @@ def test_a_fit_writes_its_page_and_the_command_writes_the_same(fit: Path, tmp_pa
     statement = json.loads((fit / "statement.json").read_text())
     assert json.loads(outcome.stdout) == {
         "format": "discreet report, version 1",
-        "statement": statement,
-        "shows": ["course of the fit", "posterior"],
         "files": [str(tmp_path / "again.html")],
+        "is_private": True,
+        "epsilon": statement["epsilon"],
+        "delta": statement["delta"],
+        "shows": ["course of the fit", "posterior"],
     }
     page = (fit / "report.html").read_text(encoding="utf-8")
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == page

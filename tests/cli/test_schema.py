@@ -121,12 +121,12 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
             "describes only the target",
         ),
         (
-            "fit --data survey.csv --model a --schema age.toml --epsilon 1 --out-of-bounds drop",
+            "fit --data survey.csv --model a --schema age.toml --epsilon 1",
             "the model 'a' is not known",
         ),
         (
             "fit --data survey.csv --model linear --target age --bounds age=0:99,region=a|b --epsilon 1 --out-of-bounds drop",
-            "choose refuse, clip or missing",
+            "'drop' is not one of 'refuse', 'clip', 'missing'",
         ),
         (
             "fit --data survey.csv --model linear --target age --bounds age=0:99,born=0:1 --epsilon 1",

@@ -164,7 +164,7 @@ def test_what_cannot_be_drawn_is_refused(fit: Path, tmp_path: Path) -> None:
     refused(synth(fit, "--rows", 0, *out), "--rows is 0")
     refused(synth(fit, "--twins", 0, *out), "--twins is 0")
     refused(synth(fit, "--twins", 1_001, *out), "--twins is 1001")
-    refused(synth(fit, "--format", "xlsx", *out), "'xlsx'", "csv or parquet")
+    refused(synth(fit, "--format", "xlsx", *out), "'xlsx' is not one of 'csv', 'parquet'")
     refused(synth(tmp_path / "absent", *out), "absent is no folder", "discreet fit --model twin")
     refused(synth(tmp_path, *out), "has no twin.json", "--model twin")
     (tmp_path / "file").write_text("")

@@ -26,8 +26,8 @@ WRONG = [
     ({"twin": "odd.csv"}, "odd.csv: column 'smoker' has values outside its public categories"),
     ({"real": "absent.csv"}, "the evaluation rows: "),
     ({"target": "income"}, "the target 'income' is not described"),
-    ({"picture": "marginals.txt"}, "give it the ending"),
-    ({"picture": "absent/marginals.png"}, "no folder absent"),
+    ({"plot": "marginals.txt"}, "give it the ending"),
+    ({"plot": "absent/marginals.png"}, "no folder absent"),
 ]
 
 
@@ -49,7 +49,7 @@ def words(twin="twin-1.csv", real="real.csv", schema="schema.toml", **options: s
 
 
 def test_a_page_a_picture_and_json(files) -> None:
-    outcome = RUN.invoke(app, words(picture="marginals.png"))
+    outcome = RUN.invoke(app, words(plot="marginals.png"))
     assert outcome.exit_code == 0, outcome.stderr
     assert "NOT PRIVATE" in outcome.stdout.splitlines()[0]
     assert "NOT PRIVATE: the report has exact figures" in outcome.stderr

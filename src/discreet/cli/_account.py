@@ -1,7 +1,6 @@
 """`discreet account`: the ε of a plan, or the noise or number of steps for an ε. Touches no data."""
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +18,7 @@ from discreet.cli._options import (
     plan_of,
     sampling_of,
 )
-from discreet.cli._terminal import refusing, say_lines
+from discreet.cli._terminal import refusing, say_json, say_lines, say_text
 
 if TYPE_CHECKING:
     from discreet.accounting import AccountantComparison
@@ -79,10 +78,10 @@ def account(
         relation=relation,
     )
     if as_json:
-        typer.echo(json.dumps({**facts(plan), **(compared(plan) if compare else {})}, indent=2, allow_nan=False))
+        say_json("account", {**facts(plan), **(compared(plan) if compare else {})})
         return
     if compare:
-        typer.echo(str(_comparison(plan)))
+        say_text(str(_comparison(plan)))
         return
     say_lines(plan.explain())
 

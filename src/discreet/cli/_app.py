@@ -1,28 +1,31 @@
 """The commands under one name."""
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from discreet.cli._account import account
+from discreet.cli._audit import audit
+from discreet.cli._commands import Commands
 from discreet.cli._convert import convert
 from discreet.cli._demo import demo
 from discreet.cli._explain import explain
 from discreet.cli._fit import fit
 from discreet.cli._ledger import ledger
+from discreet.cli._manual import manual
 from discreet.cli._plan import plan
 from discreet.cli._report import report
 from discreet.cli._resume import resume
 from discreet.cli._schema import schema
 from discreet.cli._synth import synth
-from discreet.cli._terminal import settings
+from discreet.cli._terminal import EXIT_CODES, settings
 from discreet.cli._utility import utility
 from discreet.cli._verify import verify
 
 app = typer.Typer(
     name="discreet",
+    cls=Commands,
     no_args_is_help=True,
     # Tracebacks with local variables would print cells.
     pretty_exceptions_enable=False,
@@ -33,11 +36,13 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version
+
         typer.echo(f"discreet {version('discreet')}")
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(epilog=f"Exit codes: {' '.join(f'{code}: {meaning}' for code, meaning in EXIT_CODES.items())}")
 def discreet(
     show_version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
@@ -63,7 +68,7 @@ def discreet(
     settings.compilation_cache = compilation_cache
 
 
-for command in (demo, plan, convert, fit, resume, synth, report, account, explain, utility, verify):
+for command in (demo, plan, convert, fit, resume, synth, report, account, explain, utility, verify, audit, manual):
     app.command()(command)
 app.add_typer(schema, name="schema")
 app.add_typer(ledger, name="ledger")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from discreet.cli import _options as options
-from discreet.cli._terminal import refusing, say, say_error
+from discreet.cli._terminal import refusing, say, say_error, say_json
 
 if TYPE_CHECKING:
     from discreet.data import Conversion, Schema
@@ -20,8 +20,9 @@ def convert(
     schema: Annotated[Path, typer.Option(help="The schema, a TOML file.")],
     out: RecordsOut,
     target: options.Target = None,
-    out_of_bounds: options.OutOfBoundsRule = "refuse",
+    out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Check a table against its schema and write it as encoded records, piece by piece.
 
@@ -38,24 +39,19 @@ def convert(
     described = schema_from_toml(schema, target=target)
     if out.exists() and not overwrite:
         raise ValueError(f"{out} is there already: choose another --out, or replace it by --overwrite")
-    records = data.convert(table, described, out, out_of_bounds=checked_rule(out_of_bounds), progress_bar=True)
-    say(
-        f"{out} holds {records.num_records:,} records of {len(records.feature_names)} features. It is as private as the table: "
-        "delete it when you no longer need it."
-    )
+    records = data.convert(table, described, out, out_of_bounds=out_of_bounds, progress_bar=not as_json)
+    if as_json:
+        facts = {"num_records": records.num_records, "feature_names": list(records.feature_names), "files": [str(out)]}
+        say_json("convert", {**facts, "inferred": list(described.inferred)})
+    else:
+        say(
+            f"{out} holds {records.num_records:,} records of {len(records.feature_names)} features. It is as private as the "
+            "table: delete it when you no longer need it."
+        )
     if described.inferred:
         say_error(
             f"NOT PRIVATE: {', '.join(described.inferred)} as taken from the data. No ε holds for a fit that uses them."
         )
-
-
-def checked_rule(out_of_bounds: str) -> str:
-    """What `--out-of-bounds` says, if there is such a rule."""
-    from discreet.data import OutOfBounds
-
-    if out_of_bounds not in list(OutOfBounds):
-        raise ValueError(f"--out-of-bounds is {out_of_bounds!r}: choose refuse, clip or missing")
-    return out_of_bounds
 
 
 def how_converted(data: Path, *, non_private_bounds: bool, out_of_bounds: str) -> "Conversion | None":

@@ -4,15 +4,16 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 
 from discreet.cli import _options as options
 from discreet.cli._results import print_statement
 from discreet.cli._run import fit_and_write
-from discreet.cli._terminal import refusing, say
+from discreet.cli._terminal import refusing, say, say_json
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from discreet.data import Records
     from discreet.report import Statement
 
@@ -87,7 +88,7 @@ def demo(
     scores = {"private": score(fitted.samples, test), "non_private": score_non_private(train, test)}
     if as_json:
         content = {"scores": scores, "statement": statement.to_dict(), "files": [str(file) for file in files]}
-        typer.echo(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+        say_json("demo", content)
         fitted.leave()
         return
     size = f"{train.num_records} people fitted, {test.num_records} held out"
@@ -117,6 +118,7 @@ def may_overwrite(path: Path) -> bool:
 
 def load() -> tuple["Records", "Records"]:
     """The bundled table, encoded by the public bounds: the part to fit and the held-out part."""
+    import numpy as np
     import pyarrow
     from sklearn.datasets import load_breast_cancer
     from sklearn.utils import Bunch
@@ -153,8 +155,10 @@ def bounds_of(name: str) -> tuple[float, float]:
     return float(bounds[0]), float(bounds[1])
 
 
-def score(samples: dict[str, np.ndarray], test: "Records") -> dict[str, float]:
+def score(samples: "dict[str, np.ndarray]", test: "Records") -> dict[str, float]:
     """Accuracy and area under the curve of the posterior predictive probabilities."""
+    import numpy as np
+
     logits = samples["intercept"][:, None] + samples["weights"] @ test.x.T
     return _scores(np.mean(1 / (1 + np.exp(-logits)), axis=0), test)
 
@@ -167,7 +171,8 @@ def score_non_private(train: "Records", test: "Records") -> dict[str, float]:
     return _scores(model.predict_proba(test.x)[:, 1], test)
 
 
-def _scores(probabilities: np.ndarray, test: "Records") -> dict[str, float]:
+def _scores(probabilities: "np.ndarray", test: "Records") -> dict[str, float]:
+    import numpy as np
     from sklearn.metrics import roc_auc_score
 
     assert test.y is not None

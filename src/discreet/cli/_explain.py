@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from discreet.cli._options import AsJson
-from discreet.cli._terminal import refusing, say, say_lines
+from discreet.cli._terminal import refusing, say, say_json, say_lines
 
 PRIORS = (0.01, 0.1, 0.5)
 EXPLAINED = ("epsilon", "delta", "relation", "meaning", "attack_power", "posterior_beliefs", "gaussian_mu", "warnings")
@@ -43,14 +43,14 @@ def explain(
         raise ValueError("nothing to explain: give a statement.json, or --epsilon and --delta")
     facts = meaning(epsilon, delta, num_records)
     if as_json:
-        _print_json(facts)
+        say_json("explain", facts)
         return
     _print(facts)
 
 
 def _explain_statement(content: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        _print_json({name: content[name] for name in ("is_private", "violations", *EXPLAINED)})
+        say_json("explain", {name: content[name] for name in ("is_private", "violations", *EXPLAINED)})
         return
     say(f"{content['method']}, relation {content['relation']}. {content['relation_in_words']}")
     say()
@@ -59,10 +59,6 @@ def _explain_statement(content: dict[str, Any], as_json: bool) -> None:
         say("What follows is what a sound run would mean.")
         say()
     say_lines(content["meaning"])
-
-
-def _print_json(facts: dict[str, Any]) -> None:
-    typer.echo(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def read_statement(path: Path) -> dict[str, Any]:

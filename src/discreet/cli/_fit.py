@@ -2,19 +2,16 @@
 
 import functools
 import hashlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from discreet.cli import _options as options
-from discreet.cli._convert import checked_rule, how_converted, target_of
+from discreet.cli._convert import how_converted, target_of
 from discreet.cli._model import TWIN, ChosenModel, choose_model
 from discreet.cli._plan_file import PlanValues, say_other_size, with_plan
 from discreet.cli._resume import kept_secret, remember
 from discreet.cli._run import fit_and_write
-from discreet.cli._terminal import refusing, say_error
+from discreet.cli._terminal import refusing, say_error, say_json
 
 if TYPE_CHECKING:
     import pyarrow
@@ -58,7 +55,7 @@ def fit(
     draws: options.Draws = 1_000,
     ledger: options.LedgerFile = None,
     checkpoint: options.CheckpointFolder = None,
-    out_of_bounds: options.OutOfBoundsRule = "refuse",
+    out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE,
     seed: options.Seed = None,
     non_private_bounds: options.NonPrivateBounds = False,
     out: options.Out = Path("discreet-fit"),
@@ -78,7 +75,7 @@ def fit(
     `discreet fit --data survey.csv --model twin --schema schema.toml --epsilon 1`
 
     `discreet plan` proposes steps, rate, clipping norm and learning rate without looking at data, and `--plan plan.toml` takes
-    them from its file; options beside it go first.
+    them from its file, as well as components, target, and bounds or schema; options beside it go first.
 
     Bounds and categories are public input: take them from the questionnaire, never from the data. Quote `|`, `<` and `>` in the
     shell.
@@ -89,23 +86,22 @@ def fit(
     """
     planned = None
     if plan_file is not None:
-        given = PlanValues(epsilon, delta, steps, rate, clip, learning_rate)
+        given = PlanValues(epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema)
         drawn = batch_size is not None or sampling is not options.SamplingName.POISSON
         planned = with_plan(plan_file, model, given, drawn_otherwise=drawn)
-        epsilon, delta, steps, rate, clip, learning_rate = planned.values
+        epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema = planned.values
     if epsilon is None:
         raise ValueError("--epsilon is missing: give the ε to keep to, or a --plan that has it")
     _check_options(out, overwrite, draws, learning_rate)
     chosen = choose_model(model, components=components)
     defaults = chosen.defaults
     made = how_converted(data, non_private_bounds=non_private_bounds, out_of_bounds=out_of_bounds)
-    out_of_bounds = out_of_bounds if made is None else made.out_of_bounds
+    odd_cells = str(out_of_bounds) if made is None else made.out_of_bounds
     described = schema_of(data, chosen, target, bounds, schema, non_private_bounds, made)
     whole = None if chosen.of_table is None else chosen.of_table(described)
-    function = chosen.function if whole is None else whole.model
-    assert function is not None
+    function = chosen.function_for(described) if whole is None else whole.model
     order = _order_of_rows(seed, None if described.person is None else checkpoint)
-    records = _records(data, described, out_of_bounds, order, whole, made)
+    records = _records(data, described, odd_cells, order, whole, made)
     public_count = records.num_records if num_records is None else num_records
     if plan_file is not None and planned is not None:
         say_other_size(plan_file, planned, public_count)
@@ -129,7 +125,7 @@ def fit(
         function,
         plan,
         records,
-        complete=functools.partial(_complete, schema=described, out_of_bounds=out_of_bounds, counted=counted),
+        complete=functools.partial(_complete, schema=described, out_of_bounds=odd_cells, counted=counted),
         learning_rate=defaults.learning_rate if learning_rate is None else learning_rate,
         seed=seed,
         draws=draws,
@@ -139,8 +135,7 @@ def fit(
         checkpoint=checkpoint,
     )
     if as_json:
-        content = {"statement": fitted.statement.to_dict(), "files": [str(file) for file in fitted.files]}
-        typer.echo(json.dumps(content, indent=2))
+        say_json("fit", {"statement": fitted.statement.to_dict(), "files": [str(file) for file in fitted.files]})
     else:
         fitted.say(records)
     fitted.leave()
@@ -238,7 +233,6 @@ def _records(
         )
     if made is not None:
         return open_records(data, schema)
-    out_of_bounds = checked_rule(out_of_bounds)
     if whole is not None and out_of_bounds == OutOfBounds.MISSING:
         raise ValueError(
             f"--out-of-bounds missing is not for --model {TWIN}: choose refuse or clip, or list the texts that stand for a "

@@ -1,16 +1,21 @@
 """`discreet ledger`: what has been spent on a table, and what may be."""
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from discreet.cli import _options as options
+from discreet.cli._commands import Commands
 from discreet.cli._results import finite_or_none
-from discreet.cli._terminal import refusing, say, say_lines
+from discreet.cli._terminal import refusing, say, say_json, say_lines
 
-ledger = typer.Typer(no_args_is_help=True, help="Keep the budget of a table: a cap, and what fits have spent of it.")
+if TYPE_CHECKING:
+    from discreet.ledger import Ledger
+
+ledger = typer.Typer(
+    cls=Commands, no_args_is_help=True, help="Keep the budget of a table: a cap, and what fits spent of it."
+)
 
 LedgerFile = Annotated[Path, typer.Argument(metavar="LEDGER", help="The ledger, a file.")]
 CapEpsilon = Annotated[float, typer.Option(help="The cap, for all fits together.")]
@@ -28,6 +33,7 @@ def begin(
         options.RelationName, typer.Option(help="What neighbouring tables are, for all fits.")
     ] = options.RelationName.ADD_OR_REMOVE_ONE,
     unit: Annotated[str, typer.Option(help="Whose privacy it is, in words.")] = "one record",
+    as_json: options.AsJson = False,
 ) -> None:
     """Begin a ledger.
 
@@ -39,20 +45,31 @@ def begin(
     from discreet.ledger import Ledger
 
     found = Relation[relation.value.upper().replace("-", "_")]
-    Ledger.create(file, dataset=dataset, epsilon=epsilon, delta=delta, relation=found, unit=unit)
+    book = Ledger.create(file, dataset=dataset, epsilon=epsilon, delta=delta, relation=found, unit=unit)
+    if as_json:
+        say_json("ledger", _facts(book))
+        return
     say(f"{file} is begun: fits of '{dataset}' that are given --ledger {file} are debited from it.")
 
 
 @ledger.command()
 @refusing
 def show(file: LedgerFile, as_json: options.AsJson = False) -> None:
-    """What was spent, fit by fit, and what is left."""
+    """Say what was spent, fit by fit, and what is left.
+
+    `discreet ledger show survey.ledger --json`
+    """
     from discreet.ledger import Ledger
 
     book = Ledger(file)
     if not as_json:
         say_lines(str(book))
         return
+    say_json("ledger", _facts(book))
+
+
+def _facts(book: "Ledger") -> dict[str, Any]:
+    """A ledger for programs."""
     cap = book.cap
     debits = [
         {
@@ -65,7 +82,7 @@ def show(file: LedgerFile, as_json: options.AsJson = False) -> None:
         }
         for debit in book.debits
     ]
-    facts = {
+    return {
         "dataset": book.dataset,
         "relation": book.relation.name,
         "cap": {"epsilon": cap.epsilon, "delta": cap.delta},
@@ -73,7 +90,6 @@ def show(file: LedgerFile, as_json: options.AsJson = False) -> None:
         "epsilon_if_planned_together": finite_or_none(book.epsilon_if_planned_together(cap.delta)),
         "debits": debits,
     }
-    typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
 
 
 @ledger.command()
@@ -83,14 +99,20 @@ def verify(
     entry: Annotated[
         str | None, typer.Option("--hash", help="Of an entry that must be there, as a fit's statement names it.")
     ] = None,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Whether every line is the one that was written.
+    """Check that every line is the one that was written.
 
     `discreet ledger verify survey.ledger`
     """
     from discreet.ledger import Ledger
 
-    say(f"{file} holds {Ledger(file).verify(entry)} entries, each as it was written.")
+    book = Ledger(file)
+    entries = book.verify(entry)
+    if as_json:
+        say_json("ledger", {"entries": entries, **_facts(book)})
+        return
+    say(f"{file} holds {entries} entries, each as it was written.")
 
 
 @ledger.command()
@@ -102,9 +124,17 @@ def cap(
     raised: Annotated[
         bool, typer.Option("--raise", help="The new cap is higher, and whoever was promised the old one knows.")
     ] = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Change the cap."""
+    """Change the cap.
+
+    `discreet ledger cap survey.ledger --epsilon 2 --delta 1e-5`
+    """
     from discreet.ledger import Ledger
 
-    Ledger(file).set_cap(epsilon=epsilon, delta=delta, raised=raised)
+    book = Ledger(file)
+    book.set_cap(epsilon=epsilon, delta=delta, raised=raised)
+    if as_json:
+        say_json("ledger", _facts(book))
+        return
     say(f"The cap of {file} is epsilon {epsilon:g} at delta {delta:g}.")

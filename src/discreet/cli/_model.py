@@ -39,6 +39,7 @@ class ChosenModel:
         function: The NumPyro model; None for a model of whole tables, which `of_table` makes.
         target_kind: The kind that its target must have; None for whatever the schema says.
         own: Whether it is the user's.
+        of_classes: From the number of the target's categories to the NumPyro model, in the place of `function`.
         of_table: From the schema to a model of all its columns, from which twins are drawn.
         defaults: Of the fit's options.
     """
@@ -47,6 +48,7 @@ class ChosenModel:
     function: Callable[..., object] | None
     target_kind: "Kind | None"
     own: bool
+    of_classes: Callable[[int], Callable[..., object]] | None = None
     of_table: "Callable[[Schema], MixtureOfProducts] | None" = None
     defaults: Defaults = Defaults()
 
@@ -55,8 +57,24 @@ class ChosenModel:
         """Whether it explains a column by the others."""
         return not self.own and self.of_table is None
 
+    def function_for(self, schema: "Schema") -> Callable[..., object]:
+        """The NumPyro model of records that are described so; for a model that is not of whole tables."""
+        if self.of_classes is not None:
+            assert schema.target_column is not None
+            return self.of_classes(len(schema.target_column.categories))
+        assert self.function is not None
+        return self.function
 
-TWIN = "twin"
+
+MODELS = {
+    "logistic": "for a target with two values",
+    "multinomial": "for one with several categories",
+    "linear": "for a number",
+    "poisson": "for a count",
+    "negative-binomial": "for counts that scatter more",
+    "twin": "for all columns, of which discreet synth draws twins",
+}
+MULTINOMIAL, TWIN = "multinomial", "twin"
 COMPONENTS = 16
 
 
@@ -72,7 +90,13 @@ def choose_model(name: str, *, components: int | None = None) -> ChosenModel:
             that has none.
     """
     from discreet.data import Kind
-    from discreet.models import linear_regression, logistic_regression, poisson_regression
+    from discreet.models import (
+        linear_regression,
+        logistic_regression,
+        multinomial_regression,
+        negative_binomial_regression,
+        poisson_regression,
+    )
 
     if name == TWIN:
         return _twin(COMPONENTS if components is None else components)
@@ -82,14 +106,17 @@ def choose_model(name: str, *, components: int | None = None) -> ChosenModel:
         "logistic": (logistic_regression, Kind.BINARY),
         "linear": (linear_regression, Kind.REAL),
         "poisson": (poisson_regression, Kind.COUNT),
+        "negative-binomial": (negative_binomial_regression, Kind.COUNT),
     }
+    if name == MULTINOMIAL:
+        return ChosenModel(name, None, Kind.CATEGORICAL, own=False, of_classes=multinomial_regression)
     if name in built_in:
         function, kind = built_in[name]
         return ChosenModel(name, function, kind, own=False)
     file, colon, attribute = name.rpartition(":")
     if not colon or not file.endswith(".py"):
         raise ValueError(
-            f"the model {name!r} is not known: choose {', '.join([*built_in, TWIN])}, or FILE.py:FUNCTION of your own"
+            f"the model {name!r} is not known: choose {', '.join(MODELS)}, or FILE.py:FUNCTION of your own"
         )
     path = Path(file)
     module = run_file(path, "model file")

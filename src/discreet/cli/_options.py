@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from discreet.cli._model import MODELS
+
 if TYPE_CHECKING:
     from discreet.accounting import Relation
     from discreet.clipping import AdaptiveClipping
@@ -26,6 +28,23 @@ class RelationName(enum.StrEnum):
 
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
     REPLACE_ONE = "replace-one"
+
+
+class OutOfBoundsName(enum.StrEnum):
+    """What becomes of a cell that the schema does not allow."""
+
+    REFUSE = "refuse"
+    CLIP = "clip"
+    MISSING = "missing"
+
+
+def _complete_model(incomplete: str) -> list[tuple[str, str]]:
+    """For the shell. Where nothing goes on from what is typed, it offers files."""
+    return [(name, purpose) for name, purpose in MODELS.items() if name.startswith(incomplete)]
+
+
+def _complete_clip(incomplete: str) -> list[str]:
+    return ["adaptive"] if incomplete and "adaptive".startswith(incomplete) else []
 
 
 Epsilon = Annotated[float | None, typer.Option(help="The ε to keep to.")]
@@ -50,9 +69,12 @@ RelationOption = Annotated[
     ),
 ]
 Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text; no progress is shown.")]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
-Seed = Annotated[int | None, typer.Option(help="Makes the run repeatable and NOT PRIVATE; for tests.")]
+Seed = Annotated[
+    int | None,
+    typer.Option("--non-private-seed", "--seed", help="Makes the run repeatable and NOT PRIVATE; for tests."),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of an earlier fit.")]
 
 # Of fit alone; here so that its signature stays readable.
@@ -65,7 +87,9 @@ Data = Annotated[
 Model = Annotated[
     str,
     typer.Option(
-        help="logistic, linear, poisson; twin, for twins of the table; or FILE.py:FUNCTION with a NumPyro model of (x, y)."
+        autocompletion=_complete_model,
+        help="logistic, multinomial, linear, poisson or negative-binomial; twin, for twins of the table; or FILE.py:FUNCTION "
+        "with a NumPyro model of (x, y).",
     ),
 ]
 Target = Annotated[str | None, typer.Option(help="Name of the column to explain.")]
@@ -77,7 +101,7 @@ SchemaFile = Annotated[
     Path | None, typer.Option("--schema", help="A TOML file with the same and more; see docs/tables.md.")
 ]
 OutOfBoundsRule = Annotated[
-    str,
+    OutOfBoundsName,
     typer.Option(
         help="A cell that the schema does not allow: refuse the table, clip a number, or count the cell as missing."
     ),
@@ -95,6 +119,7 @@ Clip = Annotated[
     typer.Option(
         "--clip",
         "--clipping-norm",
+        autocompletion=_complete_clip,
         help="Clipping norm C of a record's gradient: a number, or 'adaptive' to follow a private quantile of the gradients. "
         "Left out: 1; for twin, a quarter of the longest gradient that a record can have.",
     ),
@@ -105,7 +130,9 @@ LearningRate = Annotated[
 PlanFile = Annotated[
     Path | None,
     typer.Option(
-        "--plan", help="A file that `discreet plan` wrote: ε, δ, steps, rate, clipping norm and learning rate."
+        "--plan",
+        help="A file that `discreet plan` wrote: ε, δ, steps, rate, clipping norm, learning rate; and what it was told of the "
+        "model and the columns.",
     ),
 ]
 NumRecords = Annotated[

@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,10 +9,10 @@ import typer
 
 from discreet.cli import _options as options
 from discreet.cli._fit import schema_of
-from discreet.cli._model import choose_model
-from discreet.cli._plan_file import plan_text
+from discreet.cli._model import TWIN, choose_model
+from discreet.cli._plan_file import plan_text, seen_from
 from discreet.cli._run import keep_compiled_programs
-from discreet.cli._terminal import refusing, say, say_error, say_lines, settings, write_file
+from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines, say_text, settings, write_file
 
 if TYPE_CHECKING:
     from discreet.rehearsal import Rehearsal
@@ -78,10 +77,16 @@ def plan(
         seed=seed,
         progress_bar=not as_json,
     )
-    files = [] if out is None else [write_file(out, plan_text(rehearsal, model))]
+    files = []
+    if out is not None:
+        # Said even where it was left out: what is left out may mean another number one day.
+        count = function.components if model == TWIN else None
+        seen = seen_from(out.parent, schema)
+        text = plan_text(rehearsal, model, components=count, target=target, bounds=bounds, schema=seen)
+        files = [write_file(out, text)]
     files += [] if picture is None else _draw(rehearsal, picture, asked=plot is not None)
     if as_json:
-        typer.echo(json.dumps({**rehearsal.to_dict(), "files": [str(file) for file in files]}, indent=2))
+        say_json("plan", {**rehearsal.to_dict(), "files": [str(file) for file in files]})
     else:
         _say(rehearsal, files)
     if not rehearsal.complete:
@@ -129,8 +134,15 @@ def _what(
             "the columns are not described: give their public bounds and categories by --bounds or --schema"
         )
     chosen = choose_model(model, components=components)
+    if chosen.of_classes is not None:
+        raise ValueError(
+            f"there is no dry run of the model {model} yet: give fit its steps, rate and clipping norm by options, or rehearse "
+            "logistic for one category against the others"
+        )
     described = schema_of(None, chosen, target, bounds, file, non_private_bounds=False)
-    return (chosen.function, described) if chosen.of_table is None else (chosen.of_table(described), None)
+    if chosen.of_table is not None:
+        return chosen.of_table(described), None
+    return chosen.function_for(described), described
 
 
 def _draw(rehearsal: "Rehearsal", file: Path, *, asked: bool) -> list[Path]:
@@ -183,4 +195,4 @@ def _say(rehearsal: "Rehearsal", files: list[Path]) -> None:
         say()
         say("Files:")
         for file in files:
-            typer.echo(f"  {file}")
+            say_text(f"  {file}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from discreet.cli import _options as options
-from discreet.cli._terminal import refusing, say, say_error, write_file
+from discreet.cli._terminal import refusing, say, say_error, say_json, write_file
 
 if TYPE_CHECKING:
     from discreet.page import Marginals
@@ -65,13 +65,9 @@ def report(
     written = write_page(fitted, out, ledger=ledger, twins=twins_from)
     statement = written.statement
     if as_json:
-        facts = {
-            "format": "discreet report, version 1",
-            "statement": statement.to_dict(),
-            "shows": list(written.parts),
-            "files": [str(written.file)],
-        }
-        typer.echo(json.dumps(facts, indent=2))
+        facts = statement.to_dict()
+        kept = {name: facts[name] for name in ("is_private", "epsilon", "delta")}
+        say_json("report", {**kept, "shows": list(written.parts), "files": [str(written.file)]})
         return
     if not statement.is_private:
         say_error("NOT PRIVATE: no ε holds for this fit, as its statement says; the page says so, too.")

@@ -1,18 +1,21 @@
 """A fit's results as files and on the screen."""
 
+from __future__ import annotations
+
 import hashlib
 import io
 import json
+import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from discreet.cli._terminal import say, write_file
+from discreet.cli._terminal import say, say_text, write_file
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from discreet.data import Records
     from discreet.inference import DPSVIResult
     from discreet.report import Statement
@@ -83,11 +86,13 @@ def write_results(
 
 def finite_or_none(value: float) -> float | None:
     """A number as JSON can hold it."""
-    return float(value) if np.isfinite(value) else None
+    return float(value) if math.isfinite(value) else None
 
 
 def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
     """The content of an .npz file. Any name will do; `numpy.savez` fails for an array named "file"."""
+    import numpy as np
+
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, array in arrays.items():
@@ -98,13 +103,18 @@ def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 def summarise(samples: Mapping[str, np.ndarray], records: "Records") -> list[tuple[str, dict[str, float]]]:
     """Mean, standard deviation and central 90 % interval of every posterior coordinate, by name."""
+    import numpy as np
+
     rows = []
     for site, drawn in samples.items():
         flat = np.asarray(drawn, np.float64).reshape(len(drawn), -1)
-        features = site == "weights" and flat.shape[1] == len(records.feature_names)
+        features = site == "weights" and np.shape(drawn)[1:2] == (len(records.feature_names),)
+        classes = flat.shape[1] // len(records.feature_names)
         for place in range(flat.shape[1]):
             if features:
-                name = records.feature_names[place]
+                name = records.feature_names[place // classes]
+                # The class, by its place among the schema's categories.
+                name += f"[{place % classes}]" if np.ndim(drawn) > 2 else ""
             else:
                 name = site if flat.shape[1] == 1 else f"{site}[{place}]"
             # A fit that diverged has draws without a mean; that is no reason to lose the others.
@@ -138,12 +148,10 @@ def say_results(
 
 def print_statement(statement: "Statement", files: list[Path]) -> None:
     """The statement as it is in its file, then the files."""
-    import typer
-
-    typer.echo(str(statement))
+    say_text(str(statement))
     say("Files:")
     for file in files:
-        typer.echo(f"  {file}")
+        say_text(f"  {file}")
 
 
 def plot(out: Path, result: "DPSVIResult") -> list[Path]:

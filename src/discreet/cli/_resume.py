@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from discreet.cli._options import AsJson
 from discreet.cli._terminal import refusing, settings, write_file
-from discreet.storage import replacing
 
 COMMAND = "command.json"
 CHECKPOINT = "checkpoint.discreet"
@@ -18,8 +18,10 @@ Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="What --checkpoin
 
 
 @refusing
-def resume(folder: Folder) -> None:
+def resume(folder: Folder, as_json: AsJson = False) -> None:
     """Go on with a fit that was begun with --checkpoint and did not end.
+
+    `discreet resume saved`
 
     Runs the same command again, from the folder where it was run. The fit goes on to the same bits, and is paid for once.
     """
@@ -43,6 +45,8 @@ def resume(folder: Folder) -> None:
             f"{where}, where the fit was begun, is gone: run the fit's command again from where its table is"
         )
     os.chdir(where)
+    if as_json and "--json" not in arguments:
+        arguments.append("--json")
     settings.arguments = tuple(arguments)
     app(args=arguments, prog_name="discreet")
 
@@ -57,6 +61,8 @@ def remember(checkpoint: Path) -> None:
 
 def kept_secret(path: Path) -> bytes:
     """32 secret bytes, the same every time; in a file of its owner's alone."""
+    from discreet.storage import replacing
+
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,12 +1,13 @@
 """From records and a plan to a private posterior in files, as the demo and the fit both do it."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import typer
 
 from discreet.cli._report import write_page
@@ -15,6 +16,7 @@ from discreet.cli._resume import CHECKPOINT
 from discreet.cli._terminal import folder_for_results, say, say_error, say_lines, settings, spent
 
 if TYPE_CHECKING:
+    import numpy as np
     from jaxtyping import PRNGKeyArray
 
     from discreet.data import Records
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from discreet.plan import PrivacyPlan
     from discreet.report import Statement
 
-Draw = Callable[[int], dict[str, np.ndarray]]
+    Draw = Callable[[int], dict[str, np.ndarray]]
+
 PLAN_IS_SPENT = "count the ε of the whole plan as spent"
 SPREAD = (
     "Standard deviations and intervals of the posterior are the spread of the fitted guide. The noise of the private fit "
@@ -106,6 +109,8 @@ def fit_and_write(
     Returns:
         The results and the files that hold them.
     """
+    import numpy as np
+
     with folder_for_results(out):
         result, draw = run(
             model,
@@ -163,6 +168,7 @@ def run(
         The result, and a function from a number of draws to the draws of each global latent along the leading axis.
     """
     import jax
+    import numpy as np
     import numpyro
     from numpyro.infer.autoguide import AutoNormal
     from numpyro.infer.initialization import init_to_feasible

@@ -7,9 +7,12 @@ from typing import Annotated
 import typer
 
 from discreet.cli import _options as options
-from discreet.cli._terminal import refusing, say, say_error, say_lines
+from discreet.cli._commands import Commands
+from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines, write_file
 
-schema = typer.Typer(no_args_is_help=True, help="Describe a table: what is publicly known of its columns.")
+schema = typer.Typer(
+    cls=Commands, no_args_is_help=True, help="Describe a table: what is publicly known of its columns."
+)
 
 Table = Annotated[Path, typer.Argument(metavar="TABLE", help="The table, a file with column names.")]
 SchemaOut = Annotated[Path, typer.Option(help="Where to write the schema.")]
@@ -30,6 +33,7 @@ def init(
     person: Annotated[str | None, typer.Option(help="Name of the column that says whose a row is.")] = None,
     non_private_from_data: FromData = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write a schema to fill in, from the names of the columns alone.
 
@@ -47,13 +51,19 @@ def init(
             raise ValueError(
                 "--target and --person go with --non-private-from-data: write them into the template instead"
             )
-        out.write_text(schema_template(column_names(table)), encoding="utf-8")
-        say(f"{out} has the names of the columns: fill in what is publicly known of each.")
+        names = list(column_names(table))
+        write_file(out, schema_template(names))
+        if as_json:
+            say_json("schema init", {"columns": names, "inferred": [], "files": [str(out)]})
+        else:
+            say(f"{out} has the names of the columns: fill in what is publicly known of each.")
         return
     names = [name for name in column_names(table) if name != person]
     described = infer_columns_non_private(table, None, target=target, columns=names)
     described = dataclasses.replace(described, person=person)
-    out.write_text(f"{NON_PRIVATE_HEAD}\n{schema_to_toml(described)}", encoding="utf-8")
+    write_file(out, f"{NON_PRIVATE_HEAD}\n{schema_to_toml(described)}")
+    if as_json:
+        say_json("schema init", {"columns": names, "inferred": list(described.inferred), "files": [str(out)]})
     say_error(
         f"NOT PRIVATE: all bounds and categories in {out} are cells of the table: the smallest and the largest value of a column "
         "are single persons', and so may a category be. No ε holds for a fit that uses them, and its statement says so, as long "
@@ -74,6 +84,7 @@ def check(
     data: Annotated[
         Path | None, typer.Option(help="A table whose header must have the columns; no cell is read.")
     ] = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Say what a schema describes, or what is wrong with it.
 
@@ -90,8 +101,14 @@ def check(
             raise DataError(
                 f"{data} has no column {', '.join(absent)}: correct the name, or leave it out of the schema"
             )
-    say_lines("\n".join(described.describe()))
-    say(f"A record is {'a row' if described.person is None else PERSON.format(described.person)}.")
+    if as_json:
+        columns = [column.name for column in described.columns]
+        facts = {"columns": columns, "target": described.target, "person": described.person}
+        said = dict(zip(columns, described.describe(), strict=True))
+        say_json("schema check", {**facts, "described": said, "inferred": list(described.inferred)})
+    else:
+        say_lines("\n".join(described.describe()))
+        say(f"A record is {'a row' if described.person is None else PERSON.format(described.person)}.")
     if described.inferred:
         say_error(
             f"NOT PRIVATE: {', '.join(described.inferred)} as taken from the data. No ε holds for a fit that uses them."

@@ -1,6 +1,7 @@
 """`discreet synth`: twins of a table that was fitted, without the table."""
 
 import dataclasses
+import enum
 import json
 import re
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from discreet.cli import _options as options
-from discreet.cli._terminal import folder_for_results, refusing, say, say_error, write_file
+from discreet.cli._terminal import folder_for_results, refusing, say, say_error, say_json, say_text, write_file
 
 if TYPE_CHECKING:
     from discreet.report import Statement
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 FORMAT = "discreet synthetic twins, version 1"
 ABOUT, TEXT, SCHEMA = "twins.json", "twins.txt", "twins.schema.toml"
 MOST_TWINS = 1_000
+MOST_ROWS = 10_000_000_000
 TWIN = re.compile(r"twin-\d+\.(csv|parquet)")
 COMBINE = (
     "Analyse each twin by itself, as if it were the table. With m twins, b the variance of their estimates, and v the mean of "
@@ -33,6 +35,13 @@ ROWS_ARE_NOBODY = (
 )
 
 
+class FormatName(enum.StrEnum):
+    """What a twin is written as."""
+
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
 @refusing
 def synth(
     fitted: Annotated[
@@ -42,7 +51,9 @@ def synth(
     rows: Annotated[
         int | None, typer.Option(help="Rows of a twin. Left out: as many as the fitted table's public number.")
     ] = None,
-    file_format: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
+    file_format: Annotated[
+        FormatName, typer.Option("--format", help="What the twins are written as.")
+    ] = FormatName.CSV,
     seed: Annotated[
         int | None, typer.Option(help="Draw the same twins again. It does no harm: nothing here reads the table.")
     ] = None,
@@ -63,11 +74,9 @@ def synth(
     """
     from discreet.accounting import upper
     from discreet.schema import schema_to_toml
-    from discreet.synthetic import TwinFormat, check_format, read_fitted
+    from discreet.synthetic import check_format, read_fitted
 
     _check(out, overwrite, twins, rows)
-    if file_format not in list(TwinFormat):
-        raise ValueError(f"--format is {file_format!r}: choose {' or '.join(TwinFormat)}")
     fit = read_fitted(fitted)
     statement = fit.result.statement
     if not statement.is_private:
@@ -97,21 +106,21 @@ def synth(
         # Last: where it is, the twins are whole.
         files.append(write_file(out / ABOUT, json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n"))
     if as_json:
-        typer.echo(json.dumps({**about, "files": [str(file) for file in files]}, indent=2, ensure_ascii=False))
+        say_json("synth", {**about, "files": [str(file) for file in files]})
         return
     price = f"epsilon = {upper(statement.epsilon)} at delta = {statement.delta:g}"
     number = f"{twins} twin{'s' if twins > 1 else ''}"
     say(f"{number} of {count:,} rows and {len(about['columns'])} columns, at the price of the fit alone: {price}.")
     say("Files:")
     for file in files:
-        typer.echo(f"  {file}")
+        say_text(f"  {file}")
 
 
 def _check(out: Path, overwrite: bool, twins: int, rows: int | None) -> None:
     if not 1 <= twins <= MOST_TWINS:
         raise ValueError(f"--twins is {twins}: give a number from 1 to {MOST_TWINS}")
-    if rows is not None and rows < 1:
-        raise ValueError(f"--rows is {rows}: a twin has one row at least")
+    if rows is not None and not 1 <= rows <= MOST_ROWS:
+        raise ValueError(f"--rows is {rows}: give a number from 1 to {MOST_ROWS}")
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file: name a folder for the twins")
     if not overwrite and (_twins_in(out) or (out / ABOUT).exists()):

@@ -1,27 +1,31 @@
-"""What the commands share in talking to people: errors, paragraphs, files."""
+"""What the commands share in talking to people and programs: errors, paragraphs, JSON, files."""
 
 import dataclasses
+import errno
 import functools
+import json
 import os
 import shutil
+import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import IO, Any, ParamSpec
 
 import typer
 
-from discreet.storage import write_file
-
 __all__ = [
+    "EXIT_CODES",
     "Settings",
     "folder_for_results",
     "refusing",
     "say",
     "say_error",
+    "say_json",
     "say_lines",
+    "say_text",
     "settings",
     "spent",
     "width",
@@ -30,6 +34,14 @@ __all__ = [
 
 P = ParamSpec("P")
 WIDTH = 88
+EXIT_CODES = {
+    0: "Done.",
+    1: "Not done, or the answer is no: no proof, a fault, a full disk, a reader of the output that went away.",
+    2: "Bad input, or a budget that does not hold it: refused, with nothing spent.",
+    130: "Stopped by Ctrl-C.",
+}
+# What typer raises at words that it cannot take. It has no public name where typer brings a click of its own.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 @dataclasses.dataclass
@@ -41,12 +53,14 @@ class Settings:
         compilation_cache: Where compiled programs are kept; None: nowhere.
         spent: None while no budget is spent; then where its statement is to be found.
         arguments: The words of the command line, where it was started from one.
+        document: Where the JSON document goes, if there is to be one; None: standard output.
     """
 
     debug: bool = False
     compilation_cache: Path | None = None
     spent: str | None = None
     arguments: tuple[str, ...] | None = None
+    document: IO[str] | None = None
 
 
 settings = Settings()
@@ -64,16 +78,18 @@ def spent(where: str) -> None:
 def refusing(command: Callable[P, None]) -> Callable[P, None]:
     """Turn errors into one paragraph on standard error and an exit code.
 
-    ValueError and TypeError are our refusals of bad input, as long as no budget is spent: exit code 2. Anything else is a
-    fault: exit code 1, and since its message may quote a cell, only its kind is shown. Ctrl-C: exit code 130. Each says
-    whether the budget is spent. `--debug` shows the traceback.
+    ValueError and TypeError are our refusals of bad input, as long as no budget is spent, and so is a path that leads
+    nowhere: exit code 2. A full disk, or an output that cannot be written: exit code 1. Anything else is a fault: exit
+    code 1, and since its message may quote a cell, only its kind is shown. Ctrl-C: exit code 130. Each says whether the
+    budget is spent. `--debug` shows the traceback.
     """
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         settings.spent = None
         try:
-            command(*args, **kwargs)
+            with _only_json() if kwargs.get("as_json") else nullcontext():
+                command(*args, **kwargs)
         except (typer.Exit, typer.Abort):
             raise
         except KeyboardInterrupt:
@@ -85,25 +101,64 @@ def refusing(command: Callable[P, None]) -> Callable[P, None]:
         except Exception as error:
             if settings.debug:
                 traceback.print_exc()
-            if settings.spent is not None:
-                reason = error.strerror if isinstance(error, OSError) else None
-                say_error(
-                    f"The fit ran and its budget is spent; {settings.spent}. What failed afterwards: "
-                    f"{type(error).__name__}{f' ({reason})' if reason else ''}. Add --debug to see more."
-                )
-                raise typer.Exit(1) from None
-            if isinstance(error, ValueError | TypeError):
-                say_error(f"Refused: {error}")
-                raise typer.Exit(2) from None
-            say_error(
-                f"Stopped by an unexpected {type(error).__name__}. Its message is not shown, because it may quote the "
-                "data; add --debug to see it."
-            )
-            raise typer.Exit(1) from None
+            raise typer.Exit(_answer(error)) from None
 
     return wrapped
 
 
+@contextmanager
+def _only_json() -> Iterator[None]:
+    """Keep standard output for the document: what a user's model prints goes to standard error."""
+    if settings.document is not None:  # `resume` runs another command
+        yield
+        return
+    settings.document = sys.stdout
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        settings.document = None
+
+
+def _answer(error: Exception) -> int:
+    """Say what went wrong; the exit code."""
+    reason = error.strerror if isinstance(error, OSError) else None
+    if settings.spent is not None:
+        say_error(
+            f"The fit ran and its budget is spent; {settings.spent}. What failed afterwards: "
+            f"{type(error).__name__}{f' ({reason})' if reason else ''}. Add --debug to see more."
+        )
+        return 1
+    if isinstance(error, UsageError):
+        context = getattr(error, "ctx", None)
+        command = "discreet" if context is None else context.command_path
+        message = str(error.format_message()).replace("Value error, ", "")  # pyright: ignore[reportAttributeAccessIssue]
+        stop = "" if message.endswith((".", "?")) else "."
+        say_error(f"Refused: {message}{stop} What it takes is listed by: {command} --help")
+        return 2
+    if isinstance(error, ValueError | TypeError):
+        say_error(f"Refused: {error}")
+        return 2
+    if isinstance(error, BrokenPipeError):
+        # Whoever read the output has seen enough.
+        return 1
+    if isinstance(error, OSError) and reason:
+        what = "the output" if error.filename is None else str(error.filename)
+        if isinstance(error, _WRONG_PLACES) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            say_error(f"Refused: {what} cannot be read or written ({reason}): check the path, or name another place")
+            return 2
+        say_error(
+            f"Stopped: {what} cannot be read or written ({reason}). Nothing was spent: mend that, and run it again."
+        )
+        return 1
+    say_error(
+        f"Stopped by an unexpected {type(error).__name__}. Its message is not shown, because it may quote the "
+        "data; add --debug to see it."
+    )
+    return 1
+
+
+_WRONG_PLACES = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 _WHOLE: Any = {"break_on_hyphens": False, "break_long_words": False}
 """Paths stay in one piece, so that they can be copied."""
 
@@ -115,12 +170,31 @@ def width() -> int:
 
 def say_error(text: str) -> None:
     """One wrapped paragraph on standard error."""
-    typer.echo(textwrap.fill(" ".join(text.split()), width(), **_WHOLE), err=True)
+    with suppress(OSError):  # nobody is there to be told
+        typer.echo(textwrap.fill(" ".join(text.split()), width(), **_WHOLE), file=sys.stderr)
 
 
 def say(text: str = "") -> None:
     """Wrapped prose on standard output."""
-    typer.echo(textwrap.fill(text, width(), **_WHOLE) if text else "")
+    say_text(textwrap.fill(text, width(), **_WHOLE) if text else "")
+
+
+def say_text(text: str) -> None:
+    """A text as it is on standard output. Left to itself typer writes UTF-8 where the terminal says that it shows ASCII."""
+    typer.echo(text, file=sys.stdout)
+
+
+def say_json(what: str, facts: Mapping[str, Any]) -> None:
+    """One JSON document on standard output, in ASCII, so that it is the same whatever the terminal can show.
+
+    Args:
+        what: The command.
+        facts: What it has to say. A `format` among it is kept.
+    """
+    typer.echo(
+        json.dumps({"format": f"discreet {what}, version 1", **facts}, indent=2, allow_nan=False),
+        file=settings.document,
+    )
 
 
 def say_lines(text: str, **style: Any) -> None:
@@ -139,7 +213,15 @@ def say_lines(text: str, **style: Any) -> None:
             subsequent_indent=indent + "  " if indent else "",
             **_WHOLE,
         )
-        typer.secho(filled, color=colour, **style)
+        typer.secho(filled, file=sys.stdout, color=colour, **style)
+
+
+def write_file(path: Path, content: bytes | str) -> Path:
+    """Write a whole file or nothing."""
+    # Loads NumPy, which shell completion does not wait for.
+    from discreet import storage
+
+    return storage.write_file(path, content)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from discreet.cli._model import failure, run_file
-from discreet.cli._terminal import refusing, say_lines, write_file
+from discreet.cli._options import AsJson
+from discreet.cli._terminal import refusing, say_error, say_json, say_lines, write_file
 
 if TYPE_CHECKING:
     from discreet.verify import Certificate, PrivacyError
@@ -29,6 +30,7 @@ def verify(
         Path | None,
         typer.Option(help="Write a page here (.html) that shows the program with the status of each line."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Prove that a JAX program is private, or show where it leaks.
 
@@ -58,14 +60,16 @@ def verify(
         found = error
     except ValueError as error:
         if html is not None and error.__cause__ is not None:
-            _write_page(html, error.__cause__)
+            say_error(f"Page: {_write_page(html, error.__cause__)}")
         raise
-    if isinstance(found, PrivacyError):
-        _show_leak(found)
+    if as_json:
+        files = [] if html is None else [str(_write_page(html, found))]
+        facts = _leak_facts(found) if isinstance(found, PrivacyError) else _proof_facts(found, delta)
+        say_json("verify", {**facts, "files": files})
     else:
-        _show_proof(found, delta)
-    if html is not None:
-        _write_page(html, found)
+        (_show_leak(found) if isinstance(found, PrivacyError) else _show_proof(found, delta))
+        if html is not None:
+            say_lines(f"Page: {_write_page(html, found)}")
     if isinstance(found, PrivacyError):
         raise typer.Exit(1)
 
@@ -142,14 +146,44 @@ def _needed(function: Callable[..., object]) -> list[str]:
     return [x.name for x in parameters if x.default is x.empty and x.kind not in kinds]
 
 
-def _write_page(path: Path, outcome: "Certificate | BaseException") -> None:
+def _write_page(path: Path, outcome: "Certificate | BaseException") -> Path:
     from discreet.verify import html_page
 
     try:
-        write_file(path, html_page(outcome))
+        return write_file(path, html_page(outcome))
     except OSError as error:
         raise ValueError(f"--html {path} cannot be written to ({error.strerror}): choose another place") from None
-    say_lines(f"Page: {path}")
+
+
+def _proof_facts(certificate: "Certificate", delta: float | None) -> dict[str, Any]:
+    """A proof for programs; an ε that does not exist, or that symbols are left open in, is None."""
+    from discreet.cli._results import finite_or_none
+
+    epsilon = None if delta is None or certificate.symbols else finite_or_none(certificate.epsilon(delta))
+    return {
+        "proved": True,
+        "epsilon": epsilon,
+        "delta": delta,
+        "event": str(certificate.event),
+        "relation": certificate.relation.name,
+        "times": str(certificate.times),
+        "slack": finite_or_none(certificate.slack),
+        "outputs": dict(certificate.outputs),
+        "assumptions": list(certificate.assumptions),
+        "notes": list(certificate.notes),
+        "symbols": list(certificate.symbols),
+        "fingerprint": certificate.fingerprint,
+        "versions": dict(certificate.versions),
+    }
+
+
+def _leak_facts(error: "PrivacyError") -> dict[str, Any]:
+    """The same where there is no proof."""
+    from discreet.verify import from_here
+
+    chain = [from_here(line) for line in error.chain]
+    leak = {"output": error.output, "rule": from_here(error.rule), "chain": chain, "remedy": error.remedy}
+    return {"proved": False, **leak}
 
 
 def _show_proof(certificate: "Certificate", delta: float | None) -> None:

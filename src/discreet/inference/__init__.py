@@ -6,6 +6,7 @@ from discreet.inference._keys import claim
 from discreet.inference._noise_aware import NoiseAware
 from discreet.inference._ops import OnePosteriorSample
 from discreet.inference._ops_result import OPSResult
+from discreet.inference._repeat import releases_of
 from discreet.inference._result import DPSVIResult, load_result
 from discreet.inference._step import DPSVIState
 from discreet.inference._suggest_clipping import ClippingSuggestion, starting_objective, suggest_clipping
@@ -24,6 +25,7 @@ __all__ = [
     "Trace",
     "claim",
     "load_result",
+    "releases_of",
     "starting_objective",
     "suggest_clipping",
 ]

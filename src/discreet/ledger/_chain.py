@@ -73,6 +73,10 @@ def appending(path: Path) -> Iterator[_Opened]:
 class _Opened:
     def __init__(self, path: Path, how: int) -> None:
         self.path = path
+        if path.is_dir():
+            raise LedgerError(
+                f"{path} is a folder, and a ledger is a file. Name one that `discreet ledger open` began."
+            )
         try:
             self.handle = os.open(path, how)
         except OSError as error:

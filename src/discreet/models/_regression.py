@@ -111,7 +111,8 @@ def poisson_regression(x: Float[Array, "record feature"], y: Float[Array, " reco
 
     Args:
         x: Features of about unit size.
-        y: A count for each record; None to draw it.
+        y: A count for each record; None to draw it. A number that is not whole, or below 0, has no density here, so that its
+            record adds nothing to a fit: schemas and the estimators refuse it, `DPSVI` cannot without looking at records.
     """
     regress(POISSON, x, y)
 
@@ -127,7 +128,7 @@ def negative_binomial_regression(x: Float[Array, "record feature"], y: Float[Arr
 
     Args:
         x: Features of about unit size.
-        y: A count for each record; None to draw it.
+        y: A count for each record, as in `poisson_regression`; None to draw it.
     """
     regress(NEGATIVE_BINOMIAL, x, y)
 

@@ -1,6 +1,7 @@
 """Fits of invented tables: the private step with every number of a plan as an input, so that one program serves a grid.
 
-The records' side is `DPSVI`'s own: its objective, its gradient engine, its optimizer. What differs: the noise comes from
+The records' side is `DPSVI`'s own: its objective, its gradient engine (for the mixture of products the same sum in closed
+form), its optimizer. What differs: the noise comes from
 JAX's threefry, since there is nobody to protect; and a batch is a stretch of the table, whose rows are in no order, of
 binomial length from a random place on, instead of records picked one by one.
 """
@@ -23,6 +24,8 @@ from numpyro.optim import Adam
 from discreet.clipping import FixedClipping, contribution_bound
 from discreet.gradients import BookKeepingEngine, Channels, Clipping, LossChannel
 from discreet.inference import Trace
+from discreet.models import MixtureOfProducts
+from discreet.rehearsal import _twins
 from discreet.rehearsal._grid import Setting
 
 _KEPT = 200
@@ -65,11 +68,13 @@ class Fitter:
         objective: The objective of a `DPSVI` with this model and guide.
         start: Its initial parameters, unconstrained.
         num_records: Public number of records; the invented table may have fewer.
+        twin: The mixture, where that is the model.
     """
 
     objective: Any
     start: dict[str, Any]
     num_records: int
+    twin: MixtureOfProducts | None = None
 
     def fit(
         self, rows: Sequence[np.ndarray], setting: Setting, noise_multiplier: float, key: PRNGKeyArray
@@ -145,7 +150,9 @@ class Fitter:
         return optim.update(gradient, state)
 
     def clipped_sum(self, u: Any, rows: Sequence[Array], mask: Array, norm: Any, key: PRNGKeyArray) -> Any:
-        """The sum of the clipped gradients of the rows that the mask keeps, by the engine that `DPSVI` uses."""
+        """The sum of the clipped gradients of the rows that the mask keeps, as the engine that `DPSVI` uses has it."""
+        if self.twin is not None and _twins.is_bare(u):
+            return _twins.clipped_sum(self.twin.levels.sizes, u, rows[0], mask, norm)
         objective, count = self.objective, rows[0].shape[0]
         keys = jax.random.split(key, count) if objective.uses_key else None
 

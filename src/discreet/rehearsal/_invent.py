@@ -211,9 +211,7 @@ class Inventor:
             name: (x.mean(axis=0) + strength * (x[picked] - x.mean(axis=0))).astype(x.dtype)
             for name, x in self._draws.items()
         }
-        tried = self._try(candidates, [x[:_ROWS_TO_JUDGE] for x in features], key)
-        silly = np.array([self._silliness({at: x[i] for at, x in tried.items()}) for i in range(_CANDIDATES)])
-        best = int(np.argmax(silly <= max(_TOLERATED, silly.min())))
+        best = 0 if self._never_silly(features) else self._first_sensible(candidates, features, key)
         drawn, truth = self._observations({name: x[best] for name, x in candidates.items()}, features, key)
         complete = [np.asarray(drawn.get(i, x)) for i, x in enumerate(features)]
         for i, limits in enumerate(self.template.limits):
@@ -221,6 +219,21 @@ class Inventor:
                 complete[i] = np.clip(complete[i], *limits)
         rows, held_out = [x[:num_rows] for x in complete], [x[num_rows:] for x in complete]
         return InventedTable(rows, held_out, truth, strength)
+
+    def _never_silly(self, features: Sequence[np.ndarray]) -> bool:
+        """Whether any draw will do: levels, of which there are no others. To try candidates takes seconds of compilation."""
+        template = self.template
+        return not any(template.discrete) and all(
+            limits is None and x.dtype.kind == "i" for limits, x in zip(template.limits, features, strict=True)
+        )
+
+    def _first_sensible(
+        self, candidates: dict[str, np.ndarray], features: Sequence[np.ndarray], key: PRNGKeyArray
+    ) -> int:
+        """The first of the candidates that is not silly, or the least silly one."""
+        tried = self._try(candidates, [x[:_ROWS_TO_JUDGE] for x in features], key)
+        silly = np.array([self._silliness({at: x[i] for at, x in tried.items()}) for i in range(_CANDIDATES)])
+        return int(np.argmax(silly <= max(_TOLERATED, silly.min())))
 
     def _silliness(self, observed: dict[int, Array]) -> float:
         """The share of numbers outside their bounds, and of a value that is too usual."""

@@ -1,0 +1,34 @@
+"""What the site needs beside docs/: files that lie elsewhere in the repository, and links to them that hold in both places."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+# Where they lie, and where the site has them.
+ELSEWHERE = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "benchmarks/batch_sweep.svg": "benchmarks/batch_sweep.svg",
+    "examples/adult.schema.toml": "examples/adult.schema.toml",
+}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the files from elsewhere."""
+    from mkdocs.structure.files import File
+
+    for source, place in ELSEWHERE.items():
+        files.append(File.generated(config, place, content=(ROOT / source).read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **others: Any) -> str:
+    """Turn links that are right in the repository into those of the site."""
+    del others
+    if page.file.src_uri in ELSEWHERE.values():  # the text of a file at the root
+        return re.sub(r"\]\(docs/", "](", markdown)
+    up = "../" * page.file.src_uri.count("/")
+    for source, place in ELSEWHERE.items():
+        markdown = markdown.replace(f"]({up}../{source}", f"]({up}{place}")
+    return markdown

@@ -1,0 +1,145 @@
+"""What an audit came to: a lower bound beside the claim, and whether they can both be true."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMAT = "discreet audit, version 1"
+WIDTH = 88
+IN_WORDS = {
+    "ADD_OR_REMOVE_ONE": "with the canary and without it (ADD_OR_REMOVE_ONE)",
+    "REPLACE_ONE": "with the canary and with another record in its place (REPLACE_ONE)",
+}
+
+
+class Claim(Protocol):
+    """What is claimed at all δ at once: a `PrivacyPlan`, or a `PrivacyProfile`."""
+
+    def epsilon(self, delta: float) -> float:
+        """Upper bound on ε at δ."""
+        ...
+
+
+def claimed_epsilon(claim: Claim | float, delta: float) -> float:
+    """What is claimed at δ."""
+    return float(claim) if isinstance(claim, int | float | np.number) else claim.epsilon(delta)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What an audit found. Not private: its figures are of runs whose noise can be made again.
+
+    Attributes:
+        target: what was audited.
+        epsilon_lower: lower bound on ε at `delta`. For a program whose ε is the claimed one it exceeds that with probability at
+            most 1 - confidence.
+        claimed_epsilon: the upper bound that it is held against, at `delta`; infinite where none is claimed.
+        delta: at which δ.
+        confidence: probability that the lower bound is one.
+        runs: releases that were made, with and without the canary together.
+        relation: name of the relation between the two tables.
+        score: what the attacker looks at.
+        power: lower bound on the attacker's true-positive rate where the false-positive rate is at most `false_alarm`; NaN
+            after one run.
+        false_alarm: upper bound on that; NaN after one run.
+        allowed_power: the largest true-positive rate that the whole claim, at all δ, leaves at that false-positive rate; NaN
+            where ε is claimed at one δ only.
+        mu_lower: the program is not μ-Gaussian private below this μ; NaN after one run. No bound on ε by itself.
+        evidence: the counts behind the bounds.
+    """
+
+    target: str
+    epsilon_lower: float
+    claimed_epsilon: float
+    delta: float
+    confidence: float
+    runs: int
+    relation: str
+    score: str
+    power: float = math.nan
+    false_alarm: float = math.nan
+    allowed_power: float = math.nan
+    mu_lower: float = math.nan
+    evidence: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def gap(self) -> float:
+        """Claimed ε less the lower bound: what no attack has shown, nor any proof has ruled out. Negative: contradicted."""
+        return self.claimed_epsilon - self.epsilon_lower
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether the claim is refuted at this confidence: at `delta`, or at another δ by the same counts."""
+        return self.epsilon_lower > self.claimed_epsilon or self.power > self.allowed_power
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings; a number that does not exist is None."""
+        content = {"format": FORMAT, "is_private": False, "contradicted": self.contradicted, "gap": self.gap}
+        content |= dataclasses.asdict(self) | {"evidence": dict(self.evidence)}
+        return {k: None if isinstance(x, float) and not math.isfinite(x) else x for k, x in content.items()}
+
+    def to_json(self) -> str:
+        """`to_dict` as indented JSON that any strict reader accepts."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Draw lower bound and claim; see `plot_verdicts`."""
+        from discreet.audit._plot import plot_verdicts
+
+        return plot_verdicts([self], path)
+
+    def __str__(self) -> str:
+        return _text(self)
+
+
+def _text(verdict: Verdict) -> str:
+    title = f"Audit of {verdict.target}"
+    claimed = f"ε = {verdict.claimed_epsilon:.4g}" if math.isfinite(verdict.claimed_epsilon) else "no ε"
+    sure = f"{100 * verdict.confidence:g} %"
+    lines = [
+        f"ε is at least {verdict.epsilon_lower:.4g} at δ = {verdict.delta:g} ({sure} confidence); claimed is {claimed}.",
+        f"Neighbours: {IN_WORDS.get(verdict.relation, verdict.relation)}. Runs: {verdict.runs:,}.",
+        f"Score: {verdict.score}. {_counts(verdict)}",
+    ]
+    if not math.isnan(verdict.power):
+        lines.append(
+            f"The attacker is right in at least {verdict.power:.4g} of cases at a false-positive rate of at most "
+            f"{verdict.false_alarm:.4g}"
+            + ("." if math.isnan(verdict.allowed_power) else f"; the claim allows {verdict.allowed_power:.4g}.")
+        )
+        lines.append(f"It is not μ-Gaussian private for a μ below {verdict.mu_lower:.4g}.")
+    return "\n".join([title, "=" * len(title), "", *(textwrap.fill(x, WIDTH) for x in lines), "", _sentence(verdict)])
+
+
+def _counts(verdict: Verdict) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in verdict.evidence.items()) + "."
+
+
+def _sentence(verdict: Verdict) -> str:
+    if verdict.epsilon_lower > verdict.claimed_epsilon:
+        text = (
+            "CONTRADICTED: the program tells more of one record than is claimed. Either the claim is wrong or the program "
+            f"is not the one it is about; a true claim is contradicted with probability {1 - verdict.confidence:.2g} at most."
+        )
+    elif verdict.contradicted:
+        text = (
+            f"CONTRADICTED: not at δ = {verdict.delta:g}, but the attacker is right more often than the claim allows at another "
+            f"δ; a true claim is contradicted with probability {1 - verdict.confidence:.2g} at most."
+        )
+    else:
+        text = (
+            "Not contradicted. That proves nothing: an attack that finds little may have been a bad one. "
+            f"The gap of {verdict.gap:.4g} is what this one leaves open."
+        )
+    return textwrap.fill(text, WIDTH) + "\n"

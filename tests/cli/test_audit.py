@@ -1,0 +1,100 @@
+"""`discreet audit`: exit codes, files, refusals."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from discreet import mechanisms
+from discreet.cli._app import app
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+RUN = CliRunner()
+SMALL = ["audit", "--sampling", "full", "--steps", "1", "--delta", "1e-3", "--runs", "200", "--relation", "replace-one"]
+SMALL += ["--num-records", "8"]
+
+
+def test_a_true_claim(tmp_path):
+    files = ["--out", str(tmp_path / "verdict.json"), "--plot", str(tmp_path / "verdict.png")]
+    outcome = RUN.invoke(app, [*SMALL, "--noise-multiplier", "2", *files])
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "Not contradicted. That proves nothing" in " ".join(outcome.stdout.split())
+    content = json.loads((tmp_path / "verdict.json").read_text())
+    assert content["claimed_epsilon"] == pytest.approx(3.14, abs=0.01)
+    assert (tmp_path / "verdict.png").stat().st_size > 1000
+
+
+def test_a_contradiction_has_an_exit_code(monkeypatch):
+    monkeypatch.setattr(mechanisms, "release", lambda key, total, noise: mechanisms.Release(*total[:3]))
+    outcome = RUN.invoke(app, [*SMALL, "--epsilon", "1", "--json"])
+    assert outcome.exit_code == 1, outcome.stderr
+    content = json.loads(outcome.stdout)
+    assert content["contradicted"] is True
+    assert content["claimed_epsilon"] <= 1.0
+
+
+PROGRAM = """
+from discreet.audit import Verdict
+
+def check():
+    facts = {"target": "mine", "delta": 1e-5, "confidence": 0.99, "runs": 9, "relation": "REPLACE_ONE", "score": "x"}
+    return Verdict(epsilon_lower=2.0, claimed_epsilon=1.0, **facts)
+
+def other():
+    return 3
+
+def broken():
+    raise KeyError("x")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        ("mine.py:check", 1, "CONTRADICTED"),
+        ("mine.py:other", 2, "returned an object of type int"),
+        ("mine.py:broken", 2, "KeyError"),
+        ("mine.py:absent", 2, "names no function"),
+        ("mine.py", 2, "names no function"),
+        ("absent.py:check", 2, "does not exist"),
+    ],
+)
+def test_an_audit_of_ones_own(tmp_path, monkeypatch, name, code, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(PROGRAM)
+    outcome = RUN.invoke(app, ["audit", name])
+    assert outcome.exit_code == code
+    assert says in " ".join((outcome.stdout + outcome.stderr).split())
+    assert RUN.invoke(app, ["audit", name, "--epsilon", "1"]).exit_code == 2
+
+
+@pytest.mark.exhaustive
+def test_one_run():
+    arguments = ["audit", "--one-run", "--canaries", "60", "--rate", "0.5", "--noise-multiplier", "1", "--steps", "2"]
+    outcome = RUN.invoke(app, arguments)
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "canaries 60, guesses 12" in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "give one of --noise-multiplier and --epsilon"),
+        (["--noise-multiplier", "1", "--epsilon", "1"], "give one of --noise-multiplier and --epsilon"),
+        (["--noise-multiplier", "1"], "one of --rate"),
+        (["--noise-multiplier", "1", "--rate", "0.1", "--runs", "3"], "runs is 3"),
+        (["--noise-multiplier", "1", "--rate", "0.1", "--others", "0"], "others is 0"),
+        (["--noise-multiplier", "1", "--rate", "0.1", "--confidence", "1"], "confidence is 1"),
+        (["--noise-multiplier", "1", "--rate", "0.1", "--out", "verdict.txt"], "give it the ending .json"),
+        (["--noise-multiplier", "1", "--rate", "0.1", "--plot", "absent/x.png"], "there is no folder"),
+        (
+            ["--noise-multiplier", "1", "--rate", "0.1", "--one-run", "--relation", "replace-one"],
+            "under ADD_OR_REMOVE_ONE",
+        ),
+    ],
+)
+def test_bad_input(arguments, says):
+    outcome = RUN.invoke(app, ["audit", *arguments])
+    assert outcome.exit_code == 2
+    assert says in " ".join(outcome.stderr.split())

@@ -1,0 +1,138 @@
+"""All that the commands read, in one folder, and for each command words that do something quickly. Fits are made up."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import discreet as dp
+from discreet import inference, rehearsal
+from discreet.cli._app import app
+from discreet.cli._manual import contexts
+from discreet.cli._terminal import settings
+from discreet.report import make_statement
+from discreet.schema import schema_from_toml
+
+from .fits import PLAN, fitted, made_up_result
+
+RUN = CliRunner()
+SCHEMA = """\
+target = "smoker"
+[columns.age]
+kind = "real"
+bounds = [0, 120]
+[columns.smoker]
+kind = "binary"
+categories = ["no", "yes"]
+"""
+TABLE = "age,smoker\n" + "".join(f"{20 + i},{'yes' if i % 3 else 'no'}\n" for i in range(30))
+STEP = """\
+import discreet as dp, jax, jax.numpy as jnp
+def certificate():
+    return dp.certify(lambda x: jnp.float32(0), jax.ShapeDtypeStruct((3,), jnp.float32), records=0)
+"""
+FIT = "fit --data table.csv --schema schema.toml --model logistic --epsilon 1 --sampling full --steps 5 --delta 1e-5"
+WORDS = {
+    "demo": "demo --out demo",
+    "plan": "plan --schema schema.toml --model logistic --num-records 100 --epsilon 1 --out new-plan.toml",
+    "convert": "convert table.csv --schema schema.toml --out records.arrow",
+    "fit": f"{FIT} --out out",
+    "resume": "resume saved",
+    "synth": "synth twin --twins 1 --rows 3 --out twins",
+    "report": "report kept/fit --out page.html",
+    "account": "account --num-records 100 --sampling full --steps 5 --noise-multiplier 9",
+    "explain": "explain statement.json",
+    "utility": "utility table.csv --evaluation-non-private table.csv --schema schema.toml",
+    "verify": "verify step.py --delta 1e-5",
+    "audit": "audit --sampling full --steps 1 --noise-multiplier 1 --delta 1e-3 --runs 20",
+    "manual": "manual fit",
+    "schema init": "schema init table.csv --out new.toml",
+    "schema check": "schema check schema.toml --data table.csv",
+    "ledger open": "ledger open new.ledger --dataset survey --epsilon 3 --delta 1e-5",
+    "ledger show": "ledger show survey.ledger",
+    "ledger verify": "ledger verify survey.ledger",
+    "ledger cap": "ledger cap survey.ledger --epsilon 2 --delta 1e-5",
+}
+
+
+def commands() -> dict[str, typer.Context]:
+    """Every command that does something, by its words."""
+    every = contexts(typer.main.get_command(app))
+    return {x.command_path.removeprefix("discreet "): x for x in every if not hasattr(x.command, "commands")}
+
+
+def make(folder: Path) -> Path:
+    """The folder."""
+    files = {"table.csv": TABLE, "schema.toml": SCHEMA, "step.py": STEP, "mine.py": "def model(x, y=None): ...\n"}
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    (folder / "statement.json").write_text(statement().to_json())
+    dp.Ledger.create(folder / "survey.ledger", dataset="survey", epsilon=3.0, delta=1e-5)
+    fitted(folder / "twin", schema_from_toml(folder / "schema.toml"))
+    # Two folders down: where there is a statement one folder down, a command has spent something.
+    (folder / "kept" / "fit").mkdir(parents=True)
+    (folder / "kept" / "fit" / "statement.json").write_text(statement().to_json())
+    (folder / "saved").mkdir(mode=0o700)
+    return folder
+
+
+def statement(plan: dp.PrivacyPlan = PLAN) -> dp.Statement:
+    """What a fit could have stated."""
+    return make_statement(plan, steps_completed=plan.num_steps, reproducible=False)
+
+
+def enter(there: Path, here: Path, patch: pytest.MonkeyPatch) -> Path:
+    """A copy of the folder to work in, with fits and dry runs that are made up."""
+    shutil.copytree(there, here, dirs_exist_ok=True)
+    (here / "saved").chmod(0o700)
+    kept = {"arguments": f"{FIT} --out resumed".split(), "folder": str(here)}
+    (here / "saved" / "command.json").write_text(json.dumps(kept))
+    patch.chdir(here)
+    patch.setattr(inference, "DPSVI", MadeUp)
+    patch.setattr(rehearsal, "rehearse", rehearse)
+    patch.setattr(settings, "arguments", None)
+    patch.setattr(settings, "debug", False)
+    return here
+
+
+class MadeUp:
+    """Takes the place of `DPSVI`."""
+
+    def __init__(self, model, guide, optim, *, plan, placeholder) -> None:
+        del guide, optim, placeholder
+        self.model, self.plan = model, plan
+
+    def run(self, key, *arrays, progress_bar, ledger, checkpoint):
+        del key, progress_bar, ledger, checkpoint
+        if len(arrays) == 1:
+            return made_up_result(self.model.__self__, self.plan)
+        drawn = {"intercept": np.zeros(4), "weights": np.zeros((4, arrays[0].shape[1]))}
+        return SimpleNamespace(
+            statement=statement(self.plan),
+            plan=self.plan,
+            losses=np.zeros(3),
+            steps_completed=self.plan.num_steps,
+            params=drawn,
+            posterior=lambda key, number: drawn,
+        )
+
+
+def rehearse(model, about, *, num_records: int, epsilon: float, **options) -> rehearsal.Rehearsal:
+    """The dry run itself replaced, which takes a minute."""
+    del model, about, options
+    scores = rehearsal.TableScores(0.5, {"log density": -0.5}, {"log density": -0.4}, {"log density": -0.7})
+    row = rehearsal.Row(rehearsal.Setting(10, 1.0, 1.0, 0.1), 1.0, 1.0, (scores,))
+    plan = dp.PrivacyPlan(
+        sampling=dp.PoissonSampling(rate=1.0),
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        num_steps=10,
+        num_records=num_records,
+        target_delta=1e-5,
+    )
+    return rehearsal.Rehearsal(plan, 0.1, epsilon, row, (row,), (), "good", "Good.", True)

@@ -1,0 +1,114 @@
+"""The documentation is a site that builds without a warning, has every public name, and is all its own."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import discreet as dp
+
+LOADED = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
+EXPORTED = re.compile(r"^::: discreet\.(\w+)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def site(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` builds it, in another place."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "NO_COLOR": "1"}
+    built = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_nothing_is_fetched_when_the_site_is_read(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 40
+    for page in [*pages, *site.rglob("*.css")]:
+        text = page.read_text(encoding="utf-8")
+        assert not LOADED.findall(text), f"{page.relative_to(site)} loads {LOADED.findall(text)[0]}"
+        assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", text), page.relative_to(site)
+
+
+@pytest.mark.slow
+def test_what_lies_outside_docs_is_there(site: Path) -> None:
+    changes = (site / "changelog.html").read_text(encoding="utf-8")
+    assert 'href="twins.html"' in changes
+    assert "make test" in (site / "contributing.html").read_text(encoding="utf-8")
+    assert 'src="benchmarks/batch_sweep.svg"' in (site / "benchmarks.html").read_text(encoding="utf-8")
+    assert (site / "benchmarks" / "batch_sweep.svg").is_file()
+
+
+@pytest.mark.slow
+def test_doctests_and_their_sources_are_shown(site: Path) -> None:
+    page = (site / "reference" / "mechanisms.html").read_text(encoding="utf-8")
+    entry = page[page.index('id="discreet.clip_records"') : page.index('id="discreet.sum_records"')]
+    assert "Abadi et al." in entry
+    assert 'class="gp"' in entry  # a prompt, coloured as code
+
+
+def test_every_public_name_is_in_the_reference(repository: Path) -> None:
+    pages = (repository / "docs" / "reference").glob("*.md")
+    named = [name for page in pages for name in EXPORTED.findall(page.read_text(encoding="utf-8"))]
+    assert len(named) == len(set(named))
+    assert set(named) == set(dp.__all__) - {"random"}  # a room of its own: reference/random.md
+    index = (repository / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
+    assert set(dp.__all__) - {"random"} <= set(re.findall(r"`(\w+)`", index))
+
+
+def messages(repository: Path) -> str:
+    """All that errors of discreet say, without what they fill in."""
+    told: list[str] = []
+    for path in (repository / "src" / "discreet" / "inference").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                told.append("".join(x.value if isinstance(x, ast.Constant) else "" for x in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                told.append(node.value)
+    return "\n".join(told)
+
+
+def test_the_refusals_of_the_page_are_those_of_the_code(repository: Path) -> None:
+    page = (repository / "docs" / "your-model.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"^\| `([^`]+)`", page, re.MULTILINE)
+    assert len(quoted) == 14
+    told = messages(repository)
+    for message in quoted:
+        assert message in told, f"no error says: {message}"
+
+
+def test_files_that_pages_name_are_there(repository: Path) -> None:
+    for page in (repository / "docs").glob("*.md"):
+        for name in re.findall(r"`((?:tests|examples|benchmarks)/[\w/.-]+)`", page.read_text(encoding="utf-8")):
+            assert (repository / name).exists(), f"{page.name} names {name}"
+
+
+@pytest.mark.exhaustive
+def test_the_models_of_the_page_are_accepted(repository: Path, quick_compilation) -> None:
+    import numpy as np
+    import numpyro
+
+    del quick_compilation
+    page = (repository / "docs" / "your-model.md").read_text(encoding="utf-8")
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "docs/your-model.md", "exec"), names)
+    plan = dp.PrivacyPlan(
+        sampling=dp.PoissonSampling(rate=0.1), clipping_norm=1.0, noise_multiplier=1.0, num_steps=5, num_records=50
+    )
+    x, y = np.zeros((50, 2), np.float32), np.zeros(50, np.float32)
+    guide, optim = names["AutoNormal"], numpyro.optim.Adam(0.01)
+    for model, chosen, records, static in (
+        (names["model"], names["guide"], (x, y), {}),
+        (names["scaled"], guide(names["scaled"]), (x, y), names["static"]),
+        (names["subsampled"], guide(names["subsampled"]), (x, y), {"N": 50}),
+        (names["codes"], names["encoder"], (x,), {}),
+    ):
+        dp.DPSVI(model, chosen, optim, plan=plan, **static).init(dp.random.key(), *records)
