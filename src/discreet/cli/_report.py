@@ -44,7 +44,10 @@ def report(
     ] = None,
     twins: Annotated[
         Path | None,
-        typer.Option(help="The folder of twins that discreet synth drew from this fit: the page shows their columns."),
+        typer.Option(
+            "--twins-from",
+            help="The folder of twins that discreet synth drew from this fit: the page shows their columns.",
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -52,7 +55,7 @@ def report(
 
     `discreet report discreet-fit --out report.html`
 
-    `discreet report discreet-fit --ledger survey.ledger --twins twins --out report.html`
+    `discreet report discreet-fit --ledger survey.ledger --twins-from twins --out report.html`
 
     One file without network, for a data protection officer: what was protected, what ε means, with a trade-off curve to move
     about on; the budget, the plan, the course of the fit, posterior and twins, limits; and the statement's JSON. Reads what the
