@@ -41,5 +41,7 @@ def made_up_result(model: MixtureOfProducts, plan: PrivacyPlan = PLAN, **changes
 def fitted(folder: Path, schema: Schema, **changes: Any) -> Path:
     """The folder of such a fit."""
     model = MixtureOfProducts(schema, components=2, slices=4)
-    write_fitted(folder, made_up_result(model, **changes), model)
+    result = made_up_result(model, **changes)
+    write_fitted(folder, result, model)
+    (folder / "statement.json").write_text(result.statement.to_json())
     return folder

@@ -37,7 +37,6 @@ NumRecords = Annotated[
 Noise = Annotated[
     float | None, typer.Option(help="Noise standard deviation divided by the clipping norm; or give --epsilon.")
 ]
-Clip = Annotated[float, typer.Option("--clip", "--clipping-norm", help="Clipping norm C.")]
 Steps = Annotated[int, typer.Option(help="Steps of each fit.")]
 Runs = Annotated[int, typer.Option(help="Fits with the canary, and as many without it.")]
 Others = Annotated[int, typer.Option(help="Records beside the canary, with add-or-remove-one.")]
@@ -61,7 +60,7 @@ def audit(
     noise_multiplier: Noise = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
-    clip: Clip = 1.0,
+    clip: options.Clip = None,
     relation: options.RelationOption = None,
     runs: Runs = 4000,
     others: Others = 7,
@@ -101,7 +100,7 @@ def audit(
         delta=delta,
         steps=steps,
         noise_multiplier=noise_multiplier,
-        clipping_norm=clip,
+        clipping_norm=options.clipping_of(clip or "1"),
         sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=num_records),
         relation=relation,
     )

@@ -44,7 +44,10 @@ def report(
     ] = None,
     twins_from: Annotated[
         Path | None,
-        typer.Option(help="The folder of twins that discreet synth drew from this fit: the page shows their columns."),
+        typer.Option(
+            "--twins-from",
+            help="The folder of twins that discreet synth drew from this fit: the page shows their columns.",
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
