@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import discreet as dp
 from discreet import audit, rehearsal
 from discreet.cli import _run
 from discreet.cli._app import app
@@ -90,7 +91,7 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
         # The survey's two rows make twins as short.
         command = re.sub("--rows [0-9]+", "--rows 20", command)
     if command.startswith("discreet report"):
-        RUN.invoke(app, shlex.split("ledger open survey.ledger --dataset survey --epsilon 3 --delta 1e-5"))
+        dp.Ledger.create("survey.ledger", dataset="survey", epsilon=3.0, delta=1e-5)
         RUN.invoke(app, shlex.split("synth discreet-fit --twins 2 --rows 20 --out twins"))
     outcome = RUN.invoke(app, shlex.split(command)[1:])
     assert outcome.exit_code == 0, outcome.stderr

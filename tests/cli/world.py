@@ -44,7 +44,7 @@ WORDS = {
     "fit": f"{FIT} --out out",
     "resume": "resume saved",
     "synth": "synth twin --twins 1 --rows 3 --out twins",
-    "report": "report kept/fit --out page.html",
+    "report": "report twin --out report.html",
     "account": "account --num-records 100 --sampling full --steps 5 --noise-multiplier 9",
     "explain": "explain statement.json",
     "utility": "utility table.csv --evaluation-non-private table.csv --schema schema.toml",
@@ -74,9 +74,6 @@ def make(folder: Path) -> Path:
     (folder / "statement.json").write_text(statement().to_json())
     dp.Ledger.create(folder / "survey.ledger", dataset="survey", epsilon=3.0, delta=1e-5)
     fitted(folder / "twin", schema_from_toml(folder / "schema.toml"))
-    # Two folders down: where there is a statement one folder down, a command has spent something.
-    (folder / "kept" / "fit").mkdir(parents=True)
-    (folder / "kept" / "fit" / "statement.json").write_text(statement().to_json())
     (folder / "saved").mkdir(mode=0o700)
     return folder
 

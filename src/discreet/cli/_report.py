@@ -42,7 +42,7 @@ def report(
     ledger: Annotated[
         Path | None, typer.Option("--ledger", help="The table's ledger, whose history the page then shows.")
     ] = None,
-    twins_from: Annotated[
+    twins: Annotated[
         Path | None,
         typer.Option(
             "--twins-from",
@@ -65,7 +65,7 @@ def report(
         raise ValueError(f"--out is {out}: name a page, with the ending .html")
     if out is not None and out.is_dir():
         raise ValueError(f"--out {out} is a folder: name a file in it")
-    written = write_page(fitted, out, ledger=ledger, twins=twins_from)
+    written = write_page(fitted, out, ledger=ledger, twins=twins)
     statement = written.statement
     if as_json:
         facts = statement.to_dict()
