@@ -28,10 +28,10 @@ test-all: lint  ## Format, lint, types, then every test
 quick: $(VENV)/.ready-dev  ## The tests without the slow ones
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not slow and not exhaustive"
 
-# What mkdocs-material says of its successor is no warning of ours.
+# What mkdocs-material says of its successor is no warning of ours. Not --quiet: what it keeps quiet about is not counted as a warning.
 docs docs-serve: export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/.ready-docs  ## The documentation as a site in site/, built strictly; nothing in it comes from elsewhere
-	$(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m mkdocs build --strict
 
 docs-serve: $(VENV)/.ready-docs  ## The same at http://127.0.0.1:8000, built again when a page changes
 	$(BIN)/python -m mkdocs serve --strict

@@ -15,15 +15,29 @@ LOADED = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)
 EXPORTED = re.compile(r"^::: discreet\.(\w+)$", re.MULTILINE)
 
 
+def build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    # Not --quiet, which keeps warnings from being counted.
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--config-file",
+        str(config),
+        "--site-dir",
+        str(folder),
+    ]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "NO_COLOR": "1"}
+    return subprocess.run(command, cwd=config.parent, env=environment, capture_output=True, text=True)
+
+
 @pytest.fixture(scope="module")
 def site(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` builds it, in another place."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "NO_COLOR": "1"}
-    built = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True)
+    built = build(repository / "mkdocs.yml", folder)
     assert built.returncode == 0, built.stderr
-    assert "WARNING" not in built.stderr
     return folder
 
 
@@ -35,6 +49,20 @@ def test_nothing_is_fetched_when_the_site_is_read(site: Path) -> None:
         text = page.read_text(encoding="utf-8")
         assert not LOADED.findall(text), f"{page.relative_to(site)} loads {LOADED.findall(text)[0]}"
         assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", text), page.relative_to(site)
+
+
+def test_links_that_lead_nowhere_and_pages_in_no_list_are_refused(repository: Path, tmp_path: Path) -> None:
+    """Planted faults, by the rules of the site."""
+    config = f"INHERIT: {repository}/mkdocs.yml\ndocs_dir: pages\nnav: [index.md]\nplugins: []\nhooks: []\n"
+    (tmp_path / "mkdocs.yml").write_text(config)
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "index.md").write_text("# Here\n\n[a](gone.md), [b](other.md#gone), [c](#nowhere)\n")
+    (tmp_path / "pages" / "other.md").write_text("# There\n")
+    built = build(tmp_path / "mkdocs.yml", tmp_path / "site")
+    assert built.returncode == 1
+    for fault in ("'gone.md'", "'#gone'", "'#nowhere'", "- other.md"):
+        assert fault in built.stderr, f"{fault} is not among\n{built.stderr}"
+    assert built.stderr.count("WARNING") == 4
 
 
 @pytest.mark.slow
