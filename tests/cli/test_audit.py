@@ -66,7 +66,8 @@ def test_an_audit_of_ones_own(tmp_path, monkeypatch, name, code, says):
     outcome = RUN.invoke(app, ["audit", name])
     assert outcome.exit_code == code
     assert says in " ".join((outcome.stdout + outcome.stderr).split())
-    assert RUN.invoke(app, ["audit", name, "--epsilon", "1"]).exit_code == 2
+    for beside in (("--epsilon", "1"), ("--runs", "100000"), ("--one-run",), ("--confidence", "0.5")):
+        assert RUN.invoke(app, ["audit", name, *beside]).exit_code == 2
 
 
 @pytest.mark.exhaustive
@@ -82,6 +83,8 @@ def test_one_run():
     [
         ([], "give one of --noise-multiplier and --epsilon"),
         (["--noise-multiplier", "1", "--epsilon", "1"], "give one of --noise-multiplier and --epsilon"),
+        (["--noise-multiplier", "1", "--rate", "1", "--canaries", "30"], "--canaries says nothing without --one-run"),
+        (["--noise-multiplier", "1", "--rate", "1", "--one-run", "--runs", "30"], "--runs says nothing with --one-run"),
         (["--noise-multiplier", "1"], "one of --rate"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--runs", "3"], "runs is 3"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--others", "0"], "others is 0"),

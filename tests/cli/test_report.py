@@ -153,6 +153,9 @@ def test_a_summary_of_another_statement_or_a_damaged_one(fit: Path) -> None:
         ({"statement_sha256": "0" * 64}, "not of the statement beside it"),
         ({"profile": [[0.1]]}, "damaged"),
         ({"profile": [[-1.0, 0.5]]}, "damaged"),
+        # More than the statement promises: at its deltas, and beyond them.
+        ({"profile": [[0.0, 0.0]]}, "damaged"),
+        ({"profile": [[0.0, 0.002]]}, "damaged"),
         ({"posterior": {"a": {}}}, "damaged"),
         ({"course": {"losses": {"mean": 3}}}, "damaged"),
         ({"posterior": None}, "damaged"),

@@ -162,7 +162,7 @@ def test_a_fit_that_does_more_runs_if_asked_to_and_says_so(monkeypatch, wrong):
     with pytest.raises(dp.PrivacyError, match="require_proof"):
         make().run(key, X, progress_bar=False)
     statement = make().run(key, X, progress_bar=False, require_proof=False).statement
-    assert [x for x in (*statement.notes, *statement.violations) if x.startswith(("Not proved", "It ran although"))]
+    assert [x for x in (*statement.warnings, *statement.violations) if x.startswith(("Not proved", "It ran although"))]
 
 
 def test_a_worse_event_is_a_violation(monkeypatch):

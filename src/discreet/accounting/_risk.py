@@ -200,9 +200,10 @@ def _promise(relation: Relation, epsilon: float, delta: float) -> str:
         if relation is Relation.ADD_OR_REMOVE_ONE
         else "replacing one record by another"
     )
+    factor = _up(math.exp(epsilon)) if epsilon < 700 else "infinity"
     return (
         f"epsilon = {_up(epsilon)} at delta = {delta:g} ({relation.name}): {change} changes the odds of anything that can be "
-        f"released by a factor of at most e^epsilon = {_up(math.exp(min(epsilon, 700.0)))}, apart from events whose probability "
+        f"released by a factor of at most e^epsilon = {factor}, apart from events whose probability "
         f"it changes by at most {delta:g}."
     )
 

@@ -70,7 +70,7 @@ def epsilon_lower_bound(
 
 
 def one_run_p_value(num_canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """How likely at most so many correct guesses, or more, are after one run of an (ε, δ)-private program.
+    """At most how likely so many correct guesses, or more, are after one run of an (ε, δ)-private program.
 
     Each of m canaries was a record with probability 1/2 by a coin of its own; r guesses were made, v of them correct. If the
     program is (ε, δ)-private for each coin, then with f(k) = P[Binomial(r, e^ε / (1 + e^ε)) >= k]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FORMAT = "discreet audit, version 1"
 WIDTH = 88
+NOT_PRIVATE = "Not private: the noise of these runs can be made again. Audit made-up records.\n"
 IN_WORDS = {
     "ADD_OR_REMOVE_ONE": "with the canary and without it (ADD_OR_REMOVE_ONE)",
     "REPLACE_ONE": "with the canary and with another record in its place (REPLACE_ONE)",
@@ -119,7 +120,9 @@ def _text(verdict: Verdict) -> str:
             + ("." if math.isnan(verdict.allowed_power) else f"; the claim allows {verdict.allowed_power:.4g}.")
         )
         lines.append(f"It is not μ-Gaussian private for a μ below {verdict.mu_lower:.4g}.")
-    return "\n".join([title, "=" * len(title), "", *(textwrap.fill(x, WIDTH) for x in lines), "", _sentence(verdict)])
+    return "\n".join(
+        [title, "=" * len(title), "", *(textwrap.fill(x, WIDTH) for x in lines), "", _sentence(verdict), NOT_PRIVATE]
+    )
 
 
 def _counts(verdict: Verdict) -> str:

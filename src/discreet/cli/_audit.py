@@ -50,6 +50,7 @@ Picture = Annotated[Path | None, typer.Option("--plot", help="Draw lower bound a
 
 @refusing
 def audit(
+    context: typer.Context,
     program: Program = None,
     method: Method = MethodName.DPSVI,
     num_records: NumRecords = 100,
@@ -87,11 +88,14 @@ def audit(
     """
     for option, path, endings in (("--out", out, (".json",)), ("--plot", plot, (".png", ".pdf", ".svg"))):
         _check_file(option, path, endings)
+    given = {name for name in context.params if _is_given(context, name)}
     if program is not None:
-        if any(x is not None for x in (rate, batch_size, noise_multiplier, epsilon, delta, relation)):
-            raise ValueError(f"{program} says itself what is audited: leave out the options that describe a plan")
+        if described := sorted(given - {"program", "out", "plot", "as_json"}):
+            raise ValueError(f"{program} says itself what is audited, and how: leave out {_flags(described)}")
         _conclude(_verdict_of(program), out, plot, as_json=as_json)
         return
+    if unused := sorted(given & ({"runs", "others"} if one_run else {"canaries"})):
+        raise ValueError(f"{_flags(unused)} says nothing {'with' if one_run else 'without'} --one-run: leave it out")
     if (noise_multiplier is None) == (epsilon is None):
         raise ValueError("a plan follows from its noise or from its ε: give one of --noise-multiplier and --epsilon")
     plan = options.plan_of(
@@ -107,6 +111,15 @@ def audit(
     size = canaries if one_run else runs
     verdict = _verdict(plan, method.name, size, others, confidence, seed, one_run=one_run, quiet=as_json)
     _conclude(verdict, out, plot, as_json=as_json)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    # By name: typer brings a click of its own.
+    return getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+
+
+def _flags(names: list[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
 def _conclude(verdict: "Verdict", out: Path | None, plot: Path | None, *, as_json: bool) -> None:

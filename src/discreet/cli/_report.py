@@ -105,13 +105,13 @@ def write_page(
     if (fitted / "twin.json").is_file():
         shown = _of_twins(fitted, content)
     elif (fitted / "summary.json").is_file():
-        shown = _of_summary(fitted)
+        shown = _of_summary(fitted, statement)
     shown["marginals"] = None if twins is None else _marginals(twins, content)
     shown["budget"] = None if ledger is None else budget_of(Ledger(ledger), statement)
     try:
         page = statement_page(statement, **shown)
     except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError):
-        raise ValueError(f"{fitted / 'summary.json'} {PUT_BACK}") from None
+        raise ValueError(f"{fitted}: statement.json or summary.json {PUT_BACK}") from None
     names = {"budget": "budget", "course": "course of the fit", "panels": "posterior", "marginals": "twins"}
     parts = tuple(name for key, name in names.items() if shown.get(key))
     try:
@@ -129,9 +129,9 @@ def _json(path: Path, remedy: str) -> Any:
         raise ValueError(f"{path} is not JSON: {remedy}") from None
 
 
-def _of_summary(fitted: Path) -> dict[str, Any]:
+def _of_summary(fitted: Path, statement: "Statement") -> dict[str, Any]:
     """What the summary of a regression shows."""
-    from discreet.page import losses_of, panel_of_summary
+    from discreet.page import losses_of, may_hold, panel_of_summary
 
     path = fitted / "summary.json"
     summary = _json(path, "put back the file that the fit wrote")
@@ -144,7 +144,7 @@ def _of_summary(fitted: Path) -> dict[str, Any]:
         # Fits of before there was a page have the losses alone, and the statement's own pairs.
         course = summary["course"] if "course" in summary else {"losses": losses_of(summary["losses"])}
         pairs = [(float(epsilon), float(delta)) for epsilon, delta in summary.get("profile", [])]
-        if not all(epsilon >= 0 and 0 <= delta <= 1 for epsilon, delta in pairs):
+        if not may_hold(statement, pairs):
             raise ValueError
         panels = [panel_of_summary(summary["posterior"])]
         return {"course": course, "pairs": pairs, "panels": panels, "note": str(summary["note"])}
@@ -167,7 +167,7 @@ def _of_twins(fitted: Path, content: Any) -> dict[str, Any]:
 
 def _marginals(folder: Path, content: Any) -> "Marginals":
     """Of twins that `discreet synth` wrote. A table that is no twin would be shown as it is, so any file will not do."""
-    from discreet.cli._synth import ABOUT, FORMAT, SCHEMA, TWIN
+    from discreet.cli._synth import ABOUT, FORMAT, SCHEMA, TWIN, digest_of
     from discreet.data import read_table
     from discreet.page import marginals_of
     from discreet.schema import schema_from_toml
@@ -184,5 +184,9 @@ def _marginals(folder: Path, content: Any) -> "Marginals":
     names = about.get("twins")
     if not isinstance(names, list) or not names or not all(isinstance(x, str) and TWIN.fullmatch(x) for x in names):
         raise ValueError(f"{folder / ABOUT} names no twins: {remedy}")
+    digests = about.get("sha256", {})
+    for name in names:
+        if not (folder / name).is_file() or digests.get(name) != digest_of(folder / name):
+            raise ValueError(f"{folder / name} is not the twin that discreet synth wrote: {remedy}")
     schema = schema_from_toml(folder / SCHEMA)
     return marginals_of([read_table(folder / name, schema) for name in names[:MOST_TWINS]], schema)

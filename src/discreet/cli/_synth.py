@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -94,6 +95,7 @@ def synth(
         about = {
             "format": FORMAT,
             "twins": [file.name for file in files[:-1]],
+            "sha256": {file.name: digest_of(file) for file in files[:-1]},
             "rows": count,
             "columns": [column.name for column in fit.model.schema.columns],
             "model": {"components": fit.model.components, "slices": fit.model.slices},
@@ -114,6 +116,12 @@ def synth(
     say("Files:")
     for file in files:
         say_text(f"  {file}")
+
+
+def digest_of(file: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _check(out: Path, overwrite: bool, twins: int, rows: int | None) -> None:

@@ -50,6 +50,9 @@ def state_draws(ops: Any, num_records: int, reproducible: bool) -> Statement:
         released=[f"{ops.num_draws} draw{'s' if ops.num_draws > 1 else ''} of the model's latents, and nothing else"],
         public=public,
         not_covered=_INEXACT,
+        warnings=[
+            "ε is for exact draws of the posterior. These are the last states of Markov chains, which are only near it."
+        ],
     )
 
 

@@ -77,7 +77,7 @@ def with_proof(
     except PrivacyError as error:
         if required:
             raise _refused(error) from error
-        return statement.with_notes(f"Not proved: it ran although the verifier found no proof, because {error.rule}")
+        return statement.with_warnings(f"Not proved: it ran although the verifier found no proof, because {error.rule}")
     try:
         # What else the plan pays for is no leave to do more here.
         certificate.check(plan.alone())

@@ -72,8 +72,8 @@ class Receipt:
         return (
             f"Debited as entry {self.number} of the ledger {self.ledger} of '{self.dataset}' (hash {self.hash[:16]}), before the "
             f"first release. With it, {upper(self.spent)} of the cap of epsilon {upper(self.filter.epsilon)} at delta "
-            f"{self.filter.delta:.3g} is spent; the cap holds for all entries together, also where later fits were planned after "
-            "earlier ones were seen."
+            f"{upper(self.filter.delta)} is spent; the cap holds for all entries together, also where later fits were planned "
+            "after earlier ones were seen."
         )
 
 
@@ -294,10 +294,10 @@ class Ledger:
             f"Ledger of '{first['dataset']}' ({first['unit']}, {first['relation']}), begun {first['time']}",
             *(
                 f"  {debit.number:>3}  {debit.time}  {debit.method:<12} epsilon {upper(debit.cost.epsilon)} "
-                f"at delta {debit.delta:.3g}"
+                f"at delta {upper(debit.delta)}"
                 for debit in debits
             ),
-            f"{upper(spent)} of the cap of epsilon {upper(cap.epsilon)} at delta {cap.delta:.3g} is spent.",
+            f"{upper(spent)} of the cap of epsilon {upper(cap.epsilon)} at delta {upper(cap.delta)} is spent.",
         ]
         if debits:
             together = upper(self.epsilon_if_planned_together(cap.delta))

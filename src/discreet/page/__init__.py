@@ -3,7 +3,7 @@
 No reader of tables is in reach: of people it knows what a result, a ledger and synthetic twins hold.
 """
 
-from discreet.page._bound import profile_pairs, trade_off_lines, true_positive_rate
+from discreet.page._bound import may_hold, profile_pairs, trade_off_lines, true_positive_rate
 from discreet.page._budget import budget_of
 from discreet.page._course import course_of, losses_of
 from discreet.page._page import statement_page
@@ -17,6 +17,7 @@ __all__ = [
     "course_of",
     "losses_of",
     "marginals_of",
+    "may_hold",
     "panel_of_summary",
     "panels_of_draws",
     "profile_pairs",

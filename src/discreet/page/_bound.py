@@ -44,6 +44,22 @@ def profile_pairs(plan: PrivacyPlan, statement: Statement) -> list[Pair]:
     return list(zip(epsilons[chosen].tolist(), deltas[chosen].tolist(), strict=True))
 
 
+def may_hold(statement: Statement, pairs: Iterable[Pair]) -> bool:
+    """Whether pairs could be `profile_pairs` of the statement's plan: none promises more than the statement does.
+
+    They come from a file that the statement does not cover. The statement's own figures are of the same profile, on a grid, so
+    a true pair may beat them by a little.
+    """
+    pairs = list(pairs)
+    if not all(epsilon >= 0 and 0 <= delta <= 1 for epsilon, delta in pairs):
+        return False
+    points = [(statement.epsilon, statement.delta), *((x.epsilon, x.delta) for x in statement.profile)]
+    if any(delta <= d and epsilon < e * (1 - 1e-6) for epsilon, delta in pairs for e, d in points):
+        return False
+    lines = trade_off_lines(statement, pairs)
+    return all(true_positive_rate(lines, rate) >= 0.99 * found for rate, found in statement.attack_power)
+
+
 def trade_off_lines(statement: Statement, pairs: Iterable[Pair] = ()) -> list[Line]:
     """Slope and intercept of lines, none of which any attacker's true-positive rate exceeds at any false-positive rate.
 

@@ -6,10 +6,10 @@ import dataclasses
 import re
 
 from discreet.accounting import upper
-from discreet.ledger import Ledger, LedgerError
+from discreet.ledger import Ledger
 from discreet.report import Statement
 
-_RECEIPT = re.compile(r"Debited as entry (\d+) of the ledger .* \(hash ([0-9a-f]{16})\)")
+_RECEIPT = re.compile(r"Debited as entry (\d+) of the ledger .* \(hash ([0-9a-f]{16})\)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Spent:
         day: when, in UTC.
         clock: the time of that day.
         epsilon: its own, at its own `delta`.
-        after: of the cap's epsilon, by its filter, when it was made.
+        after: of the epsilon of the cap that is in force now, by its filter, with all debits before it.
         share: `after` as a part of the cap, at most 1.
         here: whether it is the fit that the page is about.
     """
@@ -70,7 +70,7 @@ def budget_of(ledger: Ledger, statement: Statement) -> Budget:
                 *_when(debit.time),
                 debit.method,
                 upper(debit.cost.epsilon),
-                f"{debit.delta:.3g}".replace("e-0", "e-").replace("-", "−"),
+                _small(debit.delta),
                 upper(spent),
                 min(1.0, spent / cap.epsilon),
                 debit.number == here,
@@ -81,18 +81,22 @@ def budget_of(ledger: Ledger, statement: Statement) -> Budget:
         entries[0]["unit"],
         ledger.relation.name,
         upper(cap.epsilon),
-        f"{cap.delta:.3g}".replace("e-0", "e-").replace("-", "−"),
+        _small(cap.delta),
         upper(spent),
         min(1.0, spent / cap.epsilon),
         upper(ledger.epsilon_if_planned_together(cap.delta)) if debits else "",
         tuple(rows),
         remark,
         tuple(
-            f"{' '.join(_when(x['time']))}: the cap was set to ε = {upper(x['epsilon'])} at δ = {x['delta']:.3g}."
+            f"{' '.join(_when(x['time']))}: the cap was set to ε = {upper(x['epsilon'])} at δ = {_small(x['delta'])}."
             for x in entries
             if x["kind"] == "cap"
         ),
     )
+
+
+def _small(delta: float) -> str:
+    return upper(delta).replace("e-0", "e-").replace("-", "−")
 
 
 def _when(time: str) -> tuple[str, str]:
@@ -109,9 +113,8 @@ def _place(ledger: Ledger, statement: Statement) -> tuple[int | None, str]:
             "what is shown here."
         )
     number, digest = int(receipt[1]), receipt[2]
-    try:
-        ledger.verify(digest)
-    except LedgerError:
+    debits = [x for x in ledger.entries if x["kind"] == "debit"]
+    if not any(x["number"] == number and x["hash"].startswith(digest) for x in debits):
         return None, (
             f"The statement names entry {number} (hash {digest}), which this ledger does not have: it is another ledger, or "
             "lines were cut off at its end."

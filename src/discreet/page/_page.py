@@ -182,12 +182,12 @@ def plain(share: float) -> str:
 
 
 def small(value: float) -> str:
-    """A δ.
+    """A δ, rounded up.
 
-    >>> small(1e-05), small(0.001), small(0.0)
-    ('1e−5', '0.001', '0')
+    >>> small(1e-05), small(0.001), small(0.0), small(1 / 32561)
+    ('1e−5', '0.001', '0', '3.072e−5')
     """
-    return f"{value:.4g}".replace("e-0", "e-").replace("-", "−")
+    return upper(value).replace("e-0", "e-").replace("-", "−")
 
 
 def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
         "question": "one given place in the data held this record or that one"
         if replaced
         else "one given record was among the data",
-        "factor": upper(math.exp(min(statement.epsilon, 700.0))),
+        "factor": upper(math.exp(statement.epsilon) if statement.epsilon < 700 else math.inf),
         "rarely": f"1 in {math.floor(1 / statement.delta * (1 + 1e-9)):,}" if statement.delta else "",
         "shown": shown,
         "rates": RATES,

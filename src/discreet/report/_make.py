@@ -38,6 +38,9 @@ FROM_SEED = (
 )
 
 
+BATCHES_ARE_THE_CALLERS = "The caller's own code drew the batches: ε holds only if it drew them as the plan says."
+
+
 def make_statement(
     plan: PrivacyPlan,
     *,
@@ -112,7 +115,7 @@ def make_statement(
         attack_power=risk.true_positive_rates,
         posterior_beliefs=risk.posterior_beliefs,
         gaussian_mu=risk.gaussian_mu,
-        warnings=risk.warnings,
+        warnings=(*risk.warnings, *([BATCHES_ARE_THE_CALLERS] if user_supplied_batches else [])),
         mechanism=_mechanism_words(plan, bound),
         plan=plan_facts(plan, bound),
         event=str(paid.event()),

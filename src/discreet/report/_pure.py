@@ -37,6 +37,7 @@ def make_pure_statement(
     public: Sequence[str],
     not_covered: Sequence[str] = (),
     notes: Sequence[str] = (),
+    warnings: Sequence[str] = (),
 ) -> Statement:
     """State what releases with a pure ε spent.
 
@@ -55,6 +56,7 @@ def make_pure_statement(
         public: What was treated as known to everybody.
         not_covered: What the guarantee does not cover, before what no guarantee here covers.
         notes: Remarks for the reader.
+        warnings: What a careful reader would object to, besides what the figures show.
 
     Returns:
         The statement.
@@ -78,7 +80,7 @@ def make_pure_statement(
         attack_power=meaning.true_positive_rates,
         posterior_beliefs=meaning.posterior_beliefs,
         gaussian_mu=meaning.gaussian_mu,
-        warnings=meaning.warnings,
+        warnings=(*meaning.warnings, *warnings),
         mechanism=mechanism,
         plan=dict(plan),
         event=str(event),

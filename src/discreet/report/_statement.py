@@ -102,6 +102,10 @@ class Statement:
         """The same statement with further remarks."""
         return dataclasses.replace(self, notes=(*self.notes, *notes))
 
+    def with_warnings(self, *warnings: str) -> "Statement":
+        """The same statement with further things that a careful reader would object to."""
+        return dataclasses.replace(self, warnings=(*self.warnings, *warnings))
+
     def with_violations(self, *violations: str) -> "Statement":
         """The same statement, marked as broken by what was done around the private computation."""
         return dataclasses.replace(self, violations=(*self.violations, *violations))
