@@ -166,7 +166,10 @@ def test_a_bayesian_network_ends_where_numpyros_does(network):
 
 @pytest.mark.parametrize(
     ("program", "loss"),
-    [(lambda: (vae, vae_guide), Trace_ELBO), (flax_vae, TraceMeanField_ELBO)],
+    [
+        pytest.param(lambda: (vae, vae_guide), Trace_ELBO, marks=pytest.mark.exhaustive),
+        (flax_vae, TraceMeanField_ELBO),
+    ],
     ids=["stax", "nnx, mean field"],
 )
 def test_an_amortised_step_is_numpyros_on_average(exact_plan, program, loss):

@@ -88,8 +88,10 @@ EXAMPLES = {
     "binomial": (baseball_fully_pooled, (AT_BATS, HITS)),
 }
 
+PARAMS = [pytest.param(x, marks=[pytest.mark.exhaustive] if x == "horseshoe" else []) for x in EXAMPLES]
 
-@pytest.fixture(name="pair", scope="module", params=EXAMPLES)
+
+@pytest.fixture(name="pair", scope="module", params=PARAMS)
 def _pair(request, twins):
     model, records = EXAMPLES[request.param]
     guide = AutoNormal(model, init_loc_fn=init_to_median)

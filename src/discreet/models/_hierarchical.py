@@ -29,12 +29,14 @@ def hierarchical(regression: Model, num_groups: int) -> Model:
     Priors: intercept and weights as in the regression; the spreads half-normal with scale 1.
 
     Args:
-        regression: `linear_regression`, `logistic_regression`, `poisson_regression` or `negative_binomial_regression`.
+        regression: `linear_regression`, `logistic_regression`, `poisson_regression`, `negative_binomial_regression`, or what
+            `multinomial_regression` made.
         num_groups: Public number of groups, 2 at least.
 
     Returns:
         The model, a function of (x, group, y): features of about unit size, the group of each record, 0 to num_groups - 1, and
-        the target; None to draw it. `group_intercept` has the shape (group,), `group_weights` (group, feature).
+        the target; None to draw it. `group_intercept` has the shape (group,), `group_weights` (group, feature);
+        with classes, both have an axis more, over which they sum to zero.
 
     Raises:
         ValueError: Another regression, or fewer than two groups.
@@ -54,16 +56,18 @@ def _hierarchical(
     num_groups: int,
     x: Float[Array, "record feature"],
     group: Int[Array, " record"],
-    y: Float[Array, " record"] | None = None,
+    y: Array | None = None,
 ) -> None:
     features, spread = x.shape[1], dist.HalfNormal(1.0)
-    intercept: Any = numpyro.sample("intercept", dist.Normal(0.0, family.intercept_scale))
-    weights: Any = numpyro.sample("weights", dist.Normal(0.0, family.weight_scale).expand([features]).to_event(1))
+    intercept: Any = numpyro.sample("intercept", family.normal(family.intercept_scale, ()))
+    weights: Any = numpyro.sample("weights", family.normal(family.weight_scale, (features,)))
     intercept_spread: Any = numpyro.sample("intercept_spread", spread)
     weights_spread: Any = numpyro.sample("weights_spread", spread.expand([features]).to_event(1))
-    around_intercept = dist.Normal(intercept, intercept_spread).expand([num_groups]).to_event(1)
-    around_weights = dist.Normal(weights, weights_spread).expand([num_groups, features]).to_event(2)
+    around_intercept = family.around(intercept, intercept_spread, (num_groups,))
+    around_weights = family.around(weights, weights_spread, (num_groups, features))
     group_intercept: Any = numpyro.sample("group_intercept", around_intercept)
     group_weights: Any = numpyro.sample("group_weights", around_weights)
     ones = jax.nn.one_hot(jnp.asarray(group, jnp.int32), num_groups)
-    family.observe(ones @ group_intercept + jnp.sum(x * (ones @ group_weights), axis=1), y)
+    own = jnp.tensordot(ones, group_weights, 1)
+    terms = x * own if family.num_classes is None else x[:, :, None] * own
+    family.observe(ones @ group_intercept + jnp.sum(terms, axis=1), y)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int
+from numpyro.distributions.transforms import ZeroSumTransform
 
 Model = Callable[..., None]
 
@@ -36,6 +37,15 @@ class Family:
             return dist.Normal(0.0, scale).expand(shape).to_event(len(shape))
         over_classes = dist.ZeroSumNormal(scale, (self.num_classes,))
         return over_classes.expand(shape).to_event(len(shape))
+
+    def around(self, middle: Array, spread: Array, shape: tuple[int, ...]) -> dist.Distribution:
+        """As `normal`, with middles of their own: one for each number, or for the classes of each a vector that sums to zero."""
+        if self.num_classes is None:
+            return dist.Normal(middle, spread).expand(shape).to_event(len(shape))
+        # An isometry from one number less than there are classes: spreads stay what they are.
+        plane = ZeroSumTransform(1)
+        free = dist.Normal(plane.inv(middle), jnp.asarray(spread)[..., None]).expand((*shape, self.num_classes - 1))
+        return dist.TransformedDistribution(free, plane).to_event(len(shape))
 
 
 def regress(family: Family, x: Float[Array, "record feature"], y: Array | None) -> None:
@@ -184,15 +194,17 @@ _FAMILIES: dict[Model, Family] = {
 
 
 def family_of(regression: Model) -> Family:
-    """The family of a regression with one predictor a record.
+    """The family of a regression; of a multinomial one that of its classes.
 
     Raises:
         ValueError: It is none.
     """
+    if isinstance(regression, functools.partial) and regression.func is _multinomial:
+        return multinomial(*regression.args)
     if regression not in _FAMILIES:
         raise ValueError(
-            f"{regression!r} has no version with groups: pass {', '.join(model.__name__ for model in _FAMILIES)} from "
-            "discreet.models."
+            f"{regression!r} has no version with groups: pass {', '.join(model.__name__ for model in _FAMILIES)} or "
+            "multinomial_regression(num_classes) from discreet.models."
         )
     return _FAMILIES[regression]
 
