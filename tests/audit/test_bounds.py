@@ -90,6 +90,15 @@ def test_the_lower_bound_on_a_gaussian_mechanism_with_a_choice_of_thresholds():
     assert np.mean(reused) > np.mean(found)
 
 
+def test_the_runs_that_choose_the_test_do_not_judge_it():
+    """A score that tells the first half of the runs apart and knows nothing of the second: luck must not pass for an attack."""
+    present, absent = np.random.default_rng(5).normal(size=(2, 2_000))
+    present[:1_000] += 10.0
+    rates = judge({"x": present}, {"x": absent}, delta=0.0, confidence=0.99)
+    assert rates.trials == 1_000
+    assert rates.epsilon(0.0) == 0.0
+
+
 def test_mu_is_the_difference_of_quantiles():
     rates = Rates("", "", 0, 0, 1, stats.norm.cdf(0.5), stats.norm.cdf(-1.0))
     assert rates.mu == pytest.approx(1.5)

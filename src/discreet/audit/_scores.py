@@ -44,7 +44,11 @@ def scored(
     scores: Mapping[str, Score], present: Released, absent: Released
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """All scores of all runs."""
-    return tuple({name: np.asarray(score(x)) for name, score in scores.items()} for x in (present, absent))  # type: ignore[return-value]
+
+    def every(x: Released) -> dict[str, np.ndarray]:
+        return {name: np.asarray(score(x)) for name, score in scores.items()}
+
+    return every(present), every(absent)
 
 
 def _steps(released: Released) -> Float[np.ndarray, "run step number"]:

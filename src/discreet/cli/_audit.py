@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from discreet.cli import _options as options
-from discreet.cli._model import failure, run_file
+from discreet.cli._model import returned_by, run_file
 from discreet.cli._terminal import refusing, say_json, say_lines, write_file
 
 if TYPE_CHECKING:
@@ -150,15 +150,7 @@ def _verdict_of(program: str) -> "Verdict":
         raise ValueError(
             f"{program} names no function: write def check(): return dp.audit_fit(...), and pass {path}:check"
         )
-    try:
-        found = function()
-    except (Exception, SystemExit) as error:
-        raise ValueError(f"{program} fails {failure(error)}") from error
-    if not isinstance(found, Verdict):
-        raise ValueError(
-            f"{program} returned an object of type {type(found).__name__}: let it return what dp.audit_fit returns"
-        )
-    return found
+    return returned_by(program, function, Verdict, "let it return what dp.audit_fit returns")
 
 
 def _verdict(

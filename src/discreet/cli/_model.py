@@ -6,11 +6,13 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from discreet.models import MixtureOfProducts
     from discreet.schema import Kind, Schema
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,3 +176,34 @@ def failure(error: BaseException) -> str:
     own = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
     place = f"at {own[-1].filename}:{own[-1].lineno} ({own[-1].name}) " if own else ""
     return f"{place}with {type(error).__name__}: {str(error).rstrip('.')}".replace(f"{Path.cwd()}/", "")
+
+
+def returned_by(
+    program: str,
+    function: Callable[[], object],
+    kind: type[T],
+    remedy: str,
+    *,
+    passing: tuple[type[Exception], ...] = (),
+) -> T:
+    """What the user's function returns.
+
+    Args:
+        program: What the user called it.
+        function: The function.
+        kind: What it is to return.
+        remedy: What to do where it returns something else.
+        passing: Errors that are an answer, too.
+
+    Raises:
+        ValueError: It fails, or returns something else.
+    """
+    try:
+        found = function()
+    except passing:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{program} fails {failure(error)}") from error
+    if not isinstance(found, kind):
+        raise ValueError(f"{program} returned an object of type {type(found).__name__}: {remedy}")
+    return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from discreet.cli._model import failure, run_file
+from discreet.cli._model import returned_by, run_file
 from discreet.cli._options import AsJson
 from discreet.cli._terminal import refusing, say_error, say_json, say_lines, write_file
 
@@ -94,17 +94,8 @@ def _outcome(program: str) -> "Certificate":
     function = _function(module, path, name if colon else "certificate")
     if isinstance(function, Certificate):
         return function
-    try:
-        found = function()
-    except PrivacyError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise ValueError(f"{program} fails {failure(error)}") from error
-    if not isinstance(found, Certificate):
-        raise ValueError(
-            f"{program} returned an object of type {type(found).__name__}: let the function return dp.certify(step, ...)"
-        )
-    return found
+    remedy = "let the function return dp.certify(step, ...)"
+    return returned_by(program, function, Certificate, remedy, passing=(PrivacyError,))
 
 
 def _function(module: ModuleType, path: Path, name: str) -> Callable[[], object]:

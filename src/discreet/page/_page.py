@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -235,7 +236,8 @@ def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
 def _charts(lines: list[Line], factor: float) -> tuple[Chart, Chart]:
     """The trade-off curve, and beliefs after against beliefs before."""
     bends = corners(lines)
-    caught = Chart(
+    chart = functools.partial(Chart, x=(0.0, 1.0), y=(0.0, 1.0), percent=True)
+    caught = chart(
         "caught",
         "What the best test can tell",
         "The largest rate at which any test rightly says yes, against the rate at which it wrongly does: "
@@ -243,15 +245,12 @@ def _charts(lines: list[Line], factor: float) -> tuple[Chart, Chart]:
         + ". The straight line is guessing.",
         "wrongly says yes (false-positive rate)",
         "rightly says yes, at most",
-        (0.0, 1.0),
-        (0.0, 1.0),
-        percent=True,
         legend=(("bound", "best test, at most"), ("chance", "guessing")),
     )
     xs, ys = [x for x, _ in bends], [y for _, y in bends]
     caught = caught.line("area", [0.0, *xs], [0.0, *ys], closed=True)
     caught = caught.line("chance", [0, 1], [0, 1]).line("bound", xs, ys)
-    believed = Chart(
+    believed = chart(
         "belief",
         "What the releases can do to a belief",
         "The largest belief after seeing all that was released, against the belief before: "
@@ -259,9 +258,6 @@ def _charts(lines: list[Line], factor: float) -> tuple[Chart, Chart]:
         + ". The straight line is no change.",
         "belief before",
         "belief afterwards, at most",
-        (0.0, 1.0),
-        (0.0, 1.0),
-        percent=True,
         legend=(("bound", "afterwards, at most"), ("chance", "no change")),
     )
     # Even steps along the bend, which is near 0 where the factor is large.

@@ -34,8 +34,11 @@ class Row:
     @property
     def cells(self) -> tuple[str, str, str, str]:
         """As texts."""
-        values = (self.mean, self.sd, self.low, self.high)
-        return tuple("–" if x is None else number(float(f"{x:.3g}")) for x in values)  # type: ignore[return-value]
+
+        def cell(value: float | None) -> str:
+            return "–" if value is None else number(float(f"{value:.3g}"))
+
+        return cell(self.mean), cell(self.sd), cell(self.low), cell(self.high)
 
 
 @dataclasses.dataclass(frozen=True)
