@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all quick docs docs-serve bench audit paper paper-quick lint format build hooks clean
+.PHONY: help demo test test-all quick docs docs-serve bench audit paper paper-quick stats lint format build hooks clean
 
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +47,9 @@ paper: $(VENV)/.ready-dev  ## The papers' experiments: docs/papers/, three quart
 
 paper-quick: $(VENV)/.ready-dev  ## The same at a small size: that they run and still find what they should, six minutes
 	$(BIN)/python examples/paper --quick
+
+stats: $(VENV)/.ready-dev  ## Count files, lines, words, names, and the files that one fit passes through
+	@$(BIN)/python tools/stats.py
 
 lint: $(VENV)/.ready-dev  ## ruff (format and rules) and pyright
 	$(BIN)/ruff format --check --quiet . || { echo "Some files are not formatted: run 'make format'." >&2; exit 1; }

@@ -1,20 +1,87 @@
-"""What every room's tests share: where the tables are, and the programs that one of them has compiled."""
+"""Fixtures and options that all tests share: where the tables are, compiled programs, and which tests are quick.
+
+Most tests take milliseconds, and a few hundred compile a fit for seconds: those carry nine tenths of the time.
+`tests/costs.tsv` holds the processor time of every test that takes more than a second. `make test` (`--quick`) leaves out
+the tests that cost more than `QUICK_SECONDS` there, except those marked `essential`: an honest fit and a planted fault for
+each method. `make test-all` runs everything and, with `--record-costs`, writes the file anew. A test that the file does
+not name counts as quick.
+"""
 
 import gc
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+COSTS = Path(__file__).with_name("costs.tsv")
+QUICK_SECONDS = 2.0
+_STARTED = pytest.StashKey[float]()
+_measured: dict[str, float] = {}
 
 
 # Traces are large and live long: looking through them for garbage at Python's own rate takes a twentieth of the tests' time.
 gc.set_threshold(20_000, 20, 20)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick", action="store_true", help=f"leave out tests of more than {QUICK_SECONDS:g} s (costs.tsv)"
+    )
+    parser.addoption("--record-costs", action="store_true", help="write tests/costs.tsv from this run")
+
+
+def recorded_costs() -> dict[str, float]:
+    """Seconds of processor time by test, as `tests/costs.tsv` has them."""
+    lines = COSTS.read_text(encoding="utf-8").splitlines() if COSTS.is_file() else []
+    return {name: float(seconds) for seconds, name in (line.split("\t", 1) for line in lines)}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--quick"):
+        return
+    costs = recorded_costs()
+    slow = {
+        item
+        for item in items
+        if costs.get(item.nodeid, 0.0) > QUICK_SECONDS and item.get_closest_marker("essential") is None
+    }
+    config.hook.pytest_deselected(items=[item for item in items if item in slow])
+    items[:] = [item for item in items if item not in slow]
+
+
+def processor_time() -> float:
+    """Seconds of processor time of this process and of the children that have ended."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_STARTED] = processor_time()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    report = yield
+    if call.when == "teardown":
+        report.user_properties.append(("processor seconds", processor_time() - item.stash[_STARTED]))
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "teardown":
+        _measured[report.nodeid] = dict(report.user_properties).get("processor seconds", 0.0)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("--record-costs") and not hasattr(session.config, "workerinput"):
+        costly = sorted((name, seconds) for name, seconds in _measured.items() if seconds >= 1.0)
+        COSTS.write_text("".join(f"{seconds:.1f}\t{name}\n" for name, seconds in costly), encoding="utf-8")
 
 
 def pytest_configure(config: pytest.Config) -> None:
