@@ -1,0 +1,127 @@
+"""Checks of arguments, written once so that every package refuses the same values in the same words.
+
+A number is what Python's `numbers` tower calls one: `int`, `float` and NumPy's scalars, but never a bool (`epsilon=True`
+is a slip, not an epsilon of 1) and never an array or a string. Each function returns the value as Python's own `float`,
+`int` or `str`, so that what is stored, hashed and saved does not depend on the type that the caller used. Each refusal is a
+`ValueError` of one form: the argument's name, the value it had, what it must be, and a hint where the caller gives one.
+"""
+
+import math
+import numbers
+from collections.abc import Collection
+from typing import Any, NoReturn, TypeGuard
+
+__all__ = ["choice", "fraction", "integer", "is_integer", "is_real", "positive", "probability", "real", "refuse"]
+
+
+def is_real(value: Any) -> TypeGuard[float]:
+    """Whether a value is a real number; NaN and infinity are, bools are not.
+
+    >>> is_real(2), is_real(True), is_real("2")
+    (True, False, False)
+    """
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def is_integer(value: Any) -> TypeGuard[int]:
+    """Whether a value is of an integer type; `2.0` and bools are not.
+
+    >>> is_integer(2), is_integer(2.0), is_integer(True)
+    (True, False, False)
+    """
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def real(name: str, value: Any, low: float, high: float, *, must: str | None = None, hint: str = "") -> float:
+    """Check that a value is a number between `low` and `high`, both included.
+
+    Args:
+        name: What to call the value in an error.
+        value: The argument.
+        low: Least value allowed.
+        high: Greatest value allowed; infinity allows every number from `low`, infinity among them.
+        must: What the value must be, after "it must be"; by default the range in words.
+        hint: A sentence to add to the error, for example a common choice.
+
+    Raises:
+        ValueError: The value is a bool, no number, NaN or outside the range.
+
+    >>> real("count_share", 0.5, 0.0, 0.99)
+    0.5
+    """
+    if not (is_real(value) and low <= float(value) <= high):
+        default = f"a number of at least {low:g}" if high == math.inf else f"a number from {low:g} to {high:g}"
+        refuse(name, value, must or default, hint)
+    return float(value)
+
+
+def positive(name: str, value: Any, *, hint: str = "") -> float:
+    """Check that a value is a finite number above 0.
+
+    Raises:
+        ValueError: It is not.
+
+    >>> positive("epsilon", True)
+    Traceback (most recent call last):
+    ValueError: epsilon is True; it must be a finite number above 0.
+    """
+    if not (is_real(value) and 0 < float(value) < math.inf):
+        refuse(name, value, "a finite number above 0", hint)
+    return float(value)
+
+
+def probability(name: str, value: Any, *, hint: str = "") -> float:
+    """Check that a value lies strictly between 0 and 1, as delta, a confidence or a quantile does.
+
+    Raises:
+        ValueError: It does not.
+    """
+    if not (is_real(value) and 0 < float(value) < 1):
+        refuse(name, value, "a number above 0 and below 1", hint)
+    return float(value)
+
+
+def fraction(name: str, value: Any, *, hint: str = "") -> float:
+    """Check that a value is at least 0 and below 1, as a share that leaves something over does.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not (is_real(value) and 0 <= float(value) < 1):
+        refuse(name, value, "a number of at least 0 and below 1", hint)
+    return float(value)
+
+
+def integer(name: str, value: Any, least: int = 1, most: int | None = None, *, hint: str = "") -> int:
+    """Check that a value is an integer between `least` and `most`, both included.
+
+    Raises:
+        ValueError: The value is a bool, not of an integer type, or outside the range.
+
+    >>> integer("num_records", 0, hint="It is the public number of records.")
+    Traceback (most recent call last):
+    ValueError: num_records is 0; it must be an integer of at least 1. It is the public number of records.
+    """
+    if not (is_integer(value) and least <= value and (most is None or value <= most)):
+        refuse(name, value, f"an integer {f'of at least {least}' if most is None else f'from {least} to {most}'}", hint)
+    return int(value)
+
+
+def choice(name: str, value: Any, options: Collection[str], *, hint: str = "") -> str:
+    """Check that a value is one of a few words.
+
+    Raises:
+        ValueError: It is another word, or no word.
+
+    >>> choice("kind", "laplace", ("gaussian", "none"))
+    Traceback (most recent call last):
+    ValueError: kind is 'laplace'; it must be one of 'gaussian', 'none'.
+    """
+    if not (isinstance(value, str) and value in options):
+        refuse(name, value, f"one of {', '.join(map(repr, options))}", hint)
+    return str(value)
+
+
+def refuse(name: str, value: Any, must: str, hint: str = "") -> NoReturn:
+    """Raise the `ValueError` that all checks raise."""
+    raise ValueError(f"{name} is {value!r}; it must be {must}.{' ' + hint if hint else ''}")
