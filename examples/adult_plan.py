@@ -40,7 +40,9 @@ def fit(found: Rehearsal, train, test, runs: int) -> tuple[float, float]:
         result = dpsvi.run(dp.random.key(), train.x, train.y, progress_bar=False)
         draws = result.posterior(jax.random.key(0), 500)
         logits = np.asarray(draws["intercept"])[:, None] + np.asarray(draws["weights"]) @ test.x.T
-        metrics = dp.classification_metrics(test.y, np.mean(1 / (1 + np.exp(-logits)), axis=0), non_private=True)
+        metrics = dp.predict.classification_metrics(
+            test.y, np.mean(1 / (1 + np.exp(-logits)), axis=0), non_private=True
+        )
         scores.append((metrics.accuracy, metrics.auc))
     accuracy, auc = np.mean(scores, axis=0)
     return float(accuracy), float(auc)
@@ -55,7 +57,7 @@ def main() -> None:
     arguments = parser.parse_args()
     public = adult_twin.schema()
     started = time.perf_counter()
-    found = dp.rehearse(
+    found = dp.rehearsal.rehearse(
         logistic_regression,
         public,
         num_records=32_561,
@@ -71,7 +73,7 @@ def main() -> None:
     assert test.y is not None
     accuracy, auc = fit(found, train, test, 1 if arguments.quick else 3)
     unprotected = LogisticRegression(max_iter=2_000).fit(train.x, train.y)
-    metrics = dp.classification_metrics(test.y, unprotected.predict_proba(test.x)[:, 1], non_private=True)
+    metrics = dp.predict.classification_metrics(test.y, unprotected.predict_proba(test.x)[:, 1], non_private=True)
     print(f"Adult at epsilon = {arguments.epsilon:g}, test rows (not private):")
     for name, reached, without in (("accuracy", accuracy, metrics.accuracy), ("AUC", auc, metrics.auc)):
         promised = found.proposed.mean(name, "non_private") - found.proposed.mean(name)

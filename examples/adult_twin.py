@@ -3,8 +3,8 @@
     python examples/adult_twin.py ../shared/data/adult.csv.gz
 
 The schema below is all that the twins' model knows of the table before the fit: bounds and categories that anybody can
-look up. `dp.utility_report` trains a logistic regression of the income on each twin and tries it on the real test rows, and
-compares shares of columns and of pairs. The figures are of real records and not private; Adult is public. Ends by asserting
+look up. `dp.utility.utility_report` trains a logistic regression of the income on each twin, tests it on the real test rows,
+and compares shares of columns and of pairs. The figures are of real records and not private; Adult is public. Ends by asserting
 what the twins must reach.
 """
 
@@ -85,9 +85,9 @@ def read(path: Path, public: Schema) -> tuple[pyarrow.Table, pyarrow.Table]:
     return table.filter(~is_test), table.filter(is_test)
 
 
-def fit(train: pyarrow.Table, public: Schema, settings: Settings) -> tuple[dp.MixtureOfProducts, dp.DPSVIResult]:
+def fit(train: pyarrow.Table, public: Schema, settings: Settings) -> tuple[dp.models.MixtureOfProducts, dp.DPSVIResult]:
     """The only part that reads records and is private."""
-    model = dp.MixtureOfProducts(public, components=settings.components)
+    model = dp.models.MixtureOfProducts(public, components=settings.components)
     plan = dp.PrivacyPlan.calibrate(
         epsilon=1.0,
         delta=DELTA,
@@ -117,8 +117,8 @@ def main() -> None:
     print(
         f"  {result.statement.epsilon:.4g} = epsilon at delta = {DELTA:g}, fitted in {time.perf_counter() - started:.0f} s"
     )
-    twins = dp.synthesize(dp.random.key(settings.seed), result, model, num_twins=settings.twins)
-    report = dp.utility_report(twins, test, public, training_table=train, non_private=True)
+    twins = dp.synthetic.synthesize(dp.random.key(settings.seed), result, model, num_twins=settings.twins)
+    report = dp.utility.utility_report(twins, test, public, training_table=train, non_private=True)
     print(report)
     if arguments.picture:
         report.plot(arguments.picture)
@@ -130,7 +130,7 @@ def main() -> None:
 
     # Processor time of all cores: what else runs on the machine does not count.
     started = time.process_time()
-    (long,) = dp.synthesize(dp.random.key(), result, model, num_twins=1, num_records=settings.rows)
+    (long,) = dp.synthetic.synthesize(dp.random.key(), result, model, num_twins=1, num_records=settings.rows)
     seconds = time.process_time() - started
     print(f"  a twin of {len(long):,} rows: {seconds:.1f} s of processor time")
     assert result.statement.epsilon <= 1

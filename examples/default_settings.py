@@ -98,7 +98,7 @@ def numbers(kind: str) -> Callable[[int], Figures]:
         rng = np.random.default_rng(num_records)
         records, new = rows(num_records, rng), rows(4_000, rng)
         if kind == "mixture":
-            draws = fitted(dp.GaussianMixture(NUMBERS), records)
+            draws = fitted(dp.models.GaussianMixture(NUMBERS), records)
             free = mixture.GaussianMixture(3, covariance_type="diag", random_state=0).fit(records)
             private = mixture.GaussianMixture(8, covariance_type="diag")
             share = np.exp(draws["component"].mean(axis=0))
@@ -106,7 +106,7 @@ def numbers(kind: str) -> Callable[[int], Figures]:
             private.covariances_ = (0.1 + draws["scales"].mean(axis=0)) ** 2
             private.precisions_cholesky_ = 1 / np.sqrt(private.covariances_)
             return float(private.score(new)), float(free.score(new))
-        draws = fitted(dp.FactorAnalysis(NUMBERS), records)
+        draws = fitted(dp.models.FactorAnalysis(NUMBERS), records)
         private = decomposition.FactorAnalysis(2)
         private.mean_, private.components_ = draws["centre"].mean(axis=0), draws["loadings"].mean(axis=0).T
         private.noise_variance_ = (0.1 + draws["own"].mean(axis=0)) ** 2

@@ -32,7 +32,9 @@ def statement():
 
 def test_axes_have_names_and_the_statement_goes_along(statement) -> None:
     pytest.importorskip("arviz")
-    data = dp.to_arviz(SAMPLES, statement=statement, feature_names=["age", "region=north", "smoker"], note="as drawn")
+    data = dp.inference_data.to_arviz(
+        SAMPLES, statement=statement, feature_names=["age", "region=north", "smoker"], note="as drawn"
+    )
     posterior = data["posterior"]
     assert posterior["weights"].dims == ("chain", "draw", "feature")
     np.testing.assert_array_equal(posterior["weights"].sel(feature="region=north").values, [[1.0, 4.0, 7.0, 10.0]])
@@ -47,14 +49,14 @@ def test_axes_have_names_and_the_statement_goes_along(statement) -> None:
 
 def test_there_is_nothing_but_the_posterior(statement) -> None:
     pytest.importorskip("arviz")
-    data: Any = dp.to_arviz(SAMPLES, statement=statement)
+    data: Any = dp.inference_data.to_arviz(SAMPLES, statement=statement)
     groups: list[str] = list(data.groups() if callable(data.groups) else data.groups)
     assert {str(name).strip("/") for name in groups} - {""} == {"posterior"}
 
 
 def test_own_names_of_axes_and_prior_draws() -> None:
     pytest.importorskip("arviz")
-    data = dp.to_arviz(
+    data = dp.inference_data.to_arviz(
         SAMPLES | {"matrix": np.zeros((4, 2, 3))},
         statement=None,
         feature_names=["a", "b", "c"],
@@ -69,22 +71,22 @@ def test_own_names_of_axes_and_prior_draws() -> None:
 def test_a_broken_guarantee_is_said(statement) -> None:
     pytest.importorskip("arviz")
     broken = dataclasses.replace(statement.with_violations("bounds from the data"), reproducible=True)
-    said = dp.to_arviz(SAMPLES, statement=broken).attrs["private"]
+    said = dp.inference_data.to_arviz(SAMPLES, statement=broken).attrs["private"]
     assert said == "no: bounds from the data; the random bits can be repeated"
     infinite = dataclasses.replace(statement, epsilon=float("inf"))
-    assert "no finite epsilon" in dp.to_arviz(SAMPLES, statement=infinite).attrs["private"]
+    assert "no finite epsilon" in dp.inference_data.to_arviz(SAMPLES, statement=infinite).attrs["private"]
 
 
 def test_without_arviz_the_remedy_is_said(statement, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "arviz", None)
     with pytest.raises(ImportError, match=r"pip install 'discreet\[arviz\]'"):
-        dp.to_arviz(SAMPLES, statement=statement)
+        dp.inference_data.to_arviz(SAMPLES, statement=statement)
 
 
 @pytest.mark.parametrize(("samples", "options", "words"), WRONG)
 def test_wrong_input_is_refused(samples, options, words) -> None:
     with pytest.raises(ValueError, match=words):
-        dp.to_arviz(samples, statement=None, **options)
+        dp.inference_data.to_arviz(samples, statement=None, **options)
 
 
 def test_every_result_goes_to_arviz(statement, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def named(settings):
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_it_is_its_definition(settings):
-    positions, rates = run(dp.adadp(0.1, **named(settings)), START, GRADIENTS)
+    positions, rates = run(dp.optimizers.adadp(0.1, **named(settings)), START, GRADIENTS)
     expected, expected_rates = by_definition(START, GRADIENTS, 0.1, **settings)
     np.testing.assert_allclose(rates, expected_rates, rtol=1e-5)
     np.testing.assert_allclose(positions, expected, rtol=1e-4, atol=1e-4)
@@ -74,7 +74,7 @@ def test_it_is_its_definition(settings):
 def test_both_bounds_are_reached_and_kept():
     factors = []
     for settings in (SETTINGS["the paper's"], SETTINGS["one tolerance among the errors"], SETTINGS["wide factors"]):
-        _, rates = run(dp.adadp(0.1, **named(settings)), START, GRADIENTS)
+        _, rates = run(dp.optimizers.adadp(0.1, **named(settings)), START, GRADIENTS)
         factors.append(rates[1::2] / np.concatenate([[0.1], rates[1:-1:2]]))
     paper, close, wide = factors
     assert paper.max() == pytest.approx(1.1)
@@ -86,17 +86,17 @@ def test_both_bounds_are_reached_and_kept():
 
 def test_negative_parameters_are_scaled_by_their_size():
     """d3p's own takes max(1, x): an error at x = -40 then counts forty times."""
-    _, rates = run(dp.adadp(0.1, tolerance=0.2), START, GRADIENTS)
+    _, rates = run(dp.optimizers.adadp(0.1, tolerance=0.2), START, GRADIENTS)
     _, signed = by_definition(START, GRADIENTS, 0.1, tolerance=0.2, scale=lambda x: x)
     assert abs(rates[-1] / signed[-1] - 1) > 0.1
-    mirrored, mirrored_rates = run(dp.adadp(0.1, tolerance=0.2), -START, -GRADIENTS)
-    positions, rates = run(dp.adadp(0.1, tolerance=0.2), START, GRADIENTS)
+    mirrored, mirrored_rates = run(dp.optimizers.adadp(0.1, tolerance=0.2), -START, -GRADIENTS)
+    positions, rates = run(dp.optimizers.adadp(0.1, tolerance=0.2), START, GRADIENTS)
     np.testing.assert_array_equal(mirrored, -positions)
     np.testing.assert_array_equal(mirrored_rates, rates)
 
 
 def test_no_error_raises_the_rate_by_the_largest_factor():
-    positions, rates = run(dp.adadp(0.5, max_factor=1.25), START, np.zeros((4, 5)))
+    positions, rates = run(dp.optimizers.adadp(0.5, max_factor=1.25), START, np.zeros((4, 5)))
     np.testing.assert_array_equal(positions, np.tile(START, (4, 1)))
     np.testing.assert_allclose(rates, [0.5, 0.625, 0.625, 0.78125])
 
@@ -105,7 +105,7 @@ def test_what_is_no_number_stays_none():
     for number in (0, 1):
         gradients = np.ones((4, 5))
         gradients[number, 0] = math.nan
-        positions, _ = run(dp.adadp(0.1), START, gradients)
+        positions, _ = run(dp.optimizers.adadp(0.1), START, gradients)
         assert np.isnan(positions[-1][0])
 
 
@@ -113,9 +113,9 @@ def test_what_is_no_number_stays_none():
 def test_an_error_without_a_size_lowers_the_rate(bad):
     gradients = np.ones((2, 5))
     gradients[1, 0] = bad
-    _, rates = run(dp.adadp(3.0, stability_check=False), START, gradients)
+    _, rates = run(dp.optimizers.adadp(3.0, stability_check=False), START, gradients)
     assert rates[-1] == pytest.approx(2.7)
-    positions, _ = run(dp.adadp(3.0), START, [np.ones(5), np.where(np.arange(5) == 0, bad, 1.0)])
+    positions, _ = run(dp.optimizers.adadp(3.0), START, [np.ones(5), np.where(np.arange(5) == 0, bad, 1.0)])
     np.testing.assert_allclose(positions[-1], START, rtol=1e-6, atol=1e-6)
 
 
@@ -134,11 +134,11 @@ def test_an_error_without_a_size_lowers_the_rate(bad):
 )
 def test_numbers_out_of_range_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        dp.adadp(**arguments)
+        dp.optimizers.adadp(**arguments)
 
 
 def test_it_asks_for_the_parameters():
-    optimizer = dp.adadp(0.1)
+    optimizer = dp.optimizers.adadp(0.1)
     with pytest.raises(ValueError, match="needs the parameters"):
         optimizer.update(jnp.ones(2), optimizer.init(jnp.ones(2)))
 
@@ -168,7 +168,7 @@ def was_proved(result):
 def test_a_private_fit_finds_its_rate_and_is_proved():
     """From a learning rate a hundredth of what this posterior needs (1 / N)."""
     small = 5e-5
-    found = fit(dp.adadp(small), proved=True)
+    found = fit(dp.optimizers.adadp(small), proved=True)
     assert was_proved(found)
     away = {
         name: abs(float(result.params["m_auto_loc"]) - X.mean())
@@ -188,7 +188,7 @@ def test_adagrad_of_optax_is_proved():
 
 
 def test_under_d3ps_name_it_is_the_same_optimizer():
-    ours, theirs = dp.adadp(0.01, tolerance=0.1, max_factor=1.5), ADADP(0.01, tol=0.1, alpha_max=1.5)
+    ours, theirs = dp.optimizers.adadp(0.01, tolerance=0.1, max_factor=1.5), ADADP(0.01, tol=0.1, alpha_max=1.5)
     svi = SVI(mean_model, AutoDelta(mean_model), theirs, Trace_ELBO())
     result = svi.run(jax.random.key(0), 200, X, progress_bar=False)
     assert abs(float(result.params["m_auto_loc"]) - X.mean()) < 0.3

@@ -18,7 +18,7 @@ LOW, HIGH = np.array([0.0, -5.0, 100.0]), np.array([1.0, 5.0, 250.0])
 
 
 def plan_for(x, noise_multiplier: float = 20.0, relation=ADD) -> dp.PrivacyPlan:
-    paid = dp.Standardisation(num_columns=x.shape[1], noise_multiplier=noise_multiplier)
+    paid = dp.standardise.Standardisation(num_columns=x.shape[1], noise_multiplier=noise_multiplier)
     return dp.PrivacyPlan(
         sampling=dp.PoissonSampling(rate=0.01),
         clipping_norm=1.0,
@@ -43,7 +43,7 @@ def joined(x: np.ndarray) -> np.ndarray:
 def test_the_worst_records_attain_the_sensitivity_and_none_exceeds_it() -> None:
     """Added or removed: sqrt(d). Replaced: twice that. Among random records many lie at and beyond the bounds."""
     least, most = joined(np.stack([LOW, HIGH]))
-    bound = dp.Standardisation(num_columns=3, noise_multiplier=1.0).sensitivity
+    bound = dp.standardise.Standardisation(num_columns=3, noise_multiplier=1.0).sensitivity
     assert np.linalg.norm(most) == pytest.approx(bound, rel=1e-6)
     assert np.linalg.norm(most - least) == pytest.approx(2 * bound, rel=1e-6)
     rng = np.random.default_rng(0)
@@ -59,7 +59,7 @@ def test_the_worst_records_attain_the_sensitivity_and_none_exceeds_it() -> None:
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 def test_the_verifier_finds_the_event_that_the_plan_pays_for(relation) -> None:
-    paid = dp.Standardisation(num_columns=3, noise_multiplier=7.0)
+    paid = dp.standardise.Standardisation(num_columns=3, noise_multiplier=7.0)
     bound = jax.ShapeDtypeStruct((3,), jnp.float32)
     shapes = jax.ShapeDtypeStruct((50, 3), jnp.float32), bound, bound, jax.ShapeDtypeStruct((50,), bool)
 
@@ -94,7 +94,7 @@ def test_the_price_is_that_of_both_by_another_accountant(relation) -> None:
 
 def test_calibration_leaves_the_steps_what_the_release_leaves() -> None:
     facts = {"delta": 1e-6, "num_records": 30_000, "sampling": dp.PoissonSampling(rate=0.02), "clipping_norm": 1.0}
-    paid = dp.Standardisation.calibrate(epsilon=0.3, delta=1e-6, num_columns=5)
+    paid = dp.standardise.Standardisation.calibrate(epsilon=0.3, delta=1e-6, num_columns=5)
     plan = dp.PrivacyPlan.calibrate(**facts, epsilon=1.0, num_steps=200, also=[paid])
     assert 0.999 <= plan.epsilon(1e-6) <= 1
     assert plan.alone().epsilon(1e-6) < 0.99
@@ -108,7 +108,7 @@ def test_calibration_leaves_the_steps_what_the_release_leaves() -> None:
 
 def test_what_is_paid_for_besides_is_no_leave_for_the_fit_to_do_more() -> None:
     """A program with less noise than the steps' would hide behind the price of both together."""
-    paid = dp.Standardisation(num_columns=1, noise_multiplier=1.0)
+    paid = dp.standardise.Standardisation(num_columns=1, noise_multiplier=1.0)
     plan = dp.PrivacyPlan(
         sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=2.0, num_steps=1, num_records=50, also=[paid]
     )
@@ -138,7 +138,7 @@ def test_the_statement_lists_it_at_the_price_of_both() -> None:
 def test_with_little_noise_it_is_the_mean_and_the_standard_deviation(relation) -> None:
     x = people(5_000)
     plan = plan_for(x, 1e-3, relation)
-    scaling = dp.private_standardisation(dp.random.key(), x, low=LOW, high=HIGH, plan=plan)
+    scaling = dp.standardise.private_standardisation(dp.random.key(), x, low=LOW, high=HIGH, plan=plan)
     clipped = np.clip(x, LOW, HIGH)
     np.testing.assert_allclose(scaling.centre, clipped.mean(0), atol=1e-4 * (HIGH - LOW).max())
     np.testing.assert_allclose(scaling.scale, clipped.std(0), rtol=2e-3)
@@ -152,7 +152,7 @@ def test_the_noise_has_the_size_that_is_paid_for() -> None:
     """2,000 coordinates of one release: their standard deviation is wrong by more than 8 % with probability below 1e-6."""
     x = np.full((7, 1_000), 0.5, np.float32)
     bounds = jnp.zeros(1_000), jnp.ones(1_000)
-    paid = dp.Standardisation(num_columns=1_000, noise_multiplier=3.0)
+    paid = dp.standardise.Standardisation(num_columns=1_000, noise_multiplier=3.0)
     release = jax.jit(functools.partial(noisy_sums, stddev=paid.stddev))
     sums = release(dp.random.key(1), jnp.asarray(x), *bounds, jnp.ones(7, bool))
     noise = np.concatenate([np.asarray(sums["cells"]), np.asarray(sums["gaps"]) - 7]) / (3.0 * np.sqrt(1_000))
@@ -179,19 +179,19 @@ def test_a_spread_that_the_noise_hides_is_finite_and_positive() -> None:
         assert 0 < spread[0] <= 1
     x = np.full((400, 1), 0.25)
     plan = plan_for(x, 5.0)
-    scaling = dp.private_standardisation(dp.random.key(), x, low=0, high=1, plan=plan)
+    scaling = dp.standardise.private_standardisation(dp.random.key(), x, low=0, high=1, plan=plan)
     assert 0.05 < scaling.scale[0] <= 0.5
     # Without noise a constant column has the least spread there is.
-    exact = dp.private_standardisation(dp.random.key(), x, low=0, high=1, plan=plan_for(x, 1e-9))
+    exact = dp.standardise.private_standardisation(dp.random.key(), x, low=0, high=1, plan=plan_for(x, 1e-9))
     assert exact.scale[0] == pytest.approx(0.5 * 1e-3, rel=0.2)
 
 
 def test_a_key_is_good_for_one_release_and_a_fit() -> None:
     x = people(100)
     key, plan = dp.random.key(), plan_for(x)
-    dp.private_standardisation(key, x, low=LOW, high=HIGH, plan=plan)
+    dp.standardise.private_standardisation(key, x, low=LOW, high=HIGH, plan=plan)
     with pytest.raises(ValueError, match="this noise before"):
-        dp.private_standardisation(key, x, low=LOW, high=HIGH, plan=plan)
+        dp.standardise.private_standardisation(key, x, low=LOW, high=HIGH, plan=plan)
 
 
 @pytest.mark.parametrize(
@@ -213,10 +213,10 @@ def test_wrong_input_is_refused(changes, needle) -> None:
     given = {"key": dp.random.key(), "x": people(100), "low": LOW, "high": HIGH, "plan": plan_for(people(100))}
     given |= changes
     with pytest.raises(ValueError, match=needle):
-        dp.private_standardisation(given.pop("key"), given.pop("x"), **given)
+        dp.standardise.private_standardisation(given.pop("key"), given.pop("x"), **given)
 
 
 @pytest.mark.parametrize("facts", [{"num_columns": 0}, {"noise_multiplier": 0.0}, {"noise_multiplier": np.inf}])
 def test_facts_that_are_none_are_refused(facts) -> None:
     with pytest.raises(ValueError, match=next(iter(facts))):
-        dp.Standardisation(**{"num_columns": 3, "noise_multiplier": 1.0} | facts)
+        dp.standardise.Standardisation(**{"num_columns": 3, "noise_multiplier": 1.0} | facts)

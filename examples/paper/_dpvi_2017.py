@@ -76,7 +76,7 @@ def plan_of(sigma: float, *, rate: float, num_steps: int, clipping_norm: float, 
 
 def epsilons(plan: dp.PrivacyPlan, delta: float = DELTA) -> dict[str, float]:
     """What the plan costs, and what the paper's two accountants say of it."""
-    rows = dp.compare_accountants(plan, delta).rows
+    rows = dp.accounting.compare_accountants(plan, delta).rows
     return {_ROWS[row.name]: float(row.epsilon) for row in rows if row.name in _ROWS}
 
 
@@ -110,8 +110,8 @@ def non_private_accuracy(data: Any, *, num_steps: int, rate: float, seed: int = 
 
 def probit(params: Any, x: np.ndarray) -> np.ndarray:
     """P(y = 1) by the probit approximation: the mean logit, shrunk for its variance."""
-    means, variances = dp.linear_predictor(x, loc=params["loc"], scale=np.exp(params["log_scale"]))
-    return dp.probit_probabilities(means, variances)
+    means, variances = dp.predict.linear_predictor(x, loc=params["loc"], scale=np.exp(params["log_scale"]))
+    return dp.predict.probit_probabilities(means, variances)
 
 
 def accuracy(probabilities: np.ndarray, y: np.ndarray) -> float:

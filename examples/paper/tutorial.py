@@ -162,7 +162,7 @@ def _tutorial(num_records: int, epsilon: float, settings: Settings) -> dict[str,
         num_records=num_records,
     )
     facts = {"delta": settings.delta, "noise_multiplier": plan.noise_multiplier}
-    accounts = dp.compare_accountants(plan, settings.delta).rows
+    accounts = dp.accounting.compare_accountants(plan, settings.delta).rows
     # With so little noise as at epsilon = 10 the PLD's grid ends before delta is reached; Rényi divergences still bound it.
     facts["epsilon_of_all_steps"] = float(min(row.epsilon for row in accounts if row.upper_bound))
     return _row(TUTORIAL, epsilon, facts, None)

@@ -1,7 +1,7 @@
 """Differentially private probabilistic programming on JAX and NumPyro.
 
-Public names are loaded when they are first used, so that `import discreet` takes no longer than the part of it that
-a program needs.
+The names in `_HOME`, which most programs need, are found here; everything else in a module, as `dp.models.GaussianMixture`.
+Names and modules are loaded when they are first used (PEP 562), so `import discreet` alone imports neither JAX nor SciPy.
 
 >>> import discreet as dp
 >>> plan = dp.PrivacyPlan.calibrate(
@@ -11,168 +11,113 @@ a program needs.
 True
 """
 
+import pkgutil
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from discreet import random
-    from discreet.accounting import Relation, compare_accountants, suggest
-    from discreet.audit import audit_fit, audit_mechanism, audit_one_run
-    from discreet.clipping import AdaptiveClipping, NormalisedClipping
-    from discreet.defaults import default_plan
-    from discreet.inference import (
-        DPSGLD,
-        DPSVI,
-        DPSGLDResult,
-        DPSVIResult,
-        OnePosteriorSample,
-        OPSResult,
-        load_result,
-        suggest_clipping,
-    )
-    from discreet.inference_data import to_arviz
-    from discreet.ledger import Ledger, LedgerError, SpentError
-    from discreet.mechanisms import (
-        clip_records,
-        gaussian_mechanism,
-        laplace_mechanism,
-        poisson_subsample,
-        subsample_without_replacement,
-        sum_records,
-    )
-    from discreet.models import FactorAnalysis, GaussianMixture, MixtureOfProducts, TableVAE
-    from discreet.optimizers import adadp
-    from discreet.page import write_report
-    from discreet.plan import PrivacyPlan
-    from discreet.predict import (
-        class_probabilities,
-        classification_metrics,
-        linear_predictor,
-        plug_in_probabilities,
-        probit_probabilities,
-    )
-    from discreet.rehearsal import rehearse
-    from discreet.report import Statement
-    from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
-    from discreet.standardise import Scaling, Standardisation, private_standardisation
-    from discreet.synthetic import synthesize
-    from discreet.utility import utility_report
-    from discreet.verify import Certificate, PrivacyError, certify, symbol
+# Where each public name is defined.
+_HOME = {
+    "AdaptiveClipping": "clipping",
+    "Certificate": "verify",
+    "DPSGLD": "inference",
+    "DPSVI": "inference",
+    "DPSVIResult": "inference",
+    "FixedSizeSampling": "sampling",
+    "FullBatch": "sampling",
+    "Ledger": "ledger",
+    "LedgerError": "ledger",
+    "OnePosteriorSample": "inference",
+    "PoissonSampling": "sampling",
+    "PrivacyError": "verify",
+    "PrivacyPlan": "plan",
+    "Relation": "accounting",
+    "SpentError": "ledger",
+    "Statement": "report",
+    "certify": "verify",
+    "clip_records": "mechanisms",
+    "gaussian_mechanism": "mechanisms",
+    "laplace_mechanism": "mechanisms",
+    "load_result": "inference",
+    "poisson_subsample": "mechanisms",
+    "subsample_without_replacement": "mechanisms",
+    "suggest_clipping": "inference",
+    "sum_records": "mechanisms",
+    "symbol": "verify",
+}
+
+if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; tests/test_names.py compares the two.
+    from discreet import accounting as accounting
+    from discreet import audit as audit
+    from discreet import clipping as clipping
+    from discreet import compat as compat
+    from discreet import data as data
+    from discreet import defaults as defaults
+    from discreet import estimators as estimators
+    from discreet import gradients as gradients
+    from discreet import inference as inference
+    from discreet import inference_data as inference_data
+    from discreet import ledger as ledger
+    from discreet import mechanisms as mechanisms
+    from discreet import models as models
+    from discreet import optimizers as optimizers
+    from discreet import page as page
+    from discreet import plan as plan
+    from discreet import plots as plots
+    from discreet import predict as predict
+    from discreet import random as random
+    from discreet import rehearsal as rehearsal
+    from discreet import report as report
+    from discreet import sampling as sampling
+    from discreet import schema as schema
+    from discreet import standardise as standardise
+    from discreet import storage as storage
+    from discreet import synthetic as synthetic
+    from discreet import utility as utility
+    from discreet import verify as verify
+    from discreet.accounting import Relation as Relation
+    from discreet.clipping import AdaptiveClipping as AdaptiveClipping
+    from discreet.inference import DPSGLD as DPSGLD
+    from discreet.inference import DPSVI as DPSVI
+    from discreet.inference import DPSVIResult as DPSVIResult
+    from discreet.inference import OnePosteriorSample as OnePosteriorSample
+    from discreet.inference import load_result as load_result
+    from discreet.inference import suggest_clipping as suggest_clipping
+    from discreet.ledger import Ledger as Ledger
+    from discreet.ledger import LedgerError as LedgerError
+    from discreet.ledger import SpentError as SpentError
+    from discreet.mechanisms import clip_records as clip_records
+    from discreet.mechanisms import gaussian_mechanism as gaussian_mechanism
+    from discreet.mechanisms import laplace_mechanism as laplace_mechanism
+    from discreet.mechanisms import poisson_subsample as poisson_subsample
+    from discreet.mechanisms import subsample_without_replacement as subsample_without_replacement
+    from discreet.mechanisms import sum_records as sum_records
+    from discreet.plan import PrivacyPlan as PrivacyPlan
+    from discreet.report import Statement as Statement
+    from discreet.sampling import FixedSizeSampling as FixedSizeSampling
+    from discreet.sampling import FullBatch as FullBatch
+    from discreet.sampling import PoissonSampling as PoissonSampling
+    from discreet.verify import Certificate as Certificate
+    from discreet.verify import PrivacyError as PrivacyError
+    from discreet.verify import certify as certify
+    from discreet.verify import symbol as symbol
 
     __version__: str
+else:
+    __all__ = sorted([*_HOME, "random"])
 
-__all__ = [
-    "DPSGLD",
-    "DPSVI",
-    "AdaptiveClipping",
-    "Certificate",
-    "DPSGLDResult",
-    "DPSVIResult",
-    "FactorAnalysis",
-    "FixedSizeSampling",
-    "FullBatch",
-    "GaussianMixture",
-    "Ledger",
-    "LedgerError",
-    "MixtureOfProducts",
-    "NormalisedClipping",
-    "OPSResult",
-    "OnePosteriorSample",
-    "PoissonSampling",
-    "PrivacyError",
-    "PrivacyPlan",
-    "Relation",
-    "Scaling",
-    "SpentError",
-    "Standardisation",
-    "Statement",
-    "TableVAE",
-    "adadp",
-    "audit_fit",
-    "audit_mechanism",
-    "audit_one_run",
-    "certify",
-    "class_probabilities",
-    "classification_metrics",
-    "clip_records",
-    "compare_accountants",
-    "default_plan",
-    "gaussian_mechanism",
-    "laplace_mechanism",
-    "linear_predictor",
-    "load_result",
-    "plug_in_probabilities",
-    "poisson_subsample",
-    "private_standardisation",
-    "probit_probabilities",
-    "random",
-    "rehearse",
-    "subsample_without_replacement",
-    "suggest",
-    "suggest_clipping",
-    "sum_records",
-    "symbol",
-    "synthesize",
-    "to_arviz",
-    "utility_report",
-    "write_report",
-]
 
-_ROOMS = {
-    "accounting": ("Relation", "compare_accountants", "suggest"),
-    "audit": ("audit_fit", "audit_mechanism", "audit_one_run"),
-    "clipping": ("AdaptiveClipping", "NormalisedClipping"),
-    "defaults": ("default_plan",),
-    "inference": (
-        "DPSGLD",
-        "DPSVI",
-        "DPSGLDResult",
-        "DPSVIResult",
-        "OPSResult",
-        "OnePosteriorSample",
-        "load_result",
-        "suggest_clipping",
-    ),
-    "ledger": ("Ledger", "LedgerError", "SpentError"),
-    "inference_data": ("to_arviz",),
-    "mechanisms": (
-        "clip_records",
-        "gaussian_mechanism",
-        "laplace_mechanism",
-        "poisson_subsample",
-        "subsample_without_replacement",
-        "sum_records",
-    ),
-    "models": ("FactorAnalysis", "GaussianMixture", "MixtureOfProducts", "TableVAE"),
-    "optimizers": ("adadp",),
-    "page": ("write_report",),
-    "plan": ("PrivacyPlan",),
-    "predict": (
-        "class_probabilities",
-        "classification_metrics",
-        "linear_predictor",
-        "plug_in_probabilities",
-        "probit_probabilities",
-    ),
-    "rehearsal": ("rehearse",),
-    "report": ("Statement",),
-    "sampling": ("FixedSizeSampling", "FullBatch", "PoissonSampling"),
-    "standardise": ("Scaling", "Standardisation", "private_standardisation"),
-    "synthetic": ("synthesize",),
-    "utility": ("utility_report",),
-    "verify": ("Certificate", "PrivacyError", "certify", "symbol"),
-}
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+def _modules() -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its room (PEP 562)."""
-    if name in _ROOM_OF:
-        value = getattr(import_module(f"discreet.{_ROOM_OF[name]}"), name)
+    """Load a public name from its home, or a module of the package."""
+    if name in _HOME:
+        value = getattr(import_module(f"discreet.{_HOME[name]}"), name)
     elif name == "__version__":
         value = import_module("importlib.metadata").version("discreet")
-    elif name == "random":
-        value = import_module("discreet.random")
+    elif not name.startswith("_") and name in _modules():
+        value = import_module(f"discreet.{name}")
     else:
         raise AttributeError(f"module 'discreet' has no attribute {name!r}")
     globals()[name] = value
@@ -180,4 +125,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted({*_HOME, *_modules(), "__version__"})

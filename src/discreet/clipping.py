@@ -80,7 +80,7 @@ class NormalisedClipping:
 
     Example:
         >>> import discreet as dp
-        >>> plan = dp.PrivacyPlan(sampling=dp.PoissonSampling(rate=0.01), clipping_norm=dp.NormalisedClipping(norm=1.0),
+        >>> plan = dp.PrivacyPlan(sampling=dp.PoissonSampling(rate=0.01), clipping_norm=dp.clipping.NormalisedClipping(norm=1.0),
         ...     noise_multiplier=1.0, num_steps=1000, num_records=50_000)
         >>> round(plan.epsilon(delta=1e-5), 2)
         1.83

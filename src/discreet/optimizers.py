@@ -68,7 +68,7 @@ def adadp(
         Koskela, Honkela, "Learning rate adaptation for federated and differentially private learning", AISTATS 2020.
 
     >>> import jax.numpy as jnp, optax, discreet as dp
-    >>> optimizer, x = dp.adadp(0.01), jnp.array([3.0])
+    >>> optimizer, x = dp.optimizers.adadp(0.01), jnp.array([3.0])
     >>> state = optimizer.init(x)
     >>> for _ in range(100):
     ...     updates, state = optimizer.update(2 * x, state, x)

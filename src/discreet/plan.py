@@ -31,7 +31,7 @@ ClippingNorm = float | AdaptiveClipping | NormalisedClipping
 
 
 class Release(Protocol):
-    """Something else that is released from the same records, as `discreet.Standardisation`: frozen, hashable, public."""
+    """Something else released from the same records, as `discreet.standardise.Standardisation`: frozen, hashable, public."""
 
     def event(self) -> dp_accounting.DpEvent:
         """What it does to the records, under the plan's relation."""
@@ -316,7 +316,7 @@ def _checked_releases(also: Sequence[Release]) -> tuple[Release, ...]:
         if not (callable(getattr(release, "event", None)) and callable(getattr(release, "in_words", None))):
             raise TypeError(
                 f"also holds {release!r}, which is no release that a plan can pay for. Pass what says its event itself, such as "
-                "discreet.Standardisation(...)."
+                "discreet.standardise.Standardisation(...)."
             )
     return releases
 

@@ -189,11 +189,11 @@ def private_standardisation(
 
     >>> import numpy as np, discreet as dp
     >>> ages = np.random.default_rng(0).normal(45, 12, (10_000, 1))
-    >>> paid = dp.Standardisation.calibrate(epsilon=0.2, delta=1e-6, num_columns=1)
+    >>> paid = dp.standardise.Standardisation.calibrate(epsilon=0.2, delta=1e-6, num_columns=1)
     >>> plan = dp.PrivacyPlan.calibrate(
     ...     epsilon=1.0, delta=1e-6, num_records=10_000, num_steps=500, sampling=dp.PoissonSampling(0.05), clipping_norm=1.0,
     ...     also=[paid])
-    >>> scaling = dp.private_standardisation(dp.random.key(), ages, low=0, high=100, plan=plan)
+    >>> scaling = dp.standardise.private_standardisation(dp.random.key(), ages, low=0, high=100, plan=plan)
     >>> bool(40 < scaling.centre[0] < 50 and 6 < scaling.scale[0] < 18 and plan.epsilon(1e-6) <= 1)
     True
     """

@@ -61,7 +61,7 @@ def test_each_model_has_defaults_and_they_have_a_price(model) -> None:
 def test_the_plan_keeps_to_epsilon_and_batches_to_the_table() -> None:
     plan = default_plan(logistic_regression, epsilon=1.0, num_records=30_000)
     assert plan.epsilon(plan.target_delta) <= 1.0
-    assert plan.target_delta == dp.suggest(num_records=30_000).delta
+    assert plan.target_delta == dp.accounting.suggest(num_records=30_000).delta
     assert plan.rate == pytest.approx(1_000 / 30_000)
     small = default_plan(logistic_regression, epsilon=1.0, delta=1e-6, num_records=300)
     assert small.rate == 1.0
@@ -145,7 +145,7 @@ def test_an_autoencoder_learns_the_table() -> None:
         "region": np.where(old, "c", np.where(rng.random(len(old)) < 0.5, "a", "b")),
     }
     vae = TableVAE(schema, slices=4)
-    (twin,) = dp.synthesize(jax.random.key(0), fit(defaults_for(vae), (vae.encode(table),)), vae, num_twins=1)
+    (twin,) = dp.synthetic.synthesize(jax.random.key(0), fit(defaults_for(vae), (vae.encode(table),)), vae, num_twins=1)
     distances = marginal_distances(twin, table, schema, slices=4, non_private=True)
     # A table of uniform cells is 0.14 away, and 0.51 in pairs.
     assert distances.mean_one_way < 0.08

@@ -120,7 +120,7 @@ def test_shares_that_leave_nothing_to_the_gradient_are_refused(refused):
         dp.DPSVI(pull, AutoDelta(pull), numpyro.optim.SGD(1e-6), plan=plan, loss_share=0.5)
 
 
-@pytest.mark.parametrize("rule", [dp.AdaptiveClipping(initial=0.01), dp.NormalisedClipping(norm=0.3)])
+@pytest.mark.parametrize("rule", [dp.AdaptiveClipping(initial=0.01), dp.clipping.NormalisedClipping(norm=0.3)])
 def test_the_private_loss_is_right_whatever_c_does(rule):
     def model(y):
         theta = numpyro.sample("theta", dist.Normal(0.0, 1.0))
@@ -138,7 +138,7 @@ def test_the_private_loss_is_right_whatever_c_does(rule):
 
 def test_normalising_adds_up_directions():
     """The release of one step, read off the parameter: C slope / (|slope| + stabiliser), summed."""
-    rule = dp.NormalisedClipping(norm=0.3, stabiliser=0.5)
+    rule = dp.clipping.NormalisedClipping(norm=0.3, stabiliser=0.5)
     plan = make_plan(rule, sampling=dp.FullBatch(), noise_multiplier=1e-6, num_steps=1)
     slopes = np.concatenate([SLOPES[:-3], [-1e6, 0.0, np.nan]]).astype(np.float32)
     dpsvi = dp.DPSVI(pull, AutoDelta(pull), numpyro.optim.SGD(1.0), plan=plan, loss_share=0.0)

@@ -129,11 +129,11 @@ def sgld(quick_compilation: Any) -> dp.DPSGLD:
 
 
 @pytest.fixture(scope="module")
-def result(sgld: dp.DPSGLD) -> dp.DPSGLDResult:
+def result(sgld: dp.DPSGLD) -> dp.inference.DPSGLDResult:
     return sgld.run(dp.random.key(), XS, progress_bar=False, delta=1e-3)
 
 
-def test_a_run_is_proved_and_costs_what_the_plan_says(sgld: dp.DPSGLD, result: dp.DPSGLDResult) -> None:
+def test_a_run_is_proved_and_costs_what_the_plan_says(sgld: dp.DPSGLD, result: dp.inference.DPSGLDResult) -> None:
     statement = result.statement
     assert statement.is_private
     assert statement.method == "DPSGLD"
@@ -144,7 +144,7 @@ def test_a_run_is_proved_and_costs_what_the_plan_says(sgld: dp.DPSGLD, result: d
     assert sgld.certify(XS).event == sgld.plan.event()
 
 
-def test_draws_are_the_thinned_tail_and_go_on_as_dpsvi_s(result: dp.DPSGLDResult) -> None:
+def test_draws_are_the_thinned_tail_and_go_on_as_dpsvi_s(result: dp.inference.DPSGLDResult) -> None:
     assert list(result.draw_steps) == list(range(11, 51, 3))
     np.testing.assert_allclose(result.draws["mu"], result.trace.iterates[10::3, 0], rtol=1e-6)
     np.testing.assert_allclose(result.step_sizes, 0.02 * (5.0 + np.arange(50)) ** -0.55, rtol=1e-5)

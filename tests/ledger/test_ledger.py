@@ -309,7 +309,7 @@ def test_ctrl_c_while_it_is_debited_still_gives_what_was_paid_for(ledger, dpsvi,
 
 def test_a_standardisation_is_debited_when_it_is_released_and_the_fit_for_the_rest(ledger):
     x = np.random.default_rng(0).uniform(0, 1, (1000, 2))
-    paid = dp.Standardisation.calibrate(epsilon=0.3, delta=1e-6, num_columns=2)
+    paid = dp.standardise.Standardisation.calibrate(epsilon=0.3, delta=1e-6, num_columns=2)
     whole = dp.PrivacyPlan.calibrate(
         epsilon=0.6,
         delta=1e-6,
@@ -320,15 +320,19 @@ def test_a_standardisation_is_debited_when_it_is_released_and_the_fit_for_the_re
         also=[paid],
     )
     # Without the ledger's knowledge the fit pays for both; with it, each pays for itself, once.
-    assert dp.private_standardisation(dp.random.key(), x, low=0, high=1, plan=whole, ledger=ledger).scale.shape == (2,)
+    assert dp.standardise.private_standardisation(
+        dp.random.key(), x, low=0, high=1, plan=whole, ledger=ledger
+    ).scale.shape == (2,)
     ledger.debit(whole, delta=1e-6, method="DPSVI")
     ledger.debit(whole, delta=1e-6, method="DPSVI")
     assert [debit.event for debit in ledger.debits] == [paid.event(), whole.alone().event(), whole.event()]
     ledger.set_cap(epsilon=ledger.spent, delta=1e-5)
     with pytest.raises(dp.SpentError):
-        dp.private_standardisation(dp.random.key(), x, low=0, high=1, plan=whole, ledger=ledger)
+        dp.standardise.private_standardisation(dp.random.key(), x, low=0, high=1, plan=whole, ledger=ledger)
     with pytest.raises(ValueError, match="can be repeated"):
-        dp.private_standardisation(dp.random.key(0), x, low=0, high=1, plan=whole, ledger=ledger, non_private_seed=True)
+        dp.standardise.private_standardisation(
+            dp.random.key(0), x, low=0, high=1, plan=whole, ledger=ledger, non_private_seed=True
+        )
 
 
 def test_what_the_budget_does_not_hold_draws_no_noise(ledger, dpsvi, monkeypatch):

@@ -122,14 +122,14 @@ def test_a_private_fit_is_proved_and_gives_twins(twin, records) -> None:
     dpsvi = dp.DPSVI(twin.model, twin.guide(), numpyro.optim.Adam(0.1), plan=plan, placeholder=twin.placeholder)
     result = dpsvi.run(dp.random.key(5), records, progress_bar=False)
     assert result.statement.epsilon < 5
-    twins = dp.synthesize(jax.random.key(0), result, twin, num_twins=3)
+    twins = dp.synthetic.synthesize(jax.random.key(0), result, twin, num_twins=3)
     assert [len(table) for table in twins] == [4_000] * 3
     assert twins[0].column_names == ["age", "smoker", "region"]
     # Each from a draw of its own, and the key decides.
     assert not twins[0].equals(twins[1])
-    again = dp.synthesize(jax.random.key(0), result, twin, num_twins=3)
+    again = dp.synthetic.synthesize(jax.random.key(0), result, twin, num_twins=3)
     assert all(a.equals(b) for a, b in zip(twins, again, strict=True))
-    short = dp.synthesize(jax.random.key(0), result, twin, num_twins=1, num_records=7)
+    short = dp.synthetic.synthesize(jax.random.key(0), result, twin, num_twins=1, num_records=7)
     assert len(short) == 1
     assert len(short[0]) == 7
 

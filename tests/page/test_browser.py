@@ -203,7 +203,7 @@ def test_without_scripts(browser: Browser, report: Path) -> None:
 
 def test_a_page_without_a_guarantee_is_quiet_too(browser: Browser, tmp_path: Path) -> None:
     broken = dataclasses.replace(STATEMENT, violations=("the bounds are from the data",))
-    browser.open(dp.write_report(tmp_path / "broken.html", broken))
+    browser.open(dp.page.write_report(tmp_path / "broken.html", broken))
     assert "No ε holds" in browser.text("h1")
     assert browser.complaints() == []
     assert len(browser.requests()) == 1

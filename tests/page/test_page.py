@@ -85,7 +85,7 @@ def test_the_whole_page(tmp_path: Path) -> None:
     receipt = ledger.debit(PLAN, delta=1e-6, method="DPSVI")
     ledger.set_cap(epsilon=4.5, delta=1e-4)
     twins = [{"age": np.full(40, 30.0 + i), "smoker": np.array(["no", "yes"] * 20)} for i in range(2)]
-    path = dp.write_report(
+    path = dp.page.write_report(
         tmp_path / "report.html",
         result_of(statement_of().with_notes(str(receipt))),
         draws=draws_of(),
@@ -187,9 +187,9 @@ def test_a_fit_that_no_entry_pays_for_is_called_so(tmp_path: Path) -> None:
     ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=5.0, delta=1e-4)
     other = dp.Ledger.create(tmp_path / "b.ledger", dataset="b", epsilon=5.0, delta=1e-4)
     receipt = other.debit(PLAN, delta=1e-6, method="DPSVI")
-    path = dp.write_report(tmp_path / "r.html", statement_of(), ledger=ledger)
+    path = dp.page.write_report(tmp_path / "r.html", statement_of(), ledger=ledger)
     assert "was not debited from this ledger" in Page(path.read_text()).text
-    dp.write_report(path, statement_of().with_notes(str(receipt)), ledger=ledger)
+    dp.page.write_report(path, statement_of().with_notes(str(receipt)), ledger=ledger)
     assert "which this ledger does not have" in Page(path.read_text()).text
 
 
@@ -200,15 +200,15 @@ def test_results_of_every_kind(tmp_path: Path) -> None:
     assert "except with probability" not in text
     chain = result_of()
     chain.draws, chain.draw_steps = draws_of(), np.arange(150, 200)
-    path = dp.write_report(tmp_path / "r.html", chain)
+    path = dp.page.write_report(tmp_path / "r.html", chain)
     assert "Draws are kept from step 150 on." in Page(path.read_text()).text
     short = result_of(plan=dataclasses.replace(PLAN, num_steps=5))
     short.losses[:] = np.nan
     short.trace.iterates[2] = np.nan
-    assert "too few steps" in Page(dp.write_report(path, short).read_text()).text
+    assert "too few steps" in Page(dp.page.write_report(path, short).read_text()).text
     drifting = result_of()
     drifting.trace.iterates[:, 0] += np.arange(200)
-    assert "had not come to rest" in Page(dp.write_report(path, drifting).read_text()).text
+    assert "had not come to rest" in Page(dp.page.write_report(path, drifting).read_text()).text
 
 
 def test_diverged_draws_and_many_rows() -> None:
@@ -261,13 +261,13 @@ def test_twins_of_every_kind_of_column() -> None:
 )
 def test_wrong_input_writes_nothing(tmp_path: Path, options: dict, error: type, words: str) -> None:
     with pytest.raises(error, match=words):
-        dp.write_report(tmp_path / "r.html", result_of(), **options)
+        dp.page.write_report(tmp_path / "r.html", result_of(), **options)
     assert not (tmp_path / "r.html").exists()
 
 
 def test_what_has_no_statement_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="has no statement"):
-        dp.write_report(tmp_path / "r.html", {"epsilon": 1.0})
+        dp.page.write_report(tmp_path / "r.html", {"epsilon": 1.0})
 
 
 # --- colours --------------------------------------------------------------------------------

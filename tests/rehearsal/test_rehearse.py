@@ -28,7 +28,7 @@ SMALL = Grid(steps=(40,), rates=(0.5,), clipping_norms=(0.5, 1.0), learning_rate
 @pytest.fixture(scope="module")
 def small(quick_compilation):
     """A dry run with few settings."""
-    return dp.rehearse(
+    return dp.rehearsal.rehearse(
         logistic_regression,
         SCHEMA,
         num_records=400,
@@ -131,9 +131,9 @@ def test_there_is_no_place_for_a_table(small) -> None:
         None,
     ):
         with pytest.raises(TypeError, match="no place for a table"):
-            dp.rehearse(logistic_regression, about, num_records=400, epsilon=1.0)  # pyright: ignore[reportArgumentType]
+            dp.rehearsal.rehearse(logistic_regression, about, num_records=400, epsilon=1.0)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="data"):
-        dp.rehearse(logistic_regression, SCHEMA, num_records=400, epsilon=1.0, data=table)  # pyright: ignore[reportCallIssue]
+        dp.rehearsal.rehearse(logistic_regression, SCHEMA, num_records=400, epsilon=1.0, data=table)  # pyright: ignore[reportCallIssue]
 
 
 def test_a_table_that_the_model_holds_is_refused() -> None:
@@ -145,14 +145,14 @@ def test_a_table_that_the_model_holds_is_refused() -> None:
             numpyro.sample("y", dist.Bernoulli(logits=w * x[:, 0] * hidden.sum() * hidden[0]), obs=y)
 
     with pytest.raises(ValueError, match="400"):
-        dp.rehearse(model, SCHEMA, num_records=400, epsilon=1.0, grid=SMALL)
+        dp.rehearsal.rehearse(model, SCHEMA, num_records=400, epsilon=1.0, grid=SMALL)
 
 
 def test_a_schema_that_was_taken_from_the_data_is_refused() -> None:
     inferred = Schema(columns=SCHEMA.columns, target="sick", inferred=("age",))
     for model, about in ((logistic_regression, inferred), (MixtureOfProducts(inferred), None)):
         with pytest.raises(ValueError, match="age were taken from the data"):
-            dp.rehearse(model, about, num_records=400, epsilon=1.0)
+            dp.rehearsal.rehearse(model, about, num_records=400, epsilon=1.0)
 
 
 def test_rehearsing_loads_no_reader_of_tables() -> None:
@@ -175,7 +175,7 @@ def test_rehearsing_loads_no_reader_of_tables() -> None:
 )
 def test_wrong_numbers_are_refused(wrong: dict, match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        dp.rehearse(logistic_regression, SCHEMA, **{"num_records": 400, "epsilon": 1.0, **wrong})
+        dp.rehearsal.rehearse(logistic_regression, SCHEMA, **{"num_records": 400, "epsilon": 1.0, **wrong})
 
 
 def test_invented_features_look_as_encoded_ones() -> None:
@@ -291,7 +291,9 @@ def test_a_fit_is_what_dpsvi_does() -> None:
 def test_a_twin_is_rehearsed_by_the_distance_of_its_marginals() -> None:
     twin = MixtureOfProducts(schema_from_bounds("age=17:90,sex=f|m,region=n|s|e"), components=4, slices=8)
     grid = Grid(steps=(100,), rates=(0.1,), clipping_norms=(1.0,), learning_rates=(0.05,))
-    found = dp.rehearse(twin, num_records=5_000, epsilon=1.0, grid=grid, epsilons=(0.01, 1.0, 30.0), progress_bar=False)
+    found = dp.rehearsal.rehearse(
+        twin, num_records=5_000, epsilon=1.0, grid=grid, epsilons=(0.01, 1.0, 30.0), progress_bar=False
+    )
     assert found.measures[:2] == ("distance of columns", "distance of pairs")
     first, *_, last = found.curve
     for measure in found.measures[:2]:
@@ -303,6 +305,8 @@ def test_a_twin_is_rehearsed_by_the_distance_of_its_marginals() -> None:
 def test_few_records_and_many_parameters_are_said_to_be_hopeless() -> None:
     schema = schema_from_bounds(",".join(f"f{i}=0:1" for i in range(40)) + ",sick=no|yes", target="sick")
     grid = Grid(steps=(100,), clipping_norms=(0.5,), learning_rates=(0.05,))
-    found = dp.rehearse(logistic_regression, schema, num_records=150, epsilon=0.5, grid=grid, progress_bar=False)
+    found = dp.rehearsal.rehearse(
+        logistic_regression, schema, num_records=150, epsilon=0.5, grid=grid, progress_bar=False
+    )
     assert found.verdict == "hopeless"
     assert "dwarfs" in found.why

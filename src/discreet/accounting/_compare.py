@@ -169,7 +169,7 @@ def compare_accountants(plan: Planned, delta: float) -> AccountantComparison:
         >>> import discreet as dp
         >>> plan = dp.PrivacyPlan(
         ...     sampling=dp.PoissonSampling(rate=0.05), clipping_norm=5.0, noise_multiplier=2.4, num_steps=1000, num_records=3341)
-        >>> [round(row.epsilon, 1) for row in dp.compare_accountants(plan, 1e-3).rows]
+        >>> [round(row.epsilon, 1) for row in dp.accounting.compare_accountants(plan, 1e-3).rows]
         [171.4, 56.5, 118.9, 2.3, 2.0]
     """
     usable = isinstance(delta, numbers.Real) and not isinstance(delta, bool)

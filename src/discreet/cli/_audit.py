@@ -26,8 +26,8 @@ Program = Annotated[
     str | None,
     typer.Argument(
         metavar="FILE.py:FUNCTION",
-        help="A function without arguments that returns the verdict of an audit of one's own, as of dp.audit_fit. Left out: the "
-        "worst case of the plan that the options describe.",
+        help="A function without arguments that returns the verdict of an audit of one's own, as of dp.audit.audit_fit. "
+        "Left out: the worst case of the plan that the options describe.",
     ),
 ]
 Method = Annotated[MethodName, typer.Option(help="The method whose steps are audited.")]
@@ -80,7 +80,7 @@ def audit(
 
     `discreet audit --rate 0.3 --steps 4 --noise-multiplier 1 --delta 1e-3`
 
-    A model of one's own, in a file with `def check(): return dp.audit_fit(...)`:
+    A model of one's own, in a file with `def check(): return dp.audit.audit_fit(...)`:
 
     `discreet audit mine.py:check`
 
@@ -148,9 +148,9 @@ def _verdict_of(program: str) -> "Verdict":
     function = getattr(run_file(path, "file"), name, None) if colon else None
     if not callable(function):
         raise ValueError(
-            f"{program} names no function: write def check(): return dp.audit_fit(...), and pass {path}:check"
+            f"{program} names no function: write def check(): return dp.audit.audit_fit(...), and pass {path}:check"
         )
-    return returned_by(program, function, Verdict, "let it return what dp.audit_fit returns")
+    return returned_by(program, function, Verdict, "let it return what dp.audit.audit_fit returns")
 
 
 def _verdict(

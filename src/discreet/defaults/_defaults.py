@@ -49,7 +49,7 @@ class Defaults:
 
         Args:
             epsilon: Target.
-            delta: Target; None: a tenth of 1 / num_records, and 1e-5 at most (`discreet.suggest`).
+            delta: Target; None: a tenth of 1 / num_records, and 1e-5 at most (`discreet.accounting.suggest`).
             num_records: Public number of records.
             relation: Which tables are neighbours.
 

@@ -291,13 +291,13 @@ class DPSGLDResult:
         """All kept draws for ArviZ, in the chain's order, with the statement: `arviz.ess` then says what they are worth.
 
         Args:
-            names: feature_names, coords and dims of `discreet.to_arviz`.
+            names: feature_names, coords and dims of `discreet.inference_data.to_arviz`.
 
         Returns:
-            As `discreet.to_arviz`.
+            As `discreet.inference_data.to_arviz`.
 
         Raises:
-            ValueError: the chain diverged, or as `discreet.to_arviz`.
+            ValueError: the chain diverged, or as `discreet.inference_data.to_arviz`.
         """
         self._check_finite()
         return to_arviz(self.draws, statement=self.statement, **names)

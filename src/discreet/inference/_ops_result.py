@@ -64,10 +64,10 @@ class OPSResult:
         """All released draws for ArviZ, in their order, with the statement; nothing of the diagnostics.
 
         Args:
-            names: feature_names, coords and dims of `discreet.to_arviz`.
+            names: feature_names, coords and dims of `discreet.inference_data.to_arviz`.
 
         Returns:
-            As `discreet.to_arviz`.
+            As `discreet.inference_data.to_arviz`.
         """
         return to_arviz(self.draws, statement=self.statement, **names)
 

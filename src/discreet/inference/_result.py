@@ -89,14 +89,14 @@ class DPSVIResult:
         Args:
             key: any JAX key.
             num_samples: number of draws.
-            names: feature_names, coords and dims of `discreet.to_arviz`.
+            names: feature_names, coords and dims of `discreet.inference_data.to_arviz`.
 
         Returns:
-            As `discreet.to_arviz`.
+            As `discreet.inference_data.to_arviz`.
 
         Raises:
             ImportError: ArviZ is not installed.
-            ValueError: as `posterior` and `discreet.to_arviz`.
+            ValueError: as `posterior` and `discreet.inference_data.to_arviz`.
         """
         return to_arviz(self.posterior(key, num_samples), statement=self.statement, note=SPREAD, **names)
 

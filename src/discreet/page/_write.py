@@ -61,7 +61,7 @@ def write_report(
 
         result = dpsvi.run(dp.random.key(), xs, ys, ledger=ledger)
         draws = result.noise_aware().posterior(dp.random.key(), 1_000)
-        dp.write_report("report.html", result, draws=draws, ledger=ledger)
+        dp.page.write_report("report.html", result, draws=draws, ledger=ledger)
     """
     statement = result if isinstance(result, Statement) else getattr(result, "statement", None)
     if not isinstance(statement, Statement):
