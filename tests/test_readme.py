@@ -1,29 +1,66 @@
-"""The README's example runs as printed."""
+"""README's example runs when pasted, prints what README shows, and agrees with the fit without privacy."""
 
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
+import numpyro
 import pytest
+from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
+
+NUMBER = r"[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?"
+
+
+def fit_without_privacy(names: dict) -> tuple[np.ndarray, np.ndarray]:
+    """Posterior mean and standard deviation of the weights by NumPyro's SVI, on the example's model and data."""
+    guide = AutoNormal(names["model"])
+    svi = SVI(names["model"], guide, numpyro.optim.Adam(0.02), Trace_ELBO())
+    params = svi.run(jax.random.key(0), 3_000, names["x"], names["y"], progress_bar=False).params
+    return np.asarray(params["weights_auto_loc"]), np.asarray(params["weights_auto_scale"])
+
+
+def check_means(names: dict) -> None:
+    """The private means lie within two posterior standard deviations of NumPyro's.
+
+    The noise is real (from the operating system). Over six runs the private means had a standard deviation of 0.015 and
+    a bias of 0.02 at most, where two posterior standard deviations are 0.08 to 0.09: a
+    false alarm in fewer than one run in 10,000.
+    """
+    mean, stddev = fit_without_privacy(names)
+    np.testing.assert_array_less(np.abs(np.mean(names["weights"], axis=0) - mean), 2.0 * stddev)
 
 
 @pytest.mark.slow
-def test_the_ten_lines_run(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_prints_what_the_page_shows(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (repository / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(10_000, 5)).astype(np.float32)
-    truth = np.array([1.0, -1.0, 0.5, 0.0, 0.0])
-    y = (rng.random(10_000) < 1 / (1 + np.exp(-x @ truth))).astype(np.float32)
-
-    names: dict = {"x": x, "y": y}
+    (shown,) = re.findall(r"```text\n(.*?)\.\.\.\n```", text, flags=re.DOTALL)
+    names: dict = {}
     exec(compile(block, "README.md", "exec"), names)
+    check_means(names)
 
-    assert np.shape(names["draws"]["weights"]) == (1_000, 5)
-    # The noise is real (OS entropy): at epsilon 1 the weights come out within about 0.1 of the truth.
-    np.testing.assert_allclose(np.mean(names["draws"]["weights"], axis=0), truth, atol=0.6)
-    printed = capsys.readouterr().out
-    assert "epsilon" in printed.lower() or "ε" in printed
+    printed = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    expected = [line.strip() for line in shown.splitlines() if line.strip()]
+    for ours, theirs in zip(expected, printed, strict=False):
+        assert re.sub(rf"{NUMBER}|\s", "", ours) == re.sub(rf"{NUMBER}|\s", "", theirs)
+        np.testing.assert_allclose(
+            [float(x) for x in re.findall(NUMBER, ours)], [float(x) for x in re.findall(NUMBER, theirs)], atol=0.15
+        )
+
+
+@pytest.mark.exhaustive
+def test_unscaled_columns_are_noticed(repository: Path) -> None:
+    """The example of old: standard-normal columns, most of whose gradients are longer than the clipping norm."""
+    text = (repository / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    names: dict = {}
+    wrong = block.replace("rng.uniform(-1, 1,", "rng.normal(0, 1,")
+    assert wrong != block
+    exec(compile(wrong, "README.md", "exec"), names)
+    with pytest.raises(AssertionError):
+        check_means(names)
 
 
 def test_links_lead_somewhere(repository: Path) -> None:
