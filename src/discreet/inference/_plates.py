@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpyro
 from jax import numpy as jnp
 from numpyro.distributions import ImproperUniform, biject_to
-from numpyro.primitives import Messenger
+from numpyro.primitives import _PYRO_STACK, Messenger
 
 Program = Callable[..., Any]
 
@@ -22,7 +23,7 @@ class WholePlates(Messenger):
     def __init__(self, fn: Program, names: frozenset[str] | None, rows: int, *, num_records: int | None = None) -> None:
         """Wrap `fn`; `names` None means every plate (used while they are being found).
 
-        With `num_records`, a plate of that size that is not subsampled is taken for a record plate.
+        With `num_records`, a plate of that size is taken for a record plate, whatever batches it declares.
         """
         super().__init__(fn)
         self.names = names
@@ -31,12 +32,15 @@ class WholePlates(Messenger):
         self.sizes: dict[str, tuple[int, int | None]] = {}
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Set the indices of a plate."""
+        """Set the indices of a plate; let `numpyro.subsample` pass on the rows that it is given."""
+        if msg["type"] == "subsample":
+            self._pass_on(msg)
         if msg["type"] != "plate":
             return
         name = msg["name"]
         size, subsample_size = msg["args"]
-        if self.num_records == size and subsample_size is None:
+        if self.num_records == size:
+            # A batch size that the program declares says nothing here: the plan draws the batches.
             subsample_size = self.rows
         self.sizes[name] = (size, subsample_size)
         if self.names is None:
@@ -47,6 +51,22 @@ class WholePlates(Messenger):
             return
         msg["args"] = (size, rows)
         msg["value"] = jnp.arange(rows)
+
+    def _pass_on(self, msg: dict[str, Any]) -> None:
+        """Rows of a record plate are the ones that the plate covers: there is nothing left to take from them.
+
+        The plate would compare their number with the size that the model declares.
+        """
+        plates = [x for x in _PYRO_STACK if isinstance(x, numpyro.plate)]
+        mine = [x for x in plates if self._covers(x.name)]
+        event_dim, shape = msg["kwargs"].get("event_dim"), jnp.shape(msg["value"])
+        if not mine or event_dim is None or any(x.size != x.subsample_size for x in plates if x not in mine):
+            return
+        if all(len(shape) >= event_dim - x.dim and shape[x.dim - event_dim] == self.rows for x in mine):
+            msg["kwargs"] = {**msg["kwargs"], "event_dim": None}
+
+    def _covers(self, name: str) -> bool:
+        return name in self.names if self.names is not None else self.sizes.get(name) == (self.num_records, self.rows)
 
     def unscaled(self, site: Mapping[str, Any]) -> Any:
         """The scale of a site without the factor size / rows of its record plates."""
