@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import sysconfig
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import jaxlib.version
 import numpy as np
-from jax.core import ShapedArray
+from jax.core import ShapedArray, Tracer
 from jax.experimental.compilation_cache.compilation_cache import reset_cache as reset_compilation_cache
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import source_info_util
@@ -45,6 +46,7 @@ __all__ = [
     "jax_primitives",
     "marker",
     "one_kernel",
+    "one_process",
     "primitive_of",
     "primitives",
     "program_text",
@@ -55,6 +57,7 @@ __all__ = [
     "two_way_primitive",
     "used_inputs",
     "users_file",
+    "warn_of_spread",
     "without_dead_code",
 ]
 _PACKAGE = str(Path(__file__).parent) + os.sep
@@ -345,3 +348,41 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
             return jax.jit(function)(*args)
 
     return marked
+
+
+def one_process(what: str, arrays: Sequence[Any] = ()) -> None:
+    """Refuse to release anything from several processes.
+
+    Under `jax.distributed` every process runs the same program, each with a key of its own. JAX does not check that these
+    agree, so each process would release the same records with other noise, and state the price of one release.
+
+    Args:
+        what: What releases, as its caller knows it.
+        arrays: What it is given; tracers and NumPy's arrays live in this process.
+
+    Raises:
+        ValueError: There are several processes, or an array lies partly in another one.
+    """
+    if jax.process_count() > 1 or any(not x.is_fully_addressable for x in _placed(arrays)):
+        raise ValueError(
+            f"{what} works in one process, and jax.distributed has started {jax.process_count()}. Each of them would draw its "
+            "own noise and release the same records once more, with a statement that says the price of one release. Nothing "
+            "was spent. Run it in a program that does not call jax.distributed.initialize, with all records in its memory "
+            "or a memory map, and hand its result to the other processes."
+        )
+
+
+def warn_of_spread(what: str, arrays: Sequence[Any]) -> None:
+    """Warn where one process has spread its arrays over several devices: all of them then do all the work."""
+    devices = max((len(x.sharding.device_set) for x in _placed(arrays)), default=1)
+    if devices > 1:
+        warnings.warn(
+            f"{what} was given an array that is spread over {devices} devices. The result is right, but every device does all "
+            "the work, which takes several times as long as on one. Pass NumPy arrays, or arrays on one device.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _placed(arrays: Sequence[Any]) -> list[jax.Array]:
+    return [x for x in arrays if isinstance(x, jax.Array) and not isinstance(x, Tracer)]

@@ -15,6 +15,7 @@ from dp_accounting import DpEvent, GaussianDpEvent
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
+from discreet._jax import one_process
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.inference import claim
 from discreet.ledger import RELEASED_BEFORE, Ledger
@@ -197,6 +198,7 @@ def private_standardisation(
     >>> bool(40 < scaling.centre[0] < 50 and 6 < scaling.scale[0] < 18 and plan.epsilon(1e-6) <= 1)
     True
     """
+    one_process("private_standardisation", [x])
     key = random.check_key(rng_key)
     reproducible = random.is_reproducible(key)
     if reproducible and not non_private_seed:

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from discreet._jax import one_process, warn_of_spread
+
 # Below this many records, an array of the same length may well be something else.
 _FEWEST_TELLING_ROWS = 16
 
@@ -56,6 +58,9 @@ class Records(NamedTuple):
 def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Records:
     """Find the record arrays among the arguments of a model.
 
+    Every function that takes records comes through here before it does anything else, so this is where several processes
+    are refused.
+
     Args:
         args: positional arguments, pytrees of arrays with records along the leading axis;
             Python numbers, strings and None are static and public.
@@ -63,8 +68,11 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Records:
 
     Raises:
         TypeError: an argument is neither an array nor static.
-        ValueError: no record array, arrays of different lengths, or no record at all.
+        ValueError: no record array, arrays of different lengths, no record at all, or several processes.
     """
+    passed = jax.tree.leaves((tuple(args), dict(kwargs)))
+    one_process("discreet", passed)
+    warn_of_spread("discreet", passed)
     leaves, structure = jax.tree.flatten((tuple(args), dict(kwargs)), is_leaf=lambda x: x is None)
     leaves = [x.item() if isinstance(x, np.generic) else x for x in leaves]
     positions: list[int] = []

@@ -12,7 +12,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import gradients, random
-from discreet._jax import marker
+from discreet._jax import marker, one_process
 from discreet.gradients import check_positive
 from discreet.sampling import PoissonSampling, check_capacity, fixed_size_rows, poisson_rows
 
@@ -53,6 +53,7 @@ def _add(leaves: list[Array], make_noise: Callable[[int, Any], Float[Array, " di
 
     Each leaf is added to its own part of the draw; they are never copied into one vector.
     """
+    one_process("The noise of a mechanism")
     noise = make_noise(sum(leaf.size for leaf in leaves), jnp.result_type(*leaves))
     noised, start = [], 0
     for leaf in leaves:
@@ -269,6 +270,7 @@ def _release(mechanism: Any, key: PRNGKeyArray, tree: Any, **size: Any) -> Any:
     check_noise(f"{mechanism.name}: {name}", value)
     _check_key(key)
     leaves, structure = jax.tree.flatten(tree)
+    one_process(mechanism.name, leaves)
     leaves = check_leaves(mechanism.name, leaves)
     known, operands = known_number(value)
     return jax.tree.unflatten(structure, mechanism.bind(key, *leaves, *operands, **{name: known}))

@@ -1,0 +1,165 @@
+"""Several processes would each make a release: refused before anything is spent. One process with several devices is warned."""
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer.autoguide import AutoNormal
+from numpyro.optim import Adam
+
+import discreet as dp
+from discreet.compat import d3p
+from discreet.standardise import Standardisation, private_standardisation
+
+Y = np.zeros((40, 2), np.float32)
+SAMPLING = dp.PoissonSampling(0.25)
+FACTS = {"sampling": SAMPLING, "clipping_norm": 1.0, "noise_multiplier": 2.0, "num_steps": 4, "num_records": len(Y)}
+PLAN = dp.PrivacyPlan(**FACTS)
+
+
+def model(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
+
+
+def d3p_model(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    with numpyro.plate("batch", len(Y), y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
+
+
+def make():
+    return dp.DPSVI(model, AutoNormal(model), Adam(0.01), plan=PLAN)
+
+
+def standardise(key):
+    paid = Standardisation(num_columns=2, noise_multiplier=3.0)
+    plan = dp.PrivacyPlan(**FACTS, also=[paid])
+    return private_standardisation(key, Y, low=-1, high=1, plan=plan)
+
+
+ENTRIES = {
+    "DPSVI.run": lambda key: make().run(key, Y, progress_bar=False),
+    "DPSVI.init": lambda key: make().init(key, Y),
+    "DPSGLD.run": lambda key: dp.DPSGLD(model, plan=PLAN, step_size=(1e-3, 10.0, 0.5)).run(key, Y, progress_bar=False),
+    "OnePosteriorSample.run": lambda key: dp.OnePosteriorSample(model, epsilon=1.0, log_likelihood_bound=3.0).run(
+        key, Y
+    ),
+    "private_standardisation": standardise,
+    "gaussian_mechanism": lambda key: dp.gaussian_mechanism(key, jnp.zeros(3), 1.0),
+    "gaussian_mechanism, compiled": lambda key: jax.jit(lambda k: dp.gaussian_mechanism(k, jnp.zeros(3), 1.0))(key),
+    "laplace_mechanism": lambda key: dp.laplace_mechanism(key, jnp.zeros(3), 1.0),
+    "compat.d3p": lambda key: through_d3p(key),
+}
+
+
+def through_d3p(key):
+    _, get_batch = d3p.minibatch.subsample_batchify_data((Y,), 10)
+    loss = numpyro.infer.Trace_ELBO()
+    return d3p.svi.DPSVI(d3p_model, AutoNormal(d3p_model), Adam(0.01), loss, 1.0, 2.0, batches=get_batch).init(
+        key, Y[:10]
+    )
+
+
+def refusals(key):
+    """Which ways to a release go on although there are several processes."""
+    through = []
+    for name, release in ENTRIES.items():
+        try:
+            release(key)
+        except ValueError as error:
+            if "jax.distributed" in str(error):
+                continue
+        through.append(name)
+    return through
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_several_processes_are_refused(monkeypatch, entry):
+    key = dp.random.key()
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match=r"2\. Each of them would draw its own noise"):
+        ENTRIES[entry](key)
+
+
+def test_a_step_of_ones_own_loop_is_refused(monkeypatch):
+    dpsvi = make()
+    state = dpsvi.init(dp.random.key(), Y[:10])
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="Nothing was spent"):
+        dpsvi.update(state, Y[:10])
+
+
+def test_nothing_is_debited(monkeypatch, tmp_path):
+    ledger = dp.Ledger.create(tmp_path / "ledger", dataset="d", epsilon=100.0, delta=1e-3)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match=r"jax\.distributed"):
+        make().run(dp.random.key(), Y, progress_bar=False, ledger=ledger)
+    assert not ledger.debits
+
+
+def run_children(code, environments):
+    """The outputs of children that run at once."""
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths, **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for own in environments
+    ]
+    return [(child.communicate(timeout=240)[0], child.returncode) for child in children]
+
+
+def test_two_processes_on_one_machine():
+    """As a program would start them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = f"""
+        import os, jax
+        jax.distributed.initialize("127.0.0.1:{port}", 2, int(os.environ["WHO"]))
+        from test_processes import refusals
+        import discreet as dp
+        print("went on:", refusals(dp.random.key()))
+    """
+    for out, status in run_children(code, [{"WHO": "0"}, {"WHO": "1"}]):
+        assert status == 0, out
+        assert "went on: []" in out
+
+
+def test_an_array_over_several_devices_is_warned_of_and_fitted():
+    code = """
+        import warnings
+        import jax, numpy as np
+        from jax.sharding import NamedSharding, PartitionSpec as P
+        from test_processes import Y, make
+        import discreet as dp
+        mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        spread = jax.device_put(Y, NamedSharding(mesh, P("x")))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = make().run(dp.random.key(3), spread, progress_bar=False)
+        print("warned:", [str(w.message)[:60] for w in caught if "4 devices" in str(w.message)])
+        one = make().run(dp.random.key(3), Y, progress_bar=False)
+        for name, x in one.params.items():
+            np.testing.assert_allclose(result.params[name], x, rtol=1e-5)
+        print("alike")
+    """
+    ((out, status),) = run_children(code, [{"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}])
+    assert status == 0, out
+    assert "warned: ['discreet was given an array that is spread" in out
+    assert "alike" in out
