@@ -11,9 +11,10 @@ import discreet.compat.d3p as d3p
 from discreet.accounting import Relation
 from discreet.compat.d3p.minibatch import (
     batch_size_to_q,
-    live_laws,
+    live_sources,
     poisson_batchify_data,
     q_to_batch_size,
+    source_of,
     split_batchify_data,
     subsample_batchify_data,
 )
@@ -159,7 +160,28 @@ def test_bad_input_elsewhere():
 def test_batchifiers_are_known_while_they_live():
     _, get_batch = subsample_batchify_data(pairs(77), 13)
     _, same = subsample_batchify_data(pairs(77), 13)
-    assert live_laws(13) == {get_batch.law} == {same.law}
+    assert set(live_sources(13)) == {get_batch.source, same.source}
     del get_batch, same
     gc.collect()
-    assert live_laws(13) == set()
+    assert live_sources(13) == []
+
+
+def test_batches_are_known_by_their_arrays():
+    init, get_batch = subsample_batchify_data(pairs(77), 13)
+    _, other = subsample_batchify_data(pairs(77), 13)
+    state = init(KEY)[1]
+    batch = get_batch(0, state)
+    assert source_of(batch) is get_batch.source
+    assert source_of(batch[:1]) is get_batch.source
+    assert source_of([batch[0], other(0, state)[1]]) is None, "arrays of two batchifiers"
+    assert source_of([batch[0] + 0, batch[1]]) is None, "changed"
+
+    def traced(i):
+        inside = get_batch(i, state)
+        assert source_of(inside) is get_batch.source, "a program that is being compiled"
+        return source_of([inside[0] * 2]) is None
+
+    assert jax.jit(traced)(0)
+    del get_batch, init
+    gc.collect()
+    assert source_of(batch) is not None, "a batch outlives its batchifier"

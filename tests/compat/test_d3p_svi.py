@@ -84,8 +84,9 @@ def test_batches_of_other_rows_than_init_saw_and_of_several_laws():
     statement = dpsvi.statement(svi_state)
     assert statement.steps_completed == statement.horizon == 2, "eleven updates are one pass and a bit: two passes"
     assert statement.epsilon == pytest.approx(price)
-    assert len(statement.notes) == 1
-    assert "disjoint" in statement.notes[0]
+    disjoint, changed = statement.notes
+    assert "disjoint" in disjoint
+    assert "by a jit of one's own" in changed, "update saw the arguments of a jit and not what get_batch returned"
 
     jax.eval_shape(dpsvi.update, svi_state, *xs)
     with pytest.raises(ValueError, match="several laws"):
@@ -111,7 +112,6 @@ def test_more_updates_than_declared_are_priced_and_named():
 def test_batches_of_the_callers_own_are_taken_on_trust():
     dpsvi = make()
     svi_state = dpsvi.init(KEY, np.zeros(25, np.float32))
-    assert dpsvi._bound().assumed
     statement = dpsvi.statement(svi_state._replace(step=jnp.int32(3)))
     assert any("on trust" in note for note in statement.notes)
     with pytest.raises(ValueError, match="not known at which rate"):
@@ -180,6 +180,54 @@ def test_the_table_must_be_the_plates():
         make(batches=get_batch).init(KEY, np.zeros(21, np.float32))
     with pytest.raises(ValueError, match="300 rows"):
         make().init(KEY, np.zeros(300, np.float32))
+
+
+def test_the_batchifier_is_the_one_that_handed_out_the_arrays():
+    """Train and test batches of equal shape, and one left over from an earlier cell of a notebook."""
+    xs = table()
+    train_init, train = subsample_batchify_data(xs, 20)
+    test_init, test = split_batchify_data((xs[0] + 1,), 20)
+    _, left_over = subsample_batchify_data((xs[0] + 2,), 20)
+    state, other = train_init(d3p.random.PRNGKey())[1], test_init(KEY)[1]
+    dpsvi = make(num_iter=3)
+    svi_state = dpsvi.init(d3p.random.PRNGKey(), *train(0, state))
+    svi_state = jax.jit(lambda s: jax.lax.fori_loop(0, 3, lambda i, s: dpsvi.update(s, *train(i, state))[0], s))(
+        svi_state
+    )
+    statement = dpsvi.statement(svi_state)
+    assert statement.epsilon == pytest.approx(
+        train.law.plan(clipping_norm=1.0, noise_multiplier=2.0, num_steps=3).epsilon(statement.delta)
+    )
+    assert not statement.notes
+    assert not statement.reproducible, "only the other batchifier was started from a seed"
+
+    apart = make(num_iter=3)
+    after, _ = apart.update(apart.init(KEY, *test(0, other)), *test(0, other))
+    assert "disjoint" in apart.statement(after).notes[0]
+    with pytest.raises(ValueError, match="batches= names"):
+        make(batches=left_over).init(KEY, *test(0, other))
+
+
+@pytest.mark.parametrize("others", ["none", "alive", "at init"])
+def test_batches_made_by_hand_keep_their_caveat(others):
+    """A batchifier that has nothing to do with them, alive or even used for `init`, does not take it away."""
+    (xs,) = table()
+    init, get_batch = subsample_batchify_data((xs + 1,), 50) if others != "none" else (None, None)
+    dpsvi = make(num_iter=4)
+    start = get_batch(0, init(KEY)[1]) if others == "at init" else (xs[:50],)
+    svi_state = dpsvi.init(KEY, *start)
+    for i in range(4):
+        svi_state, _ = dpsvi.update(svi_state, xs[50 * i : 50 * (i + 1)])
+    assert [note for note in dpsvi.statement(svi_state).notes if "on trust" in note]
+
+
+def test_a_batchifier_from_a_seed_is_named_when_it_is_gone():
+    init, get_batch = subsample_batchify_data(table(), 20)
+    batch = get_batch(0, init(KEY)[1])
+    dpsvi = make()
+    svi_state, _ = dpsvi.update(dpsvi.init(d3p.random.PRNGKey(), *batch), *batch)
+    del init, get_batch
+    assert dpsvi.statement(svi_state).reproducible
 
 
 def test_several_batchifiers_need_a_word():

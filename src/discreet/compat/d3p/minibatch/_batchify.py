@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from discreet import random
-from discreet.compat.d3p.minibatch._law import BatchLaw, GetBatch, Origin
+from discreet.compat.d3p.minibatch._law import BatchLaw, GetBatch, Source
 from discreet.compat.d3p.minibatch._sizes import q_to_batch_size
 from discreet.compat.d3p.random import as_key
 from discreet.sampling import Batch, FixedSizeSampling, PoissonSampling, Sampling, feistel_permutation
@@ -59,16 +59,16 @@ def subsample_batchify_data(
     law = BatchLaw(sampling, count)
     law.sampling.check(count, law.relation)
     tables = sampling.prepare(count)
-    origin = Origin()
+    source = Source(law)
 
     def init(rng_key: Any) -> tuple[int, Any]:
-        return count // law.rows, _sampling_key(origin.note(as_key(rng_key)))
+        return count // law.rows, _sampling_key(source.note(as_key(rng_key)))
 
     def get_batch(i: Any, batchifier_state: Any) -> Any:
         rows, mask = _fetch(sampling, arrays, tables, as_key(batchifier_state, "batchifier_state"), i)
         return (rows, mask) if return_mask else rows
 
-    return init, GetBatch(law, origin, get_batch)
+    return init, GetBatch(source, get_batch)
 
 
 def poisson_batchify_data(
@@ -111,15 +111,15 @@ def poisson_batchify_data(
     law = BatchLaw(sampling, count)
     tables = jax.tree.map(jnp.asarray, sampling.prepare(count))
     batches = max(1, count // max(1, q_to_batch_size(q, count)))
-    origin = Origin()
+    source = Source(law)
 
     def init(rng_key: Any) -> tuple[int, Any]:
-        return batches, _sampling_key(origin.note(as_key(rng_key)))
+        return batches, _sampling_key(source.note(as_key(rng_key)))
 
     def get_batch(i: Any, batchifier_state: Any) -> Any:
         return _fetch(sampling, arrays, tables, as_key(batchifier_state, "batchifier_state"), i)
 
-    return init, GetBatch(law, origin, get_batch)
+    return init, GetBatch(source, get_batch)
 
 
 def split_batchify_data(
@@ -155,10 +155,10 @@ def split_batchify_data(
     law = BatchLaw(FixedSizeSampling(size), count, disjoint=True)
     law.sampling.check(count, law.relation)
     batches = count // size
-    origin = Origin()
+    source = Source(law)
 
     def init(rng_key: Any) -> tuple[int, Any]:
-        return batches, feistel_permutation(_sampling_key(origin.note(as_key(rng_key))), jnp.arange(count), count)
+        return batches, feistel_permutation(_sampling_key(source.note(as_key(rng_key))), jnp.arange(count), count)
 
     def get_batch(i: Any, batchifier_state: Any) -> Any:
         # Beyond the pass a slice would stop at the end and hand out the last records again and again.
@@ -166,7 +166,7 @@ def split_batchify_data(
         rows = _take(arrays, jax.lax.dynamic_slice_in_dim(jnp.asarray(batchifier_state), start, size))
         return (rows, jnp.ones(size, bool)) if return_mask else rows
 
-    return init, GetBatch(law, origin, get_batch)
+    return init, GetBatch(source, get_batch)
 
 
 def _check(dataset: Sequence[ArrayLike]) -> tuple[tuple[Array, ...], int]:

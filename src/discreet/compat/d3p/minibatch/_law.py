@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import jax
 
 from discreet import random
 from discreet.accounting import Relation
@@ -86,37 +89,42 @@ class BatchLaw:
         return f"{self.sampling} of {self.num_records} records"
 
 
-@dataclasses.dataclass
-class Origin:
-    """Where a batchifier's keys came from.
+@dataclasses.dataclass(eq=False)
+class Source:
+    """What is known of a batchifier, also after it is gone.
 
     Attributes:
-        seeded: one of them can be made again: then the batches are no secret, and drawing them amplifies nothing.
+        law: how its batches are drawn.
+        seeded: one of its keys can be made again: then the batches are no secret, and drawing them amplifies nothing.
     """
 
+    law: BatchLaw
     seeded: bool = False
 
     def note(self, rng_key: Any) -> Any:
-        """Remember a key's kind; return the key."""
+        """Record a key's kind; return the key."""
         self.seeded = self.seeded or random.is_reproducible(rng_key)
         return rng_key
 
 
 @dataclasses.dataclass(frozen=True, eq=False, weakref_slot=True, slots=True)
 class GetBatch:
-    """`get_batch(i, batchifier_state)` of a batchifier; it knows its law.
+    """`get_batch(i, batchifier_state)` of a batchifier.
 
     Attributes:
-        law: how its batches are drawn.
-        origin: where its keys came from.
+        source: how its batches are drawn, and where its keys came from.
     """
 
-    law: BatchLaw
-    origin: Origin
+    source: Source
     _get: Callable[[Any, Any], Any] = dataclasses.field(repr=False)
 
     def __post_init__(self) -> None:
         _live.add(self)
+
+    @property
+    def law(self) -> BatchLaw:
+        """How its batches are drawn."""
+        return self.source.law
 
     def __call__(self, i: Any, batchifier_state: Any) -> Any:
         """Batch number i; the same i and state give the same batch, so use each pair once.
@@ -125,20 +133,26 @@ class GetBatch:
             i: number of the batch, an integer, may be traced.
             batchifier_state: from `init`.
         """
-        return self._get(i, batchifier_state)
+        batch = self._get(i, batchifier_state)
+        for array in jax.tree.leaves(batch):
+            forget = functools.partial(_handed_out.pop, id(array))
+            _handed_out[id(array)] = weakref.ref(array, forget), self.source
+        return batch
 
 
 _live: weakref.WeakSet[GetBatch] = weakref.WeakSet()
 
-
-def live_laws(rows: int) -> set[BatchLaw]:
-    """The laws of the batchifiers that exist and hand out batches of so many rows.
-
-    d3p's `DPSVI.update` sees arrays and not where they came from, so this is how it learns how they were drawn.
-    """
-    return {get_batch.law for get_batch in list(_live) if get_batch.law.rows == rows}
+_handed_out: dict[int, tuple[weakref.ref[Any], Source]] = {}
+"""The arrays that batchifiers handed out and that still exist, by identity: concrete ones, and the tracers of a
+program that is being compiled. An entry goes when its array does, so that an identity is never another array's."""
 
 
-def drawn_from_a_seed(law: BatchLaw) -> bool:
-    """Whether what amplifies a law's privacy is no secret: a batchifier was started with a key that can be made again."""
-    return not law.disjoint and any(batches.origin.seeded for batches in _live if batches.law == law)
+def source_of(arrays: Sequence[Any]) -> Source | None:
+    """The batchifier that handed out all of these arrays, unchanged; None where they are not of one batchifier."""
+    sources = {entry[1] if (entry := _handed_out.get(id(array))) else None for array in arrays}
+    return sources.pop() if len(sources) == 1 else None
+
+
+def live_sources(rows: int) -> list[Source]:
+    """The batchifiers that exist and hand out batches of so many rows: a guess at where other arrays come from."""
+    return [get_batch.source for get_batch in list(_live) if get_batch.law.rows == rows]

@@ -14,9 +14,17 @@ from jaxtyping import Array, Float
 from discreet import inference, random
 from discreet.compat.d3p import random as d3p_random
 from discreet.compat.d3p.dputil import Calibration, NoiseScale, whole_steps
-from discreet.compat.d3p.minibatch import GetBatch, drawn_from_a_seed
+from discreet.compat.d3p.minibatch import GetBatch, source_of
 from discreet.compat.d3p.svi._arguments import Layout, as_mask, blank, count_rows
-from discreet.compat.d3p.svi._binding import Binding, declared_updates, find_law, law_of, notes_on, warn_if_dearer
+from discreet.compat.d3p.svi._binding import (
+    Binding,
+    Drawn,
+    declared_updates,
+    find_law,
+    notes_on,
+    source_named,
+    warn_if_dearer,
+)
 from discreet.compat.d3p.svi._programs import complete_guide, declared_num_records
 from discreet.inference import DPSVIState, claim
 from discreet.plan import PrivacyPlan
@@ -33,7 +41,8 @@ class DPSVI:
     out of `update` and `get_params` is covered by `statement(state)`. See `discreet.inference.DPSVI` for the step.
 
     The number of records N is read from the model's plate, `plate("...", N, batch_size)`; how batches are drawn from
-    the batchifier in use that hands out as many rows. Say it with `batches` where that is not enough.
+    the batchifier that handed out the arrays. Arrays that were changed since are matched by their number of rows, and
+    the statement says so; say with `batches` where they come from if that is not enough.
 
     Args:
         model: the model; array arguments hold records along their leading axis.
@@ -46,7 +55,7 @@ class DPSVI:
         clip_unscaled_observations: False: C is meant for a record's contribution times N, as in d3p.
         perturb: "parameters", d3p's rule, so that results compare; "latents", discreet's own, has less noise.
         num_iter: number of updates, fixed beforehand. None: that of `approximate_sigma` if `dp_scale` comes from it.
-        batches: `get_batch` of the batchifier that `update` gets its batches from. None: found by its rows.
+        batches: `get_batch` of the batchifier that `update` gets its batches from. None: found by its arrays.
         static_kwargs: public keyword arguments of model and guide, such as N.
 
     Raises:
@@ -86,10 +95,10 @@ class DPSVI:
         self._clip_unscaled = clip_unscaled_observations
         self._perturb = perturb
         self._num_iter = None if num_iter is None else whole_steps(num_iter)
-        self._batches = law_of(batches)
+        self._batches = source_named(batches)
         self._bindings: dict[Any, Binding] = {}
-        self._by_rows: dict[int, Binding] = {}
-        self._used: set[Binding] = set()
+        self._found: dict[Any, tuple[Binding, Drawn]] = {}
+        self._used: dict[Binding, set[Drawn]] = {}
         self._latest: Binding | None = None
         self._compiled = jax.jit(self._update, static_argnums=(0, 1))
 
@@ -107,7 +116,8 @@ class DPSVI:
             TypeError, ValueError: a model, guide, key or batch that cannot be fitted privately.
         """
         key = d3p_random.as_key(rng_key)
-        binding = self._bind(args, kwargs)
+        self._found = {}
+        binding, _ = self._bind(args, kwargs)
         return binding.fit.init(key, *args, **kwargs)
 
     def update(
@@ -129,7 +139,7 @@ class DPSVI:
             ValueError: a batch that does not fit, or more updates than `num_iter`.
         """
         rows = count_rows(args, kwargs)
-        binding = self._by_rows.get(rows) or self._bind_late(args, kwargs)
+        binding, drawn = self._binding_of(args, kwargs)
         whole = isinstance(mask, bool) and mask
         if whole and binding.law.masked:
             raise ValueError(
@@ -137,7 +147,7 @@ class DPSVI:
                 "batch, mask = get_batch(i, batchifier_state); update(svi_state, *batch, mask=mask). Without it, padding "
                 "would count as records."
             )
-        if not whole and binding.assumed:
+        if not whole and not drawn.sources:
             raise ValueError(
                 "The batch came with a mask, but it is not known at which rate its records were drawn. Draw it with "
                 "poisson_batchify_data, and pass that as DPSVI(..., batches=get_batch) if it is not found."
@@ -145,7 +155,7 @@ class DPSVI:
         self._check_horizon(svi_state)
         if not isinstance(svi_state.step, Tracer):
             claim(svi_state.rng_key, int(svi_state.step))
-        self._used.add(binding)
+        self._used.setdefault(binding, set()).add(drawn)
         self._latest = binding
         layout, arrays = Layout.of(args, kwargs)
         return self._compiled(binding, layout, svi_state, arrays, as_mask(mask, rows))
@@ -210,7 +220,7 @@ class DPSVI:
             raise ValueError(
                 "No update was made from this state, so nothing was released and there is nothing to state."
             )
-        binding = self._only_law()
+        binding, drawn = self._only_law()
         declared = self._num_iter
         if declared is None and self._calibration is not None:
             declared = declared_updates(binding.law, self._calibration)
@@ -222,9 +232,12 @@ class DPSVI:
             self._plan(binding, steps if declared is None else declared),
             delta=delta,
             steps_completed=binding.law.units(steps),
-            reproducible=self._debug or random.is_reproducible(svi_state.rng_key) or drawn_from_a_seed(binding.law),
+            reproducible=self._debug or random.is_reproducible(svi_state.rng_key) or _from_a_seed(drawn),
             public=[*public, *(f"the argument {name}" for name in self.static_kwargs)],
-            notes=notes_on(binding, steps, declared),
+            notes=[
+                *notes_on(binding.law, steps, declared),
+                *sorted({one.doubt for one in drawn if one.doubt is not None}),
+            ],
             released=released,
             method=f'discreet.compat.d3p.DPSVI, perturb="{self._perturb}"',
             user_supplied_batches=True,
@@ -292,55 +305,74 @@ class DPSVI:
             raise ValueError("Call init before this, as in svi_state = dpsvi.init(rng_key, *batch).")
         return self._latest
 
-    def _only_law(self) -> Binding:
-        facts = {(binding.law, binding.num_records) for binding in self._used}
-        if len(facts) > 1:
+    def _only_law(self) -> tuple[Binding, set[Drawn]]:
+        """What the updates of this fit had in common, and how their batches were drawn."""
+        if len({(binding.law, binding.num_records) for binding in self._used}) > 1:
             laws = sorted({str(binding.law) for binding in self._used})
             raise ValueError(
                 f"Updates of this DPSVI got batches of several laws: {'; '.join(laws)}. A statement is for one: make a "
                 "DPSVI for each fit."
             )
-        return next(iter(self._used), None) or self._bound()
+        if not self._used:
+            binding = self._bound()
+            return binding, {drawn for found, drawn in self._found.values() if found is binding}
+        return next(iter(self._used)), set().union(*self._used.values())
 
-    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Binding:
-        rows = count_rows(args, kwargs)
-        everything = {**kwargs, **self.static_kwargs}
-        declared = declared_num_records(self.model, args, everything)
-        law, assumed = find_law(rows, declared, self._batches)
-        num_records = law.num_records if declared is None else declared
-        layout, arrays = Layout.of(args, kwargs)
-        facts = (law, assumed, num_records, layout, tuple((array.shape, str(array.dtype)) for array in arrays))
-        if facts in self._bindings:
-            # What was compiled for a fit serves the next one with another key.
-            self._by_rows[rows] = self._latest = self._bindings[facts]
-            return self._latest
-        clipping_norm = self._clipping_threshold / (1 if self._clip_unscaled else num_records)
-        plan = PrivacyPlan(
-            sampling=law.sampling,
-            clipping_norm=clipping_norm,
-            noise_multiplier=self._dp_scale,
-            num_steps=_OPEN_HORIZON,
-            num_records=num_records,
-            relation=law.relation,
-        )
-        guide = complete_guide(self.model, self.guide, args, everything)
-        fit = inference.DPSVI(
-            self.model, guide, self.optim, self.loss, plan=plan, perturb=self._perturb, **self.static_kwargs
-        )
-        binding = Binding(law, assumed, num_records, clipping_norm, fit)
-        self._bindings[facts] = self._by_rows[rows] = self._latest = binding
-        warn_if_dearer(binding, self._dp_scale, self._calibration)
-        return binding
-
-    def _bind_late(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Binding:
-        """For batches of other rows than `init` saw, possibly while `update` is being traced."""
+    def _binding_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Binding, Drawn]:
+        """What `update` needs for a batch, possibly while JAX traces, and for batches that `init` saw no like of."""
         if self._latest is None:
             raise ValueError("Call init before update, as in svi_state = dpsvi.init(rng_key, *batch).")
+        found = self._found.get(_kind_of(args, kwargs))
+        if found is not None:
+            return found
+        rows = count_rows(args, kwargs)
         with jax.ensure_compile_time_eval():
-            args, kwargs = blank((args, dict(kwargs)), count_rows(args, kwargs))
-            binding = self._bind(args, kwargs)
+            binding, drawn = self._bind(args, kwargs)
+            args, kwargs = blank((args, dict(kwargs)), rows)
             binding.fit.init(random.key(0), *args, **kwargs)
-        return binding
+        return binding, drawn
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Binding, Drawn]:
+        count_rows(args, kwargs)
+        everything = {**kwargs, **self.static_kwargs}
+        declared = declared_num_records(self.model, args, everything)
+        layout, arrays = Layout.of(args, kwargs)
+        before = None if self._latest is None or not self._found else self._latest.law
+        drawn = find_law(arrays, declared, self._batches, before)
+        law = drawn.law
+        num_records = law.num_records if declared is None else declared
+        facts = (law, num_records, layout, tuple((array.shape, str(array.dtype)) for array in arrays))
+        if facts not in self._bindings:
+            clipping_norm = self._clipping_threshold / (1 if self._clip_unscaled else num_records)
+            plan = PrivacyPlan(
+                sampling=law.sampling,
+                clipping_norm=clipping_norm,
+                noise_multiplier=self._dp_scale,
+                num_steps=_OPEN_HORIZON,
+                num_records=num_records,
+                relation=law.relation,
+            )
+            guide = complete_guide(self.model, self.guide, args, everything)
+            fit = inference.DPSVI(
+                self.model, guide, self.optim, self.loss, plan=plan, perturb=self._perturb, **self.static_kwargs
+            )
+            # What is compiled for a fit serves the next one with another key.
+            self._bindings[facts] = Binding(law, num_records, clipping_norm, fit)
+            warn_if_dearer(self._bindings[facts], self._dp_scale, self._calibration)
+        self._latest = self._bindings[facts]
+        self._found[_kind_of(args, kwargs)] = self._latest, drawn
+        return self._latest, drawn
+
+
+def _kind_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What two batches have in common that can go through the same program and were drawn by the same batchifier."""
+    layout, arrays = Layout.of(args, kwargs)
+    return layout, tuple((x.shape, str(x.dtype)) for x in arrays), source_of(arrays)
+
+
+def _from_a_seed(drawn: set[Drawn]) -> bool:
+    """Whether what amplifies privacy is no secret: a batchifier was started with a key that can be made again."""
+    return any(source.seeded for one in drawn if not one.law.disjoint for source in one.sources)
 
 
 def _check_numbers(clipping_threshold: float, dp_scale: float) -> None:
