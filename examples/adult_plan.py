@@ -22,9 +22,9 @@ from numpyro.infer.initialization import init_to_feasible
 from sklearn.linear_model import LogisticRegression
 
 import discreet as dp
-from discreet.data import encode
 from discreet.models import logistic_regression
 from discreet.rehearsal import Grid, Rehearsal
+from discreet.tables import encode
 
 QUICK = Grid(steps=(300,), rates=(0.02,), clipping_norms=(0.5, 1.5), learning_rates=(0.05,))
 # AUC lost to privacy may be this much more than was promised.

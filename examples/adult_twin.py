@@ -21,9 +21,8 @@ import numpyro
 import pyarrow
 
 import discreet as dp
-from discreet.data import read_table
-from discreet.schema import Column, Kind, Missing, Schema
 from discreet.synthetic import marginal_distances
+from discreet.tables import Column, Kind, Missing, Schema, read_table
 
 COUNTRIES = (
     "Cambodia Canada China Columbia Cuba Dominican-Republic Ecuador El-Salvador England France Germany Greece Guatemala Haiti "

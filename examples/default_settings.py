@@ -26,7 +26,7 @@ from discreet.models import (
     negative_binomial_regression,
     poisson_regression,
 )
-from discreet.schema import schema_from_bounds
+from discreet.tables import schema_from_bounds
 
 TRUTH = np.array([0.3, 0.8, -0.5, 0.0, 0.4, -0.3, 0.8, -0.5, 0.0, 0.4, -0.3])  # intercept first
 NUMBERS = schema_from_bounds("a=0:1,b=0:1,c=0:1,d=0:1")

@@ -1,6 +1,7 @@
 """Packages import in one direction, only through each other's `__init__`, and one file touches JAX's internals."""
 
 import ast
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,9 +16,8 @@ PACKAGE = TESTS.parent / "src" / "discreet"
 MAY_IMPORT: dict[str, set[str]] = {
     "random": set(),
     "accounting": set(),
-    "schema": set(),
+    "tables": set(),
     "storage": set(),
-    "data": {"schema"},
     "sampling": {"random", "accounting"},
     "gradients": set(),
     "mechanisms": {"random", "gradients", "accounting", "sampling"},
@@ -47,17 +47,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "standardise": {"random", "accounting", "ledger", "mechanisms", "plan", "verify", "inference"},
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
-    "models": {"schema"},
+    "models": {"tables"},
     "defaults": {"accounting", "sampling", "clipping", "plan", "inference", "models"},
     # Post-processing by construction: no reader of tables among these.
-    "synthetic": {"schema", "random", "plan", "report", "inference", "models", "storage"},
+    "synthetic": {"tables", "random", "plan", "report", "inference", "models", "storage"},
     # From releases and public facts alone: no reader of tables here either.
-    "page": {"schema", "storage", "accounting", "plan", "report", "ledger", "plots", "models"},
+    "page": {"tables", "storage", "accounting", "plan", "report", "ledger", "plots", "models"},
     # Compares twins with a table that is named non-private; it stands apart from those who make them.
-    "utility": {"schema", "data", "models", "predict", "plots", "synthetic"},
+    "utility": {"tables", "models", "predict", "plots", "synthetic"},
     # No reader of tables here either: what is chosen on records is not free.
     "rehearsal": {
-        "schema",
+        "tables",
         "accounting",
         "sampling",
         "gradients",
@@ -83,8 +83,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "optimizers",
     },
     "cli": {
-        "schema",
-        "data",
+        "tables",
         "random",
         "accounting",
         "sampling",
@@ -104,6 +103,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "audit",
     },
 }
+# Packages that must not read a table: what they make, or choose, would not be public. Of `tables` they may import the schema.
+READS_NO_TABLE = {"models", "synthetic", "page", "rehearsal"}
+SCHEMA_FILES = {"_schema", "_schema_text"}
 EVERYBODY_MAY_IMPORT = {"_jax", "_validate"}
 JAX_INTERNALS = ("jax._src", "jax.extend", "jax.interpreters")
 
@@ -174,6 +176,39 @@ def test_packages_import_each_other_through_init() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def schema_names() -> set[str]:
+    """What `discreet.tables` takes from the files that hold no reader."""
+    tree = ast.parse((PACKAGE / "tables" / "__init__.py").read_text(encoding="utf-8"))
+    froms = [
+        node for node in tree.body if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("discreet.")
+    ]
+    assert {str(node.module).split(".")[-1] for node in froms} == SCHEMA_FILES
+    return {alias.name for node in froms for alias in node.names}
+
+
+def test_what_makes_synthetic_data_imports_no_reader_of_tables() -> None:
+    names = schema_names()
+    wrong = [
+        f"{name_of(path)}:{line} imports discreet.{'.'.join(parts)}"
+        for path in sources()
+        if room_of(path) in READS_NO_TABLE
+        for parts, line in our_imports(path)
+        if parts[0] == "tables" and not (len(parts) == 2 and parts[1] in names)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_reader_of_tables_is_loaded_for_a_schema() -> None:
+    """The same, of what Python loads: neither the readers nor pyarrow."""
+    code = (
+        "import sys; "
+        + "; ".join(f"import discreet.{name}" for name in ["tables", *sorted(READS_NO_TABLE)])
+        + "; print(sorted(m for m in sys.modules if m == 'pyarrow' or m.startswith('discreet.tables.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str([f"discreet.tables.{file}" for file in sorted(SCHEMA_FILES)])
+
+
 def test_jax_internals_only_in_the_adapter() -> None:
     wrong = [
         f"{name_of(path)}:{line} imports {name}"
@@ -235,6 +270,16 @@ def test_importing_discreet_costs_less_than_numpyro() -> None:
         ("random/_key.py", "from jax.interpreters import mlir", test_jax_internals_only_in_the_adapter),
         ("random/_key.py", "import jax._src.prng", test_jax_internals_only_in_the_adapter),
         ("random/_key.py", "from jax import extend", test_jax_internals_only_in_the_adapter),
+        (
+            "synthetic/_draw.py",
+            "from discreet.tables import Schema, encode",
+            test_what_makes_synthetic_data_imports_no_reader_of_tables,
+        ),
+        (
+            "synthetic/_draw.py",
+            "from discreet import tables",
+            test_what_makes_synthetic_data_imports_no_reader_of_tables,
+        ),
         ("random/key.py", "", test_files_in_a_package_are_private),
     ],
 )
@@ -244,6 +289,8 @@ def test_planted_faults_are_caught(
     path = tmp_path / place
     path.parent.mkdir(parents=True)
     path.write_text(text)
+    (tmp_path / "tables").mkdir()
+    shutil.copy(PACKAGE / "tables" / "__init__.py", tmp_path / "tables")
     monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
     with pytest.raises(AssertionError):
         check()

@@ -50,7 +50,6 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet import audit as audit
     from discreet import clipping as clipping
     from discreet import compat as compat
-    from discreet import data as data
     from discreet import defaults as defaults
     from discreet import estimators as estimators
     from discreet import gradients as gradients
@@ -68,10 +67,10 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet import rehearsal as rehearsal
     from discreet import report as report
     from discreet import sampling as sampling
-    from discreet import schema as schema
     from discreet import standardise as standardise
     from discreet import storage as storage
     from discreet import synthetic as synthetic
+    from discreet import tables as tables
     from discreet import utility as utility
     from discreet import verify as verify
     from discreet.accounting import Relation as Relation

@@ -11,8 +11,8 @@ from discreet.models import MixtureOfProducts
 from discreet.plan import PrivacyPlan
 from discreet.report import make_statement
 from discreet.sampling import FullBatch
-from discreet.schema import Schema
 from discreet.synthetic import write_fitted
+from discreet.tables import Schema
 
 PLAN = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=30.0, num_steps=4, num_records=50)
 

@@ -13,8 +13,8 @@ import discreet as dp
 from discreet import audit, rehearsal
 from discreet.cli import _run
 from discreet.cli._app import app
-from discreet.data import encode, read_table, schema_from_toml
 from discreet.report import make_statement
+from discreet.tables import encode, read_table, schema_from_toml
 
 from .fits import made_up_result
 from .world import rehearse

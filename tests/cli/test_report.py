@@ -15,7 +15,7 @@ from discreet.cli import _run
 from discreet.cli._app import app
 from discreet.inference import Trace
 from discreet.report import make_statement
-from discreet.schema import schema_from_bounds
+from discreet.tables import schema_from_bounds
 
 from .fits import PLAN, fitted
 

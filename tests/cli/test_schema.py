@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from discreet.cli import _run
 from discreet.cli._app import app
 from discreet.report import make_statement
-from discreet.schema import schema_from_toml
+from discreet.tables import schema_from_toml
 
 RUN = CliRunner()
 HEADER = "id,age,region,born,smoker\n"
@@ -92,7 +92,7 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
     from discreet.cli._fit import _complete
     from discreet.plan import PrivacyPlan
     from discreet.sampling import FullBatch
-    from discreet.schema import Column, Kind, Schema
+    from discreet.tables import Column, Kind, Schema
 
     schema = Schema(columns=(Column(name="age", kind=Kind.REAL, bounds=(0, 120)),), person="id")
     plan = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=4.0, num_steps=1, num_records=5)

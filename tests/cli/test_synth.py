@@ -16,12 +16,11 @@ from discreet.cli import _results, _run
 from discreet.cli._app import app
 from discreet.cli._fit import default_clip
 from discreet.cli._model import choose_model
-from discreet.data import encode, read_table
 from discreet.inference import DPSVI, load_result
 from discreet.models import MixtureOfProducts
 from discreet.report import make_statement
-from discreet.schema import Column, Kind, Missing, Schema, schema_from_toml, schema_to_toml
 from discreet.synthetic import _fitted, _write, read_fitted, synthesize
+from discreet.tables import Column, Kind, Missing, Schema, encode, read_table, schema_from_toml, schema_to_toml
 
 from .fits import PLAN, fitted
 

@@ -1,6 +1,6 @@
 """A list of wrong inputs: each is answered with exit code 2 and one paragraph that shows no cell, before anything is spent.
 
-More stand beside what they are about: test_fit.py (options), test_schema.py, tests/data/test_read.py (files).
+More stand beside what they are about: test_fit.py (options), test_schema.py, tests/tables/test_read.py (files).
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from discreet.cli import _run
 from discreet.cli._app import app
-from discreet.data import _convert, _files, open_records
+from discreet.tables import _convert, _read, open_records
 
 RUN = CliRunner()
 SCHEMA = """\
@@ -213,7 +213,7 @@ def test_a_table_that_may_not_be_read(folder, command: str, monkeypatch: pytest.
     def open_text(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(_files, "open_text", open_text)
+    monkeypatch.setattr(_read, "open_text", open_text)
     refused(folder, COMMANDS[command], "may not be read by you: ask its owner")
 
 

@@ -16,7 +16,7 @@ from discreet.cli._app import app
 from discreet.cli._manual import contexts
 from discreet.cli._terminal import settings
 from discreet.report import make_statement
-from discreet.schema import schema_from_toml
+from discreet.tables import schema_from_toml
 
 from .fits import PLAN, fitted, made_up_result
 

@@ -20,8 +20,8 @@ from discreet.models import (
     negative_binomial_regression,
     poisson_regression,
 )
-from discreet.schema import schema_from_bounds
 from discreet.synthetic import marginal_distances
+from discreet.tables import schema_from_bounds
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -8,10 +8,9 @@ import pytest
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.data import convert, encode, open_records, read_table
 from discreet.inference._records import take_apart
 from discreet.models import logistic_regression
-from discreet.schema import schema_from_bounds
+from discreet.tables import convert, encode, open_records, read_table, schema_from_bounds
 
 ROWS = 700
 SCHEMA = schema_from_bounds("age=0:100,visits=0:50,region=north|south|east,smoker=no|yes", target="smoker")

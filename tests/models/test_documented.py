@@ -10,7 +10,7 @@ import numpyro
 import pytest
 
 import discreet as dp
-from discreet.schema import schema_from_bounds
+from discreet.tables import schema_from_bounds
 
 ROWS = 12
 

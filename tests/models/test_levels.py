@@ -5,7 +5,7 @@ import pyarrow
 import pytest
 
 from discreet.models import Levels
-from discreet.schema import Column, DataError, Kind, Missing, Schema
+from discreet.tables import Column, DataError, Kind, Missing, Schema
 
 SCHEMA = Schema(
     columns=(

@@ -8,7 +8,7 @@ from numpyro.infer import SVI, Trace_ELBO
 import discreet as dp
 from discreet.models import MixtureOfProducts
 from discreet.models._products import LevelsMixture
-from discreet.schema import schema_from_bounds
+from discreet.tables import schema_from_bounds
 
 # They compile for seconds and compute for milliseconds.
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -10,7 +10,7 @@ import pytest
 
 from discreet.models import FactorAnalysis, GaussianMixture, Scores, TableVAE
 from discreet.models._vae import LevelsProduct
-from discreet.schema import Column, DataError, Kind, Missing, Schema, schema_from_bounds
+from discreet.tables import Column, DataError, Kind, Missing, Schema, schema_from_bounds
 
 # They compile for seconds and compute for milliseconds.
 pytestmark = pytest.mark.usefixtures("quick_compilation")

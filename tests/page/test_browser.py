@@ -24,8 +24,8 @@ from discreet.page import (
 from discreet.page._bound import belief, odds_factor, rightly_named
 from discreet.page._budget import Budget, Spent
 from discreet.page._page import FIRST_PRIOR, FIRST_RATE, PRIORS, RATES, percent, plain
-from discreet.schema import schema_from_bounds
 from discreet.storage import write_file
+from discreet.tables import schema_from_bounds
 
 from .browser import CHROMIUM, Browser
 from .made_up import HOSTILE, PLAN, draws_of, result_of, statement_of

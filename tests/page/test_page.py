@@ -18,7 +18,7 @@ import pytest
 import discreet as dp
 from discreet.page import course_of, marginals_of, panels_of_draws, statement_page
 from discreet.report import Statement
-from discreet.schema import Column, Kind, Missing, Schema, schema_from_bounds
+from discreet.tables import Column, Kind, Missing, Schema, schema_from_bounds
 
 from .made_up import HOSTILE, PLAN, draws_of, result_of, statement_of
 

@@ -14,12 +14,11 @@ import pyarrow
 import pytest
 
 import discreet as dp
-from discreet.data import encode
 from discreet.models import MixtureOfProducts, linear_regression, logistic_regression, poisson_regression
 from discreet.rehearsal import Grid, Row, Setting, TableScores
 from discreet.rehearsal._invent import Inventor, template_of
 from discreet.rehearsal._rehearse import _ranked, _search, _Stage
-from discreet.schema import Schema, schema_from_bounds
+from discreet.tables import Schema, encode, schema_from_bounds
 
 SCHEMA = schema_from_bounds("age=17:90,dose=0:5,sick=no|yes", target="sick")
 SMALL = Grid(steps=(40,), rates=(0.5,), clipping_norms=(0.5, 1.0), learning_rates=(0.2,))
@@ -156,7 +155,7 @@ def test_a_schema_that_was_taken_from_the_data_is_refused() -> None:
 
 
 def test_rehearsing_loads_no_reader_of_tables() -> None:
-    code = "import sys, discreet.rehearsal; print({'pyarrow', 'pandas', 'discreet.data'} & set(sys.modules))"
+    code = "import sys, discreet.rehearsal; print({'pyarrow', 'pandas', 'discreet.tables'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
@@ -213,7 +212,7 @@ def test_invented_features_look_as_encoded_ones() -> None:
 def test_invented_targets_keep_to_their_bounds_without_piling_up_there(
     quick_compilation, model, target: str, low: float, high: float
 ) -> None:
-    from discreet.schema import Kind
+    from discreet.tables import Kind
 
     kind = Kind.COUNT if low == 0 else Kind.REAL
     schema = schema_from_bounds(f"a=0:1,b=0:1,{target}", target="t", target_kind=kind)

@@ -3,7 +3,7 @@ import pytest
 
 from discreet.models import MixtureOfProducts
 from discreet.rehearsal._score import marginal_errors, prediction_scores
-from discreet.schema import schema_from_bounds
+from discreet.tables import schema_from_bounds
 
 
 def test_regressions_are_scored_by_what_suits_the_target() -> None:

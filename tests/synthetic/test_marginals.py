@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from discreet.schema import schema_from_bounds
 from discreet.synthetic import marginal_distances
+from discreet.tables import schema_from_bounds
 
 SCHEMA = schema_from_bounds("age=0:10,smoker=no|yes,region=a|b|c")
 

@@ -10,7 +10,7 @@ import pytest
 import discreet as dp
 from discreet.models import Levels
 from discreet.report import make_statement
-from discreet.schema import schema_from_bounds, schema_from_toml
+from discreet.tables import schema_from_bounds, schema_from_toml
 from discreet.utility._association import associations, told_apart
 from discreet.utility._report import APART, ASSOCIATION, ONE_COLUMN
 

@@ -9,7 +9,7 @@ from discreet.cli import _options as options
 from discreet.cli._terminal import refusing, say, say_error, say_json
 
 if TYPE_CHECKING:
-    from discreet.data import Conversion, Schema
+    from discreet.tables import Conversion, Schema
 
 RecordsOut = Annotated[Path, typer.Option(help="Where to write the records, a name that ends with .arrow.")]
 
@@ -33,13 +33,12 @@ def convert(
     For tables larger than memory, and for those that are fitted often. The file is as private as the table: its owner alone may
     read it, and it is yours to delete. If a cell is refused, nothing is written. No budget is spent.
     """
-    from discreet import data
-    from discreet.schema import schema_from_toml
+    from discreet import tables
 
-    described = schema_from_toml(schema, target=target)
+    described = tables.schema_from_toml(schema, target=target)
     if out.exists() and not overwrite:
         raise ValueError(f"{out} is there already: choose another --out, or replace it by --overwrite")
-    records = data.convert(table, described, out, out_of_bounds=out_of_bounds, progress_bar=not as_json)
+    records = tables.convert(table, described, out, out_of_bounds=out_of_bounds, progress_bar=not as_json)
     if as_json:
         facts = {"num_records": records.num_records, "feature_names": list(records.feature_names), "files": [str(out)]}
         say_json("convert", {**facts, "inferred": list(described.inferred)})
@@ -60,7 +59,7 @@ def how_converted(data: Path, *, non_private_bounds: bool, out_of_bounds: str) -
     Raises:
         ValueError: Options that ask for what the conversion has settled otherwise.
     """
-    from discreet.data import conversion_of
+    from discreet.tables import conversion_of
 
     made = conversion_of(data)
     if made is None:

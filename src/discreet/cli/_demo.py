@@ -14,8 +14,8 @@ from discreet.cli._terminal import refusing, say, say_json
 if TYPE_CHECKING:
     import numpy as np
 
-    from discreet.data import Records
     from discreet.report import Statement
+    from discreet.tables import Records
 
 # Public bounds: round numbers that such measurements of cell nuclei stay within, not the extremes of this table.
 BOUNDS = {
@@ -123,7 +123,7 @@ def load() -> tuple["Records", "Records"]:
     from sklearn.datasets import load_breast_cancer
     from sklearn.utils import Bunch
 
-    from discreet.data import Column, Kind, Schema, encode
+    from discreet.tables import Column, Kind, Schema, encode
 
     bundle = load_breast_cancer()
     assert isinstance(bundle, Bunch)

@@ -16,9 +16,9 @@ from discreet.cli._terminal import refusing, say_error, say_json
 if TYPE_CHECKING:
     import pyarrow
 
-    from discreet.data import Conversion, Records, Schema
     from discreet.models import MixtureOfProducts
     from discreet.report import Statement
+    from discreet.tables import Conversion, Records, Schema
 
 EXPECTED_BATCH = 500
 MOST_DRAWS = 10_000_000
@@ -177,7 +177,7 @@ def schema_of(
     made: "Conversion | None" = None,
 ) -> "Schema":
     """The public description of a table, checked against what the model needs; `data` is for `non_private_bounds` only."""
-    from discreet.data import infer_columns_non_private, schema_from_bounds, schema_from_toml
+    from discreet.tables import infer_columns_non_private, schema_from_bounds, schema_from_toml
 
     if bounds is not None and file is not None:
         raise ValueError("--bounds and --schema describe the same thing: give one of them")
@@ -225,7 +225,7 @@ def _records(
     whole: "MixtureOfProducts | None",
     made: "Conversion | None",
 ) -> "Records":
-    from discreet.data import OutOfBounds, encode, open_records, read_table
+    from discreet.tables import OutOfBounds, encode, open_records, read_table
 
     if made is not None and whole is not None:
         raise ValueError(
@@ -246,7 +246,7 @@ def _records(
 
 def _levels(table: "pyarrow.Table", model: "MixtureOfProducts", out_of_bounds: str, key: bytes | None) -> "Records":
     """The records of a model of the whole table: the level of each cell."""
-    from discreet.data import Records, keep_one_row_a_person
+    from discreet.tables import Records, keep_one_row_a_person
 
     if model.schema.person is not None:
         table = table.filter(keep_one_row_a_person(table.column(model.schema.person), key=key))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from discreet.models import MixtureOfProducts
-    from discreet.schema import Kind, Schema
+    from discreet.tables import Kind, Schema
 
 T = TypeVar("T")
 
@@ -91,7 +91,6 @@ def choose_model(name: str, *, components: int | None = None) -> ChosenModel:
         ValueError: An unknown name, a file that is absent or fails, a function that is not in it, or components of a model
             that has none.
     """
-    from discreet.data import Kind
     from discreet.models import (
         linear_regression,
         logistic_regression,
@@ -99,6 +98,7 @@ def choose_model(name: str, *, components: int | None = None) -> ChosenModel:
         negative_binomial_regression,
         poisson_regression,
     )
+    from discreet.tables import Kind
 
     if name == TWIN:
         return _twin(COMPONENTS if components is None else components)

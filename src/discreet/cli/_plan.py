@@ -16,7 +16,7 @@ from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines
 
 if TYPE_CHECKING:
     from discreet.rehearsal import Rehearsal
-    from discreet.schema import Schema
+    from discreet.tables import Schema
 
 SHOWN = 10
 

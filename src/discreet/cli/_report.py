@@ -168,9 +168,8 @@ def _of_twins(fitted: Path, content: Any) -> dict[str, Any]:
 def _marginals(folder: Path, content: Any) -> "Marginals":
     """Of twins that `discreet synth` wrote. A table that is no twin would be shown as it is, so any file will not do."""
     from discreet.cli._synth import ABOUT, FORMAT, SCHEMA, TWIN, digest_of
-    from discreet.data import read_table
     from discreet.page import marginals_of
-    from discreet.schema import schema_from_toml
+    from discreet.tables import read_table, schema_from_toml
 
     remedy = "give the folder that discreet synth wrote, since a table of people must not be shown"
     about = _json(folder / ABOUT, remedy)

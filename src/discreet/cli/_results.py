@@ -16,9 +16,9 @@ from discreet.cli._terminal import say, say_text, write_file
 if TYPE_CHECKING:
     import numpy as np
 
-    from discreet.data import Records
     from discreet.inference import DPSVIResult
     from discreet.report import Statement
+    from discreet.tables import Records
 
 
 FILES = (

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import PRNGKeyArray
 
-    from discreet.data import Records
     from discreet.inference import DPSVIResult
     from discreet.models import MixtureOfProducts
     from discreet.plan import PrivacyPlan
     from discreet.report import Statement
+    from discreet.tables import Records
 
     Draw = Callable[[int], dict[str, np.ndarray]]
 

@@ -41,8 +41,7 @@ def init(
 
     No cell is read: the template is the same for every table with this header.
     """
-    from discreet.data import column_names, infer_columns_non_private
-    from discreet.schema import schema_template, schema_to_toml
+    from discreet.tables import column_names, infer_columns_non_private, schema_template, schema_to_toml
 
     if out.exists() and not overwrite:
         raise ValueError(f"{out} is there already: choose another --out, or replace it by --overwrite")
@@ -90,8 +89,7 @@ def check(
 
     `discreet schema check schema.toml --data survey.csv`
     """
-    from discreet.data import column_names
-    from discreet.schema import DataError, schema_from_toml
+    from discreet.tables import DataError, column_names, schema_from_toml
 
     described = schema_from_toml(file)
     needed = [column.name for column in described.columns] + ([described.person] if described.person else [])

@@ -16,8 +16,8 @@ from discreet.cli._terminal import folder_for_results, refusing, say, say_error,
 
 if TYPE_CHECKING:
     from discreet.report import Statement
-    from discreet.schema import Schema
     from discreet.synthetic import Fitted
+    from discreet.tables import Schema
 
 FORMAT = "discreet synthetic twins, version 1"
 ABOUT, TEXT, SCHEMA = "twins.json", "twins.txt", "twins.schema.toml"
@@ -74,8 +74,8 @@ def synth(
     conclusions are drawn from several twins.
     """
     from discreet.accounting import upper
-    from discreet.schema import schema_to_toml
     from discreet.synthetic import check_format, read_fitted
+    from discreet.tables import schema_to_toml
 
     _check(out, overwrite, twins, rows)
     fit = read_fitted(fitted)

@@ -51,7 +51,7 @@ def utility(
     Trains a standard model of the target on each twin and tests it on the real rows; compares the shares of columns and of pairs,
     and how closely columns go together; and lets a classifier tell twins from real rows. No ε covers the figures.
     """
-    from discreet.schema import schema_from_toml
+    from discreet.tables import schema_from_toml
     from discreet.utility import utility_report
 
     if plot is not None:

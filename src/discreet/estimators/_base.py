@@ -141,6 +141,6 @@ class NoValues:
             raise ValueError("Complex data not supported: give real numbers.") from None
         if isinstance(error, ValueError) and "could not convert" in str(error):
             raise ValueError(
-                "A cell holds a text that is no number. Encode categories by public lists beforehand: discreet.data.encode does "
-                "so by a schema, scikit-learn's OneHotEncoder with categories=[...] written out."
+                "A cell holds a text that is no number. Encode categories by public lists beforehand: with "
+                "discreet.tables.encode and a schema, or with scikit-learn's OneHotEncoder and categories=[...] written out."
             ) from None

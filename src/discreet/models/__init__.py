@@ -1,6 +1,6 @@
 """Models ready to use, nothing private about them.
 
-The regressions are plain NumPyro functions of (x, y). Each takes features of about unit size (`discreet.data.encode` maps
+The regressions are plain NumPyro functions of (x, y). Each takes features of about unit size (`discreet.tables.encode` maps
 public bounds to [-1, 1]), has an intercept and weakly informative priors, and declares its records by
 `numpyro.plate("data", x.shape[0])`. `multinomial_regression` and `hierarchical` make such a function, the latter of
 (x, group, y). The others are for whole tables, of which synthetic twins are to be drawn: `MixtureOfProducts` and `TableVAE`

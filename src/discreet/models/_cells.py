@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from discreet.schema import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
+from discreet.tables import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
 
 # How tables write 0 and 1 besides "0" and "1".
 _OTHER_WRITINGS = {"0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True": 1}
@@ -23,7 +23,7 @@ def check_table(table: Any, schema: Schema, out_of_bounds: str) -> None:
     if people.null_count or len(people.unique()) < len(people):
         raise DataError(
             f"column '{schema.person}' says whose a row is, and a plan protects one row of a person: keep one of each, "
-            f"table.filter(discreet.data.keep_one_row_a_person(table['{schema.person}']))"
+            f"table.filter(discreet.tables.keep_one_row_a_person(table['{schema.person}']))"
         )
 
 

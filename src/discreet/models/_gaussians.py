@@ -16,7 +16,7 @@ from numpyro.infer import init_to_value
 from numpyro.infer.autoguide import AutoNormal
 
 from discreet.models._scores import Scores
-from discreet.schema import Schema
+from discreet.tables import Schema
 
 if TYPE_CHECKING:
     import pyarrow

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from discreet.models._cells import cells_of, check_table, numbers_of, positions_of, stacked
-from discreet.schema import Column, Kind, Missing, Schema
+from discreet.tables import Column, Kind, Missing, Schema
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,7 +31,7 @@ class Levels:
         schema: The public description of the table.
         slices: Most slices of a column of numbers, 2 at least.
 
-    >>> from discreet.schema import schema_from_bounds
+    >>> from discreet.tables import schema_from_bounds
     >>> levels = Levels(schema_from_bounds("visits=0:9,smoker=no|yes"), slices=4)
     >>> levels.sizes, levels.encode({"visits": [0, 9], "smoker": ["yes", "no"]}).tolist()
     ((4, 2), [[0, 1], [3, 0]])

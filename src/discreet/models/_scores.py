@@ -10,7 +10,7 @@ from jaxtyping import Float
 from scipy import special
 
 from discreet.models._cells import cells_of, check_table, numbers_of, stacked
-from discreet.schema import Column, DataError, Kind, Missing, Schema
+from discreet.tables import Column, DataError, Kind, Missing, Schema
 
 if TYPE_CHECKING:
     import pyarrow
@@ -34,7 +34,7 @@ class Scores:
     Raises:
         DataError: A column has categories, or its missing cells are allowed.
 
-    >>> from discreet.schema import schema_from_bounds
+    >>> from discreet.tables import schema_from_bounds
     >>> scores = Scores(schema_from_bounds("age=20:60"))
     >>> [round(score, 2) for score in scores.encode({"age": [20.0, 40.0, 60.0]})[:, 0].tolist()]
     [-3.09, 0.0, 3.09]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from discreet.models import Levels
-from discreet.schema import EPOCH, Column, Kind, Missing, Schema
+from discreet.tables import EPOCH, Column, Kind, Missing, Schema
 
 SLICES, MOST_COLUMNS, MOST_LEVELS = 12, 40, 40
 

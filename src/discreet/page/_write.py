@@ -15,8 +15,8 @@ from discreet.page._posterior import panels_of_draws
 from discreet.page._twins import marginals_of
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
-from discreet.schema import Schema
 from discreet.storage import write_file
+from discreet.tables import Schema
 
 
 def write_report(

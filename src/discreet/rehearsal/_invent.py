@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import Unit, biject_to
 from numpyro.primitives import Messenger
 
-from discreet.schema import Column, Kind, Missing, Schema
+from discreet.tables import Column, Kind, Missing, Schema
 
 Model = Callable[..., Any]
 Limits = tuple[float, float] | None
@@ -84,7 +84,7 @@ def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
     shapes: tuple[Any, ...] = tuple(about) if isinstance(about, list | tuple) else (about,)
     if not shapes or not all(isinstance(x, jax.ShapeDtypeStruct) and x.shape for x in shapes):
         raise TypeError(
-            "rehearse takes a discreet.schema.Schema, or a jax.ShapeDtypeStruct for each argument of the model, as in "
+            "rehearse takes a discreet.tables.Schema, or a jax.ShapeDtypeStruct for each argument of the model, as in "
             "jax.ShapeDtypeStruct((N, 5), jnp.float32): what is public. It has no place for a table, since what is chosen on "
             f"records is no longer free; it was given {', '.join(type(x).__name__ for x in shapes) or 'nothing'}."
         )
@@ -118,7 +118,7 @@ def _from_schema(schema: Schema) -> Template:
 
 
 def _features(column: Column, rng: np.random.Generator, rows: int) -> Float[np.ndarray, "record feature"]:
-    """A column as `discreet.data.encode` would have it, its cells from a distribution that is itself drawn.
+    """A column as `discreet.tables.encode` would have it, its cells from a distribution that is itself drawn.
 
     Numbers fill some part of their bounds (a beta distribution of random middle and width); of categories some are rare.
     """

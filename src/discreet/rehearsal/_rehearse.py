@@ -26,7 +26,7 @@ from discreet.rehearsal._score import LOG_DENSITY, ONE_WAY, TWO_WAY, Judge, Scor
 from discreet.rehearsal._twins import grid_of_twin, template_of_twin
 from discreet.rehearsal._verdict import in_words, judge
 from discreet.sampling import FullBatch
-from discreet.schema import Schema
+from discreet.tables import Schema
 
 STRENGTHS = (0.5, 0.25, 0.1)
 STRENGTHS_OF_TWINS = (1.0, 0.5)
@@ -72,7 +72,7 @@ def rehearse(
 
     Args:
         model: A NumPyro model of (x, y) or (x) as for `DPSVI`; or a `MixtureOfProducts`, which brings its own schema.
-        about: The schema of the table, for models that take `discreet.data.encode`'s arrays; or a shape for each argument.
+        about: The schema of the table, for models that take `discreet.tables.encode`'s arrays; or a shape for each argument.
         num_records: Public number of records, at least 20.
         epsilon: To keep to, above 0.
         delta: To keep to. None: `suggest`'s.

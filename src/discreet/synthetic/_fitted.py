@@ -15,8 +15,8 @@ from discreet import random
 from discreet.inference import DPSVIResult, load_result
 from discreet.models import MixtureOfProducts
 from discreet.plan import PrivacyPlan
-from discreet.schema import DataError, schema_from_toml, schema_to_toml
 from discreet.storage import write_file
+from discreet.tables import DataError, schema_from_toml, schema_to_toml
 
 RESULT, SCHEMA, MODEL = "twin.result", "twin.schema.toml", "twin.json"
 FORMAT = "discreet model of a table, version 1"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from discreet.models import Levels
-from discreet.schema import Schema
+from discreet.tables import Schema
 
 
 @dataclasses.dataclass(frozen=True)

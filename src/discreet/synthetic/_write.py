@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from jaxtyping import PRNGKeyArray
 
-from discreet.schema import Missing, Schema
 from discreet.storage import replacing
 from discreet.synthetic._draw import Model, Posterior, rows_of, start_twins
+from discreet.tables import Missing, Schema
 
 if TYPE_CHECKING:
     import pyarrow
@@ -42,7 +42,7 @@ def write_twins(
 ) -> list[Path]:
     """Draw twins as `synthesize` does, each into a file of its own: whole, or not there.
 
-    Guarantee: as of `synthesize`. A file holds what `discreet.data.read_table` takes for a table of this schema.
+    Guarantee: as of `synthesize`. A file holds what `discreet.tables.read_table` takes for a table of this schema.
 
     Args:
         key: Any JAX key.

@@ -12,8 +12,8 @@ from jaxtyping import Float
 
 from discreet.models import Levels
 from discreet.plots import Shares
-from discreet.schema import EPOCH, Column, Kind, Missing, Schema
 from discreet.synthetic import marginal_distances
+from discreet.tables import EPOCH, Column, Kind, Missing, Schema
 from discreet.utility._association import associations, told_apart
 from discreet.utility._predict import guess, model_of, score
 from discreet.utility._report import Comparison, UtilityReport

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from discreet.predict import classification_metrics
-from discreet.schema import Column, Kind
+from discreet.tables import Column, Kind
 from discreet.utility._tables import Encoded
 
 Scores = dict[str, float]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from discreet.schema import Column, DataError, Kind, Missing, Schema
+from discreet.tables import Column, DataError, Kind, Missing, Schema
 
 if TYPE_CHECKING:
     import pyarrow
@@ -66,7 +66,7 @@ def read(source: Any, schema: Schema, what: str, most_rows: int) -> Encoded:
     Raises:
         DataError: The table does not fit the schema.
     """
-    from discreet.data import encode, read_table
+    from discreet.tables import encode, read_table
 
     public = dataclasses.replace(schema, target=None, person=None)
     try:

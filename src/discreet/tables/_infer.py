@@ -11,8 +11,8 @@ import pyarrow.feather
 import pyarrow.parquet
 import pyarrow.types
 
-from discreet.data._files import DAMAGED, column_names, existing_file, unreadable
-from discreet.schema import DEFAULT_MISSING_VALUES, Column, DataError, Kind, Schema
+from discreet.tables._read import DAMAGED, column_names, existing_file, unreadable
+from discreet.tables._schema import DEFAULT_MISSING_VALUES, Column, DataError, Kind, Schema
 
 MANY_CATEGORIES = 100
 

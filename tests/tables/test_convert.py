@@ -7,8 +7,19 @@ import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
-from discreet.data import DataError, _read, convert, decode, encode, open_records, read_table
-from discreet.schema import Column, Kind, Missing, Schema
+from discreet.tables import (
+    Column,
+    DataError,
+    Kind,
+    Missing,
+    Schema,
+    _read,
+    convert,
+    decode,
+    encode,
+    open_records,
+    read_table,
+)
 
 DAY = datetime.date.fromisoformat
 COLUMNS = (

@@ -3,8 +3,7 @@ import pyarrow
 import pytest
 import scipy.stats
 
-from discreet.data import DataError, encode, keep_one_row_a_person
-from discreet.schema import Column, Kind, Schema
+from discreet.tables import Column, DataError, Kind, Schema, encode, keep_one_row_a_person
 
 AGE = Column(name="age", kind=Kind.REAL, bounds=(0, 100))
 SCHEMA = Schema(columns=(AGE,), person="id")

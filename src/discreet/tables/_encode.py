@@ -1,15 +1,82 @@
-"""A table with a schema to arrays of records."""
+"""Tables to arrays of records and back, by the public schema alone.
+
+The guarantee that privacy rests on: each record's numbers depend on that record's cells, the schema and (for tables with
+several rows a person) a secret key, and on no other person's rows. Hence neighbouring tables become neighbouring arrays.
+`keep_one_row_a_person` makes a record a person, `Layout` says which columns of the arrays a schema's columns become, `encode`
+fills them, and `decode` goes back, from draws of a model, too.
+"""
 
 import dataclasses
 import functools
+import hashlib
+import secrets
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow
 
-from discreet.data._person import keep_one_row_a_person
-from discreet.data._read import typed
-from discreet.data._report import OutOfBounds, Report
-from discreet.schema import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
+from discreet.tables._read import OutOfBounds, Report, typed
+from discreet.tables._schema import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
+
+# One row of each person, so that a record is a person.
+
+
+KEY_BYTES = 32
+
+
+def keep_one_row_a_person(persons: pyarrow.ChunkedArray, *, key: bytes | None = None) -> np.ndarray:
+    """Which rows to keep, so that each person has one.
+
+    The rows of a person are put in a secret order, that of a keyed hash (BLAKE2b) of the person and of the row's place among
+    that person's rows; the first in it is kept.
+
+    Guarantee: which row of a person is kept depends on that person's own rows and on the key, not on anybody else's rows. So
+    two tables that differ by all rows of one person become records that differ by one record, and a plan for records
+    protects persons. The same key keeps the same rows of the same table, and each row of a person is as likely as any other.
+
+    Args:
+        persons: Whose each row is.
+        key: Secret, 16 to 64 bytes; None for 32 bytes from the operating system.
+
+    Returns:
+        A Boolean for each row.
+
+    Raises:
+        DataError: A row that is nobody's.
+        ValueError: A key of another length.
+
+    >>> persons = pyarrow.chunked_array([["ann", "bob", "ann", "cid"]])
+    >>> keep_one_row_a_person(persons, key=bytes(32))[[1, 3]]
+    array([ True,  True])
+    """
+    key = secrets.token_bytes(KEY_BYTES) if key is None else key
+    if not 16 <= len(key) <= hashlib.blake2b.MAX_KEY_SIZE:
+        raise ValueError(f"key has {len(key)} bytes: give 16 to {hashlib.blake2b.MAX_KEY_SIZE}, or leave it out")
+    if persons.null_count:
+        raise DataError("the person column has missing cells: each row must say whose it is")
+    coded = persons.cast(pyarrow.string()).combine_chunks().dictionary_encode()
+    codes = coded.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    counts = np.bincount(codes)
+    ends = np.cumsum(counts)
+    chosen = order[ends - counts]
+    several = np.flatnonzero(counts > 1)
+    for person, name in zip(several, coded.dictionary.take(pyarrow.array(several)).to_pylist(), strict=True):
+        first = int(np.argmin(_ranks(key, name.encode(), counts[person])))
+        chosen[person] = order[ends[person] - counts[person] + first]
+    keep = np.zeros(len(codes), bool)
+    keep[chosen] = True
+    return keep
+
+
+def _ranks(key: bytes, person: bytes, count: int) -> np.ndarray:
+    """Where each of a person's rows stands in the secret order. A digest of 64 bytes is good for eight rows."""
+    digests = (hashlib.blake2b(block.to_bytes(8) + person, key=key).digest() for block in range(-(-count // 8)))
+    return np.frombuffer(b"".join(digests), ">u8")[:count]
+
+
+# A table to arrays.
+
 
 # How files write 0 and 1 besides "0" and "1".
 OTHER_WRITINGS = {"0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True": 1}
@@ -252,3 +319,83 @@ def _positions(column: Column, values: pyarrow.ChunkedArray, report: Report) -> 
     if lowest == ABSENT or (lowest == FOREIGN and (report.rule is OutOfBounds.MISSING or (positions == ABSENT).any())):
         _present(column, report)
     return positions
+
+
+# Arrays to a table.
+
+
+def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None) -> pyarrow.Table:
+    """A table with the schema's columns, types, bounds and categories, from arrays as `encode` gives them.
+
+    Arrays that are not an encoding, say the draws of a model, become the nearest table: numbers are moved into their
+    bounds, counts and dates to the nearest whole one, and the largest of a categorical column's numbers says which it is.
+
+    Args:
+        x: Records by features, in the order of the names that `encode` gives.
+        schema: The public description.
+        y: One entry a record; needed if and only if the schema has a target.
+
+    Returns:
+        Real columns as 64-bit floats, counts as 64-bit integers, dates as days, categories as texts; a missing cell is null.
+
+    Raises:
+        ValueError: Arrays of other shapes, or a number that is not finite.
+
+    >>> from discreet.tables import schema_from_bounds
+    >>> decode([[0.0, 1.0], [1.0, 0.0]], schema_from_bounds("age=20:60,smoker=no|yes")).to_pylist()
+    [{'age': 40.0, 'smoker': 'yes'}, {'age': 60.0, 'smoker': 'no'}]
+    """
+    layout = Layout(schema)
+    x = np.asarray(x, np.float64)
+    if x.ndim != 2 or x.shape[1] != len(layout.feature_names):
+        raise ValueError(f"x has the shape {x.shape}: the schema's records have {len(layout.feature_names)} features")
+    if (y is None) != (schema.target is None):
+        raise ValueError(f"the schema has {'no' if y is not None else 'a'} target: give y if and only if it has one")
+    columns, first = {}, 0
+    for column in schema.features:
+        last = first + len(feature_names(column))
+        columns[column.name] = _column(column, x[:, first:last])
+        first = last
+    target = schema.target_column
+    if target is not None:
+        values = np.asarray(y, np.float64)
+        if values.shape != x.shape[:1]:
+            raise ValueError(f"y has the shape {values.shape}: give one entry for each of the {len(x)} records")
+        centre, scale = layout.target_scaling
+        columns[target.name] = _values(target, values * scale + centre, None)
+    return pyarrow.table({column.name: columns[column.name] for column in schema.columns})
+
+
+def _column(column: Column, block: np.ndarray) -> pyarrow.Array:
+    missing = None
+    if column.missing is Missing.INDICATOR:
+        block, missing = block[:, :-1], block[:, -1] > 0.5
+    if column.kind is Kind.CATEGORICAL:
+        _finite(column, block)
+        numbers = block.argmax(axis=1).astype(np.float64)
+    elif column.kind is Kind.BINARY:
+        numbers = block[:, 0]
+    else:
+        low, high = column.limits if column.kind.has_bounds else (0, len(column.categories) - 1)
+        numbers = low + (block[:, 0] + 1) / 2 * (high - low)
+    return _values(column, numbers, missing)
+
+
+def _values(column: Column, numbers: np.ndarray, missing: np.ndarray | None) -> pyarrow.Array:
+    """From counts, days, positions among the categories, or numbers in the column's own unit."""
+    _finite(column, numbers)
+    low, high = column.limits if column.kind.has_bounds else (0, len(column.categories) - 1)
+    numbers = np.clip(numbers if column.kind is Kind.REAL else np.rint(numbers), low, high)
+    if column.kind is Kind.REAL:
+        return pyarrow.array(numbers, mask=missing)
+    if column.kind is Kind.COUNT:
+        return pyarrow.array(numbers.astype(np.int64), mask=missing)
+    whole = pyarrow.array(numbers.astype(np.int32), mask=missing)
+    if column.kind is Kind.DATE:
+        return whole.cast(pyarrow.date32())
+    return pyarrow.array(column.categories).take(whole)
+
+
+def _finite(column: Column, numbers: np.ndarray) -> None:
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"column '{column.name}' has numbers that are not finite: they are no cells")

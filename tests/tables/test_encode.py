@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow
 import pytest
 
-from discreet.data import Column, DataError, Kind, Missing, Schema, encode
+from discreet.tables import Column, DataError, Kind, Missing, Schema, encode
 
 
 def schema_of(*columns: Column, target: str | None = None) -> Schema:

@@ -1,6 +1,6 @@
 import pytest
 
-from discreet.schema import (
+from discreet.tables import (
     Column,
     DataError,
     Kind,

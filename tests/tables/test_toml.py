@@ -6,7 +6,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from discreet.schema import (
+from discreet.tables import (
     Column,
     DataError,
     Kind,

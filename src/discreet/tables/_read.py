@@ -1,13 +1,23 @@
-"""Files and tables to Arrow tables with the schema's types, piece by piece."""
+"""Read a table file, piece by piece, in the types that a schema asks for.
 
+A CSV file is cut at line ends and its pieces are parsed on several cores, in order; Parquet and Arrow files come in record
+batches. So a table of any size passes through in bounded memory. No message quotes the file: pyarrow's messages contain
+cells, so every error is turned into our own words, and what is wrong with cells is gathered in a `Report` that holds names of
+columns and rules, and no value, row or count.
+"""
+
+import dataclasses
 import datetime
+import enum
+import gzip
 import os
 import re
-from collections import deque
+import zlib
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 import pyarrow
 import pyarrow.csv
@@ -15,9 +25,131 @@ import pyarrow.ipc
 import pyarrow.parquet
 from tqdm import tqdm
 
-from discreet.data._files import DAMAGED, check_names, column_names, csv_header, existing_file, open_text, unreadable
-from discreet.data._report import OutOfBounds, Report
-from discreet.schema import EPOCH, Column, DataError, Kind, Schema
+from discreet.tables._schema import EPOCH, Column, DataError, Kind, Schema
+
+
+class OutOfBounds(enum.StrEnum):
+    """What becomes of a cell that the schema does not allow.
+
+    REFUSE: the table is refused. CLIP: a number or date is moved to the nearer bound; anything else is refused. MISSING: the cell
+    counts as missing, also one that is no number, no date or no category of the schema, and the column's rule for missing cells
+    holds.
+    """
+
+    REFUSE = "refuse"
+    CLIP = "clip"
+    MISSING = "missing"
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Which columns break which rules. Knows no value, no row and no count, so that it cannot tell them.
+
+    Attributes:
+        rule: What becomes of cells that the schema does not allow.
+        faults: What is wrong, as sentences without a full stop. In several threads at once.
+    """
+
+    rule: OutOfBounds
+    faults: set[str] = dataclasses.field(default_factory=set)
+
+    def refuse(self) -> None:
+        """Raise if anything is wrong.
+
+        Raises:
+            DataError: All that is wrong, column by column.
+        """
+        if self.faults:
+            raise DataError(". Also, ".join(sorted(self.faults)))
+
+
+# Files: which are read, and what is wrong with one.
+
+
+READABLE = "a .csv, .csv.gz, .parquet, .arrow or .feather file"
+ENDINGS = (".csv", ".csv.gz", ".parquet", ".arrow", ".feather")
+DAMAGED = (pyarrow.ArrowException, OSError, EOFError, zlib.error)
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def column_names(path: Path | str) -> list[str]:
+    """The names in a file's header, in order. No cell is read.
+
+    Raises:
+        DataError: The file is missing, empty, unreadable or of an unknown type, or has a name twice.
+    """
+    path = existing_file(path)
+    try:
+        if path.suffix == ".parquet":
+            names = list(pyarrow.parquet.read_schema(path).names)
+        elif path.suffix in (".arrow", ".feather"):
+            with pyarrow.memory_map(str(path)) as file:
+                names = list(pyarrow.ipc.open_file(file).schema.names)
+        else:
+            with open_text(path) as file:
+                names = csv_header(file)
+    except DAMAGED as error:
+        raise unreadable(path, error) from None
+    check_names(names, str(path))
+    return names
+
+
+def check_names(names: list[str], what: str) -> None:
+    """Refuse a name that occurs twice; the names are not shown, since without a header they are a person's record."""
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise DataError(
+            f"{what} has {len(twice)} column name(s) twice. Its first line must hold the names of the columns, each once: "
+            "add it if the file has none, or give each column its own name"
+        )
+
+
+def open_text(path: Path) -> BinaryIO:
+    """The bytes of a CSV file, unpacked."""
+    return cast(BinaryIO, gzip.open(path, "rb")) if path.name.endswith(".gz") else path.open("rb")
+
+
+def csv_header(file: BinaryIO) -> list[str]:
+    """The names in the first line that is not blank, and the file moved behind it."""
+    line = file.readline().removeprefix(BYTE_ORDER_MARK)
+    while line and not line.strip():
+        line = file.readline()
+    if b"\r" in line.rstrip(b"\r\n"):
+        raise DataError("the file ends its lines with carriage returns alone: save it with line feeds (\\n)")
+    return list(pyarrow.csv.read_csv(pyarrow.py_buffer(line)).column_names)
+
+
+def existing_file(path: Path | str) -> Path:
+    """The path, if a readable kind of file with something in it is there."""
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"{path} does not exist: check the path")
+    if not path.is_file():
+        raise DataError(f"{path} is not a file: name {READABLE}")
+    if not path.name.endswith(ENDINGS):
+        raise DataError(f"{path} is of a type that is not read here: give {READABLE}")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path} is empty: give {READABLE} with a header and rows")
+    return path
+
+
+def unreadable(path: Path, error: Exception) -> DataError:
+    """Our own words for what pyarrow says, since its message may quote a cell or a row."""
+    message = str(error)
+    if isinstance(error, PermissionError):
+        return DataError(f"{path} may not be read by you: ask its owner, or have its permissions changed")
+    if "UTF8" in message or "UTF-8" in message:
+        return DataError(f"{path} is not UTF-8 text: save it as UTF-8")
+    if "columns, got" in message:
+        return DataError(f"{path} has rows with more or fewer cells than its header: mend the file")
+    if "Empty CSV" in message:
+        return DataError(f"{path} is empty: give {READABLE} with a header and rows")
+    kind = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Feather"}.get(path.suffix, "CSV")
+    return DataError(f"{path} cannot be read as {kind}: it is damaged, or its name ends wrongly")
+
+
+# Pieces of a table, and their columns in the types of the schema.
+
 
 T = TypeVar("T")
 R = TypeVar("R")

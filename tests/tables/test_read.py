@@ -5,7 +5,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from discreet.data import (
+from discreet.tables import (
     DataError,
     Kind,
     column_names,

@@ -1,11 +1,17 @@
-"""A table larger than memory to a file of encoded records, of which a fit sees a memory map."""
+"""A table larger than memory to a file of encoded records, of which a fit sees a memory map.
+
+The file is an Arrow file of one batch. Its features are written first, at an aligned offset, while the table is read piece by
+piece; how many records there are is known only at the end, so Arrow's head and tail are written around the features
+afterwards (`frame`). The head's length does not depend on the number of records, which `find_start` relies on.
+"""
 
 import dataclasses
+import io
 import json
 import os
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,13 +20,10 @@ import numpy as np
 import pyarrow
 import pyarrow.ipc
 
-from discreet.data._encode import Layout, Records
-from discreet.data._files import DAMAGED
-from discreet.data._frame import find_start, frame
-from discreet.data._person import keep_one_row_a_person
-from discreet.data._read import over_pieces
-from discreet.data._report import OutOfBounds, Report
-from discreet.schema import DataError, Schema, schema_from_dict, schema_to_toml
+from discreet.tables._encode import Layout, Records, keep_one_row_a_person
+from discreet.tables._read import DAMAGED, OutOfBounds, Report, over_pieces
+from discreet.tables._schema import DataError, Schema
+from discreet.tables._schema_text import schema_from_dict, schema_to_toml
 
 ENDING = ".arrow"
 METADATA = b"discreet"
@@ -229,3 +232,76 @@ def _facts(layout: Layout, report: Report) -> dict[str, Any]:
         "schema": schema_to_toml(layout.schema),
         "out_of_bounds": str(report.rule),
     }
+
+
+# Arrow's head and tail around records that lie in a file already.
+
+
+def frame(x: np.ndarray, y: np.ndarray | None, name: bytes, facts: Mapping[str, Any], file: BinaryIO) -> int:
+    """Write an Arrow file of one batch around features that lie in it already.
+
+    The head says how many records there are, so that it can only be written once they are counted; its length is always
+    the same.
+
+    Args:
+        x: Features, as they lie in the file.
+        y: Targets, which are written.
+        name: What the facts are called in the file.
+        facts: What to write beside the records, as JSON.
+        file: Where to write, from its beginning.
+
+    Returns:
+        Where the features begin.
+    """
+    kind = pyarrow.list_(pyarrow.float32(), x.shape[1])
+    fields, buffer = [("x", kind)], pyarrow.py_buffer(x)
+    values = pyarrow.Array.from_buffers(pyarrow.float32(), x.size, [None, buffer])
+    columns: list[pyarrow.Array] = [pyarrow.FixedSizeListArray.from_arrays(values, type=kind)]
+    if y is not None:
+        fields.append(("y", pyarrow.float32()))
+        columns.append(pyarrow.Array.from_buffers(pyarrow.float32(), len(y), [None, pyarrow.py_buffer(y)]))
+    schema = pyarrow.schema(fields, {name: json.dumps(facts)})
+    around = _Around(file, buffer.address)
+    with pyarrow.PythonFile(around, "w") as sink, pyarrow.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pyarrow.record_batch(columns, schema=schema))
+    assert around.start is not None
+    return around.start
+
+
+def find_start(width: int, has_target: bool, name: bytes, facts: Mapping[str, Any], alignment: int) -> tuple[int, str]:
+    """Where the features will begin, a multiple of `alignment`, and the blanks that must stand among the facts as "padding"."""
+    x, y = np.zeros((1, width), np.float32), np.zeros(1, np.float32) if has_target else None
+    for blanks in range(2 * alignment):
+        start = frame(x, y, name, {**facts, "padding": " " * blanks}, io.BytesIO())
+        if start % alignment == 0:
+            return start, " " * blanks
+    raise AssertionError("blanks in an Arrow file's head do not move what follows")
+
+
+class _Around:
+    """A file for Arrow to write to that steps over the one buffer that lies in it already."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO, address: int) -> None:
+        self.file = file
+        self.address = address
+        self.start: int | None = None
+
+    def write(self, data: Any) -> int:
+        """Write, or step over."""
+        if isinstance(data, pyarrow.Buffer) and data.address == self.address:
+            self.start = self.file.tell()
+            self.file.seek(data.size, io.SEEK_CUR)
+            return data.size
+        return self.file.write(data)
+
+    def tell(self) -> int:
+        """Where the next byte goes."""
+        return self.file.tell()
+
+    def flush(self) -> None:
+        """Arrow asks for it; the file is closed soon."""
+
+    def close(self) -> None:
+        """Left to the file's owner."""

@@ -1,0 +1,78 @@
+"""A table of people with a public schema: read from a file, encoded as arrays of records, and decoded again.
+
+The schema's half (columns, bounds, categories) is loaded at once and needs nothing; the readers are loaded when one is first
+used and need pyarrow. What goes wrong with a cell is reported by column and rule, without values, rows or counts; that an
+error occurred at all is still something that the data said, see docs/tables.md.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from discreet.tables._schema import DEFAULT_MISSING_VALUES, EPOCH, ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
+from discreet.tables._schema_text import (
+    schema_from_bounds,
+    schema_from_dict,
+    schema_from_toml,
+    schema_template,
+    schema_to_toml,
+)
+
+if TYPE_CHECKING:
+    from discreet.tables._convert import Conversion, conversion_of, convert, open_records
+    from discreet.tables._encode import Records, decode, encode, keep_one_row_a_person
+    from discreet.tables._infer import infer_columns_non_private
+    from discreet.tables._read import OutOfBounds, column_names, read_table
+
+__all__ = [
+    "DEFAULT_MISSING_VALUES",
+    "EPOCH",
+    "ZERO_OR_ONE",
+    "Column",
+    "Conversion",
+    "DataError",
+    "Kind",
+    "Missing",
+    "OutOfBounds",
+    "Records",
+    "Schema",
+    "column_names",
+    "conversion_of",
+    "convert",
+    "decode",
+    "encode",
+    "infer_columns_non_private",
+    "keep_one_row_a_person",
+    "open_records",
+    "read_table",
+    "schema_from_bounds",
+    "schema_from_dict",
+    "schema_from_toml",
+    "schema_template",
+    "schema_to_toml",
+]
+
+# What reads or makes pyarrow tables, by file.
+_READERS = {
+    "_convert": ("Conversion", "conversion_of", "convert", "open_records"),
+    "_encode": ("Records", "decode", "encode", "keep_one_row_a_person"),
+    "_infer": ("infer_columns_non_private",),
+    "_read": ("OutOfBounds", "column_names", "read_table"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a reader when it is first used, so that packages that need a schema alone load none."""
+    for file, names in _READERS.items():
+        if name in names:
+            try:
+                value = getattr(import_module(f"discreet.tables.{file}"), name)
+            except ModuleNotFoundError as error:
+                if error.name != "pyarrow":
+                    raise
+                raise ModuleNotFoundError(
+                    f"discreet.tables.{name} needs pyarrow, which is not installed: pip install 'discreet[tables]'.",
+                    name="pyarrow",
+                ) from None
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'discreet.tables' has no attribute {name!r}")
