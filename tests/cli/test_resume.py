@@ -1,13 +1,21 @@
-"""`discreet fit --checkpoint`, a crash, `discreet resume`: one debit, one statement, and the same rows of each person."""
+"""`discreet fit --checkpoint`, a crash or Ctrl-C, `discreet resume`: one debit, one statement, the same bits."""
 
 import json
+import os
+import random as chance
 import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
+from discreet.cli import _run
 from discreet.cli._app import app
 from discreet.cli._terminal import settings
 from discreet.inference._checkpoint import FILE, Checkpoint
@@ -44,6 +52,7 @@ def folder(tmp_path, monkeypatch):
 def run(words, monkeypatch):
     monkeypatch.setattr(settings, "arguments", tuple(shlex.split(words)))
     monkeypatch.setattr(settings, "spent", None)
+    monkeypatch.setattr(settings, "continue_with", None)
     return RUN.invoke(app, shlex.split(words))
 
 
@@ -56,7 +65,8 @@ def test_a_fit_that_died_goes_on(folder, monkeypatch):
         died = run(FIT, patch)
     assert died.exit_code == 1, died.output
     assert not (folder / "discreet-fit" / "statement.json").exists()
-    assert sorted(path.name for path in (folder / "saved").iterdir()) == [FILE, "command.json", "persons.key"]
+    kept = sorted(path.name for path in (folder / "saved").iterdir())
+    assert kept == [FILE, "command.json", "draws.key", "persons.key"]
     assert len(dp.Ledger("survey.ledger").debits) == 1
     # From elsewhere.
     (folder / "elsewhere").mkdir()
@@ -67,11 +77,140 @@ def test_a_fit_that_died_goes_on(folder, monkeypatch):
     assert statement["plan"]["num_records"] == 150
     assert any("Debited as entry 1" in note for note in statement["notes"])
     assert len(dp.Ledger(folder / "survey.ledger").debits) == 1
-    # What is done has its statement already.
+    # Once more: the same results again, for nothing.
     monkeypatch.chdir(folder)
+    written = released(folder / "discreet-fit")
     again = run("resume saved", monkeypatch)
-    assert again.exit_code == 2
-    assert "earlier fit" in again.stderr
+    assert again.exit_code == 0, again.output
+    same(released(folder / "discreet-fit"), written)
+    assert len(dp.Ledger("survey.ledger").debits) == 1
+
+
+def released(out):
+    """What a fit released: the draws of the posterior and the private losses."""
+    with np.load(out / "posterior.npz") as file:
+        found = {name: file[name] for name in file.files}
+    return {**found, "losses": np.array(json.loads((out / "summary.json").read_text())["losses"])}
+
+
+def same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        assert np.array_equal(value, expected[name]), name
+
+
+def said(outcome):
+    return " ".join(outcome.stderr.split())
+
+
+@pytest.mark.parametrize("moment", ["mid-fit", "between statement and posterior"])
+def test_ctrl_c_then_resume(folder, monkeypatch, moment):
+    """The first Ctrl-C arrives after the first steps, or when only the statement is written."""
+    steps = FIT.replace("--steps 40", "--steps 300")
+    keep = Checkpoint.keep
+    with monkeypatch.context() as patch:
+
+        def stop_steps(self, state, progress, *rest, **options):
+            if not progress.done >= 300:
+                os.kill(os.getpid(), signal.SIGINT)
+            keep(self, state, progress, *rest, **options)
+
+        def stop_results(*_, **__):
+            raise KeyboardInterrupt
+
+        if moment == "mid-fit":
+            patch.setattr(Checkpoint, "keep", stop_steps)
+        else:
+            patch.setattr(_run, "write_results", stop_results)
+        stopped = run(steps, patch)
+    assert stopped.exit_code == 130, stopped.output
+    assert "Continue with: discreet resume saved" in said(stopped)
+    assert (folder / "discreet-fit" / "statement.json").exists()
+    assert (folder / "discreet-fit" / "posterior.npz").exists() == (moment == "mid-fit")
+    # The budget is spent: nobody may be sent away without what it bought.
+    done = run("resume saved", monkeypatch)
+    assert done.exit_code == 0, done.output
+    statement = json.loads((folder / "discreet-fit" / "statement.json").read_text())
+    assert statement["steps_completed"] == 300
+    assert len(released(folder / "discreet-fit")["losses"]) == 300
+    assert len(dp.Ledger("survey.ledger").debits) == 1
+
+
+def test_another_fits_statement_is_not_replaced(folder, monkeypatch):
+    """A statement that is not this fit's stays, also for a fit that continues."""
+    (folder / "discreet-fit").mkdir()
+    (folder / "discreet-fit" / "statement.json").write_text("{}")
+    assert run(FIT, monkeypatch).exit_code == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(_run, "write_results", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run(f"{FIT} --out other", patch).exit_code == 130
+    (folder / "other" / "statement.json").write_text("{}")
+    refused = run("resume saved", monkeypatch)
+    assert refused.exit_code == 2
+    assert "earlier fit" in said(refused)
+    assert (folder / "other" / "statement.json").read_text() == "{}"
+
+
+COMMAND_LINE = """
+from discreet.inference import _checkpoint, _loop
+_checkpoint._SECONDS = 0.0
+_loop._SECONDS_A_CHUNK = 0.01
+from discreet.cli import main
+main()
+"""
+
+
+def start(words, folder):
+    command = [sys.executable, "-c", COMMAND_LINE, *shlex.split(words)]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX systems")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_ctrl_c_at_random_moments(folder, seed):
+    """Real processes: stopped several times, a fit releases what it would have released without."""
+    moments = chance.Random(seed)
+    words = FIT.replace("--steps 40", "--steps 4000")
+    with start(words, folder) as process:
+        while not (folder / "saved" / FILE).exists():
+            time.sleep(0.005)
+            assert process.poll() is None
+        # The comparison starts from the same key, by the same command, and is never stopped.
+        shutil.copytree(folder / "saved", folder / "copy" / "saved")
+        time.sleep(moments.uniform(0.0, 0.5))
+        process.send_signal(signal.SIGINT)
+        assert "Continue with: discreet resume saved" in " ".join(process.stderr.read().split())
+    assert process.returncode == 130
+    for name in ("survey.csv", "schema.toml"):
+        shutil.copy(folder / name, folder / "copy" / name)
+    dp.Ledger.create(folder / "copy" / "survey.ledger", dataset="survey", epsilon=3.0, delta=1e-4)
+    started = time.perf_counter()
+    with start(words, folder / "copy") as process:
+        process.stderr.read()
+    assert process.returncode == 0
+    whole = time.perf_counter() - started
+    statement = folder / "discreet-fit" / "statement.json"
+    for moment in (moments.uniform(0.3, 1.0) * whole, None):
+        before = statement.stat().st_mtime_ns if statement.exists() else 0
+        with start("resume saved", folder) as process:
+            if moment is not None:
+                time.sleep(moment)
+            else:
+                # As soon as the statement is there, and before the posterior is.
+                while process.poll() is None and (not statement.exists() or statement.stat().st_mtime_ns == before):
+                    time.sleep(0.002)
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            process.stderr.read()
+        assert process.returncode in (0, 130, -signal.SIGINT)  # the last: while Python itself was starting
+        if moment is None:
+            assert not (folder / "discreet-fit" / "posterior.npz").exists()
+    with start("resume saved", folder) as process:
+        error = process.stderr.read()
+    assert process.returncode == 0, error
+    assert len(dp.Ledger(folder / "survey.ledger").debits) == 1
+    same(released(folder / "discreet-fit"), released(folder / "copy" / "discreet-fit"))
 
 
 def test_what_cannot_go_on_is_said(folder, monkeypatch):

@@ -99,7 +99,7 @@ def test_an_interrupted_fit_is_written_and_said(command, tmp_path, monkeypatch, 
     stub(monkeypatch, steps=877)
     outcome = RUN.invoke(app, [*command, *json_too])
     assert outcome.exit_code == 130
-    assert "Stopped after 877 of 1,000 steps; the price is that of all." in said(outcome)
+    assert "Stopped after 877 of 1,000 steps. The budget of all steps is spent." in said(outcome)
     assert (tmp_path / "out" / "deep" / "summary.json").exists()
     assert "statement.json" in outcome.stdout
 

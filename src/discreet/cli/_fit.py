@@ -9,7 +9,7 @@ from discreet.cli import _options as options
 from discreet.cli._convert import how_converted, target_of
 from discreet.cli._model import TWIN, ChosenModel, choose_model
 from discreet.cli._plan_file import PlanValues, say_other_size, with_plan
-from discreet.cli._resume import kept_secret, remember
+from discreet.cli._resume import is_own_statement, kept_secret, remember
 from discreet.cli._run import fit_and_write
 from discreet.cli._terminal import refusing, say_error, say_json
 
@@ -92,7 +92,7 @@ def fit(
         epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema = planned.values
     if epsilon is None:
         raise ValueError("--epsilon is missing: give the ε to keep to, or a --plan that has it")
-    _check_options(out, overwrite, draws, learning_rate)
+    _check_options(out, checkpoint, overwrite, draws, learning_rate)
     chosen = choose_model(model, components=components)
     defaults = chosen.defaults
     made = how_converted(data, non_private_bounds=non_private_bounds, out_of_bounds=out_of_bounds)
@@ -141,9 +141,12 @@ def fit(
     fitted.leave()
 
 
-def _check_options(out: Path, overwrite: bool, draws: int, learning_rate: float | None) -> None:
+def _check_options(
+    out: Path, checkpoint: Path | None, overwrite: bool, draws: int, learning_rate: float | None
+) -> None:
     """Refuse what would only fail once the budget is spent."""
-    if (out / "statement.json").exists() and not overwrite:
+    earlier = out / "statement.json"
+    if earlier.exists() and not overwrite and not is_own_statement(checkpoint, earlier):
         raise ValueError(
             f"{out} holds the statement of an earlier fit: choose another --out, or replace it by --overwrite"
         )

@@ -35,16 +35,15 @@ FILES = (
 
 
 def write_statement(out: Path, statement: "Statement") -> list[Path]:
-    """Write the statement into a folder, and take away what an earlier fit left there.
+    """Write the statement into a folder, after removing what an earlier fit left there.
 
     Returns:
         The files, in the order written.
     """
-    first = write_file(out / "statement.json", statement.to_json())
     for name in FILES[1:]:
         # Beside the new statement they would pass for what it covers, if the rest cannot be written.
         (out / name).unlink(missing_ok=True)
-    return [first, write_file(out / "statement.txt", str(statement))]
+    return [write_file(out / FILES[0], statement.to_json()), write_file(out / FILES[1], str(statement))]
 
 
 def write_results(

@@ -12,8 +12,8 @@ import typer
 
 from discreet.cli._report import write_page
 from discreet.cli._results import plot, print_statement, say_results, write_results, write_statement
-from discreet.cli._resume import CHECKPOINT
-from discreet.cli._terminal import folder_for_results, say, say_error, say_lines, settings, spent
+from discreet.cli._resume import CHECKPOINT, kept_secret, note_statement
+from discreet.cli._terminal import continue_hint, folder_for_results, say, say_error, say_lines, settings, spent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +71,9 @@ class Fitted:
         """
         done, planned = self.result.steps_completed, self.result.plan.num_steps
         if done < planned:
-            say_error(f"Stopped after {done:,} of {planned:,} steps; the price is that of all.")
+            say_error(
+                f"Stopped after {done:,} of {planned:,} steps. The budget of all steps is spent.{continue_hint()}"
+            )
             raise typer.Exit(130)
 
 
@@ -126,6 +128,7 @@ def fit_and_write(
         spent(f"no statement was written, so {PLAN_IS_SPENT}")
         statement = complete(result.statement).with_notes(SPREAD if whole is None else TWIN_SPREAD)
         try:
+            note_statement(checkpoint, statement.to_json())
             files = write_statement(out, statement)
         except OSError:
             # What was spent cannot be had back, so at least it must be known.
@@ -180,6 +183,10 @@ def run(
     book = None if ledger is None else Ledger(ledger)
     keep_compiled_programs(settings.compilation_cache)
     fit_key, draw_key = jax.random.split(random.key(seed))
+    if checkpoint is not None and seed is None:
+        # A fit that continues draws the same posterior sample as one that was never stopped.
+        words = np.frombuffer(kept_secret(checkpoint / "draws.key"), "<u4")
+        draw_key = random.key_from_words(words, reproducible=False)
     if whole is not None:
         guide, placeholder = whole.guide(), whole.placeholder
     else:

@@ -19,6 +19,7 @@ import typer
 __all__ = [
     "EXIT_CODES",
     "Settings",
+    "continue_hint",
     "folder_for_results",
     "refusing",
     "say",
@@ -54,6 +55,7 @@ class Settings:
         spent: None while no budget is spent; then where its statement is to be found.
         arguments: The words of the command line, where it was started from one.
         document: Where the JSON document goes, if there is to be one; None: standard output.
+        continue_with: The command that continues the running fit, if there is one.
     """
 
     debug: bool = False
@@ -61,6 +63,7 @@ class Settings:
     spent: str | None = None
     arguments: tuple[str, ...] | None = None
     document: IO[str] | None = None
+    continue_with: str | None = None
 
 
 settings = Settings()
@@ -73,6 +76,11 @@ def spent(where: str) -> None:
         where: What has become of the statement, as the end of a sentence.
     """
     settings.spent = where
+
+
+def continue_hint() -> str:
+    """The command that continues the running fit, as a sentence; empty where there is none."""
+    return f" Continue with: {settings.continue_with}" if settings.continue_with else ""
 
 
 def refusing(command: Callable[P, None]) -> Callable[P, None]:
@@ -94,9 +102,9 @@ def refusing(command: Callable[P, None]) -> Callable[P, None]:
             raise
         except KeyboardInterrupt:
             if settings.spent is None:
-                say_error("Stopped before the first step: nothing was spent.")
+                say_error(f"Stopped before the first step: nothing was spent.{continue_hint()}")
             else:
-                say_error(f"Stopped by Ctrl-C. The fit ran and its budget is spent; {settings.spent}.")
+                say_error(f"Stopped by Ctrl-C. The fit ran and its budget is spent; {settings.spent}.{continue_hint()}")
             raise typer.Exit(130) from None
         except Exception as error:
             if settings.debug:
