@@ -104,8 +104,8 @@ class MadeUp:
         del guide, optim, placeholder
         self.model, self.plan = model, plan
 
-    def run(self, key, *arrays, progress_bar, ledger, checkpoint):
-        del key, progress_bar, ledger, checkpoint
+    def run(self, key, *arrays, progress_bar, ledger, checkpoint, person):
+        del key, progress_bar, ledger, checkpoint, person
         if len(arrays) == 1:
             return made_up_result(self.model.__self__, self.plan)
         drawn = {"intercept": np.zeros(4), "weights": np.zeros((4, arrays[0].shape[1]))}

@@ -74,6 +74,17 @@ def test_debits_add_up_and_outlive_the_object(ledger):
     assert upper(second.spent) in text
 
 
+def test_the_unit_of_a_fit_is_beside_that_of_its_ledger(tmp_path):
+    people = dp.Ledger.create(tmp_path / "p.ledger", dataset="survey", epsilon=2.0, delta=1e-5, unit="one person")
+    assert people.unit == "one person"
+    weaker = people.debit(Planned(0.1), delta=0.0, method="OPS")
+    assert "about one person and the fit protects one record" in str(weaker)
+    same = people.debit(Planned(0.1), delta=0.0, method="OPS", unit="one person")
+    assert "for one person" in str(same)
+    assert "protects one record" not in str(same)
+    assert [debit.unit for debit in people.debits] == ["one record", "one person"]
+
+
 def test_the_cap_holds(ledger):
     for _ in range(4):
         ledger.debit(Planned(0.49), delta=0.0, method="OPS")

@@ -177,3 +177,17 @@ def test_the_statement_states_the_bias_of_normalising() -> None:
     assert "automatic clipping, which is biased" in statement.mechanism
     assert statement.plan["clipping"] == {"kind": "NormalisedClipping", "norm": 2.0, "stabiliser": 0.01}
     assert statement.plan["noise_standard_deviation"] == 3.0
+
+
+@pytest.mark.parametrize("plan", [POISSON, FIXED])
+def test_the_unit_is_a_person_where_each_is_one_record(plan) -> None:
+    record, person = statement_of(plan), statement_of(plan).for_person("patient")
+    assert (record.noun, person.noun) == ("record", "person")
+    assert "Several records of one person" in str(record)
+    text = " ".join(str(person).split())
+    assert "for one person (all rows with the same 'patient', of which one is used)." in text
+    assert "Several records of one person" not in text
+    assert person.epsilon == record.epsilon
+    for words in ("relation_in_words", "meaning"):
+        assert "one person" in getattr(person, words)
+        assert "one record" not in getattr(person, words)

@@ -133,6 +133,7 @@ def fit(
         whole=whole,
         ledger=ledger,
         checkpoint=checkpoint,
+        person=described.person,
     )
     if as_json:
         say_json("fit", {"statement": fitted.statement.to_dict(), "files": [str(file) for file in fitted.files]})
@@ -282,8 +283,8 @@ def _complete(statement: "Statement", schema: "Schema", out_of_bounds: str, *, c
     statement = statement.with_notes(ODD_CELLS[out_of_bounds])
     if schema.person is not None:
         statement = statement.with_notes(
-            f"A record is a person: of the rows with the same '{schema.person}' one was kept, by a secret order that depends on "
-            "nobody else's rows. The number of records is that of persons."
+            f"Each person is one record: of the rows with the same '{schema.person}' one was kept, by a secret order that "
+            "depends on nobody else's rows. The number of records is the number of persons."
         )
     if not counted:
         statement = statement.with_notes(

@@ -32,7 +32,9 @@ def begin(
     relation: Annotated[
         options.RelationName, typer.Option(help="What neighbouring tables are, for all fits.")
     ] = options.RelationName.ADD_OR_REMOVE_ONE,
-    unit: Annotated[str, typer.Option(help="Whose privacy it is, in words.")] = "one record",
+    unit: Annotated[
+        str, typer.Option(help="Privacy unit: 'one person' if the fits' schemas name a person column.")
+    ] = "one record",
     as_json: options.AsJson = False,
 ) -> None:
     """Begin a ledger.
@@ -79,12 +81,14 @@ def _facts(book: "Ledger") -> dict[str, Any]:
             "epsilon": finite_or_none(debit.cost.epsilon),
             "delta": debit.delta,
             "event": str(debit.event),
+            "unit": debit.unit,
         }
         for debit in book.debits
     ]
     return {
         "dataset": book.dataset,
         "relation": book.relation.name,
+        "unit": book.unit,
         "cap": {"epsilon": cap.epsilon, "delta": cap.delta},
         "spent": finite_or_none(book.spent),
         "epsilon_if_planned_together": finite_or_none(book.epsilon_if_planned_together(cap.delta)),

@@ -91,6 +91,7 @@ def fit_and_write(
     whole: "MixtureOfProducts | None" = None,
     ledger: Path | None = None,
     checkpoint: Path | None = None,
+    person: str | None = None,
 ) -> Fitted:
     """Spend the budget, and write the statement before anything else can fail.
 
@@ -107,6 +108,7 @@ def fit_and_write(
         whole: The model of the whole table, if that is what `model` belongs to: then what twins need is written, and no draws.
         ledger: The table's ledger, if it has one.
         checkpoint: Folder from which the fit goes on if it dies.
+        person: The column that says whose a row is, if one row of each person was kept.
 
     Returns:
         The results and the files that hold them.
@@ -124,6 +126,7 @@ def fit_and_write(
             whole=whole,
             ledger=ledger,
             checkpoint=checkpoint,
+            person=person,
         )
         spent(f"no statement was written, so {PLAN_IS_SPENT}")
         statement = complete(result.statement).with_notes(SPREAD if whole is None else TWIN_SPREAD)
@@ -164,6 +167,7 @@ def run(
     whole: "MixtureOfProducts | None" = None,
     ledger: Path | None = None,
     checkpoint: Path | None = None,
+    person: str | None = None,
 ) -> tuple["DPSVIResult", Draw]:
     """Fit by DPSVI with a diagonal normal guide, or the whole table's own. Arguments as in `fit_and_write`.
 
@@ -197,7 +201,9 @@ def run(
     if checkpoint is not None and (checkpoint / CHECKPOINT).exists():
         spent(f"it was begun earlier, and {PLAN_IS_SPENT}; `discreet resume {checkpoint}` goes on")
     try:
-        result = dpsvi.run(fit_key, *arrays, progress_bar=progress_bar, ledger=book, checkpoint=checkpoint)
+        result = dpsvi.run(
+            fit_key, *arrays, progress_bar=progress_bar, ledger=book, checkpoint=checkpoint, person=person
+        )
     except BaseException:
         if seed is None and drew_noise(fit_key):
             spent(f"it stopped in the middle and left no statement, so {PLAN_IS_SPENT}")

@@ -328,6 +328,7 @@ class DPSVI:
         keep_gradients: bool = False,
         ledger: Ledger | None = None,
         checkpoint: Path | str | None = None,
+        person: str | None = None,
         **kwargs: Any,
     ) -> DPSVIResult:
         """Fit: draw batches as the plan says, make its number of releases, account for them.
@@ -346,6 +347,8 @@ class DPSVI:
             keep_gradients: keep the noisy gradients in the trace, for `DPSVIResult.noise_aware`. They are releases.
             ledger: the table's budget, debited just before the first release.
             checkpoint: folder from which the same call goes on, to the same bits, if the process dies. Keep it secret.
+            person: Name of the column that says whose a row is, if one row of each person was kept: the statement and the
+                ledger then name the person as the unit of privacy.
             kwargs: likewise.
 
         Returns:
@@ -371,6 +374,7 @@ class DPSVI:
             check_room(psi, self.plan.num_steps)
         # Stated before it is spent: what cannot be accounted for must not run.
         statement = state_terms(self, delta, saved.reproducible, keep_gradients)
+        statement = statement if person is None else statement.for_person(person)
         certified = functools.partial(self._certificate, state, records, keep_gradients)
         saved.describe(self.plan, records.leaves, (statement.delta, keep_gradients), certified)
         stated = with_proof(statement, self.plan, certified, require_proof)

@@ -59,6 +59,8 @@ class Receipt:
         hash: of the entry, and so of all before it.
         spent: of the cap's epsilon, by the filter, this debit included.
         filter: the cap.
+        unit: Whose privacy the fit protects: "one record", "one person".
+        ledger_unit: Whose privacy the ledger says it is about.
     """
 
     ledger: str
@@ -67,13 +69,21 @@ class Receipt:
     hash: str
     spent: float
     filter: PrivacyFilter
+    unit: str
+    ledger_unit: str
 
     def __str__(self) -> str:
+        weaker = ""
+        if self.unit == "one record" != self.ledger_unit:
+            weaker = (
+                f" The ledger is about {self.ledger_unit} and the fit protects one record: that is the same only if no two "
+                "records belong together."
+            )
         return (
             f"Debited as entry {self.number} of the ledger {self.ledger} of '{self.dataset}' (hash {self.hash[:16]}), before the "
-            f"first release. With it, {upper(self.spent)} of the cap of epsilon {upper(self.filter.epsilon)} at delta "
-            f"{upper(self.filter.delta)} is spent; the cap holds for all entries together, also where later fits were planned "
-            "after earlier ones were seen."
+            f"first release, for {self.unit}. With it, {upper(self.spent)} of the cap of epsilon {upper(self.filter.epsilon)} at "
+            f"delta {upper(self.filter.delta)} is spent; the cap holds for all entries together, also where later fits were "
+            f"planned after earlier ones were seen.{weaker}"
         )
 
 
@@ -88,6 +98,7 @@ class Debit:
         event: what it releases.
         delta: what it was planned at.
         cost: what it adds to the filter.
+        unit: Whose privacy it protects.
     """
 
     number: int
@@ -96,6 +107,7 @@ class Debit:
     event: dp_event.DpEvent
     delta: float
     cost: Cost
+    unit: str
 
 
 class Ledger:
@@ -171,6 +183,11 @@ class Ledger:
         return Relation[self._read()[0]["relation"]]
 
     @property
+    def unit(self) -> str:
+        """Whose privacy it is about, in words."""
+        return self._read()[0]["unit"]
+
+    @property
     def entries(self) -> list[Entry]:
         """All entries as the file has them: the first opens it, the others are debits and changes of the cap."""
         return self._read()
@@ -232,7 +249,7 @@ class Ledger:
         if _of_run(entries, run_id, plan) is None:
             self._admit(entries, plan, delta)
 
-    def debit(self, plan: Planned, *, delta: float, method: str, run_id: str = "") -> Receipt:
+    def debit(self, plan: Planned, *, delta: float, method: str, run_id: str = "", unit: str = "one record") -> Receipt:
         """Spend a plan's event, now and for good.
 
         Args:
@@ -240,6 +257,7 @@ class Ledger:
             delta: at which its own epsilon is stated.
             method: what runs, in a word or two.
             run_id: what tells this run from all others, if it may go on after a crash: it is debited once.
+            unit: Whose privacy the plan protects.
 
         Returns:
             The receipt, once the entry is on the disk.
@@ -254,10 +272,22 @@ class Ledger:
             if entry is None:
                 spent, (event, paid_before) = self._admit(entries, plan, delta), _unpaid(entries, plan)
                 content = {"kind": "debit", "method": method, "event": event_to_dict(event), "paid_before": paid_before}
-                entry = file.append(entries, {**content, "slack": plan.slack, "delta": delta, "run_id": run_id})
+                entry = file.append(
+                    entries, {**content, "slack": plan.slack, "delta": delta, "run_id": run_id, "unit": unit}
+                )
             else:
                 spent = _cap(entries).spent([debit.cost for debit in _debits(entries)])
-        return Receipt(self.path.name, entries[0]["dataset"], entry["number"], entry["hash"], spent, _cap(entries))
+        first = entries[0]
+        return Receipt(
+            self.path.name,
+            first["dataset"],
+            entry["number"],
+            entry["hash"],
+            spent,
+            _cap(entries),
+            unit=entry.get("unit", "one record"),
+            ledger_unit=first["unit"],
+        )
 
     def set_cap(self, *, epsilon: float, delta: float, raised: bool = False) -> None:
         """Change the cap.
@@ -294,7 +324,7 @@ class Ledger:
             f"Ledger of '{first['dataset']}' ({first['unit']}, {first['relation']}), begun {first['time']}",
             *(
                 f"  {debit.number:>3}  {debit.time}  {debit.method:<12} epsilon {upper(debit.cost.epsilon)} "
-                f"at delta {upper(debit.delta)}"
+                f"at delta {upper(debit.delta)}, for {debit.unit}"
                 for debit in debits
             ),
             f"{upper(spent)} of the cap of epsilon {upper(cap.epsilon)} at delta {upper(cap.delta)} is spent.",
@@ -394,4 +424,12 @@ def _debit(entry: Entry, relation: Relation) -> Debit:
     event, digest = event_from_dict(entry["event"]), entry["hash"]
     if digest not in _costs:
         _costs[digest] = cost_of(event, relation, delta=entry["delta"], slack=entry["slack"])
-    return Debit(entry["number"], entry["time"], entry["method"], event, entry["delta"], _costs[digest])
+    return Debit(
+        entry["number"],
+        entry["time"],
+        entry["method"],
+        event,
+        entry["delta"],
+        _costs[digest],
+        entry.get("unit", "one record"),
+    )

@@ -38,6 +38,7 @@ class Spending:
         """Debit; on the disk when this returns."""
         if self._ledger is not None:
             terms = {"delta": self._statement.delta, "method": self._statement.method, "run_id": self._run_id}
+            terms["unit"] = f"one {self._statement.noun}"
             self._receipt = self._ledger.debit(self._plan, **terms)
 
     def stated(self) -> Statement:

@@ -33,6 +33,7 @@ class Spent:
     delta: str
     after: str
     share: float
+    unit: str
     here: bool
 
 
@@ -73,12 +74,13 @@ def budget_of(ledger: Ledger, statement: Statement) -> Budget:
                 _small(debit.delta),
                 upper(spent),
                 min(1.0, spent / cap.epsilon),
+                debit.unit,
                 debit.number == here,
             )
         )
     return Budget(
         ledger.dataset,
-        entries[0]["unit"],
+        ledger.unit,
         ledger.relation.name,
         upper(cap.epsilon),
         _small(cap.delta),

@@ -193,7 +193,7 @@ def small(value: float) -> str:
 
 def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
     """The trade-off: what the template shows at first, and what the script needs to move it."""
-    factor = odds_factor(statement)
+    factor, noun = odds_factor(statement), statement.noun
     replaced = statement.relation == "REPLACE_ONE"
     caught, believed = _charts(lines, factor)
     found, after = true_positive_rate(lines, FIRST_RATE), belief(FIRST_PRIOR, factor)
@@ -209,10 +209,11 @@ def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
         "belief_point": (f"{believed.at_x(FIRST_PRIOR):.2f}", f"{believed.at_y(after):.2f}"),
     }
     return {
-        "change": "Replacing one record by another" if replaced else "Adding or leaving out one record",
-        "question": "one given place in the data held this record or that one"
+        "change": f"Replacing one {noun} by another" if replaced else f"Adding or leaving out one {noun}",
+        "others": f"every other {noun}",
+        "question": f"one given place in the data held this {noun} or that one"
         if replaced
-        else "one given record was among the data",
+        else f"one given {noun} was among the data",
         "factor": upper(math.exp(statement.epsilon) if statement.epsilon < 700 else math.inf),
         "rarely": f"1 in {math.floor(1 / statement.delta * (1 + 1e-9)):,}" if statement.delta else "",
         "shown": shown,
@@ -283,7 +284,7 @@ def _facts(statement: Statement) -> list[tuple[str, str]]:
     facts = [("Method", statement.method), ("Unit of privacy", statement.unit)]
     facts.append(("Relation", statement.relation.replace("_", " ").lower()))
     if isinstance(count := statement.plan.get("num_records"), int):
-        facts.append(("Records (public)", f"{count:,}"))
+        facts.append((f"{statement.noun.capitalize()}s (public)", f"{count:,}"))
     facts.append(("Releases", f"{statement.steps_completed:,} of {statement.horizon:,} paid for"))
     return facts
 

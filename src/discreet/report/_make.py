@@ -9,7 +9,8 @@ from typing import Any
 from discreet.accounting import Relation, suggest
 from discreet.clipping import AdaptiveClipping, FixedClipping, NormalisedClipping, contribution_bound
 from discreet.plan import PrivacyPlan
-from discreet.report._statement import ProfilePoint, Statement
+from discreet.report._statement import SEVERAL_RECORDS, ProfilePoint, Statement
+from discreet.report._text import relation_words
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 
 UNIT = "one record (one row of the table)"
@@ -22,7 +23,7 @@ ACCOUNTANT = (
     "that ran, if more)."
 )
 NOT_COVERED = (
-    "Several records of one person: the guarantee is for one record and weakens with each further one.",
+    SEVERAL_RECORDS,
     "Choices made by looking at these records without accounting: the model, its columns, bounds or categories, the "
     "settings of the fit, or which of several fits to publish.",
     "Other releases from the same records: the costs of all of them add up.",
@@ -139,20 +140,6 @@ def _delta(plan: PrivacyPlan, asked: float | None) -> tuple[float, str]:
     return (
         suggest(num_records=plan.num_records).delta,
         "chosen by default: 1 / (10 × number of records) rounded down to one digit, and 1e-5 at most",
-    )
-
-
-def relation_words(relation: Relation) -> str:
-    if relation == Relation.REPLACE_ONE:
-        return (
-            "Neighbouring tables, which the results must hardly tell apart, have the same number of records and differ "
-            "in the content of one (relation REPLACE_ONE). Whether a given person is in the table is not hidden as "
-            "such; what their record says is."
-        )
-    return (
-        "Neighbouring tables, which the results must hardly tell apart, differ in one record that is present in one and "
-        "absent from the other (relation ADD_OR_REMOVE_ONE). Against a change of one record's content the protection is "
-        "weaker: a change is a removal and an addition, so twice this ε, and δ times 1 + e^ε."
     )
 
 

@@ -12,10 +12,10 @@ from discreet.report._make import (
     NOT_COVERED,
     PROFILE_DELTAS,
     UNIT,
-    relation_words,
     versions,
 )
 from discreet.report._statement import ProfilePoint, Statement
+from discreet.report._text import relation_words
 
 ACCOUNTANT = (
     "ε is an upper bound, and pure: it holds at δ = 0. Each release is taken for the worst mechanism of its ε, randomised "

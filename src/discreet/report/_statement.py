@@ -3,12 +3,18 @@
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from discreet.report._text import statement_text
+from discreet.accounting import Relation
+from discreet.report._text import relation_words, statement_text
 
 FORMAT = "discreet privacy statement, version 1"
+SEVERAL_RECORDS = (
+    "Several records of one person: the guarantee is for one record and weakens with each further one. Name the column that "
+    "says whose a row is, and one row of each person is used."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,6 +99,29 @@ class Statement:
     def is_private(self) -> bool:
         """Whether the guarantee stands: secret random bits, finite ε, and no violation."""
         return not self.reproducible and not self.violations and math.isfinite(self.epsilon)
+
+    @property
+    def noun(self) -> str:
+        """The unit in one word: "record" or "person"."""
+        return self.unit.split("(")[0].strip().removeprefix("one ")
+
+    def for_person(self, column: str) -> "Statement":
+        """The same statement for data in which each person is one record.
+
+        Two tables that differ by all rows of one person then become records that differ by one, so that a guarantee for
+        one record is one for the person.
+
+        Args:
+            column: Name of the column that says whose a row is, of whose rows one each was kept.
+        """
+        relation = Relation[self.relation]
+        return dataclasses.replace(
+            self,
+            unit=f"one person (all rows with the same '{column}', of which one is used)",
+            relation_in_words=relation_words(relation, "person"),
+            meaning=re.sub(r"\brecord\b", "person", self.meaning),
+            not_covered=tuple(limit for limit in self.not_covered if limit != SEVERAL_RECORDS),
+        )
 
     def with_public(self, *facts: str) -> "Statement":
         """The same statement with more facts named as public."""

@@ -4,7 +4,7 @@ import math
 import textwrap
 from typing import TYPE_CHECKING
 
-from discreet.accounting import upper
+from discreet.accounting import Relation, upper
 
 if TYPE_CHECKING:
     from discreet.report._statement import Statement
@@ -39,6 +39,31 @@ def sentence(text: str) -> str:
     ('The bounds.', 'Done.')
     """
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def relation_words(relation: Relation, noun: str = "record") -> str:
+    """Which tables the guarantee compares.
+
+    Args:
+        relation: Their relation.
+        noun: The unit of privacy, "record" or "person".
+    """
+    if relation == Relation.REPLACE_ONE:
+        what, whose = (
+            ("the content of one record", "that record") if noun == "record" else ("the row of one person", "that row")
+        )
+        return (
+            f"The guarantee compares two tables with the same number of {noun}s that differ in {what}. The results must look "
+            f"almost the same for both. Whether a given person is in the table is not hidden; what {whose} says is."
+        )
+    there = (
+        "present in one, absent in the other" if noun == "record" else "all of their rows are in one, none in the other"
+    )
+    return (
+        f"The guarantee compares two tables that differ by one {noun}: {there}. The results must look almost the same for both. "
+        "Against a change of content the protection is weaker: a change is a removal and an addition, so twice this ε, and δ "
+        "times 1 + e^ε."
+    )
 
 
 def _headline(statement: "Statement") -> str:
