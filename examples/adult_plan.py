@@ -23,7 +23,7 @@ from sklearn.linear_model import LogisticRegression
 
 import discreet as dp
 from discreet.models import logistic_regression
-from discreet.rehearsal import Grid, Rehearsal
+from discreet.planning import DryRun, Grid
 from discreet.tables import encode
 
 QUICK = Grid(steps=(300,), rates=(0.02,), clipping_norms=(0.5, 1.5), learning_rates=(0.05,))
@@ -31,7 +31,7 @@ QUICK = Grid(steps=(300,), rates=(0.02,), clipping_norms=(0.5, 1.5), learning_ra
 SLACK = 0.02
 
 
-def fit(found: Rehearsal, train, test, runs: int) -> tuple[float, float]:
+def fit(found: DryRun, train, test, runs: int) -> tuple[float, float]:
     """Mean test accuracy and AUC over private fits with the proposed plan."""
     guide = AutoNormal(logistic_regression, init_loc_fn=init_to_feasible)
     dpsvi = dp.DPSVI(logistic_regression, guide, numpyro.optim.Adam(found.learning_rate), plan=found.plan)
@@ -49,7 +49,7 @@ def fit(found: Rehearsal, train, test, runs: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Rehearse, fit, compare, assert."""
+    """Dry run, fit, compare, assert."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", nargs="?", type=Path, help="adult.csv.gz (looked for in $DISCREET_DATA if left out)")
     parser.add_argument("--epsilon", type=float, default=1.0)
@@ -57,7 +57,7 @@ def main() -> None:
     arguments = parser.parse_args()
     public = adult_twin.schema()
     started = time.perf_counter()
-    found = dp.rehearsal.rehearse(
+    found = dp.planning.dry_run(
         logistic_regression,
         public,
         num_records=32_561,

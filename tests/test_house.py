@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Compares twins with a table that is named non-private; it stands apart from those who make them.
     "utility": {"tables", "models", "predict", "plots", "synthetic"},
     # No reader of tables here either: what is chosen on records is not free.
-    "rehearsal": {
+    "planning": {
         "tables",
         "accounting",
         "sampling",
@@ -97,14 +97,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         "models",
         "plots",
         "utility",
-        "rehearsal",
+        "planning",
         "storage",
         "page",
         "audit",
     },
 }
 # Packages that must not read a table: what they make, or choose, would not be public. Of `tables` they may import the schema.
-READS_NO_TABLE = {"models", "synthetic", "page", "rehearsal"}
+READS_NO_TABLE = {"models", "synthetic", "page", "planning"}
 SCHEMA_FILES = {"_schema", "_schema_text"}
 EVERYBODY_MAY_IMPORT = {"_jax", "_validate"}
 JAX_INTERNALS = ("jax._src", "jax.extend", "jax.interpreters")

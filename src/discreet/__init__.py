@@ -61,10 +61,10 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet import optimizers as optimizers
     from discreet import page as page
     from discreet import plan as plan
+    from discreet import planning as planning
     from discreet import plots as plots
     from discreet import predict as predict
     from discreet import random as random
-    from discreet import rehearsal as rehearsal
     from discreet import report as report
     from discreet import sampling as sampling
     from discreet import standardise as standardise

@@ -10,14 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet import audit, rehearsal
+from discreet import audit, planning
 from discreet.cli import _run
 from discreet.cli._app import app
 from discreet.report import make_statement
 from discreet.tables import encode, read_table, schema_from_toml
 
 from .fits import made_up_result
-from .world import rehearse
+from .world import dry_run
 
 RUN = CliRunner()
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +67,7 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(audit.WorstCase, "audit", audited)
     monkeypatch.setattr(_run, "run", run)
-    monkeypatch.setattr(rehearsal, "rehearse", rehearse)
+    monkeypatch.setattr(planning, "dry_run", dry_run)
     monkeypatch.chdir(tmp_path)
     Path("survey.csv").write_text(SURVEY)
     Path("mine.py").write_text("def model(x, y=None): ...\n")

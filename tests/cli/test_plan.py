@@ -7,12 +7,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import discreet.rehearsal
+import discreet.planning
 from discreet.cli import _fit, _plan_file, _run
 from discreet.cli._app import app
 from discreet.plan import PrivacyPlan
-from discreet.rehearsal import Rehearsal, Row, Setting, TableScores, Verdict
-from discreet.rehearsal._result import CurvePoint
+from discreet.planning import DryRun, Row, Setting, TableScores, Verdict
+from discreet.planning._dry_run import CurvePoint
 from discreet.report import make_statement
 from discreet.sampling import PoissonSampling
 
@@ -26,7 +26,7 @@ def arguments(*more: str, **changes: str | None) -> list[str]:
     return ["plan", *(word for pair in pairs for word in pair), *more]
 
 
-def found(*, complete: bool = True) -> Rehearsal:
+def found(*, complete: bool = True) -> DryRun:
     scores = ({"log density": -0.5, "AUC": 0.8}, {"log density": -0.4, "AUC": 0.9}, {"log density": -0.7, "AUC": 0.5})
     row = Row(Setting(300, 0.2, 0.7, 0.05), 2.0, 3.0, (TableScores(0.5, *scores, width=2.0),))
     plan = PrivacyPlan(
@@ -38,27 +38,27 @@ def found(*, complete: bool = True) -> Rehearsal:
         target_delta=1e-5,
     )
     curve = tuple(CurvePoint(x, row.tables) for x in (0.1, 1.0, 10.0)) if complete else ()
-    return Rehearsal(plan, 0.05, 1.0, row, (row,) * 12, curve, Verdict.COSTLY, "A price.", complete)
+    return DryRun(plan, 0.05, 1.0, row, (row,) * 12, curve, Verdict.COSTLY, "A price.", complete)
 
 
 @pytest.fixture
-def no_rehearsal(monkeypatch: pytest.MonkeyPatch):
+def no_dry_run(monkeypatch: pytest.MonkeyPatch):
     """The dry run itself replaced. Returns the calls."""
     calls = []
 
-    def rehearse(model, about, **options):
+    def dry_run(model, about, **options):
         calls.append((model, about, options))
         return found()
 
-    monkeypatch.setattr(discreet.rehearsal, "rehearse", rehearse)
+    monkeypatch.setattr(discreet.planning, "dry_run", dry_run)
     return calls
 
 
-def test_the_options_reach_the_dry_run(no_rehearsal) -> None:
+def test_the_options_reach_the_dry_run(no_dry_run) -> None:
     more = {"steps": "100,200", "rates": "0.1", "clips": "0.5,1", "learning_rates": "0.02", "delta": "1e-6"}
     outcome = RUN.invoke(app, arguments(**more))
     assert outcome.exit_code == 0, outcome.stderr
-    ((model, about, options),) = no_rehearsal
+    ((model, about, options),) = no_dry_run
     assert model.__name__ == "logistic_regression"
     assert about.target == "smoker"
     assert (options["num_records"], options["epsilon"], options["delta"]) == (3_000, 1.0, 1e-6)
@@ -73,18 +73,18 @@ def test_the_options_reach_the_dry_run(no_rehearsal) -> None:
         assert part in outcome.stdout
 
 
-def test_a_twin_and_a_model_of_ones_own(no_rehearsal, tmp_path: Path) -> None:
+def test_a_twin_and_a_model_of_ones_own(no_dry_run, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def model(x, y=None): ...\n")
     assert RUN.invoke(app, arguments(model=f"{tmp_path}/mine.py:model")).exit_code == 0
     assert RUN.invoke(app, arguments(model="twin", target=None, components="3")).exit_code == 0
-    own, twin = no_rehearsal
+    own, twin = no_dry_run
     assert own[0].__name__ == "model"
     assert twin[0].schema.columns == own[1].columns
     assert twin[0].components == 3
     assert twin[1] is None
 
 
-def test_json_and_files(no_rehearsal, tmp_path: Path) -> None:
+def test_json_and_files(no_dry_run, tmp_path: Path) -> None:
     out = tmp_path / "plan.toml"
     outcome = RUN.invoke(app, arguments("--json", out=str(out)))
     assert outcome.exit_code == 0, outcome.stderr
@@ -105,12 +105,12 @@ def test_json_and_files(no_rehearsal, tmp_path: Path) -> None:
     again = RUN.invoke(app, arguments(out=str(out)))
     assert again.exit_code == 2
     assert "is there already" in " ".join(again.stderr.split())
-    assert len(no_rehearsal) == 1
+    assert len(no_dry_run) == 1
     assert RUN.invoke(app, arguments("--overwrite", out=str(out))).exit_code == 0
 
 
 def test_ctrl_c_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(discreet.rehearsal, "rehearse", lambda *_, **__: found(complete=False))
+    monkeypatch.setattr(discreet.planning, "dry_run", lambda *_, **__: found(complete=False))
     outcome = RUN.invoke(app, arguments(out=str(tmp_path / "plan.toml")))
     assert outcome.exit_code == 130
     assert "best of what was tried" in " ".join(outcome.stderr.split())
@@ -119,12 +119,12 @@ def test_ctrl_c_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert not (tmp_path / "plan.png").exists()
 
 
-def test_there_is_no_option_for_data(no_rehearsal, tmp_path: Path) -> None:
+def test_there_is_no_option_for_data(no_dry_run, tmp_path: Path) -> None:
     (tmp_path / "survey.csv").write_text("age,smoker\n1,no\n")
     outcome = RUN.invoke(app, arguments(data=str(tmp_path / "survey.csv")))
     assert outcome.exit_code == 2
     assert "No such option" in outcome.stderr
-    assert not no_rehearsal
+    assert not no_dry_run
 
 
 @pytest.mark.parametrize(
@@ -147,11 +147,11 @@ def test_there_is_no_option_for_data(no_rehearsal, tmp_path: Path) -> None:
         ({"schema": "absent.toml", "bounds": None}, "absent.toml cannot be read"),
     ],
 )
-def test_wrong_input_is_one_paragraph_and_exit_code_2(no_rehearsal, changes: dict, said: str) -> None:
+def test_wrong_input_is_one_paragraph_and_exit_code_2(no_dry_run, changes: dict, said: str) -> None:
     outcome = RUN.invoke(app, arguments(**changes))
     assert outcome.exit_code == 2, outcome.output
     assert said in " ".join(outcome.stderr.split())
-    assert not no_rehearsal
+    assert not no_dry_run
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ categories = ["no", "yes"]
 """
 
 
-def test_a_plan_says_what_the_model_and_its_columns_are(fit, no_rehearsal, no_fit) -> None:
+def test_a_plan_says_what_the_model_and_its_columns_are(fit, no_dry_run, no_fit) -> None:
     """From `plan` to `fit`, with no option said twice."""
     schema = fit.file.parent / "public.toml"
     schema.write_text(PUBLIC)

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet import inference, rehearsal
+from discreet import inference, planning
 from discreet.cli._app import app
 from discreet.cli._manual import contexts
 from discreet.cli._terminal import settings
@@ -91,7 +91,7 @@ def enter(there: Path, here: Path, patch: pytest.MonkeyPatch) -> Path:
     (here / "saved" / "command.json").write_text(json.dumps(kept))
     patch.chdir(here)
     patch.setattr(inference, "DPSVI", MadeUp)
-    patch.setattr(rehearsal, "rehearse", rehearse)
+    patch.setattr(planning, "dry_run", dry_run)
     patch.setattr(settings, "arguments", None)
     patch.setattr(settings, "debug", False)
     return here
@@ -119,11 +119,11 @@ class MadeUp:
         )
 
 
-def rehearse(model, about, *, num_records: int, epsilon: float, **options) -> rehearsal.Rehearsal:
+def dry_run(model, about, *, num_records: int, epsilon: float, **options) -> planning.DryRun:
     """The dry run itself replaced, which takes a minute."""
     del model, about, options
-    scores = rehearsal.TableScores(0.5, {"log density": -0.5}, {"log density": -0.4}, {"log density": -0.7})
-    row = rehearsal.Row(rehearsal.Setting(10, 1.0, 1.0, 0.1), 1.0, 1.0, (scores,))
+    scores = planning.TableScores(0.5, {"log density": -0.5}, {"log density": -0.4}, {"log density": -0.7})
+    row = planning.Row(planning.Setting(10, 1.0, 1.0, 0.1), 1.0, 1.0, (scores,))
     plan = dp.PrivacyPlan(
         sampling=dp.PoissonSampling(rate=1.0),
         clipping_norm=1.0,
@@ -132,4 +132,4 @@ def rehearse(model, about, *, num_records: int, epsilon: float, **options) -> re
         num_records=num_records,
         target_delta=1e-5,
     )
-    return rehearsal.Rehearsal(plan, 0.1, epsilon, row, (row,), (), "good", "Good.", True)
+    return planning.DryRun(plan, 0.1, epsilon, row, (row,), (), "good", "Good.", True)

@@ -26,9 +26,9 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet import rehearsal
+from discreet import planning
 from discreet.cli._app import app
-from discreet.rehearsal import Rehearsal, Row, Setting, TableScores, Verdict
+from discreet.planning import DryRun, Row, Setting, TableScores, Verdict
 
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 SETUP = "make demo\n. .venv/bin/activate\nmkdir tutorial\ncd tutorial\n"
@@ -83,7 +83,7 @@ def archive(path: Path, table: Path, rows: dict[str, int]) -> None:
         zipped.writestr("adult.test", stray + "".join(f"{line}.\n" for line in halves["test"]) + "\n")
 
 
-def rehearse(model: Any, about: Any, *, num_records: int, epsilon: float, delta: float, **options: Any) -> Rehearsal:
+def dry_run(model: Any, about: Any, *, num_records: int, epsilon: float, delta: float, **options: Any) -> DryRun:
     """In the place of a dry run: the plan that it proposes for the page's command."""
     del model, about, options
     scores = TableScores(0.5, {"log density": -0.42}, {"log density": -0.41}, {"log density": -0.6})
@@ -96,7 +96,7 @@ def rehearse(model: Any, about: Any, *, num_records: int, epsilon: float, delta:
         sampling=dp.PoissonSampling(rate=row.setting.rate),
         clipping_norm=row.setting.clipping_norm,
     )
-    return Rehearsal(plan, 0.02, epsilon, row, (row,), (), Verdict.GOOD, "Worth fitting.", True)
+    return DryRun(plan, 0.02, epsilon, row, (row,), (), Verdict.GOOD, "Worth fitting.", True)
 
 
 def executable(path: Path, text: str) -> None:
@@ -198,7 +198,7 @@ def tutorial(tmp_path: Path, tmp_path_factory, repository: Path, table) -> Itera
 @pytest.mark.slow
 def test_the_tutorial_runs_as_printed(tutorial, quick_compilation, monkeypatch: pytest.MonkeyPatch) -> None:
     del quick_compilation
-    monkeypatch.setattr(rehearsal, "rehearse", rehearse)
+    monkeypatch.setattr(planning, "dry_run", dry_run)
     names = tutorial(True)
     assert names["result"].statement.epsilon <= 0.3
     assert len(names["debits"]) == 3

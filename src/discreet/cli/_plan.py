@@ -15,7 +15,7 @@ from discreet.cli._run import keep_compiled_programs
 from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines, say_text, settings, write_file
 
 if TYPE_CHECKING:
-    from discreet.rehearsal import Rehearsal
+    from discreet.planning import DryRun
     from discreet.tables import Schema
 
 SHOWN = 10
@@ -57,7 +57,7 @@ def plan(
     steps, sampling rates, clipping norms and learning rates. Says which setting loses least, how much that is, and whether the
     noise leaves anything to learn. Ctrl-C ends with the best so far.
     """
-    from discreet.rehearsal import default_grid, rehearse
+    from discreet.planning import default_grid, dry_run
 
     picture = plot if plot is not None else out.with_suffix(".png") if out is not None else None
     for file in (out, picture):
@@ -67,7 +67,7 @@ def plan(
     function, about = _what(model, components, target, bounds, schema)
     grid = dataclasses.replace(default_grid(function), **lists)
     keep_compiled_programs(settings.compilation_cache)
-    rehearsal = rehearse(
+    rehearsal = dry_run(
         function,
         about,
         num_records=num_records,
@@ -145,7 +145,7 @@ def _what(
     return chosen.function_for(described), described
 
 
-def _draw(rehearsal: "Rehearsal", file: Path, *, asked: bool) -> list[Path]:
+def _draw(rehearsal: "DryRun", file: Path, *, asked: bool) -> list[Path]:
     """The picture, if matplotlib is installed and the dry run came so far."""
     try:
         from matplotlib.figure import Figure
@@ -162,7 +162,7 @@ def _draw(rehearsal: "Rehearsal", file: Path, *, asked: bool) -> list[Path]:
     return [write_file(file, image.getvalue())]
 
 
-def _say(rehearsal: "Rehearsal", files: list[Path]) -> None:
+def _say(rehearsal: "DryRun", files: list[Path]) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from discreet.cli._terminal import say_error
 
 if TYPE_CHECKING:
-    from discreet.rehearsal import Rehearsal
+    from discreet.planning import DryRun
 
 HEAD = "# Proposed by `discreet plan`: a dry run on invented tables. No data were read. For the option --plan of `discreet fit`."
 
@@ -65,7 +65,7 @@ ABOUT = PlanValues._fields[6:]
 
 
 def plan_text(
-    rehearsal: "Rehearsal",
+    rehearsal: "DryRun",
     model: str,
     *,
     components: int | None = None,

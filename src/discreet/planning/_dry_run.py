@@ -1,8 +1,14 @@
-"""`rehearse`: invent tables, fit them with and without noise under many settings, propose one."""
+"""`dry_run`: invent tables, fit them with and without noise under many settings, and propose one.
+
+Each setting is fitted to one table per strength of the signal; the proposal is then fitted again to fresh tables, with other
+noise, so that what is said of it was not also what chose it. Scores are compared with two fits of the same table: one without
+noise, which shows what there is to learn, and a blind one, which can learn nothing of the relation.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,15 +24,323 @@ from discreet.accounting import suggest
 from discreet.inference import DPSVI, starting_objective
 from discreet.models import MixtureOfProducts
 from discreet.plan import PrivacyPlan
-from discreet.rehearsal._fits import Fitter
-from discreet.rehearsal._grid import Grid, Setting, noise_for, plan_for
-from discreet.rehearsal._invent import InventedTable, Inventor, Model, template_of
-from discreet.rehearsal._result import CurvePoint, Rehearsal, Row, TableScores
-from discreet.rehearsal._score import LOG_DENSITY, ONE_WAY, TWO_WAY, Judge, Scores
-from discreet.rehearsal._twins import grid_of_twin, template_of_twin
-from discreet.rehearsal._verdict import in_words, judge
+from discreet.planning._fits import Fitter
+from discreet.planning._invent import (
+    LOG_DENSITY,
+    ONE_WAY,
+    TWO_WAY,
+    Grid,
+    InventedTable,
+    Inventor,
+    Judge,
+    Model,
+    Scores,
+    Setting,
+    better_is_larger,
+    grid_of_twin,
+    noise_for,
+    plan_for,
+    template_of,
+    template_of_twin,
+)
 from discreet.sampling import FullBatch
 from discreet.tables import Schema
+
+# What a dry run found, as numbers, words and a picture.
+
+
+_SHORT = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class TableScores:
+    """Fits of one invented table.
+
+    Attributes:
+        strength: How strong its truth was; see `dry_run`.
+        private: Scores of the fit with noise.
+        non_private: Of the fit without noise and clipping.
+        blind: Of a fit that can learn nothing of the relation: to a target in another order, or none at all.
+        width: How far the private fit's latents are from the other's, in its posterior's standard deviations: root mean
+            square. NaN where that was not measured.
+    """
+
+    strength: float
+    private: Scores
+    non_private: Scores
+    blind: Scores
+    width: float = math.nan
+
+    @property
+    def private_gain(self) -> float:
+        """Log density that the private fit gains over the blind one, in nats a held-out record."""
+        return self.private[LOG_DENSITY] - self.blind[LOG_DENSITY]
+
+    @property
+    def non_private_gain(self) -> float:
+        """The same of the fit without noise."""
+        return self.non_private[LOG_DENSITY] - self.blind[LOG_DENSITY]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A setting and how it did.
+
+    Attributes:
+        setting: The setting.
+        noise_multiplier: Sigma, which epsilon asks for.
+        signal_to_noise: At the start: length of the clipped gradient of all records, over that of the noise left in the mean
+            of all steps; median over the tables.
+        tables: Its scores on each table.
+    """
+
+    setting: Setting
+    noise_multiplier: float
+    signal_to_noise: float
+    tables: tuple[TableScores, ...]
+
+    @property
+    def lost(self) -> float:
+        """Log density lost against the fits without noise: mean over the tables, nats a held-out record; inf for a bad fit."""
+        lost = np.mean([t.non_private[LOG_DENSITY] - t.private[LOG_DENSITY] for t in self.tables])
+        return float(lost) if np.isfinite(lost) else math.inf
+
+    def mean(self, measure: str, kind: str = "private") -> float:
+        """Mean of a measure over the tables that have it, `kind` being "private", "non_private" or "blind"."""
+        return mean_of(self.tables, measure, kind)
+
+    def spread(self, measure: str) -> tuple[float, float]:
+        """Smallest and largest value of a measure over the tables."""
+        values = [t.private[measure] for t in self.tables if measure in t.private]
+        return (min(values), max(values)) if values else (math.nan, math.nan)
+
+
+@dataclasses.dataclass(frozen=True)
+class CurvePoint:
+    """The proposed setting at another epsilon.
+
+    Attributes:
+        epsilon: With the plan's delta.
+        tables: The scores.
+    """
+
+    epsilon: float
+    tables: tuple[TableScores, ...]
+
+
+def mean_of(tables: tuple[TableScores, ...], measure: str, kind: str) -> float:
+    """Mean of a measure over the tables that have it."""
+    values = [scores[measure] for scores in (getattr(t, kind) for t in tables) if measure in scores]
+    return float(np.mean(values)) if values else math.nan
+
+
+@dataclasses.dataclass(frozen=True)
+class DryRun:
+    """What `dry_run` found. It saw no data: showing it costs nothing.
+
+    Attributes:
+        plan: The proposal, calibrated.
+        learning_rate: Of Adam, that goes with it.
+        epsilon: As asked for.
+        proposed: The proposal's scores on tables that it was not chosen on.
+        rows: All settings that were tried, the proposed one first, then by what they lose, with their scores on the tables of the
+            search.
+        curve: The proposed setting at several epsilons, smallest first.
+        verdict: "good", "costly", "strong effects only" or "hopeless".
+        why: The verdict in words, with the numbers behind it and what would help.
+        complete: False where Ctrl-C stopped it: then settings are missing, and `proposed` may be of the search's tables.
+    """
+
+    plan: PrivacyPlan
+    learning_rate: float
+    epsilon: float
+    proposed: Row
+    rows: tuple[Row, ...]
+    curve: tuple[CurvePoint, ...]
+    verdict: str
+    why: str
+    complete: bool
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The measures that there are, the most telling first."""
+        names = dict.fromkeys(name for table in self.proposed.tables for name in table.non_private)
+        return (*(name for name in names if name != LOG_DENSITY), LOG_DENSITY)
+
+    def __str__(self) -> str:
+        """The proposal and what is to be expected of it."""
+        plan, setting = self.plan, self.proposed.setting
+        lines = [
+            f"Proposed for ε = {self.epsilon:g}, δ = {plan.target_delta:g} and {plan.num_records:,} records: "
+            f"{setting.num_steps:,} steps at rate {setting.rate:g}, clipping norm {setting.clipping_norm:g}, learning rate "
+            f"{setting.learning_rate:g} (noise multiplier {plan.noise_multiplier:.3g}).",
+            "",
+            "Expected, on invented tables (with noise / without; from the worst to the best table):",
+        ]
+        for name in self.measures:
+            low, high = self.proposed.spread(name)
+            worst, best = (low, high) if better_is_larger(name) else (high, low)
+            private, non_private = self.proposed.mean(name), self.proposed.mean(name, "non_private")
+            lines.append(f"  {name}: {private:.3f} / {non_private:.3f} ({worst:.3f} to {best:.3f})")
+        lines += ["", self.why]
+        if not self.complete:
+            lines += ["", "Stopped early: not all settings were tried."]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything for programs; numbers that are not finite are None."""
+        content = {
+            "epsilon": self.epsilon,
+            "delta": self.plan.target_delta,
+            "num_records": self.plan.num_records,
+            "proposed": _row(self.proposed),
+            "verdict": str(self.verdict),
+            "why": self.why,
+            "complete": self.complete,
+            "settings": [_row(row) for row in self.rows],
+            "curve": [{"epsilon": p.epsilon, "tables": [dataclasses.asdict(t) for t in p.tables]} for p in self.curve],
+        }
+        return _finite(content)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the first measure against epsilon, with the level of fits without noise; readable in grey.
+
+        Args:
+            axes: matplotlib axes; None: new ones.
+
+        Returns:
+            The axes.
+        """
+        if axes is None:
+            from matplotlib.figure import Figure
+
+            axes = Figure(figsize=(6, 4), layout="constrained").subplots()
+        measure = self.measures[0]
+        epsilons = [point.epsilon for point in self.curve]
+        strengths = sorted({t.strength for t in self.proposed.tables}, reverse=True)
+        for shade, marker, strength in zip(
+            np.linspace(0.0, 0.6, len(strengths)), "os^Dv" * len(strengths), strengths, strict=False
+        ):
+            tables = [tuple(t for t in point.tables if t.strength == strength) for point in self.curve]
+            name = f"signal of strength {strength:g}"
+            private = [mean_of(x, measure, "private") for x in tables]
+            without = [mean_of(x, measure, "non_private") for x in tables]
+            axes.plot(epsilons, private, marker=marker, color=str(shade), label=name)
+            axes.plot(epsilons, without, linestyle="--", color=str(shade))
+        axes.plot([], [], linestyle="--", color="0.3", label="without noise")
+        axes.axvline(self.epsilon, linestyle=":", color="0.7")
+        axes.set_xscale("log")
+        axes.set_xticks(epsilons, [f"{x:g}" for x in epsilons])
+        axes.minorticks_off()
+        axes.set(xlabel="ε", ylabel=f"{measure}, invented tables")
+        axes.set_title(f"Expected at {self.plan.num_records:,} records: {self.verdict}", fontsize=_SHORT)
+        axes.legend(frameon=False)
+        return axes
+
+
+def _row(row: Row) -> dict[str, Any]:
+    names = dict.fromkeys(name for table in row.tables for name in table.non_private)
+    return {
+        **dataclasses.asdict(row.setting),
+        "noise_multiplier": row.noise_multiplier,
+        "signal_to_noise": row.signal_to_noise,
+        "private": {name: row.mean(name) for name in names},
+        "non_private": {name: row.mean(name, "non_private") for name in names},
+        "tables": [dataclasses.asdict(t) for t in row.tables],
+    }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(x) for name, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(x) for x in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# What the scores mean, in plain words.
+
+
+ENOUGH, HALF = 0.9, 0.5
+
+
+class Verdict(enum.StrEnum):
+    """How much of what there is to learn survives the noise."""
+
+    GOOD = "good"
+    COSTLY = "costly"
+    STRONG_ONLY = "strong effects only"
+    HOPELESS = "hopeless"
+
+
+def kept(tables: Sequence[TableScores]) -> float:
+    """The share of what there was to learn that the private fits have learnt: of log density above the blind fits'.
+
+    NaN where there was nothing to learn.
+    """
+    learnt = sum(table.private_gain for table in tables)
+    learnable = sum(table.non_private_gain for table in tables)
+    return learnt / learnable if learnable > 0 and math.isfinite(learnt) else math.nan
+
+
+def judge(tables: Sequence[TableScores]) -> Verdict:
+    """The verdict on a setting, from its scores on several tables."""
+    strengths = sorted({table.strength for table in tables})
+    strong = kept([table for table in tables if table.strength == strengths[-1]])
+    weak = kept([table for table in tables if table.strength == strengths[0]])
+    if not strong >= HALF:
+        return Verdict.HOPELESS
+    if not weak >= HALF:
+        return Verdict.STRONG_ONLY
+    return Verdict.GOOD if kept(tables) >= ENOUGH else Verdict.COSTLY
+
+
+def in_words(verdict: Verdict, row: Row, curve: Sequence[CurvePoint], epsilon: float, num_parameters: int) -> str:
+    """The verdict as a paragraph: what, the numbers behind it, and what would help."""
+    share = kept(row.tables)
+    lost = "nothing" if not share > 0 else f"{100 * share:.0f} % of it"
+    said = {
+        Verdict.GOOD: f"Worth fitting: of what a fit without noise learns from such tables, this one learns {lost}.",
+        Verdict.COSTLY: f"Worth fitting, at a price: of what a fit without noise learns, this one learns {lost}.",
+        Verdict.STRONG_ONLY: "Only strong effects come through: where the signal is weak, the noise hides more than half of "
+        f"it. Over all tables the fit learns {lost} of what a fit without noise does.".replace("of it of", "of"),
+        Verdict.HOPELESS: "Hopeless: the noise dwarfs the signal. Of what a fit without noise learns from such tables, this one "
+        f"learns {lost}.",
+    }[verdict]
+    width = float(np.median([table.width for table in row.tables]))
+    behind = (
+        f"The noise moves the estimates by {_short(width)} times the width of the posterior. At the start, the records' "
+        f"common gradient is {_short(row.signal_to_noise)} times as long as the noise that is left in the mean of all steps."
+    )
+    return " ".join(filter(None, (said, behind, _what_helps(verdict, row, curve, epsilon, num_parameters))))
+
+
+def _short(value: float) -> str:
+    """Two digits, never with an exponent."""
+    return f"{float(f'{value:.2g}'):,.10g}"
+
+
+def _what_helps(verdict: Verdict, row: Row, curve: Sequence[CurvePoint], epsilon: float, num_parameters: int) -> str:
+    if verdict is Verdict.GOOD:
+        return ""
+    if not sum(table.non_private_gain for table in row.tables) > 0:
+        return "Even without noise there is nothing to learn from so few records: a simpler model may do better."
+    ways = [f"fewer parameters (the model has {num_parameters}, and the noise grows with the root of their number)"]
+    enough = [point for point in curve if point.epsilon > epsilon and kept(point.tables) >= ENOUGH]
+    if enough:
+        first = min(enough, key=lambda point: point.epsilon)
+        ways = [
+            f"ε = {first.epsilon:g} would keep {100 * kept(first.tables):.0f} %",
+            f"so would about {first.epsilon / epsilon:.2g} times as many records at ε = {epsilon:g}",
+            *ways,
+        ]
+    else:
+        ways = ["more records", *ways, f"ε up to {max(p.epsilon for p in curve):g} does not suffice"] if curve else ways
+    return f"What helps: {'; '.join(ways)}."
+
+
+# The search.
+
 
 STRENGTHS = (0.5, 0.25, 0.1)
 STRENGTHS_OF_TWINS = (1.0, 0.5)
@@ -41,7 +355,7 @@ _ALIKE = 0.02
 """Settings whose losses differ by less than this share of what there is to learn are taken for equally good."""
 
 
-def rehearse(
+def dry_run(
     model: Model | MixtureOfProducts,
     about: Schema | Sequence[jax.ShapeDtypeStruct] | None = None,
     *,
@@ -54,7 +368,7 @@ def rehearse(
     epsilons: Sequence[float] | None = None,
     seed: int = 0,
     progress_bar: bool = True,
-) -> Rehearsal:
+) -> DryRun:
     """A dry run of `DPSVI` on tables of nobody, to choose its plan: no data, no budget.
 
     Guarantee: nothing here is computed from records, so the proposal costs no privacy and may be shown. There is no
@@ -80,7 +394,7 @@ def rehearse(
         grid: The settings to try. None: `default_grid(model)`.
         strengths: Of the truths; each gets a table to search on and one to confirm by. None: 0.5, 0.25 and 0.1, for
             mixtures 1 and 0.5.
-        epsilons: Where to draw `Rehearsal.curve`. None: 0.1, 0.3, 1, 3 and 10 times epsilon.
+        epsilons: Where to draw `DryRun.curve`. None: 0.1, 0.3, 1, 3 and 10 times epsilon.
         seed: Of all that is random; nothing here is secret.
         progress_bar: Show progress. Ctrl-C ends with the best so far.
 
@@ -117,7 +431,7 @@ def rehearse(
             except KeyboardInterrupt:
                 complete = False
     verdict = judge(proposed.tables)
-    return Rehearsal(
+    return DryRun(
         plan=plan_for(best.setting, best.noise_multiplier, delta, num_records),
         learning_rate=best.setting.learning_rate,
         epsilon=epsilon,

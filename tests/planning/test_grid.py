@@ -1,8 +1,8 @@
 import pytest
 
 import discreet as dp
-from discreet.rehearsal import Grid, Setting
-from discreet.rehearsal._grid import noise_for, plan_for
+from discreet.planning import Grid, Setting
+from discreet.planning._invent import noise_for, plan_for
 
 
 def test_all_combinations_are_tried_and_batches_suit_the_table() -> None:

@@ -2,9 +2,8 @@ import math
 
 import pytest
 
-from discreet.rehearsal import Row, Setting, TableScores, Verdict
-from discreet.rehearsal._result import CurvePoint
-from discreet.rehearsal._verdict import in_words, judge, kept
+from discreet.planning import Row, Setting, TableScores, Verdict
+from discreet.planning._dry_run import CurvePoint, in_words, judge, kept
 
 
 def table(strength: float, private: float, non_private: float = -0.3, blind: float = -0.7) -> TableScores:

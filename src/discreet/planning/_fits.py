@@ -1,10 +1,4 @@
-"""Fits of invented tables: the private step with every number of a plan as an input, so that one program serves a grid.
-
-The records' side is `DPSVI`'s own: its objective, its gradient engine (for the mixture of products the same sum in closed
-form), its optimizer. What differs: the noise comes from
-JAX's threefry, since there is nobody to protect; and a batch is a stretch of the table, whose rows are in no order, of
-binomial length from a random place on, instead of records picked one by one.
-"""
+"""Fits of invented tables, with every number of a plan as an input of one compiled program."""
 
 from __future__ import annotations
 
@@ -18,15 +12,68 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from numpyro.optim import Adam
 
 from discreet.clipping import FixedClipping, contribution_bound
 from discreet.gradients import BookKeepingEngine, Channels, Clipping, LossChannel
 from discreet.inference import Trace
 from discreet.models import MixtureOfProducts
-from discreet.rehearsal import _twins
-from discreet.rehearsal._grid import Setting
+from discreet.planning._invent import Setting
+
+# The sum of the clipped gradients of the mixture of products, in closed form.
+
+
+_LATENTS = frozenset({"component", "base", "deviations"})
+
+
+def is_bare(u: Any) -> bool:
+    """Whether records meet the mixture's latents, once, and nothing else: what `clipped_sum` can do."""
+    latents = u["latent"]
+    return not u["param"] and set(latents) == _LATENTS and all(x.shape[0] == 1 for x in latents.values())
+
+
+def clipped_sum(
+    sizes: tuple[int, ...],
+    u: Any,
+    records: Int[Array, "record column"],
+    mask: Bool[Array, " record"],
+    norm: Float[Array, ""] | float,
+) -> Any:
+    """What the gradient engine makes of the mixture, in closed form: four products of matrices, a twentieth of its time.
+
+    With x a record's levels as zeros and ones, p_k the levels' probabilities in component k, w those of the components and
+    r those given the record, the log density has the gradients r_k (x - p_k) in the deviations of k, their sum over k in
+    base, and r - w in component. The length of the first is sum_k r_k^2 (|x|^2 - 2 x.p_k + |p_k|^2).
+
+    Only for invented records: rounding is not looked after, as it is where a bound must hold.
+
+    Args:
+        sizes: Number of levels of each column.
+        u: What the records meet; `is_bare`.
+        records: The level of each cell.
+        mask: Which rows count.
+        norm: C.
+
+    Returns:
+        The sum of the clipped gradients of -log density, a tree like `u`.
+    """
+    component, base, deviations = (u["latent"][name][0] for name in ("component", "base", "deviations"))
+    blocks = jnp.split(base + deviations, np.cumsum(sizes)[:-1], axis=1)
+    logs = jnp.concatenate([jax.nn.log_softmax(block, axis=1) for block in blocks], axis=1)
+    levels, shares = jnp.exp(logs), jax.nn.softmax(component)
+    x = jnp.concatenate([jax.nn.one_hot(records[:, i], size) for i, size in enumerate(sizes)], axis=1)
+    r = jax.nn.softmax(x @ logs.T + jax.nn.log_softmax(component), axis=1)
+    apart = jnp.sum(x, axis=1, keepdims=True) - 2 * x @ levels.T + jnp.sum(jnp.square(levels), axis=1)
+    squared = jnp.sum(jnp.square(r) * apart, axis=1)
+    squared += jnp.sum(jnp.square(x - r @ levels), axis=1) + jnp.sum(jnp.square(r - shares), axis=1)
+    factor = jnp.where(mask, jnp.minimum(1.0, norm * jax.lax.rsqrt(squared)), 0.0)
+    weights = factor[:, None] * r
+    in_deviations = jnp.sum(weights, axis=0)[:, None] * levels - weights.T @ x
+    in_component = jnp.sum(factor) * shares - jnp.sum(weights, axis=0)
+    sums = {"component": in_component, "base": jnp.sum(in_deviations, axis=0), "deviations": in_deviations}
+    return {**u, "latent": {name: sums[name][None] for name in u["latent"]}}
+
 
 _KEPT = 200
 _MOST_ROWS = 16_384
@@ -151,8 +198,8 @@ class Fitter:
 
     def clipped_sum(self, u: Any, rows: Sequence[Array], mask: Array, norm: Any, key: PRNGKeyArray) -> Any:
         """The sum of the clipped gradients of the rows that the mask keeps, as the engine that `DPSVI` uses has it."""
-        if self.twin is not None and _twins.is_bare(u):
-            return _twins.clipped_sum(self.twin.levels.sizes, u, rows[0], mask, norm)
+        if self.twin is not None and is_bare(u):
+            return clipped_sum(self.twin.levels.sizes, u, rows[0], mask, norm)
         objective, count = self.objective, rows[0].shape[0]
         keys = jax.random.split(key, count) if objective.uses_key else None
 

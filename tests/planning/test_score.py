@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from discreet.models import MixtureOfProducts
-from discreet.rehearsal._score import marginal_errors, prediction_scores
+from discreet.planning._invent import marginal_errors, prediction_scores
 from discreet.tables import schema_from_bounds
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from discreet.gradients import Channels, Clipping, LossChannel, ReferenceEngine
 from discreet.models import MixtureOfProducts
-from discreet.rehearsal import default_grid
-from discreet.rehearsal._twins import clipped_sum, is_bare
+from discreet.planning import default_grid
+from discreet.planning._fits import clipped_sum, is_bare
 from discreet.tables import schema_from_bounds
 
 TWIN = MixtureOfProducts(schema_from_bounds("a=x|y|z,b=no|yes,c=0:1"), components=3, slices=4)

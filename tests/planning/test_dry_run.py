@@ -15,9 +15,9 @@ import pytest
 
 import discreet as dp
 from discreet.models import MixtureOfProducts, linear_regression, logistic_regression, poisson_regression
-from discreet.rehearsal import Grid, Row, Setting, TableScores
-from discreet.rehearsal._invent import Inventor, template_of
-from discreet.rehearsal._rehearse import _ranked, _search, _Stage
+from discreet.planning import Grid, Row, Setting, TableScores
+from discreet.planning._dry_run import _ranked, _search, _Stage
+from discreet.planning._invent import Inventor, template_of
 from discreet.tables import Schema, encode, schema_from_bounds
 
 SCHEMA = schema_from_bounds("age=17:90,dose=0:5,sick=no|yes", target="sick")
@@ -27,7 +27,7 @@ SMALL = Grid(steps=(40,), rates=(0.5,), clipping_norms=(0.5, 1.0), learning_rate
 @pytest.fixture(scope="module")
 def small(quick_compilation):
     """A dry run with few settings."""
-    return dp.rehearsal.rehearse(
+    return dp.planning.dry_run(
         logistic_regression,
         SCHEMA,
         num_records=400,
@@ -86,7 +86,7 @@ def test_ctrl_c_leaves_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
         scores = TableScores(0.5, *({"log density": x} for x in (-0.5, -0.4, -0.6)))
         return Row(setting, 1.0, 1.0, (scores,))
 
-    monkeypatch.setattr("discreet.rehearsal._rehearse._tried", tried)
+    monkeypatch.setattr("discreet.planning._dry_run._tried", tried)
     rows, complete = _search(None, (), settings, None, lambda: None)  # pyright: ignore[reportArgumentType]
     assert not complete
     # The quickest settings come first.
@@ -130,9 +130,9 @@ def test_there_is_no_place_for_a_table(small) -> None:
         None,
     ):
         with pytest.raises(TypeError, match="no place for a table"):
-            dp.rehearsal.rehearse(logistic_regression, about, num_records=400, epsilon=1.0)  # pyright: ignore[reportArgumentType]
+            dp.planning.dry_run(logistic_regression, about, num_records=400, epsilon=1.0)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="data"):
-        dp.rehearsal.rehearse(logistic_regression, SCHEMA, num_records=400, epsilon=1.0, data=table)  # pyright: ignore[reportCallIssue]
+        dp.planning.dry_run(logistic_regression, SCHEMA, num_records=400, epsilon=1.0, data=table)  # pyright: ignore[reportCallIssue]
 
 
 def test_a_table_that_the_model_holds_is_refused() -> None:
@@ -144,18 +144,18 @@ def test_a_table_that_the_model_holds_is_refused() -> None:
             numpyro.sample("y", dist.Bernoulli(logits=w * x[:, 0] * hidden.sum() * hidden[0]), obs=y)
 
     with pytest.raises(ValueError, match="400"):
-        dp.rehearsal.rehearse(model, SCHEMA, num_records=400, epsilon=1.0, grid=SMALL)
+        dp.planning.dry_run(model, SCHEMA, num_records=400, epsilon=1.0, grid=SMALL)
 
 
 def test_a_schema_that_was_taken_from_the_data_is_refused() -> None:
     inferred = Schema(columns=SCHEMA.columns, target="sick", inferred=("age",))
     for model, about in ((logistic_regression, inferred), (MixtureOfProducts(inferred), None)):
         with pytest.raises(ValueError, match="age were taken from the data"):
-            dp.rehearsal.rehearse(model, about, num_records=400, epsilon=1.0)
+            dp.planning.dry_run(model, about, num_records=400, epsilon=1.0)
 
 
-def test_rehearsing_loads_no_reader_of_tables() -> None:
-    code = "import sys, discreet.rehearsal; print({'pyarrow', 'pandas', 'discreet.tables'} & set(sys.modules))"
+def test_a_dry_run_loads_no_reader_of_tables() -> None:
+    code = "import sys, discreet.planning; print({'pyarrow', 'pandas', 'discreet.tables._read'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
@@ -174,7 +174,7 @@ def test_rehearsing_loads_no_reader_of_tables() -> None:
 )
 def test_wrong_numbers_are_refused(wrong: dict, match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        dp.rehearsal.rehearse(logistic_regression, SCHEMA, **{"num_records": 400, "epsilon": 1.0, **wrong})
+        dp.planning.dry_run(logistic_regression, SCHEMA, **{"num_records": 400, "epsilon": 1.0, **wrong})
 
 
 def test_invented_features_look_as_encoded_ones() -> None:
@@ -247,7 +247,7 @@ def test_what_cannot_be_invented_is_refused() -> None:
 
 @pytest.mark.exhaustive
 def test_a_fit_is_what_dpsvi_does() -> None:
-    """The same invented table, fitted by `DPSVI` and by the rehearsal: log densities agree, and with other noise they do not."""
+    """The same invented table, fitted by `DPSVI` and by the dry run: log densities agree, and with other noise they do not."""
     from numpyro.infer.autoguide import AutoNormal
     from numpyro.infer.initialization import init_to_feasible
 
@@ -272,25 +272,25 @@ def test_a_fit_is_what_dpsvi_does() -> None:
         psi = result._objective.unconstrain({name: jnp.asarray(x) for name, x in result.params.items()})
         return stage.judge(psi, table)["log density"]
 
-    def rehearsed(seed: int, noise: float) -> float:
+    def dry(seed: int, noise: float) -> float:
         psi = stage.fitter.fit(table.rows, setting, noise, jax.random.key(seed))
         return stage.judge(psi, table)["log density"]
 
     real = np.array([by_dpsvi(seed) for seed in range(150)])
-    made = np.array([rehearsed(seed, plan.noise_multiplier) for seed in range(200)])
+    made = np.array([dry(seed, plan.noise_multiplier) for seed in range(200)])
     error = np.sqrt(real.var(ddof=1) / 150 + made.var(ddof=1) / 200)
     # Four standard errors: false alarm once in 10^4. The wrong versions are told by the same rule.
     assert abs(real.mean() - made.mean()) < 4 * error, (real.mean(), made.mean(), error)
     for factor in (1 / 3, 3.0):
-        wrong = np.array([rehearsed(seed, factor * plan.noise_multiplier) for seed in range(200)])
+        wrong = np.array([dry(seed, factor * plan.noise_multiplier) for seed in range(200)])
         assert abs(real.mean() - wrong.mean()) > 4 * error, (factor, real.mean(), wrong.mean(), error)
 
 
 @pytest.mark.exhaustive
-def test_a_twin_is_rehearsed_by_the_distance_of_its_marginals() -> None:
+def test_a_twin_is_judged_by_the_distance_of_its_marginals() -> None:
     twin = MixtureOfProducts(schema_from_bounds("age=17:90,sex=f|m,region=n|s|e"), components=4, slices=8)
     grid = Grid(steps=(100,), rates=(0.1,), clipping_norms=(1.0,), learning_rates=(0.05,))
-    found = dp.rehearsal.rehearse(
+    found = dp.planning.dry_run(
         twin, num_records=5_000, epsilon=1.0, grid=grid, epsilons=(0.01, 1.0, 30.0), progress_bar=False
     )
     assert found.measures[:2] == ("distance of columns", "distance of pairs")
@@ -304,7 +304,7 @@ def test_a_twin_is_rehearsed_by_the_distance_of_its_marginals() -> None:
 def test_few_records_and_many_parameters_are_said_to_be_hopeless() -> None:
     schema = schema_from_bounds(",".join(f"f{i}=0:1" for i in range(40)) + ",sick=no|yes", target="sick")
     grid = Grid(steps=(100,), clipping_norms=(0.5,), learning_rates=(0.05,))
-    found = dp.rehearsal.rehearse(
+    found = dp.planning.dry_run(
         logistic_regression, schema, num_records=150, epsilon=0.5, grid=grid, progress_bar=False
     )
     assert found.verdict == "hopeless"

@@ -1,0 +1,583 @@
+"""Invented tables, the settings to try on them, and how a fit of one is judged.
+
+A dry run needs tables before any record may be read. Features are drawn within the schema's public bounds, from
+distributions that are themselves drawn; a truth is drawn from the model's prior; the observations are drawn from the model
+given both. A wide prior gives tables that nobody has (targets that are all alike or far outside their bounds), so a truth is
+taken whose target keeps to its public bounds. Nothing here takes a table: a `Template` is made of a schema or of shapes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.handlers as handlers
+from jaxtyping import Array, Float, PRNGKeyArray
+from numpyro.distributions import Unit, biject_to
+from numpyro.primitives import Messenger
+
+from discreet.models import MixtureOfProducts
+from discreet.plan import PrivacyPlan
+from discreet.sampling import PoissonSampling
+from discreet.tables import Column, Kind, Missing, Schema
+
+# The settings that a dry run tries, and the noise that each needs.
+
+
+BATCHES = (500, 2_000)
+STEPS = (300, 1_000)
+LEARNING_RATES = (0.02, 0.05, 0.1)
+SHARES_OF_NORM = (2.0, 1.0, 0.3)
+_SHARES_OF_BOUND = (0.5, 0.25, 0.125)
+_FEW_RECORDS = 1_000
+_RATES_OF_FEW = (0.2, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What a plan and an optimizer leave open, once epsilon is fixed.
+
+    Attributes:
+        num_steps: Number of releases.
+        rate: Probability that a record enters a batch.
+        clipping_norm: L2 bound on one record's gradient.
+        learning_rate: Step size of Adam.
+    """
+
+    num_steps: int
+    rate: float
+    clipping_norm: float
+    learning_rate: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grid:
+    """The settings that a dry run tries: all combinations.
+
+    Attributes:
+        steps: Numbers of steps.
+        rates: Sampling rates, in (0, 1]. None: those of batches of about 500 and 2,000 records; 0.2 and 1 for small tables.
+        clipping_norms: Bounds on a record's gradient. None: the 0.9 quantile of gradients of invented records at the start,
+            twice and 0.3 times that.
+        learning_rates: Step sizes of Adam.
+
+    Raises:
+        ValueError: A list that is empty, or a number out of range.
+    """
+
+    steps: tuple[int, ...] = STEPS
+    rates: tuple[float, ...] | None = None
+    clipping_norms: tuple[float, ...] | None = None
+    learning_rates: tuple[float, ...] = LEARNING_RATES
+
+    def __post_init__(self) -> None:
+        _check("steps", self.steps, most=10_000_000, whole=True)
+        _check("learning_rates", self.learning_rates, most=math.inf)
+        _check("rates", (1.0,) if self.rates is None else self.rates, most=1.0)
+        _check("clipping_norms", (1.0,) if self.clipping_norms is None else self.clipping_norms, most=1e30)
+
+    def rates_for(self, num_records: int) -> tuple[float, ...]:
+        """The sampling rates for a table of so many records.
+
+        >>> Grid().rates_for(100_000), Grid().rates_for(500)
+        ((0.005, 0.02), (0.2, 1.0))
+        """
+        if self.rates is not None:
+            return self.rates
+        if num_records <= _FEW_RECORDS:
+            return _RATES_OF_FEW
+        return tuple(sorted({float(f"{min(1.0, size / num_records):.3g}") for size in BATCHES}))
+
+    def norms_from(self, typical: float) -> tuple[float, ...]:
+        """The clipping norms, for gradients that are mostly shorter than `typical` at the start."""
+        if self.clipping_norms is not None:
+            return self.clipping_norms
+        return tuple(float(f"{share * typical:.2g}") for share in SHARES_OF_NORM)
+
+    def settings(self, num_records: int, typical: float) -> list[Setting]:
+        """All combinations."""
+        axes = self.steps, self.rates_for(num_records), self.norms_from(typical), self.learning_rates
+        return [Setting(*values) for values in itertools.product(*axes)]
+
+
+def grid_of_twin(twin: MixtureOfProducts) -> Grid:
+    """Fewer and larger steps than a regression's; clipping norms that are shares of the longest gradient there is."""
+    norms = tuple(float(f"{share * twin.gradient_bound:.2g}") for share in _SHARES_OF_BOUND)
+    return Grid(steps=(300, 600), learning_rates=(0.05, 0.1), clipping_norms=norms)
+
+
+@functools.lru_cache(maxsize=1024)
+def noise_for(epsilon: float, delta: float, num_records: int, num_steps: int, rate: float) -> float:
+    """The least noise multiplier that keeps to epsilon; exact, and remembered, since settings share it."""
+    plan = PrivacyPlan.calibrate(
+        epsilon=epsilon,
+        delta=delta,
+        num_records=num_records,
+        num_steps=num_steps,
+        sampling=PoissonSampling(rate=rate),
+        clipping_norm=1.0,
+    )
+    return plan.noise_multiplier
+
+
+def plan_for(setting: Setting, noise_multiplier: float, delta: float, num_records: int) -> PrivacyPlan:
+    """The plan of a setting."""
+    return PrivacyPlan(
+        sampling=PoissonSampling(rate=setting.rate),
+        clipping_norm=setting.clipping_norm,
+        noise_multiplier=noise_multiplier,
+        num_steps=setting.num_steps,
+        num_records=num_records,
+        target_delta=delta,
+    )
+
+
+def _check(name: str, values: tuple[float, ...], *, most: float, whole: bool = False) -> None:
+    if not values:
+        raise ValueError(f"Grid: {name} is empty: give at least one value to try")
+    for value in values:
+        usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not usable or not 0 < value <= most or (whole and value != int(value)):
+            kind = "a whole number" if whole else "a finite number"
+            limit = "" if math.isinf(most) else f" and at most {most:,g}"
+            raise ValueError(f"Grid: {name} holds {value!r}: give {kind} above 0{limit}")
+
+
+# Features from public bounds, a truth from the prior, observations from the model.
+
+
+Model = Callable[..., Any]
+Limits = tuple[float, float] | None
+_PRIOR_DRAWS = 512
+_CANDIDATES = 32
+_ROWS_TO_JUDGE = 256
+_USUAL = 0.9
+"""A target with one value in a larger share of the rows says little."""
+_TOLERATED = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """What the arguments of a model look like. Public.
+
+    Attributes:
+        draw: (rng, rows) to the arguments, arrays with `rows` along the leading axis.
+        limits: For each argument, what its numbers are cut to where the model invents them; None: nothing.
+        discrete: For each argument, whether its numbers are classes or counts.
+    """
+
+    draw: Callable[[np.random.Generator, int], list[np.ndarray]]
+    limits: tuple[Limits, ...]
+    discrete: tuple[bool, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class InventedTable:
+    """A table of nobody.
+
+    Attributes:
+        rows: The arguments of the model, to fit.
+        held_out: As many arguments, of other rows, to judge fits by.
+        truth: The latents that the rows come from.
+        strength: By how much the truth was drawn towards the middle of the prior; 1: not at all.
+    """
+
+    rows: list[np.ndarray]
+    held_out: list[np.ndarray]
+    truth: dict[str, Array]
+    strength: float
+
+
+def refuse_inferred(schema: Schema) -> None:
+    """Refuse bounds that are cells of a table.
+
+    Raises:
+        ValueError: The schema says that it has such.
+    """
+    if schema.inferred:
+        raise ValueError(
+            f"bounds or categories of {', '.join(schema.inferred)} were taken from the data, and a plan that follows from them "
+            "is not free: replace them by what is publicly known, and take them out of the schema's non_private_from_data"
+        )
+
+
+def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
+    """What a schema, or shapes, say of the arguments.
+
+    Raises:
+        TypeError: It is neither; a table, for example.
+        ValueError: The schema was taken from the data.
+    """
+    if isinstance(about, Schema):
+        return _from_schema(about)
+    shapes: tuple[Any, ...] = tuple(about) if isinstance(about, list | tuple) else (about,)
+    if not shapes or not all(isinstance(x, jax.ShapeDtypeStruct) and x.shape for x in shapes):
+        raise TypeError(
+            "dry_run takes a discreet.tables.Schema, or a jax.ShapeDtypeStruct for each argument of the model, as in "
+            "jax.ShapeDtypeStruct((N, 5), jnp.float32): what is public. It has no place for a table, since what is chosen on "
+            f"records is no longer free; it was given {', '.join(type(x).__name__ for x in shapes) or 'nothing'}."
+        )
+
+    def draw(rng: np.random.Generator, rows: int) -> list[np.ndarray]:
+        floats = [jnp.issubdtype(x.dtype, jnp.floating) for x in shapes]
+        made = [
+            rng.standard_normal((rows, *x.shape[1:])) if real else np.zeros((rows, *x.shape[1:]))
+            for x, real in zip(shapes, floats, strict=True)
+        ]
+        return [values.astype(x.dtype) for values, x in zip(made, shapes, strict=True)]
+
+    return Template(draw, (None,) * len(shapes), (False,) * len(shapes))
+
+
+def template_of_twin(twin: MixtureOfProducts) -> Template:
+    """A row of levels a record; all of them are the model's to invent."""
+    refuse_inferred(twin.schema)
+
+    def draw(rng: np.random.Generator, rows: int) -> list[np.ndarray]:
+        levels = [rng.integers(size, size=rows) for size in twin.levels.sizes]
+        return [np.stack(levels, axis=1).astype(np.int32)]
+
+    return Template(draw, (None,), (False,))
+
+
+def _from_schema(schema: Schema) -> Template:
+    refuse_inferred(schema)
+    target = schema.target_column
+
+    def draw(rng: np.random.Generator, rows: int) -> list[np.ndarray]:
+        x = np.concatenate([_features(column, rng, rows) for column in schema.features], axis=1)
+        return [x] if target is None else [x, np.zeros(rows, np.float32)]
+
+    if target is None:
+        return Template(draw, ((-1.0, 1.0),), (False,))
+    if target.kind in (Kind.REAL, Kind.DATE):
+        limits = (-1.0, 1.0)
+    else:
+        limits = target.limits if target.kind.has_bounds else (0.0, len(target.categories) - 1.0)
+    return Template(draw, ((-1.0, 1.0), limits), (False, target.kind not in (Kind.REAL, Kind.DATE)))
+
+
+def _features(column: Column, rng: np.random.Generator, rows: int) -> Float[np.ndarray, "record feature"]:
+    """A column as `discreet.tables.encode` would have it, its cells from a distribution that is itself drawn.
+
+    Numbers fill some part of their bounds (a beta distribution of random middle and width); of categories some are rare.
+    """
+    if column.kind.has_bounds:
+        middle, certainty = rng.uniform(0.1, 0.9), np.exp(rng.uniform(np.log(2), np.log(20)))
+        block = 2 * rng.beta(middle * certainty, (1 - middle) * certainty, (rows, 1)) - 1
+    else:
+        size = len(column.categories)
+        drawn = rng.choice(size, rows, p=rng.dirichlet(np.ones(size)))
+        if column.kind is Kind.CATEGORICAL:
+            block = np.eye(size)[drawn]
+        else:
+            block = np.linspace(-1.0 if column.kind is Kind.ORDERED else 0.0, 1.0, size)[drawn, None]
+    if column.missing is Missing.INDICATOR:
+        missing = rng.random(rows) < rng.uniform(0, 0.2)
+        block[missing] = 0
+        block = np.concatenate([block, missing[:, None]], axis=1)
+    return block.astype(np.float32)
+
+
+class _Unobserved(Messenger):
+    """Draws what the model observes, as far as that is one of its arguments as it was passed.
+
+    Attributes:
+        found: Which argument is observed at which site.
+    """
+
+    def __init__(self, model: Model, arguments: Sequence[Any]) -> None:
+        super().__init__(model)
+        self.arguments = arguments
+        self.found: dict[str, int] = {}
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Take the observation away."""
+        if msg["type"] != "sample" or not msg["is_observed"] or isinstance(msg["fn"], Unit):
+            return
+        places = [i for i, x in enumerate(self.arguments) if x is msg["value"]]
+        if not places:
+            raise ValueError(
+                f"The model observes something at {msg['name']!r} that is none of its arguments as they are, but computed from "
+                "them or a constant, so no table can be invented from the model. Pass what is observed as an argument of its own."
+            )
+        self.found[msg["name"]] = places[0]
+        msg["value"], msg["is_observed"] = None, False
+
+
+class Inventor:
+    """Draws truths and tables from a model."""
+
+    def __init__(self, model: Model, template: Template, latents: Sequence[str], key: PRNGKeyArray) -> None:
+        """Find what the model observes, and where the middle of its prior is.
+
+        Args:
+            model: The model.
+            template: Of its arguments.
+            latents: Names of the global latents.
+            key: Any key.
+
+        Raises:
+            ValueError: A model from which no table can be drawn.
+        """
+        self.model, self.template, self.latents = model, template, tuple(latents)
+        self.observed: dict[str, int] = {}
+        try:
+            drawn = self._prior_draws(template.draw(np.random.default_rng(0), 2), key)
+        except NotImplementedError as error:
+            raise ValueError(
+                "The model's prior or its observations cannot be drawn, so no table can be invented from it: an improper "
+                "prior, or a distribution without a sampler. Give every latent a proper prior."
+            ) from error
+        if not self.observed:
+            raise ValueError(
+                "The model observes none of its arguments, so there is nothing to invent. Use obs=... in the record plate."
+            )
+        self._draws = {name: np.asarray(x) for name, x in drawn.items()}
+
+    def table(self, strength: float, num_rows: int, num_held_out: int, seed: int) -> InventedTable:
+        """A table whose target lies within its public bounds, and takes several values, as far as the prior has such.
+
+        Args:
+            strength: See `InventedTable`.
+            num_rows: Rows to fit.
+            num_held_out: Rows to judge by.
+            seed: Of all that is random here.
+        """
+        rng, key = np.random.default_rng(seed), jax.random.key(seed)
+        features = self.template.draw(rng, num_rows + num_held_out)
+        picked = rng.choice(_PRIOR_DRAWS, _CANDIDATES, replace=False)
+        candidates = {
+            name: (x.mean(axis=0) + strength * (x[picked] - x.mean(axis=0))).astype(x.dtype)
+            for name, x in self._draws.items()
+        }
+        best = 0 if self._never_silly(features) else self._first_sensible(candidates, features, key)
+        drawn, truth = self._observations({name: x[best] for name, x in candidates.items()}, features, key)
+        complete = [np.asarray(drawn.get(i, x)) for i, x in enumerate(features)]
+        for i, limits in enumerate(self.template.limits):
+            if limits is not None and i in drawn:
+                complete[i] = np.clip(complete[i], *limits)
+        rows, held_out = [x[:num_rows] for x in complete], [x[num_rows:] for x in complete]
+        return InventedTable(rows, held_out, truth, strength)
+
+    def _never_silly(self, features: Sequence[np.ndarray]) -> bool:
+        """Whether any draw will do: levels, of which there are no others. To try candidates takes seconds of compilation."""
+        template = self.template
+        return not any(template.discrete) and all(
+            limits is None and x.dtype.kind == "i" for limits, x in zip(template.limits, features, strict=True)
+        )
+
+    def _first_sensible(
+        self, candidates: dict[str, np.ndarray], features: Sequence[np.ndarray], key: PRNGKeyArray
+    ) -> int:
+        """The first of the candidates that is not silly, or the least silly one."""
+        tried = self._try(candidates, [x[:_ROWS_TO_JUDGE] for x in features], key)
+        silly = np.array([self._silliness({at: x[i] for at, x in tried.items()}) for i in range(_CANDIDATES)])
+        return int(np.argmax(silly <= max(_TOLERATED, silly.min())))
+
+    def _silliness(self, observed: dict[int, Array]) -> float:
+        """The share of numbers outside their bounds, and of a value that is too usual."""
+        worst = 0.0
+        for place, drawn in observed.items():
+            values, limits = np.asarray(drawn), self.template.limits[place]
+            if not np.isfinite(values).all():
+                return np.inf
+            if limits is not None:
+                worst += float(np.mean((values < limits[0]) | (values > limits[1])))
+            if self.template.discrete[place]:
+                worst += max(0.0, np.unique(values, return_counts=True)[1].max() / len(values) - _USUAL)
+        return worst
+
+    def _trace(self, key: PRNGKeyArray, arguments: Sequence[Any], u: dict[str, Array] | None) -> dict[str, Any]:
+        def from_u(site: dict[str, Any]) -> Any:
+            if u is not None and site["type"] == "sample" and site["name"] in u:
+                return biject_to(site["fn"].support)(u[site["name"]])
+            return None
+
+        unobserved = _Unobserved(self.model, arguments)
+        seeded = handlers.substitute(handlers.seed(unobserved, key), substitute_fn=from_u)
+        trace = handlers.trace(seeded).get_trace(*arguments)
+        self.observed = unobserved.found
+        return trace
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _prior_draws(self, arguments: list[Array], key: PRNGKeyArray) -> dict[str, Array]:
+        """Latents drawn from the prior, unconstrained."""
+
+        def one(key: PRNGKeyArray) -> dict[str, Array]:
+            trace = self._trace(key, arguments, None)
+            return {name: biject_to(trace[name]["fn"].support).inv(trace[name]["value"]) for name in self.latents}
+
+        return jax.vmap(one)(jax.random.split(key, _PRIOR_DRAWS))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _try(self, candidates: dict[str, Array], arguments: list[Array], key: PRNGKeyArray) -> dict[int, Array]:
+        """Observations under each of several truths."""
+
+        def one(u: dict[str, Array], key: PRNGKeyArray) -> dict[int, Array]:
+            return self._observations(u, arguments, key)[0]
+
+        return jax.vmap(one)(candidates, jax.random.split(key, _CANDIDATES))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _observations(
+        self, u: dict[str, Array], arguments: list[Array], key: PRNGKeyArray
+    ) -> tuple[dict[int, Array], dict[str, Array]]:
+        """What the model draws in the place of its arguments, and the latents."""
+        trace = self._trace(key, arguments, u)
+        drawn = {place: trace[name]["value"] for name, place in self.observed.items()}
+        latents = {name: trace[name]["value"] for name in self.latents}
+        return {place: value.astype(arguments[place].dtype) for place, value in drawn.items()}, latents
+
+
+# How good a fit is: on rows that it did not see, or against the truth itself.
+
+
+LOG_DENSITY = "log density"
+AUC, ACCURACY, R_SQUARED = "AUC", "accuracy", "R²"
+ONE_WAY, TWO_WAY = "distance of columns", "distance of pairs"
+_SMALLER_IS_BETTER = (ONE_WAY, TWO_WAY)
+_DRAWS = 256
+
+Scores = dict[str, float]
+
+
+def better_is_larger(measure: str) -> bool:
+    """Whether larger values of a measure are better."""
+    return measure not in _SMALLER_IS_BETTER
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Judge:
+    """Scores parameters on a table's held-out rows.
+
+    Attributes:
+        objective: Of the fits.
+        observed: Site of the model at which each of its arguments is observed.
+        twin: The mixture, where that is the model.
+        site: The one site that observes a number for each row, if its distribution has a mean.
+    """
+
+    objective: Any
+    observed: Mapping[str, int]
+    twin: MixtureOfProducts | None = None
+    site: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        objective: Any,
+        observed: Mapping[str, int],
+        twin: MixtureOfProducts | None,
+        start: Any,
+        rows: Sequence[Any],
+    ) -> Judge:
+        """A judge that has found out what predictions there are; of parameters and rows only shapes are used."""
+        bare = cls(objective, observed, twin)
+        sites = [name for name, place in observed.items() if rows[place].ndim == 1]
+        if len(sites) != 1:
+            return bare
+        u, _ = jax.eval_shape(objective.link, start, jax.random.key(0))
+        try:
+            shape = jax.eval_shape(lambda u, rows: bare._means(sites[0], u, rows), u, list(rows)).shape
+        except (NotImplementedError, AttributeError):
+            return bare
+        return dataclasses.replace(bare, site=sites[0]) if shape == rows[0].shape[:1] else bare
+
+    def __call__(self, psi: Mapping[str, Any], table: InventedTable) -> Scores:
+        """The measures by name, at the mean of the fitted guide: log density a held-out record in nats, and what suits it."""
+        means, _ = self._moments(psi, jax.random.key(0))
+        scores = {LOG_DENSITY: float(self._log_density(means, table.held_out))}
+        if self.twin is not None:
+            latents = {name: np.asarray(value)[0] for name, value in means["latent"].items()}
+            return scores | marginal_errors(self.twin, latents, table.truth)
+        if self.site is None:
+            return scores
+        predicted = np.asarray(self._means(self.site, means, table.held_out), np.float64)
+        return scores | prediction_scores(table.held_out[self.observed[self.site]], predicted)
+
+    def width(self, private: Mapping[str, Any], non_private: Mapping[str, Any]) -> float:
+        """How far one fit's latents are from another's, in standard deviations of the other: root mean square."""
+        means, _ = self._moments(private, jax.random.key(1))
+        other, stddevs = self._moments(non_private, jax.random.key(1))
+        apart = jax.tree.map(
+            lambda x, y, sd: np.ravel((np.asarray(x) - np.asarray(y)) / np.asarray(sd)), means, other, stddevs
+        )
+        return float(np.sqrt(np.mean(np.square(np.concatenate(jax.tree.leaves(apart))))))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _log_density(self, u: Any, rows: list[Array]) -> Float[Array, ""]:
+        key = jax.random.key(0)
+        return -jnp.mean(jax.vmap(lambda row: self.objective.record_loss(u, row, key))(rows))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _moments(self, psi: Any, key: PRNGKeyArray) -> tuple[Any, Any]:
+        """Means and standard deviations of what the guide draws, unconstrained."""
+        drawn = jax.vmap(lambda draw: self.objective.link(psi, draw)[0])(jax.random.split(key, _DRAWS))
+        return jax.tree.map(lambda x: jnp.mean(x, axis=0), drawn), jax.tree.map(lambda x: jnp.std(x, axis=0), drawn)
+
+    @functools.partial(jax.jit, static_argnums=(0, 1))
+    def _means(self, site: str, u: Any, rows: Sequence[Any]) -> Float[Array, " record"]:
+        """What is expected of each row."""
+        objective = self.objective
+        args, kwargs = objective.records.rebuild(rows)
+
+        def from_u(at: dict[str, Any]) -> Any:
+            if at["type"] == "sample" and at["name"] in u["latent"]:
+                return biject_to(at["fn"].support)(u["latent"][at["name"]][0])
+            return None
+
+        seeded = handlers.substitute(handlers.seed(objective.model, jax.random.key(0)), substitute_fn=from_u)
+        trace = handlers.trace(seeded).get_trace(*args, **kwargs, **objective.static)
+        return jnp.asarray(trace[site]["fn"].mean)
+
+
+def prediction_scores(target: np.ndarray, predicted: Float[np.ndarray, " record"]) -> Scores:
+    """AUC and accuracy of a 0/1 target, R² of another; nothing where they are undefined.
+
+    >>> prediction_scores(np.array([0.0, 1.0, 1.0]), np.array([0.1, 0.7, 0.4]))
+    {'AUC': 1.0, 'accuracy': 0.6666666666666666}
+    """
+    target = np.asarray(target, np.float64)
+    values = np.unique(target)
+    if len(values) < 2 or not np.isfinite(predicted).all():
+        return {}
+    if set(values) <= {0.0, 1.0}:
+        from sklearn.metrics import roc_auc_score
+
+        accuracy = np.mean((predicted > 0.5) == (target > 0.5))
+        return {AUC: float(roc_auc_score(target, predicted)), ACCURACY: float(accuracy)}
+    residual = np.sum(np.square(target - predicted))
+    return {R_SQUARED: float(1 - residual / np.sum(np.square(target - target.mean())))}
+
+
+def marginal_errors(twin: MixtureOfProducts, latents: Mapping[str, Any], truth: Mapping[str, Any]) -> Scores:
+    """Mean total variation distance of single columns and of pairs, between two mixtures."""
+    firsts = np.cumsum((0, *twin.levels.sizes))
+    columns = [slice(a, b) for a, b in itertools.pairwise(firsts)]
+    found, true = _marginals(latents, columns), _marginals(truth, columns)
+    one, two = (np.abs(x - y) for x, y in zip(found, true, strict=True))
+    scores = {ONE_WAY: float(np.mean([one[at].sum() / 2 for at in columns]))}
+    pairs = [two[a, b].sum() / 2 for i, a in enumerate(columns) for b in columns[i + 1 :]]
+    return scores | ({TWO_WAY: float(np.mean(pairs))} if pairs else {})
+
+
+def _marginals(latents: Mapping[str, Any], columns: Sequence[slice]) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of the levels, and of pairs of levels, in a mixture of products."""
+    component = np.asarray(latents["component"], np.float64)
+    logits = np.asarray(latents["base"], np.float64) + np.asarray(latents["deviations"], np.float64)
+    weights = _softmax(component)
+    levels = np.concatenate([_softmax(logits[:, at]) for at in columns], axis=1)
+    return weights @ levels, (levels.T * weights) @ levels
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
