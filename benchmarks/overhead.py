@@ -28,11 +28,15 @@ class BareLoop(PrivateFit):
     def run(self, progress_bar: bool = False) -> None:
         """Make `steps` releases."""
         tables = jax.tree.map(jnp.asarray, self.dpsvi.plan.sampling.prepare(self.leaves[0].shape[0]))
-        static = self.step, self.dpsvi.plan.sampling, self.steps, False, False
+        static = self.step, self.dpsvi.plan.sampling, self.steps, self.steps, False, False
         # As each fit does once: the trace and the program are there from the run before.
-        compiled = _loop._chunk.lower(*static, self.state, self.leaves, tables, jnp.int32(0)).compile()
+        compiled = _loop._chunk.lower(
+            *static, self.state, jnp.zeros((0, 0)), self.leaves, tables, jnp.int32(0)
+        ).compile()
         state = jax.tree.map(jnp.copy, self.state._replace(rng_key=dp.random.key()))
-        self.state, *_ = jax.block_until_ready(compiled(state, self.leaves, tables, jnp.int32(self.steps)))
+        self.state, *_ = jax.block_until_ready(
+            compiled(state, jnp.zeros((0, 0)), self.leaves, tables, jnp.int32(self.steps))
+        )
 
 
 class WatchedFit(PrivateFit):

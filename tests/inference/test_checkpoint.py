@@ -51,6 +51,10 @@ def same(a, b):
         assert jax.tree.all(jax.tree.map(np.array_equal, getattr(a, name), getattr(b, name))), name
     np.testing.assert_array_equal(a.trace.steps, b.trace.steps)
     np.testing.assert_array_equal(a.trace.iterates, b.trace.iterates)
+    assert a.averaged_over == b.averaged_over
+    assert (a.trace.mean is None) == (b.trace.mean is None)
+    if b.trace.mean is not None:
+        np.testing.assert_array_equal(a.trace.mean, b.trace.mean)
     if b.trace.gradients is not None:
         np.testing.assert_array_equal(a.trace.gradients, b.trace.gradients)
 
@@ -99,6 +103,7 @@ def test_iterates_that_are_kept_now_and_then_are_the_same_ones(dpsvi, tmp_path, 
     monkeypatch.setattr(_loop, "TraceRecorder", lambda dim, steps: TraceRecorder(dim, steps, max_bytes=4 * dim * 7))
     whole = dpsvi.run(dp.random.key(3), Y, progress_bar=False)
     assert 2 < len(whole.trace.steps) < 10
+    assert whole.averaged_over == 60
     with monkeypatch.context() as patch:
         crash_at(patch, 2)
         with pytest.raises(Crash):

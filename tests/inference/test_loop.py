@@ -57,7 +57,7 @@ def test_a_chunk_overwrites_the_state_that_it_is_given(fitted):
     _, state, _, (step, sampling, _, leaves, _) = fitted
     tables = jax.tree.map(jnp.asarray, sampling.prepare(NUM_RECORDS))
     mine = jax.tree.map(jnp.copy, state)
-    after, *_ = _loop._chunk(step, sampling, 8, True, False, mine, leaves, tables, jnp.int32(3))
+    after, *_ = _loop._chunk(step, sampling, 9, 8, True, False, mine, jnp.zeros((0, 2)), leaves, tables, jnp.int32(3))
     assert int(after.step) == 3
     assert all(x.is_deleted() for x in jax.tree.leaves(mine))
 
@@ -100,12 +100,13 @@ def test_the_loop_costs_little_beside_its_steps(fitted):
     _, state, _, (step, sampling, _, leaves, _) = fitted
     num_steps, length = 40_000, 2048
     tables = jax.tree.map(jnp.asarray, sampling.prepare(NUM_RECORDS))
-    program = _loop._chunk.lower(step, sampling, length, True, False, state, leaves, tables, jnp.int32(0)).compile()
+    static, none = (step, sampling, num_steps, length, True, False), jnp.zeros((0, 2))
+    program = _loop._chunk.lower(*static, state, none, leaves, tables, jnp.int32(0)).compile()
 
     def bare():
-        current = jax.tree.map(jnp.copy, state)
+        current, mean = jax.tree.map(jnp.copy, (state, none))
         for done in range(0, num_steps, length):
-            current, *_ = program(current, leaves, tables, jnp.int32(min(length, num_steps - done)))
+            current, mean, *_ = program(current, mean, leaves, tables, jnp.int32(min(length, num_steps - done)))
         jax.block_until_ready(current)
 
     def whole():

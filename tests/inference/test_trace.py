@@ -1,8 +1,15 @@
+import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+from numpyro.infer.autoguide import AutoNormal
+from numpyro.optim import Adam
 
-from discreet.inference import Trace
-from discreet.inference._trace import TraceRecorder
+import discreet as dp
+from discreet.inference import Trace, _loop, _proof
+from discreet.inference._trace import TraceRecorder, start_mean, update_mean
 
 
 def trace_of(iterates):
@@ -64,3 +71,47 @@ def test_the_recorder_stays_within_its_budget():
 
 def test_a_small_trace_keeps_every_step():
     assert TraceRecorder(dim=100, num_steps=2000).every_step
+
+
+@pytest.mark.parametrize("num_steps", [1, 7, 10, 23, 100, 237])
+def test_the_running_mean_is_that_of_the_last_tenth_wherever_the_fit_stops(num_steps):
+    iterates = np.random.default_rng(0).normal(size=(num_steps, 3)).astype(np.float32)
+    recorder = TraceRecorder(3, num_steps)
+    mean = start_mean(3, keep=True)
+    step = jax.jit(update_mean, static_argnums=3)
+    for done in range(1, num_steps + 1):
+        mean = step(mean, iterates[done - 1], jnp.int32(done), num_steps)
+        recorder.extend(done, iterates[done - 1 : done])
+        trace = recorder.finish(np.asarray(mean), done)
+        tenth, over = max(1, num_steps // 10), trace.mean_steps
+        np.testing.assert_allclose(trace.mean, iterates[done - over : done].mean(axis=0), atol=1e-5)
+        assert min(done, tenth) <= over < 2 * tenth or over == tenth
+    assert over == tenth
+
+
+def test_with_many_parameters_the_result_is_the_mean_of_the_tail_and_not_the_last_iterate(monkeypatch):
+    """Of 840,000 parameters or more the trace has room for fewer than 20 rows."""
+    y = np.random.default_rng(0).normal(1.0, 1.0, (200, 3)).astype(np.float32)
+    plan = dp.PrivacyPlan(
+        sampling=dp.PoissonSampling(0.2), clipping_norm=1.0, noise_multiplier=20.0, num_steps=400, num_records=200
+    )
+
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
+
+    def fit():
+        dpsvi = dp.DPSVI(model, AutoNormal(model), Adam(0.05), plan=plan)
+        return dpsvi.run(dp.random.key(3), y, progress_bar=False)
+
+    whole = fit()
+    for module in (_loop, _proof):
+        monkeypatch.setattr(module, "TraceRecorder", lambda dim, n: TraceRecorder(dim, n, max_bytes=4 * dim * 7))
+    large = fit()
+    assert len(large.trace.steps) < 10
+    assert large.averaged_over == 40
+    assert "averaged over 40" in repr(large)
+    np.testing.assert_allclose(large.trace.average(), whole.trace.iterates[-40:].mean(axis=0), rtol=1e-4)
+    # Its noise is less than the last iterate's.
+    assert np.abs(large.params["mean_auto_loc"] - large.last_params["mean_auto_loc"]).max() > 1e-3

@@ -34,8 +34,9 @@ _SECONDS = 10.0
 
 @dataclasses.dataclass
 class Progress:
-    """How far a fit has come: all that the loop gathers besides its state."""
+    """How far a fit has come: all that the loop gathers besides its state and the trace."""
 
+    mean: Any
     done: int = 0
     losses: list[np.ndarray] = dataclasses.field(default_factory=list)
     norms: list[np.ndarray] = dataclasses.field(default_factory=list)
@@ -121,11 +122,11 @@ class Checkpoint:
                 )
 
     def begin(
-        self, state: DPSVIState, recorder: TraceRecorder, spend: Callable[[], None]
+        self, state: DPSVIState, mean: Array, recorder: TraceRecorder, spend: Callable[[], None]
     ) -> tuple[DPSVIState, Progress]:
         """The state to go on from, once the spending is on the disk and the key is taken."""
         if self._found is None:
-            self._write(state, Progress(), recorder, finished=False)
+            self._write(state, Progress(mean), recorder, finished=False)
             try:
                 claim(self.key)
                 spend()
@@ -134,7 +135,7 @@ class Checkpoint:
                 if self._path is not None:
                     self._path.unlink()
                 raise
-            return state, Progress()
+            return state, Progress(mean)
         found = self._found
         spend()
         # The same releases again are none: the noise belongs to these states. What is done needs none.
@@ -143,7 +144,7 @@ class Checkpoint:
         leaves, tree = jax.tree.flatten(state._replace(rng_key=None))
         kept = [jnp.asarray(x, y.dtype) for x, y in zip(found["state"], leaves, strict=True)]
         recorder.restore(found["trace"])
-        progress = Progress(found["done"], [found["losses"]], [found["norms"]])
+        progress = Progress(jnp.asarray(found["mean"], mean.dtype), found["done"], [found["losses"]], [found["norms"]])
         return jax.tree.unflatten(tree, kept)._replace(rng_key=jnp.copy(self.key)), progress
 
     def keep(
@@ -166,6 +167,7 @@ class Checkpoint:
             "reproducible": self.reproducible,
             "key": None if finished else np.asarray(jax.random.key_data(self.key)),
             "state": [np.asarray(x) for x in jax.tree.leaves(state._replace(rng_key=None))],
+            "mean": np.asarray(progress.mean),
             "done": progress.done,
             "losses": _joined(progress.losses),
             "norms": _joined(progress.norms),

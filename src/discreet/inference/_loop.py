@@ -23,16 +23,17 @@ from discreet import mechanisms
 from discreet.inference._checkpoint import Checkpoint
 from discreet.inference._keys import StepKeys
 from discreet.inference._step import DPSVIState, PrivateStep
-from discreet.inference._trace import Trace, TraceRecorder
+from discreet.inference._trace import Trace, TraceRecorder, start_mean, update_mean
 from discreet.sampling import Batch
 
 _SECONDS_A_CHUNK = 0.25
 _LONGEST_CHUNK = 2048
 _BUFFER_BYTES = 4 * 2**20
 
-# State, losses, clipping norms, iterates and gradients.
+# State, running mean, losses, clipping norms, iterates and gradients.
 Kept = tuple[
     DPSVIState,
+    Float[Array, "two dim"],
     Float[Array, "length"],
     Float[Array, "length"],
     Float[Array, "length dim"],
@@ -115,24 +116,25 @@ def run_steps(
     tables = jax.tree.map(jnp.asarray, sampling.prepare(leaves[0].shape[0]))
     # Each call overwrites the state that it is given; the caller's must stay what it was.
     state = jax.tree.map(jnp.copy, state)
-    count = min(8, chunk_length)
+    mean, count = start_mean(flat.size, recorder.keeps_mean), min(8, chunk_length)
     checkpoint = checkpoint or Checkpoint(None, state.rng_key)
     with _interruptible() as interrupt, _bar(num_steps, progress_bar) as bar:
         # Compiled before anything is released, and kept by JAX for the next fit of the same shape.
-        static = (step, sampling, chunk_length, recorder.every_step, keep_gradients)
+        static = (step, sampling, num_steps, chunk_length, recorder.every_step, keep_gradients)
         program = functools.partial(_chunk, *static)
         if not jax.config.values["jax_disable_jit"]:
-            program = _chunk.lower(*static, state, leaves, tables, jnp.int32(0)).compile()
+            program = _chunk.lower(*static, state, mean, leaves, tables, jnp.int32(0)).compile()
         if interrupt.requested:
             raise KeyboardInterrupt
-        state, progress = checkpoint.begin(state, recorder, spend)
+        state, progress = checkpoint.begin(state, mean, recorder, spend)
         bar.update(progress.done)
         # What was paid for before Ctrl-C came makes some steps at least.
         while progress.done < num_steps and not (interrupt.requested and progress.done):
             done = progress.done
             count = min(count, num_steps - done, recorder.steps_until_due(done))
             started = time.perf_counter()
-            state, chunk_losses, chunk_norms, iterates, gradients = program(state, leaves, tables, jnp.int32(count))
+            found = program(state, progress.mean, leaves, tables, jnp.int32(count))
+            state, progress.mean, chunk_losses, chunk_norms, iterates, gradients = found
             progress.losses.append(np.asarray(chunk_losses)[:count])
             progress.norms.append(
                 np.asarray(chunk_norms)[:count] if step.clipping.adapts else np.full(count, step.clipping.start)
@@ -153,7 +155,7 @@ def run_steps(
             count = int(np.clip(count * _SECONDS_A_CHUNK / max(seconds, 1e-6), count / 4, count * 8))
             count = max(1, min(count, chunk_length))
     done, losses, norms = progress.done, np.concatenate(progress.losses), np.concatenate(progress.norms)
-    return Outcome(state, losses, norms, recorder.finish(), done, done < num_steps)
+    return Outcome(state, losses, norms, recorder.finish(np.asarray(progress.mean), done), done, done < num_steps)
 
 
 def _bar(num_steps: int, enabled: bool) -> Any:
@@ -165,34 +167,38 @@ def _postfix(losses: np.ndarray, num_records: int) -> str:
     return f"clipped private loss {mean:.4g} nats/record" if np.isfinite(mean) else ""
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5), donate_argnums=(6, 7))
 def _chunk(
     step: PrivateStep,
     sampling: Any,
+    num_steps: int,
     length: int,
     keep_iterates: bool,
     keep_gradients: bool,
     state: DPSVIState,
+    mean: Float[Array, "two dim"],
     leaves: list[Array],
     tables: Any,
     count: Int[Array, ""],
 ) -> Kept:
     keys, key = StepKeys.derive(state.rng_key, memory=step.local is not None), state.rng_key
     keyless = state._replace(rng_key=None)
-    state, losses, norms, iterates, gradients = many_steps(
-        step, sampling, length, keep_iterates, keep_gradients, keys, keyless, leaves, tables, count
+    state, mean, losses, norms, iterates, gradients = many_steps(
+        step, sampling, num_steps, length, keep_iterates, keep_gradients, keys, keyless, mean, leaves, tables, count
     )
-    return state._replace(rng_key=key), losses, norms, iterates, gradients
+    return state._replace(rng_key=key), mean, losses, norms, iterates, gradients
 
 
 def many_steps(
     step: PrivateStep,
     sampling: Any,
+    num_steps: int,
     length: int,
     keep_iterates: bool,
     keep_gradients: bool,
     keys: StepKeys,
     state: DPSVIState,
+    mean: Float[Array, "two dim"],
     leaves: list[Array],
     tables: Any,
     count: int | Int[Array, ""],
@@ -202,37 +208,42 @@ def many_steps(
     Args:
         step: one step.
         sampling: draws the batches.
+        num_steps: steps of the whole fit.
         length: room for so many steps' results.
         keep_iterates: whether the parameters after each step are among them.
         keep_gradients: whether the gradient that each step gave to the optimizer is.
         keys: the fit's.
         state: the state before, without a key.
+        mean: the running mean of the tail; empty: none is kept.
         leaves: the records.
         tables: what `sampling.prepare` returned.
         count: steps to make, at most `length`.
 
     Returns:
-        The state after, private losses, clipping norms, iterates and gradients; rows from `count` on hold zeros.
+        The state after, the running mean, private losses, clipping norms, iterates and gradients; rows from `count` on hold
+        zeros.
     """
     dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
 
     def body(i: Int[Array, ""], carry: Any) -> Any:
-        state, losses, norms, iterates, gradients = carry
+        state, mean, losses, norms, iterates, gradients = carry
         if step.clipping.adapts:
             norms = norms.at[i].set(state.clipping_norm)
         state, loss, gradient = _one_step(step, sampling, keys, state, leaves, tables)
         losses = losses.at[i].set(loss.astype(losses.dtype))
+        flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
+        if len(mean):
+            mean = update_mean(mean, flat.astype(mean.dtype), state.step, num_steps)
         if keep_iterates:
-            flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
             iterates = iterates.at[i].set(flat.astype(iterates.dtype))
         if keep_gradients:
             flat, _ = ravel_pytree(gradient)
             gradients = gradients.at[i].set(flat.astype(gradients.dtype))
-        return state, losses, norms, iterates, gradients
+        return state, mean, losses, norms, iterates, gradients
 
     norms = jnp.zeros(length if step.clipping.adapts else 0)
     iterates, gradients = (jnp.zeros((length, dim) if keep else (0, 0)) for keep in (keep_iterates, keep_gradients))
-    start = (state, jnp.zeros(length), norms, iterates, gradients)
+    start = (state, mean, jnp.zeros(length), norms, iterates, gradients)
     return jax.lax.fori_loop(0, count, body, start)
 
 

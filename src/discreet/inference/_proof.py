@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from discreet.inference._keys import StepKeys
 from discreet.inference._loop import many_steps
 from discreet.inference._step import DPSVIState, PrivateStep
-from discreet.inference._trace import TraceRecorder
+from discreet.inference._trace import TraceRecorder, start_mean
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
 from discreet.verify import Certificate, PrivacyError, certify
@@ -36,7 +36,8 @@ def certify_fit(
     table = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
     tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(table[0].shape[0]))
     dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
-    keep = TraceRecorder(dim, plan.num_steps).every_step
+    recorder = TraceRecorder(dim, plan.num_steps)
+    keep = recorder.every_step
 
     def fit(keys: StepKeys, optim_state: Any, loss_center: Any, clipping_norm: Any, *leaves: Any) -> dict[str, Any]:
         no_key: Any = None
@@ -44,11 +45,28 @@ def certify_fit(
         keys = keys._replace(guide=jax.random.wrap_key_data(keys.guide, impl=implementation))
         memory = step.first_memory(len(leaves[0]))
         start = DPSVIState(optim_state, no_key, jnp.zeros((), jnp.int32), loss_center, clipping_norm, memory)
-        length = plan.num_steps
-        end, losses, norms, iterates, gradients = many_steps(
-            step, plan.sampling, length, keep, keep and keep_gradients, keys, start, list(leaves), tables, length
+        length, mean = plan.num_steps, start_mean(dim, recorder.keeps_mean)
+        end, mean, losses, norms, iterates, gradients = many_steps(
+            step,
+            plan.sampling,
+            length,
+            length,
+            keep,
+            keep and keep_gradients,
+            keys,
+            start,
+            mean,
+            list(leaves),
+            tables,
+            length,
         )
-        released = {"losses": losses, "norms": (norms, end.clipping_norm), "iterates": iterates, "gradients": gradients}
+        released = {
+            "losses": losses,
+            "mean": mean,
+            "norms": (norms, end.clipping_norm),
+            "iterates": iterates,
+            "gradients": gradients,
+        }
         return {"state of the optimizer": end.optim_state, **released}
 
     keys = jax.eval_shape(functools.partial(StepKeys.derive, memory=step.local is not None), state.rng_key)

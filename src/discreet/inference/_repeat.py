@@ -19,6 +19,7 @@ from discreet.inference._keys import StepKeys
 from discreet.inference._loop import many_steps
 from discreet.inference._records import take_apart
 from discreet.inference._step import DPSVIState, PrivateStep
+from discreet.inference._trace import start_mean
 from discreet.sampling import Sampling
 
 
@@ -69,8 +70,9 @@ def _program(step: PrivateStep, sampling: Sampling, steps: int) -> Callable[...,
                 "nowhere. To fit records of people, call run."
             )
         keys = StepKeys.derive(key, memory=step.local is not None)
-        _, losses, norms, _, gradients = many_steps(
-            step, sampling, steps, False, True, keys, state, leaves, tables, steps
+        mean = start_mean(0, keep=False)
+        _, _, losses, norms, _, gradients = many_steps(
+            step, sampling, steps, steps, False, True, keys, state, mean, leaves, tables, steps
         )
         beside = [losses] * (step.loss_share > 0) + [norms] * step.clipping.adapts
         return jnp.concatenate([gradients * step.rate, *(x[:, None] for x in beside)], axis=1)

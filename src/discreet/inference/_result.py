@@ -37,8 +37,8 @@ class DPSVIResult:
     """The outcome of `DPSVI.run`. Everything in it is covered by `statement`; it holds no key.
 
     Attributes:
-        params: values of the `param` sites, averaged over the tail of the trace without drift
-            (`trace.average`); ready for NumPyro's `Predictive` and `guide.sample_posterior`.
+        params: values of the `param` sites, averaged over the tail of the fit (`trace.average`; `averaged_over` says over
+            how many iterates); ready for NumPyro's `Predictive` and `guide.sample_posterior`.
         last_params: the same of the last iterate.
         losses: one private estimate of the negative ELBO of all records a step, in nats. They
             scatter by the noise of the release; a running mean shows the trend. NaN where the
@@ -60,6 +60,11 @@ class DPSVIResult:
     steps_completed: int
     _form: Form | None = dataclasses.field(default=None, repr=False, compare=False)
     _objective: Objective | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    @property
+    def averaged_over(self) -> int:
+        """How many iterates `params` is the mean of: 1 where a fit made fewer than 20 steps."""
+        return self.trace.averaged_over
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
         """Draws of the global latents from the fitted guide; post-processing, free of budget.
@@ -159,7 +164,7 @@ class DPSVIResult:
         spent = self.statement
         return (
             f"DPSVIResult({len(self.params)} parameters, {self.steps_completed} of {self.plan.num_steps} steps, "
-            f"epsilon={upper(spent.epsilon)} at delta={spent.delta:.3g})"
+            f"averaged over {self.averaged_over}, epsilon={upper(spent.epsilon)} at delta={spent.delta:.3g})"
         )
 
     def __getstate__(self) -> dict[str, Any]:

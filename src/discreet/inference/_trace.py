@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 _TAIL_STARTS = tuple(i / 10 for i in range(1, 10))
 _BATCHES = 10
@@ -21,11 +23,16 @@ class Trace:
         iterates: one row for each of `steps`.
         gradients: with `run(..., keep_gradients=True)`, the noisy gradient that each step gave to the optimizer; a row
             was computed at the iterate of the row before. None: they were not kept.
+        mean: of the iterates after each of the last `mean_steps` steps, where there are so many parameters that the trace
+            has room for fewer than 20 rows; None elsewhere.
+        mean_steps: the last tenth of the planned steps; of a fit that was stopped, one to two tenths, or all it made.
     """
 
     steps: Int[np.ndarray, "kept"]
     iterates: Float[np.ndarray, "kept dim"]
     gradients: Float[np.ndarray, "kept dim"] | None = None
+    mean: Float[np.ndarray, " dim"] | None = None
+    mean_steps: int = 0
 
     def drift(self, start: float) -> Float[np.ndarray, " dim"]:
         """Slope of a straight line through the tail of each coordinate, in its own standard errors.
@@ -80,10 +87,54 @@ class Trace:
         return int((0.9 if start is None else start) * len(self.iterates))
 
     def average(self) -> Float[np.ndarray, " dim"]:
-        """Mean of the tail without drift; of the last tenth where there is none; of few iterates, the last."""
-        if len(self.iterates) < 2 * _BATCHES:
-            return self.iterates[-1]
-        return self.iterates[self.averaged_from :].mean(axis=0, dtype=np.float64).astype(self.iterates.dtype)
+        """Mean of the tail without drift, or of the last tenth where there is none.
+
+        Of fewer than 20 iterates it is `mean`; where a fit made fewer than 20 steps, it is the last iterate.
+        """
+        if len(self.iterates) >= 2 * _BATCHES:
+            return self.iterates[self.averaged_from :].mean(axis=0, dtype=np.float64).astype(self.iterates.dtype)
+        return self.iterates[-1] if self.mean is None else self.mean
+
+    @property
+    def averaged_over(self) -> int:
+        """How many iterates `average` is the mean of."""
+        if len(self.iterates) < 2 * _BATCHES and self.mean is not None:
+            return self.mean_steps
+        return len(self.iterates) - self.averaged_from
+
+
+def start_mean(dim: int, keep: bool) -> Float[Array, "two dim"]:
+    """What `update_mean` starts from; empty where no mean is kept."""
+    return jnp.zeros((2, dim) if keep else (0, dim))
+
+
+def update_mean(
+    mean: Float[Array, "two dim"], iterate: Float[Array, " dim"], step: Int[Array, ""], num_steps: int | Int[Array, ""]
+) -> Float[Array, "two dim"]:
+    """The running mean of the tail after one more step, in the memory of two iterates.
+
+    The planned steps are cut into tenths, counted from the end. One row is the mean of the tenth that is under way, the other
+    that of the tenth before, so that a fit which is stopped anywhere has the mean of one tenth at least.
+
+    Args:
+        mean: what the call before returned.
+        iterate: parameters after the step.
+        step: number of steps made, this one included.
+        num_steps: number of steps planned.
+    """
+    place = _place(step, num_steps)
+    before, current = jnp.where(place == 1, jnp.stack([mean[1], jnp.zeros_like(iterate)]), mean)
+    return jnp.stack([before, current + (iterate - current) / place])
+
+
+def _place(step: Any, num_steps: Any) -> Any:
+    """The number of a step within its tenth, from 1; the first tenth may be a short one."""
+    place = (step - 1 - num_steps) % _tenth(num_steps) + 1
+    return min(place, step) if isinstance(step, int) else jnp.minimum(place, step)
+
+
+def _tenth(num_steps: Any) -> Any:
+    return num_steps // 10 + (num_steps < 10)
 
 
 class TraceRecorder:
@@ -92,7 +143,7 @@ class TraceRecorder:
     def __init__(self, dim: int, num_steps: int, *, max_bytes: int = 64 * 2**20) -> None:
         """Decide how often iterates of `dim` float32 numbers are kept in `num_steps` steps."""
         most = max(2, max_bytes // (4 * max(dim, 1)))
-        self.dim = dim
+        self.dim, self.num_steps = dim, num_steps
         self.interval = -(-num_steps // most)
         self._steps: list[np.ndarray] = []
         self._rows: list[np.ndarray] = []
@@ -102,6 +153,11 @@ class TraceRecorder:
     def every_step(self) -> bool:
         """Whether the compiled loop hands over each iterate."""
         return self.interval == 1
+
+    @property
+    def keeps_mean(self) -> bool:
+        """Whether the iterates are so few that the compiled loop averages the tail itself."""
+        return not self.every_step and -(-self.num_steps // self.interval) < 2 * _BATCHES
 
     def steps_until_due(self, step: int) -> int:
         """How many steps after `step` the next iterate is to be kept: at each multiple of `interval`."""
@@ -125,9 +181,21 @@ class TraceRecorder:
             self._steps, self._rows = [trace.steps], [trace.iterates]
             self._gradients = [] if trace.gradients is None else [trace.gradients]
 
-    def finish(self) -> Trace:
-        """The trace of what was kept."""
+    def finish(self, mean: Float[np.ndarray, "two dim"] | None = None, done: int = 0) -> Trace:
+        """The trace of what was kept.
+
+        Args:
+            mean: the last value of `update_mean`; None, or empty: none was kept.
+            done: number of steps made.
+        """
         if not self._rows:
             return Trace(np.zeros(0, np.int64), np.zeros((0, self.dim), np.float32))
         gradients = np.concatenate(self._gradients) if self._gradients else None
-        return Trace(np.concatenate(self._steps), np.concatenate(self._rows), gradients)
+        trace = Trace(np.concatenate(self._steps), np.concatenate(self._rows), gradients)
+        if mean is None or not len(mean):
+            return trace
+        place, tenth = _place(done, self.num_steps), _tenth(self.num_steps)
+        # A whole tenth stands alone; a part of one is joined to the tenth before, which is shorter where it is the first.
+        before = 0 if place == tenth else min(tenth, done - place)
+        joined = (before * mean[0].astype(np.float64) + place * mean[1]) / (before + place)
+        return dataclasses.replace(trace, mean=joined.astype(mean.dtype), mean_steps=before + place)
