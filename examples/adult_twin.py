@@ -3,7 +3,7 @@
     python examples/adult_twin.py ../shared/data/adult.csv.gz
 
 The schema below is all that the twins' model knows of the table before the fit: bounds and categories that anybody can
-look up. `dp.utility.utility_report` trains a logistic regression of the income on each twin, tests it on the real test rows,
+look up. `dp.synthetic.utility_report` trains a logistic regression of the income on each twin, tests it on the real test rows,
 and compares shares of columns and of pairs. The figures are of real records and not private; Adult is public. Ends by asserting
 what the twins must reach.
 """
@@ -117,7 +117,7 @@ def main() -> None:
         f"  {result.statement.epsilon:.4g} = epsilon at delta = {DELTA:g}, fitted in {time.perf_counter() - started:.0f} s"
     )
     twins = dp.synthetic.synthesize(dp.random.key(settings.seed), result, model, num_twins=settings.twins)
-    report = dp.utility.utility_report(twins, test, public, training_table=train, non_private=True)
+    report = dp.synthetic.utility_report(twins, test, public, training_table=train, non_private=True)
     print(report)
     if arguments.picture:
         report.plot(arguments.picture)

@@ -71,7 +71,6 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet import storage as storage
     from discreet import synthetic as synthetic
     from discreet import tables as tables
-    from discreet import utility as utility
     from discreet import verify as verify
     from discreet.accounting import Relation as Relation
     from discreet.clipping import AdaptiveClipping as AdaptiveClipping

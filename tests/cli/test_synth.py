@@ -19,7 +19,7 @@ from discreet.cli._model import choose_model
 from discreet.inference import DPSVI, load_result
 from discreet.models import MixtureOfProducts
 from discreet.report import make_statement
-from discreet.synthetic import _fitted, _write, read_fitted, synthesize
+from discreet.synthetic import _draw, read_fitted, synthesize
 from discreet.tables import Column, Kind, Missing, Schema, encode, read_table, schema_from_toml, schema_to_toml
 
 from .fits import PLAN, fitted
@@ -65,7 +65,7 @@ def refused(outcome, *words: str) -> None:
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
 def test_a_twin_is_read_by_its_schema(fit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format) -> None:
-    monkeypatch.setattr(_write, "PIECE_ROWS", 30)
+    monkeypatch.setattr(_draw, "PIECE_ROWS", 30)
     outcome = synth(fit, "--twins", 2, "--rows", 100, "--format", file_format, "--out", tmp_path)
     assert outcome.exit_code == 0, outcome.stderr
     about = json.loads((tmp_path / "twins.json").read_text())
@@ -188,17 +188,17 @@ def _edit(old: str, new: str):
 @pytest.mark.parametrize(
     ("name", "edit", "words"),
     [
-        (_fitted.SCHEMA, _edit("1000.0", "2000.0"), "is not the schema of the fit"),
-        (_fitted.SCHEMA, _edit('"high"', '"top"'), "is not the schema of the fit"),
-        (_fitted.SCHEMA, _edit('kind = "real"', 'kind = "reel"'), "choose one of"),
-        (_fitted.SCHEMA, Path.unlink, "cannot be read"),
-        (_fitted.MODEL, _edit('"components": 2', '"components": 3'), "does not fit twin.json and twin.schema.toml"),
-        (_fitted.MODEL, _edit('"components": 2', '"components": true'), "twin.json is damaged"),
-        (_fitted.MODEL, _edit('"slices": 4', '"slices": 100001'), "twin.json is damaged"),
-        (_fitted.MODEL, _edit("version 1", "version 2"), "written by a newer one"),
-        (_fitted.MODEL, _edit("{", "["), "twin.json is damaged"),
-        (_fitted.RESULT, lambda path: path.write_bytes(path.read_bytes()[:-9]), "only a part of one"),
-        (_fitted.RESULT, Path.unlink, "cannot be read"),
+        (_draw.SCHEMA, _edit("1000.0", "2000.0"), "is not the schema of the fit"),
+        (_draw.SCHEMA, _edit('"high"', '"top"'), "is not the schema of the fit"),
+        (_draw.SCHEMA, _edit('kind = "real"', 'kind = "reel"'), "choose one of"),
+        (_draw.SCHEMA, Path.unlink, "cannot be read"),
+        (_draw.MODEL, _edit('"components": 2', '"components": 3'), "does not fit twin.json and twin.schema.toml"),
+        (_draw.MODEL, _edit('"components": 2', '"components": true'), "twin.json is damaged"),
+        (_draw.MODEL, _edit('"slices": 4', '"slices": 100001'), "twin.json is damaged"),
+        (_draw.MODEL, _edit("version 1", "version 2"), "written by a newer one"),
+        (_draw.MODEL, _edit("{", "["), "twin.json is damaged"),
+        (_draw.RESULT, lambda path: path.write_bytes(path.read_bytes()[:-9]), "only a part of one"),
+        (_draw.RESULT, Path.unlink, "cannot be read"),
     ],
 )
 def test_a_folder_that_was_tampered_with_is_refused(tmp_path: Path, name, edit, words) -> None:

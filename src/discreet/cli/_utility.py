@@ -51,8 +51,8 @@ def utility(
     Trains a standard model of the target on each twin and tests it on the real rows; compares the shares of columns and of pairs,
     and how closely columns go together; and lets a classifier tell twins from real rows. No ε covers the figures.
     """
+    from discreet.synthetic import utility_report
     from discreet.tables import schema_from_toml
-    from discreet.utility import utility_report
 
     if plot is not None:
         _check_plot(plot)

@@ -1,27 +1,39 @@
-"""Synthetic twins: tables drawn from a fitted model, and what may be concluded from them.
+"""Synthetic twins: tables drawn from a fitted model, what may be concluded from them, and how useful they are.
 
-Post-processing by construction: of the private table this room sees the released posterior only. `marginal_distances` is
-the one exception; it compares with a table that its caller names as non-private.
+What makes twins is post-processing by construction: of the private table it sees the released posterior only.
+`marginal_distances` and `utility_report` are the exceptions; they compare twins with rows that their caller names as
+non-private.
 """
 
 from discreet.synthetic._combine import Combined, combine
-from discreet.synthetic._draw import Model, Posterior, synthesize
-from discreet.synthetic._fitted import Fitted, read_fitted, write_fitted
-from discreet.synthetic._marginals import MarginalDistances, marginal_distances
-from discreet.synthetic._write import TwinFormat, check_format, write_twins
+from discreet.synthetic._draw import (
+    Fitted,
+    Model,
+    Posterior,
+    TwinFormat,
+    check_format,
+    read_fitted,
+    synthesize,
+    write_fitted,
+    write_twins,
+)
+from discreet.synthetic._utility import Comparison, MarginalDistances, UtilityReport, marginal_distances, utility_report
 
 __all__ = [
     "Combined",
+    "Comparison",
     "Fitted",
     "MarginalDistances",
     "Model",
     "Posterior",
     "TwinFormat",
+    "UtilityReport",
     "check_format",
     "combine",
     "marginal_distances",
     "read_fitted",
     "synthesize",
+    "utility_report",
     "write_fitted",
     "write_twins",
 ]

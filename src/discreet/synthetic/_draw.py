@@ -1,15 +1,32 @@
-"""Twins of a table: each from a draw of its own from the posterior."""
+"""Draw synthetic twins of a table that was fitted: into memory, into files, or from a fit that was saved.
+
+Twins are post-processing. They are computed from a result's released posterior, the model's public description and a key, so
+they cost nothing beyond the fit's statement; this file imports no reader of tables. Each twin comes from a posterior draw of
+its own (`start_twins`), because only then do the differences between twins show what the posterior does not know, which
+`combine` needs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+import csv
+import enum
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from discreet import random
+from discreet.inference import DPSVIResult, load_result
+from discreet.models import MixtureOfProducts
+from discreet.plan import PrivacyPlan
+from discreet.storage import replacing, write_file
+from discreet.tables import DataError, Missing, Schema, schema_from_toml, schema_to_toml
 
 if TYPE_CHECKING:
     import pyarrow
@@ -101,3 +118,275 @@ def rows_of(result: Any, num_records: int | None) -> int:
     if num_records < 1:
         raise ValueError(f"num_records is {num_records}; a twin has one row at least.")
     return num_records
+
+
+# Twins as files, piece by piece, so that a twin may be larger than memory.
+
+
+PIECE_ROWS = 1 << 17
+
+
+class TwinFormat(enum.StrEnum):
+    """What kind of file a twin becomes."""
+
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+def write_twins(
+    key: PRNGKeyArray,
+    result: Posterior | Mapping[str, Any],
+    model: Model,
+    schema: Schema,
+    folder: Path | str,
+    *,
+    num_twins: int = 5,
+    num_records: int | None = None,
+    file_format: TwinFormat | str = TwinFormat.CSV,
+    on_rows: Callable[[int], object] = lambda rows: None,
+) -> list[Path]:
+    """Draw twins as `synthesize` does, each into a file of its own: whole, or not there.
+
+    Guarantee: as of `synthesize`. A file holds what `discreet.tables.read_table` takes for a table of this schema.
+
+    Args:
+        key: Any JAX key.
+        result: As in `synthesize`.
+        model: As in `synthesize`.
+        schema: Of the twins: that of the model, without a person column.
+        folder: Where to write `twin-1.csv` and so on; files of that name are replaced.
+        num_twins: As in `synthesize`.
+        num_records: As in `synthesize`.
+        file_format: "csv" or "parquet".
+        on_rows: Told the number of rows of each piece that was written.
+
+    Returns:
+        The files.
+
+    Raises:
+        ValueError: As `synthesize`; another format; or, for CSV, missing cells that no text stands for.
+        OSError: A file cannot be written.
+    """
+    check_format(schema, file_format)
+    write = {TwinFormat.CSV: _write_csv, TwinFormat.PARQUET: _write_parquet}[TwinFormat(file_format)]
+    rows, files = rows_of(result, num_records), []
+    for number, (latents, rng) in enumerate(start_twins(key, result, num_twins), start=1):
+        pieces = (model.draw(latents, min(PIECE_ROWS, rows - first), rng) for first in range(0, rows, PIECE_ROWS))
+        path = Path(folder) / f"twin-{number:0{len(str(num_twins))}d}.{TwinFormat(file_format)}"
+        with replacing(path) as file:
+            for written in write(file, pieces, schema):
+                on_rows(written)
+        files.append(path)
+    return files
+
+
+def check_format(schema: Schema, file_format: TwinFormat | str) -> None:
+    """Whether twins of this schema can be written so.
+
+    Raises:
+        ValueError: Another format; or, for CSV, missing cells that no text stands for.
+    """
+    if TwinFormat(file_format) is TwinFormat.CSV:
+        _missing_text(schema)
+
+
+def _write_parquet(file: BinaryIO, pieces: Iterator[pyarrow.Table], schema: Schema) -> Iterator[int]:
+    import pyarrow.parquet
+
+    del schema
+    first = next(pieces)
+    with pyarrow.parquet.ParquetWriter(file, first.schema) as writer:
+        for piece in _and_the_others(first, pieces):
+            writer.write_table(piece)
+            yield len(piece)
+
+
+def _write_csv(file: BinaryIO, pieces: Iterator[pyarrow.Table], schema: Schema) -> Iterator[int]:
+    import pyarrow.csv
+
+    missing = _missing_text(schema)
+    texts = [text for column in schema.columns for text in column.categories] + (
+        [missing] if missing is not None else []
+    )
+    # Where no text needs quotes, none has any.
+    style = "none" if all(map(_is_plain, texts)) else "needed"
+    options = pyarrow.csv.WriteOptions(include_header=False, quoting_style=style)
+    header = io.StringIO()
+    csv.writer(header, lineterminator="\n").writerow([column.name for column in schema.columns])
+    file.write(header.getvalue().encode("utf-8"))
+    first = _for_csv(next(pieces), schema, missing)
+    with pyarrow.csv.CSVWriter(file, first.schema, write_options=options) as writer:
+        for piece in _and_the_others(first, (_for_csv(piece, schema, missing) for piece in pieces)):
+            writer.write_table(piece)
+            yield len(piece)
+
+
+def _and_the_others(first: pyarrow.Table, others: Iterator[pyarrow.Table]) -> Iterator[pyarrow.Table]:
+    yield first
+    yield from others
+
+
+def _is_plain(text: str) -> bool:
+    return bool(text) and text == text.strip() and not set(text) & set('",\n\r')
+
+
+def _missing_text(schema: Schema) -> str | None:
+    """What a missing cell is written as; None: nothing, as that reads as missing or there are none.
+
+    Raises:
+        ValueError: Cells may be missing, and the schema has no text for that.
+    """
+    if all(column.missing is Missing.REFUSE for column in schema.columns):
+        return None
+    if not schema.missing_values:
+        raise ValueError(
+            "The schema lets cells be missing and has no text that stands for one, so a CSV file cannot hold them: write "
+            'Parquet, or give the schema missing_values = [""].'
+        )
+    # A line with nothing on it would be no row.
+    if "" in schema.missing_values and len(schema.columns) > 1:
+        return None
+    return schema.missing_values[0]
+
+
+def _for_csv(table: pyarrow.Table, schema: Schema, missing: str | None) -> pyarrow.Table:
+    """The table with the schema's word for missing cells in them."""
+    if missing is None:
+        return table
+    for place, column in enumerate(schema.columns):
+        if column.missing is Missing.INDICATOR:
+            texts = table.column(place).cast("string").fill_null(missing)
+            table = table.set_column(place, column.name, texts)
+    return table
+
+
+# A fitted model of a table in a folder: all that twins need, and nothing of the table.
+
+
+RESULT, SCHEMA, MODEL = "twin.result", "twin.schema.toml", "twin.json"
+FORMAT = "discreet model of a table, version 1"
+_MOST = 100_000
+
+
+class Fitted(NamedTuple):
+    """What twins are drawn from; made by `read_fitted`.
+
+    Attributes:
+        result: Without its guide: `posterior` of this class stands in for its own.
+        model: What was fitted.
+    """
+
+    result: DPSVIResult
+    model: MixtureOfProducts
+
+    @property
+    def plan(self) -> PrivacyPlan:
+        """That of the fit."""
+        return self.result.plan
+
+    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
+        """Draws of the latents, as `DPSVIResult.posterior` has them.
+
+        The mixture's latents are real and its guide a normal for each, so draws need no program that would be compiled first.
+        """
+        secret = random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)
+        rng, params = np.random.default_rng(np.asarray(jax.random.bits(secret, (4,)))), self.result.params
+        return {
+            name: params[f"{name}_auto_loc"] + params[f"{name}_auto_scale"] * rng.standard_normal((num_samples, *shape))
+            for name, shape in _latents(self.model).items()
+        }
+
+
+def write_fitted(folder: Path | str, result: DPSVIResult, model: MixtureOfProducts) -> list[Path]:
+    """Write a fit of a mixture into a folder, as `discreet fit --model twin` does: the result, the schema and the settings.
+
+    All of it is public or released, and covered by `result.statement`.
+
+    Returns:
+        The files.
+
+    Raises:
+        OSError: One cannot be written.
+    """
+    folder, schema = Path(folder), schema_to_toml(model.schema)
+    settings = {
+        "format": FORMAT,
+        "model": type(model).__name__,
+        "components": model.components,
+        "slices": model.slices,
+        "schema_sha256": _digest(schema),
+    }
+    return [
+        result.save(folder / RESULT),
+        write_file(folder / SCHEMA, schema),
+        # Last: where it is, the others are.
+        write_file(folder / MODEL, json.dumps(settings, indent=2) + "\n"),
+    ]
+
+
+def read_fitted(folder: Path | str) -> Fitted:
+    """Read what `write_fitted` wrote.
+
+    Returns:
+        The result and the model, from which `synthesize` and `write_twins` draw. (For `noise_aware`, load the result itself by
+        `load_result(folder / "twin.result", model.model, model.guide(), placeholder=model.placeholder)`.)
+
+    Raises:
+        ValueError: The folder is absent or holds no such fit, a file is damaged, or the schema is not that of the fit.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder: give the one that discreet fit --model twin wrote")
+    components, slices, digest = _settings(folder)
+    schema = schema_from_toml(folder / SCHEMA)
+    if _digest(schema_to_toml(schema)) != digest:
+        raise DataError(
+            f"{folder / SCHEMA} is not the schema of the fit: its columns, bounds or categories were changed since, and what "
+            "was learnt would be read as something else. Put back the file that the fit wrote"
+        )
+    model = MixtureOfProducts(schema, components=components, slices=slices)
+    result = load_result(folder / RESULT)
+    shapes = {name: np.shape(value) for name, value in result.params.items()}
+    expected = {f"{name}_auto_{part}": shape for name, shape in _latents(model).items() for part in ("loc", "scale")}
+    if shapes != expected:
+        raise ValueError(
+            f"{folder / RESULT} does not fit {MODEL} and {SCHEMA} beside it: its parameters have other names or shapes. Put back "
+            "the files that one fit wrote"
+        )
+    if not all(np.isfinite(value).all() for value in result.params.values()):
+        raise ValueError(
+            f"The fit in {folder} went wrong: its parameters are not finite, so there is nothing to draw from. A smaller "
+            "learning rate helps, in a further fit that spends again"
+        )
+    return Fitted(result, model)
+
+
+def _latents(model: MixtureOfProducts) -> dict[str, tuple[int, ...]]:
+    levels = sum(model.levels.sizes)
+    return {"component": (model.components,), "base": (levels,), "deviations": (model.components, levels)}
+
+
+def _settings(folder: Path) -> tuple[int, int, str]:
+    path = folder / MODEL
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} has no {MODEL}, so it holds no fit that twins can be drawn from: those of discreet fit --model twin do"
+        )
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+        form, name = found["format"], found["model"]
+        components, slices, digest = found["components"], found["slices"], str(found["schema_sha256"])
+        whole = all(type(x) is int and 0 < x <= _MOST for x in (components, slices))
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        raise ValueError(f"{path} is damaged: put back the file that the fit wrote") from None
+    if form != FORMAT or name != MixtureOfProducts.__name__:
+        raise ValueError(
+            f"{path} says {form!r} and {name!r}, which this discreet does not know: it was written by a newer one, or by hand"
+        )
+    if not whole:
+        raise ValueError(f"{path} is damaged: put back the file that the fit wrote")
+    return components, slices, digest
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()

@@ -10,9 +10,8 @@ import pytest
 import discreet as dp
 from discreet.models import Levels
 from discreet.report import make_statement
+from discreet.synthetic._utility import APART, ASSOCIATION, ONE_COLUMN, associations, told_apart
 from discreet.tables import schema_from_bounds, schema_from_toml
-from discreet.utility._association import associations, told_apart
-from discreet.utility._report import APART, ASSOCIATION, ONE_COLUMN
 
 TOML = """
 target = "smoker"
@@ -72,7 +71,7 @@ def people(seed: int, rows: int = 600, *, scrambled: bool = False) -> pyarrow.Ta
 
 @pytest.fixture(scope="module")
 def good(schema):
-    return dp.utility.utility_report(
+    return dp.synthetic.utility_report(
         [people(1), people(2)], people(0), schema, training_table=people(3), non_private=True
     )
 
@@ -92,7 +91,7 @@ def test_good_twins_serve_like_real_rows(good) -> None:
 
 
 def test_twins_whose_columns_know_nothing_of_each_other_are_found_out(good, schema) -> None:
-    bad = dp.utility.utility_report([people(1, scrambled=True)], people(0), schema, non_private=True)
+    bad = dp.synthetic.utility_report([people(1, scrambled=True)], people(0), schema, non_private=True)
     assert bad.prediction("smoker", "accuracy")[0] < 0.7
     assert bad.figure(ASSOCIATION)[0] > 4 * good.figure(ASSOCIATION)[0]
     assert bad.figure(APART)[0] > 0.8
@@ -120,7 +119,7 @@ def test_the_page_and_the_json_say_that_they_are_not_private(good, schema) -> No
 
 def test_without_a_target_each_column_is_explained(schema) -> None:
     free = dataclasses.replace(schema, target=None)
-    report = dp.utility.utility_report([people(1)], people(0), free, non_private=True, most_rows=400)
+    report = dp.synthetic.utility_report([people(1)], people(0), free, non_private=True, most_rows=400)
     assert report.models["visits"] == "Poisson regression"
     assert report.models["born"] == "ridge regression"
     assert report.prediction("age", "R²")[0] > 0.99  # the date of birth tells
@@ -136,11 +135,11 @@ def test_without_a_target_each_column_is_explained(schema) -> None:
 def test_twins_that_lost_a_class_are_judged_all_the_same(schema) -> None:
     twin = people(1, 40)
     never = twin.set_column(5, "smoker", [["no"] * 40]).set_column(1, "visits", [[0] * 40])
-    report = dp.utility.utility_report([never], people(0, 300), schema, non_private=True)
+    report = dp.synthetic.utility_report([never], people(0, 300), schema, non_private=True)
     assert report.prediction("smoker", "AUC")[0] == 0.5
     visits = dataclasses.replace(schema, target="visits")
     assert (
-        dp.utility.utility_report([never], people(0, 300), visits, non_private=True).prediction(
+        dp.synthetic.utility_report([never], people(0, 300), visits, non_private=True).prediction(
             "visits", "deviance explained"
         )[0]
         < 0
@@ -180,4 +179,4 @@ def test_the_picture_shows_the_shares_of_both(good, tmp_path) -> None:
 )
 def test_wrong_input_is_refused(twins, options, words, schema) -> None:
     with pytest.raises(ValueError, match=words):
-        dp.utility.utility_report(twins, people(0, 9), schema, **options)
+        dp.synthetic.utility_report(twins, people(0, 9), schema, **options)
