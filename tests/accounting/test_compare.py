@@ -257,7 +257,7 @@ def test_the_table_rounds_up_and_says_what_it_is_of():
 
 
 def test_the_page_has_these_figures():
-    page = (Path(__file__).parents[2] / "docs" / "accountants.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "choosing-epsilon.md").read_text()
     printed = re.findall(r"^\| .* \| ([\d.,]+) \| ([\d.,]+) \|$", page, re.MULTILINE)
     for column, (rate, count) in enumerate((ABALONE, ADULT)):
         rows = Plan(poisson(rate, 2.4), count, REPLACE).rows().values()

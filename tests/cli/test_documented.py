@@ -26,7 +26,7 @@ PAGES = [
     "docs/command-line.md",
     "docs/choosing-epsilon.md",
     "docs/your-model.md",
-    "docs/big-tables.md",
+    "docs/tables.md",
     "docs/migrating-from-twinify.md",
 ]
 SURVEY = "age,visits,region,income,smoker\n20,3,north,100,no\n88,0,east,50000,yes\n"
