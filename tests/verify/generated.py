@@ -213,3 +213,54 @@ def table(r):
 @functools.cache
 def jitted(seed):
     return jax.jit(program(seed))
+
+
+BORDERS = (0, 2, 4, 7, 10, N)
+
+
+def releases(seed):
+    """A function of (rows, mask) to two or three sums that are released one by one; always the same for a seed.
+
+    They share what makes their bounds interfere: leaves of the same joint clips, and slices with borders from a short list.
+    """
+    r = np.random.default_rng(seed)
+    orders = [tuple(r.permutation(D)[: r.choice([1, D, D, D, D])]) for _ in range(r.integers(2, 4))]
+    norms = r.choice([1.0, 2.0], size=len(orders)) if r.random() < 0.2 else np.ones(len(orders))
+    masked = r.random() < 0.9
+    kinds = ["slices", "overlap", "whole", "picks", "strided"] if r.random() < 0.25 else ["slices"]
+    usual = r.permutation(len(orders))
+    sums = []
+    for _ in range(r.integers(2, 4)):
+        edges = sorted(int(b) for b in r.choice(BORDERS, size=r.choice([3, 3, 4]), replace=False))
+        clips = np.resize(usual, 3) if r.random() < 0.9 else r.integers(len(orders), size=3)
+        leaves = r.integers(D, size=3 if r.random() < 0.1 else 1)
+        weights = r.choice([1.0, -2.0], size=3) if r.random() < 0.1 else np.ones(1)
+        pieces = [(clips[i], leaves[i % leaves.size], weights[i % weights.size]) for i in range(len(edges) - 1)]
+        sums.append((str(r.choice(kinds)), edges, pieces))
+
+    def run(rows, mask):
+        columns = [rows[:, i : i + 1] for i in range(D)]
+        clips = []
+        for order, norm in zip(orders, norms, strict=True):
+            found = dp.clip_records([columns[i] for i in order], float(norm))
+            clips.append([jnp.where(mask[:, None], leaf, 0.0) if masked else leaf for leaf in found])
+        outputs = []
+        for kind, edges, pieces in sums:
+            total = jnp.zeros(1)
+            for number, (clip, leaf, weight) in enumerate(pieces):
+                value = clips[clip][leaf % len(clips[clip])]
+                first, end = edges[number], edges[number + 1]
+                if kind == "overlap":
+                    value = value[max(0, first - 1) : end]
+                elif kind == "slices":
+                    value = value[first:end]
+                elif kind == "picks":
+                    value = value[np.arange(first, end)]
+                elif kind == "strided":
+                    value = value[number :: len(pieces)]
+                total = total + weight * value.sum(0)
+            outputs.append(total)
+        return tuple(outputs)
+
+    run.names = sums
+    return run

@@ -64,12 +64,18 @@ def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...
 
 
 @functools.lru_cache(maxsize=4096)
-def _over(groups: tuple[Group, ...]) -> Group:
-    return Group(f"one of {len(groups)} slices")
+def _pieced(pieces: tuple[tuple[Group, Batch], ...]) -> Group:
+    """The group of a sum over disjoint slices: a record in a slice moves as that slice's group lets it.
+
+    Two sums may share it only if they give every record the same group. So it is named by the groups and the slices they
+    stand in: with other borders, a record between the old border and the new would have one group in the first sum and
+    another in the second, and its loads would have to be added.
+    """
+    return Group(f"one of {len(pieces)} slices")
 
 
 def over_slices(terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    """A sum over disjoint slices of the table, a term for each: a record is in one of them, so the largest counts."""
+    """Merge the terms of a sum over disjoint slices of the table: a record is in one of them, so the largest counts."""
     if len(terms) < 2 or any(t.source.kind != "slice" for t in terms):
         return terms
     ordered = sorted(terms, key=lambda t: t.source.event)
@@ -78,7 +84,10 @@ def over_slices(terms: tuple[Term, ...]) -> tuple[Term, ...]:
     if not (apart and alike) or terms[0].source.parent is None:
         return terms
     bound = max((t.bound for t in terms), key=lambda b: b.factor)
-    return (Term(_over(tuple(t.group for t in ordered)), terms[0].leaves, bound, terms[0].source.parent),)
+    # Slices of one group give every record that group, wherever the borders are.
+    groups = {t.group for t in terms}
+    group = groups.pop() if len(groups) == 1 else _pieced(tuple((t.group, t.source) for t in ordered))
+    return (Term(group, terms[0].leaves, bound, terms[0].source.parent),)
 
 
 def total_of(terms: tuple[Term, ...]) -> Scale | None:
