@@ -18,8 +18,8 @@ import numpy as np
 from sklearn import decomposition, linear_model, mixture
 
 import discreet as dp
-from discreet.defaults import defaults_for
 from discreet.models import (
+    defaults_for,
     hierarchical,
     linear_regression,
     logistic_regression,

@@ -47,8 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "standardise": {"random", "accounting", "ledger", "mechanisms", "plan", "verify", "inference"},
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
-    "models": {"tables"},
-    "defaults": {"accounting", "sampling", "clipping", "plan", "inference", "models"},
+    "models": {"tables", "accounting", "sampling", "clipping", "plan", "inference"},
     # Post-processing by construction: no reader of tables but in the file that compares twins with non-private rows.
     "synthetic": {"tables", "random", "plan", "report", "inference", "models", "storage", "predict", "plots"},
     # From releases and public facts alone: no reader of tables here either.
@@ -64,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "inference",
         "models",
     },
-    "estimators": {"accounting", "clipping", "ledger", "inference", "models", "plan", "random", "sampling"},
+    "estimators": {"clipping", "ledger", "inference", "models", "plan", "random"},
     "optimizers": set(),
     # Attacks what is released; it uses the methods as anybody may.
     "audit": {"random", "accounting", "sampling", "plan", "plots", "inference"},

@@ -50,7 +50,6 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet import audit as audit
     from discreet import clipping as clipping
     from discreet import compat as compat
-    from discreet import defaults as defaults
     from discreet import estimators as estimators
     from discreet import gradients as gradients
     from discreet import inference as inference

@@ -11,7 +11,7 @@ import numpyro
 import pytest
 from sklearn import linear_model
 
-from discreet.estimators import _base
+from discreet.estimators import _estimators
 from discreet.inference import DPSVIResult
 from discreet.models import linear_regression, logistic_regression, negative_binomial_regression, poisson_regression
 from discreet.report import make_statement
@@ -49,19 +49,20 @@ def latents_of(model: Any, num_features: int) -> dict[str, tuple[int, ...]]:
 
 
 def fit_without_privacy(
-    model: Any, plan: Any, settings: Any, seed: Any, x: np.ndarray, y: np.ndarray, ledger: Any = None
+    settings: Any, plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, ledger: Any = None
 ) -> Any:
     """What `fit_model` returns, at a point and without its budget."""
     assert ledger is None
     assert x.dtype == y.dtype == np.float32
+    model = settings.model
     shapes = latents_of(model, x.shape[1])
     weights, intercept = point_fit(model, x, y, num_classes=(*shapes["intercept"], 2)[0])
     point = {"weights": weights, "intercept": intercept}
-    spread = 0.01 * np.random.default_rng(seed).normal(size=(settings.num_draws, 1))
+    spread = 0.01 * np.random.default_rng(seed).normal(size=(num_draws, 1))
     draws = {}
     for name, shape in shapes.items():
         value = np.broadcast_to(point.get(name, 1.0), shape).reshape(1, -1)
-        draws[name] = (value + spread).reshape(settings.num_draws, *shape)
+        draws[name] = (value + spread).reshape(num_draws, *shape)
     statement = statement_of(plan, steps_completed=plan.num_steps, reproducible=seed is not None)
     nothing: dict[str, Any] = dict.fromkeys(("params", "last_params", "losses", "clipping_norms", "trace"))
     return DPSVIResult(
@@ -72,4 +73,4 @@ def fit_without_privacy(
 @pytest.fixture
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fits in this test are the stand-in's."""
-    monkeypatch.setattr(_base, "fit_model", fit_without_privacy)
+    monkeypatch.setattr(_estimators, "fit_model", fit_without_privacy)

@@ -23,10 +23,9 @@ from discreet.estimators import (
     LogisticRegression,
     NegativeBinomialRegression,
     PoissonRegression,
-    _base,
+    _estimators,
 )
-from discreet.estimators._bounds import Scaling
-from discreet.estimators._fit import mean_over_draws
+from discreet.estimators._estimators import Scaling, mean_over_draws
 
 RNG = np.random.default_rng(0)
 AGE = RNG.uniform(20, 80, size=(200, 1))
@@ -41,13 +40,13 @@ COUNTS = RNG.poisson(np.exp(AGE[:, 0] / 40)).astype(float)
 def seen(no_noise: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarray, np.ndarray]]:
     """The records that reached a fit."""
     records = []
-    stand_in = _base.fit_model
+    stand_in = _estimators.fit_model
 
-    def spy(model: Any, plan: Any, settings: Any, seed: Any, x: np.ndarray, y: np.ndarray, **options: Any) -> Any:
+    def spy(settings: Any, plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, **options: Any) -> Any:
         records.append((x, y))
-        return stand_in(model, plan, settings, seed, x, y)
+        return stand_in(settings, plan, num_draws, seed, x, y)
 
-    monkeypatch.setattr(_base, "fit_model", spy)
+    monkeypatch.setattr(_estimators, "fit_model", spy)
     return records
 
 
@@ -103,7 +102,7 @@ def test_a_mean_over_draws_is_that_of_all_whatever_the_number_of_rows(monkeypatc
     rows, coef, intercept = RNG.normal(size=(7, 3)), RNG.normal(size=(11, 4, 3)), RNG.normal(size=(11, 4))
     expected = softmax(np.einsum("nf,dkf->ndk", rows, coef) + intercept, axis=2).mean(axis=1)
     for at_once in (1, 3, 7):
-        monkeypatch.setattr("discreet.estimators._fit._ELEMENTS", at_once * 44)
+        monkeypatch.setattr("discreet.estimators._estimators._ELEMENTS", at_once * 44)
         found = mean_over_draws(lambda part: softmax(part, axis=2), rows, coef, intercept)
         np.testing.assert_allclose(found, expected, rtol=1e-12)
 

@@ -4,8 +4,8 @@ import numpyro
 import pytest
 
 import discreet as dp
-from discreet.defaults import defaults_for
 from discreet.models import (
+    defaults_for,
     hierarchical,
     linear_regression,
     logistic_regression,

@@ -9,7 +9,7 @@ import numpyro
 import pytest
 
 from discreet.models import FactorAnalysis, GaussianMixture, Scores, TableVAE
-from discreet.models._vae import LevelsProduct
+from discreet.models._tables import LevelsProduct
 from discreet.tables import Column, DataError, Kind, Missing, Schema, schema_from_bounds
 
 # They compile for seconds and compute for milliseconds.

@@ -1,11 +1,19 @@
-"""Regressions with scikit-learn's face: `fit`, `predict`, `predict_proba`, `score`, in pipelines and cross-validation.
+"""Regressions with scikit-learn's interface: `fit`, `predict`, `predict_proba`, `score`, in pipelines and cross-validation.
 
 Each fit is a `DPSVI` run with a plan and a statement of its own. What scikit-learn would take from the data is public input
 here: bounds of the features, the target's bounds or classes. docs/estimators.md says what cross-validation spends.
 """
 
-from discreet.estimators._counts import NegativeBinomialRegression, PoissonRegression
-from discreet.estimators._linear import LinearRegression
-from discreet.estimators._logistic import LogisticRegression
+from discreet.estimators._estimators import (
+    LinearRegression,
+    LogisticRegression,
+    NegativeBinomialRegression,
+    PoissonRegression,
+)
 
-__all__ = ["LinearRegression", "LogisticRegression", "NegativeBinomialRegression", "PoissonRegression"]
+__all__ = [
+    "LinearRegression",
+    "LogisticRegression",
+    "NegativeBinomialRegression",
+    "PoissonRegression",
+]

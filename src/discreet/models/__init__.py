@@ -1,4 +1,4 @@
-"""Models ready to use, nothing private about them.
+"""NumPyro models ready to use, and default settings to fit them with. Nothing in a model is private; the fit is.
 
 The regressions are plain NumPyro functions of (x, y). Each takes features of about unit size (`discreet.tables.encode` maps
 public bounds to [-1, 1]), has an intercept and weakly informative priors, and declares its records by
@@ -7,27 +7,29 @@ public bounds to [-1, 1]), has an intercept and weakly informative priors, and d
 for mixed columns, `GaussianMixture` and `FactorAnalysis` for numbers.
 """
 
-from discreet.models._gaussians import FactorAnalysis, GaussianMixture
-from discreet.models._hierarchical import hierarchical
-from discreet.models._levels import Levels
-from discreet.models._products import MixtureOfProducts
+from discreet.models._cells import Levels, Scores
+from discreet.models._defaults import Defaults, default_plan, defaults_for, guide_for
 from discreet.models._regression import (
+    hierarchical,
     linear_regression,
     logistic_regression,
     multinomial_regression,
     negative_binomial_regression,
     poisson_regression,
 )
-from discreet.models._scores import Scores
-from discreet.models._vae import TableVAE
+from discreet.models._tables import FactorAnalysis, GaussianMixture, MixtureOfProducts, TableVAE
 
 __all__ = [
+    "Defaults",
     "FactorAnalysis",
     "GaussianMixture",
     "Levels",
     "MixtureOfProducts",
     "Scores",
     "TableVAE",
+    "default_plan",
+    "defaults_for",
+    "guide_for",
     "hierarchical",
     "linear_regression",
     "logistic_regression",

@@ -1,13 +1,27 @@
-"""A table's cells, checked against the schema column by column; what is wrong is said without showing any of them."""
+"""A table's cells as numbers that models take, by the public schema alone, and back.
+
+Two codes are used. `Levels` turns each column into finitely many public levels: categories as they are, numbers by slices of
+their bounds. `Scores` turns each number into a normal score, its place between its bounds read as a probability. Both ways
+back give a cell within its bounds for whatever a model draws. A record's code depends on that record's cells and the schema
+only, and a refusal names columns and rules, never a cell.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float, Int
+from scipy import special
 
+from discreet._validate import choice, integer
 from discreet.tables import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
+
+if TYPE_CHECKING:
+    import pyarrow
 
 # How tables write 0 and 1 besides "0" and "1".
 _OTHER_WRITINGS = {"0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True": 1}
@@ -15,8 +29,7 @@ _OTHER_WRITINGS = {"0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True"
 
 def check_table(table: Any, schema: Schema, out_of_bounds: str) -> None:
     """Refuse an unknown rule, and a table in which a person has several rows."""
-    if out_of_bounds not in ("refuse", "clip"):
-        raise ValueError(f'out_of_bounds is {out_of_bounds!r}; it must be "refuse" or "clip".')
+    choice("out_of_bounds", out_of_bounds, ("refuse", "clip"))
     if schema.person is None:
         return
     people = _chunked(table, schema.person)
@@ -111,3 +124,252 @@ def stacked(columns: Sequence[np.ndarray]) -> np.ndarray:
     if len(columns[0]) == 0:
         raise DataError("the table has no rows: there is nothing to fit")
     return np.stack(columns, axis=1)
+
+
+# Cells as levels.
+
+
+_ROWS_AT_ONCE = 65_536
+
+
+@dataclasses.dataclass(frozen=True)
+class Levels:
+    """Which levels the columns of a schema have. Public: made from the schema alone.
+
+    A column of categories has one level for each. Real columns and dates have `slices` equal slices of their bounds. A count
+    has a level for each value if there are at most `slices`; otherwise the lowest values have one each, and the slices grow
+    with the distance from the lower bound, as counts scatter more where they are larger. A column whose missing cells
+    are allowed has one more level, the last, for those.
+
+    Attributes:
+        schema: The public description of the table.
+        slices: Most slices of a column of numbers, 2 at least.
+
+    >>> from discreet.tables import schema_from_bounds
+    >>> levels = Levels(schema_from_bounds("visits=0:9,smoker=no|yes"), slices=4)
+    >>> levels.sizes, levels.encode({"visits": [0, 9], "smoker": ["yes", "no"]}).tolist()
+    ((4, 2), [[0, 1], [3, 0]])
+    """
+
+    schema: Schema
+    slices: int = 32
+
+    def __post_init__(self) -> None:
+        integer("slices", self.slices, least=2, hint="32 is a common choice.")
+
+    @functools.cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of levels of each column, with the one for missing cells."""
+        return tuple(
+            (len(column.categories) or len(self.edges(column)) - 1) + (column.missing is Missing.INDICATOR)
+            for column in self.schema.columns
+        )
+
+    def edges(self, column: Column) -> Float[np.ndarray, " slice+1"]:
+        """Where the slices of a column with bounds begin, and where the last one ends: one past it for counts and days."""
+        low, high = column.limits
+        if column.kind is Kind.REAL:
+            return np.linspace(low, high, self.slices + 1)
+        values = int(high - low) + 1
+        if column.kind is Kind.DATE:
+            return low + np.rint(np.linspace(0, values, min(values, self.slices) + 1))
+        return low + _growing(values, self.slices)
+
+    # --- from cells to levels -------------------------------------------------------------
+
+    def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Int[np.ndarray, "record column"]:
+        """The level of each cell, int32, columns as in the schema.
+
+        Guarantee: a record's levels depend on that record's cells and the schema only.
+
+        Args:
+            table: Columns by name: a pyarrow or pandas table, or a dict of arrays. Columns that the schema does not name
+                are left alone, but for its person column, in which each person must be there once.
+            out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
+
+        Raises:
+            DataError: A column is not there, a person has several rows, a cell is missing or outside its bounds or categories.
+                Names the column and the rule, never a value, a row or a count.
+        """
+        check_table(table, self.schema, out_of_bounds)
+        columns = []
+        for column, size in zip(self.schema.columns, self.sizes, strict=True):
+            cells, missing = cells_of(table, column)
+            found = (
+                self._slices(column, cells, missing, out_of_bounds) if column.bounds else positions_of(column, cells)
+            )
+            columns.append(np.where(missing, size - 1, found))
+        return stacked(columns).astype(np.int32)
+
+    def _slices(self, column: Column, cells: Any, missing: np.ndarray, out_of_bounds: str) -> np.ndarray:
+        values = numbers_of(column, cells, missing, out_of_bounds)
+        edges = self.edges(column)
+        return np.minimum(np.searchsorted(edges, values, side="right") - 1, len(edges) - 2)
+
+    # --- how often levels occur -----------------------------------------------------------
+
+    @functools.cached_property
+    def places(self) -> dict[str, slice]:
+        """Where each column's levels lie among all levels, for `pair_shares`."""
+        ends = np.cumsum(self.sizes)
+        columns = zip(self.schema.columns, ends, self.sizes, strict=True)
+        return {column.name: slice(int(end) - size, int(end)) for column, end, size in columns}
+
+    def pair_shares(self, levels: Int[np.ndarray, "record column"]) -> Float[np.ndarray, "level level"]:
+        """Share of the records that have both of two levels, for all pairs; on the diagonal that of single levels.
+
+        Exact figures of these records, so private ones like them.
+
+        Args:
+            levels: As `encode` gives them.
+        """
+        firsts, total = np.cumsum((0, *self.sizes[:-1])), sum(self.sizes)
+        counts = np.zeros((total, total))
+        for start in range(0, len(levels), _ROWS_AT_ONCE):
+            rows = levels[start : start + _ROWS_AT_ONCE] + firsts
+            ones = np.zeros((len(rows), total), np.float32)
+            np.put_along_axis(ones, rows, 1.0, axis=1)
+            counts += ones.T @ ones
+        return counts / len(levels)
+
+    # --- and back -------------------------------------------------------------------------
+
+    def decode(self, levels: Int[np.ndarray, "record column"], rng: np.random.Generator) -> pyarrow.Table:
+        """A table with these levels: 64-bit floats, 64-bit integers for counts, days, and texts; missing cells are null.
+
+        Args:
+            levels: As `encode` gives them.
+            rng: Draws where in its slice a number lies: each place, or each count, alike.
+
+        Returns:
+            A pyarrow table of the schema's columns, each cell within its bounds or categories.
+        """
+        import pyarrow
+
+        columns: dict[str, Any] = {}
+        for column, size, found in zip(self.schema.columns, self.sizes, np.transpose(levels), strict=True):
+            missing = found == size - 1 if column.missing is Missing.INDICATOR else None
+            if column.bounds is None:
+                places = pyarrow.array(found, pyarrow.int32(), mask=missing)
+                cells = pyarrow.DictionaryArray.from_arrays(places, list(column.categories)).dictionary_decode()
+            else:
+                cells = pyarrow.array(self._within(column, found, rng), mask=missing)
+                cells = cells.cast(pyarrow.date32()) if column.kind is Kind.DATE else cells
+            columns[column.name] = cells
+        return pyarrow.table(columns)
+
+    def _within(self, column: Column, found: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        edges = self.edges(column)
+        # A missing cell's level has no slice; it gets the last one's value and is masked.
+        found = np.minimum(found, len(edges) - 2)
+        values = edges[found] + np.diff(edges)[found] * rng.random(len(found))
+        if column.kind is Kind.REAL:
+            return np.minimum(values, edges[-1])
+        return np.floor(values).astype(np.int32 if column.kind is Kind.DATE else np.int64)
+
+
+def _growing(values: int, slices: int) -> Int[np.ndarray, " slice+1"]:
+    """Edges of slices of 0, ..., values - 1: one a value, or the first of width one and the others growing."""
+    if values <= slices:
+        return np.arange(values + 1)
+    edges = [0, 1]
+    for left in range(slices - 1, 0, -1):
+        # Geometric from here to the end, as soon as that is wider than one.
+        edges.append(max(edges[-1] + 1, round(edges[-1] * (values / edges[-1]) ** (1 / left))))
+    return np.array(edges)
+
+
+# Cells as normal scores.
+
+
+# Probability beyond either bound: keeps a cell at its bound 3.09 standard deviations from the middle.
+_EDGE = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Numbers as normal scores. Public: made from the schema alone.
+
+    With u the cell's place between its bounds, from 0 to 1, its score is the standard normal quantile of 0.001 + 0.998 u: the
+    middle of the bounds is 0, the bounds are -3.09 and 3.09, and a column that is uniform between its bounds has about
+    normal scores. A count or a day takes the middle of the slot that is its own. The way back gives a cell within the bounds
+    for every score, however large.
+
+    Attributes:
+        schema: The public description of the table: columns with bounds, no missing cells.
+
+    Raises:
+        DataError: A column has categories, or its missing cells are allowed.
+
+    >>> from discreet.tables import schema_from_bounds
+    >>> scores = Scores(schema_from_bounds("age=20:60"))
+    >>> [round(score, 2) for score in scores.encode({"age": [20.0, 40.0, 60.0]})[:, 0].tolist()]
+    [-3.09, 0.0, 3.09]
+    >>> scores.decode(np.array([[0.0], [-99.0]]))["age"].to_pylist()
+    [40.0, 20.0]
+    """
+
+    schema: Schema
+
+    def __post_init__(self) -> None:
+        for column in self.schema.columns:
+            if column.bounds is None or column.missing is Missing.INDICATOR:
+                what = "categories" if column.bounds is None else "missing cells"
+                raise DataError(
+                    f"column '{column.name}' ({column.kind}) has {what}: this model is for numbers only. Leave the column out, "
+                    "or take MixtureOfProducts or TableVAE"
+                )
+
+    def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Float[np.ndarray, "record column"]:
+        """The score of each cell, float32, columns as in the schema.
+
+        Guarantee: a record's scores depend on that record's cells and the schema only.
+
+        Args:
+            table: Columns by name, as for `Levels.encode`.
+            out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
+
+        Raises:
+            DataError: As `Levels.encode`.
+        """
+        check_table(table, self.schema, out_of_bounds)
+        columns = []
+        for column in self.schema.columns:
+            low, step, slots = _slots(column)
+            values = numbers_of(column, *cells_of(table, column), out_of_bounds)
+            places = (values - low + step / 2) / slots
+            columns.append(special.ndtri(_EDGE + (1 - 2 * _EDGE) * places))
+        return stacked(columns).astype(np.float32)
+
+    def decode(self, scores: Float[np.ndarray, "record column"]) -> pyarrow.Table:
+        """The table with the nearest cells: 64-bit floats, 64-bit integers for counts, and days, within their bounds.
+
+        Args:
+            scores: Any finite numbers, columns as in the schema.
+
+        Raises:
+            ValueError: A number is not finite.
+        """
+        import pyarrow
+
+        if not np.isfinite(scores).all():
+            raise ValueError("A score is not finite: the latents that it was drawn with are no draw of a posterior.")
+        columns: dict[str, Any] = {}
+        for column, found in zip(self.schema.columns, np.transpose(scores), strict=True):
+            low, step, slots = _slots(column)
+            places = np.clip((special.ndtr(np.asarray(found, np.float64)) - _EDGE) / (1 - 2 * _EDGE), 0, 1)
+            if column.kind is Kind.REAL:
+                columns[column.name] = np.clip(low + slots * places, *column.limits)
+            else:
+                whole = low + np.minimum(np.floor(slots * places), slots - step)
+                days = column.kind is Kind.DATE
+                cells = pyarrow.array(whole.astype(np.int32 if days else np.int64))
+                columns[column.name] = cells.cast(pyarrow.date32()) if days else cells
+        return pyarrow.table(columns)
+
+
+def _slots(column: Column) -> tuple[float, float, float]:
+    """Where the column begins, the width of a value of it (0 for a real one), and the width of all."""
+    low, high = column.limits
+    step = 0.0 if column.kind is Kind.REAL else 1.0
+    return low, step, high - low + step

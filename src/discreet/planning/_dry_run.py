@@ -15,14 +15,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpyro.infer.autoguide import AutoNormal
-from numpyro.infer.initialization import init_to_feasible
 from numpyro.optim import Adam
 from tqdm import tqdm
 
+from discreet._validate import integer, positive, probability
 from discreet.accounting import suggest
 from discreet.inference import DPSVI, starting_objective
-from discreet.models import MixtureOfProducts
+from discreet.models import MixtureOfProducts, guide_for
 from discreet.plan import PrivacyPlan
 from discreet.planning._fits import Fitter
 from discreet.planning._invent import (
@@ -456,20 +455,13 @@ def _check(
     strengths: Sequence[float] | None,
     epsilons: Sequence[float] | None,
 ) -> None:
-    if isinstance(num_records, bool) or not isinstance(num_records, int) or num_records < 20:
-        raise ValueError(
-            f"num_records is {num_records!r}; it is the public number of records, a whole number of at least 20: of fewer, "
-            "nothing can be learnt under privacy"
-        )
-    if delta is not None and (not isinstance(delta, float) or not 0 < delta < 1):
-        raise ValueError(
-            f"delta is {delta!r}; it is a probability above 0 and well below 1 / num_records, such as 1e-6"
-        )
-    for name, values in (("epsilon", (epsilon,)), ("epsilons", epsilons or ()), ("strengths", strengths or ())):
+    integer("num_records", num_records, least=20, hint="Nothing can be learnt from fewer records under privacy.")
+    if delta is not None:
+        probability("delta", delta, hint="It should be well below 1 / num_records, such as 1e-6.")
+    positive("epsilon", epsilon)
+    for name, values in (("epsilons", epsilons or ()), ("strengths", strengths or ())):
         for value in values:
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not (number and 0 < value < math.inf):
-                raise ValueError(f"{name} is or holds {value!r}; give finite numbers above 0, such as 1.0")
+            positive(f"a value of {name}", value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -510,10 +502,10 @@ class _Stage:
             if about is not None:
                 raise ValueError("A MixtureOfProducts brings its own schema: leave about out")
             twin, template = model, template_of_twin(model)
-            function, guide, placeholder = twin.model, guide or twin.guide(), twin.placeholder
+            function, placeholder = twin.model, twin.placeholder
         else:
             twin, template, function = None, template_of(() if about is None else about), model
-            guide = AutoNormal(model, init_loc_fn=init_to_feasible) if guide is None else guide
+        guide = guide_for(model) if guide is None else guide
         plan = PrivacyPlan(
             sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=1.0, num_steps=1, num_records=num_records
         )

@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import Unit, biject_to
 from numpyro.primitives import Messenger
 
+from discreet._validate import integer, positive
 from discreet.models import MixtureOfProducts
 from discreet.plan import PrivacyPlan
 from discreet.sampling import PoissonSampling
@@ -141,13 +142,12 @@ def plan_for(setting: Setting, noise_multiplier: float, delta: float, num_record
 
 def _check(name: str, values: tuple[float, ...], *, most: float, whole: bool = False) -> None:
     if not values:
-        raise ValueError(f"Grid: {name} is empty: give at least one value to try")
+        raise ValueError(f"{name} is empty; give at least one value to try.")
     for value in values:
-        usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not usable or not 0 < value <= most or (whole and value != int(value)):
-            kind = "a whole number" if whole else "a finite number"
-            limit = "" if math.isinf(most) else f" and at most {most:,g}"
-            raise ValueError(f"Grid: {name} holds {value!r}: give {kind} above 0{limit}")
+        if whole:
+            integer(f"a value of {name}", value, most=int(most))
+        elif positive(f"a value of {name}", value) > most:
+            raise ValueError(f"a value of {name} is {value!r}; it must be at most {most:g}.")
 
 
 # Features from public bounds, a truth from the prior, observations from the model.

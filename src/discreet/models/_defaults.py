@@ -1,4 +1,4 @@
-"""Which settings a model is fitted with where nobody has said otherwise."""
+"""Default settings of a fit: a plan, an optimizer and a guide, for models whose gradients are known."""
 
 from __future__ import annotations
 
@@ -14,17 +14,28 @@ from numpyro.infer.autoguide import AutoNormal
 from discreet.accounting import Relation, suggest
 from discreet.clipping import AdaptiveClipping
 from discreet.inference import DPSVI
-from discreet.models import FactorAnalysis, GaussianMixture, MixtureOfProducts, TableVAE
+from discreet.models._tables import FactorAnalysis, GaussianMixture, MixtureOfProducts, TableVAE
 from discreet.plan import PrivacyPlan
 from discreet.sampling import PoissonSampling
 
 
+def guide_for(model: Any) -> Callable[..., Any]:
+    """The guide that a model is fitted with unless it is given another.
+
+    A model of a whole table has its own. Others get independent normals (`AutoNormal`) that start where all latents are 0
+    before they are constrained: NumPyro's own starting point is random, noisy steps are too expensive to be spent on coming
+    back from it, and a Poisson regression that starts at a rate of e⁴ clips for a hundred steps.
+    """
+    own = getattr(model, "guide", None)
+    return AutoNormal(model, init_loc_fn=init_to_feasible) if own is None else own()
+
+
 @dataclasses.dataclass(frozen=True)
 class Defaults:
-    """Public settings for a model; made by `defaults_for`, changed by `dataclasses.replace`.
+    """Public settings of a fit, and the plan and `DPSVI` that follow from them; `defaults_for` has some for our models.
 
     Attributes:
-        model: The model that they are for.
+        model: A NumPyro model, or a whole table's, such as `MixtureOfProducts(schema)`.
         num_steps: Number of steps.
         expected_batch: Records in a batch, on average; all of them where there are fewer.
         clipping_norm: Bound on a record's gradient, or the rule that finds one.
@@ -33,7 +44,7 @@ class Defaults:
 
     model: Any
     num_steps: int
-    expected_batch: int
+    expected_batch: float
     clipping_norm: float | AdaptiveClipping
     learning_rate: float
 
@@ -68,13 +79,8 @@ class Defaults:
         )
 
     def guide(self) -> Callable[..., Any]:
-        """The guide: a whole table's model has its own; others get independent normals, started at a public point.
-
-        NumPyro's own starting point is random, and a Poisson regression that starts at a rate of e⁴ clips for a hundred
-        steps. Here all latents start at 0, before they are constrained.
-        """
-        own = getattr(self.model, "guide", None)
-        return AutoNormal(self.model, init_loc_fn=init_to_feasible, init_scale=0.1) if own is None else own()
+        """The model's guide, `guide_for(model)`."""
+        return guide_for(self.model)
 
     def optimizer(self) -> Any:
         """NumPyro's Adam with the learning rate."""
@@ -92,7 +98,7 @@ class Defaults:
 
 
 _REGRESSION = (500, 1000, AdaptiveClipping(quantile=0.95, initial=0.1), 0.05)
-_TABLES: dict[type, tuple[int, int, float | AdaptiveClipping, float]] = {
+_TABLES: dict[type, tuple[int, float, float | AdaptiveClipping, float]] = {
     MixtureOfProducts: (300, 1000, 2.0, 0.05),
     GaussianMixture: (500, 1000, AdaptiveClipping(quantile=0.9, initial=0.1), 0.05),
     FactorAnalysis: (500, 1000, AdaptiveClipping(quantile=0.9, initial=0.1), 0.05),

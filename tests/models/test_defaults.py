@@ -7,12 +7,14 @@ import numpyro
 import pytest
 
 import discreet as dp
-from discreet.defaults import Defaults, default_plan, defaults_for
 from discreet.models import (
+    Defaults,
     FactorAnalysis,
     GaussianMixture,
     MixtureOfProducts,
     TableVAE,
+    default_plan,
+    defaults_for,
     hierarchical,
     linear_regression,
     logistic_regression,

@@ -1,0 +1,663 @@
+"""Regressions behind scikit-learn's interface, each fit a `DPSVI` run with a plan and a statement of its own.
+
+`PrivateRegression` has the parameters, the validation and the fit; a subclass says how its target is encoded, which model is
+fitted and what is known afterwards. Two rules keep the guarantee: whatever scikit-learn would take from the data (ranges of
+features, the target's range or classes) is a public parameter here, so that a record reaches the model by its own row alone;
+and no error message quotes a cell (`NoValues`).
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import math
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import jax
+import numpy as np
+from jaxtyping import Float
+from scipy.special import expit, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import d2_tweedie_score
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from discreet import random
+from discreet._validate import integer, positive
+from discreet.clipping import AdaptiveClipping
+from discreet.inference import DPSVI, DPSVIResult
+from discreet.ledger import Ledger
+from discreet.models import (
+    Defaults,
+    linear_regression,
+    logistic_regression,
+    multinomial_regression,
+    negative_binomial_regression,
+    poisson_regression,
+)
+from discreet.plan import PrivacyPlan
+
+# Public bounds of features.
+
+
+_HELP = (
+    "Give bounds=(low, high), numbers known without the data: one pair for all features, or low and high with one number a "
+    "feature each; or a dictionary from feature names to such pairs, for a data frame. Values outside are clipped."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """Clips features to public bounds and brings them to about unit size. A row's numbers depend on that row alone.
+
+    Where the bounds hold 0 it stays 0, so that 0/1 columns and columns of many zeros have short gradients, from which
+    clipping takes little; other bounds are mapped to [-1, 1].
+
+    Attributes:
+        low: the least value of each feature, (feature,).
+        high: the largest, above `low`.
+    """
+
+    low: Float[np.ndarray, " feature"]
+    high: Float[np.ndarray, " feature"]
+
+    @classmethod
+    def of(cls, bounds: Any, num_features: int, names: Sequence[str] | None) -> Self:
+        """Reads the parameter `bounds` of an estimator.
+
+        Raises:
+            ValueError: none, or such that do not fit the features.
+        """
+        if bounds is None:
+            raise ValueError(
+                "bounds are missing: what a feature may be must be known without the data, since bounds taken from them would "
+                f"show the most extreme person. {_HELP}"
+            )
+        if isinstance(bounds, Mapping):
+            bounds = _by_name(bounds, names)
+        try:
+            low, high = (np.broadcast_to(np.asarray(side, np.float64), num_features) for side in bounds)
+        except (TypeError, ValueError):
+            raise ValueError(f"bounds do not fit the {num_features} features. {_HELP}") from None
+        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+            raise ValueError(f"bounds must be finite, each low below its high. {_HELP}")
+        return cls(low, high)
+
+    @property
+    def center(self) -> Float[np.ndarray, " feature"]:
+        """What becomes 0."""
+        return np.where((self.low <= 0) & (self.high >= 0), 0.0, self.low / 2 + self.high / 2)
+
+    @property
+    def width(self) -> Float[np.ndarray, " feature"]:
+        """What becomes 1 above the center."""
+        return np.maximum(self.high - self.center, self.center - self.low)
+
+    def clip(self, X: Float[np.ndarray, "row feature"]) -> Float[np.ndarray, "row feature"]:
+        """Values moved to the nearer bound."""
+        return np.clip(X, self.low, self.high)
+
+    def scale(self, X: Float[np.ndarray, "row feature"]) -> Float[np.ndarray, "row feature"]:
+        """Values clipped, then scaled, as 32-bit numbers."""
+        return ((self.clip(X) - self.center) / self.width).astype(np.float32)
+
+    def unscale(self, weights: Any, intercept: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Weights of scaled features, (..., feature), and intercepts, (...), as those of the features themselves."""
+        coef = np.asarray(weights, np.float64) / self.width
+        return coef, np.asarray(intercept, np.float64) - coef @ self.center
+
+    def in_words(self) -> str:
+        """The bounds, briefly."""
+        pairs = [f"[{low:g}, {high:g}]" for low, high in zip(self.low, self.high, strict=True)]
+        return pairs[0] if len(set(pairs)) == 1 else ", ".join(pairs)
+
+
+def _by_name(bounds: Mapping[str, Any], names: Sequence[str] | None) -> tuple[list[Any], list[Any]]:
+    if names is None:
+        raise ValueError(f"bounds name features, but X has no feature names: pass a data frame. {_HELP}")
+    if set(names) != set(bounds):
+        odd = sorted(str(name) for name in set(names) ^ set(bounds))
+        raise ValueError(f"bounds and X name different features; only one of them has {', '.join(odd)}. {_HELP}")
+    try:
+        pairs = [(low, high) for low, high in (bounds[name] for name in names)]
+    except (TypeError, ValueError):
+        raise ValueError(f"bounds do not give each feature a pair of numbers. {_HELP}") from None
+    return [low for low, _ in pairs], [high for _, high in pairs]
+
+
+# From public settings and records to a private posterior.
+
+
+Model = Callable[..., Any]
+Draws = dict[str, np.ndarray]
+_ELEMENTS = 2**22
+
+
+# Cross-validation fits tables of one shape over and over: plans and prepared fits are kept. They hold no record.
+@functools.lru_cache(maxsize=32)
+def _plan(settings: Defaults, epsilon: float, delta: float | None, num_records: int) -> PrivacyPlan:
+    return settings.plan(epsilon=epsilon, delta=delta, num_records=num_records)
+
+
+@functools.lru_cache(maxsize=8)
+def _prepare(settings: Defaults, plan: PrivacyPlan, num_features: int, thread: int) -> DPSVI:
+    del num_features, thread  # a guide is set up for one shape, and a DPSVI works on one fit at a time
+    return settings.dpsvi(plan)
+
+
+def fit_model(
+    settings: Defaults,
+    plan: PrivacyPlan,
+    num_draws: int,
+    seed: int | None,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    ledger: Ledger | None = None,
+) -> tuple[DPSVIResult, Draws]:
+    """Spend the plan's budget on records, and draw from the posterior.
+
+    Returns:
+        The result, and draws of each latent along the leading axis.
+
+    Raises:
+        ValueError, TypeError: Wrong input, before any budget is spent.
+    """
+    fit_key, draw_key = jax.random.split(random.key(seed))
+    dpsvi = _prepare(settings, plan, x.shape[1], threading.get_ident())
+    result = dpsvi.run(fit_key, x, y, progress_bar=False, ledger=ledger)
+    draws = {name: np.asarray(drawn) for name, drawn in result.posterior(draw_key, num_draws).items()}
+    if not all(np.isfinite(drawn).all() for drawn in draws.values()):
+        warnings.warn(
+            "The posterior is not finite: the steps were too large. A smaller learning_rate helps, in a further fit that "
+            "spends again.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return result, draws
+
+
+def mean_over_draws(
+    link: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, coef: np.ndarray, intercept: np.ndarray
+) -> np.ndarray:
+    """The mean over draws of link(rows · coef + intercept), for some rows at a time.
+
+    Args:
+        link: Maps linear predictors, (row, draw, output), to as many numbers.
+        rows: (row, feature).
+        coef: (draw, output, feature).
+        intercept: (draw, output).
+
+    Returns:
+        (row, output), in 64-bit numbers, so that a row's are the same whatever rows are beside it.
+    """
+    draws, outputs, features = coef.shape
+    flat = coef.reshape(draws * outputs, features).T
+    at_once = max(1, _ELEMENTS // (draws * outputs))
+    out = np.empty((len(rows), outputs))
+    for start in range(0, len(rows), at_once):
+        part = (rows[start : start + at_once] @ flat).reshape(-1, draws, outputs) + intercept
+        out[start : start + at_once] = link(part).mean(axis=1)
+    return out
+
+
+# What the estimators share.
+
+
+ERRORS_TELL = (
+    "A missing or infinite cell, a text where a number should be, or a target that is not allowed would have stopped the fit "
+    "with an error. That an error occurs, or does not, is not covered by ε."
+)
+EACH_FIT_SPENDS = (
+    "This is the price of one fit. Each further fit of overlapping records spends again, also those that cross-validation or a "
+    "search for settings makes. Steps of a Pipeline that learn from the records, and scores of the records, are not covered."
+)
+SPREAD = (
+    "The spread of the draws is that of the fitted guide. The noise of the private fit comes on top and is not in it: at small ε "
+    "it may be several times as large."
+)
+
+
+# A dataclass writes __init__ with all parameters by name, which is where scikit-learn looks for them.
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class PrivateRegression(BaseEstimator, abc.ABC):
+    """A regression fitted by `DPSVI` behind scikit-learn's interface. Subclasses say which one, and document the parameters."""
+
+    bounds: Any = None
+    epsilon: float = 1.0
+    delta: float | None = None
+    num_records: int | None = None
+    num_steps: int = 1000
+    batch_size: float = 500
+    clipping_norm: Any = 1.0
+    learning_rate: float = 0.02
+    num_draws: int = 1000
+    random_state: int | None = None
+
+    # --- what a subclass says -------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _target(self, y: np.ndarray) -> np.ndarray:
+        """The target as the model takes it; that of a row depends on this row alone."""
+
+    @abc.abstractmethod
+    def _model(self) -> Model:
+        """A NumPyro model of (x, y): the same object for the same settings, so that compiled programs are found again."""
+
+    @abc.abstractmethod
+    def _learn(self, scaling: Scaling, draws: Draws) -> None:
+        """Sets what is known after a fit, from draws in the model's units."""
+
+    def _clipping(self) -> Any:
+        """The clipping norm, or the rule that finds one."""
+        return self.clipping_norm
+
+    def _public(self) -> Sequence[str]:
+        """What was public about the target, in words."""
+        return ()
+
+    def _violations(self) -> Sequence[str]:
+        """What was done that breaks the guarantee, in words."""
+        return ()
+
+    # --- fitting --------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, *, ledger: Ledger | None = None) -> Self:
+        """Fit privately: spends epsilon at delta.
+
+        Args:
+            X: Records, (record, feature): an array, lists or a data frame of finite numbers.
+            y: The target of each record, (record,).
+            ledger: The table's budget (`discreet.Ledger`), debited just before the first release.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError, TypeError: Wrong input, before any budget is spent. A message names no value of the data; that there
+                is an error tells something of them all the same, which epsilon does not cover.
+        """
+        if ledger is not None and self._violations():
+            raise ValueError(
+                "No ledger holds a fit that is not private. Leave out the ledger, or what breaks the guarantee."
+            )
+        self._check_parameters()
+        with NoValues():
+            numeric = self.__sklearn_tags__().estimator_type == "regressor"
+            rows, target = map(np.asarray, validate_data(self, X, y, dtype=np.float64, y_numeric=numeric))
+        scaling = Scaling.of(self.bounds, rows.shape[1], getattr(self, "feature_names_in_", None))
+        target = self._target(target)
+        settings = Defaults(
+            self._model(), self.num_steps, float(self.batch_size), self._clipping(), float(self.learning_rate)
+        )
+        num_records = len(rows) if self.num_records is None else int(self.num_records)
+        plan = _plan(settings, self.epsilon, self.delta, num_records)
+        table = scaling.scale(rows), target
+        result, draws = fit_model(settings, plan, int(self.num_draws), self.random_state, *table, ledger=ledger)
+        statement = (
+            result.statement.with_public(
+                f"Bounds of the features, to which values outside were moved: {scaling.in_words()}.", *self._public()
+            )
+            .with_notes(ERRORS_TELL, EACH_FIT_SPENDS, SPREAD)
+            .with_violations(*self._violations())
+        )
+        if self.num_records is not None:
+            statement = statement.with_notes("The number of records is a public figure that was given, not a count.")
+        self.result_, self.statement_ = dataclasses.replace(result, statement=statement), statement
+        self.epsilon_ = statement.epsilon if statement.is_private else math.inf
+        self.delta_, self.scaling_ = statement.delta, scaling
+        self._learn(scaling, draws)
+        return self
+
+    def _check_parameters(self) -> None:
+        for name in ("epsilon", "batch_size", "learning_rate"):
+            positive(name, getattr(self, name))
+        for name in ("num_draws",) if self.num_records is None else ("num_draws", "num_records"):
+            integer(name, getattr(self, name))
+
+    # --- predicting -----------------------------------------------------------------------
+
+    def _rows(self, X: Any) -> np.ndarray:
+        """Rows to predict for, clipped as those of the fit were."""
+        check_is_fitted(self, "statement_")
+        with NoValues():
+            rows = validate_data(self, X, dtype=np.float64, reset=False)
+        return self.scaling_.clip(np.asarray(rows))
+
+
+class NoValues:
+    """Replaces an error that quotes a cell by one that does not."""
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """NumPy quotes a text that is no number, scikit-learn complex ones."""
+        del kind, trace
+        if isinstance(error, ValueError) and "Complex data not supported" in str(error):
+            raise ValueError("Complex data not supported: give real numbers.") from None
+        if isinstance(error, ValueError) and "could not convert" in str(error):
+            raise ValueError(
+                "A cell holds a text that is no number. Encode categories by public lists beforehand: with "
+                "discreet.tables.encode and a schema, or with scikit-learn's OneHotEncoder and categories=[...] written out."
+            ) from None
+
+
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class LinearRegression(RegressorMixin, PrivateRegression):
+    """Bayesian linear regression under (epsilon, delta)-differential privacy, as a scikit-learn regressor.
+
+    Guarantee: what a fit learns from the records is `statement_`'s event, at `epsilon_` and `delta_`. Predictions for new
+    rows follow from that and cost nothing more. Bounds are public and values outside are clipped, each record's by itself.
+
+    Args:
+        bounds: Public bounds (low, high) of the features: two numbers, or one for each feature on both sides; or a
+            dictionary from the names of a data frame's columns to pairs. There is no default: clipping is silent.
+        target_bounds: Public bounds (low, high) of the target, likewise without default.
+        epsilon: The price of one fit, above 0.
+        delta: As in `PrivacyPlan`. None: 1 / (10 x number of records) rounded down to one digit, and 1e-5 at most.
+        num_records: A public figure near the number of records. None: the exact number, which is then public.
+        num_steps: Noisy steps.
+        batch_size: Records in a batch on average; a smaller table is read whole in each step.
+        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features; or `AdaptiveClipping()`. None: one
+            that adapts. Under a fixed norm of 1 large residuals count for little, and `sigma` comes out half as large as it is.
+        learning_rate: Step size of Adam.
+        num_draws: Draws from the fitted posterior, over which predictions are averaged.
+        random_state: None: the operating system's entropy. An integer makes the fit reproducible, and **not private**.
+
+    Attributes:
+        statement_: What the fit spent, as a `Statement`: print it. `epsilon_` and `delta_` are its figures.
+        result_: The `DPSVIResult`.
+        coef_: Mean of the weights' draws, (feature,), in the target's units per unit of the feature.
+        intercept_: Mean of the intercept's draws.
+        coef_draws_: Draws of the weights, (draw, feature).
+        intercept_draws_: Draws of the intercept, (draw,).
+        sigma_draws_: Draws of the standard deviation around the line, (draw,).
+        scaling_: The bounds, and how features were brought to unit size.
+        n_features_in_: Number of features.
+        feature_names_in_: Their names, if X was a data frame.
+    """
+
+    target_bounds: Any = None
+    clipping_norm: Any = None
+
+    def _clipping(self) -> Any:
+        return AdaptiveClipping(quantile=0.95, initial=0.1) if self.clipping_norm is None else self.clipping_norm
+
+    def _line(self) -> tuple[float, float]:
+        """Middle and half width of the target's bounds.
+
+        Raises:
+            ValueError: There are none, or none that can be used.
+        """
+        if self.target_bounds is None:
+            raise ValueError(
+                "target_bounds are missing: give target_bounds=(low, high), what the target may be as known without the data. "
+                "Values outside are clipped."
+            )
+        try:
+            low, high = (float(side) for side in self.target_bounds)
+        except (TypeError, ValueError):
+            raise ValueError("target_bounds must be a pair of numbers, (low, high).") from None
+        if not -np.inf < low < high < np.inf:
+            raise ValueError(f"target_bounds are ({low}, {high}); they must be finite, low below high.")
+        return low / 2 + high / 2, high / 2 - low / 2
+
+    def _target(self, y: np.ndarray) -> np.ndarray:
+        middle, half = self._line()
+        return ((np.clip(y, middle - half, middle + half) - middle) / half).astype(np.float32)
+
+    def _model(self) -> Model:
+        return linear_regression
+
+    def _public(self) -> Sequence[str]:
+        middle, half = self._line()
+        return [f"Bounds of the target, to which values outside were moved: [{middle - half:g}, {middle + half:g}]."]
+
+    def _learn(self, scaling: Scaling, draws: Draws) -> None:
+        middle, half = self._line()
+        coef, intercept = scaling.unscale(draws["weights"], draws["intercept"])
+        self.coef_draws_, self.intercept_draws_ = half * coef, middle + half * intercept
+        self.sigma_draws_ = half * np.asarray(draws["sigma"], np.float64)
+        self.coef_, self.intercept_ = self.coef_draws_.mean(axis=0), float(self.intercept_draws_.mean())
+
+    def predict(self, X: Any) -> Float[np.ndarray, " row"]:
+        """The posterior mean of the target of each row; a row's prediction depends on that row alone.
+
+        Args:
+            X: Rows to predict for, (row, feature). Values outside the bounds are clipped.
+
+        Raises:
+            ValueError: Other features than in the fit, or cells that are no finite numbers.
+        """
+        return self._rows(X) @ self.coef_ + self.intercept_
+
+
+# The models hold the logarithm of a mean below this.
+_LARGEST_LOG = 20.0
+_LARGEST_COUNT = 2.0**24  # beyond, 32-bit numbers leave out whole ones
+
+
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class PoissonRegression(RegressorMixin, PrivateRegression):
+    """Bayesian Poisson regression under (epsilon, delta)-differential privacy, as a scikit-learn regressor.
+
+    A count's mean is exp(intercept + x · coef). Guarantee and parameters are those of `LinearRegression`, but that a count
+    needs no bound: its pull is bounded by the clipping norm. Counts are whole and at least 0; one beyond 2^24 is taken as that.
+
+    Args:
+        bounds: As in `LinearRegression`.
+        epsilon: Likewise.
+        delta: Likewise.
+        num_records: Likewise.
+        num_steps: Likewise.
+        batch_size: Likewise.
+        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features, 1 if left out; or
+            `AdaptiveClipping()`.
+        learning_rate: Likewise.
+        num_draws: Likewise.
+        random_state: Likewise.
+
+    Attributes:
+        coef_: Mean of the weights' draws, (feature,), in nats per unit of the feature.
+        intercept_: Mean of the intercept's draws, in nats.
+        coef_draws_: Draws of the weights, (draw, feature).
+        intercept_draws_: Draws of the intercept, (draw,).
+        statement_: As in `LinearRegression`, as are `epsilon_`, `delta_`, `result_`, `scaling_` and `n_features_in_`.
+    """
+
+    def _target(self, y: np.ndarray) -> np.ndarray:
+        if (y < 0).any():
+            raise ValueError(
+                "The target holds a number below 0, which is no count. Model it by LinearRegression instead."
+            )
+        # A count distribution gives other numbers no probability, so that their records would contribute nothing.
+        if (y != np.rint(y)).any():
+            raise ValueError(
+                "The target holds a number that is not whole, which is no count. Round by a public rule, or use LinearRegression."
+            )
+        return np.minimum(y, _LARGEST_COUNT).astype(np.float32)
+
+    def _model(self) -> Model:
+        return poisson_regression
+
+    def _learn(self, scaling: Scaling, draws: Draws) -> None:
+        self.coef_draws_, self.intercept_draws_ = scaling.unscale(draws["weights"], draws["intercept"])
+        self.coef_, self.intercept_ = self.coef_draws_.mean(axis=0), float(self.intercept_draws_.mean())
+
+    def predict(self, X: Any) -> Float[np.ndarray, " row"]:
+        """The posterior mean of the count of each row.
+
+        Args:
+            X: Rows to predict for, (row, feature). Values outside the bounds are clipped.
+
+        Raises:
+            ValueError: Other features than in the fit, or cells that are no finite numbers.
+        """
+        rows = self._rows(X)
+        return mean_over_draws(_held_exp, rows, self.coef_draws_[:, None], self.intercept_draws_[:, None])[:, 0]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of the Poisson deviance that is explained, 1 at best: an exact figure of these rows, **not private**."""
+        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
+
+    def __sklearn_tags__(self) -> Any:
+        """Targets are at least 0."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class NegativeBinomialRegression(PoissonRegression):
+    """As `PoissonRegression`, for counts that scatter more: a mean m comes with the variance m + m² / concentration.
+
+    Few people with many visits pull its gradient less, so that clipping takes less.
+
+    Attributes:
+        concentration_draws_: Draws of the concentration, (draw,). The others are those of `PoissonRegression`.
+    """
+
+    def _model(self) -> Model:
+        return negative_binomial_regression
+
+    def _learn(self, scaling: Scaling, draws: Draws) -> None:
+        super()._learn(scaling, draws)
+        self.concentration_draws_ = np.asarray(draws["concentration"], np.float64)
+
+
+def _held_exp(log_mean: np.ndarray) -> np.ndarray:
+    return np.exp(np.minimum(log_mean, _LARGEST_LOG))
+
+
+FROM_DATA = "non_private_from_data"
+
+
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class LogisticRegression(ClassifierMixin, PrivateRegression):
+    """Bayesian logistic regression under (epsilon, delta)-differential privacy, as a scikit-learn classifier.
+
+    With more than two classes it is multinomial regression. Guarantee and parameters are those of `LinearRegression`; the
+    classes are public in the place of the target's bounds, since a class that only one person has would show that person.
+
+    Args:
+        bounds: As in `LinearRegression`.
+        classes: The public labels that y may hold, two or more. A label that does not occur in the data is fine.
+            "non_private_from_data" takes them from y; the statement then says that no ε holds.
+        epsilon: As in `LinearRegression`.
+        delta: Likewise.
+        num_records: Likewise.
+        num_steps: Likewise.
+        batch_size: Likewise.
+        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features, 1 if left out; or
+            `AdaptiveClipping()`.
+        learning_rate: Likewise.
+        num_draws: Likewise.
+        random_state: Likewise.
+
+    Attributes:
+        classes_: The labels, sorted.
+        coef_: Mean of the weights' draws in log-odds per unit of the feature: (1, feature) for two classes, where they speak for
+            the second; else (class, feature), summing to zero over the classes.
+        intercept_: Mean of the intercepts' draws, (1,) or (class,).
+        coef_draws_: Draws of the weights, (draw, 1 or class, feature).
+        intercept_draws_: Draws of the intercepts, (draw, 1 or class).
+        statement_: As in `LinearRegression`, as are `epsilon_`, `delta_`, `result_`, `scaling_` and `n_features_in_`.
+    """
+
+    classes: Any = (0, 1)
+
+    def _target(self, y: np.ndarray) -> np.ndarray:
+        if self._from_data():
+            check_classification_targets(y)
+            self.classes_ = np.unique(y)
+        else:
+            self.classes_ = _sorted_labels(self.classes)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                "The target holds one class only, and there is nothing to tell apart. Name all classes=(...)."
+            )
+        places = {label: place for place, label in enumerate(self.classes_.tolist())}
+        try:
+            return np.array([places[label] for label in y.tolist()], np.float32)
+        except (KeyError, TypeError):
+            raise ValueError(
+                f"Unknown label type: y holds a label that is not among classes={tuple(self.classes_.tolist())}. The classes are "
+                "public input and are not taken from the data: name all that there may be, or choose the records by a public "
+                "rule. (LinearRegression is for targets that are continuous.)"
+            ) from None
+
+    def _from_data(self) -> bool:
+        return isinstance(self.classes, str) and self.classes == FROM_DATA
+
+    def _model(self) -> Model:
+        return logistic_regression if len(self.classes_) == 2 else _multinomial(len(self.classes_))
+
+    def _public(self) -> Sequence[str]:
+        return [] if self._from_data() else [f"Classes of the target: {', '.join(map(str, self.classes_))}."]
+
+    def _violations(self) -> Sequence[str]:
+        if not self._from_data():
+            return []
+        return ["The classes were taken from the data. One that a single person has reveals that person; no ε holds."]
+
+    def _learn(self, scaling: Scaling, draws: Draws) -> None:
+        weights, intercept = draws["weights"], draws["intercept"]
+        # The multinomial model has (draw, feature, class) and (draw, class).
+        weights = weights[:, None] if len(self.classes_) == 2 else np.swapaxes(weights, 1, 2)
+        intercept = intercept[:, None] if len(self.classes_) == 2 else intercept
+        self.coef_draws_, self.intercept_draws_ = scaling.unscale(weights, intercept)
+        self.coef_, self.intercept_ = self.coef_draws_.mean(axis=0), self.intercept_draws_.mean(axis=0)
+
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "row class"]:
+        """The probabilities of the classes, averaged over the posterior's draws; a row's depend on that row alone.
+
+        Args:
+            X: Rows to predict for, (row, feature). Values outside the bounds are clipped.
+
+        Returns:
+            One column for each of `classes_`.
+
+        Raises:
+            ValueError: Other features than in the fit, or cells that are no finite numbers.
+        """
+        rows = self._rows(X)
+        if len(self.classes_) > 2:
+            link = functools.partial(softmax, axis=-1)
+            return mean_over_draws(link, rows, self.coef_draws_, self.intercept_draws_)
+        second = mean_over_draws(expit, rows, self.coef_draws_, self.intercept_draws_)
+        return np.concatenate([1 - second, second], axis=1)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row, with arguments and errors as in `predict_proba`."""
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(axis=1)]
+
+
+def _sorted_labels(classes: Any) -> np.ndarray:
+    """The public labels in scikit-learn's order.
+
+    Raises:
+        ValueError: They are no list of two or more different labels.
+    """
+    labels = None if isinstance(classes, str) or classes is None else np.asarray(classes)
+    if (
+        labels is None
+        or labels.ndim != 1
+        or labels.dtype.kind not in "biufU"
+        or len(np.unique(labels)) < max(2, len(labels))
+    ):
+        raise ValueError(
+            f"classes is {classes!r}; give the public labels that y may hold: two or more different numbers or texts, such as "
+            'classes=("no", "yes").'
+        )
+    return np.unique(labels)
+
+
+@functools.lru_cache
+def _multinomial(num_classes: int) -> Model:
+    return multinomial_regression(num_classes)

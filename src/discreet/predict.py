@@ -1,0 +1,440 @@
+"""Classes of new rows from a fitted posterior, and how good such predictions are.
+
+Post-processing: what is read of the private records is the released posterior only. `class_probabilities` averages over its
+draws for any NumPyro model whose observation has finitely many values; `linear_predictor` and `probit_probabilities` are the
+shortcut for a logistic regression with a Gaussian posterior. `classification_metrics` reads rows whose classes are known, and
+its figures are not private for them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.handlers as handlers
+from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
+from numpyro.infer.util import constrain_fn, unconstrain_fn
+from scipy.special import expit
+
+__all__ = [
+    "ClassificationMetrics",
+    "class_probabilities",
+    "classification_metrics",
+    "linear_predictor",
+    "plug_in_probabilities",
+    "probit_probabilities",
+]
+
+Model = Callable[..., Any]
+_ELEMENTS = 2**22
+"""Probabilities that are held at once, by default: 16 MiB of 32-bit numbers."""
+
+
+def class_probabilities(
+    model: Model,
+    draws: Mapping[str, Any],
+    *args: Any,
+    site: str | None = None,
+    max_elements: int = _ELEMENTS,
+    **kwargs: Any,
+) -> Float[np.ndarray, "row class"]:
+    """The Monte Carlo predictive: each row's class probabilities, averaged over posterior draws.
+
+    Reads the draws, which are released, and the rows to predict for. A row's probabilities depend on no other row, and
+    what they say about a person is what that person's own columns say.
+
+    Args:
+        model: a NumPyro model, whose plate over rows has the length of its arrays.
+        draws: values of the latents, draws along the leading axis: `result.posterior(key, 1000)`, or `OPSResult.draws`.
+        args: the model's arguments for the rows to predict: arrays have rows along their leading axis, all equally many.
+            Pass None for the observation.
+        site: name of the observed site. None: the only sample site that is not among the draws.
+        max_elements: rows x draws x classes worked on at once, so that a million rows and a thousand draws fit.
+        kwargs: likewise, and public constants; arrays here are passed whole.
+
+    Returns:
+        One row for each row, one column for each class in the order of the site's support, as scikit-learn's
+        `predict_proba`; for a Bernoulli the columns are 0 and 1.
+
+    Raises:
+        ValueError: no such site, one without finitely many values, rows that are seen to be coupled, or a latent without draws.
+
+    Example:
+        >>> import numpy as np, numpyro, numpyro.distributions as dist
+        >>> def model(x, y=None):
+        ...     w = numpyro.sample("w", dist.Normal(0, 1))
+        ...     with numpyro.plate("data", x.shape[0]):
+        ...         numpyro.sample("y", dist.Bernoulli(logits=x * w), obs=y)
+        >>> class_probabilities(model, {"w": np.zeros(10)}, np.ones(3)).tolist()
+        [[0.5, 0.5], [0.5, 0.5], [0.5, 0.5]]
+    """
+    draws = {name: jnp.asarray(value) for name, value in draws.items()}
+    num_draws = _num_draws(draws)
+    leaves, rebuild = _rows(args)
+    rows = leaves[0].shape[0]
+    one = {name: value[0] for name, value in draws.items()}
+    name, classes = _find_site(model, one, rebuild([x[:1] for x in leaves]), kwargs, site)
+    _refuse_coupled(model, name, rebuild, kwargs, one, leaves)
+    batch = int(min(rows, max(1, max_elements // (num_draws * classes))))
+    predict = jax.jit(functools.partial(_mean_over_draws, model, name, rebuild, kwargs))
+    out = np.empty((rows, classes), np.float32)
+    for start in range(0, rows, batch):
+        # The last batch reaches back over rows that are done, so that one compiled program serves all.
+        first = max(0, min(start, rows - batch))
+        out[first : first + batch] = predict(draws, [x[first : first + batch] for x in leaves])
+    return out
+
+
+def plug_in_probabilities(
+    model: Model, draws: Mapping[str, Any], *args: Any, site: str | None = None, **kwargs: Any
+) -> Float[np.ndarray, "row class"]:
+    """Class probabilities at one point, the posterior mean in unconstrained space.
+
+    Cheaper than `class_probabilities`, and more certain than the posterior is.
+
+    Args:
+        model: as in `class_probabilities`.
+        draws: likewise.
+        args: likewise.
+        site: likewise.
+        kwargs: likewise.
+
+    Returns:
+        As `class_probabilities`.
+
+    Raises:
+        ValueError: likewise.
+    """
+    draws = {name: jnp.asarray(value) for name, value in draws.items()}
+    _num_draws(draws)
+    leaves, rebuild = _rows(args)
+    few = rebuild([x[:1] for x in leaves])
+    name, _ = _find_site(model, {name: value[0] for name, value in draws.items()}, few, kwargs, site)
+    # To NumPyro what is predicted is a latent, unless it has some value.
+    observed = handlers.condition(model, {name: jnp.zeros(1, jnp.int32)})
+    # Supports may depend on other latents, so each draw is taken there by its own transforms.
+    seeded = handlers.seed(observed, jax.random.key(0))
+    free = jax.vmap(lambda draw: unconstrain_fn(seeded, few, dict(kwargs), draw))(draws)
+    mean = constrain_fn(seeded, few, dict(kwargs), jax.tree.map(lambda x: jnp.mean(x, axis=0), free))
+    point = {name: jnp.asarray(mean[name])[None] for name in draws}
+    return class_probabilities(model, point, *args, site=site, **kwargs)
+
+
+def _num_draws(draws: Mapping[str, Array]) -> int:
+    lengths = {value.shape[0] if value.ndim else 0 for value in draws.values()}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ValueError(
+            f"draws holds arrays with leading axes {sorted(lengths)}; each latent needs one value a draw along its leading axis, "
+            "as result.posterior(key, 1000) returns them."
+        )
+    return lengths.pop()
+
+
+def _rows(args: tuple[Any, ...]) -> tuple[list[Array], Callable[[list[Array]], tuple[Any, ...]]]:
+    """The arrays among the arguments, and what puts others into their places."""
+    leaves, structure = jax.tree.flatten(args, is_leaf=lambda x: x is None)
+    places = [i for i, x in enumerate(leaves) if isinstance(x, np.ndarray | jax.Array)]
+    arrays = [jnp.asarray(leaves[i]) for i in places]
+    lengths = {x.shape[0] if x.ndim else 0 for x in arrays}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ValueError(
+            f"The arrays to predict for have lengths {sorted(lengths)}; pass arrays with one row to predict along the leading "
+            "axis each, at least one, and other public arrays as keyword arguments."
+        )
+    fixed = [None if i in places else x for i, x in enumerate(leaves)]
+
+    def rebuild(rows: list[Array]) -> tuple[Any, ...]:
+        filled = list(fixed)
+        for place, value in zip(places, rows, strict=True):
+            filled[place] = value
+        return jax.tree.unflatten(structure, filled)
+
+    return arrays, rebuild
+
+
+def _trace(model: Model, draw: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    program = handlers.seed(handlers.substitute(model, data=dict(draw)), jax.random.key(0))
+    return handlers.trace(program).get_trace(*args, **kwargs)
+
+
+def _find_site(
+    model: Model, draw: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], asked: str | None
+) -> tuple[str, int]:
+    """The observed site's name and its number of classes, from one row."""
+    found = {n: s for n, s in _trace(model, draw, args, kwargs).items() if s["type"] == "sample" and n not in draw}
+    names = sorted(found)
+    if asked is None and len(names) != 1:
+        raise ValueError(
+            f"The model's sample sites without draws are {names}, and exactly one of them must be what is predicted. Name it "
+            "with site=, and pass draws of all latents."
+        )
+    name = names[0] if asked is None else asked
+    if name not in found:
+        raise ValueError(f"The model has no sample site {name!r} to predict; those without draws are {names}.")
+    if missing := [n for n in names if n != name and not found[n]["is_observed"]]:
+        raise ValueError(
+            f"The latent {missing[0]!r} has no draws, so the probabilities of {name!r} given it are not known. Pass its draws, "
+            "or sum it out of the model."
+        )
+    fn = found[name]["fn"]
+    if not fn.has_enumerate_support:
+        raise ValueError(
+            f"The site {name!r} has the distribution {type(fn).__name__}, whose values cannot be listed, so there are no classes "
+            "to predict. Bernoulli and Categorical observations have some; for others use numpyro.infer.Predictive."
+        )
+    if fn.event_shape or fn.batch_shape != (1,):
+        raise ValueError(
+            f"The site {name!r} has shape {(*fn.batch_shape, *fn.event_shape)} for one row; a class a row has (1,). Put the site "
+            "into a plate of the rows' number, without to_event."
+        )
+    return name, int(fn.enumerate_support(expand=False).shape[0])
+
+
+def _refuse_coupled(
+    model: Model,
+    name: str,
+    rebuild: Callable[[list[Array]], tuple[Any, ...]],
+    kwargs: Mapping[str, Any],
+    draw: Mapping[str, Array],
+    leaves: list[Array],
+) -> None:
+    """The first row beside the last one must have the probabilities that it has alone."""
+    first, both = ([x[np.array(places)] for x in leaves] for places in ([0], [0, -1]))
+    draws = {name: value[None] for name, value in draw.items()}
+    alone, beside = (np.asarray(_mean_over_draws(model, name, rebuild, kwargs, draws, x))[0] for x in (first, both))
+    if not np.allclose(alone, beside, atol=1e-3, equal_nan=True):
+        raise ValueError(
+            f"The probabilities of {name!r} in one row change with the rows beside it, as where a model takes a mean over "
+            "rows. Prepare the columns beforehand by public numbers, and let each row stand for itself."
+        )
+
+
+def _mean_over_draws(
+    model: Model,
+    name: str,
+    rebuild: Callable[[list[Array]], tuple[Any, ...]],
+    kwargs: Mapping[str, Any],
+    draws: Mapping[str, Array],
+    leaves: list[Array],
+) -> Float[Array, "row class"]:
+    def one(draw: Mapping[str, Array]) -> Float[Array, "class row"]:
+        fn = _trace(model, draw, rebuild(leaves), kwargs)[name]["fn"]
+        return jnp.exp(fn.log_prob(fn.enumerate_support(expand=False)))
+
+    return jnp.mean(jax.vmap(one)(draws), axis=0).T
+
+
+# Logistic regression with a Gaussian posterior.
+
+
+def linear_predictor(
+    x: ArrayLike, *, draws: ArrayLike | None = None, loc: ArrayLike | None = None, scale: ArrayLike | None = None
+) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
+    """Mean and variance of x @ w for each row, over the posterior of the weights w.
+
+    Args:
+        x: rows to predict for, (row, column); a column of ones for an intercept that is among the weights.
+        draws: posterior draws of w, (draw, column), at least two. Their covariance is used, so memory is that of x.
+        loc: instead of draws, the mean of a Gaussian posterior, (column,): AutoNormal's `w_auto_loc`.
+        scale: with `loc`: standard deviations (column,), AutoNormal's `w_auto_scale`; or a lower Cholesky factor of the
+            covariance (column, column), AutoMultivariateNormal's `auto_scale_tril`.
+
+    Returns:
+        Mean and variance of each row, in log-odds and their square.
+
+    Raises:
+        ValueError: neither draws nor loc and scale, or shapes that do not fit.
+
+    Example:
+        >>> mean, variance = linear_predictor([[1.0, 2.0]], loc=[0.5, -1.0], scale=[1.0, 0.5])
+        >>> mean.tolist(), variance.tolist()
+        ([-1.5], [2.0])
+    """
+    rows = np.asarray(x, np.float64)
+    if rows.ndim != 2:
+        raise ValueError(f"x has shape {rows.shape}; pass rows as (row, column).")
+    columns = rows.shape[1]
+    if (draws is None) == (loc is None) or (loc is None) != (scale is None):
+        raise ValueError("linear_predictor needs either draws, or loc together with scale.")
+    if draws is not None:
+        values = np.asarray(draws, np.float64)
+        if values.ndim != 2 or values.shape[1] != columns or len(values) < 2:
+            raise ValueError(
+                f"draws has shape {values.shape}; pass at least two draws of the {columns} weights, (draw, column)."
+            )
+        # The right factor of the centred draws has their covariance, in (column, column) numbers.
+        factor = np.asarray(np.linalg.qr((values - values.mean(axis=0)) / math.sqrt(len(values) - 1), mode="r")).T
+        return rows @ values.mean(axis=0), np.square(rows @ factor).sum(axis=1)
+    mean, spread = np.asarray(loc, np.float64), np.asarray(scale, np.float64)
+    if mean.shape != (columns,) or spread.shape not in ((columns,), (columns, columns)):
+        raise ValueError(
+            f"loc has shape {mean.shape} and scale {spread.shape}; for x with {columns} columns they are ({columns},) and "
+            f"({columns},), or ({columns}, {columns}) for a Cholesky factor."
+        )
+    factor = np.diag(spread) if spread.ndim == 1 else spread
+    return rows @ mean, np.square(rows @ factor).sum(axis=1)
+
+
+def probit_probabilities(mean: ArrayLike, variance: ArrayLike) -> Float[np.ndarray, " row"]:
+    """Approximates E[sigmoid(a)] for a ~ N(mean, variance) by sigmoid(mean / sqrt(1 + pi variance / 8)).
+
+    Within 0.02 of the integral; never on the other side of 1/2 than the plug-in sigmoid(mean), and nearer to 1/2.
+
+    Args:
+        mean: of each row's linear predictor, in log-odds.
+        variance: likewise, at least 0.
+
+    Returns:
+        Probabilities of class 1.
+
+    Raises:
+        ValueError: a variance below 0 or not a number.
+
+    Reference:
+        Spiegelhalter, Lauritzen, Networks 1990; MacKay, Neural Computation 1992. UAI 2017, Section 4.1, classifies by "an
+        additional Laplace approximation".
+
+    Example:
+        >>> round(float(probit_probabilities(2.0, 0.0)), 4), round(float(probit_probabilities(2.0, 8.0)), 4)
+        (0.8808, 0.7277)
+    """
+    spread = np.asarray(variance, np.float64)
+    if not (spread >= 0).all():
+        raise ValueError("variance holds a number below 0, or NaN; a variance is at least 0.")
+    return expit(np.asarray(mean, np.float64) / np.sqrt(1 + math.pi * spread / 8))
+
+
+# How good class probabilities are on rows whose classes are known.
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationMetrics:
+    """Figures on the rows that were passed; **not private** for them. Made by `classification_metrics`.
+
+    Attributes:
+        accuracy: share of rows whose most probable class is right.
+        auc: area under the ROC curve, for more than two classes the mean over one against the rest; NaN where the rows do
+            not hold every class.
+        log_loss: mean negative log probability of the right class, in nats.
+        calibration_error: expected calibration error: |share of rights - mean probability| in each bin of probability,
+            weighted by the share of rows in it.
+        predicted: mean probability in each bin that holds rows: of class 1, or of the most probable class where there are
+            more than two.
+        observed: share of rows in that bin that are of class 1 (where the most probable class is right).
+        counts: rows in that bin.
+    """
+
+    accuracy: float
+    auc: float
+    log_loss: float
+    calibration_error: float
+    predicted: Float[np.ndarray, " bin"]
+    observed: Float[np.ndarray, " bin"]
+    counts: Int[np.ndarray, " bin"]
+
+    def __str__(self) -> str:
+        return (
+            f"accuracy {self.accuracy:.4f}, AUC {self.auc:.4f}, log loss {self.log_loss:.4f} nats, expected calibration error "
+            f"{self.calibration_error:.4f} ({int(self.counts.sum()):,} rows, not private)"
+        )
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the reliability curve, readable in grey; the size of a point goes with the rows in its bin.
+
+        Args:
+            axes: matplotlib axes; None: new ones.
+
+        Returns:
+            The axes.
+        """
+        if axes is None:
+            from matplotlib import pyplot
+
+            _, axes = pyplot.subplots(figsize=(4, 4), layout="constrained")
+        axes.plot([0, 1], [0, 1], linestyle="--", color="0.6", label="calibrated")
+        axes.plot(self.predicted, self.observed, color="black", label="observed")
+        axes.scatter(self.predicted, self.observed, s=10 + 150 * self.counts / self.counts.sum(), color="0.2", zorder=3)
+        axes.set(xlabel="mean predicted probability", ylabel="share observed", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axes.legend(frameon=False)
+        return axes
+
+
+def classification_metrics(
+    y: ArrayLike, probabilities: ArrayLike, *, num_bins: int = 10, non_private: bool = False
+) -> ClassificationMetrics:
+    """Accuracy, AUC, log loss and calibration of class probabilities, by scikit-learn.
+
+    Args:
+        y: the rows' classes, whole numbers from 0.
+        probabilities: (row, class) as of `class_probabilities`, or (row,) of class 1.
+        num_bins: equally wide bins of probability for the calibration.
+        non_private: must be True, to say that the rows are public or that the figures will not be shown: they are
+            computed from the rows without noise.
+
+    Returns:
+        The figures.
+
+    Raises:
+        ValueError: `non_private` was not set, or shapes, classes or probabilities that do not fit.
+
+    Example:
+        >>> print(classification_metrics([0, 0, 1, 1], [0.1, 0.6, 0.8, 0.9], non_private=True))
+        accuracy 0.7500, AUC 1.0000, log loss 0.3375 nats, expected calibration error 0.2500 (4 rows, not private)
+    """
+    if not non_private:
+        raise ValueError(
+            "classification_metrics computes exact figures of the rows it is given, without noise, so showing them leaks what "
+            "is in these rows. Pass non_private=True if the rows are public or the figures stay with you."
+        )
+    classes, table = _checked(y, probabilities)
+    from sklearn.calibration import calibration_curve
+    from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
+
+    num_classes, best = table.shape[1], table.argmax(axis=1)
+    binary = num_classes == 2
+    auc = math.nan
+    if len(np.unique(classes)) == num_classes:
+        auc = float(roc_auc_score(classes, table[:, 1] if binary else table, multi_class="ovr"))
+    score, right = (table[:, 1], classes) if binary else (table.max(axis=1), (best == classes).astype(int))
+    score = np.clip(score, 0.0, 1.0)
+    observed, predicted = calibration_curve(right, score, n_bins=num_bins, pos_label=1)
+    # The bins of calibration_curve, which drops those without rows.
+    inner = np.linspace(0.0, 1.0, num_bins + 1)[1:-1]
+    counts = np.bincount(np.searchsorted(inner, score), minlength=num_bins)
+    counts = counts[counts > 0]
+    return ClassificationMetrics(
+        accuracy=float(accuracy_score(classes, best)),
+        auc=auc,
+        log_loss=float(log_loss(classes, table, labels=np.arange(num_classes))),
+        calibration_error=float(np.sum(counts * np.abs(observed - predicted)) / len(classes)),
+        predicted=predicted,
+        observed=observed,
+        counts=counts,
+    )
+
+
+def _checked(y: ArrayLike, probabilities: ArrayLike) -> tuple[Int[np.ndarray, " row"], Float[np.ndarray, "row class"]]:
+    """Classes and a (row, class) table that sums to one."""
+    given, table = np.asarray(y), np.asarray(probabilities, np.float64)
+    if table.ndim == 1:
+        table = np.stack([1 - table, table], axis=1)
+    if given.ndim != 1 or table.ndim != 2 or len(given) != len(table) or len(given) == 0 or table.shape[1] < 2:
+        raise ValueError(
+            f"y has shape {given.shape} and probabilities {np.shape(probabilities)}; pass one class a row and (row, class) "
+            "probabilities, or (row,) of class 1, for at least one row."
+        )
+    if not ((table >= 0) & (table <= 1 + 1e-6)).all() or np.abs(table.sum(axis=1) - 1).max() > 1e-4:
+        raise ValueError("probabilities holds numbers outside [0, 1], or rows that do not sum to 1.")
+    classes = given.astype(np.int64)
+    if (classes != given).any() or classes.min() < 0 or classes.max() >= table.shape[1]:
+        raise ValueError(
+            f"y holds values that are no class from 0 to {table.shape[1] - 1}; encode classes as whole numbers."
+        )
+    return classes, table / table.sum(axis=1, keepdims=True)
