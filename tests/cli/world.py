@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet import inference, planning
+from discreet import audit, inference, planning
 from discreet.cli._app import app
 from discreet.cli._manual import contexts
 from discreet.cli._terminal import settings
@@ -21,6 +21,7 @@ from discreet.tables import schema_from_toml
 from .fits import PLAN, fitted, made_up_result
 
 RUN = CliRunner()
+assert audit  # loaded before `enter` replaces DPSVI
 SCHEMA = """\
 target = "smoker"
 [columns.age]
@@ -104,7 +105,7 @@ class MadeUp:
         del guide, optim, placeholder
         self.model, self.plan = model, plan
 
-    def run(self, key, *arrays, progress_bar, ledger, checkpoint, person):
+    def run(self, key, *arrays, progress_bar, ledger, checkpoint, person=None):
         del key, progress_bar, ledger, checkpoint, person
         if len(arrays) == 1:
             return made_up_result(self.model.__self__, self.plan)

@@ -11,7 +11,7 @@ from discreet.cli._model import TWIN, ChosenModel, choose_model
 from discreet.cli._plan_file import PlanValues, say_other_size, with_plan
 from discreet.cli._resume import is_own_statement, kept_secret, remember
 from discreet.cli._run import fit_and_write
-from discreet.cli._terminal import refusing, say_error, say_json
+from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines
 
 if TYPE_CHECKING:
     import pyarrow
@@ -56,6 +56,7 @@ def fit(
     ledger: options.LedgerFile = None,
     checkpoint: options.CheckpointFolder = None,
     out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE,
+    raw: options.Raw = False,
     seed: options.Seed = None,
     non_private_bounds: options.NonPrivateBounds = False,
     out: options.Out = Path("discreet-fit"),
@@ -101,7 +102,10 @@ def fit(
     whole = None if chosen.of_table is None else chosen.of_table(described)
     function = chosen.function_for(described) if whole is None else whole.model
     order = _order_of_rows(seed, None if described.person is None else checkpoint)
-    records = _records(data, described, odd_cells, order, whole, made)
+    _check_raw(data, chosen, raw, made)
+    if chosen.own and not as_json:
+        _say_features(described, chosen, raw)
+    records = _records(data, described, odd_cells, order, whole, made, raw)
     public_count = records.num_records if num_records is None else num_records
     if plan_file is not None and planned is not None:
         say_other_size(plan_file, planned, public_count)
@@ -134,6 +138,8 @@ def fit(
         ledger=ledger,
         checkpoint=checkpoint,
         person=described.person,
+        columns=described if chosen.of_columns else None,
+        raw=raw,
     )
     if as_json:
         say_json("fit", {"statement": fitted.statement.to_dict(), "files": [str(file) for file in fitted.files]})
@@ -214,6 +220,35 @@ def schema_of(
     return public
 
 
+def _check_raw(data: Path, chosen: ChosenModel, raw: bool, made: "Conversion | None") -> None:
+    if raw and not chosen.own:
+        raise ValueError(f"--raw is for a model of your own: {chosen.name} needs scaled columns, leave --raw out")
+    if raw and made is not None:
+        raise ValueError(f"{data} holds converted records, which are scaled: for --raw give the table itself")
+
+
+def _say_features(schema: "Schema", chosen: ChosenModel, raw: bool) -> None:
+    """Print what the model gets, before anything is spent: wrong columns fit as smoothly as right ones."""
+    from discreet.tables import describe_features
+
+    target = schema.target_column
+    if chosen.of_columns:
+        say("The model gets a dict named columns. Its arrays, by name:")
+    else:
+        say(f"The model gets x{'' if target is None else ' and y'}. The columns of x, by position:")
+    for place, (name, meaning) in enumerate(describe_features(schema, raw=raw)):
+        say_lines(
+            f"  {repr(name) if chosen.of_columns else place}: {'' if chosen.of_columns else f'{name}, '}{meaning}"
+        )
+    if target is not None:
+        scaled = target.kind.has_bounds and target.kind != "count" and not raw
+        meaning = target.rule() + (", scaled to -1 to 1" if scaled else "")
+        say_lines(f"  {repr(target.name) if chosen.of_columns else 'y'}: {target.name}, {meaning}")
+    if not raw:
+        say("With --raw: one column for each column of the schema, in its own unit, NaN where a cell is missing.")
+    say()
+
+
 def _order_of_rows(seed: int | None, checkpoint: Path | None) -> bytes | None:
     """The key by which one row of each person is chosen, if it is to be the same another time; None for a new one."""
     if seed is not None:
@@ -228,6 +263,7 @@ def _records(
     order: bytes | None,
     whole: "MixtureOfProducts | None",
     made: "Conversion | None",
+    raw: bool,
 ) -> "Records":
     from discreet.tables import OutOfBounds, encode, open_records, read_table
 
@@ -244,7 +280,7 @@ def _records(
         )
     table = read_table(data, schema, out_of_bounds=out_of_bounds)
     if whole is None:
-        return encode(table, schema, out_of_bounds=out_of_bounds, key=order)
+        return encode(table, schema, out_of_bounds=out_of_bounds, key=order, raw=raw)
     return _levels(table, whole, out_of_bounds, order)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import inspect
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,7 @@ class ChosenModel:
         function: The NumPyro model; None for a model of whole tables, which `of_table` makes.
         target_kind: The kind that its target must have; None for whatever the schema says.
         own: Whether it is the user's.
+        of_columns: Whether it takes a dict from names to columns, as a user's model may.
         of_classes: From the number of the target's categories to the NumPyro model, in the place of `function`.
         of_table: From the schema to a model of all its columns, from which twins are drawn.
         defaults: Of the fit's options.
@@ -53,6 +55,7 @@ class ChosenModel:
     of_classes: Callable[[int], Callable[..., object]] | None = None
     of_table: "Callable[[Schema], MixtureOfProducts] | None" = None
     defaults: Defaults = Defaults()
+    of_columns: bool = False
 
     @property
     def needs_target(self) -> bool:
@@ -77,6 +80,8 @@ MODELS = {
     "twin": "for all columns, of which discreet synth draws twins",
 }
 MULTINOMIAL, TWIN = "multinomial", "twin"
+COLUMNS = "columns"
+"""The name of a first parameter that takes a dict from names to columns."""
 COMPONENTS = 16
 
 
@@ -125,7 +130,15 @@ def choose_model(name: str, *, components: int | None = None) -> ChosenModel:
     function = getattr(module, attribute, None)
     if not callable(function):
         raise ValueError(f"{path} has no function {attribute}: name the model function after the colon")
-    return ChosenModel(name, function, None, own=True)
+    return ChosenModel(name, function, None, own=True, of_columns=_first_parameter(function) == COLUMNS)
+
+
+def _first_parameter(function: Callable[..., object]) -> str | None:
+    """The name of a function's first parameter; None if it has none that can be read."""
+    try:
+        return next(iter(inspect.signature(function).parameters), None)
+    except (TypeError, ValueError):
+        return None
 
 
 MOST_COMPONENTS = 1_000

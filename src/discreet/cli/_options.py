@@ -89,7 +89,8 @@ Model = Annotated[
     typer.Option(
         autocompletion=_complete_model,
         help="logistic, multinomial, linear, poisson or negative-binomial; twin, for twins of the table; or FILE.py:FUNCTION "
-        "with a NumPyro model of (x, y).",
+        "with a NumPyro model of your own: of (x, y), of (x) where the schema has no target, or of (columns). A model whose "
+        "first parameter is called columns gets a dict from the names of the columns to arrays, the target's among them.",
     ),
 ]
 Target = Annotated[str | None, typer.Option(help="Name of the column to explain.")]
@@ -104,6 +105,14 @@ OutOfBoundsRule = Annotated[
     OutOfBoundsName,
     typer.Option(
         help="A cell that the schema does not allow: refuse the table, clip a number, or count the cell as missing."
+    ),
+]
+Raw = Annotated[
+    bool,
+    typer.Option(
+        "--raw",
+        help="For a model of your own: numbers in their own units, one column of x for each column of the schema, NaN where a "
+        "cell is missing. Left out: numbers scaled to -1 to 1, one column for each category, and for missing cells.",
     ),
 ]
 NonPrivateBounds = Annotated[

@@ -139,6 +139,11 @@ def _what(
             f"there is no dry run of the model {model} yet: give fit its steps, rate and clipping norm by options, or rehearse "
             "logistic for one category against the others"
         )
+    if chosen.of_columns:
+        raise ValueError(
+            f"there is no dry run of {model} yet, since it takes a dict of columns: give fit its steps, rate and clipping norm "
+            "by options"
+        )
     described = schema_of(None, chosen, target, bounds, file, non_private_bounds=False)
     if chosen.of_table is not None:
         return chosen.of_table(described), None

@@ -125,14 +125,20 @@ def summarise(samples: Mapping[str, np.ndarray], records: "Records") -> list[tup
 
 
 def say_results(
-    statement: "Statement", samples: Mapping[str, np.ndarray], records: "Records", files: list[Path]
+    statement: "Statement",
+    samples: Mapping[str, np.ndarray],
+    records: "Records",
+    files: list[Path],
+    *,
+    raw: bool = False,
 ) -> None:
     """Posterior table, statement and file names on the screen."""
     from rich.console import Console
     from rich.table import Table
 
+    scale = "in their own units" if raw else "scaled to [-1, 1] by their public bounds"
     title = (
-        "Posterior (features scaled to [-1, 1] by their public bounds). sd and interval: spread of the fitted guide; "
+        f"Posterior (features {scale}). sd and interval: spread of the fitted guide; "
         "the noise of the private fit comes on top"
     )
     table = Table(title=title, title_justify="left")

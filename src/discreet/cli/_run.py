@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from discreet.models import MixtureOfProducts
     from discreet.plan import PrivacyPlan
     from discreet.report import Statement
-    from discreet.tables import Records
+    from discreet.tables import Records, Schema
 
     Draw = Callable[[int], dict[str, np.ndarray]]
 
@@ -47,12 +47,14 @@ class Fitted:
         statement: Its statement, complete.
         samples: The draws of each global latent along the leading axis; none of a model of a whole table.
         files: What was written.
+        raw: Whether features are in their own units.
     """
 
     result: "DPSVIResult"
     statement: "Statement"
     samples: dict[str, np.ndarray]
     files: list[Path]
+    raw: bool = False
 
     def say(self, records: "Records") -> None:
         """Posterior table, statement and file names on the screen."""
@@ -61,7 +63,7 @@ class Fitted:
             say()
             say_lines(f"Next: discreet synth {self.files[0].parent} --twins 5 --out twins")
             return
-        say_results(self.statement, self.samples, records, self.files)
+        say_results(self.statement, self.samples, records, self.files, raw=self.raw)
 
     def leave(self) -> None:
         """End the command with the exit code of an interrupted one, if Ctrl-C stopped the fit.
@@ -92,6 +94,8 @@ def fit_and_write(
     ledger: Path | None = None,
     checkpoint: Path | None = None,
     person: str | None = None,
+    columns: "Schema | None" = None,
+    raw: bool = False,
 ) -> Fitted:
     """Spend the budget, and write the statement before anything else can fail.
 
@@ -109,6 +113,8 @@ def fit_and_write(
         ledger: The table's ledger, if it has one.
         checkpoint: Folder from which the fit goes on if it dies.
         person: The column that says whose a row is, if one row of each person was kept.
+        columns: The schema, if the model takes a dict from names to columns.
+        raw: Whether the records are in their own units.
 
     Returns:
         The results and the files that hold them.
@@ -127,6 +133,7 @@ def fit_and_write(
             ledger=ledger,
             checkpoint=checkpoint,
             person=person,
+            columns=columns,
         )
         spent(f"no statement was written, so {PLAN_IS_SPENT}")
         statement = complete(result.statement).with_notes(SPREAD if whole is None else TWIN_SPREAD)
@@ -153,7 +160,7 @@ def fit_and_write(
             files += write_fitted(out, dataclasses.replace(result, statement=statement), whole)
         files += plot(out, result)
         files.append(write_page(out, ledger=ledger).file)
-        return Fitted(result, statement, samples, files)
+        return Fitted(result, statement, samples, files, raw)
 
 
 def run(
@@ -168,6 +175,7 @@ def run(
     ledger: Path | None = None,
     checkpoint: Path | None = None,
     person: str | None = None,
+    columns: "Schema | None" = None,
 ) -> tuple["DPSVIResult", Draw]:
     """Fit by DPSVI with a diagonal normal guide, or the whole table's own. Arguments as in `fit_and_write`.
 
@@ -198,6 +206,8 @@ def run(
         guide, placeholder = AutoNormal(model, init_loc_fn=init_to_feasible), None
     dpsvi = DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan, placeholder=placeholder)
     arrays = (records.x,) if records.y is None else (records.x, records.y)
+    if columns is not None:
+        arrays = (_by_name(records, columns),)
     if checkpoint is not None and (checkpoint / CHECKPOINT).exists():
         spent(f"it was begun earlier, and {PLAN_IS_SPENT}; `discreet resume {checkpoint}` goes on")
     try:
@@ -213,6 +223,14 @@ def run(
         return {name: np.asarray(drawn) for name, drawn in result.posterior(draw_key, number).items()}
 
     return result, draw
+
+
+def _by_name(records: "Records", schema: "Schema") -> dict[str, np.ndarray]:
+    """The columns of the records by their names, the target's among them."""
+    named = dict(zip(records.feature_names, records.x.T, strict=True))
+    if schema.target is not None and records.y is not None:
+        named[schema.target] = records.y
+    return named
 
 
 def keep_compiled_programs(folder: Path | None) -> None:

@@ -19,7 +19,7 @@ from discreet.tables._schema_text import (
 
 if TYPE_CHECKING:
     from discreet.tables._convert import Conversion, conversion_of, convert, open_records
-    from discreet.tables._encode import Records, decode, encode, keep_one_row_a_person
+    from discreet.tables._encode import Records, decode, describe_features, encode, keep_one_row_a_person
     from discreet.tables._infer import infer_columns_non_private
     from discreet.tables._read import OutOfBounds, column_names, read_table
 
@@ -39,6 +39,7 @@ __all__ = [
     "conversion_of",
     "convert",
     "decode",
+    "describe_features",
     "encode",
     "infer_columns_non_private",
     "keep_one_row_a_person",
@@ -54,7 +55,7 @@ __all__ = [
 # What reads or makes pyarrow tables, by file.
 _READERS = {
     "_convert": ("Conversion", "conversion_of", "convert", "open_records"),
-    "_encode": ("Records", "decode", "encode", "keep_one_row_a_person"),
+    "_encode": ("Records", "decode", "describe_features", "encode", "keep_one_row_a_person"),
     "_infer": ("infer_columns_non_private",),
     "_read": ("OutOfBounds", "column_names", "read_table"),
 }

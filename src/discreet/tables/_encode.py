@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow
 
 from discreet.tables._read import OutOfBounds, Report, typed
-from discreet.tables._schema import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
+from discreet.tables._schema import EPOCH, ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
 
 # One row of each person, so that a record is a person.
 
@@ -88,7 +88,7 @@ class Records:
     """Arrays whose leading axis is the records. Private: everything but names, shapes and scales.
 
     Attributes:
-        x: float32, records by features, each entry in [-1, 1].
+        x: float32, records by features, each entry in [-1, 1] unless the columns were left raw.
         y: float32, one entry a record, or None without a target. Binary: 0 or 1. Real and date: scaled to [-1, 1] by the
             public bounds. Count: the count itself. Categorical and ordered: the position among the categories.
         feature_names: Names of the columns of `x`, for example "age" or "region=north".
@@ -115,9 +115,15 @@ class Records:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Which columns of the arrays a schema's columns become. Public."""
+    """Which columns of the arrays a schema's columns become. Public.
+
+    Attributes:
+        schema: The public description.
+        raw: One column of x for each feature, in its own unit, with NaN where a cell is missing.
+    """
 
     schema: Schema
+    raw: bool = False
 
     def __post_init__(self) -> None:
         target = self.schema.target_column
@@ -129,13 +135,16 @@ class Layout:
     @functools.cached_property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the columns of x."""
-        return tuple(name for column in self.schema.features for name in feature_names(column))
+        return tuple(name for column in self.schema.features for name in self._names(column))
+
+    def _names(self, column: Column) -> list[str]:
+        return [column.name] if self.raw else feature_names(column)
 
     @property
     def target_scaling(self) -> tuple[float, float]:
         """Centre and scale of the target."""
         target = self.schema.target_column
-        if target is None or target.kind not in (Kind.REAL, Kind.DATE):
+        if target is None or target.kind not in (Kind.REAL, Kind.DATE) or self.raw:
             return 0.0, 1.0
         low, high = target.limits
         return (low + high) / 2, (high - low) / 2
@@ -149,8 +158,9 @@ class Layout:
         """Encode a table into a float32 matrix of rows by `width`, the target last. What is reported leaves zeros."""
         first = 0
         for column in self.schema.features:
-            width = len(feature_names(column))
-            _feature(column, table.column(column.name), matrix[:, first : first + width], report)
+            width = len(self._names(column))
+            fill = _raw_feature if self.raw else _feature
+            fill(column, table.column(column.name), matrix[:, first : first + width], report)
             first += width
         target = self.schema.target_column
         if target is not None:
@@ -180,12 +190,50 @@ def feature_names(column: Column) -> list[str]:
     return [*names, f"{column.name} is missing"] if column.missing is Missing.INDICATOR else names
 
 
+def describe_features(schema: Schema, *, raw: bool = False) -> tuple[tuple[str, str], ...]:
+    """Name and meaning of each column of x, in order, as `encode` makes it.
+
+    >>> from discreet.tables import schema_from_bounds
+    >>> describe_features(schema_from_bounds("age=20:60,smoker=no|yes"))
+    (('age', '20 to 60, scaled to -1 to 1'), ('smoker=yes', '1 if yes, else 0'))
+    >>> describe_features(schema_from_bounds("age=20:60,smoker=no|yes"), raw=True)
+    (('age', '20 to 60'), ('smoker', '0 no, 1 yes'))
+    """
+    return tuple(line for column in schema.features for line in (_raw_meaning if raw else _meanings)(column))
+
+
+def _meanings(column: Column) -> list[tuple[str, str]]:
+    names = feature_names(column)
+    if column.kind.has_bounds:
+        meanings = [f"{column.rule()}, scaled to -1 to 1"]
+    elif column.kind is Kind.ORDERED:
+        meanings = [f"{column.rule()}, evenly from -1 to 1"]
+    else:
+        categories = column.categories if column.kind is Kind.CATEGORICAL else column.categories[1:]
+        meanings = [f"1 if {category}, else 0" for category in categories]
+    if column.missing is Missing.INDICATOR:
+        meanings = [f"{meaning}; 0 if missing" for meaning in meanings]
+        meanings.append("1 if the cell is missing, else 0")
+    return list(zip(names, meanings, strict=True))
+
+
+def _raw_meaning(column: Column) -> list[tuple[str, str]]:
+    if column.kind is Kind.DATE:
+        meaning = f"{column.rule()}, in days since {EPOCH}"
+    elif column.kind.has_bounds:
+        meaning = column.rule()
+    else:
+        meaning = ", ".join(f"{place} {category}" for place, category in enumerate(column.categories))
+    return [(column.name, meaning + ("; NaN if missing" if column.missing is Missing.INDICATOR else ""))]
+
+
 def encode(
     table: pyarrow.Table,
     schema: Schema,
     *,
     out_of_bounds: OutOfBounds | str = OutOfBounds.REFUSE,
     key: bytes | None = None,
+    raw: bool = False,
 ) -> Records:
     """Encode a table as float32 arrays.
 
@@ -203,12 +251,15 @@ def encode(
         out_of_bounds: "refuse" raises; "clip" moves a number or date to the nearer bound; "missing" makes any cell that the
             schema does not allow a missing one.
         key: Secret, for `keep_one_row_a_person`; None for one from the operating system.
+        raw: Leave numbers in their own units: x then has one column for each feature, in the order of the schema. Dates are
+            days since 1970-01-01, categories their positions, and a missing cell is NaN (where `missing = "indicator"`
+            allows one). A real target or a date keeps its unit, too.
 
     Raises:
         DataError: A missing cell, a number outside its bounds, a count that is not whole, a category that the schema
             does not list. Names each column and the rule, never a value, a row or a count.
     """
-    layout, report = Layout(schema), Report(OutOfBounds(out_of_bounds))
+    layout, report = Layout(schema, raw), Report(OutOfBounds(out_of_bounds))
     if table.num_rows == 0:
         raise DataError("the table has no rows: there is nothing to fit")
     table = typed(table, schema, report)
@@ -236,6 +287,15 @@ def _feature(column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, re
     if column.missing is Missing.INDICATOR:
         block[missing, :-1] = 0
         block[:, -1] = missing
+
+
+def _raw_feature(column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, report: Report) -> None:
+    if column.kind.has_bounds:
+        numbers, missing = _numbers(column, values, report)
+    else:
+        numbers = _positions(column, values, report).astype(np.float64)
+        missing = numbers < 0
+    block[:, 0] = np.where(missing, np.nan, numbers)
 
 
 @functools.cache
