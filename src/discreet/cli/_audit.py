@@ -37,7 +37,7 @@ NumRecords = Annotated[
 Noise = Annotated[
     float | None, typer.Option(help="Noise standard deviation divided by the clipping norm; or give --epsilon.")
 ]
-Steps = Annotated[int, typer.Option(help="Steps of each fit.")]
+Steps = Annotated[int, typer.Option(max=options.MOST_STEPS, help="Steps of each fit.")]
 Runs = Annotated[int, typer.Option(help="Fits with the canary, and as many without it.")]
 Others = Annotated[int, typer.Option(help="Records beside the canary, with add-or-remove-one.")]
 OneRun = Annotated[bool, typer.Option("--one-run", help="One fit of many canaries instead of many fits of one.")]

@@ -47,6 +47,9 @@ def _complete_clip(incomplete: str) -> list[str]:
     return ["adaptive"] if incomplete and "adaptive".startswith(incomplete) else []
 
 
+# The compiled loop counts steps in 32 bits.
+MOST_STEPS = 2**31 - 1
+
 Epsilon = Annotated[float | None, typer.Option(help="The ε to keep to.")]
 Delta = Annotated[
     float | None,
@@ -68,7 +71,7 @@ RelationOption = Annotated[
         "--relation", help="What neighbouring tables are. Left out: replace-one with fixed, else add-or-remove-one."
     ),
 ]
-Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
+Steps = Annotated[int | None, typer.Option(max=MOST_STEPS, help="Number of steps.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text; no progress is shown.")]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 Seed = Annotated[
@@ -119,7 +122,9 @@ NonPrivateBounds = Annotated[
     bool,
     typer.Option("--non-private-bounds", help="Take missing bounds from the data. Breaks the guarantee, and says so."),
 ]
-FitSteps = Annotated[int | None, typer.Option("--steps", help="Number of steps. Left out: 1000; for twin, 300.")]
+FitSteps = Annotated[
+    int | None, typer.Option("--steps", max=MOST_STEPS, help="Number of steps. Left out: 1000; for twin, 300.")
+]
 Components = Annotated[
     int | None, typer.Option(help="Components of the mixture (twin only): groups of alike records. Left out: 16.")
 ]
