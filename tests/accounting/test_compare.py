@@ -15,8 +15,8 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
 from discreet.accounting import PrivacyProfile, Relation, compare_accountants, profile, upper
-from discreet.accounting import _theorems as theorems
-from discreet.accounting._theorems import Steps
+from discreet.accounting import _compare as theorems
+from discreet.accounting._compare import Steps
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 ABALONE, ADULT = (0.05, 1000), (0.005, 2000)
@@ -266,7 +266,7 @@ def test_the_page_has_these_figures():
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-6, math.nan, True, "1e-5", None])
 def test_a_delta_that_is_none_is_refused(delta):
-    with pytest.raises(ValueError, match="a probability above 0 and below 1"):
+    with pytest.raises(ValueError, match="a number above 0 and below 1"):
         compare_accountants(PLANS["Adult"], delta)
 
 

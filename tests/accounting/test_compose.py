@@ -10,9 +10,7 @@ from scipy.special import ndtr
 from scipy.stats import norm
 
 from discreet.accounting import Relation, profile
-from discreet.accounting._cells import Cells
-from discreet.accounting._compose import compose
-from discreet.accounting._convolve import Sum
+from discreet.accounting._compose import Cells, Sum, compose
 from discreet.accounting._pairs import GaussianPair, PoissonAddPair, PoissonRemovePair
 
 EXTENDED = np.finfo(np.longdouble).nmant == 63

@@ -98,11 +98,11 @@ def test_warnings():
 
 
 def test_text_rounds_bounds_upward():
-    from discreet.accounting._risk import _up
+    from discreet.accounting import upper
 
-    assert _up(1.00001) == "1.001"
-    assert _up(1.0) == "1"
-    assert _up(0.00123451) == "0.001235"
+    assert upper(1.00001) == "1.001"
+    assert upper(1.0) == "1"
+    assert upper(0.00123451) == "0.001235"
     text = str(risk(profile(dp_event.GaussianDpEvent(4.0), REPLACE), 1e-5))
     assert "epsilon = 1.994" in text
     assert "replacing one record" in text
@@ -123,5 +123,5 @@ def test_suggestion(num_records, delta):
 
 @pytest.mark.parametrize("num_records", [0, -1, 1.5, True, "10"])
 def test_suggestion_needs_a_count(num_records):
-    with pytest.raises(ValueError, match="whole number"):
+    with pytest.raises(ValueError, match="an integer of at least 1"):
         suggest(num_records=num_records)

@@ -1,16 +1,16 @@
 """Events in, privacy out: epsilon and delta, calibration, and what they mean for one person. Uses no JAX."""
 
-from discreet.accounting._as_dict import event_from_dict, event_to_dict
-from discreet.accounting._calibrate import calibrate_noise_multiplier, calibrate_num_steps
-from discreet.accounting._compare import Account, AccountantComparison, compare_accountants
-from discreet.accounting._events import Relation, pure_event
-from discreet.accounting._filter import Cost, PrivacyFilter, cost_of
-from discreet.accounting._langevin_2015 import Bound2015, langevin_epsilon_2015
-from discreet.accounting._profile import PrivacyProfile, profile
-from discreet.accounting._renyi import ORDERS, RenyiBound, renyi_bound
-from discreet.accounting._risk import Risk, risk
-from discreet.accounting._suggest import Suggestion, suggest
-from discreet.accounting._upper import upper
+from discreet.accounting._compare import (
+    Account,
+    AccountantComparison,
+    Bound2015,
+    compare_accountants,
+    langevin_epsilon_2015,
+)
+from discreet.accounting._events import Relation, event_from_dict, event_to_dict, pure_event
+from discreet.accounting._profile import PrivacyProfile, calibrate_noise_multiplier, calibrate_num_steps, profile
+from discreet.accounting._renyi import ORDERS, Cost, PrivacyFilter, RenyiBound, cost_of, renyi_bound
+from discreet.accounting._risk import Risk, Suggestion, risk, suggest, upper
 
 __all__ = [
     "ORDERS",

@@ -1,18 +1,26 @@
-"""The privacy profile of an event: delta for every epsilon, epsilon for every delta, and the best attacker's rates."""
+"""The privacy profile of an event (delta for every epsilon, epsilon for every delta), and calibration to a target.
 
+Calibration looks for the least noise, or the most steps, that keep epsilon at or below the target. It searches with a coarse
+grid first, and returns only what the fine grid confirms: always the safe side.
+"""
+
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from dp_accounting import dp_event
 from numpy.typing import ArrayLike, NDArray
 
-from discreet.accounting._curves import Curve, SlackCurve, smallest_epsilon
+from discreet._validate import positive, probability
 from discreet.accounting._events import Relation, curve_of
+from discreet.accounting._pairs import Curve, SlackCurve, smallest_epsilon
 
 Array = NDArray[np.floating[Any]]
 
 _MAX_KNOTS = 4096
+DELTA_HINT = "It should be well below one over the number of records, such as 1e-6."
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,3 +171,207 @@ def profile(
         )
     curve = curve_of(event, relation, tolerance=tolerance)
     return PrivacyProfile(event, relation, slack, SlackCurve(curve, slack) if slack > 0 else curve)
+
+
+_COARSE, _FINE = 5e-3, 1e-5
+_CLOSE = 0.9994
+"""Share of the target that the search is content with; 0.999 is what is promised."""
+_NOISE_RANGE = (1e-3, 1e12)
+_MAX_STEPS = 10**9
+
+
+def calibrate_noise_multiplier(
+    event_of: Callable[[float], dp_event.DpEvent],
+    *,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    slack: float = 0.0,
+) -> float:
+    """Least noise multiplier whose event costs no more than (epsilon, delta).
+
+    Guarantee: profile(event_of(result), relation, slack=slack).epsilon(delta) <= epsilon, and at least 0.999 of it,
+    unless epsilon jumps over that window: with slack near delta/2 it does, from a small value to infinity; then the least noise
+    with a finite epsilon is returned.
+
+    Args:
+        event_of: the event as a function of the noise multiplier (stddev / C); its epsilon falls as the noise grows.
+        epsilon: target, finite and above 0.
+        delta: target, above `slack` and below 1.
+        relation: which data sets are neighbours.
+        slack: as in `profile`; the same for any noise.
+
+    Returns:
+        The noise multiplier.
+
+    Raises:
+        ValueError: the targets are out of range, or no noise meets them, or any noise does (delta so large that it says nothing).
+
+    Example:
+        >>> from dp_accounting import dp_event
+        >>> sigma = calibrate_noise_multiplier(
+        ...     dp_event.GaussianDpEvent, epsilon=1.0, delta=1e-5, relation=Relation.ADD_OR_REMOVE_ONE)
+        >>> 3.73 < sigma < 3.74
+        True
+    """
+    _check_targets(epsilon, delta, slack, epsilon_remedy="raise epsilon, lower the slack, or raise delta")
+
+    def spent(log_noise: float, tolerance: float) -> float:
+        return _epsilon(event_of(math.exp(log_noise)), delta, relation, slack, tolerance)
+
+    guess, slope = _solve(lambda x: spent(x, _COARSE), 0.0, 2.0, epsilon, close=0.99)
+    return math.exp(_solve(lambda x: spent(x, _FINE), guess, slope, epsilon, close=_CLOSE)[0])
+
+
+def calibrate_num_steps(
+    event_of: Callable[[int], dp_event.DpEvent],
+    *,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    slack_per_step: float = 0.0,
+) -> int:
+    """Largest number of steps whose event costs no more than (epsilon, delta).
+
+    Guarantee: epsilon of event_of(result), with slack result * slack_per_step, is at most the target; that of one step more
+    is not (up to the accountant's own relative resolution of 1e-4).
+
+    Args:
+        event_of: the event as a function of the number of steps; its epsilon grows with them.
+        epsilon: target, finite and above 0.
+        delta: target, above 0 and below 1.
+        relation: which data sets are neighbours.
+        slack_per_step: total variation between one step as run and as described.
+
+    Returns:
+        The number of steps, at least 1.
+
+    Raises:
+        ValueError: the targets are out of range, one step already costs more, or 10^9 steps still cost less.
+    """
+    _check_targets(epsilon, delta, slack_per_step, epsilon_remedy="raise epsilon, the noise multiplier or delta")
+    known: dict[tuple[int, float], float] = {}
+
+    def spent(steps: int, tolerance: float) -> float:
+        if (steps, tolerance) not in known:
+            slack = min(1.0, steps * slack_per_step)
+            known[steps, tolerance] = _epsilon(event_of(steps), delta, relation, slack, tolerance)
+        return known[steps, tolerance]
+
+    if spent(1, _FINE) > epsilon:
+        raise ValueError(
+            f"one step already costs more than epsilon={epsilon:g} at delta={delta:g}, so no number of steps is affordable. "
+            "Raise the noise multiplier or epsilon, or lower the sampling rate."
+        )
+    low, _ = _largest_steps(lambda steps: spent(steps, _COARSE), epsilon, start=1, growth=4.0, share=1e-3)
+    return _largest_steps(lambda steps: spent(steps, _FINE), epsilon, start=low, growth=1.001, share=0.0)[0]
+
+
+def _largest_steps(
+    spent: Callable[[int], float], target: float, *, start: int, growth: float, share: float
+) -> tuple[int, int]:
+    """Numbers of steps low < high with spent(low) <= target < spent(high), at most max(1, share * low) apart."""
+    low, high = _bracket_steps(lambda steps: spent(steps) <= target, start, growth)
+    attempt = 0
+    while high - low > max(1, share * low):
+        middle = int(math.sqrt(low * high)) if high > 2 * low else (low + high) // 2
+        below, above = spent(low), spent(high)
+        if attempt % 3 != 2 and below > 0 and math.isfinite(above):
+            # epsilon is about a power of the number of steps
+            weight = math.log(target / below) / math.log(above / below)
+            middle = round(low * (high / low) ** weight)
+        middle = min(max(middle, low + 1), high - 1)
+        low, high = (middle, high) if spent(middle) <= target else (low, middle)
+        attempt += 1
+    return low, high
+
+
+def _bracket_steps(affordable: Callable[[int], bool], start: int, growth: float) -> tuple[int, int]:
+    """Returns an affordable number of steps and a larger one that is not."""
+    low = high = start
+    while affordable(high):
+        if high >= _MAX_STEPS:
+            raise ValueError(
+                f"even {_MAX_STEPS:,} steps cost less than epsilon: with this much noise, or this large a delta, the number of "
+                "steps is not what limits privacy. Lower the noise multiplier or delta, or set num_steps yourself."
+            )
+        low, high = high, min(_MAX_STEPS, max(high + 1, math.ceil(high * growth)))
+        growth = growth**2
+    while low > 1 and not affordable(low):
+        low, high = max(1, min(low - 1, math.floor(low / growth))), low
+        growth = growth**2
+    return low, high
+
+
+def _epsilon(event: dp_event.DpEvent, delta: float, relation: Relation, slack: float, tolerance: float) -> float:
+    curve = curve_of(event, relation, tolerance=tolerance)
+    return smallest_epsilon(SlackCurve(curve, slack) if slack > 0 else curve, delta)
+
+
+def _solve(
+    spent: Callable[[float], float], start: float, slope: float, target: float, *, close: float
+) -> tuple[float, float]:
+    """Finds x with close * target <= spent(x) <= target, for a falling function of x = log(noise multiplier).
+
+    Secant steps on log(spent), aimed a little below the target; once the target is bracketed, within the bracket, every third
+    time to its middle. Where spent jumps over the whole window, returns the safe side of the jump. `slope` is that of -log(spent)
+    at `start`, as far as known; returned with x is that at x.
+    """
+    smallest, largest = (math.log(limit) for limit in _NOISE_RANGE)
+    aim = math.log(target * (1 + close) / 2)
+    low = high = previous = None
+    x = start
+    for attempt in range(200):
+        value = spent(x)
+        log_value = math.log(value) if value > 0 else -math.inf
+        if previous is not None and x != previous[0] and math.isfinite(log_value - previous[1]):
+            slope = min(max((previous[1] - log_value) / (x - previous[0]), 0.3), 30.0)
+        previous = (x, log_value)
+        if close * target <= value <= target:
+            return x, slope
+        if value > target:
+            low = x
+        else:
+            high = x
+        stride = (log_value - aim) / slope if math.isfinite(log_value) else math.copysign(1.5, log_value)
+        if low is None or high is None:
+            if x >= largest and high is None:
+                _refuse_infeasible(target)
+            if x <= smallest and low is None:
+                _refuse_any_noise(target)
+            # A step that fell short once is lengthened the next time.
+            stride = min(max(stride * (1 + 0.5 * max(0, attempt - 1)), -3.0), 3.0)
+            x = min(max(x + stride, smallest), largest)
+        elif high - low < 1e-14 * max(1.0, abs(high)):
+            return high, slope
+        else:
+            inside = low < x + stride < high and attempt % 3 != 2
+            x = x + stride if inside else low + (high - low) / 2
+    return (largest if high is None else high), slope
+
+
+def _refuse_any_noise(epsilon: float) -> NoReturn:
+    raise ValueError(
+        f"epsilon={epsilon:g} is met by any noise multiplier, even {_NOISE_RANGE[0]:g}: delta is so large that a record may be "
+        "shown in the clear with that probability. Choose delta well below one over the number of records."
+    )
+
+
+def _refuse_infeasible(epsilon: float) -> NoReturn:
+    raise ValueError(
+        f"no noise multiplier up to {_NOISE_RANGE[1]:g} brings epsilon down to {epsilon:g} at this delta: the slack (what the "
+        "sampler's finite precision costs) or the smallest delta that can be accounted for (1e-17) is in the way. "
+        "Raise delta or epsilon, or take fewer steps."
+    )
+
+
+def _check_targets(epsilon: float, delta: float, slack: float, *, epsilon_remedy: str) -> None:
+    positive("epsilon", epsilon, hint="Common choices lie between 0.1 and 10.")
+    probability("delta", delta, hint=DELTA_HINT)
+    if not slack >= 0:
+        raise ValueError(f"slack is {slack!r}; it is a total-variation distance, 0 or more.")
+    if 2 * slack >= delta:
+        raise ValueError(
+            f"delta={delta:g} is infeasible: what runs differs from what is accounted for by a total variation of {slack:.3g}, "
+            f"which costs at least {2 * slack:.3g} of delta whatever the noise. To be feasible, {epsilon_remedy}."
+        )

@@ -1,13 +1,84 @@
-"""What a profile means for one person, in words for somebody who knows models well and privacy less well."""
+"""What a profile means for one person, in words for somebody who knows models well and privacy less well; and a first target."""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from discreet.accounting._curves import Curve, GaussianCurve
+from discreet._validate import integer
 from discreet.accounting._events import Relation
+from discreet.accounting._pairs import Curve, GaussianCurve
 from discreet.accounting._profile import PrivacyProfile
+
+
+def upper(value: float, digits: int = 4) -> str:
+    """A number in few digits, rounded up so that it stays an upper bound.
+
+    >>> upper(0.99991), upper(12.0), upper(float("inf")), upper(0.0)
+    ('1', '12', 'infinite', '0')
+    >>> upper(0.123401)
+    '0.1235'
+    """
+    if not math.isfinite(value):
+        return "infinite" if value > 0 else "undefined"
+    shown = f"{value:.{digits}g}"
+    if float(shown) < value:
+        step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+        shown = f"{float(shown) + step:.{digits}g}"
+    return shown
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A target to calibrate for, and the reason. Made by `suggest`."""
+
+    epsilon: float
+    delta: float
+    why: str
+
+    def __str__(self) -> str:
+        return f"epsilon = {self.epsilon:g}, delta = {self.delta:g}. {self.why}"
+
+
+def suggest(*, num_records: int) -> Suggestion:
+    """Proposes epsilon and delta for a table.
+
+    epsilon = 1, whatever the table: it is a promise to a person, and what that is worth does not depend on how many others there
+    are. delta = 1/(10 N) rounded down to one digit, and never above 1e-5.
+
+    Args:
+        num_records: number of records N. It is taken as public: pass a rounded figure if the exact one is a secret.
+
+    Returns:
+        The proposal with its reason in words.
+
+    Raises:
+        ValueError: num_records is not an integer of at least 1.
+
+    Example:
+        >>> suggest(num_records=32_561).delta
+        3e-06
+    """
+    num_records = integer("num_records", num_records, hint="It is the public number of records.")
+    share = 1 / (10 * num_records)
+    exponent = math.floor(math.log10(share) + 1e-9)
+    delta = min(1e-5, float(f"{math.floor(share / 10.0**exponent + 1e-9):d}e{exponent:d}"))
+    why = (
+        "epsilon = 1 keeps the odds of anything said about a person within a factor of e = 2.72 of what they would be without "
+        "their record: an attacker who accuses 1 % of the innocent finds at most 2.72 % of the guilty. "
+        f"delta is at most a tenth of 1 / {num_records:,}, so that a method which publishes a random record in the clear "
+        "could not pass, and at most 1e-5. Below epsilon = 0.1 even a strong attacker learns next to nothing; above 3 the "
+        "promise is weak, "
+        "and above 10 it says little. "
+        "The number of records is treated as public."
+    )
+    if num_records < 1000:
+        why += (
+            f" With {num_records:,} records the noise may be large next to what they say together; a simple model, full "
+            "batches and public bounds help more than a larger epsilon."
+        )
+    return Suggestion(epsilon=1.0, delta=delta, why=why)
+
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05, 0.1)
 PRIORS = (0.01, 0.5)
@@ -58,13 +129,13 @@ class Risk:
             lines.append(f"  held true with {100 * prior:g} % before: with at most {_percent(posterior)} afterwards")
         lines.append("")
         lines.append(
-            f"No more can be learned about the person than from one draw of a Gaussian with standard deviation 1 whose mean is 0 "
-            f"or {self.gaussian_mu:.3g} (mu-Gaussian privacy, down to delta)."
+            "Distinguishing the two cases is at least as hard as telling N(0, 1) from "
+            f"N({self.gaussian_mu:.3g}, 1) from a single draw (mu-Gaussian privacy, down to delta)."
             if math.isfinite(self.gaussian_mu)
             else "No Gaussian trade-off curve bounds this release."
         )
         lines.append(
-            "What holds of people in general can be learned all the same, and concern a person whose record was not used."
+            "General facts about the population can still be learned, and they may concern people whose data was not used."
         )
         lines += [f"Warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
@@ -171,12 +242,12 @@ def _warnings(profile: PrivacyProfile, epsilon: float, delta: float, num_records
         )
     elif epsilon > 10:
         found.append(
-            f"epsilon = {_up(epsilon)} is above 10: the bound allows an attacker to become all but certain about one "
+            f"epsilon = {upper(epsilon)} is above 10: the bound allows an attacker to become all but certain about one "
             "person. Such a promise says little; use more noise, fewer steps or smaller batches."
         )
     elif epsilon > 3:
         found.append(
-            f"epsilon = {_up(epsilon)} is above 3: a determined attacker may learn a good deal about one person."
+            f"epsilon = {upper(epsilon)} is above 3: a determined attacker may learn a good deal about one person."
         )
     if num_records is not None and delta * num_records >= 1:
         found.append(
@@ -200,9 +271,9 @@ def _promise(relation: Relation, epsilon: float, delta: float) -> str:
         if relation is Relation.ADD_OR_REMOVE_ONE
         else "replacing one record by another"
     )
-    factor = _up(math.exp(epsilon)) if epsilon < 700 else "infinity"
+    factor = upper(math.exp(epsilon)) if epsilon < 700 else "infinity"
     return (
-        f"epsilon = {_up(epsilon)} at delta = {delta:g} ({relation.name}): {change} changes the odds of anything that can be "
+        f"epsilon = {upper(epsilon)} at delta = {delta:g} ({relation.name}): {change} changes the odds of anything that can be "
         f"released by a factor of at most e^epsilon = {factor}, apart from events whose probability "
         f"it changes by at most {delta:g}."
     )
@@ -214,13 +285,5 @@ def _question(relation: Relation) -> str:
     return "one given place in the data held this record or that one"
 
 
-def _up(value: float) -> str:
-    """Four digits, rounded upward, for a bound should stay one on paper."""
-    if value == 0 or math.isinf(value):
-        return f"{value:g}"
-    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
-    return f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.4g}"
-
-
 def _percent(value: float) -> str:
-    return f"{_up(min(100.0, 100 * value))} %"
+    return f"{upper(min(100.0, 100 * value))} %"
