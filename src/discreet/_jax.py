@@ -99,19 +99,23 @@ def program_text(function: Callable[..., Any], *args: Any) -> str:
     return f"{jaxpr} {used} {constants}"
 
 
-def captured_arrays(function: Callable[..., Any], *args: Any) -> list[Any]:
+def captured_arrays(function: Callable[..., Any], *args: Any, used_only: bool = False) -> list[Any]:
     """The arrays that a function uses without taking them as arguments: its closure's, as JAX sees it.
 
     Args:
         function: a traceable function.
         args: example arguments, pytrees of arrays or of their shapes.
+        used_only: leave out those that no output depends on.
     """
     found: list[Any] = []
     pending = [jax.make_jaxpr(function)(*args)]
     while pending:
         closed = pending.pop()
-        found += [x for x in closed.consts if not _is_key(x)]
-        for equation in closed.jaxpr.eqns:
+        jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars)) if used_only else (closed.jaxpr, None)
+        used = {id(x) for equation in jaxpr.eqns for x in equation.invars} | {id(x) for x in jaxpr.outvars}
+        consts = zip(closed.jaxpr.constvars, closed.consts, strict=True)
+        found += [x for var, x in consts if not _is_key(x) and (id(var) in used or not used_only)]
+        for equation in jaxpr.eqns:
             inner = jax.tree.leaves(tuple(equation.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr))
             pending += [x for x in inner if isinstance(x, ClosedJaxpr)]
     return found

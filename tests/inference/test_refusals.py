@@ -55,6 +55,11 @@ def no_plate(x, y):
     numpyro.sample("y", dist.Normal(w * x, 1).to_event(1), obs=y)
 
 
+def no_observation(x, y):
+    numpyro.sample("w", dist.Normal(0, 1))
+    numpyro.factor("penalty", 0.0)
+
+
 def outside(x, y):
     model(x, y)
     numpyro.sample("total", dist.Normal(0, 10), obs=jnp.sum(y))
@@ -74,7 +79,7 @@ def discrete_global(x, y):
 def discrete_local(x, y):
     w = numpyro.sample("w", dist.Normal(0, 1))
     with numpyro.plate("people", x.shape[0]):
-        k = numpyro.sample("k", dist.Bernoulli(0.5))
+        k = numpyro.sample("k", dist.Poisson(2.0))
         numpyro.sample("y", dist.Normal(w * k, 1), obs=y)
 
 
@@ -135,12 +140,13 @@ def no_made_up_record(x, y):
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (no_plate, ("No plate", 'numpyro.plate("data"')),
-        (outside, ("'total'", "'people'", "Move it into the plate")),
-        (factor_outside, ("'penalty'", "Move it into the plate")),
+        (no_plate, ("'y'", "to_event", 'numpyro.plate("data"')),
+        (no_observation, ("No plate", 'numpyro.plate("data"')),
+        (outside, ("'total'", "'people'", "move it into the plate")),
+        (factor_outside, ("'penalty'", "move it into the plate")),
         (discrete_global, ("global latent site 'k'", "MixtureSameFamily")),
-        (discrete_local, ("per-record latent site 'k'", "MixtureSameFamily")),
-        (local, ("AutoNormal", "'z'", "encoder")),
+        (discrete_local, ("'k'", "no fixed finite support", "MixtureSameFamily")),
+        (local, ("AutoNormal", "'z'", "encoder", 'local="private"')),
         (parameters_in_model, ("'offsets'", "shared weights")),
         (local_outside_plate, ("'z'", "Move it into the plate")),
         (mutable, ("'running_mean'", "layer or group normalisation")),
@@ -210,7 +216,7 @@ def guide_without_parameters(x, y):
         (model, guide_with_stranger, ("'stranger'", "is_auxiliary")),
         (model, guide_not_reparametrised, ("'w'", "reparametrised", "Normal")),
         (model, guide_reads_records, ("guide's distribution", "records", "keyword arguments to DPSVI")),
-        (model, guide_observes, ("'y'", "belong into the model")),
+        (model, guide_observes, ("'y'", "belong in the model")),
         (model, guide_without_parameters, ("param site", "nothing to fit")),
         (local, local_guide_with_parameters, ("'locs'", "shared weights")),
         (local, guide_with_other_plate, ("'persons'", "Use the model's name")),

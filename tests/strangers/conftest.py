@@ -35,6 +35,14 @@ class Stranger:
         """Look at the program; raises what it is refused with."""
         return self.dpsvi._init(dp.random.key(seed), dp.inference._records.take_apart(self.records, {}), None)
 
+    def refusal(self) -> str:
+        """The words with which it is refused."""
+        try:
+            self.start()
+        except ValueError as error:
+            return str(error)
+        pytest.fail("it was accepted")
+
     @property
     def objective(self) -> Any:
         """The program taken apart, after `start`."""

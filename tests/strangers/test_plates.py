@@ -66,3 +66,17 @@ def test_minibatches_scale_nothing(stranger, model):
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     np.testing.assert_allclose(its_free, free, rtol=1e-5)
     assert program.certify()
+
+
+def without_a_plate(x, y):
+    numpyro.sample("y", dist.Normal(x @ weights(), 1), obs=y)
+
+
+def test_observations_without_a_plate_are_a_plate(stranger):
+    expected, free = stranger(plain, X, Y).losses()
+    program = stranger(without_a_plate, X, Y)
+    losses, its_free = program.losses()
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    np.testing.assert_allclose(its_free, free, rtol=1e-5)
+    assert program.objective.structure.record_plates == frozenset()
+    assert program.certify()

@@ -12,7 +12,7 @@ from jaxtyping import PRNGKeyArray
 from numpyro.infer import autoguide
 from numpyro.primitives import Messenger
 
-from discreet.inference._plates import WholePlates
+from discreet.inference._plates import Fixed, WholePlates
 from discreet.inference._records import Records
 
 _DATA_READING_GUIDES = (
@@ -21,6 +21,8 @@ _DATA_READING_GUIDES = (
     autoguide.AutoSemiDAIS,
     *(getattr(autoguide, name) for name in ("AutoRVRS",) if hasattr(autoguide, name)),
 )
+# Each latent has parameters of its own in these, so each record has, too.
+_SITE_BY_SITE = (autoguide.AutoNormal, autoguide.AutoDelta)
 
 
 def check_auto_guide(guide: Callable[..., Any]) -> None:
@@ -32,15 +34,24 @@ def check_auto_guide(guide: Callable[..., Any]) -> None:
         )
 
 
-def _check_coverage(part: Any, record_plates: frozenset[str]) -> None:
-    """Refuse an AutoGuide, once set up, that has found latents inside the record plates."""
+def _check_coverage(part: Any, record_plates: frozenset[str], keeps_local: bool) -> None:
+    """Refuse an AutoGuide, once set up, that has found latents inside the record plates and has nowhere to keep them."""
     for name, site in part.prototype_trace.items():
         frames = {frame.name for frame in site.get("cond_indep_stack", ())}
-        if site["type"] == "sample" and not site["is_observed"] and record_plates & frames:
+        if site["type"] != "sample" or site["is_observed"] or not record_plates & frames:
+            continue
+        kind = type(part).__name__
+        if not keeps_local:
             raise ValueError(
-                f"{type(part).__name__} would give each record its own variational parameters for the "
-                f"per-record latent {name!r}, and these would publish the record. Write a guide that "
-                "computes them from the record (an encoder), or integrate the latent out."
+                f"{kind} would give each record its own variational parameters for the per-record latent {name!r}, and "
+                "these would publish the record. Keep them as a private memory beside the data with DPSVI(..., "
+                'local="private") and AutoNormal or AutoDelta; or write a guide that computes them from the record (an '
+                "encoder); or integrate the latent out."
+            )
+        if type(part) not in _SITE_BY_SITE:
+            raise ValueError(
+                f"{kind} joins the per-record latent {name!r} with others in one vector, of which no record has a part of its "
+                'own. With local="private" use AutoNormal or AutoDelta, or a guide of your own.'
             )
 
 
@@ -51,25 +62,43 @@ def set_up_auto_guides(
     key: PRNGKeyArray,
     static: Mapping[str, Any],
     record_plates: frozenset[str],
+    hidden: Mapping[str, Any] | None = None,
+    keeps_local: bool = False,
 ) -> None:
     """Let an AutoGuide find its latents on the placeholder, forgetting what it saw before.
 
     An AutoGuide searches initial values until the model's density is finite on the arguments of
     its first call. Had that been a call with data, the initial values would know them.
+
+    Args:
+        guide: the guide, of which AutoGuides may be parts.
+        records: the arguments taken apart.
+        placeholder: made-up records.
+        key: for the search.
+        static: public keyword arguments.
+        record_plates: the plates of the records.
+        hidden: values of the sites that are summed out, which the guide must not see.
+        keeps_local: whether records may have variational parameters of their own.
     """
     guides = list(auto_guides(guide))
+    for part in guides:
+        if not hasattr(part, "model") or not hasattr(part, "prototype_trace"):
+            raise ValueError(
+                f"The guide is a {type(part).__name__}, an AutoGuide that has no model: its __init__ did not call "
+                "super().__init__(model)."
+            )
     models = [part.model for part in guides]
     args, kwargs = records.rebuild(placeholder)
     try:
         for part in guides:
             part.prototype_trace = None
-            part.model = WholePlates(part.model, record_plates, len(placeholder[0]))
+            part.model = WholePlates(Fixed(part.model, hidden or {}), record_plates, len(placeholder[0]))
         with handlers.block(), handlers.seed(rng_seed=key):
             guide(*args, **kwargs, **static)
         for part in guides:
             # A list knows the whole model; what it covers are its parts.
             if not isinstance(part, autoguide.AutoGuideList):
-                _check_coverage(part, record_plates)
+                _check_coverage(part, record_plates, keeps_local)
     except RuntimeError as error:
         raise ValueError(
             f"{type(guide).__name__} found no initial values at which the placeholder record has a finite density, so "

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro.handlers as handlers
+from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.kl import kl_divergence
@@ -122,6 +123,8 @@ class Objective:
             free += self._divergence(
                 guide_trace[name], model_trace[name], guide_trace[name]["scale"], model_trace[name]["scale"]
             )
+        for name in self.structure.factors:
+            free -= _log_prob(model_trace[name], model_trace[name]["scale"])
         return {name: _unconstrained(model_trace[name]) for name in self.touched_latents}, free
 
     def _traces(
@@ -182,6 +185,60 @@ class Objective:
         rows: Sequence[Any],
         key: PRNGKeyArray,
     ) -> Float[Array, ""]:
+        loss, log_joint = self._terms_of_rows(latents, params, rows, key)
+        if not self.structure.summed:
+            return loss - log_joint({})[0]
+        logits, scale = self._log_weights(log_joint)
+        return loss - scale * jax.nn.logsumexp(logits)
+
+    def _log_weights(
+        self, log_joint: Callable[[Mapping[str, Any]], tuple[Float[Array, ""], Any]]
+    ) -> tuple[Float[Array, "combination"], Any]:
+        """The log density of one record with each combination of its summed latents, and the scale of them all."""
+        scales: list[Any] = []
+
+        def one(choice: Mapping[str, Any]) -> Float[Array, ""]:
+            value, scale = log_joint(choice)
+            scales.append(scale)
+            return value
+
+        choices = {name: jnp.asarray(values) for name, values in self.structure.combinations().items()}
+        return jax.vmap(one)(choices), scales[0]
+
+    def draw_discrete(self, u: Mapping[str, Any], record: Sequence[Any], key: PRNGKeyArray) -> dict[str, Array]:
+        """One record's summed latents, drawn from their exact joint posterior given `u` and the record.
+
+        Not private: it is a function of the record, for records that are public or one's own.
+
+        Args:
+            u: what `link` returned, of one particle.
+            record: as `record_loss` takes it.
+            key: for the draw, and for the record's other latents.
+        """
+        rows, own = [x[None] for x in record[: len(self.placeholder)]], record[len(self.placeholder) :]
+        named = zip(self.structure.local_params, own, strict=True)
+        params = {**u[PARAM], **{name: jnp.expand_dims(value, axis) for (name, axis), value in named}}
+        draw, local = jax.random.split(key)
+        latents = jax.tree.map(lambda x: x[0], u[LATENT])
+        logits, _ = self._log_weights(self._terms_of_rows(latents, params, rows, local)[1])
+        index = jax.random.categorical(draw, logits)
+        axes = {site.name: site.axis for site in self.structure.summed}
+        return {
+            name: jnp.squeeze(jnp.asarray(values)[index], axes[name])
+            for name, values in self.structure.combinations().items()
+        }
+
+    def _terms_of_rows(
+        self,
+        latents: Mapping[str, Any],
+        params: Mapping[str, Any],
+        rows: Sequence[Any],
+        key: PRNGKeyArray,
+    ) -> tuple[Float[Array, ""], Callable[[Mapping[str, Any]], tuple[Float[Array, ""], Any]]]:
+        """The guide's part of the loss, and the model's log density of the rows given values of the summed latents.
+
+        The latter comes with the scale that belongs outside of the sum over those values, 1 where nothing is summed.
+        """
         guide_key, model_key = jax.random.split(key)
         args, kwargs = self.records.rebuild(rows)
 
@@ -209,19 +266,35 @@ class Objective:
             known = {n: model_trace[n]["value"] for n in self.structure.global_latents}
             guide_trace, guide_plates = run(self.guide, guide_key, known)
             local = {n: guide_trace[n]["value"] for n in self.structure.guide_locals}
-        model_trace, plates = run(self.model, model_key, local)
+        summed = bool(self.structure.summed)
         loss = jnp.zeros(())
-        for name in self.structure.observed:
-            loss -= _log_prob(model_trace[name], plates.unscaled(model_trace[name]))
+        trace, plates = ({}, None) if summed else run(self.model, model_key, local)
+        # A latent's distribution in the model may depend on what is summed out; its log density is then in the sum.
+        sampled = [n for n in self.structure.guide_locals if n in self.structure.local_latents] if summed else []
         for name in self.structure.guide_locals:
             site = guide_trace[name]
             assert guide_plates is not None
             scale = guide_plates.unscaled(site)
-            if name in model_trace:
-                loss += self._divergence(site, model_trace[name], scale, plates.unscaled(model_trace[name]))
+            if name in trace:
+                assert plates is not None
+                loss += self._divergence(site, trace[name], scale, plates.unscaled(trace[name]))
             else:
                 loss += _log_prob(site, scale)
-        return loss
+
+        def log_joint(choice: Mapping[str, Any]) -> tuple[Float[Array, ""], Any]:
+            if not summed:
+                assert plates is not None
+                total = jnp.zeros(())
+                for name in self.structure.observed:
+                    total += _log_prob(trace[name], plates.unscaled(trace[name]))
+                return total, 1.0
+            chosen, whole = run(self.model, model_key, {**local, **choice})
+            total = jnp.zeros(())
+            for name in (*self.structure.observed, *sampled, *choice):
+                total += _log_prob(chosen[name], 1.0)
+            return total, _common_scale(chosen, whole, self.structure.observed)
+
+        return loss, log_joint
 
     @functools.partial(jax.jit, static_argnums=0)
     def start(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -314,13 +387,23 @@ class Objective:
     def _check_separable(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> None:
         """On two made-up records, the loss of both must be the sum of their losses."""
 
+        def joint(latents: Mapping[str, Any], params: Mapping[str, Any], rows: Sequence[Any], key: PRNGKeyArray) -> Any:
+            # What is summed over has the same value in all rows: a density that factorises over them does so at any.
+            loss, log_joint = self._terms_of_rows(latents, params, rows, key)
+            last = {
+                site.name: jnp.repeat(jnp.asarray(site.values()[-1]), len(rows[0]), axis=site.axis)
+                for site in self.structure.summed
+            }
+            value, scale = log_joint(last)
+            return loss - scale * value
+
         # Parameters and key as arguments: a program that held them would be another one for each fit.
         @jax.jit
         def losses(rows: Sequence[Array], psi: Mapping[str, Any], key: PRNGKeyArray) -> Float[Array, "3"]:
             u, _ = self.link(psi, key)
             latents = jax.tree.map(lambda x: x[0], u[LATENT])
             parts = (rows, [x[:1] for x in rows], [x[1:] for x in rows])
-            return jnp.stack([self._loss_of_rows(latents, u[PARAM], part, key) for part in parts])
+            return jnp.stack([joint(latents, u[PARAM], part, key) for part in parts])
 
         for varied in range(len(self.placeholder)):
             # One argument at a time: numbers made up for an observation may lie outside its support.
@@ -351,6 +434,18 @@ def _log_prob(site: Mapping[str, Any], scale: Any) -> Float[Array, ""]:
     else:
         value = site["fn"].log_prob(site["value"])
     return jnp.sum(scale_and_mask(value, scale=scale))
+
+
+def _common_scale(trace: Mapping[str, Any], plates: WholePlates, names: Sequence[str]) -> Any:
+    """The scale of the observed sites, which must be one where latents are summed out: it stands before the logarithm."""
+    scales = [plates.unscaled(trace[name]) for name in names]
+    numbers = {float(x) for x in scales if not isinstance(x, Tracer)}
+    if len(numbers) != 1 or any(isinstance(x, Tracer) for x in scales):
+        raise ValueError(
+            "The observed sites of a record are scaled differently (handlers.scale), and a discrete latent is summed out of "
+            "them. Scale all sites of a record by the same number."
+        )
+    return numbers.pop()
 
 
 def _bijection(site: Mapping[str, Any]) -> Any:

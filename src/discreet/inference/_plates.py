@@ -7,6 +7,7 @@ from typing import Any
 
 import numpyro
 from jax import numpy as jnp
+from numpyro.contrib.control_flow.scan import scan_wrapper
 from numpyro.distributions import ImproperUniform, biject_to
 from numpyro.primitives import _PYRO_STACK, Messenger
 
@@ -35,8 +36,16 @@ class WholePlates(Messenger):
         """Set the indices of a plate; let `numpyro.subsample` pass on the rows that it is given."""
         if msg["type"] == "subsample":
             self._pass_on(msg)
-        if msg["type"] != "plate":
-            return
+        elif msg["type"] == "control_flow" and msg["fn"] is scan_wrapper:
+            # NumPyro hides what happens in a loop's body from the handlers around the loop.
+            body, *rest = msg["args"]
+            inside = WholePlates(body, self.names, self.rows, num_records=self.num_records)
+            inside.sizes = self.sizes
+            msg["args"] = (inside, *rest)
+        elif msg["type"] == "plate":
+            self._cover(msg)
+
+    def _cover(self, msg: dict[str, Any]) -> None:
         name = msg["name"]
         size, subsample_size = msg["args"]
         if self.num_records == size:
@@ -75,6 +84,21 @@ class WholePlates(Messenger):
             if self.names is not None and frame.name in self.names:
                 scale = scale * (frame.size / self.sizes[frame.name][0])
         return scale
+
+
+class Fixed(Messenger):
+    """Puts sites at one value each and hides them from every handler outside, such as an AutoGuide."""
+
+    def __init__(self, fn: Program, values: Mapping[str, Any]) -> None:
+        """Wrap `fn`; `values` are broadcast to the sites' shapes."""
+        super().__init__(fn)
+        self.values = values
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Give a site its value."""
+        if msg["type"] == "sample" and msg["name"] in self.values:
+            msg["value"] = jnp.broadcast_to(self.values[msg["name"]], msg["fn"].shape())
+            msg["stop"] = True
 
 
 def value_of_improper(site: Mapping[str, Any]) -> Any:

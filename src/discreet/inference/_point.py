@@ -107,7 +107,9 @@ def _latents(
     run = handlers.substitute(handlers.seed(model, key), substitute_fn=values)
     with handlers.block(hide_fn=lambda site: site["type"] not in _SHARED):
         sites = handlers.trace(run).get_trace(*args, **kwargs)
-    return {n: s for n, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
+    latents = {n: s for n, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
+    # Discrete latents have no point; those of one record are summed out.
+    return {n: s for n, s in latents.items() if not s["fn"].support.is_discrete}
 
 
 def _is_improper(site: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from jax.example_libraries.optimizers import Optimizer
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro import optim as numpyro_optim
 from numpyro.distributions import biject_to, constraints
-from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 from numpyro.infer.util import helpful_support_errors
 
 from discreet.gradients import BookKeepingEngine
@@ -25,7 +25,7 @@ from discreet.inference._plates import Program, WholePlates, value_of_improper
 from discreet.inference._point import parameter_of
 from discreet.inference._records import Records, take_apart
 from discreet.inference._step import PrivateStep
-from discreet.inference._structure import Structure
+from discreet.inference._structure import Structure, explain_model
 
 
 def choose_placeholder(
@@ -50,8 +50,12 @@ def choose_placeholder(
             )
         return [x.astype(r.dtype) for x, r in zip(made_up, records.leaves, strict=True)]
     for candidate in (records.zeros(1), records.filled(1, 1)):
-        if _has_finite_density(model, records, candidate, key, static, num_records):
-            return candidate
+        try:
+            if _has_finite_density(model, records, candidate, key, static, num_records):
+                return candidate
+        except (TypeError, ValueError):
+            explain_model(model, records, key, static, num_records)
+            raise
     return records.zeros(1)
 
 
@@ -200,11 +204,30 @@ def as_numpyro_optim(optim: Any) -> Any:
     if isinstance(optim, Optimizer):
         return numpyro_optim._NumPyroOptim(lambda *parts: parts, *optim)
     if isinstance(optim, tuple) and hasattr(optim, "init") and hasattr(optim, "update"):
+        _refuse_line_search(optim)
         return numpyro_optim.optax_to_numpyro(optim)
     raise TypeError(
         f"optim is a {type(optim).__name__}; it must be an optimizer of numpyro.optim or an "
         "optax.GradientTransformation, for example numpyro.optim.Adam(1e-2)."
     )
+
+
+def _refuse_line_search(optim: Any) -> None:
+    """Refuse an optax optimizer that asks for the loss as a function, as `optax.lbfgs` does.
+
+    Raises:
+        ValueError: naming a remedy.
+    """
+    toy = {"x": jnp.zeros(1)}
+    try:
+        jax.eval_shape(lambda x: optim.update(x, optim.init(x), x), toy)
+    except Exception as error:
+        # Whatever else it may need (names of parameters, the loss's value) it will say when it is used.
+        if isinstance(error, TypeError) and "value_fn" in str(error):
+            raise ValueError(
+                "optim evaluates the loss many times a step (a line search, as in optax.lbfgs), each of which would be a "
+                "release. Use a first-order optimizer such as optax.adam."
+            ) from None
 
 
 def check_loss(loss: Any) -> Any:
@@ -213,7 +236,9 @@ def check_loss(loss: Any) -> Any:
     Raises:
         ValueError: it is not.
     """
-    if type(loss) not in (Trace_ELBO, TraceMeanField_ELBO) or getattr(loss, "multi_sample_guide", False):
+    # Here guides are reparametrised and discrete latents of one record are summed out: then these are Trace_ELBO.
+    same = (Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO)
+    if type(loss) not in same or getattr(loss, "multi_sample_guide", False):
         raise ValueError(
             f"{type(loss).__name__} is not supported: its gradient is no sum over records that can be clipped one by "
             "one. Use Trace_ELBO or TraceMeanField_ELBO, with num_particles if you like."

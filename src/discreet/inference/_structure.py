@@ -1,28 +1,62 @@
 """What a model and a guide are made of, found by tracing them with two and with three records.
 
-Nothing here sees data: the traces are abstract, on shapes alone.
+Nothing here sees data: the traces are abstract, on shapes alone. What grows from two records to three belongs to the
+records: a plate of that size, or an observed site whose log density has an axis of that size without standing in a
+plate. What stays as it is, is shared: a global latent, or an observed site or factor that holds no data at all, such as
+the factor of a reparametrisation. The latter goes into the data-free term of the loss, which is not noised, so it must
+read neither records nor what belongs to one record, nor an array that nobody declared public.
+
+Discrete latents of one record that the guide does not sample are summed out. Their joint support is enumerated for one
+record, so it is found here and must be small.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import itertools
+import math
+import re
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import numpyro.handlers as handlers
 from jax import numpy as jnp
+from jax.core import Tracer
 from jaxtyping import PRNGKeyArray
+from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution
 
+from discreet._jax import captured_arrays, used_inputs, users_file
 from discreet.inference._autoguides import auto_guides, check_auto_guide, set_up_auto_guides
 from discreet.inference._plates import Program, WholePlates, value_of_improper
 from discreet.inference._point import check_point_guide
 from discreet.inference._records import Records
 
+# More combinations of one record's discrete latents than this are not enumerated.
+_MOST_COMBINATIONS = 4096
+# Shorter tables than this are not recognised by their length.
+_FEWEST_TELLING_ROWS = 16
+_NEEDS_A_NUMBER = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Site:
-    """What matters of one site of a trace, free of values."""
+    """What matters of one site of a trace, free of values.
+
+    Attributes:
+        density: shape of an observed site's log density.
+        own: batch shape of an observed site's distribution, without what its plates add.
+        support: the values that one element of a discrete latent can have; None: no fixed finite set.
+    """
 
     name: str
     kind: str
@@ -31,7 +65,43 @@ class Site:
     reparametrized: bool
     auxiliary: bool
     shape: Any
+    dtype: Any
     plates: tuple[str, ...]
+    density: tuple[int, ...] = ()
+    own: tuple[int, ...] = ()
+    support: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Summed:
+    """A discrete latent of one record that is summed out.
+
+    Attributes:
+        shape: of its value for one record.
+        axis: which of its axes numbers the records.
+        support: the values of one element, along the leading axis.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    axis: int
+    support: np.ndarray
+
+    @property
+    def elements(self) -> int:
+        """Number of elements, each of which has a value of its own."""
+        return math.prod(self.shape[: len(self.shape) - (self.support.ndim - 1)])
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return len(self.support) ** self.elements
+
+    def values(self) -> np.ndarray:
+        """All values, along the leading axis."""
+        digits = list(itertools.product(range(len(self.support)), repeat=self.elements))
+        return self.support[np.array(digits, dtype=int)].reshape(-1, *self.shape).astype(self.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +112,13 @@ class Structure:
         record_plates: names of the plates whose size follows the number of records.
         global_latents: model latents outside the record plates, in the model's order.
         local_latents: model latents inside them, one value (or block) a record.
-        observed: observed sites, all inside a record plate.
+        observed: observed sites of the records: inside a record plate, or with an axis that follows the records.
         guide_globals: guide sample sites outside the record plates, auxiliary ones included.
         guide_locals: guide sample sites inside them.
         has_model_params: whether the model has `param` sites.
         local_params: the guide's `param` sites with a value for each record, and the axis that numbers the records.
+        factors: observed sites and factors that hold no data.
+        summed: discrete local latents that are summed out; not among `local_latents`.
     """
 
     record_plates: frozenset[str]
@@ -57,13 +129,22 @@ class Structure:
     guide_locals: tuple[str, ...]
     has_model_params: bool
     local_params: tuple[tuple[str, int], ...] = ()
+    factors: tuple[str, ...] = ()
+    summed: tuple[Summed, ...] = ()
+
+    def combinations(self) -> dict[str, np.ndarray]:
+        """All combinations of one record's summed latents, along the leading axis of each array."""
+        sizes = [site.size for site in self.summed]
+        indices = np.indices(sizes).reshape(len(sizes), -1)
+        return {site.name: site.values()[index] for site, index in zip(self.summed, indices, strict=True)}
 
 
 class Traced(NamedTuple):
-    """Sites and plate sizes (declared, and subsampled or None) of one abstract trace."""
+    """Sites, plate sizes (declared, and subsampled or None) and the shapes of values of one abstract trace."""
 
     sites: dict[str, Site]
     sizes: dict[str, tuple[int, int | None]]
+    values: dict[str, Any]
 
 
 def changing_plates(two: Traced, three: Traced) -> frozenset[str]:
@@ -84,33 +165,86 @@ def _trace_abstractly(
     sampled = handlers.substitute(program, substitute_fn=value_of_improper)
     plates = WholePlates(sampled, None, rows, num_records=num_records)
 
-    def run(leaves: list[Any]) -> None:
+    def run(leaves: list[Any]) -> dict[str, Any]:
         args, kwargs = records.rebuild(leaves)
         with handlers.seed(rng_seed=key):
             trace = handlers.trace(plates).get_trace(*args, **kwargs, **static)
         for name, site in trace.items():
             sites[name] = _summary(site)
+        given = [n for n, s in sites.items() if s.kind == "param" or (s.kind == "sample" and not s.observed)]
+        return {name: trace[name]["value"] for name in given}
 
-    jax.eval_shape(run, records.shapes(rows))
-    return Traced(sites, plates.sizes)
+    values = jax.eval_shape(run, records.shapes(rows))
+    return Traced(sites, plates.sizes, values)
 
 
 def _summary(site: Mapping[str, Any]) -> Site:
-    kind = site["type"]
+    kind, value = site["type"], site["value"]
     sample = kind == "sample"
     observed = bool(sample and site["is_observed"])
     # A distribution that is only ever observed need not say what its support is.
     support = site["fn"].support if sample and not observed else None
+    discrete = bool(support is not None and support.is_discrete)
     return Site(
         name=site["name"],
         kind=kind,
         observed=observed,
-        discrete=bool(support is not None and support.is_discrete),
+        discrete=discrete,
         reparametrized=bool(sample and site["fn"].has_rsample),
         auxiliary=bool(sample and site["infer"].get("is_auxiliary", False)),
-        shape=jax.tree.map(jnp.shape, site["value"]) if kind in ("sample", "param") else None,
+        shape=jax.tree.map(jnp.shape, value) if kind in ("sample", "param") else None,
+        dtype=jnp.result_type(value) if sample else None,
         plates=tuple(frame.name for frame in site.get("cond_indep_stack", ())),
+        density=_density(site) if observed else (),
+        own=_without_plates(site["fn"]).batch_shape if observed else (),
+        support=_support(site["fn"]) if discrete else None,
     )
+
+
+def _without_plates(fn: Any) -> Any:
+    while isinstance(fn, ExpandedDistribution | MaskedDistribution):
+        fn = fn.base_dist
+    return fn
+
+
+def _density(site: Mapping[str, Any]) -> tuple[int, ...]:
+    """Shape of an observed site's log density.
+
+    Raises:
+        ValueError: value and distribution do not broadcast.
+    """
+    fn, value = site["fn"], site["value"]
+    shape = jnp.shape(value)
+    batch = shape[: len(shape) - fn.event_dim] if fn.event_dim else shape
+    try:
+        return np.broadcast_shapes(fn.batch_shape, batch)
+    except ValueError:
+        if shape and not isinstance(value, Tracer):
+            raise ValueError(
+                f"The observed site {site['name']!r} observes an array of shape {shape} that was not passed as records: it "
+                "comes from the model's closure or from handlers.condition. Records must come as arguments of run, or they "
+                "would be used whole in every record's loss, without clipping: write obs=y with y an argument of the model."
+            ) from None
+        raise ValueError(
+            f"The observed site {site['name']!r} has a value of shape {shape} and a distribution of batch shape "
+            f"{fn.batch_shape} where two made-up records are given; they do not broadcast. Does one of them come from the "
+            "model's closure? Records must come as arguments of run."
+        ) from None
+
+
+def _support(fn: Any) -> np.ndarray | None:
+    """The values of one element of a discrete distribution, if they are a fixed finite set."""
+    while isinstance(fn, ExpandedDistribution | MaskedDistribution | Independent):
+        fn = fn.base_dist
+    if not fn.has_enumerate_support:
+        return None
+    try:
+        with jax.ensure_compile_time_eval():
+            values = np.asarray(fn.enumerate_support(expand=False))
+    except (NotImplementedError, TypeError, ValueError):
+        # It depends on values that a trace on shapes does not have.
+        return None
+    return values.reshape(len(values), *fn.event_shape)
 
 
 def find_structure(
@@ -130,27 +264,48 @@ def find_structure(
     Raises:
         ValueError: naming the site and the remedy.
     """
-    two, three, hint = _trace_model(model, records, key, static, num_records)
+    with _explained("model", (records.size, num_records)):
+        two, three, hint = _trace_model(model, records, key, static, num_records)
     record_plates = changing_plates(two, three)
-    if not record_plates:
-        raise ValueError(
-            "No plate of the model follows the number of records, so it does not say what one record "
-            "contributes. Put the observations into one, for example "
-            'with numpyro.plate("data", xs.shape[0]), outside of any control flow.'
-        )
     _check_plate_sizes(record_plates, two.sizes, num_records)
-    _check_model(two.sites, three.sites, record_plates)
+    _check_model(two.sites, three.sites, record_plates, keeps_local)
     inside = {n for n, s in two.sites.items() if record_plates.intersection(s.plates)}
-    latents = [n for n, s in two.sites.items() if s.kind == "sample" and not s.observed]
-    observed = tuple(n for n, s in two.sites.items() if s.kind == "sample" and s.observed)
+    unobserved = [s for s in two.sites.values() if s.kind == "sample" and not s.observed]
+    latents = [s.name for s in unobserved if not s.discrete]
+    discrete = [s.name for s in unobserved if s.discrete]
+    observed, factors = _sort_observed(two.sites, three.sites, inside)
+    if len(factors) > _FEWEST_TELLING_ROWS:
+        raise ValueError(
+            f"The model has {len(factors)} observed sites or factors that do not follow the number of records ({factors[0]!r} is "
+            "one), which looks like a list of records; such terms are taken for public. Pass records to run as arrays, and "
+            "observe them in a plate."
+        )
+    for name in factors:
+        _check_factor(name, model, records, key, static, two, hint, record_plates)
+    if not observed:
+        raise ValueError(
+            "No plate of the model follows the number of records, and no observed site has an axis that does, so the model "
+            "does not say what one record contributes. Put the observations into a plate, for example "
+            'with numpyro.plate("data", xs.shape[0]).'
+        )
+    summed = _sum_out(_trace_abstractly(model, records, 1, key, static, hint), two, three, discrete) if discrete else ()
 
     check_auto_guide(guide)
     check_point_guide(guide, [n for n in latents if n in inside])
-    if any(True for _ in auto_guides(guide)):
-        set_up_auto_guides(guide, records, placeholder, key, static, record_plates)
+    auto = any(True for _ in auto_guides(guide))
+    hidden = {site.name: site.support[0].astype(site.dtype) for site in summed}
 
-    guide_two = _trace_abstractly(guide, records, 2, key, static, hint)
-    guide_three = _trace_abstractly(guide, records, 3, key, static, hint)
+    def trace_guide(rows: int) -> Traced:
+        if auto and (rows == 2 or keeps_local):
+            # Its parameters have the shapes of the rows on which it is set up.
+            made_up = [jnp.repeat(x[:1], rows, axis=0) for x in placeholder] if keeps_local else placeholder
+            set_up_auto_guides(guide, records, made_up, key, static, record_plates, hidden, keeps_local)
+        with _explained("guide", (records.size, num_records)):
+            return _trace_abstractly(guide, records, rows, key, static, hint)
+
+    guide_two, guide_three = trace_guide(2), trace_guide(3)
+    if auto and keeps_local:
+        set_up_auto_guides(guide, records, placeholder, key, static, record_plates, hidden, keeps_local)
     guide_plates = changing_plates(guide_two, guide_three)
     if stray := guide_plates - record_plates:
         raise ValueError(
@@ -158,7 +313,7 @@ def find_structure(
             "record plate of that name. Use the model's name for it."
         )
     local_params = _local_params(guide_two.sites, guide_three.sites, keeps_local)
-    _check_guide(guide_two.sites, latents, inside, record_plates)
+    _check_guide(guide_two.sites, latents, discrete, inside, record_plates)
     guide_sites = [n for n, s in guide_two.sites.items() if s.kind == "sample" and not s.observed]
     guide_inside = {n for n in guide_sites if record_plates.intersection(guide_two.sites[n].plates)}
     return Structure(
@@ -170,7 +325,52 @@ def find_structure(
         guide_locals=tuple(n for n in guide_sites if n in guide_inside),
         has_model_params=any(s.kind == "param" for s in two.sites.values()),
         local_params=local_params,
+        factors=factors,
+        summed=summed,
     )
+
+
+def explain_model(
+    model: Program, records: Records, key: PRNGKeyArray, static: Mapping[str, Any], num_records: int
+) -> None:
+    """Say what is wrong with a model that failed, if tracing it on shapes shows it.
+
+    Raises:
+        ValueError: naming the site or the line, and the remedy.
+    """
+    with _explained("model", (records.size, num_records)):
+        _trace_model(model, records, key, static, num_records)
+
+
+@contextmanager
+def _explained(what: str, lengths: Sequence[int]) -> Iterator[None]:
+    """Say what an error of JAX means that a program raises when it is traced on shapes."""
+    try:
+        yield
+    except _NEEDS_A_NUMBER as error:
+        raise ValueError(
+            f"The {what} computes a size, an index or a condition from the records{_place(error)}. The number of groups or of "
+            "missing values, for example, would be taken from the data and become public. Give it as a public number, by "
+            "name: DPSVI(..., num_groups=6), or as an argument that is a Python number; in place of if and of "
+            "np.nonzero(...) use jnp.where, in place of numpy's functions jax.numpy's."
+        ) from None
+    except (TypeError, ValueError) as error:
+        shapes = re.findall(r"\(\d[\d, ]*\)", str(error))
+        sizes = {int(n) for shape in shapes for n in re.findall(r"\d+", shape)}
+        tables = [n for n in lengths if n > _FEWEST_TELLING_ROWS and n in sizes]
+        if not tables or str(error).startswith("The observed site"):
+            raise
+        raise ValueError(
+            f"The {what} does not run on a few made-up records{_place(error)}: it uses an array of length {tables[0]}, as long "
+            "as the table, that was not passed as records. Records must come as arguments of run, not through the closure, "
+            "a keyword argument of DPSVI or handlers.condition."
+        ) from error
+
+
+def _place(error: BaseException) -> str:
+    """Where in the user's program an error was raised: " (file:line, in function: source)"."""
+    frames = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
+    return f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}: {frames[-1].line})" if frames else ""
 
 
 def _trace_model(
@@ -186,6 +386,8 @@ def _trace_model(
         found = both(None)
         if changing_plates(*found[:2]):
             return found
+    except _NEEDS_A_NUMBER:
+        raise
     except (TypeError, ValueError, AssertionError):
         # A plate of N, with two rows inside, does not broadcast.
         found = None
@@ -208,7 +410,9 @@ def _check_plate_sizes(
             )
 
 
-def _check_model(two: Mapping[str, Site], three: Mapping[str, Site], record_plates: frozenset[str]) -> None:
+def _check_model(
+    two: Mapping[str, Site], three: Mapping[str, Site], record_plates: frozenset[str], keeps_local: bool
+) -> None:
     for name, site in two.items():
         inside = bool(record_plates.intersection(site.plates))
         if site.kind == "mutable":
@@ -219,25 +423,134 @@ def _check_model(two: Mapping[str, Site], three: Mapping[str, Site], record_plat
             )
         if site.kind == "param" and site.shape != three[name].shape:
             raise _per_record_parameters(name)
-        if site.kind != "sample":
+        if site.kind != "sample" or site.observed:
             continue
-        if site.observed and not inside:
-            raise ValueError(
-                f"The observed site (or factor) {name!r} lies outside the record plate "
-                f"{sorted(record_plates)[0]!r}, so it cannot be split into records and clipped. Move it "
-                "into the plate; a term without data belongs into a prior."
-            )
-        if not site.observed and not inside and site.shape != three[name].shape:
+        if not inside and site.shape != three[name].shape:
             raise ValueError(
                 f"The latent site {name!r} has a value for each record but lies outside the record plate. "
-                "Move it into the plate."
+                "Move it into the plate"
+                + ("." if keeps_local else ', and sum or integrate it out, write an encoder, or use local="private".')
             )
-        if not site.observed and site.discrete:
-            where = "per-record" if inside else "global"
+        if site.discrete and not inside:
             raise ValueError(
-                f"The {where} latent site {name!r} is discrete, so its value has no gradient. Sum it out, "
-                "for example with numpyro.distributions.MixtureSameFamily."
+                f"The global latent site {name!r} is discrete, so its value has no gradient. Sum it out, for example with "
+                "numpyro.distributions.MixtureSameFamily. (Discrete latents of one record, inside the record plate, are "
+                "summed out here.)"
             )
+
+
+def _sort_observed(
+    two: Mapping[str, Site], three: Mapping[str, Site], inside: set[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The observed sites of the records, and those that do not follow the number of records.
+
+    Raises:
+        ValueError: a site whose log density grows along several axes, so that each record meets every other.
+    """
+    records: list[str] = []
+    rest: list[str] = []
+    for name, site in two.items():
+        if not site.observed:
+            continue
+        shapes = site.density, three[name].density
+        changed = [a for a, b in zip(*shapes, strict=False) if a != b]
+        if len(shapes[0]) != len(shapes[1]) or len(changed) > 1:
+            raise ValueError(
+                f"The observed site {name!r} has a log density of shape {site.density} where two records are given, so each "
+                f"record meets every other: its distribution has batch shape {site.own} and its value shape {site.shape}, "
+                f"which broadcast. Squeeze it: y[:, 0] instead of y for the array with the extra axis, so that both have "
+                "shape (records,)."
+            )
+        (records if changed or name in inside else rest).append(name)
+    return tuple(records), tuple(rest)
+
+
+def _check_factor(
+    name: str,
+    model: Program,
+    records: Records,
+    key: PRNGKeyArray,
+    static: Mapping[str, Any],
+    two: Traced,
+    hint: int | None,
+    record_plates: frozenset[str],
+) -> None:
+    """Refuse an observed site that does not follow the number of records, unless it holds no data.
+
+    What passes goes into the data-free term, without clipping and noise.
+
+    Raises:
+        ValueError: it reads the records, a record's latents, or an array that nobody declared public.
+    """
+
+    def density(values: Mapping[str, Any], leaves: list[Any]) -> Any:
+        args, kwargs = records.rebuild(leaves)
+        plates = WholePlates(handlers.substitute(model, data=dict(values)), None, 2, num_records=hint)
+        with handlers.seed(rng_seed=key):
+            site = handlers.trace(plates).get_trace(*args, **kwargs, **static)[name]
+        log_prob = site["fn"].log_prob(site["value"], *([site["intermediates"]] if site["intermediates"] else []))
+        return log_prob * (1.0 if site["scale"] is None else site["scale"])
+
+    plate = (
+        f"move it into the plate {min(record_plates)!r}" if record_plates else 'with numpyro.plate("data", xs.shape[0])'
+    )
+    leaves = records.shapes(2)
+    uses, reads = used_inputs(density, two.values, leaves)
+    if any(jax.tree.leaves(reads)):
+        raise ValueError(
+            f"The observed site (or factor) {name!r} reads the records, but its log density has no axis that follows them: "
+            "it is one term for all records at once, which cannot be split into records and clipped. Where it is a sum over "
+            f"the records (numpyro.factor of a sum, to_event over the records), give one term for each record: {plate}. A "
+            "joint density of all records, such as a Gaussian process or a time series whose steps are the records, couples "
+            "them in principle."
+        )
+    inside = {n for n, s in two.sites.items() if record_plates.intersection(s.plates)}
+    if local := [n for n, used in uses.items() if n in inside and any(jax.tree.leaves(used))]:
+        raise ValueError(
+            f"The observed site (or factor) {name!r} lies outside the record plate but reads {local[0]!r}, of which each "
+            "record has its own. Move it into the plate."
+        )
+    public = [np.asarray(x) for x in jax.tree.leaves(static) if hasattr(x, "shape")]
+    for x in captured_arrays(density, two.values, leaves, used_only=True):
+        if x.size > 1 and not any(p.shape == x.shape and np.array_equal(p, x) for p in public):
+            raise ValueError(
+                f"The observed site (or factor) {name!r} does not follow the number of records, and uses an array of shape "
+                f"{x.shape} that was neither passed as records nor declared public. If it holds records, pass them to run; "
+                "if it is public, pass it to DPSVI as a keyword argument."
+            )
+
+
+def _sum_out(one: Traced, two: Traced, three: Traced, discrete: Sequence[str]) -> tuple[Summed, ...]:
+    """The discrete latents of one record with their supports.
+
+    Raises:
+        ValueError: no fixed finite support, no axis that follows the records, or too many combinations.
+    """
+    found: list[Summed] = []
+    for name in discrete:
+        site = one.sites[name]
+        shapes = [traced.sites[name].shape for traced in (one, two, three)]
+        axes = [i for i, sizes in enumerate(zip(*shapes, strict=True)) if sizes == (1, 2, 3)]
+        if len(axes) != 1 or math.prod(shapes[1]) != 2 * math.prod(shapes[0]):
+            raise ValueError(
+                f"The discrete latent {name!r} has shapes {shapes} for one, two and three records: no single axis numbers "
+                "the records, so it cannot be summed out for each of them alone."
+            )
+        if site.support is None:
+            raise ValueError(
+                f"The discrete latent {name!r} of each record has no fixed finite support, so it cannot be summed out. "
+                "Give it one (Categorical, Bernoulli), or integrate it out by a distribution such as "
+                "MixtureSameFamily, NegativeBinomial or ZeroInflatedPoisson."
+            )
+        found.append(Summed(name, shapes[0], site.dtype, axes[0], site.support))
+    combinations = math.prod(site.size for site in found)
+    if combinations > _MOST_COMBINATIONS:
+        raise ValueError(
+            f"The discrete latents of one record ({', '.join(repr(site.name) for site in found)}) have {combinations} "
+            f"combinations, and at most {_MOST_COMBINATIONS} are summed out. Sum out by hand what is independent, with "
+            "jax.nn.logsumexp and numpyro.factor inside the record plate."
+        )
+    return tuple(found)
 
 
 def _per_record_parameters(name: str) -> ValueError:
@@ -272,6 +585,7 @@ def _local_params(two: Mapping[str, Site], three: Mapping[str, Site], keeps_loca
 def _check_guide(
     two: Mapping[str, Site],
     latents: list[str],
+    discrete: list[str],
     inside: set[str],
     record_plates: frozenset[str],
 ) -> None:
@@ -287,7 +601,12 @@ def _check_guide(
         if site.kind != "sample":
             continue
         if site.observed:
-            raise ValueError(f"The guide observes the site {name!r}; observations belong into the model.")
+            raise ValueError(f"The guide observes the site {name!r}; observations belong in the model.")
+        if name in discrete:
+            raise ValueError(
+                f"The guide samples the discrete latent {name!r}, whose value has no gradient. Leave it out of the guide: it "
+                "is summed out of each record's loss."
+            )
         if name not in latents and not site.auxiliary:
             raise ValueError(
                 f"The guide samples {name!r}, which is no latent of the model. Rename it, or mark it with "

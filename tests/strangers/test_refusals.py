@@ -1,0 +1,155 @@
+"""What a stranger is told: what, why and the remedy, instead of an error of JAX from inside this package."""
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import numpyro.handlers as handlers
+import optax
+import pytest
+from numpyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
+
+import discreet as dp
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+N = 300
+rng = np.random.default_rng(3)
+X = jnp.asarray(rng.normal(size=N), jnp.float32)
+Y = jnp.asarray(rng.normal(size=N), jnp.float32)
+GROUP = jnp.asarray(rng.integers(0, 6, N))
+
+
+def grouped(size):
+    """`ucbadmit`, `hierarchical linear regression`, `mortality`, `annotation`: the number of groups from the data."""
+
+    def model(group, y):
+        with numpyro.plate("groups", size(group)):
+            a = numpyro.sample("a", dist.Normal(0, 1))
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("y", dist.Normal(a[group], 1), obs=y)
+
+    return model
+
+
+def missing(group, y):
+    """`bayesian_imputation`: which values are missing, from the data."""
+    places = np.nonzero(np.isnan(y))[0]
+    z = numpyro.sample("z", dist.Normal(0, 1).expand([len(places)]))
+    with numpyro.plate("data", len(y)):
+        numpyro.sample("y", dist.Normal(0, 1), obs=y.at[places].set(z))
+
+
+def branching(group, y):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    if y[0] > 0:
+        w = -w
+    with numpyro.plate("data", len(y)):
+        numpyro.sample("y", dist.Normal(w, 1), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        (grouped(lambda group: len(np.unique(group))), "len(np.unique(group))"),
+        (grouped(lambda group: int(np.max(group)) + 1), "int(np.max(group))"),
+        (grouped(lambda group: int(jnp.max(group)) + 1), "int(jnp.max(group))"),
+        (grouped(lambda group: jnp.unique(group).size), "jnp.unique(group)"),
+        (grouped(lambda group: group.max().item() + 1), "group.max().item()"),
+        (missing, "np.isnan(y)"),
+        (branching, "if y[0] > 0"),
+    ],
+    ids=["unique", "max", "jax max", "jax unique", "item", "missing", "branching"],
+)
+def test_a_size_that_is_read_from_the_data(stranger, program, line):
+    message = stranger(program, GROUP, Y).refusal()
+    for word in (line, "test_refusals.py", "public number", "num_groups=6"):
+        assert word in message
+    assert not re.search(r"discreet/inference|Tracer|traced", message)
+
+
+def mean_model(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(w * x, 1), obs=y)
+
+
+def closure(x):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(w * x, 1), obs=Y)
+
+
+def closure_of_features(y):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", len(y)):
+        numpyro.sample("y", dist.Normal(w * X + y * 0, 1), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (handlers.condition(mean_model, {"y": Y}), ("'y'", "(300,)", "handlers.condition", "obs=y")),
+        (closure, ("'y'", "(300,)", "closure", "obs=y")),
+        (closure_of_features, ("w * X", "length 300", "arguments of run")),
+    ],
+    ids=["condition", "obs", "features"],
+)
+def test_records_from_elsewhere(stranger, program, words):
+    message = stranger(program, X).refusal()
+    for word in words:
+        assert word in message
+
+
+class NoSuper(AutoNormal):
+    def __init__(self, model):
+        self.scale = 0.1
+
+
+def test_a_guide_without_super(stranger):
+    with pytest.raises(ValueError, match=r"NoSuper.*super\(\)\.__init__\(model\)"):
+        stranger(mean_model, X, Y, guide=NoSuper(mean_model)).start()
+
+
+def test_lbfgs():
+    plan = dp.PrivacyPlan(sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=1.0, num_steps=2, num_records=N)
+    with pytest.raises(ValueError, match=r"evaluates the loss.*first-order"):
+        dp.DPSVI(mean_model, AutoNormal(mean_model), optax.lbfgs(), plan=plan)
+
+
+# --- per-record latents: `baseball`, `obs_mask` ----------------------------------------------------
+
+
+def players(hits, at_bats):
+    """`baseball` (partially pooled): a skill for each player."""
+    m = numpyro.sample("m", dist.Uniform(0, 1))
+    kappa = numpyro.sample("kappa", dist.Exponential(1.0))
+    with numpyro.plate("players", len(hits)):
+        phi = numpyro.sample("phi", dist.Beta(1 + m * kappa, 1 + (1 - m) * kappa))
+        numpyro.sample("obs", dist.Binomial(at_bats, probs=phi), obs=hits)
+
+
+HITS = jnp.asarray(rng.integers(0, 10, N))
+AT_BATS = jnp.full(N, 45)
+
+
+def test_an_autoguide_of_the_records_names_the_memory(stranger):
+    with pytest.raises(ValueError, match=r"'phi'.*local=.private"):
+        stranger(players, HITS, AT_BATS).start()
+    with pytest.raises(ValueError, match=r"'phi'.*AutoNormal or AutoDelta"):
+        stranger(players, HITS, AT_BATS, guide=AutoDiagonalNormal(players), local="private").start()
+
+
+def test_an_autoguide_with_a_private_memory(stranger):
+    program = stranger(players, HITS, AT_BATS, local="private")
+    state = program.start()
+    assert {name for name, _ in program.objective.structure.local_params} == {"phi_auto_loc", "phi_auto_scale"}
+    assert set(program.dpsvi.get_params(state)) == {
+        "m_auto_loc",
+        "m_auto_scale",
+        "kappa_auto_loc",
+        "kappa_auto_scale",
+    }
+    assert program.certify()
