@@ -51,20 +51,20 @@ def class_probabilities(
     what they say about a person is what that person's own columns say.
 
     Args:
-        model: a NumPyro model, whose plate over rows has the length of its arrays.
-        draws: values of the latents, draws along the leading axis: `result.posterior(key, 1000)`, or `OPSResult.draws`.
-        args: the model's arguments for the rows to predict: arrays have rows along their leading axis, all equally many.
+        model: A NumPyro model, whose plate over rows has the length of its arrays.
+        draws: Values of the latents, draws along the leading axis: `result.posterior(key, 1000)`, or `OPSResult.draws`.
+        args: The model's arguments for the rows to predict: arrays have rows along their leading axis, all equally many.
             Pass None for the observation.
-        site: name of the observed site. None: the only sample site that is not among the draws.
-        max_elements: rows x draws x classes worked on at once, so that a million rows and a thousand draws fit.
-        kwargs: likewise, and public constants; arrays here are passed whole.
+        site: Name of the observed site. None: the only sample site that is not among the draws.
+        max_elements: Rows x draws x classes worked on at once, so that a million rows and a thousand draws fit.
+        kwargs: Likewise, and public constants; arrays here are passed whole.
 
     Returns:
         One row for each row, one column for each class in the order of the site's support, as scikit-learn's
         `predict_proba`; for a Bernoulli the columns are 0 and 1.
 
     Raises:
-        ValueError: no such site, one without finitely many values, rows that are seen to be coupled, or a latent without draws.
+        ValueError: No such site, one without finitely many values, rows that are seen to be coupled, or a latent without draws.
 
     Example:
         >>> import numpy as np, numpyro, numpyro.distributions as dist
@@ -100,17 +100,17 @@ def plug_in_probabilities(
     Cheaper than `class_probabilities`, and more certain than the posterior is.
 
     Args:
-        model: as in `class_probabilities`.
-        draws: likewise.
-        args: likewise.
-        site: likewise.
-        kwargs: likewise.
+        model: As in `class_probabilities`.
+        draws: Likewise.
+        args: Likewise.
+        site: Likewise.
+        kwargs: Likewise.
 
     Returns:
         As `class_probabilities`.
 
     Raises:
-        ValueError: likewise.
+        ValueError: Likewise.
     """
     draws = {name: jnp.asarray(value) for name, value in draws.items()}
     _num_draws(draws)
@@ -240,17 +240,17 @@ def linear_predictor(
     """Mean and variance of x @ w for each row, over the posterior of the weights w.
 
     Args:
-        x: rows to predict for, (row, column); a column of ones for an intercept that is among the weights.
-        draws: posterior draws of w, (draw, column), at least two. Their covariance is used, so memory is that of x.
-        loc: instead of draws, the mean of a Gaussian posterior, (column,): AutoNormal's `w_auto_loc`.
-        scale: with `loc`: standard deviations (column,), AutoNormal's `w_auto_scale`; or a lower Cholesky factor of the
+        x: Rows to predict for, (row, column); a column of ones for an intercept that is among the weights.
+        draws: Posterior draws of w, (draw, column), at least two. Their covariance is used, so memory is that of x.
+        loc: Instead of draws, the mean of a Gaussian posterior, (column,): AutoNormal's `w_auto_loc`.
+        scale: With `loc`: standard deviations (column,), AutoNormal's `w_auto_scale`; or a lower Cholesky factor of the
             covariance (column, column), AutoMultivariateNormal's `auto_scale_tril`.
 
     Returns:
         Mean and variance of each row, in log-odds and their square.
 
     Raises:
-        ValueError: neither draws nor loc and scale, or shapes that do not fit.
+        ValueError: Neither draws nor loc and scale, or shapes that do not fit.
 
     Example:
         >>> mean, variance = linear_predictor([[1.0, 2.0]], loc=[0.5, -1.0], scale=[1.0, 0.5])
@@ -288,14 +288,14 @@ def probit_probabilities(mean: ArrayLike, variance: ArrayLike) -> Float[np.ndarr
     Within 0.02 of the integral; never on the other side of 1/2 than the plug-in sigmoid(mean), and nearer to 1/2.
 
     Args:
-        mean: of each row's linear predictor, in log-odds.
-        variance: likewise, at least 0.
+        mean: Of each row's linear predictor, in log-odds.
+        variance: Likewise, at least 0.
 
     Returns:
         Probabilities of class 1.
 
     Raises:
-        ValueError: a variance below 0 or not a number.
+        ValueError: A variance below 0 or not a number.
 
     Reference:
         Spiegelhalter, Lauritzen, Networks 1990; MacKay, Neural Computation 1992. UAI 2017, Section 4.1, classifies by "an
@@ -319,16 +319,16 @@ class ClassificationMetrics:
     """Figures on the rows that were passed; **not private** for them. Made by `classification_metrics`.
 
     Attributes:
-        accuracy: share of rows whose most probable class is right.
-        auc: area under the ROC curve, for more than two classes the mean over one against the rest; NaN where the rows do
+        accuracy: Share of rows whose most probable class is right.
+        auc: Area under the ROC curve, for more than two classes the mean over one against the rest; NaN where the rows do
             not hold every class.
-        log_loss: mean negative log probability of the right class, in nats.
-        calibration_error: expected calibration error: |share of rights - mean probability| in each bin of probability,
+        log_loss: Mean negative log probability of the right class, in nats.
+        calibration_error: Expected calibration error: |share of rights - mean probability| in each bin of probability,
             weighted by the share of rows in it.
-        predicted: mean probability in each bin that holds rows: of class 1, or of the most probable class where there are
+        predicted: Mean probability in each bin that holds rows: of class 1, or of the most probable class where there are
             more than two.
-        observed: share of rows in that bin that are of class 1 (where the most probable class is right).
-        counts: rows in that bin.
+        observed: Share of rows in that bin that are of class 1 (where the most probable class is right).
+        counts: Rows in that bin.
     """
 
     accuracy: float
@@ -349,7 +349,7 @@ class ClassificationMetrics:
         """Draw the reliability curve, readable in grey; the size of a point goes with the rows in its bin.
 
         Args:
-            axes: matplotlib axes; None: new ones.
+            axes: Matplotlib axes; None: new ones.
 
         Returns:
             The axes.
@@ -372,10 +372,10 @@ def classification_metrics(
     """Accuracy, AUC, log loss and calibration of class probabilities, by scikit-learn.
 
     Args:
-        y: the rows' classes, whole numbers from 0.
+        y: The rows' classes, whole numbers from 0.
         probabilities: (row, class) as of `class_probabilities`, or (row,) of class 1.
-        num_bins: equally wide bins of probability for the calibration.
-        non_private: must be True, to say that the rows are public or that the figures will not be shown: they are
+        num_bins: Equally wide bins of probability for the calibration.
+        non_private: Must be True, to say that the rows are public or that the figures will not be shown: they are
             computed from the rows without noise.
 
     Returns:

@@ -7,7 +7,7 @@ from scipy import stats
 
 from discreet.accounting import Relation, profile
 from discreet.audit import clopper_pearson, epsilon_lower_bound, judge, one_run_epsilon, one_run_p_value
-from discreet.audit._judge import Rates
+from discreet.audit._bounds import Rates
 
 EPSILON = 1.0
 HONEST = 1 / (1 + np.exp(-EPSILON))

@@ -1,4 +1,4 @@
-"""What an audit came to: a lower bound beside the claim, and whether they can both be true."""
+"""The result of an audit: a lower bound beside the claim, whether both can be true, and a picture of several."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import dataclasses
 import json
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+from discreet.plots import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,22 +44,22 @@ class Verdict:
     """What an audit found. Not private: its figures are of runs whose noise can be made again.
 
     Attributes:
-        target: what was audited.
-        epsilon_lower: lower bound on ε at `delta`. For a program whose ε is the claimed one it exceeds that with probability at
+        target: What was audited.
+        epsilon_lower: Lower bound on ε at `delta`. For a program whose ε is the claimed one it exceeds that with probability at
             most 1 - confidence.
-        claimed_epsilon: the upper bound that it is held against, at `delta`; infinite where none is claimed.
-        delta: at which δ.
-        confidence: probability that the lower bound is one.
-        runs: releases that were made, with and without the canary together.
-        relation: name of the relation between the two tables.
-        score: what the attacker looks at.
-        power: lower bound on the attacker's true-positive rate where the false-positive rate is at most `false_alarm`; NaN
+        claimed_epsilon: The upper bound that it is held against, at `delta`; infinite where none is claimed.
+        delta: At which δ.
+        confidence: Probability that the lower bound is one.
+        runs: Releases that were made, with and without the canary together.
+        relation: Name of the relation between the two tables.
+        score: What the attacker looks at.
+        power: Lower bound on the attacker's true-positive rate where the false-positive rate is at most `false_alarm`; NaN
             after one run.
-        false_alarm: upper bound on that; NaN after one run.
-        allowed_power: the largest true-positive rate that the whole claim, at all δ, leaves at that false-positive rate; NaN
+        false_alarm: Upper bound on that; NaN after one run.
+        allowed_power: The largest true-positive rate that the whole claim, at all δ, leaves at that false-positive rate; NaN
             where ε is claimed at one δ only.
-        mu_lower: the program is not μ-Gaussian private below this μ; NaN after one run. No bound on ε by itself.
-        evidence: the counts behind the bounds.
+        mu_lower: The program is not μ-Gaussian private below this μ; NaN after one run. No bound on ε by itself.
+        evidence: The counts behind the bounds.
     """
 
     target: str
@@ -96,8 +98,6 @@ class Verdict:
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draw lower bound and claim; see `plot_verdicts`."""
-        from discreet.audit._plot import plot_verdicts
-
         return plot_verdicts([self], path)
 
     def __str__(self) -> str:
@@ -146,3 +146,39 @@ def _sentence(verdict: Verdict) -> str:
             f"The gap of {verdict.gap:.4g} is what this one leaves open."
         )
     return textwrap.fill(text, WIDTH) + "\n"
+
+
+def plot_verdicts(verdicts: Sequence[Verdict], path: str | Path | None = None) -> Figure:
+    """Draw for each audit a bar up to the lower bound on ε, and a line where the claim is.
+
+    Args:
+        verdicts: At least one; the first is on top.
+        path: Where to save the picture, whose ending tells its format; None: it is not saved.
+
+    Raises:
+        ImportError: Matplotlib is not installed.
+        ValueError: There is nothing to draw.
+    """
+    if not verdicts:
+        raise ValueError("There is no verdict to draw. Pass at least one.")
+    figure = new_figure(8.0, 1.1 + 0.33 * len(verdicts))
+    axes = figure.subplots()
+    farthest = max(x for v in verdicts for x in (v.epsilon_lower, v.claimed_epsilon, 0.1) if math.isfinite(x))
+    for row, verdict in enumerate(verdicts):
+        shade = "0.5" if verdict.contradicted else "0.8"
+        reached = min(verdict.epsilon_lower, farthest)
+        axes.barh(row, reached, height=0.6, color=shade)
+        if math.isfinite(verdict.claimed_epsilon):
+            axes.plot([verdict.claimed_epsilon] * 2, [row - 0.42, row + 0.42], color="black", linewidth=2)
+        if verdict.contradicted:
+            axes.text(max(reached, 0.0), row, "  contradicted", va="center", fontsize="small")
+    axes.set_yticks(range(len(verdicts)), [verdict.target for verdict in verdicts], fontsize="small")
+    axes.set_ylim(len(verdicts) - 0.4, -0.6)
+    accused = any(verdict.contradicted for verdict in verdicts)
+    axes.set_xlim(0, (1.25 if accused else 1.05) * farthest)
+    axes.set_xlabel("ε")
+    figure.suptitle("Bar: lower bound that was measured. Line: upper bound that is claimed.", fontsize="small")
+    axes.spines[["top", "right"]].set_visible(False)
+    if path is not None:
+        figure.savefig(path, dpi=100)
+    return figure

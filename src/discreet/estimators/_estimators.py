@@ -58,8 +58,8 @@ class Scaling:
     clipping takes little; other bounds are mapped to [-1, 1].
 
     Attributes:
-        low: the least value of each feature, (feature,).
-        high: the largest, above `low`.
+        low: The least value of each feature, (feature,).
+        high: The largest, above `low`.
     """
 
     low: Float[np.ndarray, " feature"]
@@ -70,7 +70,7 @@ class Scaling:
         """Reads the parameter `bounds` of an estimator.
 
         Raises:
-            ValueError: none, or such that do not fit the features.
+            ValueError: None, or such that do not fit the features.
         """
         if bounds is None:
             raise ValueError(

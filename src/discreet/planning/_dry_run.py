@@ -205,7 +205,7 @@ class DryRun:
         """Draw the first measure against epsilon, with the level of fits without noise; readable in grey.
 
         Args:
-            axes: matplotlib axes; None: new ones.
+            axes: Matplotlib axes; None: new ones.
 
         Returns:
             The axes.

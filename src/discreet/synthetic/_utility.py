@@ -447,7 +447,7 @@ class UtilityReport:
             path: Where to save the picture, whose ending tells its format; left out, it is not saved.
 
         Raises:
-            ImportError: matplotlib is not installed.
+            ImportError: Matplotlib is not installed.
         """
         twins = "the twin" if len(self.twins) == 1 else f"mean of {len(self.twins)} twins"
         title = f"NOT PRIVATE for the {self.evaluation_rows:,} evaluation rows: shares of real rows and of twins"

@@ -1,0 +1,672 @@
+"""Audits: run a program many times on two neighbouring tables, and attack what it releases.
+
+`audit_mechanism` is the audit of any program; `audit_fit` hands it the private step of a fit on two tables; `worst_case` makes
+the two tables on which a plan's step reveals as much of one record as it ever may. `audit_one_run` needs a single run with many
+canaries, which `canary_fit` provides. The attacker looks at scores: those that the caller gives (a likelihood ratio, say),
+and those that `learned_scores` learns from the first half of the runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.tree_util import Partial
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from numpyro.infer import init_to_value
+from numpyro.infer.autoguide import AutoDelta
+from scipy import special, stats
+from tqdm import tqdm
+
+from discreet import random
+from discreet._validate import choice, fraction, integer, is_real, probability, real
+from discreet.accounting import PrivacyProfile, Relation, pure_event, suggest
+from discreet.accounting import profile as profile_of
+from discreet.audit._bounds import judge, one_run_epsilon
+from discreet.audit._verdict import Claim, Verdict, claimed_epsilon
+from discreet.inference import DPSGLD, DPSVI, OnePosteriorSample, releases_of
+from discreet.plan import PrivacyPlan
+from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+
+# Scores learned from the first half of the runs.
+
+
+Released = Float[np.ndarray, "run *release"]
+Score = Callable[[Released], Float[np.ndarray, " run"]]
+
+
+def learned_scores(present: Released, absent: Released) -> dict[str, Score]:
+    """Scores made from releases with the canary and without it.
+
+    Args:
+        present: The first half of the runs with the canary; a leading axis of runs, then of steps if there are two more.
+        absent: The same without it.
+
+    Returns:
+        "direction": along the difference of the two means, each number divided by its variance: the best score for independent
+        Gaussian noise and a canary that adds a constant. "spread": how far apart the steps lie in the direction of their
+        mean difference, which shows noise that is drawn once for all steps.
+    """
+    there, gone = _steps(present), _steps(absent)
+    fine = [x[_finite(x)] for x in (there, gone)]
+    # Runs that are no numbers are told by that alone: on the side where there are more of them.
+    odd = np.inf if len(fine[0]) / len(there) <= len(fine[1]) / len(gone) else -np.inf
+    if not all(len(x) for x in fine):
+        return {"direction": _whole(lambda x: np.zeros(len(x)), odd)}
+    apart = fine[0].mean(axis=0) - fine[1].mean(axis=0)
+    variance = (fine[0].var(axis=0) + fine[1].var(axis=0)) / 2
+    weights = _weights(apart, variance)
+    common = _weights(apart.mean(axis=0), variance.mean(axis=0))
+    scores = {"direction": _whole(lambda x: np.einsum("rsk,sk->r", x, weights), odd)}
+    if there.shape[1] > 1:
+        scores["spread"] = _whole(lambda x: np.ptp(x @ common, axis=1), odd)
+    return scores
+
+
+def scored(
+    scores: Mapping[str, Score], present: Released, absent: Released
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """All scores of all runs."""
+
+    def every(x: Released) -> dict[str, np.ndarray]:
+        return {name: np.asarray(score(x)) for name, score in scores.items()}
+
+    return every(present), every(absent)
+
+
+def _steps(released: Released) -> Float[np.ndarray, "run step number"]:
+    wide = np.asarray(released, np.float64)
+    if wide.ndim > 2:
+        return wide.reshape(len(wide), wide.shape[1], -1)
+    return wide.reshape(len(wide), 1, -1)
+
+
+def _finite(x: Float[np.ndarray, "run step number"]) -> Bool[np.ndarray, " run"]:
+    return np.asarray(np.isfinite(x).all(axis=(1, 2)))
+
+
+def _weights(apart: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    # Numbers without any noise get a large weight if they differ, and none if they do not.
+    floor = 1e-12 * max(float(np.max(np.square(apart), initial=0.0)), 1e-300)
+    return apart / np.maximum(variance, floor)
+
+
+def _whole(score: Callable[[Any], np.ndarray], odd: float) -> Score:
+    def of(released: Released) -> np.ndarray:
+        steps = _steps(released)
+        fine = _finite(steps)
+        return np.where(fine, score(np.where(fine[:, None, None], steps, 0.0)), odd)
+
+    return of
+
+
+# Any program.
+
+
+Program = Callable[[PRNGKeyArray], Any]
+_AT_ONCE = 1024
+_MOST_BYTES = 2**32
+# The sides draw from keys of their own.
+PRESENT, ABSENT = 0, 1
+
+
+def audit_mechanism(
+    with_canary: Program,
+    without_canary: Program,
+    *,
+    claim: Claim | float,
+    delta: float,
+    runs: int = 4000,
+    confidence: float = 0.99,
+    seed: int = 0,
+    scores: Mapping[str, Score] | None = None,
+    relation: Relation | None = None,
+    target: str = "a mechanism",
+    progress_bar: bool = True,
+) -> Verdict:
+    """A lower bound on the ε of a program, from many runs on each of two neighbouring tables.
+
+    Guarantee: the runs being independent, the lower bound exceeds the program's ε at `delta` with probability at most
+    1 - confidence, whatever the scores. The runs' keys follow from `seed`: another seed is another audit, and the best of many
+    audits is none. With a claim for all δ, the verdict also holds the attacker's rates against all of it.
+
+    A score and a threshold, in one of the two directions, are chosen on the first half of the runs; Clopper-Pearson bounds on
+    the rates of that one test, from the second half, give ε >= log((TPR - δ) / FPR).
+
+    Args:
+        with_canary: From a key to what is released with the canary in the table: an array, or a tree of arrays. For JAX to
+            trace; mapped over keys, or looped over where it holds a mechanism that refuses to be mapped.
+        without_canary: The same on the neighbouring table.
+        claim: What is claimed: a `PrivacyPlan`, a `PrivacyProfile`, or the ε at `delta`.
+        delta: At which δ; 0 for a pure ε.
+        runs: Releases from each table; half of them choose the test. No ε above about log(runs / 11) can be shown.
+        confidence: Such as 0.99.
+        seed: Any integer.
+        scores: Further scores by name, each from released values (run, ...) to a number for each run; beside those that are
+            learned from the first half of the runs. A score may not look at one run to score another.
+        relation: Left out, the claim's, or ADD_OR_REMOVE_ONE.
+        target: What is audited, in words.
+        progress_bar: Show progress after two seconds.
+
+    Raises:
+        TypeError, ValueError: Arguments that make no audit.
+
+    Reference:
+        Jagielski, Ullman and Oprea, Auditing differentially private machine learning, NeurIPS 2020.
+
+    >>> import jax, jax.numpy as jnp, discreet as dp
+    >>> from discreet.audit import audit_mechanism
+    >>> def noisy(total):
+    ...     return lambda key: dp.gaussian_mechanism(key, jnp.float32(total), stddev=4.0)
+    >>> audit_mechanism(noisy(1.0), noisy(0.0), claim=1.0, delta=1e-5, runs=200).contradicted
+    False
+    """
+    check_options(claim, delta, runs, confidence)
+    with progress(2 * runs, progress_bar) as done:
+        sides = (with_canary, PRESENT), (without_canary, ABSENT)
+        present, absent = (repeated(program, seed, side, runs, done) for program, side in sides)
+    return verdict_of(
+        present,
+        absent,
+        claim=claim,
+        delta=delta,
+        confidence=confidence,
+        scores=scores,
+        relation=relation,
+        target=target,
+    )
+
+
+def verdict_of(
+    present: Float[np.ndarray, "run *release"],
+    absent: Float[np.ndarray, "run *release"],
+    *,
+    claim: Claim | float,
+    delta: float,
+    confidence: float,
+    scores: Mapping[str, Score] | None,
+    relation: Relation | None,
+    target: str,
+) -> Verdict:
+    """The verdict on releases with the canary and without it, as `audit_mechanism` gives it."""
+    half = len(present) // 2
+    every = {**learned_scores(present[:half], absent[:half]), **(scores or {})}
+    rates = judge(*scored(every, present, absent), delta=delta, confidence=confidence)
+    whole = _whole_claim(claim)
+    return Verdict(
+        target=target,
+        epsilon_lower=rates.epsilon(delta),
+        claimed_epsilon=claimed_epsilon(claim, delta),
+        delta=delta,
+        confidence=confidence,
+        runs=len(present) + len(absent),
+        relation=(relation or getattr(claim, "relation", Relation.ADD_OR_REMOVE_ONE)).name,
+        score=f"{rates.score}; the attacker says {rates.says!r}",
+        power=rates.true_positive_rate,
+        false_alarm=rates.false_positive_rate,
+        allowed_power=math.nan if whole is None else float(whole.true_positive_rate(rates.false_positive_rate)),
+        mu_lower=rates.mu,
+        evidence={"right": rates.caught, "wrong": rates.false_alarms, "of": rates.trials},
+    )
+
+
+def _whole_claim(claim: Claim | float) -> PrivacyProfile | None:
+    """The claim at all δ, if it is one."""
+    if isinstance(claim, PrivacyPlan):
+        return claim.profile()
+    return claim if isinstance(claim, PrivacyProfile) else None
+
+
+def check_options(claim: Any, delta: float, runs: int, confidence: float) -> None:
+    """Refuse what makes no audit, before it takes its time.
+
+    Raises:
+        TypeError, ValueError: Saying which.
+    """
+    if not (is_real(claim) or callable(getattr(claim, "epsilon", None))):
+        raise TypeError(
+            f"claim is a {type(claim).__name__}; pass what the program promises: a PrivacyPlan, a PrivacyProfile, or the "
+            "epsilon at delta as a number (infinity for no promise)."
+        )
+    if is_real(claim):
+        real("claim", claim, 0.0, math.inf)
+    fraction("delta", delta, hint="It should be well below 1 / number of records.")
+    integer("runs", runs, least=20, hint="Thousands are needed to show an epsilon of 4.")
+    probability("confidence", confidence, hint="0.99 is a common choice.")
+
+
+@contextmanager
+def progress(total: int, shown: bool) -> Iterator[Callable[[int], Any]]:
+    """A bar over runs, after two seconds."""
+    with tqdm(total=total, disable=not shown, delay=2.0, unit="run", desc="audit", mininterval=0.2) as bar:
+        yield lambda count: bar.update(count)
+
+
+def repeated(
+    program: Program, seed: int, side: int, runs: int, done: Callable[[int], Any] = lambda count: None
+) -> Float[np.ndarray, "run *release"]:
+    """What a program releases with so many keys: one compiled program, a thousand keys at a time."""
+    keys = jax.random.split(jax.random.fold_in(random.key(seed), side), runs)
+    # A program that is a tree holds its table as an argument: two tables of one shape are then compiled once.
+    program = program if isinstance(program, Partial) else Partial(program)
+    size = math.prod(jax.eval_shape(_flat, program, keys[0]).shape) * 4
+    if size * 2 * runs > _MOST_BYTES:
+        raise ValueError(
+            f"{runs} runs from each table release {size * 2 * runs / 2**30:.3g} GiB, more than an audit keeps. Make fewer runs, "
+            "audit fewer steps, or release less: what is left out of an audit is not audited."
+        )
+    together = min(runs, _AT_ONCE, max(1, 2**28 // max(size, 1)))
+    whole = _mapped if _can_be_mapped(program, keys[:together]) else _looped
+    found = []
+    for start in range(0, runs, together):
+        # The last call is as long as the others, so that nothing is compiled anew.
+        first = min(start, runs - together)
+        found.append(np.asarray(whole(program, keys[first : first + together]))[start - first :])
+        done(len(found[-1]))
+    return np.concatenate(found)
+
+
+def _flat(program: Program, key: PRNGKeyArray) -> Array:
+    leaves = jax.tree.leaves(program(key))
+    if len(leaves) == 1:
+        return jnp.asarray(leaves[0], jnp.float32)
+    return jnp.concatenate([jnp.asarray(x, jnp.float32).ravel() for x in leaves])
+
+
+def _can_be_mapped(program: Partial, keys: PRNGKeyArray) -> bool:
+    """Whether no mechanism in it refuses; what fails for another reason fails in a loop, too."""
+    try:
+        jax.eval_shape(_mapped, program, keys)
+    except TypeError:
+        return False
+    return True
+
+
+@jax.jit
+def _mapped(program: Partial, keys: PRNGKeyArray) -> Array:
+    return jax.vmap(lambda key: _flat(program, key))(keys)
+
+
+@jax.jit
+def _looped(program: Partial, keys: PRNGKeyArray) -> Array:
+    return jax.lax.map(lambda key: _flat(program, key), keys)
+
+
+# A fit: the private step itself, on a table with the canary and on one without.
+
+
+def audit_fit(
+    method: DPSVI | DPSGLD | OnePosteriorSample,
+    with_canary: Sequence[Any],
+    without_canary: Sequence[Any],
+    *,
+    delta: float | None = None,
+    runs: int = 4000,
+    confidence: float = 0.99,
+    seed: int = 0,
+    scores: Mapping[str, Score] | None = None,
+    init_params: Mapping[str, Any] | None = None,
+    target: str | None = None,
+    progress_bar: bool = True,
+) -> Verdict:
+    """A lower bound on the ε of a fit, to be held against its plan: many short fits of two neighbouring tables.
+
+    What runs is the fit's own step, sampler and noise (`inference.releases_of`), mapped over keys. The attacker sees, as in
+    `audit_mechanism`, all that a fit may give out: the noisy gradient and the private loss of each step. **Make the
+    tables up**: an audit hides nothing of them, and its keys are made from a seed.
+
+    The tighter the neighbours saturate the clipping, the nearer the bound comes to the claim; `worst_case` makes such ones. The
+    canary of one's own model is best a record whose gradient is as long as C and unlike all others.
+
+    Args:
+        method: `DPSVI` or `DPSGLD` with the plan that is audited; or `OnePosteriorSample`, of which one draw is audited: each
+            call of its `run` gives `num_draws` of them.
+        with_canary: Arguments of `run`: arrays with the records, the canary among them.
+        without_canary: The same for the neighbouring table: one record less under ADD_OR_REMOVE_ONE, one replaced under
+            REPLACE_ONE. That they are neighbours, the caller has to see to where the arrays are of one length.
+        delta: At which δ; None: the plan's, or a cautious choice; 0 for one posterior sample.
+        runs: Fits of each table.
+        confidence: As in `audit_mechanism`.
+        seed: Likewise.
+        scores: Likewise; of released values (run, step, number).
+        init_params: As in `DPSVI.run`.
+        target: What is audited, in words.
+        progress_bar: Show progress after two seconds.
+
+    Raises:
+        TypeError, ValueError: Tables that are no neighbours, or as `run` and `audit_mechanism`.
+    """
+    if not isinstance(method, DPSVI | DPSGLD | OnePosteriorSample):
+        raise TypeError(
+            f"method is a {type(method).__name__}; pass a DPSVI, DPSGLD or OnePosteriorSample. Other programs are audited by "
+            "audit_mechanism, as functions of a key."
+        )
+    with_canary, without_canary = tuple(with_canary), tuple(without_canary)
+    relation = method.relation if isinstance(method, OnePosteriorSample) else method.plan.relation
+    _check_neighbours(with_canary, without_canary, relation.name)
+    if isinstance(method, OnePosteriorSample):
+        if scores or init_params:
+            raise ValueError(
+                "One posterior sample has neither initial values nor steps; leave scores and init_params out."
+            )
+        return _audit_draws(
+            method, with_canary, without_canary, delta or 0.0, runs, confidence, seed, target, progress_bar
+        )
+    plan = method.plan.alone()
+    if delta is None:
+        delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
+    check_options(plan, delta, runs, confidence)
+    sides = (releases_of(method, *args, init_params=init_params) for args in (with_canary, without_canary))
+    return audit_mechanism(
+        *sides,
+        claim=plan,
+        delta=delta,
+        runs=runs,
+        confidence=confidence,
+        seed=seed,
+        scores=scores,
+        target=target or f"{type(method).__name__}, {plan.sampling!r}, {plan.num_steps} steps",
+        progress_bar=progress_bar,
+    )
+
+
+def _audit_draws(
+    method: OnePosteriorSample,
+    with_canary: Sequence[Any],
+    without_canary: Sequence[Any],
+    delta: float,
+    runs: int,
+    confidence: float,
+    seed: int,
+    target: str | None,
+    progress_bar: bool,
+) -> Verdict:
+    """Last states of chains, as `run` releases them; chains of one call are run together."""
+    claim = profile_of(pure_event(method.epsilon / method.num_draws), method.relation)
+    check_options(claim, delta, runs, confidence)
+    with progress(2 * runs, progress_bar) as done:
+        sides = (with_canary, PRESENT), (without_canary, ABSENT)
+        present, absent = (
+            _draws(functools.partial(method.run, progress_bar=False), *s, seed, runs, done) for s in sides
+        )
+    return verdict_of(
+        present,
+        absent,
+        claim=claim,
+        delta=delta,
+        confidence=confidence,
+        scores=None,
+        relation=method.relation,
+        target=target or "OnePosteriorSample, one draw",
+    )
+
+
+def _draws(
+    run: Callable[..., Any], args: Sequence[Any], side: int, seed: int, runs: int, done: Callable[[int], None]
+) -> np.ndarray:
+    key, found, count = jax.random.fold_in(random.key(seed), side), [], 0
+    while count < runs:
+        draws = run(jax.random.fold_in(key, count), *args).draws
+        found.append(np.concatenate([x.reshape(len(x), -1) for x in draws.values()], axis=1))
+        count += len(found[-1])
+        done(len(found[-1]))
+    return np.concatenate(found)[:runs]
+
+
+def _check_neighbours(with_canary: Sequence[Any], without_canary: Sequence[Any], relation: str) -> None:
+    """Refuse tables whose lengths are not those of neighbours.
+
+    Raises:
+        ValueError: With the lengths.
+    """
+    lengths = [{np.shape(x)[0] for x in jax.tree.leaves(side) if np.ndim(x)} for side in (with_canary, without_canary)]
+    if any(len(x) != 1 for x in lengths):
+        raise ValueError(
+            "with_canary and without_canary are the arguments of run, such as (xs, ys): arrays of as many rows as each other. "
+            f"These have {sorted(lengths[0])} and {sorted(lengths[1])} rows."
+        )
+    there, gone = (x.pop() for x in lengths)
+    more = 1 if relation == "ADD_OR_REMOVE_ONE" else 0
+    if there - gone != more:
+        raise ValueError(
+            f"The tables have {there} records with the canary and {gone} without, but under {relation} neighbours have "
+            f"{'one more' if more else 'as many'} with it. Anything else would contradict a true claim."
+        )
+
+
+# Neighbours on which the private step reveals as much of one record as it ever may.
+
+
+# Of C: far beyond the clipping norm, as a record without clipping would be seen to be.
+_STRONG = 1e6
+_FLAT = 1e4
+_FAR = 1e3
+_METHODS = ("DPSVI", "DPSGLD")
+
+
+def pulled(pull: Any) -> None:
+    """A model in which a record's gradient is the record itself: each pulls the parameter, and nothing else does."""
+    theta = numpyro.sample("theta", dist.Normal(0.0, _FLAT).expand([pull.shape[1]]).to_event(1))
+    with numpyro.plate("records", pull.shape[0]):
+        numpyro.factor("pull", -(pull @ theta))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WorstCase:
+    """Two neighbouring tables, and the fit of them that is audited; made by `worst_case`.
+
+    Attributes:
+        method: A `DPSVI` or a `DPSGLD` of a model that each record pulls in its own direction.
+        with_canary: Arguments of `run`; the canary is record 0.
+        without_canary: The same for the neighbour.
+        scores: The likelihood ratio of the two cases, which no attacker beats if the step is what it says; empty with a
+            clipping norm that moves.
+    """
+
+    method: DPSVI | DPSGLD
+    with_canary: tuple[Float[np.ndarray, "record dim"]]
+    without_canary: tuple[Float[np.ndarray, "record dim"]]
+    scores: dict[str, Score]
+
+    def audit(self, **options: Any) -> Verdict:
+        """`audit_fit` of it, with the same options."""
+        return audit_fit(self.method, self.with_canary, self.without_canary, scores=self.scores, **options)
+
+
+def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7, loss_share: float = 0.0) -> WorstCase:
+    """Neighbours that saturate a plan: the canary's gradient is a million times C, in a direction where it meets nothing.
+
+    The other records have no gradient, but for batches of fixed size, where all of them pull against the canary and each batch is
+    full of them: what is drawn in its place is then as far from it as can be.
+
+    Args:
+        plan: What is audited. Its number of steps should be small.
+        method: "DPSVI" or "DPSGLD".
+        others: Records beside the canary, under ADD_OR_REMOVE_ONE: tables of any length are protected, and in short ones a batch
+            is far from its expected size. Under REPLACE_ONE there are `plan.num_records` records in all.
+        loss_share: Share of the release that the private loss has, as in `DPSVI`. Above 0 the canary's loss is beyond its bound,
+            too; the scores are then the learned ones alone.
+
+    Raises:
+        ValueError: An unknown method, or no record beside the canary.
+
+    Reference:
+        Nasr, Song, Thakurta, Papernot and Carlini, Adversary instantiation, IEEE S&P 2021 (gradient canaries).
+    """
+    integer("others", others, hint="Without the canary the table needs a record.")
+    _refuse_unknown_sampler(plan)
+    against = isinstance(plan.sampling, FixedSizeSampling)
+    replaced = plan.relation is Relation.REPLACE_ONE
+    rows = (plan.num_records if replaced else others + 1) - 1
+    strong = np.float32(_STRONG * plan.clipping.start)
+    rest = np.full((rows, 1), -strong if against else 0.0, np.float32)
+    canary = np.full((1, 1), strong, np.float32)
+    there = np.concatenate([canary, rest])
+    gone = np.concatenate([-canary, rest]) if replaced else rest
+    scores: dict[str, Score] = {}
+    if not plan.clipping.adapts and loss_share == 0:
+        scores["likelihood ratio"] = lambda released: log_ratio(plan, released[:, :, 0]).sum(axis=1)
+    return WorstCase(_method(plan, method, 1, loss_share), (there,), (gone,), scores)
+
+
+def canary_fit(
+    plan: PrivacyPlan, num_canaries: int, method: str = "DPSVI"
+) -> Callable[[int, Bool[np.ndarray, " canary"]], Float[np.ndarray, " canary"]]:
+    """One fit of a table of many canaries, for `audit_one_run`: each has a direction of its own, and a gradient beyond C.
+
+    Args:
+        plan: What is audited, under ADD_OR_REMOVE_ONE and with a fixed clipping norm.
+        num_canaries: As many as the fit has parameters.
+        method: "DPSVI" or "DPSGLD".
+
+    Returns:
+        A function from a seed, and which canaries are records, to a score for each: the log-likelihood ratio.
+
+    Raises:
+        ValueError: A plan for another relation, or whose clipping norm moves.
+    """
+    if plan.relation is not Relation.ADD_OR_REMOVE_ONE or plan.clipping.adapts:
+        raise ValueError(
+            "Canaries that are there or not are neighbours under ADD_OR_REMOVE_ONE, and their scores are computed from a fixed "
+            "clipping norm. Audit such a plan, or use worst_case."
+        )
+    _refuse_unknown_sampler(plan)
+    fit = _method(plan, method, num_canaries, 0.0)
+    pulls = np.eye(num_canaries, dtype=np.float32) * np.float32(_STRONG * plan.clipping.start)
+
+    def run(seed: int, included: Bool[np.ndarray, " canary"]) -> Float[np.ndarray, " canary"]:
+        # One record without a gradient, so that there is a table where no coin shows heads.
+        table = np.concatenate([pulls[included], np.zeros((1, num_canaries), np.float32)])
+        released = np.asarray(releases_of(fit, table)(random.key(seed)), np.float64)
+        return log_ratio(plan, released).sum(axis=0)
+
+    return run
+
+
+def _refuse_unknown_sampler(plan: PrivacyPlan) -> None:
+    if not isinstance(plan.sampling, FixedSizeSampling | PoissonSampling | FullBatch):
+        raise TypeError(
+            f"sampling is {plan.sampling!r}; worst cases are known for PoissonSampling, FixedSizeSampling and FullBatch. Audit "
+            "a fit with another sampler by audit_fit, on neighbours of your own."
+        )
+
+
+def _method(plan: PrivacyPlan, method: str, dim: int, loss_share: float) -> DPSVI | DPSGLD:
+    choice("method", method, _METHODS)
+    # At the origin the canary would have no loss; far from it, a large one of a known sign.
+    start = np.full(dim, _FAR * max(1.0, plan.clipping.start) if loss_share else 0.0, np.float32)
+    begin = init_to_value(values={"theta": start})
+    if method == "DPSVI":
+        guide = AutoDelta(pulled, init_loc_fn=begin)
+        return DPSVI(pulled, guide, numpyro.optim.SGD(plan.rate), plan=plan, loss_share=loss_share)
+    # As long a step as the release's noise is free for.
+    size = (2 * plan.rate / (plan.clipping.start * plan.noise_multiplier)) ** 2
+    step_size = (size, 1.0, 0.0)
+    return DPSGLD(pulled, plan=plan, step_size=step_size, init_loc_fn=begin, loss_share=loss_share)
+
+
+def log_ratio(plan: PrivacyPlan, released: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """Log-likelihood ratio of each noisy sum of the worst case: with the canary against without it."""
+    _refuse_unknown_sampler(plan)
+    q, norm = plan.rate, plan.clipping.start
+    if isinstance(plan.sampling, FixedSizeSampling):
+        full = plan.sampling.batch_size * norm
+        present, absent = ((1 - q, -full), (q, 2 * norm - full)), ((1.0, -full),)
+    elif plan.relation is Relation.REPLACE_ONE:
+        present, absent = ((1 - q, 0.0), (q, norm)), ((1 - q, 0.0), (q, -norm))
+    else:
+        present, absent = ((1 - q, 0.0), (q, norm)), ((1.0, 0.0),)
+    stddev = plan.noise_multiplier * norm
+    top, bottom = (_log_density(mixture, released, stddev) for mixture in (present, absent))
+    return top - bottom
+
+
+def _log_density(mixture: Any, x: np.ndarray, stddev: float) -> np.ndarray:
+    parts = [np.log(weight) + stats.norm.logpdf(x, mean, stddev) for weight, mean in mixture if weight > 0]
+    return np.asarray(special.logsumexp(parts, axis=0))
+
+
+# One run: many canaries, each in the table by a coin of its own, and guesses about the coins.
+
+
+Scored = Callable[[int, Bool[np.ndarray, " canary"]], Float[np.ndarray, " canary"]]
+
+
+def audit_one_run(
+    run: Scored,
+    num_canaries: int,
+    *,
+    claim: Claim | float,
+    delta: float,
+    guesses: int | None = None,
+    confidence: float = 0.99,
+    seed: int = 0,
+    target: str = "one run",
+) -> Verdict:
+    """A lower bound on ε from a single run, for fits that take too long to be run thousands of times.
+
+    Each canary is in the table by a fair coin. After the run the attacker names the half of `guesses` with the highest scores
+    as in, the half with the lowest as out, and says nothing of the others; Theorem 5.2 of the reference bounds how many may be
+    right.
+
+    Guarantee: the lower bound exceeds the program's ε at `delta` with probability at most 1 - confidence, if the canaries' coins
+    reach the scores through what the program released alone. It is looser than many runs: no bound on the best attack.
+
+    Args:
+        run: From a seed, for the program's own key, and which canaries are records, to one score for each canary, higher where
+            it seems to be in. `canary_fit` makes one for a plan; for a model of one's own, take the alignment of each canary's
+            gradient with the released ones.
+        num_canaries: m.
+        claim: A plan or profile, or the ε at `delta`; for records added or removed.
+        delta: At which δ. It enters the bound m times over.
+        guesses: How many canaries to guess about, chosen beforehand; None: a fifth of them, and ten at least.
+        confidence: Such as 0.99.
+        seed: Any integer; coins and run follow from it.
+        target: What is audited, in words.
+
+    Raises:
+        TypeError, ValueError: Arguments that make no audit, or scores that are none.
+
+    Reference:
+        Steinke, Nasr and Jagielski, Privacy auditing with one (1) training run, NeurIPS 2023, Algorithm 1 and Theorem 5.2.
+    """
+    check_options(claim, delta, 20, confidence)
+    integer("num_canaries", num_canaries, least=10, hint="A thousand are needed to show an epsilon of 3.")
+    guesses = min(num_canaries, max(10, num_canaries // 5)) if guesses is None else guesses
+    integer("guesses", guesses, least=2, most=num_canaries)
+    relation = getattr(claim, "relation", Relation.ADD_OR_REMOVE_ONE)
+    if relation is not Relation.ADD_OR_REMOVE_ONE:
+        raise ValueError(
+            f"The claim is under {relation.name}, but canaries that are there or not differ by a record added or removed. Pass a "
+            "claim under ADD_OR_REMOVE_ONE."
+        )
+    coins, own = np.random.SeedSequence(abs(int(seed))).spawn(2)
+    included = np.random.default_rng(coins).random(num_canaries) < 0.5
+    scores = np.asarray(run(int(own.generate_state(1)[0]), included), np.float64)
+    if scores.shape != (num_canaries,) or np.isnan(scores).any():
+        raise ValueError(
+            f"run gave scores of shape {scores.shape}; it must give one number for each of {num_canaries} canaries."
+        )
+    order = np.argsort(scores, kind="stable")
+    low, high = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
+    correct = int(included[high].sum() + (~included[low]).sum())
+    return Verdict(
+        target=target,
+        epsilon_lower=one_run_epsilon(num_canaries, guesses, correct, delta, confidence),
+        claimed_epsilon=claimed_epsilon(claim, delta),
+        delta=delta,
+        confidence=confidence,
+        runs=1,
+        relation=relation.name,
+        score="the canaries' own",
+        evidence={"canaries": num_canaries, "guesses": guesses, "right": correct},
+    )
