@@ -3,6 +3,20 @@
 import json
 from pathlib import Path
 
+from benchmarks import _results
+
+# Figures that the prose of docs/benchmarks.md states: workload, figure or program, sentence.
+STATED = (
+    ("batch-sweep", "batch 128: private / not private", "takes {} times as long as NumPyro's at batch 128"),
+    ("batch-sweep", "batch 1,024: private / not private", ", {} at 1,024"),
+    ("batch-sweep", "batch 4,096: private / not private", "and {} at 4,096"),
+    ("noise", "ChaCha20 / threefry, normal variables", "Normal variables by ChaCha20 take {} times as long as by threefry"),
+    ("samplers", "JAX choice", "`jax.random.choice` {}"),
+    ("samplers", "Poisson, ChaCha20", "A Poisson batch of a table of 60,000 takes {}"),
+    ("sampler-scaling", "N = 100,000,000 / N = 10,000", "what one of 10⁴ does ({})"),
+    ("calibration", "discreet", "for 10,000 steps takes {}"),
+    ("calibration", "dp_accounting, PLD", "by dp_accounting {}"),
+)
 METHODS = ("last iterate", "averaged", "noise-aware, trace", "noise-aware, regression")
 
 
@@ -25,3 +39,12 @@ def test_coverage(repository: Path) -> None:
     lines = coverage_rows(kept)
     assert len(lines) == 12
     assert [line for line in lines if line not in page] == []
+
+
+def test_benchmarks(repository: Path) -> None:
+    workloads = json.loads((repository / "benchmarks/results.json").read_text(encoding="utf-8"))["workloads"]
+    page = (repository / "docs/benchmarks.md").read_text(encoding="utf-8")
+    for workload, name, sentence in STATED:
+        figures = {figure["name"]: _results.number(figure["value"]) for figure in workloads[workload]["figures"]}
+        timings = {timing["name"]: _results.duration(timing["median_us"]) for timing in workloads[workload]["timings"]}
+        assert sentence.format((figures | timings)[name]) in page
