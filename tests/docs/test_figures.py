@@ -10,7 +10,11 @@ STATED = (
     ("batch-sweep", "batch 128: private / not private", "takes {} times as long as NumPyro's at batch 128"),
     ("batch-sweep", "batch 1,024: private / not private", ", {} at 1,024"),
     ("batch-sweep", "batch 4,096: private / not private", "and {} at 4,096"),
-    ("noise", "ChaCha20 / threefry, normal variables", "Normal variables by ChaCha20 take {} times as long as by threefry"),
+    (
+        "noise",
+        "ChaCha20 / threefry, normal variables",
+        "Normal variables by ChaCha20 take {} times as long as by threefry",
+    ),
     ("samplers", "JAX choice", "`jax.random.choice` {}"),
     ("samplers", "Poisson, ChaCha20", "A Poisson batch of a table of 60,000 takes {}"),
     ("sampler-scaling", "N = 100,000,000 / N = 10,000", "what one of 10⁴ does ({})"),
