@@ -28,6 +28,7 @@ from jax import numpy as jnp
 from jax.core import Tracer
 from jaxtyping import PRNGKeyArray
 from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution
+from numpyro.primitives import Messenger
 
 from discreet._jax import captured_arrays, used_inputs, users_file
 from discreet.inference._autoguides import auto_guides, check_auto_guide, set_up_auto_guides
@@ -269,6 +270,8 @@ def find_structure(
     record_plates = changing_plates(two, three)
     _check_plate_sizes(record_plates, two.sizes, num_records)
     _check_model(two.sites, three.sites, record_plates, keeps_local)
+    for name in [n for n, s in two.sites.items() if s.kind == "mutable"]:
+        _check_mutable(name, model, records, key, static, hint)
     inside = {n for n, s in two.sites.items() if record_plates.intersection(s.plates)}
     unobserved = [s for s in two.sites.values() if s.kind == "sample" and not s.observed]
     latents = [s.name for s in unobserved if not s.discrete]
@@ -415,12 +418,6 @@ def _check_model(
 ) -> None:
     for name, site in two.items():
         inside = bool(record_plates.intersection(site.plates))
-        if site.kind == "mutable":
-            raise ValueError(
-                f"The model's mutable site {name!r} carries state from record to record (as batch "
-                "normalisation does), which no clipping bounds. Use a layer without state, such as "
-                "layer or group normalisation."
-            )
         if site.kind == "param" and site.shape != three[name].shape:
             raise _per_record_parameters(name)
         if site.kind != "sample" or site.observed:
@@ -437,6 +434,50 @@ def _check_model(
                 "numpyro.distributions.MixtureSameFamily. (Discrete latents of one record, inside the record plate, are "
                 "summed out here.)"
             )
+
+
+def _check_mutable(
+    name: str, model: Program, records: Records, key: PRNGKeyArray, static: Mapping[str, Any], hint: int | None
+) -> None:
+    """Refuse state that a run of the model changes; statistics that stay as they are, are public constants.
+
+    Raises:
+        ValueError: naming the site and the remedy.
+    """
+
+    def states(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
+        args, kwargs = records.rebuild(leaves)
+        start: list[Any] = []
+
+        class Watch(Messenger):
+            def process_message(self, msg: dict[str, Any]) -> None:
+                if msg["type"] == "mutable" and msg["name"] == name and not start:
+                    start.extend(jax.tree.leaves(msg["value"]))
+
+        plates = WholePlates(handlers.substitute(model, substitute_fn=value_of_improper), None, 2, num_records=hint)
+        with handlers.seed(rng_seed=key), handlers.trace() as trace, Watch():
+            plates(*args, **kwargs, **static)
+        return [_bits(x) for x in start], [_bits(x) for x in jax.tree.leaves(trace[name]["value"])]
+
+    (reads,) = used_inputs(states, records.shapes(2))
+    if any(jax.tree.leaves(reads)):
+        raise ValueError(
+            f"The model's mutable site {name!r} carries state from record to record (as batch "
+            "normalisation does), which no clipping bounds. Use a layer without state, such as "
+            "layer or group normalisation, or fixed statistics (use_running_average=True, module.eval())."
+        )
+    # It reads no record, so made-up ones show what becomes of it.
+    start, end = jax.jit(states)(records.zeros(2))
+    if len(start) != len(end) or not all(np.array_equal(a, b) for a, b in zip(start, end, strict=True)):
+        raise ValueError(
+            f"The model's mutable site {name!r} changes with each run, as the counter of random numbers of dropout does. "
+            "Each record is evaluated alone from the same state, so all would get the same random numbers. Switch it off "
+            "(deterministic=True, module.eval()), or draw with numpyro.prng_key()."
+        )
+
+
+def _bits(x: Any) -> Any:
+    return jax.random.key_data(x) if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key) else jnp.asarray(x)
 
 
 def _sort_observed(
