@@ -54,6 +54,7 @@ class Site:
     """What matters of one site of a trace, free of values.
 
     Attributes:
+        scale: factor of an observed site's log density beside those of its plates; None: not a fixed number.
         density: shape of an observed site's log density.
         own: batch shape of an observed site's distribution, without what its plates add.
         support: the values that one element of a discrete latent can have; None: no fixed finite set.
@@ -68,6 +69,7 @@ class Site:
     shape: Any
     dtype: Any
     plates: tuple[str, ...]
+    scale: float | None = 1.0
     density: tuple[int, ...] = ()
     own: tuple[int, ...] = ()
     support: np.ndarray | None = None
@@ -171,7 +173,7 @@ def _trace_abstractly(
         with handlers.seed(rng_seed=key):
             trace = handlers.trace(plates).get_trace(*args, **kwargs, **static)
         for name, site in trace.items():
-            sites[name] = _summary(site)
+            sites[name] = _summary(site, plates.sizes)
         given = [n for n, s in sites.items() if s.kind == "param" or (s.kind == "sample" and not s.observed)]
         return {name: trace[name]["value"] for name in given}
 
@@ -179,7 +181,7 @@ def _trace_abstractly(
     return Traced(sites, plates.sizes, values)
 
 
-def _summary(site: Mapping[str, Any]) -> Site:
+def _summary(site: Mapping[str, Any], sizes: Mapping[str, tuple[int, int | None]]) -> Site:
     kind, value = site["type"], site["value"]
     sample = kind == "sample"
     observed = bool(sample and site["is_observed"])
@@ -196,10 +198,40 @@ def _summary(site: Mapping[str, Any]) -> Site:
         shape=jax.tree.map(jnp.shape, value) if kind in ("sample", "param") else None,
         dtype=jnp.result_type(value) if sample else None,
         plates=tuple(frame.name for frame in site.get("cond_indep_stack", ())),
+        scale=_scale(site, sizes) if observed else 1.0,
         density=_density(site) if observed else (),
         own=_without_plates(site["fn"]).batch_shape if observed else (),
         support=_support(site["fn"]) if discrete else None,
     )
+
+
+def _scale(site: Mapping[str, Any], sizes: Mapping[str, tuple[int, int | None]]) -> float | None:
+    scale = 1.0 if site["scale"] is None else site["scale"]
+    if isinstance(scale, Tracer) or np.ndim(scale):
+        return None
+    for frame in site["cond_indep_stack"]:
+        declared = sizes.get(frame.name, (frame.size, None))[0]
+        scale = scale * (frame.size / declared) if declared else scale
+    return float(scale)
+
+
+def _check_scale(two: Site, three: Site, num_records: int) -> None:
+    """Refuse `handlers.scale` of a minibatch, which would weigh the likelihood again.
+
+    Raises:
+        ValueError: naming the site.
+    """
+    if two.scale is None or three.scale is None:
+        return
+    follows = not math.isclose(two.scale, three.scale)
+    batch = num_records / two.scale if two.scale > 1.0 else math.inf
+    if follows or (math.isfinite(batch) and batch >= 1.0 and math.isclose(batch, round(batch), rel_tol=1e-6)):
+        how = "a number that follows the rows given" if follows else f"{two.scale:g}, as for batches of {batch:.0f}"
+        raise ValueError(
+            f"The observed site {two.name!r} is scaled by {how} (handlers.scale) with {num_records} records. The plan draws "
+            "the batches here and each record counts once, so this would weigh the likelihood again: leave the scale out. "
+            "To weigh it on purpose, use numpyro.factor(name, weight * distribution.log_prob(value)) inside the plate."
+        )
 
 
 def _without_plates(fn: Any) -> Any:
@@ -277,6 +309,8 @@ def find_structure(
     latents = [s.name for s in unobserved if not s.discrete]
     discrete = [s.name for s in unobserved if s.discrete]
     observed, factors = _sort_observed(two.sites, three.sites, inside)
+    for name in observed:
+        _check_scale(two.sites[name], three.sites[name], num_records)
     if len(factors) > _FEWEST_TELLING_ROWS:
         raise ValueError(
             f"The model has {len(factors)} observed sites or factors that do not follow the number of records ({factors[0]!r} is "
