@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from discreet.cli._app import app
-from discreet.cli._model import MODELS
+from discreet.cli._options import MODELS
 
 from .world import RUN
 
 CASES = {
-    "": {"fit", "schema", "ledger", "manual"},
+    "": {"fit", "schema", "ledger"},
     "le": {"ledger"},
     "ledger ": {"open", "show", "verify", "cap"},
     "fit --sam": {"--sampling"},
@@ -25,7 +25,6 @@ CASES = {
     "plan --model po": {"poisson"},
     "fit --clip a": {"adaptive"},
     "synth --format p": {"parquet"},
-    "manual sch": {"schema"},
     # Nothing of ours: the shell offers files.
     "fit --model mine": set(),
     "fit --data ": set(),

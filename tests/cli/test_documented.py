@@ -111,7 +111,6 @@ def test_there_are_commands_to_try() -> None:
         "utility",
         "verify",
         "audit",
-        "manual",
     }
 
 

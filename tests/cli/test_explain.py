@@ -4,8 +4,8 @@ import math
 import pytest
 from typer.testing import CliRunner
 
+from discreet.cli._account import meaning
 from discreet.cli._app import app
-from discreet.cli._explain import meaning
 from discreet.plan import PrivacyPlan
 from discreet.report import make_statement
 from discreet.sampling import PoissonSampling

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from discreet.cli import _run
 from discreet.cli._app import app
-from discreet.cli._results import npz, summarise
+from discreet.cli._report import npz, summarise
 from discreet.clipping import AdaptiveClipping
 from discreet.models import negative_binomial_regression
 from discreet.report import make_statement

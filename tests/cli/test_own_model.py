@@ -42,7 +42,7 @@ def model(x):
 def by_name(columns):
     return model(jnp.stack([columns["leukocytes"], columns["rhinovirus"]], axis=1))
 """
-FIT = "fit --data covid.csv --schema covid.toml --epsilon 40 --delta 1e-5 --sampling full --clip 20 --learning-rate 0.1"
+FIT = "fit --data covid.csv --schema covid.toml --epsilon 40 --delta 1e-5 --sampling full --clip 2 --learning-rate 0.1"
 MISSING, MEAN, VIRUS = 0.3, 8.0, 0.8
 
 

@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 import discreet.planning
-from discreet.cli import _fit, _plan_file, _run
+from discreet.cli import _fit, _plan, _run
 from discreet.cli._app import app
 from discreet.plan import PrivacyPlan
 from discreet.planning import DryRun, Row, Setting, TableScores, Verdict
@@ -93,7 +93,7 @@ def test_json_and_files(no_dry_run, tmp_path: Path) -> None:
     assert (tmp_path / "plan.png").stat().st_size > 1_000
     assert content["verdict"] == "costly"
     written = tomllib.loads(out.read_text())
-    assert {name: written[name] for name in _plan_file.OPTIONS} == {
+    assert {name: written[name] for name in _plan.OPTIONS} == {
         "epsilon": 1.0,
         "delta": 1e-5,
         "steps": 300,
@@ -188,7 +188,7 @@ def fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     (tmp_path / "survey.csv").write_text(f"age,smoker\n{rows}\n")
     described = ("--target", "smoker", "--bounds", BOUNDS)
     file = tmp_path / "plan.toml"
-    file.write_text(_plan_file.plan_text(found(), "logistic"))
+    file.write_text(_plan.plan_text(found(), "logistic"))
 
     def invoke(*more: str, model: str = "logistic", described: tuple[str, ...] = described):
         words = ["fit", "--data", str(tmp_path / "survey.csv"), "--model", model, *described]
@@ -278,7 +278,7 @@ def test_a_plan_says_what_the_model_and_its_columns_are(fit, no_dry_run, no_fit)
 
 
 def test_a_plan_for_another_model_is_said(fit) -> None:
-    fit.file.write_text(_plan_file.plan_text(found(), "twin"))
+    fit.file.write_text(_plan.plan_text(found(), "twin"))
     outcome, _ = fit()
     assert outcome.exit_code == 0, outcome.output
     assert "rehearsed for the model twin, not logistic" in " ".join(outcome.stderr.split())

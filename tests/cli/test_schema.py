@@ -98,7 +98,7 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
     plan = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=4.0, num_steps=1, num_records=5)
     statement = make_statement(plan, steps_completed=1, reproducible=False)
     notes = " ".join(_complete(statement, schema, "missing", counted=True).notes)
-    assert "A record is a person" in notes
+    assert "Each person is one record" in notes
     assert "counted as missing" in notes
 
 

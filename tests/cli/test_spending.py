@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from discreet import random
-from discreet.cli import _results, _run, _terminal
+from discreet.cli import _report, _run, _terminal
 from discreet.cli._app import app
 from discreet.inference import claim
 from discreet.report import make_statement
@@ -69,7 +69,7 @@ def test_a_full_disk_prints_the_statement(command, monkeypatch) -> None:
         raise OSError(28, "No space left on device")
 
     stub(monkeypatch)
-    monkeypatch.setattr(_results, "write_file", full)
+    monkeypatch.setattr(_report, "write_file", full)
     outcome = RUN.invoke(app, command)
     assert outcome.exit_code == 1
     assert "Privacy statement" in outcome.stdout

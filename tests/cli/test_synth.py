@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from discreet import random
-from discreet.cli import _results, _run
+from discreet.cli import _report, _run
 from discreet.cli._app import app
 from discreet.cli._fit import default_clip
-from discreet.cli._model import choose_model
+from discreet.cli._options import choose_model
 from discreet.inference import DPSVI, load_result
 from discreet.models import MixtureOfProducts
 from discreet.report import make_statement
@@ -239,13 +239,13 @@ def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, qui
     names = {path.name for path in out.iterdir()}
     written = {"statement.json", "statement.txt", "report.html", "twin.result", "twin.schema.toml", "twin.json"}
     assert names - {"fit.png"} == written
-    assert names <= set(_results.FILES)
+    assert names <= set(_report.FILES)
     assert f"discreetsynth{out}" in "".join(outcome.stdout.split())
     result, model = read_fitted(out)
     # A record is a person; the statement in the result is the one that was published.
     assert result.plan.num_records == 200
     assert result.statement.to_json() == (out / "statement.json").read_text()
-    assert any("A record is a person" in note for note in result.statement.notes)
+    assert any("Each person is one record" in note for note in result.statement.notes)
     assert any("too little at small" in note for note in result.statement.notes)
     assert model.components == 2
     table.unlink()

@@ -2,8 +2,10 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,6 @@ from typer.testing import CliRunner
 import discreet as dp
 from discreet import audit, inference, planning
 from discreet.cli._app import app
-from discreet.cli._manual import contexts
 from discreet.cli._terminal import settings
 from discreet.report import make_statement
 from discreet.tables import schema_from_toml
@@ -51,7 +52,6 @@ WORDS = {
     "utility": "utility table.csv --evaluation-non-private table.csv --schema schema.toml",
     "verify": "verify step.py --delta 1e-5",
     "audit": "audit --sampling full --steps 1 --noise-multiplier 1 --delta 1e-3 --runs 20",
-    "manual": "manual fit",
     "schema init": "schema init table.csv --out new.toml",
     "schema check": "schema check schema.toml --data table.csv",
     "ledger open": "ledger open new.ledger --dataset survey --epsilon 3 --delta 1e-5",
@@ -59,6 +59,15 @@ WORDS = {
     "ledger verify": "ledger verify survey.ledger",
     "ledger cap": "ledger cap survey.ledger --epsilon 2 --delta 1e-5",
 }
+
+
+def contexts(command: Any, parent: Any = None, name: str = "discreet") -> Iterator[Any]:
+    """The context of a command and of all below it, in the order of the help."""
+    context = typer.Context(command, info_name=name, parent=parent)
+    yield context
+    for below, child in getattr(command, "commands", {}).items():
+        if not child.hidden:
+            yield from contexts(child, context, below)
 
 
 def commands() -> dict[str, typer.Context]:

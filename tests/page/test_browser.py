@@ -22,8 +22,7 @@ from discreet.page import (
     true_positive_rate,
 )
 from discreet.page._bound import belief, odds_factor, rightly_named
-from discreet.page._budget import Budget, Spent
-from discreet.page._page import FIRST_PRIOR, FIRST_RATE, PRIORS, RATES, percent, plain
+from discreet.page._page import FIRST_PRIOR, FIRST_RATE, PRIORS, RATES, Budget, Spent, percent, plain
 from discreet.storage import write_file
 from discreet.tables import schema_from_bounds
 

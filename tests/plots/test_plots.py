@@ -8,8 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from discreet.inference import Trace
-from discreet.plots import Shares, draw_losses, plot_posterior, plot_releases, plot_shares
-from discreet.plots._releases import running_mean
+from discreet.plots import Shares, draw_losses, plot_posterior, plot_releases, plot_shares, running_mean
 
 SPENT = SimpleNamespace(epsilon=0.9997, delta=1e-6)
 NOISE = np.random.default_rng(0).normal(size=(400, 3))

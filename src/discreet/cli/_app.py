@@ -5,23 +5,15 @@ from typing import Annotated
 
 import typer
 
-from discreet.cli._account import account
-from discreet.cli._audit import audit
-from discreet.cli._commands import Commands
-from discreet.cli._convert import convert
+from discreet.cli._account import account, explain, ledger
 from discreet.cli._demo import demo
-from discreet.cli._explain import explain
 from discreet.cli._fit import fit
-from discreet.cli._ledger import ledger
-from discreet.cli._manual import manual
 from discreet.cli._plan import plan
 from discreet.cli._report import report
-from discreet.cli._resume import resume
-from discreet.cli._schema import schema
-from discreet.cli._synth import synth
-from discreet.cli._terminal import EXIT_CODES, settings
-from discreet.cli._utility import utility
-from discreet.cli._verify import verify
+from discreet.cli._run import resume
+from discreet.cli._tables import convert, schema, synth, utility
+from discreet.cli._terminal import EXIT_CODES, Commands, settings
+from discreet.cli._verify import audit, verify
 
 app = typer.Typer(
     name="discreet",
@@ -68,7 +60,7 @@ def discreet(
     settings.compilation_cache = compilation_cache
 
 
-for command in (demo, plan, convert, fit, resume, synth, report, account, explain, utility, verify, audit, manual):
+for command in (demo, plan, convert, fit, resume, synth, report, account, explain, utility, verify, audit):
     app.command()(command)
 app.add_typer(schema, name="schema")
 app.add_typer(ledger, name="ledger")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from discreet.cli import _options as options
-from discreet.cli._results import print_statement
+from discreet.cli._report import print_statement
 from discreet.cli._run import fit_and_write
 from discreet.cli._terminal import refusing, say, say_json
 

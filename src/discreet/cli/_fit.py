@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from discreet.cli import _options as options
-from discreet.cli._convert import how_converted, target_of
-from discreet.cli._model import TWIN, ChosenModel, choose_model
-from discreet.cli._plan_file import PlanValues, say_other_size, with_plan
-from discreet.cli._resume import is_own_statement, kept_secret, remember
-from discreet.cli._run import fit_and_write
+from discreet.cli._options import TWIN, ChosenModel, choose_model
+from discreet.cli._plan import PlanValues, say_other_size, with_plan
+from discreet.cli._run import fit_and_write, is_own_statement, kept_secret, remember
+from discreet.cli._tables import how_converted
 from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def fit(
     defaults = chosen.defaults
     made = how_converted(data, non_private_bounds=non_private_bounds, out_of_bounds=out_of_bounds)
     odd_cells = str(out_of_bounds) if made is None else made.out_of_bounds
-    described = schema_of(data, chosen, target, bounds, schema, non_private_bounds, made)
+    described = options.schema_of(data, chosen, target, bounds, schema, non_private_bounds, made)
     whole = None if chosen.of_table is None else chosen.of_table(described)
     function = chosen.function_for(described) if whole is None else whole.model
     order = _order_of_rows(seed, None if described.person is None else checkpoint)
@@ -175,49 +174,6 @@ def default_rate(num_records: int, batch: int = EXPECTED_BATCH) -> float:
 def default_clip(model: "MixtureOfProducts | None") -> str:
     """About a quarter of the model's public bound on a gradient: it loses little of a gradient, and saves noise."""
     return "1.0" if model is None else f"{model.gradient_bound / 3.6:.1f}"
-
-
-def schema_of(
-    data: Path | None,
-    model: ChosenModel,
-    target: str | None,
-    bounds: str | None,
-    file: Path | None,
-    non_private_bounds: bool,
-    made: "Conversion | None" = None,
-) -> "Schema":
-    """The public description of a table, checked against what the model needs; `data` is for `non_private_bounds` only."""
-    from discreet.tables import infer_columns_non_private, schema_from_bounds, schema_from_toml
-
-    if bounds is not None and file is not None:
-        raise ValueError("--bounds and --schema describe the same thing: give one of them")
-    if model.needs_target and target is None and file is None and made is None:
-        raise ValueError(f"the model {model.name} explains a column: name it by --target")
-    public = None
-    if file is not None:
-        public = schema_from_toml(file, target=target)
-    elif bounds is not None:
-        public = schema_from_bounds(
-            bounds, target=target, target_kind=model.target_kind, target_follows=non_private_bounds
-        )
-    elif made is not None:
-        public = target_of(made, target)
-    if non_private_bounds and data is not None:
-        public = infer_columns_non_private(data, public, target=target, target_kind=model.target_kind)
-    if public is None:
-        raise ValueError(
-            "the columns are not described: give their public bounds and categories by --bounds or --schema. (For a table "
-            "that is not private, --non-private-bounds takes them from the data.)"
-        )
-    column = public.target_column
-    if model.needs_target and column is None:
-        raise ValueError(f"the model {model.name} explains a column: name it by --target, or as target in the schema")
-    if column is not None and model.target_kind is not None and column.kind is not model.target_kind:
-        raise ValueError(
-            f"the model {model.name} needs a {model.target_kind} target, but '{column.name}' is described as "
-            f"{column.kind}: choose another model or describe it differently"
-        )
-    return public
 
 
 def _check_raw(data: Path, chosen: ChosenModel, raw: bool, made: "Conversion | None") -> None:

@@ -1,19 +1,32 @@
-"""From records and a plan to a private posterior in files, as the demo and the fit both do it."""
+"""From records and a plan to a posterior in files, through Ctrl-C and crashes: what `fit`, `demo` and `resume` share."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import os
+import secrets
+import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from discreet.cli._report import write_page
-from discreet.cli._results import plot, print_statement, say_results, write_results, write_statement
-from discreet.cli._resume import CHECKPOINT, kept_secret, note_statement
-from discreet.cli._terminal import continue_hint, folder_for_results, say, say_error, say_lines, settings, spent
+from discreet.cli._options import AsJson
+from discreet.cli._report import plot, print_statement, say_results, write_page, write_results, write_statement
+from discreet.cli._terminal import (
+    continue_hint,
+    folder_for_results,
+    refusing,
+    say,
+    say_error,
+    say_lines,
+    settings,
+    spent,
+    write_file,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +39,99 @@ if TYPE_CHECKING:
     from discreet.tables import Records, Schema
 
     Draw = Callable[[int], dict[str, np.ndarray]]
+
+
+COMMAND = "command.json"
+CHECKPOINT = "checkpoint.discreet"
+STATEMENTS = "statements.sha256"
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="What --checkpoint named.")]
+
+
+@refusing
+def resume(context: typer.Context, folder: Folder, as_json: AsJson = False) -> None:
+    """Continue a fit that was started with --checkpoint and stopped: by Ctrl-C, a crash or a full disk.
+
+    `discreet resume saved`
+
+    Runs the same command again, in the folder where it was started. The result has the same bits as that of a fit that was
+    never stopped, and the budget is spent once.
+    """
+    try:
+        kept = json.loads((folder / COMMAND).read_text(encoding="utf-8"))
+        arguments, where = [str(word) for word in kept["arguments"]], Path(kept["folder"])
+    except (OSError, ValueError, LookupError, TypeError):
+        raise ValueError(
+            f"{folder} holds no fit that was begun with --checkpoint: check the path. A fit of a Python program "
+            "goes on by running the program again."
+        ) from None
+    facts = (folder / COMMAND).stat()
+    if hasattr(os, "getuid") and (facts.st_uid != os.getuid() or folder.stat().st_mode & 0o022):
+        raise ValueError(
+            f"others can write into {folder}, and what is kept there is run: run chmod 700 {folder} if it is yours"
+        )
+    if not where.is_dir():
+        raise ValueError(
+            f"{where}, where the fit was begun, is gone: run the fit's command again from where its table is"
+        )
+    settings.continue_with = f"discreet resume {shlex.quote(str(folder))}"
+    os.chdir(where)
+    if as_json and "--json" not in arguments:
+        arguments.append("--json")
+    settings.arguments = tuple(arguments)
+    # The root command: importing the application here would be a circle.
+    context.find_root().command.main(args=arguments, prog_name="discreet")
+
+
+def remember(checkpoint: Path) -> None:
+    """Keep the command that is running, for `resume`."""
+    checkpoint.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if settings.arguments is not None and not (checkpoint / CHECKPOINT).exists():
+        kept = {"arguments": settings.arguments, "folder": str(Path.cwd())}
+        write_file(checkpoint / COMMAND, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
+    if (checkpoint / COMMAND).exists() and settings.continue_with is None:
+        settings.continue_with = f"discreet resume {shlex.quote(str(checkpoint))}"
+
+
+def note_statement(checkpoint: Path | None, content: str) -> None:
+    """Record the hash of a statement before it is written, so that the same fit may replace it when it continues.
+
+    Hashes of earlier statements stay: a process can die between this and the writing of the statement itself.
+    """
+    if checkpoint is not None:
+        write_file(
+            checkpoint / STATEMENTS,
+            "".join(f"{line}\n" for line in (*_statements(checkpoint), _hash(content.encode("utf-8")))),
+        )
+
+
+def is_own_statement(checkpoint: Path | None, file: Path) -> bool:
+    """Whether the fit that is kept in the checkpoint wrote this statement."""
+    return checkpoint is not None and _hash(file.read_bytes()) in _statements(checkpoint)
+
+
+def _statements(checkpoint: Path) -> list[str]:
+    file = checkpoint / STATEMENTS
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def kept_secret(path: Path) -> bytes:
+    """32 secret bytes, the same every time; in a file of its owner's alone."""
+    from discreet.storage import replacing
+
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with replacing(path, private=True) as file:
+                file.write(secrets.token_bytes(32))
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written ({error.strerror}): choose another --checkpoint") from None
+
 
 PLAN_IS_SPENT = "count the ε of the whole plan as spent"
 SPREAD = (

@@ -1,8 +1,9 @@
-"""What the commands share in talking to people and programs: errors, paragraphs, JSON, files."""
+"""What the commands share in talking to people and programs: errors, exit codes, paragraphs, JSON, files."""
 
 import dataclasses
 import errno
 import functools
+import io
 import json
 import os
 import shutil
@@ -15,23 +16,7 @@ from pathlib import Path
 from typing import IO, Any, ParamSpec
 
 import typer
-
-__all__ = [
-    "EXIT_CODES",
-    "Settings",
-    "continue_hint",
-    "folder_for_results",
-    "refusing",
-    "say",
-    "say_error",
-    "say_json",
-    "say_lines",
-    "say_text",
-    "settings",
-    "spent",
-    "width",
-    "write_file",
-]
+from typer.core import TyperGroup
 
 P = ParamSpec("P")
 WIDTH = 88
@@ -256,3 +241,44 @@ def folder_for_results(path: Path) -> Iterator[None]:
             with suppress(OSError):
                 folder.rmdir()
         raise
+
+
+class Commands(TyperGroup):
+    """Commands under one name, with our errors in the place of typer's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Words for a command; without any, the help is printed and the exit code is 2."""
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help())
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run a command line and end the process with its exit code."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
+        code: int | None = None
+
+        @refusing
+        def run() -> None:
+            nonlocal code
+            code = super(Commands, self).main(*args, **{**options, "standalone_mode": False})
+
+        try:
+            run()
+        except typer.Exit as stop:
+            code = stop.exit_code
+        for stream in (sys.stdout, sys.stderr):
+            code = code or (0 if stream is None or _flush(stream) else 1)
+        sys.exit(code or 0)
+
+
+def _flush(stream: Any) -> bool:
+    """Write what is left; False where nobody reads it, which the interpreter would otherwise complain about when it ends."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return False
+    return True

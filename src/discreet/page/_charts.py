@@ -1,10 +1,11 @@
-"""Charts as numbers in the units of an SVG; the template draws them."""
+"""The course of a fit and other line charts, as SVG."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -125,3 +126,165 @@ def span(values: Sequence[float | None], *, room: float = 0.08) -> tuple[float, 
     low, high = float(usable.min()), float(usable.max())
     room = room * (high - low) if high > low else max(abs(high), 1.0) / 2
     return low - room, high + room
+
+
+MOST_LINES, MOST_POINTS = 6, 240
+
+
+def course_of(result: Any) -> dict[str, Any]:
+    """What a result's trace, losses and clipping norms show, as JSON can hold it; post-processing, free of budget.
+
+    Args:
+        result: Of `DPSVI.run` or `DPSGLD.run`; parts that it does not have are left out.
+
+    Returns:
+        `losses`, `parameters` (those that moved farthest), `clipping_norms`, each with its steps, and `rest`: from which step
+        on the iterates have no drift.
+    """
+    course: dict[str, Any] = {}
+    losses = np.asarray(getattr(result, "losses", ()), np.float64)
+    if np.isfinite(losses).any():
+        course["losses"] = losses_of(losses)
+    norms = np.asarray(getattr(result, "clipping_norms", ()), np.float64)
+    if norms.size > 1 and np.ptp(norms) > 0:
+        chosen = _chosen(len(norms))
+        course["clipping_norms"] = {"steps": (chosen + 1).tolist(), "values": _plain(norms[chosen])}
+    trace = getattr(result, "trace", None)
+    if trace is not None and len(trace.steps) > 1:
+        course |= _trace(result, trace)
+    return course
+
+
+def losses_of(losses: Any) -> dict[str, Any]:
+    """Losses by their step, and the running mean of a twentieth of all."""
+    from discreet.plots import running_mean
+
+    values = np.array([math.nan if x is None else x for x in losses], np.float64)
+    width = max(1, len(values) // 20)
+    chosen = _chosen(len(values))
+    return {
+        "steps": (chosen + 1).tolist(),
+        "values": _plain(values[chosen]),
+        "mean": _plain(running_mean(values, width)[chosen]),
+        "width": width,
+    }
+
+
+def _trace(result: Any, trace: Any) -> dict[str, Any]:
+    from discreet.plots import coordinate_names
+
+    iterates, steps = trace.iterates, np.asarray(trace.steps)
+    names = coordinate_names(result, iterates.shape[1])
+    travelled = np.ptp(np.where(np.isfinite(iterates), iterates, 0.0), axis=0)
+    shown = np.sort(np.argsort(-travelled, kind="stable")[:MOST_LINES])
+    chosen = _chosen(len(steps))
+    parameters = {
+        "steps": steps[chosen].tolist(),
+        "of": len(names),
+        "lines": [{"name": names[i], "values": _plain(iterates[chosen, i])} for i in shown],
+    }
+    kept = getattr(result, "draw_steps", None)
+    if kept is not None:
+        return {"parameters": parameters, "rest": {"kind": "draws", "from": int(kept[0]) if len(kept) else None}}
+    start = trace.converged_from if np.isfinite(iterates).all() else None
+    short = len(iterates) * 0.9 < 20  # too few for any tail to be judged (`Trace.converged_from`)
+    kind = "short" if short else "drifting" if start is None else "rest"
+    return {"parameters": parameters, "rest": {"kind": kind, "from": int(steps[trace.averaged_from])}}
+
+
+def verdict(course: Mapping[str, Any]) -> str:
+    """Whether the fit came to rest, in words."""
+    rest = course.get("rest")
+    if rest is None:
+        return ""
+    start = f"{rest['from']:,}" if rest["from"] is not None else ""
+    if rest["kind"] == "draws":
+        return f"Draws are kept from step {start} on." if start else "No draw was kept."
+    if rest["kind"] == "rest":
+        return f"The parameters came to rest: from step {start} on they show no drift, and the result is their average."
+    if rest["kind"] == "drifting":
+        return (
+            "The parameters had not come to rest: they still drifted at the end. The fit was too short for its learning rate and "
+            f"noise, so its results are not those of a longer one. The result is the average from step {start} on."
+        )
+    return "The fit had too few steps to tell whether the parameters came to rest. The result is its last iterate."
+
+
+def course_charts(course: Mapping[str, Any]) -> list[Chart]:
+    """Losses, parameters and clipping norms over the steps."""
+    charts = []
+    if losses := course.get("losses"):
+        mean = losses["mean"]
+        # The noise of single steps is often far larger than the whole descent, and the first means are hardly means.
+        y = span(mean[len(mean) // 80 :], room=0.3)
+        chart = Chart(
+            "losses",
+            "Private loss",
+            f"Estimates of the loss, one a step, and their mean over {losses['width']} steps, which went from "
+            f"{_end(mean, 0)} to {_end(mean, -1)} nats.",
+            "step",
+            "loss (nats)",
+            _steps(losses["steps"]),
+            y,
+            legend=(("dot", "released"), ("strong", f"mean of the last {losses['width']} steps")),
+        )
+        charts.append(
+            chart.scatter("dot", losses["steps"], losses["values"]).line("strong", losses["steps"], _within(mean, y))
+        )
+    if parameters := course.get("parameters"):
+        charts.append(_parameters(parameters))
+    if norms := course.get("clipping_norms"):
+        chart = Chart(
+            "norms",
+            "Clipping norm",
+            f"The clipping norm of each step, from {_end(norms['values'], 0)} to {_end(norms['values'], -1)}.",
+            "step",
+            "clipping norm C",
+            _steps(norms["steps"]),
+            span(norms["values"]),
+        )
+        charts.append(chart.line("strong", norms["steps"], norms["values"]))
+    return charts
+
+
+def _parameters(parameters: Mapping[str, Any]) -> Chart:
+    lines = parameters["lines"]
+    shown = (
+        f"{len(lines)} of {parameters['of']:,}, those that moved farthest" if len(lines) < parameters["of"] else "all"
+    )
+    chart = Chart(
+        "parameters",
+        f"Variational parameters ({shown})",
+        "Unconstrained values over the steps. "
+        + " ".join(f"{x['name']} went from {_end(x['values'], 0)} to {_end(x['values'], -1)}." for x in lines),
+        "step",
+        "unconstrained value",
+        _steps(parameters["steps"]),
+        span([value for x in lines for value in x["values"]]),
+        legend=tuple((f"line{i}", x["name"]) for i, x in enumerate(lines)),
+    )
+    for i, x in enumerate(lines):
+        chart = chart.line(f"line{i}", parameters["steps"], x["values"])
+    return chart
+
+
+def _steps(steps: list[int]) -> tuple[float, float]:
+    return (0.0, float(max(*steps, 1))) if len(steps) > 1 else (0.0, 1.0)
+
+
+def _within(values: list[float | None], y: tuple[float, float]) -> list[float | None]:
+    """What is outside the frame is not drawn."""
+    return [x if x is not None and y[0] <= x <= y[1] else None for x in values]
+
+
+def _end(values: list[float | None], place: int) -> str:
+    value = values[place]
+    return "no number" if value is None else f"{value:.4g}"
+
+
+def _chosen(count: int) -> np.ndarray:
+    return np.unique(np.linspace(0, count - 1, min(count, MOST_POINTS)).round().astype(np.int64))
+
+
+def _plain(values: np.ndarray) -> list[float | None]:
+    return [float(f"{x:.6g}") if math.isfinite(x) else None for x in values.tolist()]

@@ -1,105 +1,402 @@
-"""The statement as a page for people: one file that loads nothing."""
+"""The statement as a page for people: one HTML file that loads nothing."""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
+import datetime
 import functools
 import hashlib
+import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from discreet.accounting import upper
+from discreet.ledger import Ledger
+from discreet.models import Levels
 from discreet.page._bound import (
     Line,
     Pair,
     belief,
     corners,
     odds_factor,
+    profile_pairs,
     rightly_named,
     trade_off_lines,
     true_positive_rate,
 )
-from discreet.page._budget import Budget
-from discreet.page._charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart
-from discreet.page._course import course_charts, verdict
-from discreet.page._posterior import Panel
-from discreet.page._twins import Marginals
+from discreet.page._charts import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Chart,
+    course_charts,
+    course_of,
+    number,
+    span,
+    verdict,
+)
+from discreet.plan import PrivacyPlan
 from discreet.report import Statement, sentence, steps_words
+from discreet.storage import write_file
+from discreet.tables import EPOCH, Column, Kind, Missing, Schema
 
-RATES = tuple(
-    x / 100
-    for x in (
-        *(
-            0.01,
-            0.02,
-            0.05,
-            0.1,
-            0.2,
-            0.3,
-            0.5,
-            0.7,
-            1,
-            1.5,
-            2,
-            3,
-            4,
-            5,
-            6,
-            7,
-            8,
-            9,
-            10,
-            12,
-            14,
-            16,
-            18,
-            20,
-            22,
-            25,
-            28,
-            30,
+_RECEIPT = re.compile(r"Debited as entry (\d+) of the ledger .* \(hash ([0-9a-f]{16})\)", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spent:
+    """One debit.
+
+    Attributes:
+        day: when, in UTC.
+        clock: the time of that day.
+        epsilon: its own, at its own `delta`.
+        after: of the epsilon of the cap that is in force now, by its filter, with all debits before it.
+        share: `after` as a part of the cap, at most 1.
+        here: whether it is the fit that the page is about.
+    """
+
+    number: int
+    day: str
+    clock: str
+    method: str
+    epsilon: str
+    delta: str
+    after: str
+    share: float
+    unit: str
+    here: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """What was spent on a table, by its ledger."""
+
+    dataset: str
+    unit: str
+    relation: str
+    cap_epsilon: str
+    cap_delta: str
+    spent: str
+    share: float
+    together: str
+    rows: tuple[Spent, ...]
+    remark: str
+    changes: tuple[str, ...]
+
+
+def budget_of(ledger: Ledger, statement: Statement) -> Budget:
+    """What a ledger holds, beside a fit's statement.
+
+    Raises:
+        LedgerError: The ledger cannot be read or was changed.
+    """
+    cap, debits, entries = ledger.cap, ledger.debits, ledger.entries
+    here, remark = _place(ledger, statement)
+    rows, spent = [], 0.0
+    for count, debit in enumerate(debits, 1):
+        spent = cap.spent([x.cost for x in debits[:count]])
+        rows.append(
+            Spent(
+                debit.number,
+                *_when(debit.time),
+                debit.method,
+                upper(debit.cost.epsilon),
+                small(debit.delta),
+                upper(spent),
+                min(1.0, spent / cap.epsilon),
+                debit.unit,
+                debit.number == here,
+            )
+        )
+    return Budget(
+        ledger.dataset,
+        ledger.unit,
+        ledger.relation.name,
+        upper(cap.epsilon),
+        small(cap.delta),
+        upper(spent),
+        min(1.0, spent / cap.epsilon),
+        upper(ledger.epsilon_if_planned_together(cap.delta)) if debits else "",
+        tuple(rows),
+        remark,
+        tuple(
+            f"{' '.join(_when(x['time']))}: the cap was set to ε = {upper(x['epsilon'])} at δ = {small(x['delta'])}."
+            for x in entries
+            if x["kind"] == "cap"
         ),
-        *(35, 40, 45, 50, 55, 60, 65, 70, 75, 80, 85, 90, 95, 99),
     )
+
+
+def _when(time: str) -> tuple[str, str]:
+    day, _, clock = time.replace("+00:00", "").partition("T")
+    return day, clock
+
+
+def _place(ledger: Ledger, statement: Statement) -> tuple[int | None, str]:
+    """The number of the statement's entry, if it is there; and what to say if it is not."""
+    receipt = next((found for note in statement.notes if (found := _RECEIPT.search(note))), None)
+    if receipt is None:
+        return None, (
+            "The fit of this page was not debited from this ledger: its statement names no entry. What it spent comes on top of "
+            "what is shown here."
+        )
+    number, digest = int(receipt[1]), receipt[2]
+    debits = [x for x in ledger.entries if x["kind"] == "debit"]
+    if not any(x["number"] == number and x["hash"].startswith(digest) for x in debits):
+        return None, (
+            f"The statement names entry {number} (hash {digest}), which this ledger does not have: it is another ledger, or "
+            "lines were cut off at its end."
+        )
+    return number, ""
+
+
+MOST_ROWS = 60
+BAR = 200
+"""Width of the drawn intervals."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One coordinate. Numbers that are not finite are None.
+
+    Attributes:
+        low: the 5 % quantile.
+        high: the 95 % quantile.
+    """
+
+    name: str
+    mean: float | None
+    sd: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """As texts."""
+
+        def cell(value: float | None) -> str:
+            return "–" if value is None else number(float(f"{value:.3g}"))
+
+        return cell(self.mean), cell(self.sd), cell(self.low), cell(self.high)
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """The coordinates of one latent, on one scale.
+
+    Attributes:
+        name: of the latent; empty for all of them.
+        rows: those that are shown.
+        of: how many there are.
+    """
+
+    name: str
+    rows: tuple[Row, ...]
+    of: int
+
+    @property
+    def bars(self) -> list[tuple[str, str, str] | None]:
+        """For each row the ends of its interval and the place of its mean; None where there is none."""
+        return [
+            None
+            if row.mean is None or row.low is None or row.high is None
+            else (self._place(row.low), self._place(row.high), self._place(row.mean))
+            for row in self.rows
+        ]
+
+    @property
+    def zero(self) -> str | None:
+        """The place of zero, if it is on the scale."""
+        low, high = self._scale
+        return self._place(0.0) if low < 0 < high else None
+
+    @property
+    def _scale(self) -> tuple[float, float]:
+        return span([x for row in self.rows for x in (row.low, row.high, row.mean)], room=0.05)
+
+    def _place(self, value: float) -> str:
+        low, high = self._scale
+        return f"{(value - low) / (high - low) * BAR:.1f}"
+
+
+def panels_of_draws(draws: Mapping[str, Any], feature_names: Sequence[str] | None = None) -> list[Panel]:
+    """A panel for each latent.
+
+    Args:
+        draws: By the latent's name, along the leading axis.
+        feature_names: Names of the rows of each latent that has as many coordinates.
+
+    Raises:
+        ValueError: A latent without draws.
+    """
+    panels = []
+    for name, drawn in draws.items():
+        array = np.asarray(drawn, np.float64)
+        if array.ndim == 0 or array.size == 0:
+            raise ValueError(f"{name!r} has no draws: pass arrays with the draws along the leading axis")
+        flat = array.reshape(len(array), -1)
+        if feature_names is not None and flat.shape[1] == len(feature_names) > 1:
+            names = list(feature_names)
+        else:
+            names = [name + (f"[{','.join(map(str, i))}]" if i else "") for i in np.ndindex(array.shape[1:])]
+        with np.errstate(all="ignore"):
+            low, high = np.quantile(flat, [0.05, 0.95], axis=0)
+            columns = zip(names, flat.mean(axis=0), flat.std(axis=0), low, high, strict=True)
+            panels.append(_panel(name, [Row(label, *map(_finite, values)) for label, *values in columns]))
+    return panels
+
+
+def panel_of_summary(summary: Mapping[str, Mapping[str, float | None]]) -> Panel:
+    """The rows that `discreet fit` wrote: by name their `mean`, `sd`, `low` and `high`."""
+    parts = ("mean", "sd", "low", "high")
+    return _panel("", [Row(str(name), *(_finite(row[part]) for part in parts)) for name, row in summary.items()])
+
+
+def _panel(name: str, rows: list[Row]) -> Panel:
+    if len(rows) <= MOST_ROWS:
+        return Panel(name, tuple(rows), len(rows))
+    distance = [abs(row.mean or 0.0) / max(row.sd or 0.0, 1e-300) for row in rows]
+    foremost = np.sort(np.argsort(distance, kind="stable")[-MOST_ROWS:])
+    return Panel(name, tuple(rows[i] for i in foremost), len(rows))
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+SLICES, MOST_COLUMNS, MOST_LEVELS = 12, 40, 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """One level.
+
+    Attributes:
+        label: the category, or the slice of numbers.
+        share: of the rows, mean over the twins, in percent.
+        least: of the twins, in percent.
+        most: likewise.
+    """
+
+    label: str
+    share: float
+    least: float
+    most: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Marginal:
+    """One column of the twins.
+
+    Attributes:
+        name: of the column.
+        rule: bounds or categories, with the unit.
+        bars: of its levels, in order.
+    """
+
+    name: str
+    rule: str
+    bars: tuple[Bar, ...]
+
+    @property
+    def top(self) -> float:
+        """The largest share of any twin."""
+        return max((bar.most for bar in self.bars), default=0.0) or 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Marginals:
+    """The columns of twins.
+
+    Attributes:
+        twins: how many.
+        rows: of each.
+        columns: those that are shown.
+        of: how many there are.
+    """
+
+    twins: int
+    rows: tuple[int, ...]
+    columns: tuple[Marginal, ...]
+    of: int
+
+
+def marginals_of(twins: Sequence[Any], schema: Schema) -> Marginals:
+    """Shares of the levels of each column. Post-processing if the tables are what they are said to be: released twins.
+
+    Args:
+        twins: Tables that `synthesize` made of a private fit: pyarrow or pandas tables, or dicts of arrays.
+        schema: Their public description.
+
+    Raises:
+        ValueError: No twins, or one without rows.
+        DataError: A table does not fit the schema.
+    """
+    schema = dataclasses.replace(schema, person=None)
+    levels = Levels(schema, SLICES)
+    found = [levels.encode(twin, out_of_bounds="clip") for twin in twins]
+    if not found or min(map(len, found)) == 0:
+        raise ValueError("There are no twins to show: pass the tables that synthesize made, of one row at least")
+    columns = []
+    for place, column in enumerate(schema.columns[:MOST_COLUMNS]):
+        counts = [np.bincount(x[:, place], minlength=levels.sizes[place]) / len(x) for x in found]
+        columns.append(_marginal(column, _labels(levels, column), 100 * np.array(counts)))
+    return Marginals(len(found), tuple(map(len, found)), tuple(columns), len(schema.columns))
+
+
+def _marginal(column: Column, labels: list[str], shares: np.ndarray) -> Marginal:
+    mean, least, most = shares.mean(axis=0), shares.min(axis=0), shares.max(axis=0)
+    bars = [Bar(*bar) for bar in zip(labels, mean.tolist(), least.tolist(), most.tolist(), strict=True)]
+    if len(bars) > MOST_LEVELS:
+        # The rarest categories as one; their extremes are not those of one twin, so the mean stands for them.
+        order = np.argsort(-mean, kind="stable")
+        rest = float(mean[order[MOST_LEVELS - 1 :]].sum())
+        bars = [bars[i] for i in np.sort(order[: MOST_LEVELS - 1])]
+        bars.append(Bar(f"{len(order) - len(bars)} others", rest, rest, rest))
+    return Marginal(column.name, column.rule() if column.bounds else str(column.kind), tuple(bars))
+
+
+def _labels(levels: Levels, column: Column) -> list[str]:
+    missing = ["missing"] if column.missing is Missing.INDICATOR else []
+    if column.bounds is None:
+        return [*column.categories, *missing]
+    edges = levels.edges(column)
+    if column.kind is Kind.REAL:
+        return [*(f"{low:.4g} to {high:.4g}" for low, high in itertools.pairwise(edges)), *missing]
+    # Whole numbers: the next slice's first one is not in this one.
+    show = _date if column.kind is Kind.DATE else "{:.0f}".format
+    pairs = [(show(low), show(high - 1)) for low, high in itertools.pairwise(edges)]
+    return [*(low if low == high else f"{low} to {high}" for low, high in pairs), *missing]
+
+
+def _date(days: float) -> str:
+    return (EPOCH + datetime.timedelta(days=int(days))).isoformat()
+
+
+# Where the sliders stop, in percent.
+# fmt: off
+_RATES = (
+    0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 22, 25, 28,
+    30, 35, 40, 45, 50, 55, 60, 65, 70, 75, 80, 85, 90, 95, 99,
 )
-PRIORS = tuple(
-    x / 100
-    for x in (
-        *(
-            0.01,
-            0.02,
-            0.05,
-            0.1,
-            0.2,
-            0.5,
-            1,
-            2,
-            3,
-            5,
-            7,
-            10,
-            15,
-            20,
-            25,
-            30,
-            35,
-            40,
-            45,
-            50,
-            55,
-            60,
-            65,
-            70,
-            75,
-            80,
-            85,
-            90,
-        ),
-        *(93, 95, 97, 98, 99, 99.5, 99.8, 99.9),
-    )
+_PRIORS = (
+    0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75, 80,
+    85, 90, 93, 95, 97, 98, 99, 99.5, 99.8, 99.9,
 )
+# fmt: on
+RATES = tuple(rate / 100 for rate in _RATES)
+PRIORS = tuple(prior / 100 for prior in _PRIORS)
 FIRST_RATE, FIRST_PRIOR = 0.05, 0.5
 TABLE_RATES = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5)
 TABLE_PRIORS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
@@ -335,3 +632,68 @@ def _policy(style: str, script: str) -> str:
     """What the browser may do: show this style, run this script, and nothing else; no address is reached."""
     styled, run = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script))
     return f"default-src 'none'; style-src 'sha256-{styled}'; script-src 'sha256-{run}'; base-uri 'none'; form-action 'none'"
+
+
+def write_report(
+    path: Path | str,
+    result: Any,
+    *,
+    draws: Mapping[str, Any] | None = None,
+    feature_names: Sequence[str] | None = None,
+    note: str = "",
+    ledger: Ledger | None = None,
+    twins: Sequence[Any] | None = None,
+    schema: Schema | None = None,
+) -> Path:
+    """Write a result's statement as a page for people: one HTML file, to be handed to a data protection officer.
+
+    What was protected and what ε means, with a trade-off curve whose points can be moved; the budget, the plan, the course of
+    the fit, posterior summaries, synthetic twins, and the limits; and the statement's JSON. The file loads nothing, works without
+    scripts and on paper. All that it shows is released or public, and writing it costs nothing.
+
+    Args:
+        path: The file, "report.html" say; one of that name is replaced.
+        result: Of `DPSVI.run`, `DPSGLD.run` or `OnePosteriorSample.run`; or a `Statement` alone.
+        draws: Posterior draws by the latent's name, `result.posterior(key, 1000)` or those of `noise_aware()`. None: the
+            result's own `draws`, if it has some.
+        feature_names: Names of the rows of each latent that has as many coordinates.
+        note: A remark on the posterior, what its intervals leave out say.
+        ledger: The table's ledger, whose history is shown.
+        twins: Tables that `synthesize` made of this result, and never the table that was fitted: their columns are shown as
+            they are.
+        schema: The twins' public description.
+
+    Returns:
+        The path.
+
+    Raises:
+        TypeError: Something without a statement.
+        ValueError: Twins without a schema, or the other way round; no draws; twins that do not fit their schema; a changed
+            ledger.
+        OSError: The file cannot be written.
+
+    Example::
+
+        result = dpsvi.run(dp.random.key(), xs, ys, ledger=ledger)
+        draws = result.noise_aware().posterior(dp.random.key(), 1_000)
+        dp.page.write_report("report.html", result, draws=draws, ledger=ledger)
+    """
+    statement = result if isinstance(result, Statement) else getattr(result, "statement", None)
+    if not isinstance(statement, Statement):
+        raise TypeError(f"{type(result).__name__} has no statement: pass the result of a private fit, or its statement")
+    if (twins is None) != (schema is None):
+        raise ValueError("twins and schema belong together: the schema says what the twins' columns are")
+    drawn = draws if draws is not None else getattr(result, "draws", None)
+    plan = getattr(result, "plan", None)
+    return write_file(
+        Path(path),
+        statement_page(
+            statement,
+            pairs=profile_pairs(plan, statement) if isinstance(plan, PrivacyPlan) else (),
+            course=course_of(result),
+            panels=panels_of_draws(drawn or {}, feature_names),
+            note=note,
+            budget=None if ledger is None else budget_of(ledger, statement),
+            marginals=None if twins is None or schema is None else marginals_of(twins, schema),
+        ),
+    )

@@ -1,14 +1,134 @@
-"""The statement itself: plain facts, and their JSON."""
+"""The statement itself: plain facts, their JSON and back, and a text for people."""
 
 import dataclasses
 import json
 import math
 import re
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from discreet.accounting import Relation
-from discreet.report._text import relation_words, statement_text
+from discreet.accounting import Relation, upper
+
+WIDTH = 88
+
+
+def paragraph(text: str) -> str:
+    """Wrapped prose."""
+    return textwrap.fill(text, WIDTH)
+
+
+def wrapped(text: str) -> str:
+    """Each line wrapped by itself, its indentation kept."""
+    return "\n".join(
+        textwrap.fill(line, WIDTH, subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2 * line.startswith(" ")))
+        for line in text.splitlines()
+    )
+
+
+def bullets(items: tuple[str, ...] | list[str]) -> str:
+    """One wrapped point a line."""
+    return "\n".join(
+        textwrap.fill(sentence(item), WIDTH, initial_indent="  - ", subsequent_indent="    ") for item in items
+    )
+
+
+def sentence(text: str) -> str:
+    """With a capital in front and a full stop behind.
+
+    >>> sentence("the bounds"), sentence("Done.")
+    ('The bounds.', 'Done.')
+    """
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def relation_words(relation: Relation, noun: str = "record") -> str:
+    """Which tables the guarantee compares.
+
+    Args:
+        relation: Their relation.
+        noun: The unit of privacy, "record" or "person".
+    """
+    if relation == Relation.REPLACE_ONE:
+        what, whose = (
+            ("the content of one record", "that record") if noun == "record" else ("the row of one person", "that row")
+        )
+        return (
+            f"The guarantee compares two tables with the same number of {noun}s that differ in {what}. The results must look "
+            f"almost the same for both. Whether a given person is in the table is not hidden; what {whose} says is."
+        )
+    there = (
+        "present in one, absent in the other" if noun == "record" else "all of their rows are in one, none in the other"
+    )
+    return (
+        f"The guarantee compares two tables that differ by one {noun}: {there}. The results must look almost the same for both. "
+        "Against a change of content the protection is weaker: a change is a removal and an addition, so twice this ε, and δ "
+        "times 1 + e^ε."
+    )
+
+
+def _headline(statement: "Statement") -> str:
+    if statement.violations:
+        return "NOT PRIVATE AS RUN: see 'What broke the guarantee'."
+    if statement.reproducible:
+        return "NOT PRIVATE AS RUN: the random bits can be repeated (a seed was given)."
+    if not math.isfinite(statement.epsilon):
+        return f"NO GUARANTEE at δ = {statement.delta:g}."
+    return f"ε = {upper(statement.epsilon)} at δ = {statement.delta:g}, for {statement.unit}."
+
+
+def _plan(statement: "Statement") -> str:
+    return "\n".join(f"  {name.replace('_', ' ')}: {_value(value)}" for name, value in statement.plan.items())
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name.replace('_', ' ')} {_value(item)}" for name, item in value.items())
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _profile(statement: "Statement") -> str:
+    return "\n".join(f"  δ = {point.delta:<8g} ε = {upper(point.epsilon)}" for point in statement.profile)
+
+
+def steps_words(statement: "Statement") -> str:
+    """How many releases were made, and how many were paid for."""
+    if statement.steps_completed < statement.horizon:
+        return (
+            f"{statement.steps_completed} of {statement.horizon} releases were made. The price is that of all "
+            f"{statement.horizon}: this accounting is valid for a number of releases fixed beforehand, and stopping early on "
+            "what was seen gives nothing back."
+        )
+    return f"{statement.steps_completed} releases were made; all are paid for."
+
+
+def statement_text(statement: "Statement") -> str:
+    """The whole statement, wrapped to 88 columns."""
+    versions = ", ".join(f"{name} {version}" for name, version in statement.versions.items())
+    sections = [
+        (
+            "What was protected",
+            paragraph(f"{statement.unit[:1].upper()}{statement.unit[1:]}. {statement.relation_in_words}"),
+        ),
+        ("What it means", wrapped(statement.meaning)),
+        ("What left the data", bullets(statement.released)),
+        ("What was done", paragraph(f"{statement.mechanism} {steps_words(statement)}")),
+        ("Plan", _plan(statement)),
+        ("Pairs of δ and ε that all hold", _profile(statement)),
+        ("How ε was computed", paragraph(f"{statement.accountant} δ was {statement.delta_chosen}. {versions}.")),
+        ("Treated as public", bullets(statement.public)),
+        ("Randomness", paragraph(statement.randomness)),
+        ("What it does not cover", bullets(statement.not_covered)),
+    ]
+    if statement.notes:
+        sections.append(("Notes", bullets(statement.notes)))
+    if statement.violations:
+        sections.insert(0, ("What broke the guarantee", bullets(statement.violations)))
+    title = f"Privacy statement: {statement.method}"
+    parts = [f"{title}\n{'=' * len(title)}", paragraph(_headline(statement))]
+    parts += [f"{heading}\n{'-' * len(heading)}\n{body}" for heading, body in sections if body]
+    return "\n\n".join(parts) + "\n"
+
 
 FORMAT = "discreet privacy statement, version 1"
 SEVERAL_RECORDS = (
@@ -183,3 +303,94 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     return str(value)
+
+
+_TEXTS = (
+    *("method", "unit", "relation", "relation_in_words", "delta_chosen", "meaning", "mechanism", "event", "accountant"),
+    "randomness",
+)
+_LISTS = ("released", "warnings", "public", "not_covered", "violations", "notes")
+_PAIRS = {
+    "attack_power": ("false_positive_rate", "largest_true_positive_rate"),
+    "posterior_beliefs": ("before", "largest_after"),
+}
+
+
+def statement_from_dict(content: Any) -> Statement:
+    """The statement that `Statement.to_dict` made a dictionary of, or `to_json` a text.
+
+    What is in a file is worth as much as whoever hands it on: this checks that it is whole, not that it is true.
+
+    Args:
+        content: The dictionary, of a file's JSON say.
+
+    Returns:
+        An equal statement; a number that had no value is infinite.
+
+    Raises:
+        ValueError: It is no statement, of another version, incomplete, or contradicts itself.
+    """
+    if not isinstance(content, Mapping) or not str(content.get("format", "")).startswith("discreet privacy statement"):
+        raise ValueError("it is no discreet privacy statement: give the statement.json that a fit wrote")
+    if content["format"] != FORMAT:
+        raise ValueError(f"it is a {content['format']}, and this discreet reads {FORMAT!r}: use the one that wrote it")
+    names = {field.name for field in dataclasses.fields(Statement)}
+    if lacking := sorted(names - set(content)):
+        raise ValueError(f"the statement lacks {', '.join(lacking)}: give the statement.json as the fit wrote it")
+    try:
+        statement = Statement(**{name: _parsed(name, content[name]) for name in names})
+    except (TypeError, KeyError):
+        raise ValueError(
+            "the statement has a value of the wrong kind: give the statement.json as the fit wrote it"
+        ) from None
+    if statement.is_private is not content.get("is_private"):
+        raise ValueError("the statement contradicts itself in is_private: give the statement.json as the fit wrote it")
+    return statement
+
+
+def _parsed(name: str, value: Any) -> Any:
+    if name in _TEXTS:
+        return _of(str, value)
+    if name in _LISTS:
+        return tuple(_of(str, item) for item in _of(list, value))
+    if name in _PAIRS:
+        first, second = _PAIRS[name]
+        return tuple((_share(pair[first]), _share(pair[second])) for pair in _of(list, value))
+    if name == "profile":
+        return tuple(ProfilePoint(delta=_share(x["delta"]), epsilon=_number(x["epsilon"])) for x in _of(list, value))
+    if name in ("epsilon", "gaussian_mu"):
+        return _number(value)
+    if name == "delta":
+        return _share(value)
+    if name == "reproducible":
+        return _of(bool, value)
+    if name in ("steps_completed", "horizon"):
+        return _whole(value)
+    return dict(_of(dict, value))
+
+
+def _of(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError
+    return value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TypeError
+    return value
+
+
+def _number(value: Any) -> float:
+    """At least 0; None was infinite."""
+    if value is None:
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise TypeError
+    return float(value)
+
+
+def _share(value: Any) -> float:
+    if value is None or not 0 <= _number(value) <= 1:
+        raise TypeError
+    return float(value)

@@ -1,7 +1,8 @@
-"""Values in one file: an uncompressed zip of a JSON text and NumPy arrays.
+"""Files: values in one file that holds no code, and files that are there whole or not at all.
 
-No pickle: reading makes numbers, texts, containers, arrays, and objects of the kinds that the reader names, by the checks of
-their own constructors. Whatever a file says, nothing in it is run.
+An archive is an uncompressed zip of a JSON text and NumPy arrays. No pickle: reading makes numbers, texts, containers, arrays,
+and objects of the kinds that the reader names, by the checks of their own constructors. Whatever a file says, nothing in it is
+run. A file is written beside its place and renamed, so that a process that dies leaves the old file or the new one.
 """
 
 from __future__ import annotations
@@ -12,17 +13,56 @@ import io
 import json
 import math
 import numbers
+import os
 import struct
+import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 from urllib.parse import quote
 
 import numpy as np
 
-from discreet.storage._whole import replacing
+__all__ = ["Kinds", "read_archive", "replacing", "write_archive", "write_file"]
+
+
+@contextmanager
+def replacing(path: Path | str, *, private: bool = False) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` once all is written; after an error there is what was there before.
+
+    Folders on the way are made. A private file is for its owner alone, from the first byte.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            # Temporary files are for their owner only; results are for those whom the umask allows.
+            if not private:
+                mask = os.umask(0)
+                os.umask(mask)
+                os.chmod(temporary, 0o666 & ~mask)
+            yield cast(BinaryIO, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_file(path: Path, content: bytes | str) -> Path:
+    """Write a whole file or nothing: a temporary file beside it takes its place at the end."""
+    with replacing(path) as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+    return path
+
 
 Kinds = Sequence[type]
 """Frozen dataclasses and enums that a file may hold objects of."""
