@@ -10,8 +10,10 @@ import numpyro.distributions as dist
 import numpyro.handlers as handlers
 import pytest
 from numpyro.contrib.control_flow import scan
-from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO
-from numpyro.infer.autoguide import AutoDelta
+from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, init_to_value
+from numpyro.infer.autoguide import AutoDelta, AutoNormal
+
+import discreet as dp
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -187,6 +189,18 @@ def test_draws_given_a_record_follow_the_posterior(stranger):
     for k in range(K):
         error = 5 * np.sqrt(exact[k] * (1 - exact[k]) / 4000) + 1e-3
         assert abs(float(jnp.mean(draws == k)) - float(exact[k])) < error
+
+
+def test_a_fit_and_the_components_of_records(stranger):
+    """Two components far apart: every record is given to its own."""
+    y = jnp.concatenate([jnp.full(20, -8.0), jnp.full(20, 8.0)])
+    start = init_to_value(values={"locs": jnp.array([-7.0, 7.0, 100.0]), "weights": jnp.array([0.45, 0.45, 0.1])})
+    program = stranger(mixture, y, guide=AutoNormal(mixture, init_loc_fn=start))
+    result = program.dpsvi.run(dp.random.key(1), y, progress_bar=False)
+    draws = result.infer_discrete(dp.random.key(2), y, num_samples=5)["z"]
+    np.testing.assert_array_equal(draws, np.repeat([[0] * 20 + [1] * 20], 5, axis=0))
+    with pytest.raises(ValueError, match="not like those of the fit"):
+        result.infer_discrete(dp.random.key(2), ANSWERS)
 
 
 # --- what is refused -------------------------------------------------------------------------------

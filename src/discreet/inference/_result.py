@@ -19,6 +19,7 @@ from discreet.inference._loop import Outcome
 from discreet.inference._noise_aware import METHODS, NoiseAware
 from discreet.inference._objective import Objective
 from discreet.inference._plates import Program
+from discreet.inference._records import take_apart
 from discreet.inference._saved import Form, objective_of, read_fields, write_fields
 from discreet.inference._step import PrivateStep
 from discreet.inference._trace import Trace
@@ -87,6 +88,39 @@ class DPSVIResult:
                 "DPSVI that was initialised."
             )
         return draw_posterior(self._objective, key, self.params, num_samples)
+
+    def infer_discrete(self, key: PRNGKeyArray, *args: Any, num_samples: int = 1, **kwargs: Any) -> dict[str, Array]:
+        """Draws of the discrete latents that were summed out, for given records: the counterpart of NumPyro's `infer_discrete`.
+
+        Exact given the shared latents, of which each sample takes another draw from the guide. Each record's draw depends
+        on that record and on the release, so it may be shown where the record itself may be.
+
+        Args:
+            key: any JAX key.
+            args: records, as the model takes them.
+            num_samples: number of draws.
+            kwargs: likewise.
+
+        Returns:
+            For each latent an array (num_samples, records, ...).
+
+        Raises:
+            ValueError: the result holds no guide, the model has no such latent, records have variational parameters of
+                their own, or the arguments are not like those of the fit.
+        """
+        objective = self._objective
+        if objective is None or not objective.structure.summed or objective.structure.local_params or num_samples < 1:
+            raise ValueError(
+                "infer_discrete needs a result with its guide (discreet.load_result(path, model, guide)), a model with "
+                'discrete latents of each record that the guide leaves out, no local="private", and num_samples >= 1.'
+            )
+        records = take_apart(args, kwargs)
+        if records.signature != objective.records.signature:
+            raise ValueError(
+                "The arguments are not like those of the fit: the same nesting, shapes of a row and dtypes."
+            )
+        secret = random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)
+        return objective.infer_discrete(dict(self.params), records.leaves, secret, num_samples)
 
     def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
         """Draws as `posterior` makes them, for ArviZ, with the statement in their attributes; free of budget.
