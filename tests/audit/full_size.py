@@ -210,7 +210,9 @@ def number(x: float) -> str:
 
 def table(verdicts: list[Verdict]) -> str:
     lines = ["| what | lower bound | claimed ε | fits or draws |", "|---|---|---|---|"]
-    lines += [f"| {x.target} | {number(x.epsilon_lower)} | {number(x.claimed_epsilon)} | {x.runs:,} |" for x in verdicts]
+    lines += [
+        f"| {x.target} | {number(x.epsilon_lower)} | {number(x.claimed_epsilon)} | {x.runs:,} |" for x in verdicts
+    ]
     return "\n".join(lines)
 
 
