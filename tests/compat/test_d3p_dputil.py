@@ -8,19 +8,21 @@ import pytest
 from dp_accounting import dp_event
 
 from discreet.accounting import Relation, profile
+from discreet.compat.d3p import dputil
 from discreet.compat.d3p.dputil import (
     D3PAccountingWarning,
     NoiseScale,
-    _sigma,
     approximate_sigma,
     approximate_sigma_remove_relation,
+    get_epsilon_R,
+    get_epsilon_S,
 )
 from discreet.compat.d3p.minibatch import poisson_batchify_data
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    monkeypatch.setattr(_sigma, "_told", set())
+    monkeypatch.setattr(dputil, "_told", set())
 
 
 def test_fixed_size_batches_need_more_noise_than_d3p_says():
@@ -68,13 +70,13 @@ def test_the_target_holds_for_the_batches_that_are_drawn_slack_included():
 
 @pytest.mark.parametrize(("batch_size", "num_records"), [(128, 60_000), (1, 3), (100, 32_561), (7, 10**6 + 3)])
 def test_a_rate_stands_for_its_batch_and_table(batch_size, num_records):
-    share = _sigma._fraction(batch_size / num_records)
+    share = dputil._fraction(batch_size / num_records)
     assert (share.numerator / share.denominator) == batch_size / num_records
 
 
 def test_a_rate_that_is_no_ratio_is_rounded_up():
     for rate in (1e-9, np.pi / 10, 1e-12):
-        assert float(_sigma._fraction(rate)) >= rate
+        assert float(dputil._fraction(rate)) >= rate
 
 
 def test_epsilon_depends_on_the_ratio_alone():
@@ -107,3 +109,16 @@ def test_bad_input(function):
         function(0.0, 1e-5, 0.1, 10)
     with pytest.raises(ValueError, match="delta"):
         function(1.0, 1.0, 0.1, 10)
+
+
+def test_the_fourier_accountants_names_bound_poisson_batches():
+    """The relation of each, against dp_accounting's event; d3p's own epsilon for q = 0.01, sigma = 1 is 2.84."""
+    event = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.0)), 1000)
+    for function, relation in ((get_epsilon_R, Relation.ADD_OR_REMOVE_ONE), (get_epsilon_S, Relation.REPLACE_ONE)):
+        epsilon = function(1e-5, 1.0, 0.01, 999.5, nx=1e5)
+        assert epsilon == pytest.approx(profile(event, relation).epsilon(1e-5), rel=1e-3)
+        with pytest.raises(ValueError, match="sigma"):
+            function(1e-5, 0.0, 0.01, 10)
+        with pytest.raises(ValueError, match="target_delta"):
+            function(1.0, 1.0, 0.01, 10)
+    assert get_epsilon_S(1e-5, 1.0, 0.01, 1000) == pytest.approx(2.84, abs=0.01)

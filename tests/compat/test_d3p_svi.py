@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from numpyro import handlers, param, plate, sample
 from numpyro.distributions import Delta, Normal
-from numpyro.infer import Trace_ELBO
+from numpyro.infer import SVI, Trace_ELBO
 from numpyro.optim import SGD
 
 import discreet.compat.d3p as d3p
 from discreet.accounting import Relation
 from discreet.compat.d3p.dputil import Calibration, NoiseScale
 from discreet.compat.d3p.minibatch import poisson_batchify_data, split_batchify_data, subsample_batchify_data
-from discreet.compat.d3p.svi import DPSVI
-from discreet.compat.d3p.svi._programs import complete_guide, declared_num_records
+from discreet.compat.d3p.svi import DPSVI, complete_guide, declared_num_records
+from discreet.plan import PrivacyPlan
+from discreet.sampling import FixedSizeSampling
 
 KEY = d3p.random.PRNGKey(8)
 
@@ -308,6 +309,63 @@ def test_bad_calls():
         dpsvi.init(KEY)
     with pytest.raises(TypeError, match="typed JAX key"):
         dpsvi.init(np.zeros(7), np.zeros(3))
+
+
+def test_keyword_arguments_are_public_and_records_are_positional():
+    """d3p takes `gs` with every call; records by name would be used whole, without clipping."""
+
+    def with_weights(xs, N, gs=None):
+        mu = sample("mu", Normal(0.0, 1.0))
+        with plate("data", N, xs.shape[0]):
+            sample("xs", Normal(mu * jnp.sum(gs), 1.0), obs=xs)
+
+    gs = np.array([0.5, 1.0, 1.5], np.float32)
+    init, get_batch = subsample_batchify_data(table(), 20)
+    state = init(KEY)[1]
+    short = lambda xs, N, gs=None: guide(xs, N)  # noqa: E731
+    passed = DPSVI(with_weights, short, SGD(0.1), Trace_ELBO(), 1.0, 2.0, N=200, num_iter=4)
+    fixed = DPSVI(with_weights, short, SGD(0.1), Trace_ELBO(), 1.0, 2.0, N=200, gs=gs, num_iter=4)
+    one, other = passed.init(KEY, *get_batch(0, state), gs=gs), fixed.init(KEY, *get_batch(0, state))
+    step = lambda i, s: passed.update(s, *get_batch(i, state), gs=gs)[0]  # noqa: E731
+    one = jax.jit(lambda s: jax.lax.fori_loop(0, 3, step, s))(one)
+    for i in range(3):
+        other, _ = fixed.update(other, *get_batch(i, state))
+    assert np.allclose(passed.get_params(one)["loc"], fixed.get_params(other)["loc"], rtol=1e-5)
+    assert passed.statement(one).epsilon == fixed.statement(other).epsilon
+    assert any("gs" in fact for fact in passed.statement(one).public)
+    # Other public values, another program; the same statement.
+    one, _ = passed.update(one, *get_batch(3, state), gs=2 * gs)
+    assert passed.statement(one).steps_completed == 4
+
+    batch = get_batch(0, state)
+    for records in (batch[0], np.zeros(20, np.float32)):
+        with pytest.raises(ValueError, match="Records are positional"):
+            passed.update(one, *batch, gs=records)
+    with pytest.raises(ValueError, match="public constants"):
+        jax.jit(lambda s, gs: passed.update(s, *batch, gs=gs))(one, gs)
+    with pytest.raises(ValueError, match="no rows"):
+        passed.update(one, xs=batch[0])
+
+
+def test_it_is_numpyros_svi_and_nothing_exact_is_inherited():
+    xs = table()
+    dpsvi = make(num_iter=3)
+    assert isinstance(dpsvi, SVI)
+    result = dpsvi.run(d3p.random.PRNGKey(), 3, *xs, progress_bar=False)
+    statement = dpsvi.statement(result.state)
+    assert result.losses.shape == (3,)
+    facts = {"clipping_norm": 1.0, "noise_multiplier": 2.0, "num_steps": 3, "num_records": 200}
+    whole = PrivacyPlan(sampling=FixedSizeSampling(200), relation=Relation.REPLACE_ONE, **facts)
+    assert statement.epsilon == whole.epsilon(statement.delta)
+    assert [note for note in statement.notes if "on trust" in note]
+    with pytest.raises(ValueError, match="stable_update takes a step back"):
+        dpsvi.run(d3p.random.PRNGKey(), 3, *xs, progress_bar=False, stable_update=True)
+    with pytest.raises(ValueError, match="stable_update takes a step back"):
+        dpsvi.stable_update(result.state, *xs)
+    with pytest.raises(ValueError, match="forward_mode"):
+        dpsvi.update(result.state, *xs, forward_mode_differentiation=True)
+    public = {name for name, member in vars(SVI).items() if callable(member) and not name.startswith("_")}
+    assert public == {"init", "get_params", "update", "stable_update", "run", "evaluate"}, "a new one may be exact"
 
 
 def test_the_data_do_not_reach_init():

@@ -1,6 +1,7 @@
-"""Predictive sampling with NumPyro's handlers: post-processing of released parameters, free of budget.
+"""`d3p.modelling`: samples from prior and posterior predictive distributions, with NumPyro's handlers.
 
-That holds as long as the arguments of model and guide are public: predictions at a person's own covariates show them.
+They are post-processing of released parameters, free of budget, as long as the arguments of model and guide are public:
+predictions at a person's own covariates show them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,16 @@ import jax.numpy as jnp
 from numpyro import handlers
 
 from discreet.compat.d3p.random import convert_to_jax_rng_key
+
+__all__ = [
+    "get_samples_from_trace",
+    "make_observed_model",
+    "map_args_obs_to_shape",
+    "sample_multi_posterior_predictive",
+    "sample_multi_prior_predictive",
+    "sample_posterior_predictive",
+    "sample_prior_predictive",
+]
 
 Program = Callable[..., Any]
 Samples = dict[str, Any]

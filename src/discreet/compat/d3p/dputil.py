@@ -1,4 +1,8 @@
-"""`approximate_sigma` and `approximate_sigma_remove_relation`."""
+"""`d3p.dputil`: the noise for a target epsilon, from accounting that fits the batches.
+
+d3p asks the Fourier accountant. Here the bounds are those of `discreet.accounting`, for the sampling that the batches
+really have: d3p's formula for fixed-size batches is one for Poisson batches, and its epsilon is too small.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,19 @@ from fractions import Fraction
 
 from dp_accounting import DpEvent, dp_event
 
+from discreet._validate import positive, probability
 from discreet.accounting import Relation, calibrate_noise_multiplier, profile
-from discreet.compat.d3p.dputil._warning import D3PAccountingWarning
+
+__all__ = [
+    "Calibration",
+    "D3PAccountingWarning",
+    "NoiseScale",
+    "approximate_sigma",
+    "approximate_sigma_remove_relation",
+    "get_epsilon_R",
+    "get_epsilon_S",
+    "whole_steps",
+]
 
 _LARGEST_TABLE = 2**31 - 1
 _POISSON_SLACK = 2.0**-78
@@ -20,6 +35,10 @@ statement uses the sampler's own figure for its table, which is smaller unless q
 
 _told: set[str] = set()
 """What has been said once in this process."""
+
+
+class D3PAccountingWarning(UserWarning):
+    """A program's epsilon is not what d3p would have said, or not what the program asked for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +61,7 @@ class Calibration:
 
 
 class NoiseScale(float):
-    """A noise scale, a float, that remembers what it was calibrated for.
+    """A noise scale: a float that carries what it was calibrated for.
 
     `DPSVI` reads `calibration` to know the number of steps that was fixed beforehand, and to compare the batches it
     gets with those that were assumed. Arithmetic gives ordinary floats, without it.
@@ -149,6 +168,60 @@ def approximate_sigma_remove_relation(
     rate, steps = _check(q, num_iter)
     target = Calibration(target_eps, delta, rate, steps, Relation.ADD_OR_REMOVE_ONE)
     return _calibrate(_poisson(rate, steps), target, slack=steps * _POISSON_SLACK if rate < 1 else 0.0)
+
+
+def get_epsilon_R(  # noqa: N802 - d3p's name
+    target_delta: float = 1e-6,
+    sigma: float = 2.0,
+    q: float = 0.01,
+    ncomp: float = 10_000,
+    nx: float = 1e6,
+    L: float = 20.0,
+) -> float:
+    """Epsilon of Poisson batches under ADD_OR_REMOVE_ONE, under the Fourier accountant's name.
+
+    Guarantee: `ncomp` Gaussian releases with noise multiplier `sigma`, each from a batch that holds each record
+    independently with probability q, are (epsilon, target_delta)-private: an upper bound, as `discreet.profile` gives it.
+
+    Args:
+        target_delta: above 0, well below 1 / N.
+        sigma: noise standard deviation / clipping threshold, on the sum.
+        q: sampling rate.
+        ncomp: number of updates; a fraction is rounded up.
+        nx: accepted and unused: the grid is chosen by discreet, on the safe side.
+        L: likewise.
+
+    Raises:
+        ValueError: a number out of range.
+
+    >>> round(get_epsilon_R(1e-6, 4.3, 0.01, 10_000), 2)
+    1.0
+    """
+    del nx, L
+    return _epsilon_of_poisson(target_delta, sigma, q, ncomp, Relation.ADD_OR_REMOVE_ONE)
+
+
+def get_epsilon_S(  # noqa: N802 - d3p's name
+    target_delta: float = 1e-6,
+    sigma: float = 2.0,
+    q: float = 0.01,
+    ncomp: float = 10_000,
+    nx: float = 1e6,
+    L: float = 20.0,
+) -> float:
+    """Epsilon of **Poisson** batches under REPLACE_ONE; arguments as in `get_epsilon_R`.
+
+    d3p takes this for batches of fixed size, for which it is too small: use `DPSVI.get_epsilon` for those.
+    """
+    del nx, L
+    return _epsilon_of_poisson(target_delta, sigma, q, ncomp, Relation.REPLACE_ONE)
+
+
+def _epsilon_of_poisson(delta: float, sigma: float, q: float, num_iter: float, relation: Relation) -> float:
+    rate, steps = _check(q, num_iter)
+    slack = steps * _POISSON_SLACK if rate < 1 else 0.0
+    event = _poisson(rate, steps)(positive("sigma", sigma))
+    return profile(event, relation, slack=slack).epsilon(probability("target_delta", delta))
 
 
 def whole_steps(num_iter: float) -> int:

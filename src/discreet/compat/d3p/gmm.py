@@ -1,4 +1,4 @@
-"""The Gaussian mixture distribution."""
+"""`d3p.gmm`: a Gaussian mixture whose assignments are summed out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from jax.scipy.special import logsumexp
 from jax.typing import ArrayLike
 from jaxtyping import Array
 from numpyro.distributions import constraints
+
+__all__ = ["GaussianMixture"]
 
 
 class GaussianMixture(dist.Distribution):

@@ -6,7 +6,7 @@ import secrets
 
 import jax
 
-from discreet.compat.d3p.random._suite import (
+from discreet.compat.d3p.random import (
     PRNGState,
     convert_to_jax_rng_key,
     fold_in,

@@ -1,0 +1,453 @@
+"""`d3p.minibatch`: functions that hand out batches, drawn by discreet's samplers.
+
+Each batchifier returns `init` and `get_batch`, which work in Python loops, `jit` and `fori_loop`. d3p's `DPSVI.update` gets
+arrays and is never told how they were drawn, but epsilon depends on it. So each `get_batch` registers the very arrays that
+it hands out, concrete ones and the tracers of a program that is being compiled, and `source_of` finds the batchifier
+behind them. What a batchifier draws from and how is its `Source`, which outlives it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
+from jaxtyping import Array, Int
+
+from discreet import random
+from discreet._validate import probability
+from discreet.accounting import Relation
+from discreet.compat.d3p.random import as_key
+from discreet.plan import PrivacyPlan
+from discreet.sampling import Batch, FixedSizeSampling, FullBatch, PoissonSampling, Sampling, feistel_permutation
+
+__all__ = [
+    "BatchLaw",
+    "GetBatch",
+    "Source",
+    "batch_size_to_q",
+    "live_sources",
+    "poisson_batchify_data",
+    "poisson_sample_idxs",
+    "q_to_batch_size",
+    "source_of",
+    "split_batchify_data",
+    "subsample_batchify_data",
+]
+
+Init = Callable[..., tuple[int, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchLaw:
+    """How batches are drawn from a table.
+
+    Attributes:
+        sampling: the sampler; of disjoint batches, one whose batches have the same size.
+        num_records: rows of the table.
+        disjoint: batches are the pieces of a shuffled table (d3p's `split_batchify_data`), so that a
+            record is in one batch of a pass; there is no amplification by subsampling.
+    """
+
+    sampling: Sampling
+    num_records: int
+    disjoint: bool = False
+
+    @property
+    def relation(self) -> Relation:
+        """The relation under which the law has sound accounting."""
+        poisson = isinstance(self.sampling, PoissonSampling)
+        return Relation.ADD_OR_REMOVE_ONE if poisson else Relation.REPLACE_ONE
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batch, padding included."""
+        return self.sampling.capacity(self.num_records)
+
+    @property
+    def rate(self) -> float:
+        """The probability that a record enters a batch."""
+        return self.sampling.rate_for(self.num_records)
+
+    @property
+    def masked(self) -> bool:
+        """Whether rows of a batch may be padding."""
+        return isinstance(self.sampling, PoissonSampling) and self.rate < 1.0
+
+    def units(self, num_steps: int) -> int:
+        """How many releases of the plan `num_steps` updates amount to: updates, or for disjoint batches, passes."""
+        return math.ceil(num_steps / (self.num_records // self.rows)) if self.disjoint else num_steps
+
+    def plan(
+        self,
+        *,
+        clipping_norm: float,
+        noise_multiplier: float,
+        num_steps: int,
+        num_records: int | None = None,
+        delta: float | None = None,
+    ) -> PrivacyPlan:
+        """The plan of `num_steps` updates, for its event.
+
+        Guarantee for disjoint batches: under REPLACE_ONE the two versions of a record sit at the same place of the
+        shuffled table, so in one pass one batch differs and its release is one Gaussian mechanism; releases
+        before and after it have the same law given the past. So a pass is what one step on all records would be.
+        """
+        return PrivacyPlan(
+            sampling=FullBatch() if self.disjoint else self.sampling,
+            clipping_norm=clipping_norm,
+            noise_multiplier=noise_multiplier,
+            num_steps=self.units(num_steps),
+            num_records=self.num_records if num_records is None else num_records,
+            relation=self.relation,
+            target_delta=delta,
+        )
+
+    def __str__(self) -> str:
+        """For messages."""
+        if self.disjoint:
+            return f"disjoint batches of {self.rows} of {self.num_records} shuffled records"
+        return f"{self.sampling} of {self.num_records} records"
+
+
+@dataclasses.dataclass(eq=False)
+class Source:
+    """What is known of a batchifier, also after it is gone.
+
+    Attributes:
+        law: how its batches are drawn.
+        table: the arrays that it draws from.
+        seeded: one of its keys can be made again: then the batches are no secret, and drawing them amplifies nothing.
+    """
+
+    law: BatchLaw
+    table: tuple[Array, ...] = dataclasses.field(repr=False)
+    seeded: bool = False
+
+    def note(self, rng_key: Any) -> Any:
+        """Record a key's kind; return the key."""
+        self.seeded = self.seeded or random.is_reproducible(rng_key)
+        return rng_key
+
+    def is_apart_from(self, other: Source) -> bool:
+        """Whether the two tables have no row in common. False as well where that cannot be told.
+
+        Rows are compared bit for bit. Tables of different columns cannot be compared, nor can arrays that a program
+        being compiled has made.
+        """
+        if any(isinstance(array, Tracer) for array in (*self.table, *other.table)):
+            return False
+        ours, theirs = ([(array.dtype, array.shape[1:]) for array in source.table] for source in (self, other))
+        return ours == theirs and not np.isin(_rows(self.table), _rows(other.table)).any()
+
+
+def _rows(table: tuple[Array, ...]) -> np.ndarray[Any, Any]:
+    """The rows of a table, each as one item that compares equal to the same bytes alone."""
+    flat = [np.asarray(array).reshape(len(array), -1) for array in table]
+    together = np.concatenate([np.ascontiguousarray(array).view(np.uint8) for array in flat], axis=1)
+    return together.view(f"V{together.shape[1]}").ravel()
+
+
+@dataclasses.dataclass(frozen=True, eq=False, weakref_slot=True, slots=True)
+class GetBatch:
+    """`get_batch(i, batchifier_state)` of a batchifier.
+
+    Attributes:
+        source: how its batches are drawn, and where its keys came from.
+    """
+
+    source: Source
+    _get: Callable[[Any, Any], Any] = dataclasses.field(repr=False)
+
+    def __post_init__(self) -> None:
+        _live.add(self)
+
+    @property
+    def law(self) -> BatchLaw:
+        """How its batches are drawn."""
+        return self.source.law
+
+    def __call__(self, i: Any, batchifier_state: Any) -> Any:
+        """Batch number i; the same i and state give the same batch, so use each pair once.
+
+        Args:
+            i: number of the batch, an integer, may be traced.
+            batchifier_state: from `init`.
+        """
+        batch = self._get(i, batchifier_state)
+        for array in jax.tree.leaves(batch):
+            forget = functools.partial(_handed_out.pop, id(array))
+            _handed_out[id(array)] = weakref.ref(array, forget), self.source
+        return batch
+
+
+_live: weakref.WeakSet[GetBatch] = weakref.WeakSet()
+
+_handed_out: dict[int, tuple[weakref.ref[Any], Source]] = {}
+"""The arrays that batchifiers handed out and that still exist, by identity: concrete ones, and the tracers of a
+program that is being compiled. An entry goes when its array does, so that an identity is never another array's."""
+
+
+def source_of(arrays: Sequence[Any]) -> Source | None:
+    """The batchifier that handed out all of these arrays, unchanged; None where they are not of one batchifier."""
+    sources = {entry[1] if (entry := _handed_out.get(id(array))) else None for array in arrays}
+    return sources.pop() if len(sources) == 1 else None
+
+
+def live_sources(rows: int) -> list[Source]:
+    """The batchifiers that exist and hand out batches of so many rows: a guess at where other arrays come from."""
+    return [get_batch.source for get_batch in list(_live) if get_batch.law.rows == rows]
+
+
+# --- the batchifiers ------------------------------------------------------------------------
+
+
+def subsample_batchify_data(
+    dataset: Sequence[ArrayLike],
+    batch_size: int | None = None,
+    q: float | None = None,
+    with_replacement: bool = False,
+    rng_suite: Any = None,
+    return_mask: bool = False,
+) -> tuple[Init, GetBatch]:
+    """Batches of a fixed size, drawn without replacement, each afresh from the whole table.
+
+    Guarantee: `FixedSizeSampling`: every set of `batch_size` records is equally likely. Accounted for under
+    REPLACE_ONE.
+
+    Args:
+        dataset: arrays of the same length; their leading axis is the records.
+        batch_size: records in a batch; or
+        q: the same as a share of the table, q N rounded down.
+        with_replacement: not supported.
+        rng_suite: accepted; the key says which generator it is for.
+        return_mask: `get_batch` returns `(batch, mask)`, the mask all True.
+
+    Returns:
+        `init(rng_key) -> (batches in a pass, batchifier_state)` and `get_batch(i, batchifier_state) -> batch`.
+
+    Raises:
+        ValueError: arrays of different lengths, not exactly one of `batch_size` and `q`, a size that does not
+            fit the table, or `with_replacement`.
+    """
+    del rng_suite
+    if with_replacement:
+        raise ValueError(
+            "with_replacement=True has no sound accounting: a record may be in a batch many times over, and counts each "
+            "time. Draw without replacement (leave it out), or use poisson_batchify_data."
+        )
+    arrays, count = _check(dataset)
+    sampling = FixedSizeSampling(_batch_size(batch_size, q, count))
+    law = BatchLaw(sampling, count)
+    law.sampling.check(count, law.relation)
+    tables = sampling.prepare(count)
+    source = Source(law, arrays)
+
+    def init(rng_key: Any) -> tuple[int, Any]:
+        return count // law.rows, _sampling_key(source.note(as_key(rng_key)))
+
+    def get_batch(i: Any, batchifier_state: Any) -> Any:
+        rows, mask = _fetch(sampling, arrays, tables, as_key(batchifier_state, "batchifier_state"), i)
+        return (rows, mask) if return_mask else rows
+
+    return init, GetBatch(source, get_batch)
+
+
+def poisson_batchify_data(
+    dataset: Sequence[ArrayLike],
+    q: float,
+    max_batch_size: float,
+    handle_oversized_batch: str = "truncate",
+    rng_suite: Any = None,
+) -> tuple[Init, GetBatch]:
+    """Batches that hold each record independently with probability q, padded, with a mask.
+
+    Guarantee: `PoissonSampling(q)`, exact up to its public slack (below 2^-78 a batch). No batch is ever truncated or
+    suppressed: both depend on how many records were drawn, which d3p does not account for. So arrays have as many
+    rows as the largest batch that can be drawn, `get_batch.law.rows`, which may be more than `max_batch_size`.
+
+    Args:
+        dataset: a tuple of arrays of the same length; their leading axis is the records.
+        q: sampling rate, above 0 and at most 1.
+        max_batch_size: checked, and otherwise unused; see above.
+        handle_oversized_batch: "truncate" or "suppress", likewise.
+        rng_suite: accepted; the key says which generator it is for.
+
+    Returns:
+        `init(rng_key) -> (batches in a pass, batchifier_state)` and
+        `get_batch(i, batchifier_state) -> (batch, mask)`. Rows that the mask drops are zero.
+
+    Raises:
+        ValueError: q outside (0, 1], a negative `max_batch_size`, arrays of different lengths.
+    """
+    del rng_suite
+    if max_batch_size < 0:
+        raise ValueError(
+            f"max_batch_size is {max_batch_size}; it is a number of rows, or a share between 0 and 1 of the batches "
+            "that are to fit. No batch is truncated whatever it says."
+        )
+    if handle_oversized_batch not in ("truncate", "suppress"):
+        raise ValueError(f'handle_oversized_batch is {handle_oversized_batch!r}; d3p knows "truncate" and "suppress".')
+    arrays, count = _check(dataset)
+    sampling = PoissonSampling(q)
+    law = BatchLaw(sampling, count)
+    tables = jax.tree.map(jnp.asarray, sampling.prepare(count))
+    batches = max(1, count // max(1, q_to_batch_size(q, count)))
+    source = Source(law, arrays)
+
+    def init(rng_key: Any) -> tuple[int, Any]:
+        return batches, _sampling_key(source.note(as_key(rng_key)))
+
+    def get_batch(i: Any, batchifier_state: Any) -> Any:
+        return _fetch(sampling, arrays, tables, as_key(batchifier_state, "batchifier_state"), i)
+
+    return init, GetBatch(source, get_batch)
+
+
+def split_batchify_data(
+    dataset: Sequence[ArrayLike],
+    batch_size: int | None = None,
+    q: float | None = None,
+    rng_suite: Any = None,
+    return_mask: bool = False,
+) -> tuple[Init, GetBatch]:
+    """Disjoint batches of a shuffled table: each record at most once a pass.
+
+    Guarantee: within one pass (`init`, then `get_batch(i)` for i = 0, ..., batches - 1, each once) a record is in at
+    most one batch. **No amplification**: a pass costs what one noisy step on the whole table costs, under REPLACE_ONE.
+    Take each pass to its end before the next `init`, or a record may be in more batches than are accounted for.
+
+    Args:
+        dataset: arrays of the same length; their leading axis is the records.
+        batch_size: records in a batch; or
+        q: the same as a share of the table. Records that do not fill a batch are left out of the pass.
+        rng_suite: accepted; the key says which generator it is for.
+        return_mask: `get_batch` returns `(batch, mask)`, the mask all True.
+
+    Returns:
+        `init(rng_key) -> (batches in a pass, batchifier_state)` and `get_batch(i, batchifier_state) -> batch`. A
+        number i beyond the pass starts it again.
+
+    Raises:
+        ValueError: as for `subsample_batchify_data`.
+    """
+    del rng_suite
+    arrays, count = _check(dataset)
+    size = _batch_size(batch_size, q, count)
+    law = BatchLaw(FixedSizeSampling(size), count, disjoint=True)
+    law.sampling.check(count, law.relation)
+    batches = count // size
+    source = Source(law, arrays)
+
+    def init(rng_key: Any) -> tuple[int, Any]:
+        return batches, feistel_permutation(_sampling_key(source.note(as_key(rng_key))), jnp.arange(count), count)
+
+    def get_batch(i: Any, batchifier_state: Any) -> Any:
+        # Beyond the pass a slice would stop at the end and hand out the last records again and again.
+        start = (jnp.asarray(i) % batches) * size
+        rows = _take(arrays, jax.lax.dynamic_slice_in_dim(jnp.asarray(batchifier_state), start, size))
+        return (rows, jnp.ones(size, bool)) if return_mask else rows
+
+    return init, GetBatch(source, get_batch)
+
+
+def _check(dataset: Sequence[ArrayLike]) -> tuple[tuple[Array, ...], int]:
+    if not isinstance(dataset, tuple | list) or not dataset:
+        raise ValueError(
+            "dataset must be a tuple of arrays whose leading axis is the records, such as (xs, ys); for one array (xs,)."
+        )
+    arrays = tuple(jnp.asarray(array) for array in dataset)
+    lengths = sorted({array.shape[0] if array.ndim else 0 for array in arrays})
+    if len(lengths) > 1 or lengths[0] == 0:
+        raise ValueError(
+            f"The arrays of the dataset have lengths {lengths}; they must agree and not be 0, since row i of each "
+            "belongs to record i."
+        )
+    return arrays, lengths[0]
+
+
+def _batch_size(batch_size: int | None, q: float | None, count: int) -> int:
+    if (batch_size is None) == (q is None):
+        raise ValueError("Give batch_size or q, not both and not neither: each follows from the other.")
+    if q is None:
+        assert batch_size is not None
+        return int(batch_size)
+    if not 0 < q <= 1:
+        raise ValueError(f"q is {q}; it is the share of the table in a batch, above 0 and at most 1.")
+    size = q_to_batch_size(q, count)
+    if size == 0:
+        raise ValueError(f"q = {q} of {count} records is less than one record. Raise q to at least {1 / count:.3g}.")
+    return size
+
+
+def _sampling_key(rng_key: Any) -> Array:
+    # Programs written for d3p give one key to the batchifier and to DPSVI.init: keep what follows from it apart.
+    return random.subkey(as_key(rng_key), random.Purpose.SAMPLING)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _fetch(
+    sampling: Sampling, arrays: tuple[Array, ...], tables: Any, key: Array, i: Any
+) -> tuple[tuple[Array, ...], Array]:
+    batch: Batch = sampling.draw(jax.random.fold_in(key, i), tables, num_records=arrays[0].shape[0])
+
+    def rows(array: Array) -> Array:
+        taken = array.at[batch.indices].get(mode="promise_in_bounds")
+        return jnp.where(batch.mask.reshape(-1, *(1,) * (array.ndim - 1)), taken, jnp.zeros((), array.dtype))
+
+    return tuple(rows(array) for array in arrays), batch.mask
+
+
+@jax.jit
+def _take(arrays: tuple[Array, ...], indices: Array) -> tuple[Array, ...]:
+    return tuple(array[indices] for array in arrays)
+
+
+def poisson_sample_idxs(
+    rng_key: Any, q: float, N: int, rng_suite: Any = None, cutoff_size: int | None = None
+) -> tuple[Int[Array, "cutoff"], Int[Array, ""]]:
+    """Indices of records of which each is selected independently with probability q, for a sampler of one's own.
+
+    `poisson_batchify_data` does not use it, and no statement speaks for it: an index beyond `cutoff_size` is lost, and
+    each coin is a float32, whose probability differs from q by up to 2^-24.
+
+    Args:
+        rng_key: a key of any kind.
+        q: sampling rate, above 0 and below 1.
+        N: number of records.
+        rng_suite: accepted; the key says which generator it is for.
+        cutoff_size: number of indices that are returned; None or more than N: N.
+
+    Returns:
+        Indices of different records, those that were selected first, and how many were selected.
+    """
+    del rng_suite
+    selected = jax.random.uniform(as_key(rng_key), (N,)) < probability("q", q)
+    first = jnp.argsort(~selected, stable=True)
+    return first[: N if cutoff_size is None else min(cutoff_size, N)], jnp.sum(selected)
+
+
+def q_to_batch_size(q: float, N: int) -> int:
+    """The batch size for a sampling rate q of N records: q N rounded down, the rounding error of q aside.
+
+    >>> q_to_batch_size(0.29, 100)
+    29
+    """
+    return math.floor(q * N * (1 + 1e-12))
+
+
+def batch_size_to_q(batch_size: int, N: int) -> float:
+    """The sampling rate q of a batch size.
+
+    >>> batch_size_to_q(29, 100)
+    0.29
+    """
+    return batch_size / N

@@ -1,0 +1,864 @@
+"""`d3p.svi`: d3p's `DPSVI`, on discreet's.
+
+d3p's `update` gets a batch and a state, and is told neither how the batch was drawn nor of how many records the table
+has. The noise does not depend on it, but epsilon does. Here a fit is therefore *bound* when its first batch comes:
+
+    arrays of the batch --> the batchifier that handed them out --> how they were drawn (`Drawn`)
+    the model's plate   --> the number of records N
+    both, and the shapes --> a `discreet.inference.DPSVI` with a plan for them (`Binding`)
+
+A batch of another kind is bound anew; all bindings of a fit must agree on the sampling and on N, or there is no statement.
+What a binding rests on besides what is known (arrays that no batchifier handed out) goes into the statement's notes.
+Positional arguments of `init` and `update` are records, keyword arguments are public, as in d3p.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float
+from numpyro import handlers
+from numpyro.infer import SVI, autoguide
+
+from discreet import inference, random
+from discreet._validate import positive
+from discreet.compat.d3p import random as d3p_random
+from discreet.compat.d3p.dputil import Calibration, D3PAccountingWarning, NoiseScale, whole_steps
+from discreet.compat.d3p.minibatch import BatchLaw, GetBatch, Source, live_sources, source_of
+from discreet.compat.d3p.util import is_array
+from discreet.inference import DPSVIState, claim
+from discreet.plan import PrivacyPlan
+from discreet.report import Statement, make_statement
+from discreet.sampling import FixedSizeSampling, PoissonSampling
+
+__all__ = [
+    "DPSVI",
+    "Binding",
+    "DPSVIState",
+    "Drawn",
+    "clip_gradient",
+    "full_norm",
+    "get_observations_scale",
+    "normalize_gradient",
+]
+
+_OPEN_HORIZON = 10**9
+"""Steps of the plan behind a loop of unknown length: only its sampler and noise are read from it."""
+
+Program = Callable[..., Any]
+
+
+# --- gradients as vectors: d3p's helpers, which DPSVI does not use ---------------------------
+
+
+def full_norm(vector_parts: Any, ord: Any = 2) -> Float[Array, ""] | float:
+    """The norm of a tree of arrays, read as one vector; `ord` as in `numpy.linalg.norm`. 0 without arrays."""
+    parts = [jnp.ravel(part) for part in jax.tree.leaves(vector_parts)]
+    return jnp.linalg.norm(jnp.concatenate(parts), ord) if parts else 0.0
+
+
+def normalize_gradient(gradient_parts: Any, ord: Any = 2) -> Any:
+    """A tree of arrays divided by its `full_norm`."""
+    norm = full_norm(gradient_parts, ord)
+    return jax.tree.map(lambda part: part / norm, gradient_parts)
+
+
+def clip_gradient(gradient_parts: Any, c: Any) -> Any:
+    """A tree of arrays, scaled down to `full_norm` c where it is longer.
+
+    Clipping by hand makes nothing private: `DPSVI` does not use this function.
+
+    Raises:
+        ValueError: c is 0.
+    """
+    if not isinstance(c, Tracer) and c <= 0:
+        raise ValueError(f"c is {c}; a clipping threshold must be above 0.")
+    factor = 1 / jnp.maximum(1.0, full_norm(gradient_parts) / c)
+    return jax.tree.map(lambda part: factor * part, gradient_parts)
+
+
+def get_observations_scale(
+    model: Program, model_args: Sequence[Any], model_kwargs: Mapping[str, Any], params: Mapping[str, Any]
+) -> float:
+    """The factor by which a model scales the log density of its observations, N / batch size; 1 without observations.
+
+    Raises:
+        ValueError: observed sites with different factors.
+    """
+    seeded = handlers.seed(handlers.substitute(model, data=dict(params)), jax.random.key(0))
+    sites = handlers.trace(seeded).get_trace(*model_args, **model_kwargs).values()
+    observed = [site["scale"] for site in sites if site["type"] == "sample" and site["is_observed"]]
+    scales = {1.0 if scale is None else float(scale) for scale in observed}
+    if len(scales) > 1:
+        raise ValueError(f"The model's observed sites are scaled by different factors, {sorted(scales)}.")
+    return next(iter(scales), 1.0)
+
+
+# --- arguments: records are positional, what is public has a name ----------------------------
+
+
+class Layout:
+    """Where arrays go among static arguments; hashable, so that `jit` can tell what it was compiled for."""
+
+    def __init__(self, structure: Any, statics: tuple[tuple[Any] | None, ...]) -> None:
+        self._structure = structure
+        self._statics = statics
+
+    @classmethod
+    def of(cls, arguments: Any) -> tuple[Layout, list[Any]]:
+        """The layout of arguments, and their arrays."""
+        leaves, structure = jax.tree.flatten(arguments, is_leaf=lambda x: x is None)
+        leaves = [x.item() if isinstance(x, jax.Array | np.ndarray | np.generic) and x.ndim == 0 else x for x in leaves]
+        arrays = [leaf for leaf in leaves if is_array(leaf)]
+        return cls(structure, tuple(None if is_array(leaf) else (leaf,) for leaf in leaves)), arrays
+
+    def fill(self, arrays: Sequence[Any]) -> Any:
+        """The arguments, with these arrays."""
+        rest = iter(arrays)
+        leaves = [next(rest) if static is None else static[0] for static in self._statics]
+        return jax.tree.unflatten(self._structure, leaves)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and (self._structure, self._statics) == (other._structure, other._statics)
+
+    def __hash__(self) -> int:
+        return hash((self._structure, self._statics))
+
+
+def blank(arguments: Any, rows: int) -> Any:
+    """The arguments with all arrays replaced by zeros of so many rows."""
+    return jax.tree.map(lambda x: np.zeros((rows, *x.shape[1:]), x.dtype) if is_array(x) else x, arguments)
+
+
+def count_rows(args: Any) -> int:
+    """Rows of a batch.
+
+    Raises:
+        ValueError: arrays of different lengths, or none.
+    """
+    sizes = {leaf.shape[0] for leaf in jax.tree.leaves(args) if is_array(leaf)}
+    if len(sizes) != 1:
+        raise ValueError(
+            f"The arrays of the batch have {sorted(sizes) or 'no'} rows; positional arguments are records along the leading "
+            "axis. Pass public arrays of another kind by name, here or to DPSVI."
+        )
+    return sizes.pop()
+
+
+def _values_of(public: Mapping[str, Any], rows: int) -> Any:
+    """Keyword arguments as a value that can be compared, for fits that differ in them.
+
+    Raises:
+        ValueError: they hold records, or values of a program that is being compiled.
+    """
+    arrays = jax.tree.leaves(dict(public))
+    if any(isinstance(leaf, Tracer) for leaf in arrays):
+        raise ValueError(
+            f"The keyword arguments {', '.join(public)} are values that a jit, scan or fori_loop computes. Keyword arguments "
+            "are public constants of the model: let the compiled function use them from outside instead of as its argument."
+        )
+    layout, arrays = Layout.of(dict(public))
+    for array in arrays:
+        if source_of([array]) is not None or array.shape[0] == rows > 1:
+            raise ValueError(
+                f"A keyword argument of init or update is an array of shape {array.shape}, as long as the batch. Records are "
+                "positional: by name they would be used whole in every record's loss, without clipping. (A public array "
+                "that has this length by chance can be passed as a tuple of numbers.)"
+            )
+    return layout, tuple((array.shape, str(array.dtype), np.asarray(array).tobytes()) for array in arrays)
+
+
+def _as_batch(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The batch in `init(key, *get_batch(0, state))` where get_batch returns (batch, mask), as d3p's README has it."""
+    if len(args) == 2 and isinstance(args[0], tuple):
+        source = source_of(jax.tree.leaves(args))
+        if source is not None and is_array(args[1]) and args[1].dtype == bool and args[1].ndim == 1:
+            return args[0]
+    return args
+
+
+# --- what a model and a guide leave unsaid ---------------------------------------------------
+
+
+def _trace(program: Program, args: tuple[Any, ...], public: Mapping[str, Any], rows: int) -> dict[str, dict[str, Any]]:
+    """Sites of a program for so many rows, without values: traced on shapes alone."""
+    found: dict[str, dict[str, Any]] = {}
+    layout, arrays = Layout.of(blank(args, rows))
+
+    def run(arrays: list[Any]) -> None:
+        seeded = handlers.seed(program, random.key(0))
+        for name, site in handlers.trace(seeded).get_trace(*layout.fill(arrays), **public).items():
+            size = site["args"] if site["type"] == "plate" else None
+            found[name] = {"type": site["type"], "observed": site.get("is_observed", False), "size": size}
+
+    jax.eval_shape(run, arrays)
+    return found
+
+
+def declared_num_records(model: Program, args: tuple[Any, ...], public: Mapping[str, Any]) -> int | None:
+    """N of `plate("...", N, batch_size)`, where a model has such plates; None where their size follows the batch.
+
+    Raises:
+        ValueError: plates of records that declare different numbers.
+    """
+    two, three = (_trace(model, args, public, rows) for rows in (2, 3))
+    sizes: dict[str, int] = {}
+    for name, site in two.items():
+        if site["type"] != "plate" or name not in three:
+            continue
+        (size, subsample), (size_again, subsample_again) = site["size"], three[name]["size"]
+        if size == size_again and subsample != subsample_again:
+            sizes[name] = int(size)
+    if len(set(sizes.values())) > 1:
+        raise ValueError(
+            f"The plates of records declare different numbers of records: {sizes}. They are public statements about one "
+            "table: make them agree."
+        )
+    return next(iter(sizes.values()), None)
+
+
+def complete_guide(model: Program, guide: Program, args: tuple[Any, ...], public: Mapping[str, Any]) -> Program:
+    """The guide, which draws latents that it lacks from the model's conditional prior.
+
+    d3p's paper does so in its hierarchical model (Section 3.3, Eq. 7): the guide is for M alone, and the groups'
+    weights follow from it, q(M, w) = q(M) p(w | M). Written out as a guide, their terms in the ELBO cancel.
+    """
+    if isinstance(guide, autoguide.AutoGuide):
+        return guide
+    model_sites, guide_sites = (_trace(program, args, public, 2) for program in (model, guide))
+    latents = {name for name, site in model_sites.items() if site["type"] == "sample" and not site["observed"]}
+    missing = frozenset(latents - set(guide_sites))
+    if not missing:
+        return guide
+
+    def hidden(site: Mapping[str, Any]) -> bool:
+        return site["type"] in ("sample", "deterministic") and site["name"] not in missing
+
+    def completed(*args: Any, **kwargs: Any) -> Any:
+        trace = handlers.trace(guide).get_trace(*args, **kwargs)
+        values = {name: site["value"] for name, site in trace.items() if site["type"] in ("sample", "param")}
+        given = handlers.substitute(model, data={name: x for name, x in values.items() if name not in missing})
+        with handlers.block(hide_fn=hidden):
+            given(*args, **kwargs)
+        return values
+
+    return completed
+
+
+# --- how a batch was drawn -------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """How a batch was drawn, as far as it is known.
+
+    Attributes:
+        law: the law.
+        sources: the batchifiers that may have drawn it; none where the caller did.
+        doubt: what the law rests on where the batch's arrays are not as a batchifier handed them out; None: on nothing else.
+    """
+
+    law: BatchLaw
+    sources: tuple[Source, ...]
+    doubt: str | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Binding:
+    """A law of batches and what was built for it.
+
+    Attributes:
+        law: how batches are drawn.
+        num_records: public number of records.
+        clipping_norm: C, for one record's unscaled contribution.
+        fit: discreet's DPSVI.
+    """
+
+    law: BatchLaw
+    num_records: int
+    clipping_norm: float
+    fit: inference.DPSVI
+
+
+def find_law(
+    arrays: Sequence[Any], num_records: int | None, given: Source | None, before: BatchLaw | None = None
+) -> Drawn:
+    """How a batch was drawn: by the batchifier that handed out these very arrays, or else as its number of rows suggests.
+
+    Args:
+        arrays: the batch.
+        num_records: what the model's plate says; None: nothing.
+        given: the batchifier, where the caller named it.
+        before: the law of an earlier batch of the same fit.
+
+    Raises:
+        ValueError: the batchifiers in use leave it open, contradict the plate or the caller, or there is neither.
+    """
+    rows = arrays[0].shape[0]
+    source = source_of(arrays)
+    if source is not None:
+        if given is not None and source.law != given.law:
+            raise ValueError(f"These batches are {source.law}, but batches= names a batchifier of {given.law}.")
+        return Drawn(_fitting({source.law}, rows, num_records).pop(), (source,), None)
+    candidates = [given] if given is not None else live_sources(rows)
+    laws = {candidate.law for candidate in candidates}
+    if given is None and before is not None and before.rows == rows:
+        laws = {before}
+    laws = _fitting(laws, rows, num_records)
+    if len(laws) > 1:
+        raise ValueError(
+            f"Batches of {rows} rows could come from several batchifiers: {'; '.join(sorted(map(str, laws)))}. Pass on the "
+            "arrays that get_batch returns, unchanged, or say which, as in DPSVI(..., batches=get_batch)."
+        )
+    if laws:
+        law = laws.pop()
+        doubt = (
+            "Batches were not the arrays that a batchifier of discreet.compat.d3p handed out, or were changed on the way "
+            f"(by a jit of one's own around get_batch or update, for example). That they were drawn as {law} is taken on trust."
+        )
+        return Drawn(law, tuple(candidate for candidate in candidates if candidate.law == law), doubt)
+    if num_records is None:
+        raise ValueError(
+            "The number of records is not known: the model's plate follows the batch, and no batchifier of this "
+            f"program hands out batches of {rows} rows. Declare it, as in numpyro.plate('batch', N, batch_size) with "
+            "DPSVI(..., N=len(data)), or pass the batchifier as DPSVI(..., batches=get_batch)."
+        )
+    if rows > num_records:
+        raise ValueError(f"The batch has {rows} rows, but the model's plate says that there are {num_records} records.")
+    return Drawn(
+        BatchLaw(FixedSizeSampling(rows), num_records),
+        (),
+        "No batchifier of discreet.compat.d3p was found behind the batches; that they were drawn uniformly without "
+        "replacement is taken on trust.",
+    )
+
+
+def _fitting(laws: set[BatchLaw], rows: int, num_records: int | None) -> set[BatchLaw]:
+    """The laws that agree with the model's plate.
+
+    Raises:
+        ValueError: there are laws, and none agrees.
+    """
+    if num_records is None or not laws:
+        return laws
+    # Poisson batches are drawn at a rate, whatever the model takes for the number of records.
+    fitting = {law for law in laws if law.num_records == num_records}
+    fitting = fitting or {law for law in laws if isinstance(law.sampling, PoissonSampling)}
+    if not fitting:
+        other = next(iter(laws))
+        raise ValueError(
+            f"The model's plate says that there are {num_records} records, but batches of {rows} rows come from a "
+            f"table of {other.num_records}. Pass the table's length as N, or the batchifier as batches=get_batch."
+        )
+    return fitting
+
+
+def _source_named(batches: Any) -> Source | None:
+    """The source behind a batchifier's `get_batch`; None where none was named.
+
+    Raises:
+        TypeError: something else.
+    """
+    if batches is None:
+        return None
+    if not isinstance(batches, GetBatch):
+        raise TypeError(
+            f"batches is a {type(batches).__name__}; pass the second thing that a batchifier of "
+            "discreet.compat.d3p.minibatch returns: init, get_batch = subsample_batchify_data(...)."
+        )
+    return batches.source
+
+
+# --- the method ------------------------------------------------------------------------------
+
+
+class DPSVI(SVI):
+    """Differentially private SVI with d3p's arguments; the noise, the clipping and the accounting are discreet's.
+
+    Guarantee: with batches from this package's batchifiers, each drawn once and used in one `update`, all that comes
+    out of `update` and `get_params` is covered by `statement(state)`. See `discreet.inference.DPSVI` for the step.
+
+    The number of records N is read from the model's plate, `plate("...", N, batch_size)`; how batches are drawn from
+    the batchifier that handed out the arrays. Arrays that were changed since are matched by their number of rows, and
+    the statement says so; say with `batches` where they come from if that is not enough.
+
+    Args:
+        model: the model; positional array arguments hold records along their leading axis.
+        guide: the guide. Latents that it lacks are drawn from the model's prior given those that it has.
+        optim: an optimizer of `numpyro.optim` or optax.
+        per_example_loss: `Trace_ELBO()` or `TraceMeanField_ELBO()`.
+        clipping_threshold: C, the L2 bound on one record's contribution.
+        dp_scale: noise multiplier: standard deviation of the noise on the sum, divided by C.
+        rng_suite: `discreet.compat.d3p.random`, or its `debug`, which marks the result as not private.
+        clip_unscaled_observations: False: C is meant for a record's contribution times N, as in d3p.
+        perturb: "parameters", d3p's rule, so that results compare; "latents", discreet's own, has less noise.
+        num_iter: number of updates, fixed beforehand. None: that of `approximate_sigma` if `dp_scale` comes from it.
+        batches: `get_batch` of the batchifier that `update` gets its batches from. None: found by its arrays.
+        public_evaluation: True says that every record that `evaluate` gets is public. False: `evaluate` takes records that
+            a batchifier of another table handed out.
+        static_kwargs: public keyword arguments of model and guide, such as N.
+
+    Raises:
+        ValueError, TypeError: an argument that cannot be used.
+
+    Reference:
+        Prediger, Loppi, Kaski, Honkela. d3p. PoPETs 2022(2), Sections 3 and 4.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        guide: Any,
+        optim: Any,
+        per_example_loss: Any,
+        clipping_threshold: float,
+        dp_scale: float,
+        rng_suite: Any = d3p_random,
+        clip_unscaled_observations: bool = True,
+        *,
+        perturb: str = "parameters",
+        num_iter: float | None = None,
+        batches: GetBatch | None = None,
+        public_evaluation: bool = False,
+        **static_kwargs: Any,
+    ) -> None:
+        """See the class."""
+        super().__init__(model, guide, optim, per_example_loss, **static_kwargs)
+        self._clipping_threshold = positive(
+            "clipping_threshold",
+            clipping_threshold,
+            hint="Without a bound on a record's contribution no noise hides it.",
+        )
+        self._dp_scale = positive("dp_scale", dp_scale, hint="For a fit that is not private use numpyro.infer.SVI.")
+        self._calibration: Calibration | None = dp_scale.calibration if isinstance(dp_scale, NoiseScale) else None
+        self._debug = _is_debug(rng_suite)
+        self._clip_unscaled = clip_unscaled_observations
+        self._perturb = perturb
+        self._num_iter = None if num_iter is None else whole_steps(num_iter)
+        self._batches = _source_named(batches)
+        self._public_evaluation = public_evaluation
+        self._bindings: dict[Any, Binding] = {}
+        """What was built for batches of a kind; it serves fits with other keys as well."""
+        self._found: dict[Any, tuple[Binding, Drawn]] = {}
+        """The bindings since `init`, by the kind of batch and the batchifier that it came from."""
+        self._used: dict[Binding, set[Drawn]] = {}
+        """What updates were made with."""
+        self._tested: dict[Source, None] = {}
+        """The batchifiers of the test records that `evaluate` was given."""
+        self._exact_notes: set[str] = set()
+        self._losses: dict[Any, Callable[..., Any]] = {}
+        self._latest: Binding | None = None
+        self._compiled = jax.jit(self._update, static_argnums=(0, 1))
+
+    # --- NumPyro's verbs ------------------------------------------------------------------
+
+    def init(self, rng_key: Any, *args: Any, init_params: Mapping[str, Any] | None = None, **kwargs: Any) -> DPSVIState:
+        """The initial state. Of the records only shapes and dtypes are used, never values (d3p reads values).
+
+        Args:
+            rng_key: key of the fit, of any kind; noise follows from it.
+            args: a batch, as `update` will get it.
+            init_params: public initial values of `param` sites, constrained.
+            kwargs: public arguments of model and guide, as `update` will get them.
+
+        Raises:
+            TypeError, ValueError: a model, guide, key or batch that cannot be fitted privately.
+        """
+        key = d3p_random.as_key(rng_key)
+        args = _as_batch(args)
+        self._found = {}
+        binding, _ = self._bind(args, kwargs)
+        return binding.fit.init(key, *args, init_params=init_params)
+
+    def update(
+        self,
+        svi_state: DPSVIState,
+        *args: Any,
+        mask: Any = True,
+        forward_mode_differentiation: bool = False,
+        **kwargs: Any,
+    ) -> tuple[DPSVIState, Float[Array, ""]]:
+        """One noisy release from a batch, and one step of the optimizer. Compiled at the first call.
+
+        Args:
+            svi_state: the state; give each one to `update` once.
+            args: a batch, from `get_batch`.
+            mask: which rows are real; must be given with Poisson batches.
+            forward_mode_differentiation: must be False.
+            kwargs: public arguments of model and guide.
+
+        Returns:
+            The next state, and a **private** estimate of the negative ELBO of all records, in nats. (d3p's is the exact
+            loss of the batch, and showing it leaks.)
+
+        Raises:
+            ValueError: a batch that does not fit, or more updates than `num_iter`.
+        """
+        if forward_mode_differentiation:
+            raise ValueError(
+                "forward_mode_differentiation=True is not supported: a record's gradient is taken backward."
+            )
+        binding, drawn = self._binding_of(args, kwargs)
+        self._check_mask(mask, binding, drawn)
+        self._check_horizon(svi_state)
+        if drawn not in self._used.get(binding, ()):
+            self._check_untested(drawn)
+        if not isinstance(svi_state.step, Tracer):
+            claim(svi_state.rng_key, int(svi_state.step))
+        self._used.setdefault(binding, set()).add(drawn)
+        self._latest = binding
+        layout, arrays = Layout.of(args)
+        mask = jnp.asarray(mask, bool)
+        mask = jnp.full(count_rows(args), mask) if mask.ndim == 0 else mask
+        return self._compiled(binding, layout, svi_state, arrays, mask)
+
+    def _update(
+        self, binding: Binding, layout: Layout, state: DPSVIState, arrays: list[Array], mask: Bool[Array, "row"]
+    ) -> tuple[DPSVIState, Float[Array, ""]]:
+        return binding.fit.update(state, *layout.fill(arrays), mask=mask)
+
+    def stable_update(self, svi_state: DPSVIState, *args: Any, **kwargs: Any) -> Any:
+        """Refused: whether a step is taken back would depend on exact values.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "stable_update takes a step back where an exact loss or gradient is not a number, and that would show. Use update; "
+            "a release that is not a number shows in the parameters."
+        )
+
+    def get_params(self, svi_state: DPSVIState) -> dict[str, Any]:
+        """Values of the `param` sites, constrained. Releases: they may be published."""
+        return self._bound().fit.get_params(svi_state)
+
+    def evaluate(self, svi_state: DPSVIState, *args: Any, non_private: bool = False, **kwargs: Any) -> Float[Array, ""]:
+        """The exact negative ELBO of the batch passed, scaled as the model's plate says: **not private**.
+
+        It is computed for records that the program names as test data in one of three ways: a batchifier of this package
+        handed them out, and its table has no row in common with the table that is fitted (the statement then says that
+        epsilon does not cover them); `DPSVI(..., public_evaluation=True)`; or `non_private=True` here.
+
+        Args:
+            svi_state: a state.
+            args: a batch, without padding.
+            non_private: says that these records are public or that the number will not be shown.
+            kwargs: public arguments of model and guide.
+
+        Raises:
+            ValueError: the records may be those of the fit.
+        """
+        if self._public_evaluation:
+            self._exact_notes.add(
+                "evaluate computed exact losses of records that the program calls public (public_evaluation=True); ε does not "
+                "cover them."
+            )
+        elif not non_private:
+            self._check_test_data(args)
+        key = random.as_threefry(random.subkey(svi_state.rng_key, random.Purpose.POSTERIOR))
+        guide = self._bound().fit.guide
+        layout, arrays = Layout.of(args)
+        public = {**self.static_kwargs, **kwargs}
+
+        def loss(key: Any, params: Mapping[str, Any], arrays: list[Array]) -> Float[Array, ""]:
+            return self.loss.loss(key, dict(params), self.model, guide, *layout.fill(arrays), **public)
+
+        name = layout, _values_of(kwargs, count_rows(args))
+        compiled = self._losses.setdefault(name, jax.jit(loss))
+        return compiled(key, self.get_params(svi_state), arrays)
+
+    # --- the price ------------------------------------------------------------------------
+
+    def statement(self, svi_state: DPSVIState, delta: float | None = None) -> Statement:
+        """What the updates that led to a state spent, all states on the way included.
+
+        Guarantee: epsilon is an upper bound at `delta` for `max(updates made, updates declared)` updates, if batches
+        were drawn as their batchifier draws them. Declared is `num_iter`, or that of `approximate_sigma`. Where
+        nothing was declared, the number of updates is taken to have been fixed beforehand, and a note says so: had it
+        been chosen by looking at results, the composition would not hold.
+
+        Args:
+            svi_state: the latest state.
+            delta: None: that of `approximate_sigma`, else a cautious choice.
+
+        Raises:
+            ValueError: no update was made, or updates got batches of several laws.
+        """
+        steps = int(svi_state.step)
+        if steps == 0:
+            raise ValueError(
+                "No update was made from this state, so nothing was released and there is nothing to state."
+            )
+        binding, drawn = self._only_law()
+        declared = self._num_iter
+        if declared is None and self._calibration is not None:
+            declared = _declared_updates(binding.law, self._calibration)
+        if delta is None and self._calibration is not None:
+            delta = self._calibration.delta
+        # Whoever can make a batchifier's key again knows the batches, which then amplify nothing.
+        seeded = any(source.seeded for one in drawn if not one.law.disjoint for source in one.sources)
+        public = ["the model, the guide and the optimizer", "shapes and dtypes of the record arrays"]
+        return make_statement(
+            self._plan(binding, steps if declared is None else declared),
+            delta=delta,
+            steps_completed=binding.law.units(steps),
+            reproducible=self._debug or random.is_reproducible(svi_state.rng_key) or seeded,
+            public=[*public, *(f"the argument {name}" for name in binding.fit.static_kwargs)],
+            notes=[
+                *_notes_on(binding.law, steps, declared),
+                *sorted({one.doubt for one in drawn if one.doubt is not None}),
+                *sorted(self._exact_notes),
+            ],
+            released=["variational parameters after every update", "a private loss estimate at every update"],
+            method=f'discreet.compat.d3p.DPSVI, perturb="{self._perturb}"',
+            user_supplied_batches=True,
+            contribution_bound=binding.fit.contribution_bound,
+        )
+
+    def get_epsilon(
+        self, target_delta: float, q: float, num_epochs: float | None = None, num_iter: float | None = None
+    ) -> float:
+        """Epsilon of so many updates with the batches in use: an upper bound, under `statement`'s relation.
+
+        Args:
+            target_delta: above 0, well below 1 / N.
+            q: sampling rate; must be that of the batches.
+            num_epochs: passes, 1 / q updates each; or
+            num_iter: number of updates, fixed beforehand.
+
+        Raises:
+            ValueError: before `init`, a q that is not the batches', or no number of updates.
+        """
+        return self._plan_for(q, num_epochs, num_iter).epsilon(target_delta)
+
+    def get_delta(
+        self, target_epsilon: float, q: float, num_epochs: float | None = None, num_iter: float | None = None
+    ) -> float:
+        """Delta of so many updates with the batches in use: an upper bound. Arguments as in `get_epsilon`."""
+        return self._plan_for(q, num_epochs, num_iter).delta(target_epsilon)
+
+    def _plan_for(self, q: float, num_epochs: float | None, num_iter: float | None) -> PrivacyPlan:
+        binding = self._bound()
+        rate = binding.law.rate
+        if num_epochs is not None:
+            num_iter = num_epochs / rate
+        if num_iter is None:
+            raise ValueError("Give num_iter or num_epochs: epsilon grows with the number of updates.")
+        # A batch size is an integer, so that q of a program may be off by up to one record.
+        if abs(q - rate) > 1 / binding.law.num_records:
+            raise ValueError(
+                f"q is {q:g}, but batches are drawn as {binding.law}, at rate {rate:g}. Epsilon follows from what runs: "
+                "pass that rate."
+            )
+        return self._plan(binding, whole_steps(num_iter))
+
+    def _plan(self, binding: Binding, num_steps: int) -> PrivacyPlan:
+        return binding.law.plan(
+            clipping_norm=binding.clipping_norm,
+            noise_multiplier=self._dp_scale,
+            num_steps=num_steps,
+            num_records=binding.num_records,
+        )
+
+    # --- refusals -------------------------------------------------------------------------
+
+    def _check_mask(self, mask: Any, binding: Binding, drawn: Drawn) -> None:
+        whole = isinstance(mask, bool) and mask
+        if whole and binding.law.masked:
+            raise ValueError(
+                "These batches are padded, and the mask says which of their rows are records: pass it on, as in "
+                "batch, mask = get_batch(i, batchifier_state); update(svi_state, *batch, mask=mask). Without it, padding "
+                "would count as records."
+            )
+        if not whole and not drawn.sources:
+            raise ValueError(
+                "The batch came with a mask, but it is not known at which rate its records were drawn. Draw it with "
+                "poisson_batchify_data, and pass that as DPSVI(..., batches=get_batch) if it is not found."
+            )
+
+    def _check_horizon(self, state: DPSVIState) -> None:
+        if self._num_iter is None or isinstance(state.step, Tracer):
+            return
+        if int(state.step) >= self._num_iter:
+            raise ValueError(
+                f"num_iter = {self._num_iter} updates were declared, and this state has made them all. More would cost "
+                "more than was promised; declare them beforehand."
+            )
+
+    def _check_test_data(self, args: tuple[Any, ...]) -> None:
+        """Let `evaluate` have records of a table that this fit does not use, and say what that means.
+
+        Raises:
+            ValueError: it uses them, or may.
+        """
+        self._bound()
+        source = source_of(Layout.of(args)[1])
+        if source in self._tested:
+            return
+        drawn = {one for _, one in self._found.values()}.union(*self._used.values())
+        if source is None or not all(one.doubt is None and _are_apart(source, one) for one in drawn):
+            raise ValueError(
+                "evaluate computes the exact loss of the records it is given, so showing it leaks; d3p does not account for "
+                "that. These records are not known to be test data: they are so where a batchifier handed out these very "
+                "arrays, its table has no row in common with the one that is fitted, and the batches of the fit are as "
+                "unchanged. The loss that update returns is private. If all records that you evaluate are public, say "
+                "DPSVI(..., public_evaluation=True), or pass non_private=True here if the number stays with you."
+            )
+        self._tested[source] = None
+        said = (
+            f"evaluate computed exact losses of test records ({source.law}). They are not records of the fit, and ε does not "
+            "cover them: do not show these losses unless the test records are public."
+        )
+        self._exact_notes.add(said)
+        warnings.warn(said, D3PAccountingWarning, stacklevel=3)
+
+    def _check_untested(self, drawn: Drawn) -> None:
+        if self._tested and not (drawn.doubt is None and all(_are_apart(source, drawn) for source in self._tested)):
+            raise ValueError(
+                "evaluate computed exact losses of test records, and these batches may hold the same records: ε would not "
+                "cover what the losses showed of them. Make a DPSVI for each fit, or evaluate on other records."
+            )
+
+    # --- binding --------------------------------------------------------------------------
+
+    def _bound(self) -> Binding:
+        if self._latest is None:
+            raise ValueError("Call init before this, as in svi_state = dpsvi.init(rng_key, *batch).")
+        return self._latest
+
+    def _only_law(self) -> tuple[Binding, set[Drawn]]:
+        """What the updates of this fit had in common, and how their batches were drawn."""
+        if len({(binding.law, binding.num_records) for binding in self._used}) > 1:
+            laws = sorted({str(binding.law) for binding in self._used})
+            raise ValueError(
+                f"Updates of this DPSVI got batches of several laws: {'; '.join(laws)}. A statement is for one: make a "
+                "DPSVI for each fit."
+            )
+        if not self._used:
+            binding = self._bound()
+            return binding, {drawn for found, drawn in self._found.values() if found is binding}
+        return next(iter(self._used)), set().union(*self._used.values())
+
+    def _binding_of(self, args: tuple[Any, ...], public: Mapping[str, Any]) -> tuple[Binding, Drawn]:
+        """What `update` needs for a batch, possibly while JAX traces, and for batches that `init` saw no like of."""
+        if self._latest is None:
+            raise ValueError("Call init before update, as in svi_state = dpsvi.init(rng_key, *batch).")
+        found = self._found.get(_kind_of(args, public))
+        if found is not None:
+            return found
+        with jax.ensure_compile_time_eval():
+            binding, drawn = self._bind(args, public)
+            binding.fit.init(random.key(0), *blank(args, count_rows(args)))
+        return binding, drawn
+
+    def _bind(self, args: tuple[Any, ...], public: Mapping[str, Any]) -> tuple[Binding, Drawn]:
+        kind = _kind_of(args, public)
+        static = {**self.static_kwargs, **public}
+        declared = declared_num_records(self.model, args, static)
+        before = self._latest.law if self._latest is not None and self._found else None
+        drawn = find_law(Layout.of(args)[1], declared, self._batches, before)
+        law = drawn.law
+        num_records = law.num_records if declared is None else declared
+        facts = law, num_records, kind[:-1]
+        if facts not in self._bindings:
+            clipping_norm = self._clipping_threshold / (1 if self._clip_unscaled else num_records)
+            plan = PrivacyPlan(
+                sampling=law.sampling,
+                clipping_norm=clipping_norm,
+                noise_multiplier=self._dp_scale,
+                num_steps=_OPEN_HORIZON,
+                num_records=num_records,
+                relation=law.relation,
+            )
+            guide = complete_guide(self.model, self.guide, args, static)
+            fit = inference.DPSVI(self.model, guide, self.optim, self.loss, plan=plan, perturb=self._perturb, **static)
+            self._bindings[facts] = Binding(law, num_records, clipping_norm, fit)
+            _warn_if_dearer(self._bindings[facts], self._dp_scale, self._calibration)
+        self._latest = self._bindings[facts]
+        self._found[kind] = self._latest, drawn
+        return self._latest, drawn
+
+
+def _kind_of(args: tuple[Any, ...], public: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What two batches have in common that can go through the same program and were drawn by the same batchifier."""
+    layout, arrays = Layout.of(args)
+    shapes = tuple((x.shape, str(x.dtype)) for x in arrays)
+    return layout, shapes, _values_of(public, count_rows(args)), source_of(arrays)
+
+
+def _are_apart(source: Source, drawn: Drawn) -> bool:
+    return bool(drawn.sources) and all(source.is_apart_from(one) for one in drawn.sources)
+
+
+def _is_debug(rng_suite: Any) -> bool:
+    if isinstance(rng_suite, ModuleType) and rng_suite in (d3p_random, d3p_random.debug):
+        return rng_suite is d3p_random.debug
+    raise ValueError(
+        f"rng_suite is {getattr(rng_suite, '__name__', type(rng_suite).__name__)}; noise comes from discreet's ChaCha20 alone. "
+        "Leave it out, or pass discreet.compat.d3p.random or its debug."
+    )
+
+
+def _declared_updates(law: BatchLaw, calibration: Calibration) -> int:
+    """The number of updates that noise was calibrated for.
+
+    For disjoint batches noise is calibrated as for full batches (q = 1), one for each pass.
+    """
+    passes = law.disjoint and calibration.rate == 1.0
+    return calibration.num_iter * (law.num_records // law.rows if passes else 1)
+
+
+def _warn_if_dearer(binding: Binding, noise_multiplier: float, target: Calibration | None) -> None:
+    """Say so where the noise was calibrated for other batches than these, and these cost more."""
+    if target is None:
+        return
+    plan = binding.law.plan(
+        clipping_norm=binding.clipping_norm,
+        noise_multiplier=noise_multiplier,
+        num_steps=_declared_updates(binding.law, target),
+        num_records=binding.num_records,
+    )
+    epsilon = plan.epsilon(target.delta)
+    if epsilon <= 1.001 * target.epsilon:
+        return
+    warnings.warn(
+        f"dp_scale = {noise_multiplier:.4g} was calibrated for epsilon = {target.epsilon:g} at delta = "
+        f"{target.delta:g} (q = {target.rate:g}, {target.num_iter} steps, {target.relation.name}), but the batches are "
+        f"{binding.law}: under {binding.law.relation.name} they cost epsilon = {epsilon:.4g}. Use approximate_sigma with "
+        "subsample_batchify_data, approximate_sigma_remove_relation with poisson_batchify_data, and the same q; for "
+        "split_batchify_data calibrate one full-batch step a pass (q = 1).",
+        D3PAccountingWarning,
+        stacklevel=4,
+    )
+
+
+def _notes_on(law: BatchLaw, steps: int, declared: int | None) -> list[str]:
+    """What a reader of the statement must know of the number of updates and of disjoint batches."""
+    notes = []
+    if declared is None:
+        notes.append(
+            f"No number of updates was declared, so ε is that of the {steps} updates made, as if their number had been "
+            "fixed beforehand. If it was chosen by looking at parameters or losses, ε is not known to hold: declare "
+            "num_iter, or use the noise that approximate_sigma returns."
+        )
+    elif steps > declared:
+        notes.append(
+            f"{steps} updates were made although {declared} had been declared; ε is that of all {steps}, as if they had "
+            "been declared."
+        )
+    if law.disjoint:
+        notes.append(
+            f"Batches were the pieces of a shuffled table: {law.num_records // law.rows} disjoint batches of {law.rows} "
+            "records a pass, each batch's sum with noise of its own. A record is in at most one batch of a pass, so a step "
+            "above stands for one pass, without amplification by subsampling. This holds if each pass was taken to its "
+            "end."
+        )
+    return notes
