@@ -84,7 +84,7 @@ $(VENV)/.ready-venv:
 
 $(VENV)/.ready-demo: pyproject.toml $(VENV)/.ready-venv
 	@echo "Installing discreet (once, a minute or two)."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[plot]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli,plot]'
 	@touch "$@"
 
 $(VENV)/.ready-dev: pyproject.toml $(VENV)/.ready-venv
@@ -94,7 +94,7 @@ $(VENV)/.ready-dev: pyproject.toml $(VENV)/.ready-venv
 
 $(VENV)/.ready-docs: pyproject.toml $(VENV)/.ready-venv
 	@echo "Installing discreet and what its documentation is built with (once, a minute or two)."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli,docs]'
 	@touch "$@"
 
 $(VENV)/.ready-bench: pyproject.toml $(VENV)/.ready-venv

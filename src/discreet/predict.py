@@ -23,6 +23,8 @@ from numpy.typing import ArrayLike
 from numpyro.infer.util import constrain_fn, unconstrain_fn
 from scipy.special import expit
 
+from discreet._extras import require
+
 __all__ = [
     "ClassificationMetrics",
     "class_probabilities",
@@ -394,6 +396,7 @@ def classification_metrics(
             "is in these rows. Pass non_private=True if the rows are public or the figures stay with you."
         )
     classes, table = _checked(y, probabilities)
+    require("sklearn", extra="tables", what="classification_metrics")
     from sklearn.calibration import calibration_curve
     from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 

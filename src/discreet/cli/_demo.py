@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from discreet._extras import require
 from discreet.cli import _options as options
 from discreet.cli._report import print_statement
 from discreet.cli._run import fit_and_write
@@ -118,6 +119,8 @@ def may_overwrite(path: Path) -> bool:
 
 def load() -> tuple["Records", "Records"]:
     """The bundled table, encoded by the public bounds: the part to fit and the held-out part."""
+    for package in ("pyarrow", "sklearn"):
+        require(package, extra="tables", what="The demo")
     import numpy as np
     import pyarrow
     from sklearn.datasets import load_breast_cancer

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from discreet._extras import require
 from discreet.cli._options import AsJson
 from discreet.cli._report import plot, print_statement, say_results, write_page, write_results, write_statement
 from discreet.cli._terminal import (
@@ -225,6 +226,8 @@ def fit_and_write(
     Returns:
         The results and the files that hold them.
     """
+    # The page is written last: what it needs must be there before anything is spent.
+    require("jinja2", extra="cli", what="The statement page")
     import numpy as np
 
     with folder_for_results(out):

@@ -132,6 +132,9 @@ def _answer(error: Exception) -> int:
     if isinstance(error, ValueError | TypeError):
         say_error(f"Refused: {error}")
         return 2
+    if isinstance(error, ModuleNotFoundError) and "pip install 'discreet[" in str(error):
+        say_error(f"Stopped: {error}")
+        return 1
     if isinstance(error, BrokenPipeError):
         # Whoever read the output has seen enough.
         return 1

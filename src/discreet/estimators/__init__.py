@@ -4,7 +4,11 @@ Each fit is a `DPSVI` run with a plan and a statement of its own. What scikit-le
 here: bounds of the features, the target's bounds or classes. docs/estimators.md says what cross-validation spends.
 """
 
-from discreet.estimators._estimators import (
+from discreet._extras import require
+
+require("sklearn", extra="tables", what="discreet.estimators")
+
+from discreet.estimators._estimators import (  # noqa: E402
     LinearRegression,
     LogisticRegression,
     NegativeBinomialRegression,

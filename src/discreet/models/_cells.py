@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
+from discreet._extras import require
 from discreet._validate import choice, integer
 from discreet.tables import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
 
@@ -53,6 +54,7 @@ def cells_of(table: Any, column: Column) -> tuple[Any, np.ndarray]:
 
 
 def _chunked(table: Any, name: str) -> Any:
+    require("pyarrow", extra="tables", what="A model of a table")
     import pyarrow
 
     try:
@@ -244,6 +246,7 @@ class Levels:
         Returns:
             A pyarrow table of the schema's columns, each cell within its bounds or categories.
         """
+        require("pyarrow", extra="tables", what="A model of a table")
         import pyarrow
 
         columns: dict[str, Any] = {}
@@ -350,6 +353,7 @@ class Scores:
         Raises:
             ValueError: A number is not finite.
         """
+        require("pyarrow", extra="tables", what="A model of a table")
         import pyarrow
 
         if not np.isfinite(scores).all():

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from discreet._extras import require
 from discreet.accounting import upper
 from discreet.ledger import Ledger
 from discreet.models import Levels
@@ -427,6 +428,7 @@ def statement_page(
         budget: Of `budget_of`.
         marginals: Of `marginals_of`.
     """
+    require("jinja2", extra="cli", what="The statement page")
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import Unit, biject_to
 from numpyro.primitives import Messenger
 
+from discreet._extras import require
 from discreet._validate import integer, positive
 from discreet.models import MixtureOfProducts
 from discreet.plan import PrivacyPlan
@@ -550,6 +551,7 @@ def prediction_scores(target: np.ndarray, predicted: Float[np.ndarray, " record"
     if len(values) < 2 or not np.isfinite(predicted).all():
         return {}
     if set(values) <= {0.0, 1.0}:
+        require("sklearn", extra="tables", what="The AUC of a dry run")
         from sklearn.metrics import roc_auc_score
 
         accuracy = np.mean((predicted > 0.5) == (target > 0.5))

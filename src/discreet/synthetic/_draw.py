@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from discreet import random
+from discreet._extras import require
 from discreet.inference import DPSVIResult, load_result
 from discreet.models import MixtureOfProducts
 from discreet.plan import PrivacyPlan
@@ -191,6 +192,7 @@ def check_format(schema: Schema, file_format: TwinFormat | str) -> None:
 
 
 def _write_parquet(file: BinaryIO, pieces: Iterator[pyarrow.Table], schema: Schema) -> Iterator[int]:
+    require("pyarrow", extra="tables", what="A Parquet file")
     import pyarrow.parquet
 
     del schema
@@ -202,6 +204,7 @@ def _write_parquet(file: BinaryIO, pieces: Iterator[pyarrow.Table], schema: Sche
 
 
 def _write_csv(file: BinaryIO, pieces: Iterator[pyarrow.Table], schema: Schema) -> Iterator[int]:
+    require("pyarrow", extra="tables", what="Writing twins")
     import pyarrow.csv
 
     missing = _missing_text(schema)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from discreet._extras import require
 from discreet.models import Levels
 from discreet.plots import Shares, plot_shares
 from discreet.predict import classification_metrics
@@ -612,6 +613,8 @@ def utility_report(
         ValueError: `non_private` was not set, or no twins.
         DataError: A table does not fit the schema; says which.
     """
+    for package in ("pyarrow", "sklearn"):
+        require(package, extra="tables", what="utility_report")
     if non_private is not True:
         raise ValueError(
             "The report has exact figures of the evaluation rows, and no epsilon covers them. Pass non_private=True if these "

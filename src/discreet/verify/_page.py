@@ -8,6 +8,7 @@ import traceback
 from importlib.resources import files
 from typing import Any
 
+from discreet._extras import require
 from discreet._jax import users_file
 from discreet.accounting import upper
 from discreet.verify._certificate import Certificate
@@ -91,6 +92,7 @@ def html_page(outcome: Certificate | BaseException) -> str:
     >>> "No proof of privacy" in page
     True
     """
+    require("jinja2", extra="cli", what="The page of a proof")
     from jinja2 import Environment, StrictUndefined
 
     trail = getattr(outcome, "trail", None)

@@ -1,0 +1,75 @@
+"""`pip install discreet` brings no reader of tables, no shell and no template engine: the core works without them.
+
+Each test runs in a process in which the packages of the extras cannot be found.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+BLOCKED = ("pyarrow", "sklearn", "typer", "click", "rich", "jinja2")
+WITHOUT = f"""
+import sys
+import importlib.util
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {BLOCKED}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name.split(".")[0] in {BLOCKED} else find(name, package)
+"""
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", WITHOUT + code], capture_output=True, text=True, check=False)
+
+
+def test_the_core_imports_and_fits_without_the_extras() -> None:
+    done = run("""
+import pkgutil
+import discreet as dp
+for module in pkgutil.iter_modules(dp.__path__):
+    if module.name not in ("cli", "estimators") and not module.name.startswith("__"):
+        importlib.import_module(f"discreet.{module.name}")
+import numpy as np, numpyro, numpyro.distributions as dist
+from numpyro.infer.autoguide import AutoNormal
+def model(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+plan = dp.PrivacyPlan.calibrate(
+    epsilon=1.0, delta=1e-5, num_records=50, num_steps=3, sampling=dp.FullBatch(), clipping_norm=1.0)
+result = dp.DPSVI(model, AutoNormal(model), numpyro.optim.Adam(0.1), plan=plan).run(
+    dp.random.key(), np.zeros(50, np.float32), progress_bar=False)
+print(result.steps_completed, "Privacy statement" in str(result.statement))
+""")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["3", "True"]
+
+
+@pytest.mark.parametrize(
+    ("code", "extra"),
+    [
+        ("from discreet.cli import main; main()", "cli"),
+        ("import discreet.estimators", "tables"),
+        ("import discreet as dp; dp.tables.read_table", "tables"),
+        (
+            "import numpy as np, discreet as dp\ndp.predict.classification_metrics([0, 1], [.1, .9], non_private=True)",
+            "tables",
+        ),
+        (
+            "import discreet as dp\nfrom discreet.page import write_report\nfrom discreet.report import make_statement\n"
+            "plan = dp.PrivacyPlan(sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=9, num_steps=1, num_records=9)\n"
+            "write_report('never.html', make_statement(plan, steps_completed=1, reproducible=False))",
+            "cli",
+        ),
+    ],
+)
+def test_what_is_missing_names_its_extra(code, extra) -> None:
+    done = run(code)
+    assert done.returncode == 1
+    assert f"pip install 'discreet[{extra}]'" in done.stderr
