@@ -6,7 +6,10 @@ from .planted import FAULTS, FURTHER_FAULTS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-CASES = [*FAULTS, *(pytest.param(x, marks=pytest.mark.exhaustive) for x in FURTHER_FAULTS)]
+CASES = [
+    *(pytest.param(x, marks=pytest.mark.essential) for x in FAULTS),
+    *(pytest.param(x, marks=pytest.mark.exhaustive) for x in FURTHER_FAULTS),
+]
 
 
 @pytest.mark.parametrize("fault", CASES, ids=lambda x: x.name)

@@ -19,7 +19,7 @@ def test_a_true_claim(tmp_path):
     files = ["--out", str(tmp_path / "verdict.json"), "--plot", str(tmp_path / "verdict.png")]
     outcome = RUN.invoke(app, [*SMALL, "--noise-multiplier", "2", *files])
     assert outcome.exit_code == 0, outcome.stderr
-    assert "Not contradicted. That proves nothing" in " ".join(outcome.stdout.split())
+    assert "Not contradicted. This proves nothing" in " ".join(outcome.stdout.split())
     content = json.loads((tmp_path / "verdict.json").read_text())
     assert content["claimed_epsilon"] == pytest.approx(3.14, abs=0.01)
     assert (tmp_path / "verdict.png").stat().st_size > 1000

@@ -164,7 +164,7 @@ def test_what_cannot_be_drawn_is_refused(fit: Path, tmp_path: Path) -> None:
     refused(synth(fit, "--twins", 0, *out), "--twins is 0")
     refused(synth(fit, "--twins", 1_001, *out), "--twins is 1001")
     refused(synth(fit, "--format", "xlsx", *out), "'xlsx' is not one of 'csv', 'parquet'")
-    refused(synth(tmp_path / "absent", *out), "absent is no folder", "discreet fit --model twin")
+    refused(synth(tmp_path / "absent", *out), "absent is not a folder", "discreet fit --model twin")
     refused(synth(tmp_path, *out), "has no twin.json", "--model twin")
     (tmp_path / "file").write_text("")
     refused(synth(fit, "--out", tmp_path / "file"), "is a file")
@@ -195,7 +195,7 @@ def _edit(old: str, new: str):
         (_draw.MODEL, _edit('"components": 2', '"components": 3'), "does not fit twin.json and twin.schema.toml"),
         (_draw.MODEL, _edit('"components": 2', '"components": true'), "twin.json is damaged"),
         (_draw.MODEL, _edit('"slices": 4', '"slices": 100001'), "twin.json is damaged"),
-        (_draw.MODEL, _edit("version 1", "version 2"), "written by a newer one"),
+        (_draw.MODEL, _edit("version 1", "version 2"), "written by a newer version"),
         (_draw.MODEL, _edit("{", "["), "twin.json is damaged"),
         (_draw.RESULT, lambda path: path.write_bytes(path.read_bytes()[:-9]), "only a part of one"),
         (_draw.RESULT, Path.unlink, "cannot be read"),

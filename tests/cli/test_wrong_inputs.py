@@ -104,7 +104,7 @@ TABLES = {
     "no such day": (HEADER + SECRET.replace("1903-09-29", "1903-02-29"), "'born' holds something that is not a date"),
     "day first": (HEADER + SECRET.replace("1903-09-29", "29.09.1903"), "a date such as 2024-12-31"),
     "nobody's row": (HEADER + SECRET.replace("secretcell", ""), "each row must say whose it is"),
-    "an open quote": (HEADER + GOOD + SECRET.replace("north", '"north'), "mend the file"),
+    "an open quote": (HEADER + GOOD + SECRET.replace("north", '"north'), "fix the file"),
     "UTF-16": ((HEADER + SECRET).encode("utf-16"), "t"),
     "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 9, "t"),
     "zeros": (bytes(5_000), "t"),
@@ -214,7 +214,7 @@ def test_a_table_that_may_not_be_read(folder, command: str, monkeypatch: pytest.
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(_read, "open_text", open_text)
-    refused(folder, COMMANDS[command], "may not be read by you: ask its owner")
+    refused(folder, COMMANDS[command], "cannot be read with your permissions: ask its owner")
 
 
 def test_whole_numbers_that_no_record_holds_exactly(folder) -> None:
@@ -222,7 +222,7 @@ def test_whole_numbers_that_no_record_holds_exactly(folder) -> None:
     table = pyarrow.table({"age": [1, 2**53 + 1], "smoker": ["no", "yes"]})
     pyarrow.parquet.write_table(table, folder / "table.parquet")
     words = "fit --data table.parquet --bounds age=0:1e17,smoker=no|yes --target smoker --model logistic --epsilon 1"
-    refused(folder, words, "'age' has whole numbers beyond 2^53")
+    refused(folder, words, "'age' has integers beyond 2^53")
 
 
 @pytest.fixture

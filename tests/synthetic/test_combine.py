@@ -92,7 +92,7 @@ def test_named_coefficients_are_combined_each_by_itself() -> None:
         assert str(each["sex"]) == str(combine([0.0, 0.5, 0.2], [0.01, 0.02, 0.01]))
         assert each["age"].interval.tolist() == combined.interval[:, 0].tolist()
     assert str(combined).startswith("age  2.16")
-    with pytest.raises(KeyError, match="none of the quantities: age, sex"):
+    with pytest.raises(KeyError, match="not among the quantities: age, sex"):
         combined["income"]
 
 
@@ -106,7 +106,7 @@ def test_an_analysis_that_lacks_a_coefficient_is_named() -> None:
 @pytest.mark.parametrize(
     ("estimates", "variances", "options", "words"),
     [
-        ([1.0], [1.0], {}, "two at least"),
+        ([1.0], [1.0], {}, "at least two"),
         ([1.0, 2.0], [1.0], {}, "leading axis"),
         (1.0, 1.0, {}, "leading axis"),
         ([1.0, 2.0], [1.0, -1.0], {}, "negative"),

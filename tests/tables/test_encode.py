@@ -56,7 +56,7 @@ def test_columns_of_other_types_are_read_as_their_kind() -> None:
     wide = Column(name="age", kind=Kind.REAL, bounds=(0, 2.0**60))
     exact = encode(pyarrow.table({"age": [0, 2**53]}), schema_of(wide)).x
     np.testing.assert_array_equal(exact, [[-1], [2.0**-6 - 1]])
-    with pytest.raises(DataError, match=r"'age' has whole numbers beyond 2\^53"):
+    with pytest.raises(DataError, match=r"'age' has integers beyond 2\^53"):
         encode(pyarrow.table({"age": [0, 2**53 + 1]}), schema_of(wide))
 
 

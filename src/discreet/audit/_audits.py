@@ -58,7 +58,7 @@ def learned_scores(present: Released, absent: Released) -> dict[str, Score]:
     """
     there, gone = _steps(present), _steps(absent)
     fine = [x[_finite(x)] for x in (there, gone)]
-    # Runs that are no numbers are told by that alone: on the side where there are more of them.
+    # Runs that are not finite are classified by that alone: they belong to the side that has more of them.
     odd = np.inf if len(fine[0]) / len(there) <= len(fine[1]) / len(gone) else -np.inf
     if not all(len(x) for x in fine):
         return {"direction": _whole(lambda x: np.zeros(len(x)), odd)}
@@ -133,32 +133,32 @@ def audit_mechanism(
     target: str = "a mechanism",
     progress_bar: bool = True,
 ) -> Verdict:
-    """A lower bound on the ε of a program, from many runs on each of two neighbouring tables.
+    """Find a lower bound on the ε of a program, from many runs on each of two neighbouring tables.
 
     Guarantee: the runs being independent, the lower bound exceeds the program's ε at `delta` with probability at most
     1 - confidence, whatever the scores. The runs' keys follow from `seed`: another seed is another audit, and the best of many
-    audits is none. With a claim for all δ, the verdict also holds the attacker's rates against all of it.
+    audits is not a valid audit. With a claim for all δ, the attacker's rates are also compared with the whole claim.
 
     A score and a threshold, in one of the two directions, are chosen on the first half of the runs; Clopper-Pearson bounds on
     the rates of that one test, from the second half, give ε >= log((TPR - δ) / FPR).
 
     Args:
-        with_canary: From a key to what is released with the canary in the table: an array, or a tree of arrays. For JAX to
-            trace; mapped over keys, or looped over where it holds a mechanism that refuses to be mapped.
+        with_canary: Function from a key to what is released with the canary in the table: an array, or a tree of arrays. JAX
+            traces it; it is mapped over keys, or called in a loop if it contains a mechanism that refuses `vmap`.
         without_canary: The same on the neighbouring table.
-        claim: What is claimed: a `PrivacyPlan`, a `PrivacyProfile`, or the ε at `delta`.
-        delta: At which δ; 0 for a pure ε.
+        claim: The claim: a `PrivacyPlan`, a `PrivacyProfile`, or the ε at `delta`.
+        delta: The δ to audit at; 0 for a pure ε.
         runs: Releases from each table; half of them choose the test. No ε above about log(runs / 11) can be shown.
         confidence: Such as 0.99.
         seed: Any integer.
         scores: Further scores by name, each from released values (run, ...) to a number for each run; beside those that are
             learned from the first half of the runs. A score may not look at one run to score another.
         relation: Left out, the claim's, or ADD_OR_REMOVE_ONE.
-        target: What is audited, in words.
+        target: Description of what is audited.
         progress_bar: Show progress after two seconds.
 
     Raises:
-        TypeError, ValueError: Arguments that make no audit.
+        TypeError, ValueError: Arguments that do not make an audit.
 
     Reference:
         Jagielski, Ullman and Oprea, Auditing differentially private machine learning, NeurIPS 2020.
@@ -197,7 +197,7 @@ def verdict_of(
     relation: Relation | None,
     target: str,
 ) -> Verdict:
-    """The verdict on releases with the canary and without it, as `audit_mechanism` gives it."""
+    """Judge releases with the canary and without it, as `audit_mechanism` does."""
     half = len(present) // 2
     every = {**learned_scores(present[:half], absent[:half]), **(scores or {})}
     rates = judge(*scored(every, present, absent), delta=delta, confidence=confidence)
@@ -220,14 +220,14 @@ def verdict_of(
 
 
 def _whole_claim(claim: Claim | float) -> PrivacyProfile | None:
-    """The claim at all δ, if it is one."""
+    """The claim for all δ, if it has one."""
     if isinstance(claim, PrivacyPlan):
         return claim.profile()
     return claim if isinstance(claim, PrivacyProfile) else None
 
 
 def check_options(claim: Any, delta: float, runs: int, confidence: float) -> None:
-    """Refuse what makes no audit, before it takes its time.
+    """Refuse arguments that do not make an audit, before anything is run.
 
     Raises:
         TypeError, ValueError: Saying which.
@@ -254,21 +254,21 @@ def progress(total: int, shown: bool) -> Iterator[Callable[[int], Any]]:
 def repeated(
     program: Program, seed: int, side: int, runs: int, done: Callable[[int], Any] = lambda count: None
 ) -> Float[np.ndarray, "run *release"]:
-    """What a program releases with so many keys: one compiled program, a thousand keys at a time."""
+    """Run a program with many keys: one compiled program, a thousand keys at a time."""
     keys = jax.random.split(jax.random.fold_in(random.key(seed), side), runs)
-    # A program that is a tree holds its table as an argument: two tables of one shape are then compiled once.
+    # A program that is a pytree has its table as a leaf: two tables of one shape are then compiled once.
     program = program if isinstance(program, Partial) else Partial(program)
     size = math.prod(jax.eval_shape(_flat, program, keys[0]).shape) * 4
     if size * 2 * runs > _MOST_BYTES:
         raise ValueError(
             f"{runs} runs from each table release {size * 2 * runs / 2**30:.3g} GiB, more than an audit keeps. Make fewer runs, "
-            "audit fewer steps, or release less: what is left out of an audit is not audited."
+            "audit fewer steps, or release less; what is left out is not audited."
         )
     together = min(runs, _AT_ONCE, max(1, 2**28 // max(size, 1)))
     whole = _mapped if _can_be_mapped(program, keys[:together]) else _looped
     found = []
     for start in range(0, runs, together):
-        # The last call is as long as the others, so that nothing is compiled anew.
+        # The last call is as long as the others, so nothing is compiled again.
         first = min(start, runs - together)
         found.append(np.asarray(whole(program, keys[first : first + together]))[start - first :])
         done(len(found[-1]))
@@ -283,7 +283,7 @@ def _flat(program: Program, key: PRNGKeyArray) -> Array:
 
 
 def _can_be_mapped(program: Partial, keys: PRNGKeyArray) -> bool:
-    """Whether no mechanism in it refuses; what fails for another reason fails in a loop, too."""
+    """Whether `vmap` works; a program that fails for another reason also fails in the loop."""
     try:
         jax.eval_shape(_mapped, program, keys)
     except TypeError:
@@ -318,32 +318,32 @@ def audit_fit(
     target: str | None = None,
     progress_bar: bool = True,
 ) -> Verdict:
-    """A lower bound on the ε of a fit, to be held against its plan: many short fits of two neighbouring tables.
+    """Find a lower bound on the ε of a fit, to compare with its plan: many short fits of two neighbouring tables.
 
     What runs is the fit's own step, sampler and noise (`inference.releases_of`), mapped over keys. The attacker sees, as in
-    `audit_mechanism`, all that a fit may give out: the noisy gradient and the private loss of each step. **Make the
-    tables up**: an audit hides nothing of them, and its keys are made from a seed.
+    `audit_mechanism`, all that a fit may give out: the noisy gradient and the private loss of each step. **Use made-up
+    tables**: an audit protects nothing in them, and its keys are made from a seed.
 
-    The tighter the neighbours saturate the clipping, the nearer the bound comes to the claim; `worst_case` makes such ones. The
-    canary of one's own model is best a record whose gradient is as long as C and unlike all others.
+    The bound comes close to the claim if the neighbours saturate the clipping; `worst_case` makes such tables. For your own
+    model, a good canary is a record whose gradient is as long as C and unlike all others.
 
     Args:
         method: `DPSVI` or `DPSGLD` with the plan that is audited; or `OnePosteriorSample`, of which one draw is audited: each
             call of its `run` gives `num_draws` of them.
         with_canary: Arguments of `run`: arrays with the records, the canary among them.
         without_canary: The same for the neighbouring table: one record less under ADD_OR_REMOVE_ONE, one replaced under
-            REPLACE_ONE. That they are neighbours, the caller has to see to where the arrays are of one length.
-        delta: At which δ; None: the plan's, or a cautious choice; 0 for one posterior sample.
+            REPLACE_ONE. If the arrays have one length, the caller must make sure that they are neighbours.
+        delta: The δ to audit at; None: the plan's, or a cautious choice; 0 for one posterior sample.
         runs: Fits of each table.
         confidence: As in `audit_mechanism`.
         seed: Likewise.
         scores: Likewise; of released values (run, step, number).
         init_params: As in `DPSVI.run`.
-        target: What is audited, in words.
+        target: Description of what is audited.
         progress_bar: Show progress after two seconds.
 
     Raises:
-        TypeError, ValueError: Tables that are no neighbours, or as `run` and `audit_mechanism`.
+        TypeError, ValueError: Tables that are not neighbours, or as `run` and `audit_mechanism`.
     """
     if not isinstance(method, DPSVI | DPSGLD | OnePosteriorSample):
         raise TypeError(
@@ -390,7 +390,7 @@ def _audit_draws(
     target: str | None,
     progress_bar: bool,
 ) -> Verdict:
-    """Last states of chains, as `run` releases them; chains of one call are run together."""
+    """Audit last states of chains, as `run` releases them; the chains of one call run together."""
     claim = profile_of(pure_event(method.epsilon / method.num_draws), method.relation)
     check_options(claim, delta, runs, confidence)
     with progress(2 * runs, progress_bar) as done:
@@ -439,7 +439,7 @@ def _check_neighbours(with_canary: Sequence[Any], without_canary: Sequence[Any],
     if there - gone != more:
         raise ValueError(
             f"The tables have {there} records with the canary and {gone} without, but under {relation} neighbours have "
-            f"{'one more' if more else 'as many'} with it. Anything else would contradict a true claim."
+            f"{'one more' if more else 'as many'} with it. Other tables would contradict a true claim."
         )
 
 
@@ -454,7 +454,7 @@ _METHODS = ("DPSVI", "DPSGLD")
 
 
 def pulled(pull: Any) -> None:
-    """A model in which a record's gradient is the record itself: each pulls the parameter, and nothing else does."""
+    """A model in which a record's gradient is the record itself."""
     theta = numpyro.sample("theta", dist.Normal(0.0, _FLAT).expand([pull.shape[1]]).to_event(1))
     with numpyro.plate("records", pull.shape[0]):
         numpyro.factor("pull", -(pull @ theta))
@@ -483,10 +483,10 @@ class WorstCase:
 
 
 def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7, loss_share: float = 0.0) -> WorstCase:
-    """Neighbours that saturate a plan: the canary's gradient is a million times C, in a direction where it meets nothing.
+    """Make neighbours that saturate a plan: the canary's gradient is a million times C, in a direction of its own.
 
-    The other records have no gradient, but for batches of fixed size, where all of them pull against the canary and each batch is
-    full of them: what is drawn in its place is then as far from it as can be.
+    The other records have gradient zero, except with batches of fixed size: there all of them pull against the canary, so that
+    what is drawn in its place is as far from it as possible.
 
     Args:
         plan: What is audited. Its number of steps should be small.
@@ -521,7 +521,7 @@ def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7, los
 def canary_fit(
     plan: PrivacyPlan, num_canaries: int, method: str = "DPSVI"
 ) -> Callable[[int, Bool[np.ndarray, " canary"]], Float[np.ndarray, " canary"]]:
-    """One fit of a table of many canaries, for `audit_one_run`: each has a direction of its own, and a gradient beyond C.
+    """Make one fit of a table of many canaries, for `audit_one_run`: each has its own direction, and a gradient longer than C.
 
     Args:
         plan: What is audited, under ADD_OR_REMOVE_ONE and with a fixed clipping norm.
@@ -612,10 +612,10 @@ def audit_one_run(
     seed: int = 0,
     target: str = "one run",
 ) -> Verdict:
-    """A lower bound on ε from a single run, for fits that take too long to be run thousands of times.
+    """Find a lower bound on ε from a single run, for fits that take too long to be run thousands of times.
 
-    Each canary is in the table by a fair coin. After the run the attacker names the half of `guesses` with the highest scores
-    as in, the half with the lowest as out, and says nothing of the others; Theorem 5.2 of the reference bounds how many may be
+    Each canary is in the table by a fair coin. After the run the attacker guesses "in" for the half of `guesses` with the highest
+    scores and "out" for the half with the lowest, and abstains on the others; Theorem 5.2 of the reference bounds how many may be
     right.
 
     Guarantee: the lower bound exceeds the program's ε at `delta` with probability at most 1 - confidence, if the canaries' coins
@@ -627,11 +627,11 @@ def audit_one_run(
             gradient with the released ones.
         num_canaries: m.
         claim: A plan or profile, or the ε at `delta`; for records added or removed.
-        delta: At which δ. It enters the bound m times over.
+        delta: The δ to audit at. It enters the bound multiplied by m.
         guesses: How many canaries to guess about, chosen beforehand; None: a fifth of them, and ten at least.
         confidence: Such as 0.99.
         seed: Any integer; coins and run follow from it.
-        target: What is audited, in words.
+        target: Description of what is audited.
 
     Raises:
         TypeError, ValueError: Arguments that make no audit, or scores that are none.

@@ -26,8 +26,8 @@ def clopper_pearson(
     """One-sided bounds on a probability: each of the two is wrong with probability at most `level`.
 
     Args:
-        successes: How often it happened, an array or a number.
-        trials: How often it was tried, independently.
+        successes: Number of successes, an array or a number.
+        trials: Number of independent trials.
         level: In (0, 1).
 
     Returns:
@@ -55,15 +55,15 @@ def clopper_pearson(
 def epsilon_lower_bound(
     true_positive_rate: ArrayLike, false_positive_rate: ArrayLike, delta: float
 ) -> Float[np.ndarray, "..."]:
-    """The least ε with which the two rates of one test agree at δ: log((TPR - δ) / FPR), and at least 0.
+    """The least ε that is consistent with the two rates of one test at δ: log((TPR - δ) / FPR), and at least 0.
 
-    With a lower bound on the first and an upper bound on the second it is a lower bound on ε, as sure as the two are together.
+    With a lower bound on the first rate and an upper bound on the second it is a lower bound on ε, with their joint confidence.
     The other direction, log((1 - FPR - δ) / (1 - TPR)), is the same for the test that guesses the opposite.
 
     Args:
         true_positive_rate: Probability that a test says "there" where the canary is.
         false_positive_rate: Probability that it says so where it is not.
-        delta: At which δ.
+        delta: The δ of the bound.
 
     Reference:
         Kairouz, Oh and Viswanath, The composition theorem for differential privacy, ICML 2015, Theorem 2.1; as an audit:
@@ -79,7 +79,7 @@ def epsilon_lower_bound(
 
 
 def one_run_p_value(num_canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """At most how likely so many correct guesses, or more, are after one run of an (ε, δ)-private program.
+    """Bound the probability of at least so many correct guesses after one run of an (ε, δ)-private program.
 
     Each of m canaries was a record with probability 1/2 by a coin of its own; r guesses were made, v of them correct. If the
     program is (ε, δ)-private for each coin, then with f(k) = P[Binomial(r, e^ε / (1 + e^ε)) >= k]
@@ -118,7 +118,7 @@ def one_run_p_value(num_canaries: int, guesses: int, correct: int, epsilon: floa
 
 
 def one_run_epsilon(num_canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """The largest ε, rounded down, that so many correct guesses refute at δ.
+    """Find the largest ε, rounded down, that so many correct guesses refute at δ.
 
     Guarantee: for an (ε, δ)-private program the result exceeds ε with probability at most 1 - confidence. (A program that is
     private at some ε is so at any larger one, so what refutes one refutes all below it.)
@@ -152,7 +152,7 @@ def one_run_epsilon(num_canaries: int, guesses: int, correct: int, delta: float,
 # A test, chosen on one half of the runs and judged by the other.
 
 
-# A test that is chosen is one that luck has favoured: choosing by surer bounds favours those that will hold up.
+# A chosen test was favoured by luck: choosing by bounds of higher confidence favours tests that hold up.
 _SURER = 10.0
 _ENDS = 512
 _BETWEEN = 512
@@ -160,13 +160,13 @@ _BETWEEN = 512
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """What one test reached on runs that had no part in choosing it.
+    """The rates of one test, on runs that were not used to choose it.
 
     Attributes:
         score: Name of the score whose tail is the test.
-        says: What the test says in that tail: "with", that the canary is there, or "without".
-        caught: How often it said so where it is true.
-        false_alarms: How often where it is not.
+        says: The test's answer in that tail: "with" the canary, or "without".
+        caught: How often that answer was right.
+        false_alarms: How often that answer was given and wrong.
         trials: Runs of each kind.
         true_positive_rate: Lower bound on the first's probability.
         false_positive_rate: Upper bound on the second's. Both hold together with the confidence asked for.
@@ -215,8 +215,8 @@ def judge(
     """Choose the best test among the tails of all scores on the first half of the runs, and judge it by the second.
 
     Guarantee: if the runs are independent, the bounds of what is returned hold together with probability `confidence`, so
-    `Rates.epsilon` exceeds the true ε with probability at most 1 - confidence, at all δ together. The second half sees one test
-    only, so nothing is paid for the choice. A score may have been made with the first half too, not with the second.
+    `Rates.epsilon` exceeds the true ε with probability at most 1 - confidence, at all δ together. Only one test is applied to
+    the second half, so nothing is paid for the choice. A score may have been made with the first half too, not with the second.
 
     Args:
         present: For each score its values in runs with the canary.
@@ -253,7 +253,7 @@ def _checked(name: str, there: Any, gone: Any) -> tuple[np.ndarray, np.ndarray]:
         )
     if np.isnan(there).any() or np.isnan(gone).any():
         raise ValueError(
-            f"The score {name!r} is not a number in some runs. Give those that cannot be scored an infinity."
+            f"The score {name!r} is not a number in some runs. Give runs that cannot be scored an infinity."
         )
     return there, gone
 
@@ -263,7 +263,7 @@ def _best_threshold(top: np.ndarray, bottom: np.ndarray, delta: float, level: fl
     values = np.unique(np.concatenate([top, bottom]))
     with np.errstate(invalid="ignore", over="ignore"):
         between = values[:-1] + (values[1:] - values[:-1]) / 2
-    # Where one end is infinite, any number beyond the other will do.
+    # If one end is infinite, any number beyond the other serves.
     between = np.where(np.isfinite(between), between, np.clip(values[:-1], -1e300, 1e300))
     if len(between) == 0:
         return 0.0, math.inf

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FORMAT = "discreet audit, version 1"
 WIDTH = 88
-NOT_PRIVATE = "Not private: the noise of these runs can be made again. Audit made-up records.\n"
+NOT_PRIVATE = "Not private: the noise of these runs can be reproduced. Audit made-up records.\n"
 IN_WORDS = {
     "ADD_OR_REMOVE_ONE": "with the canary and without it (ADD_OR_REMOVE_ONE)",
     "REPLACE_ONE": "with the canary and with another record in its place (REPLACE_ONE)",
@@ -27,7 +27,7 @@ IN_WORDS = {
 
 
 class Claim(Protocol):
-    """What is claimed at all δ at once: a `PrivacyPlan`, or a `PrivacyProfile`."""
+    """A claim for all δ at once: a `PrivacyPlan`, or a `PrivacyProfile`."""
 
     def epsilon(self, delta: float) -> float:
         """Upper bound on ε at δ."""
@@ -35,24 +35,24 @@ class Claim(Protocol):
 
 
 def claimed_epsilon(claim: Claim | float, delta: float) -> float:
-    """What is claimed at δ."""
+    """The ε that is claimed at δ."""
     return float(claim) if isinstance(claim, int | float | np.number) else claim.epsilon(delta)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What an audit found. Not private: its figures are of runs whose noise can be made again.
+    """The result of an audit. Not private: the noise of its runs can be reproduced from a seed.
 
     Attributes:
         target: What was audited.
         epsilon_lower: Lower bound on ε at `delta`. For a program whose ε is the claimed one it exceeds that with probability at
             most 1 - confidence.
-        claimed_epsilon: The upper bound that it is held against, at `delta`; infinite where none is claimed.
+        claimed_epsilon: The upper bound that it is compared with, at `delta`; infinite if none is claimed.
         delta: At which δ.
         confidence: Probability that the lower bound is one.
         runs: Releases that were made, with and without the canary together.
         relation: Name of the relation between the two tables.
-        score: What the attacker looks at.
+        score: The statistic that the attacker uses.
         power: Lower bound on the attacker's true-positive rate where the false-positive rate is at most `false_alarm`; NaN
             after one run.
         false_alarm: Upper bound on that; NaN after one run.
@@ -78,7 +78,7 @@ class Verdict:
 
     @property
     def gap(self) -> float:
-        """Claimed ε less the lower bound: what no attack has shown, nor any proof has ruled out. Negative: contradicted."""
+        """Claimed ε minus the lower bound: what neither an attack has shown nor a proof has ruled out. Negative: contradicted."""
         return self.claimed_epsilon - self.epsilon_lower
 
     @property
@@ -132,8 +132,8 @@ def _counts(verdict: Verdict) -> str:
 def _sentence(verdict: Verdict) -> str:
     if verdict.epsilon_lower > verdict.claimed_epsilon:
         text = (
-            "CONTRADICTED: the program tells more of one record than is claimed. Either the claim is wrong or the program "
-            f"is not the one it is about; a true claim is contradicted with probability {1 - verdict.confidence:.2g} at most."
+            "CONTRADICTED: the program reveals more about one record than is claimed. Either the claim is wrong, or it is "
+            f"about another program; a true claim is contradicted with probability {1 - verdict.confidence:.2g} at most."
         )
     elif verdict.contradicted:
         text = (
@@ -142,8 +142,8 @@ def _sentence(verdict: Verdict) -> str:
         )
     else:
         text = (
-            "Not contradicted. That proves nothing: an attack that finds little may have been a bad one. "
-            f"The gap of {verdict.gap:.4g} is what this one leaves open."
+            "Not contradicted. This proves nothing: an attack that finds little may be a weak attack. "
+            f"The true ε may lie anywhere between {verdict.epsilon_lower:.4g} and {verdict.claimed_epsilon:.4g}."
         )
     return textwrap.fill(text, WIDTH) + "\n"
 

@@ -52,10 +52,10 @@ _HELP = (
 
 @dataclasses.dataclass(frozen=True)
 class Scaling:
-    """Clips features to public bounds and brings them to about unit size. A row's numbers depend on that row alone.
+    """Clips features to public bounds and scales them to about unit size. A row's numbers depend on that row alone.
 
-    Where the bounds hold 0 it stays 0, so that 0/1 columns and columns of many zeros have short gradients, from which
-    clipping takes little; other bounds are mapped to [-1, 1].
+    If the bounds include 0 it stays 0, so that 0/1 columns and columns of many zeros have short gradients, which clipping
+    hardly changes; other bounds are mapped to [-1, 1].
 
     Attributes:
         low: The least value of each feature, (feature,).
@@ -67,7 +67,7 @@ class Scaling:
 
     @classmethod
     def of(cls, bounds: Any, num_features: int, names: Sequence[str] | None) -> Self:
-        """Reads the parameter `bounds` of an estimator.
+        """Read the parameter `bounds` of an estimator.
 
         Raises:
             ValueError: None, or such that do not fit the features.
@@ -89,29 +89,29 @@ class Scaling:
 
     @property
     def center(self) -> Float[np.ndarray, " feature"]:
-        """What becomes 0."""
+        """The value that becomes 0."""
         return np.where((self.low <= 0) & (self.high >= 0), 0.0, self.low / 2 + self.high / 2)
 
     @property
     def width(self) -> Float[np.ndarray, " feature"]:
-        """What becomes 1 above the center."""
+        """The distance from the center that becomes 1."""
         return np.maximum(self.high - self.center, self.center - self.low)
 
     def clip(self, X: Float[np.ndarray, "row feature"]) -> Float[np.ndarray, "row feature"]:
-        """Values moved to the nearer bound."""
+        """Clip values to the bounds."""
         return np.clip(X, self.low, self.high)
 
     def scale(self, X: Float[np.ndarray, "row feature"]) -> Float[np.ndarray, "row feature"]:
-        """Values clipped, then scaled, as 32-bit numbers."""
+        """Clip values, then scale them, as 32-bit numbers."""
         return ((self.clip(X) - self.center) / self.width).astype(np.float32)
 
     def unscale(self, weights: Any, intercept: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Weights of scaled features, (..., feature), and intercepts, (...), as those of the features themselves."""
+        """Convert weights of scaled features, (..., feature), and intercepts, (...), to the features' own units."""
         coef = np.asarray(weights, np.float64) / self.width
         return coef, np.asarray(intercept, np.float64) - coef @ self.center
 
     def in_words(self) -> str:
-        """The bounds, briefly."""
+        """The bounds as a short text."""
         pairs = [f"[{low:g}, {high:g}]" for low, high in zip(self.low, self.high, strict=True)]
         return pairs[0] if len(set(pairs)) == 1 else ", ".join(pairs)
 
@@ -184,7 +184,7 @@ def fit_model(
 def mean_over_draws(
     link: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, coef: np.ndarray, intercept: np.ndarray
 ) -> np.ndarray:
-    """The mean over draws of link(rows · coef + intercept), for some rows at a time.
+    """Average link(rows · coef + intercept) over draws, a block of rows at a time.
 
     Args:
         link: Maps linear predictors, (row, draw, output), to as many numbers.
@@ -225,7 +225,7 @@ SPREAD = (
 # A dataclass writes __init__ with all parameters by name, which is where scikit-learn looks for them.
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRegression(BaseEstimator, abc.ABC):
-    """A regression fitted by `DPSVI` behind scikit-learn's interface. Subclasses say which one, and document the parameters."""
+    """A regression fitted by `DPSVI` behind scikit-learn's interface. Subclasses choose the model and document the parameters."""
 
     bounds: Any = None
     epsilon: float = 1.0
@@ -238,11 +238,11 @@ class PrivateRegression(BaseEstimator, abc.ABC):
     num_draws: int = 1000
     random_state: int | None = None
 
-    # --- what a subclass says -------------------------------------------------------------
+    # --- hooks for subclasses -------------------------------------------------------------
 
     @abc.abstractmethod
     def _target(self, y: np.ndarray) -> np.ndarray:
-        """The target as the model takes it; that of a row depends on this row alone."""
+        """Encode the target for the model; a row's value depends on this row alone."""
 
     @abc.abstractmethod
     def _model(self) -> Model:
@@ -250,18 +250,18 @@ class PrivateRegression(BaseEstimator, abc.ABC):
 
     @abc.abstractmethod
     def _learn(self, scaling: Scaling, draws: Draws) -> None:
-        """Sets what is known after a fit, from draws in the model's units."""
+        """Set the fitted attributes from draws in the model's units."""
 
     def _clipping(self) -> Any:
         """The clipping norm, or the rule that finds one."""
         return self.clipping_norm
 
     def _public(self) -> Sequence[str]:
-        """What was public about the target, in words."""
+        """Public facts about the target, as sentences."""
         return ()
 
     def _violations(self) -> Sequence[str]:
-        """What was done that breaks the guarantee, in words."""
+        """Violations of the guarantee, as sentences."""
         return ()
 
     # --- fitting --------------------------------------------------------------------------
@@ -278,12 +278,13 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             The estimator itself.
 
         Raises:
-            ValueError, TypeError: Wrong input, before any budget is spent. A message names no value of the data; that there
-                is an error tells something of them all the same, which epsilon does not cover.
+            ValueError, TypeError: Wrong input, before any budget is spent. A message names no value of the data; but that
+                an error occurs says something about them, which epsilon does not cover.
         """
         if ledger is not None and self._violations():
             raise ValueError(
-                "No ledger holds a fit that is not private. Leave out the ledger, or what breaks the guarantee."
+                "A fit that is not private cannot be charged to a ledger. Leave out the ledger, or the option that breaks the "
+                "guarantee."
             )
         self._check_parameters()
         with NoValues():
@@ -322,7 +323,7 @@ class PrivateRegression(BaseEstimator, abc.ABC):
     # --- predicting -----------------------------------------------------------------------
 
     def _rows(self, X: Any) -> np.ndarray:
-        """Rows to predict for, clipped as those of the fit were."""
+        """Rows to predict for, clipped as in the fit."""
         check_is_fitted(self, "statement_")
         with NoValues():
             rows = validate_data(self, X, dtype=np.float64, reset=False)
@@ -330,13 +331,13 @@ class PrivateRegression(BaseEstimator, abc.ABC):
 
 
 class NoValues:
-    """Replaces an error that quotes a cell by one that does not."""
+    """Replace an error that quotes a cell by one that does not."""
 
     def __enter__(self) -> None:
         """Nothing to prepare."""
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """NumPy quotes a text that is no number, scikit-learn complex ones."""
+        """NumPy quotes texts that are no numbers; scikit-learn quotes complex ones."""
         del kind, trace
         if isinstance(error, ValueError) and "Complex data not supported" in str(error):
             raise ValueError("Complex data not supported: give real numbers.") from None
@@ -358,13 +359,14 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         bounds: Public bounds (low, high) of the features: two numbers, or one for each feature on both sides; or a
             dictionary from the names of a data frame's columns to pairs. There is no default: clipping is silent.
         target_bounds: Public bounds (low, high) of the target, likewise without default.
-        epsilon: The price of one fit, above 0.
+        epsilon: The epsilon of one fit, above 0.
         delta: As in `PrivacyPlan`. None: 1 / (10 x number of records) rounded down to one digit, and 1e-5 at most.
-        num_records: A public figure near the number of records. None: the exact number, which is then public.
+        num_records: A public figure close to the number of records. None: the exact number, which is then public.
         num_steps: Noisy steps.
         batch_size: Records in a batch on average; a smaller table is read whole in each step.
-        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features; or `AdaptiveClipping()`. None: one
-            that adapts. Under a fixed norm of 1 large residuals count for little, and `sigma` comes out half as large as it is.
+        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features; or `AdaptiveClipping()`.
+            None: one that adapts. Under a fixed norm of 1 large residuals count for little, and `sigma` comes out half as
+            large as it is.
         learning_rate: Step size of Adam.
         num_draws: Draws from the fitted posterior, over which predictions are averaged.
         random_state: None: the operating system's entropy. An integer makes the fit reproducible, and **not private**.
@@ -437,17 +439,17 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         return self._rows(X) @ self.coef_ + self.intercept_
 
 
-# The models hold the logarithm of a mean below this.
+# The models keep the logarithm of a mean below this.
 _LARGEST_LOG = 20.0
-_LARGEST_COUNT = 2.0**24  # beyond, 32-bit numbers leave out whole ones
+_LARGEST_COUNT = 2.0**24  # beyond it, 32-bit floats skip integers
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class PoissonRegression(RegressorMixin, PrivateRegression):
     """Bayesian Poisson regression under (epsilon, delta)-differential privacy, as a scikit-learn regressor.
 
-    A count's mean is exp(intercept + x · coef). Guarantee and parameters are those of `LinearRegression`, but that a count
-    needs no bound: its pull is bounded by the clipping norm. Counts are whole and at least 0; one beyond 2^24 is taken as that.
+    A count's mean is exp(intercept + x · coef). Guarantee and parameters are those of `LinearRegression`, except that a
+    count needs no bound: clipping bounds its influence. Counts are integers from 0; one above 2^24 is taken as 2^24.
 
     Args:
         bounds: As in `LinearRegression`.
@@ -472,9 +474,7 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
 
     def _target(self, y: np.ndarray) -> np.ndarray:
         if (y < 0).any():
-            raise ValueError(
-                "The target holds a number below 0, which is no count. Model it by LinearRegression instead."
-            )
+            raise ValueError("The target holds a number below 0, which is no count. Use LinearRegression instead.")
         # A count distribution gives other numbers no probability, so that their records would contribute nothing.
         if (y != np.rint(y)).any():
             raise ValueError(
@@ -514,9 +514,9 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class NegativeBinomialRegression(PoissonRegression):
-    """As `PoissonRegression`, for counts that scatter more: a mean m comes with the variance m + m² / concentration.
+    """As `PoissonRegression`, for counts with more variance: a mean m has the variance m + m² / concentration.
 
-    Few people with many visits pull its gradient less, so that clipping takes less.
+    A few people with large counts have shorter gradients, so clipping changes less.
 
     Attributes:
         concentration_draws_: Draws of the concentration, (draw,). The others are those of `PoissonRegression`.
@@ -542,7 +542,7 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
     """Bayesian logistic regression under (epsilon, delta)-differential privacy, as a scikit-learn classifier.
 
     With more than two classes it is multinomial regression. Guarantee and parameters are those of `LinearRegression`; the
-    classes are public in the place of the target's bounds, since a class that only one person has would show that person.
+    classes are public, instead of the target's bounds, since a class that only one person has would reveal that person.
 
     Args:
         bounds: As in `LinearRegression`.
@@ -561,8 +561,8 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
 
     Attributes:
         classes_: The labels, sorted.
-        coef_: Mean of the weights' draws in log-odds per unit of the feature: (1, feature) for two classes, where they speak for
-            the second; else (class, feature), summing to zero over the classes.
+        coef_: Mean of the weights' draws in log-odds per unit of the feature: (1, feature) for two classes, for the second
+            class; else (class, feature), summing to zero over the classes.
         intercept_: Mean of the intercepts' draws, (1,) or (class,).
         coef_draws_: Draws of the weights, (draw, 1 or class, feature).
         intercept_draws_: Draws of the intercepts, (draw, 1 or class).
@@ -579,7 +579,7 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
             self.classes_ = _sorted_labels(self.classes)
         if len(self.classes_) < 2:
             raise ValueError(
-                "The target holds one class only, and there is nothing to tell apart. Name all classes=(...)."
+                "The target holds one class only, so there is nothing to classify. Name all classes=(...)."
             )
         places = {label: place for place, label in enumerate(self.classes_.tolist())}
         try:

@@ -24,7 +24,7 @@ from discreet.tables import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schem
 if TYPE_CHECKING:
     import pyarrow
 
-# How tables write 0 and 1 besides "0" and "1".
+# Other ways in which tables write 0 and 1.
 _OTHER_WRITINGS = {"0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True": 1}
 
 
@@ -82,7 +82,7 @@ def numbers_of(column: Column, cells: Any, missing: np.ndarray, out_of_bounds: s
         values = cells.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
     except pyarrow.ArrowException:
         what = "date" if column.kind is Kind.DATE else "number"
-        raise DataError(f"column '{column.name}' holds something that is no {what}: mend it first") from None
+        raise DataError(f"column '{column.name}' holds something that is no {what}: fix it first") from None
     values = np.where(missing, low, values)
     if out_of_bounds == "clip":
         values = np.clip(values, low, high)
@@ -97,7 +97,7 @@ def numbers_of(column: Column, cells: Any, missing: np.ndarray, out_of_bounds: s
 
 
 def positions_of(column: Column, cells: Any) -> np.ndarray:
-    """Each cell's place among the categories; -1 for missing cells."""
+    """Position of each cell among the categories; -1 for missing cells."""
     import pyarrow
 
     place: Mapping[str, int] = {category: position for position, category in enumerate(column.categories)}
@@ -136,7 +136,7 @@ _ROWS_AT_ONCE = 65_536
 
 @dataclasses.dataclass(frozen=True)
 class Levels:
-    """Which levels the columns of a schema have. Public: made from the schema alone.
+    """The levels of a schema's columns. Public: made from the schema alone.
 
     A column of categories has one level for each. Real columns and dates have `slices` equal slices of their bounds. A count
     has a level for each value if there are at most `slices`; otherwise the lowest values have one each, and the slices grow
@@ -168,7 +168,7 @@ class Levels:
         )
 
     def edges(self, column: Column) -> Float[np.ndarray, " slice+1"]:
-        """Where the slices of a column with bounds begin, and where the last one ends: one past it for counts and days."""
+        """Edges of the slices of a column with bounds; the last is one past the upper bound for counts and days."""
         low, high = column.limits
         if column.kind is Kind.REAL:
             return np.linspace(low, high, self.slices + 1)
@@ -212,15 +212,15 @@ class Levels:
 
     @functools.cached_property
     def places(self) -> dict[str, slice]:
-        """Where each column's levels lie among all levels, for `pair_shares`."""
+        """Position of each column's levels among all levels, for `pair_shares`."""
         ends = np.cumsum(self.sizes)
         columns = zip(self.schema.columns, ends, self.sizes, strict=True)
         return {column.name: slice(int(end) - size, int(end)) for column, end, size in columns}
 
     def pair_shares(self, levels: Int[np.ndarray, "record column"]) -> Float[np.ndarray, "level level"]:
-        """Share of the records that have both of two levels, for all pairs; on the diagonal that of single levels.
+        """Share of the records that have both of two levels, for all pairs; the diagonal has single levels.
 
-        Exact figures of these records, so private ones like them.
+        These are exact figures of the records, as private as the records.
 
         Args:
             levels: As `encode` gives them.
@@ -241,7 +241,7 @@ class Levels:
 
         Args:
             levels: As `encode` gives them.
-            rng: Draws where in its slice a number lies: each place, or each count, alike.
+            rng: Draws a number's place within its slice, uniformly.
 
         Returns:
             A pyarrow table of the schema's columns, each cell within its bounds or categories.
@@ -291,12 +291,12 @@ _EDGE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """Numbers as normal scores. Public: made from the schema alone.
+    """The normal scores of a schema's numbers. Public: made from the schema alone.
 
     With u the cell's place between its bounds, from 0 to 1, its score is the standard normal quantile of 0.001 + 0.998 u: the
     middle of the bounds is 0, the bounds are -3.09 and 3.09, and a column that is uniform between its bounds has about
-    normal scores. A count or a day takes the middle of the slot that is its own. The way back gives a cell within the bounds
-    for every score, however large.
+    normal scores. A count or a day takes the middle of the slot that is its own. Decoding gives a cell within the
+    bounds for every score, however large.
 
     Attributes:
         schema: The public description of the table: columns with bounds, no missing cells.

@@ -56,7 +56,7 @@ class Defaults:
         num_records: int,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
     ) -> PrivacyPlan:
-        """The plan with these settings that keeps to epsilon: `PrivacyPlan.calibrate` with Poisson batches.
+        """Calibrate the plan with these settings that keeps to epsilon: `PrivacyPlan.calibrate` with Poisson batches.
 
         Args:
             epsilon: Target.
@@ -87,7 +87,7 @@ class Defaults:
         return numpyro.optim.Adam(self.learning_rate)
 
     def dpsvi(self, plan: PrivacyPlan) -> DPSVI:
-        """`DPSVI` of the model with this guide and optimizer; a whole table's model brings its placeholder.
+        """Build the `DPSVI` with this guide and optimizer; a whole table's model brings its placeholder.
 
         Args:
             plan: From `plan`, or another.
@@ -107,14 +107,14 @@ _TABLES: dict[type, tuple[int, float, float | AdaptiveClipping, float]] = {
 
 
 def defaults_for(model: Any) -> Defaults:
-    """Public defaults for a model of `discreet.models`; docs/models.md has the figures that they were chosen by.
+    """Look up public defaults for a model of `discreet.models`; docs/models.md has the figures behind them.
 
     Args:
         model: A regression, also one that `multinomial_regression` or `hierarchical` made, or a table's model such as
             `MixtureOfProducts(schema)`.
 
     Raises:
-        TypeError: Another model, whose gradients nobody here has seen.
+        TypeError: Another model: no defaults were tested for it.
 
     >>> from discreet.models import logistic_regression
     >>> defaults = defaults_for(logistic_regression)
@@ -127,7 +127,7 @@ def defaults_for(model: Any) -> Defaults:
     if getattr(function, "__module__", "").startswith("discreet.models."):
         return Defaults(model, *_REGRESSION)
     raise TypeError(
-        f"{model!r} is no model of discreet.models, so nobody has tried which settings suit it. Make a PrivacyPlan of your own; "
+        f"{model!r} is no model of discreet.models, so no settings were tested for it. Make your own PrivacyPlan; "
         "dp.suggest_clipping(...) gives a first clipping norm."
     )
 
@@ -140,7 +140,7 @@ def default_plan(
     num_records: int,
     relation: Relation = Relation.ADD_OR_REMOVE_ONE,
 ) -> PrivacyPlan:
-    """The calibrated plan with the defaults of a model: `defaults_for(model).plan(...)`.
+    """Calibrate a plan with the defaults of a model: `defaults_for(model).plan(...)`.
 
     Args:
         model: As for `defaults_for`.

@@ -25,7 +25,7 @@ Model = Callable[..., None]
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """What the regressions differ in.
+    """The parts in which the regressions differ.
 
     Attributes:
         weight_scale: Prior standard deviation of a weight.
@@ -92,7 +92,7 @@ def multinomial_regression(num_classes: int) -> Model:
 
     Returns:
         The model, a function of (x, y): features of about unit size, and the class of each record, 0 to num_classes - 1, as
-        whole numbers or floats; None to draw it. `intercept` has the shape (class,), `weights` (feature, class).
+        integers or floats; None to draw it. `intercept` has the shape (class,), `weights` (feature, class).
 
     Raises:
         ValueError: Fewer than two classes.
@@ -129,8 +129,9 @@ def poisson_regression(x: Float[Array, "record feature"], y: Float[Array, " reco
 
     Args:
         x: Features of about unit size.
-        y: A count for each record; None to draw it. A number that is not whole, or below 0, has no density here, so that its
-            record adds nothing to a fit: schemas and the estimators refuse it, `DPSVI` cannot without looking at records.
+        y: A count for each record; None to draw it. A number that is negative or no integer has density zero, so its
+            record adds nothing to a fit: schemas and the estimators refuse it; `DPSVI` cannot, since it would have to read
+            records.
     """
     regress(POISSON, x, y)
 
@@ -138,8 +139,8 @@ def poisson_regression(x: Float[Array, "record feature"], y: Float[Array, " reco
 def negative_binomial_regression(x: Float[Array, "record feature"], y: Float[Array, " record"] | None = None) -> None:
     """Negative binomial regression: y is a count with mean m = exp(intercept + x · weights) and variance m + m² / concentration.
 
-    For counts that scatter more than a Poisson distribution lets them. Few people with many visits pull its gradient less,
-    too, so that less is clipped.
+    For counts with more variance than a Poisson distribution has. A few people with many visits also have shorter gradients,
+    so less is clipped.
 
     Priors: weights and intercept as in `poisson_regression`; concentration LogNormal(1, 1.5), from 0.14 to 51 in 95 of 100
     cases.
@@ -229,13 +230,13 @@ def hierarchical(regression: Model, num_groups: int) -> Model:
     """The regression with an intercept and weights for each group, drawn around those of the population.
 
     Group g has intercept group_intercept[g] ~ Normal(intercept, intercept_spread) and weights
-    group_weights[g] ~ Normal(weights, weights_spread), the spread of each weight its own. So groups with few records lean on
-    the others. A record is of one group; the unit that privacy protects stays the record.
+    group_weights[g] ~ Normal(weights, weights_spread), the spread of each weight its own. So groups with few records borrow
+    strength from the others. A record is of one group; the unit that privacy protects stays the record.
 
-    The groups are **centred**: a record meets the coefficients of its own group and nothing else. Intercept, weights and
-    spreads of the population follow from those of the groups without noise of their own, and a record's gradient is no
-    longer than in the regression without groups. A record whose group is not among 0 to num_groups - 1 has the predictor 0,
-    and tells the groups nothing.
+    The parametrisation is **centred**: a record's likelihood depends on the coefficients of its own group only. Intercept,
+    weights and spreads of the population follow from those of the groups without noise of their own, and a record's
+    gradient is no longer than in the regression without groups. A record whose group is not among 0 to num_groups - 1 has
+    the predictor 0 and does not affect the groups.
 
     Priors: intercept and weights as in the regression; the spreads half-normal with scale 1.
 

@@ -9,6 +9,7 @@ latents only and its gradient can be clipped by itself.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import math
@@ -33,10 +34,36 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-class _OfLevels:
-    """What models of mixed columns share: a table as they take it, by its levels."""
+class _TableModel(abc.ABC):
+    """What the models of whole tables share; a subclass says how records and rows are coded."""
 
     schema: Schema
+
+    @abc.abstractmethod
+    def _rows(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> np.ndarray:
+        """Coded rows, drawn at one value of the latents."""
+
+    @abc.abstractmethod
+    def _decode(self, rows: np.ndarray, rng: np.random.Generator) -> pyarrow.Table:
+        """The table of coded rows."""
+
+    def draw(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
+        """Draw a table of rows at one value of the latents.
+
+        Args:
+            latents: One draw of each global latent, as `result.posterior` has them, without its leading axis.
+            num_records: Number of rows.
+            rng: Where the draws come from.
+
+        Returns:
+            A pyarrow table of the schema's columns, each cell within its bounds or categories.
+        """
+        return self._decode(self._rows(latents, num_records, rng), rng)
+
+
+class _OfLevels(_TableModel):
+    """A model of mixed columns: a record is the levels of its cells."""
+
     slices: int
 
     @functools.cached_property
@@ -53,9 +80,59 @@ class _OfLevels:
         """The records that `model` takes: `Levels.encode`."""
         return self.levels.encode(table, out_of_bounds=out_of_bounds)
 
+    def _decode(self, rows: np.ndarray, rng: np.random.Generator) -> pyarrow.Table:
+        return self.levels.decode(rows, rng)
+
+
+class _OfNumbers(_TableModel):
+    """A model of numbers: a record is the normal scores of its cells."""
+
+    @functools.cached_property
+    def scores(self) -> Scores:
+        """The public scale of the columns."""
+        return Scores(self.schema)
+
+    @property
+    def placeholder(self) -> tuple[Float[np.ndarray, "1 column"]]:
+        """A made-up record, for `DPSVI(placeholder=...)`: the middle of all bounds."""
+        return (np.zeros((1, len(self.schema.columns)), np.float32),)
+
+    def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Float[np.ndarray, "record column"]:
+        """The records that `model` takes: `Scores.encode`."""
+        return self.scores.encode(table, out_of_bounds=out_of_bounds)
+
+    def _decode(self, rows: np.ndarray, rng: np.random.Generator) -> pyarrow.Table:
+        del rng
+        return self.scores.decode(rows)
+
+
+class _Started(_TableModel):
+    """A model whose guide is independent normals that start at public numbers."""
+
+    _spread: ClassVar[float]
+
+    @abc.abstractmethod
+    def model(self, records: Any) -> None:
+        """The NumPyro model."""
+
+    @abc.abstractmethod
+    def _start(self, normal: Callable[..., np.ndarray]) -> dict[str, np.ndarray]:
+        """Where the latents start; `normal(shape)` gives random public numbers."""
+
+    def guide(self, *, seed: int = 0, spread: float | None = None) -> AutoNormal:
+        """Independent normals, started where components or factors differ: alike, they would stay alike.
+
+        Args:
+            seed: Of the public random numbers that they start from.
+            spread: Standard deviation of these numbers, in logits or scores; None: one that suits the model.
+        """
+        rng, scale = np.random.default_rng(seed), self._spread if spread is None else spread
+        start = self._start(lambda *shape: scale * rng.standard_normal(shape, dtype=np.float32))
+        return AutoNormal(self.model, init_loc_fn=init_to_value(values=start), init_scale=0.05)
+
 
 @dataclasses.dataclass(frozen=True)
-class MixtureOfProducts(_OfLevels):
+class MixtureOfProducts(_OfLevels, _Started):
     """A table's rows come from a few components; given its component, a row's cells are independent of each other.
 
     Made from the public schema alone. Each cell is one of its column's public levels (`Levels`): a category, a slice of the
@@ -87,6 +164,7 @@ class MixtureOfProducts(_OfLevels):
     schema: Schema
     components: int = 16
     slices: int = 32
+    _spread: ClassVar[float] = 0.5
 
     def __post_init__(self) -> None:
         integer("components", self.components, hint="16 is a common choice.")
@@ -115,33 +193,15 @@ class MixtureOfProducts(_OfLevels):
         with numpyro.plate("data", records.shape[0]):
             numpyro.sample("records", mixture, obs=records)
 
-    def guide(self, *, seed: int = 0, spread: float = 0.5) -> AutoNormal:
-        """Independent normals, started where components differ: alike, they would stay alike.
-
-        Args:
-            seed: Of the public numbers that the deviations start from.
-            spread: Their standard deviation.
-        """
+    def _start(self, normal: Callable[..., np.ndarray]) -> dict[str, np.ndarray]:
         total = sum(self.levels.sizes)
-        rng = np.random.default_rng(seed)
-        start = {
+        return {
             "component": np.zeros(self.components, np.float32),
             "base": np.zeros(total, np.float32),
-            "deviations": spread * rng.standard_normal((self.components, total), dtype=np.float32),
+            "deviations": normal(self.components, total),
         }
-        return AutoNormal(self.model, init_loc_fn=init_to_value(values=start), init_scale=0.05)
 
-    def draw(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
-        """A table of rows drawn from the mixture at one value of its latents.
-
-        Args:
-            latents: One draw of `component`, `base` and `deviations`, as `result.posterior` has them, without its leading axis.
-            num_records: Number of rows.
-            rng: Where the draws come from.
-
-        Returns:
-            A pyarrow table of the schema's columns, as `Levels.decode` makes it.
-        """
+    def _rows(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> np.ndarray:
         component, base, deviations = (
             np.asarray(latents[name], np.float64) for name in ("component", "base", "deviations")
         )
@@ -160,81 +220,7 @@ class MixtureOfProducts(_OfLevels):
                 # Without the last edge, rounding of the sum cannot give a level that is not there.
                 found[end - count : end] = np.searchsorted(below[k, :-1], uniform[end - count : end], side="right")
             drawn[column] = found[order]
-        return self.levels.decode(drawn.T, rng)
-
-
-def _firsts(sizes: tuple[int, ...]) -> list[int]:
-    """Where each column's levels begin when those of all columns stand in a row."""
-    return [0, *np.cumsum(sizes)[:-1].tolist()]
-
-
-# Compiled as a whole also where a model is only traced: op by op, that takes longer than the whole fit.
-@functools.partial(jax.jit, static_argnums=3)
-def _mixture_log_density(
-    value: Int[Array, "*batch column"],
-    component: Float[Array, " component"],
-    logits: Float[Array, "component level"],
-    sizes: tuple[int, ...],
-) -> Float[Array, "*batch"]:
-    blocks = jnp.split(logits, np.cumsum(sizes)[:-1], axis=1)
-    ones = _ones(value, sizes)
-    # One product for all columns. The normaliser is the same for every row, so that a row's gradient is cheap.
-    normaliser = sum(jax.nn.logsumexp(block, axis=1) for block in blocks)
-    in_each = ones @ logits.T - normaliser
-    return jax.nn.logsumexp(in_each + jax.nn.log_softmax(component), axis=-1)
-
-
-@functools.partial(jax.jit, static_argnums=(3, 4))
-def _draw_rows(
-    key: PRNGKeyArray,
-    component: Float[Array, " component"],
-    logits: Float[Array, "component level"],
-    sizes: tuple[int, ...],
-    shape: tuple[int, ...],
-) -> Int[Array, "*batch column"]:
-    component_key, *keys = jax.random.split(key, 1 + len(sizes))
-    drawn = jax.random.categorical(component_key, component, shape=shape)
-    blocks = jnp.split(logits, np.cumsum(sizes)[:-1], axis=1)
-    cells = [jax.random.categorical(k, block[drawn]) for k, block in zip(keys, blocks, strict=True)]
-    return jnp.stack(cells, axis=-1)
-
-
-class LevelsMixture(dist.Distribution):
-    """Distribution of a row of levels, with the component summed out.
-
-    Args:
-        component: Logits of the components.
-        logits: Of the levels in each component, the columns' levels standing in a row.
-        sizes: Number of levels of each column.
-    """
-
-    arg_constraints: ClassVar = {}
-    support = constraints.independent(constraints.nonnegative_integer, 1)  # pyright: ignore[reportAssignmentType]
-    pytree_data_fields = ("component", "logits")
-    pytree_aux_fields = ("sizes",)
-
-    def __init__(
-        self,
-        component: Float[Array, " component"],
-        logits: Float[Array, "component level"],
-        sizes: tuple[int, ...],
-        *,
-        validate_args: bool | None = None,
-    ) -> None:
-        """See the class."""
-        self.component, self.logits, self.sizes = component, logits, sizes
-        super().__init__(batch_shape=(), event_shape=(len(sizes),), validate_args=validate_args)
-
-    def log_prob(self, value: Int[Array, "*batch column"]) -> Float[Array, "*batch"]:
-        """Log probability of rows, in nats."""
-        return _mixture_log_density(value, self.component, self.logits, self.sizes)
-
-    def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Int[Array, "*batch column"]:
-        """Rows of levels."""
-        return _draw_rows(key, self.component, self.logits, self.sizes, tuple(sample_shape))
-
-
-# Tables of numbers.
+        return drawn.T
 
 
 # Least standard deviation, in scores. Columns of few counts, or of one value mostly, would draw a component upon that value.
@@ -242,28 +228,7 @@ _LEAST_SCALE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class _OfNumbers:
-    """A table of numbers as a model takes it: by their scores."""
-
-    schema: Schema
-
-    @functools.cached_property
-    def scores(self) -> Scores:
-        """The public scale of the columns."""
-        return Scores(self.schema)
-
-    @property
-    def placeholder(self) -> tuple[Float[np.ndarray, "1 column"]]:
-        """A made-up record, for `DPSVI(placeholder=...)`: the middle of all bounds."""
-        return (np.zeros((1, len(self.schema.columns)), np.float32),)
-
-    def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Float[np.ndarray, "record column"]:
-        """The records that `model` takes: `Scores.encode`."""
-        return self.scores.encode(table, out_of_bounds=out_of_bounds)
-
-
-@dataclasses.dataclass(frozen=True)
-class GaussianMixture(_OfNumbers):
+class GaussianMixture(_OfNumbers, _Started):
     """A table of numbers whose rows come from a few components, each a normal distribution with a diagonal covariance.
 
     Made from the public schema alone, of columns with bounds. Cells are normal scores (`Scores`), so that every draw
@@ -291,7 +256,9 @@ class GaussianMixture(_OfNumbers):
         Jälkö, Dikmen and Honkela, "Differentially private variational inference for non-conjugate models", UAI 2017.
     """
 
+    schema: Schema
     components: int = 8
+    _spread: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         integer("components", self.components, hint="8 is a common choice.")
@@ -311,41 +278,24 @@ class GaussianMixture(_OfNumbers):
         with numpyro.plate("data", records.shape[0]):
             numpyro.sample("records", dist.MixtureSameFamily(dist.Categorical(logits=component), rows), obs=records)
 
-    def guide(self, *, seed: int = 0, spread: float = 1.0) -> AutoNormal:
-        """Independent normals, started where components differ: alike, they would stay alike.
-
-        Args:
-            seed: Of the public numbers that the means start from.
-            spread: Their standard deviation, in scores.
-        """
+    def _start(self, normal: Callable[..., np.ndarray]) -> dict[str, np.ndarray]:
         shape = (self.components, len(self.schema.columns))
-        start = {
+        return {
             "component": np.zeros(self.components, np.float32),
-            "means": spread * np.random.default_rng(seed).standard_normal(shape, dtype=np.float32),
+            "means": normal(*shape),
             "scales": np.full(shape, 0.7, np.float32),
         }
-        return AutoNormal(self.model, init_loc_fn=init_to_value(values=start), init_scale=0.05)
 
-    def draw(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
-        """A table of rows drawn from the mixture at one value of its latents.
-
-        Args:
-            latents: One draw of `component`, `means` and `scales`, as `result.posterior` has them, without its leading axis.
-            num_records: Number of rows.
-            rng: Where the draws come from.
-
-        Returns:
-            A pyarrow table of the schema's columns, as `Scores.decode` makes it.
-        """
+    def _rows(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> np.ndarray:
         component, means, scales = (np.asarray(latents[name], np.float64) for name in ("component", "means", "scales"))
         shares = np.exp(component - component.max())
         drawn = rng.choice(len(shares), size=num_records, p=shares / shares.sum())
         noise = rng.standard_normal((num_records, means.shape[1]))
-        return self.scores.decode(means[drawn] + (_LEAST_SCALE + scales[drawn]) * noise)
+        return means[drawn] + (_LEAST_SCALE + scales[drawn]) * noise
 
 
 @dataclasses.dataclass(frozen=True)
-class FactorAnalysis(_OfNumbers):
+class FactorAnalysis(_OfNumbers, _Started):
     """A table of numbers whose columns go together because a few unseen factors move them.
 
     Made from the public schema alone, of columns with bounds. Cells are normal scores (`Scores`), so that every draw
@@ -370,7 +320,9 @@ class FactorAnalysis(_OfNumbers):
         result = dpsvi.run(dp.random.key(), analysis.encode(table))
     """
 
+    schema: Schema
     factors: int = 2
+    _spread: ClassVar[float] = 0.3
 
     def __post_init__(self) -> None:
         integer("factors", self.factors, hint="2 is a common choice.")
@@ -390,39 +342,19 @@ class FactorAnalysis(_OfNumbers):
         with numpyro.plate("data", records.shape[0]):
             numpyro.sample("records", rows, obs=records)
 
-    def guide(self, *, seed: int = 0, spread: float = 0.3) -> AutoNormal:
-        """Independent normals, started where factors differ: alike, or at zero, they would stay so.
-
-        Args:
-            seed: Of the public numbers that the loadings start from.
-            spread: Their standard deviation, in scores.
-        """
+    def _start(self, normal: Callable[..., np.ndarray]) -> dict[str, np.ndarray]:
         columns = len(self.schema.columns)
-        start = {
+        return {
             "centre": np.zeros(columns, np.float32),
-            "loadings": spread * np.random.default_rng(seed).standard_normal((columns, self.factors), dtype=np.float32),
+            "loadings": normal(columns, self.factors),
             "own": np.full(columns, 0.7, np.float32),
         }
-        return AutoNormal(self.model, init_loc_fn=init_to_value(values=start), init_scale=0.05)
 
-    def draw(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
-        """A table of rows drawn at one value of the latents.
-
-        Args:
-            latents: One draw of `centre`, `loadings` and `own`, as `result.posterior` has them, without its leading axis.
-            num_records: Number of rows.
-            rng: Where the draws come from.
-
-        Returns:
-            A pyarrow table of the schema's columns, as `Scores.decode` makes it.
-        """
+    def _rows(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> np.ndarray:
         centre, loadings, own = (np.asarray(latents[name], np.float64) for name in ("centre", "loadings", "own"))
         factors = rng.standard_normal((num_records, loadings.shape[1]))
         noise = rng.standard_normal((num_records, len(centre)))
-        return self.scores.decode(centre + factors @ loadings.T + (_LEAST_SCALE + own) * noise)
-
-
-# A variational autoencoder.
+        return centre + factors @ loadings.T + (_LEAST_SCALE + own) * noise
 
 
 _ROWS_AT_ONCE = 65_536
@@ -522,17 +454,7 @@ class TableVAE(_OfLevels):
 
         return guide
 
-    def draw(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
-        """A table of rows decoded from codes of the prior, at one value of the decoder's weights.
-
-        Args:
-            latents: One draw of the decoder's weights, as `result.posterior` has them, without its leading axis.
-            num_records: Number of rows.
-            rng: Where the draws come from.
-
-        Returns:
-            A pyarrow table of the schema's columns, as `Levels.decode` makes it.
-        """
+    def _rows(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> np.ndarray:
         weights = {name: np.asarray(latents[name], np.float32) for name in self._shapes}
         drawn = np.empty((num_records, len(self.levels.sizes)), np.int32)
         for start in range(0, num_records, _ROWS_AT_ONCE):
@@ -544,7 +466,7 @@ class TableVAE(_OfLevels):
                 # Without the last edge, rounding of the sum cannot give a level that is not there.
                 uniform = rng.random((len(rows), 1), np.float32) * below[:, -1:]
                 rows[:, column] = np.sum(uniform >= below[:, :-1], axis=1)
-        return self.levels.decode(drawn, rng)
+        return drawn
 
     @property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -573,6 +495,80 @@ def _decoded(weights: Mapping[str, Any], z: Any, numpy: Any) -> Any:
 
 def _ones(value: Int[Array, "*batch column"], sizes: tuple[int, ...]) -> Float[Array, "*batch level"]:
     return jnp.concatenate([jax.nn.one_hot(value[..., i], size) for i, size in enumerate(sizes)], axis=-1)
+
+
+# Distributions of coded rows.
+
+
+def _firsts(sizes: tuple[int, ...]) -> list[int]:
+    """Where each column's levels begin when those of all columns stand in a row."""
+    return [0, *np.cumsum(sizes)[:-1].tolist()]
+
+
+# Compiled as a whole also where a model is only traced: op by op, that takes longer than the whole fit.
+@functools.partial(jax.jit, static_argnums=3)
+def _mixture_log_density(
+    value: Int[Array, "*batch column"],
+    component: Float[Array, " component"],
+    logits: Float[Array, "component level"],
+    sizes: tuple[int, ...],
+) -> Float[Array, "*batch"]:
+    blocks = jnp.split(logits, np.cumsum(sizes)[:-1], axis=1)
+    ones = _ones(value, sizes)
+    # One product for all columns. The normaliser is the same for every row, so that a row's gradient is cheap.
+    normaliser = sum(jax.nn.logsumexp(block, axis=1) for block in blocks)
+    in_each = ones @ logits.T - normaliser
+    return jax.nn.logsumexp(in_each + jax.nn.log_softmax(component), axis=-1)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _draw_rows(
+    key: PRNGKeyArray,
+    component: Float[Array, " component"],
+    logits: Float[Array, "component level"],
+    sizes: tuple[int, ...],
+    shape: tuple[int, ...],
+) -> Int[Array, "*batch column"]:
+    component_key, *keys = jax.random.split(key, 1 + len(sizes))
+    drawn = jax.random.categorical(component_key, component, shape=shape)
+    blocks = jnp.split(logits, np.cumsum(sizes)[:-1], axis=1)
+    cells = [jax.random.categorical(k, block[drawn]) for k, block in zip(keys, blocks, strict=True)]
+    return jnp.stack(cells, axis=-1)
+
+
+class LevelsMixture(dist.Distribution):
+    """Distribution of a row of levels, with the component summed out.
+
+    Args:
+        component: Logits of the components.
+        logits: Of the levels in each component, the columns' levels standing in a row.
+        sizes: Number of levels of each column.
+    """
+
+    arg_constraints: ClassVar = {}
+    support = constraints.independent(constraints.nonnegative_integer, 1)  # pyright: ignore[reportAssignmentType]
+    pytree_data_fields = ("component", "logits")
+    pytree_aux_fields = ("sizes",)
+
+    def __init__(
+        self,
+        component: Float[Array, " component"],
+        logits: Float[Array, "component level"],
+        sizes: tuple[int, ...],
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        """See the class."""
+        self.component, self.logits, self.sizes = component, logits, sizes
+        super().__init__(batch_shape=(), event_shape=(len(sizes),), validate_args=validate_args)
+
+    def log_prob(self, value: Int[Array, "*batch column"]) -> Float[Array, "*batch"]:
+        """Log probability of rows, in nats."""
+        return _mixture_log_density(value, self.component, self.logits, self.sizes)
+
+    def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Int[Array, "*batch column"]:
+        """Rows of levels."""
+        return _draw_rows(key, self.component, self.logits, self.sizes, tuple(sample_shape))
 
 
 # Compiled as a whole also where a model is only traced.

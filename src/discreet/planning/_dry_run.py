@@ -45,7 +45,7 @@ from discreet.planning._invent import (
 from discreet.sampling import FullBatch
 from discreet.tables import Schema
 
-# What a dry run found, as numbers, words and a picture.
+# The result of a dry run, as numbers, text and a plot.
 
 
 _SHORT = 12
@@ -59,7 +59,7 @@ class TableScores:
         strength: How strong its truth was; see `dry_run`.
         private: Scores of the fit with noise.
         non_private: Of the fit without noise and clipping.
-        blind: Of a fit that can learn nothing of the relation: to a target in another order, or none at all.
+        blind: Of a fit that cannot learn the relation: to a permuted target, or no fit at all.
         width: How far the private fit's latents are from the other's, in its posterior's standard deviations: root mean
             square. NaN where that was not measured.
     """
@@ -72,7 +72,7 @@ class TableScores:
 
     @property
     def private_gain(self) -> float:
-        """Log density that the private fit gains over the blind one, in nats a held-out record."""
+        """Log density that the private fit gains over the blind one, in nats per held-out record."""
         return self.private[LOG_DENSITY] - self.blind[LOG_DENSITY]
 
     @property
@@ -83,11 +83,11 @@ class TableScores:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A setting and how it did.
+    """A setting and its scores.
 
     Attributes:
         setting: The setting.
-        noise_multiplier: Sigma, which epsilon asks for.
+        noise_multiplier: Sigma, calibrated to epsilon.
         signal_to_noise: At the start: length of the clipped gradient of all records, over that of the noise left in the mean
             of all steps; median over the tables.
         tables: Its scores on each table.
@@ -135,7 +135,7 @@ def mean_of(tables: tuple[TableScores, ...], measure: str, kind: str) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class DryRun:
-    """What `dry_run` found. It saw no data: showing it costs nothing.
+    """The result of `dry_run`. No data was read, so publishing it costs nothing.
 
     Attributes:
         plan: The proposal, calibrated.
@@ -167,7 +167,7 @@ class DryRun:
         return (*(name for name in names if name != LOG_DENSITY), LOG_DENSITY)
 
     def __str__(self) -> str:
-        """The proposal and what is to be expected of it."""
+        """The proposal and the results to expect."""
         plan, setting = self.plan, self.proposed.setting
         lines = [
             f"Proposed for ε = {self.epsilon:g}, δ = {plan.target_delta:g} and {plan.num_records:,} records: "
@@ -257,14 +257,14 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# What the scores mean, in plain words.
+# The scores in words.
 
 
 ENOUGH, HALF = 0.9, 0.5
 
 
 class Verdict(enum.StrEnum):
-    """How much of what there is to learn survives the noise."""
+    """How much of the signal survives the noise."""
 
     GOOD = "good"
     COSTLY = "costly"
@@ -273,7 +273,7 @@ class Verdict(enum.StrEnum):
 
 
 def kept(tables: Sequence[TableScores]) -> float:
-    """The share of what there was to learn that the private fits have learnt: of log density above the blind fits'.
+    """The share of the learnable log density (above the blind fits) that the private fits have learnt.
 
     NaN where there was nothing to learn.
     """

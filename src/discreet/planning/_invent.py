@@ -44,7 +44,7 @@ _RATES_OF_FEW = (0.2, 1.0)
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What a plan and an optimizer leave open, once epsilon is fixed.
+    """The free settings of a plan and an optimizer, once epsilon is fixed.
 
     Attributes:
         num_steps: Number of releases.
@@ -117,7 +117,7 @@ def grid_of_twin(twin: MixtureOfProducts) -> Grid:
 
 @functools.lru_cache(maxsize=1024)
 def noise_for(epsilon: float, delta: float, num_records: int, num_steps: int, rate: float) -> float:
-    """The least noise multiplier that keeps to epsilon; exact, and remembered, since settings share it."""
+    """The least noise multiplier that keeps to epsilon; exact, and cached, since settings share it."""
     plan = PrivacyPlan.calibrate(
         epsilon=epsilon,
         delta=delta,
@@ -166,11 +166,11 @@ _TOLERATED = 0.02
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """What the arguments of a model look like. Public.
+    """The form of a model's arguments. Public.
 
     Attributes:
         draw: (rng, rows) to the arguments, arrays with `rows` along the leading axis.
-        limits: For each argument, what its numbers are cut to where the model invents them; None: nothing.
+        limits: For each argument, the bounds to which invented numbers are clipped; None: no bounds.
         discrete: For each argument, whether its numbers are classes or counts.
     """
 
@@ -181,13 +181,13 @@ class Template:
 
 @dataclasses.dataclass(frozen=True)
 class InventedTable:
-    """A table of nobody.
+    """An invented table.
 
     Attributes:
         rows: The arguments of the model, to fit.
         held_out: As many arguments, of other rows, to judge fits by.
         truth: The latents that the rows come from.
-        strength: By how much the truth was drawn towards the middle of the prior; 1: not at all.
+        strength: Factor by which the truth was shrunk towards the mean of the prior; 1: not at all.
     """
 
     rows: list[np.ndarray]
@@ -197,7 +197,7 @@ class InventedTable:
 
 
 def refuse_inferred(schema: Schema) -> None:
-    """Refuse bounds that are cells of a table.
+    """Refuse bounds that were taken from a table.
 
     Raises:
         ValueError: The schema says that it has such.
@@ -210,7 +210,7 @@ def refuse_inferred(schema: Schema) -> None:
 
 
 def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
-    """What a schema, or shapes, say of the arguments.
+    """Derive the form of the arguments from a schema, or from shapes.
 
     Raises:
         TypeError: It is neither; a table, for example.
@@ -222,8 +222,8 @@ def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
     if not shapes or not all(isinstance(x, jax.ShapeDtypeStruct) and x.shape for x in shapes):
         raise TypeError(
             "dry_run takes a discreet.tables.Schema, or a jax.ShapeDtypeStruct for each argument of the model, as in "
-            "jax.ShapeDtypeStruct((N, 5), jnp.float32): what is public. It has no place for a table, since what is chosen on "
-            f"records is no longer free; it was given {', '.join(type(x).__name__ for x in shapes) or 'nothing'}."
+            "jax.ShapeDtypeStruct((N, 5), jnp.float32): what is public. It has no place for a table, since a plan chosen "
+            f"on records is not free; it was given {', '.join(type(x).__name__ for x in shapes) or 'nothing'}."
         )
 
     def draw(rng: np.random.Generator, rows: int) -> list[np.ndarray]:
@@ -266,7 +266,7 @@ def _from_schema(schema: Schema) -> Template:
 
 
 def _features(column: Column, rng: np.random.Generator, rows: int) -> Float[np.ndarray, "record feature"]:
-    """A column as `discreet.tables.encode` would have it, its cells from a distribution that is itself drawn.
+    """A column as `discreet.tables.encode` encodes it, with cells from a distribution that is itself drawn.
 
     Numbers fill some part of their bounds (a beta distribution of random middle and width); of categories some are rare.
     """
@@ -288,7 +288,7 @@ def _features(column: Column, rng: np.random.Generator, rows: int) -> Float[np.n
 
 
 class _Unobserved(Messenger):
-    """Draws what the model observes, as far as that is one of its arguments as it was passed.
+    """Draw the observations of a model, where they are one of its arguments unchanged.
 
     Attributes:
         found: Which argument is observed at which site.
@@ -300,24 +300,25 @@ class _Unobserved(Messenger):
         self.found: dict[str, int] = {}
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Take the observation away."""
+        """Remove the observation."""
         if msg["type"] != "sample" or not msg["is_observed"] or isinstance(msg["fn"], Unit):
             return
         places = [i for i, x in enumerate(self.arguments) if x is msg["value"]]
         if not places:
             raise ValueError(
-                f"The model observes something at {msg['name']!r} that is none of its arguments as they are, but computed from "
-                "them or a constant, so no table can be invented from the model. Pass what is observed as an argument of its own."
+                f"The model observes something at {msg['name']!r} that is none of its arguments as they are, but computed "
+                "from them, or a constant, so no table can be invented from the model. Pass the observations "
+                "as an argument of their own."
             )
         self.found[msg["name"]] = places[0]
         msg["value"], msg["is_observed"] = None, False
 
 
 class Inventor:
-    """Draws truths and tables from a model."""
+    """Draw truths and tables from a model."""
 
     def __init__(self, model: Model, template: Template, latents: Sequence[str], key: PRNGKeyArray) -> None:
-        """Find what the model observes, and where the middle of its prior is.
+        """Find what the model observes, and draw from its prior.
 
         Args:
             model: The model.
@@ -344,7 +345,7 @@ class Inventor:
         self._draws = {name: np.asarray(x) for name, x in drawn.items()}
 
     def table(self, strength: float, num_rows: int, num_held_out: int, seed: int) -> InventedTable:
-        """A table whose target lies within its public bounds, and takes several values, as far as the prior has such.
+        """Draw a table whose target lies within its public bounds and takes several values, if the prior has any.
 
         Args:
             strength: See `InventedTable`.
@@ -369,7 +370,7 @@ class Inventor:
         return InventedTable(rows, held_out, truth, strength)
 
     def _never_silly(self, features: Sequence[np.ndarray]) -> bool:
-        """Whether any draw will do: levels, of which there are no others. To try candidates takes seconds of compilation."""
+        """Whether any draw is acceptable: levels always are. Trying candidates takes seconds of compilation."""
         template = self.template
         return not any(template.discrete) and all(
             limits is None and x.dtype.kind == "i" for limits, x in zip(template.limits, features, strict=True)
@@ -457,10 +458,10 @@ def better_is_larger(measure: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Judge:
-    """Scores parameters on a table's held-out rows.
+    """Score parameters on a table's held-out rows.
 
     Attributes:
-        objective: Of the fits.
+        objective: Objective of the fits.
         observed: Site of the model at which each of its arguments is observed.
         twin: The mixture, where that is the model.
         site: The one site that observes a number for each row, if its distribution has a mean.
@@ -480,7 +481,7 @@ class Judge:
         start: Any,
         rows: Sequence[Any],
     ) -> Judge:
-        """A judge that has found out what predictions there are; of parameters and rows only shapes are used."""
+        """Build a judge that knows which predictions exist; only the shapes of parameters and rows are used."""
         bare = cls(objective, observed, twin)
         sites = [name for name, place in observed.items() if rows[place].ndim == 1]
         if len(sites) != 1:
@@ -520,13 +521,13 @@ class Judge:
 
     @functools.partial(jax.jit, static_argnums=0)
     def _moments(self, psi: Any, key: PRNGKeyArray) -> tuple[Any, Any]:
-        """Means and standard deviations of what the guide draws, unconstrained."""
+        """Means and standard deviations of the guide's draws, unconstrained."""
         drawn = jax.vmap(lambda draw: self.objective.link(psi, draw)[0])(jax.random.split(key, _DRAWS))
         return jax.tree.map(lambda x: jnp.mean(x, axis=0), drawn), jax.tree.map(lambda x: jnp.std(x, axis=0), drawn)
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def _means(self, site: str, u: Any, rows: Sequence[Any]) -> Float[Array, " record"]:
-        """What is expected of each row."""
+        """Expected value of each row."""
         objective = self.objective
         args, kwargs = objective.records.rebuild(rows)
 

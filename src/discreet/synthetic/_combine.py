@@ -14,17 +14,17 @@ from scipy import stats
 
 @dataclasses.dataclass(frozen=True)
 class Combined:
-    """What m twins say together of a quantity; made by `combine`. Arrays have the shape of one twin's estimate.
+    """The combined estimate from m twins; made by `combine`. Arrays have the shape of one twin's estimate.
 
     Attributes:
         estimate: Mean of the twins' estimates.
-        standard_error: Of the estimate, as one of the population's value, in its unit.
+        standard_error: Of the estimate of the population's value, in its unit.
         degrees_of_freedom: Of the t distribution that the interval is from.
         interval: Its ends, stacked along the leading axis.
         between: Variance of the estimates between twins, b.
         within: Mean of the twins' own variances, v.
-        negative: Where (1 + 1/m) b - v was not above zero, and size_ratio * v stands in for it.
-        level: Probability with which the interval is to hold the truth.
+        negative: Where (1 + 1/m) b - v was not positive, and size_ratio * v is used instead.
+        level: Coverage of the interval.
         names: Of the quantities along the estimate's only axis; empty where none were given.
     """
 
@@ -39,13 +39,13 @@ class Combined:
     names: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Combined:
-        """One of the named quantities by itself.
+        """Select one of the named quantities.
 
         Raises:
             KeyError: No quantity has this name.
         """
         if name not in self.names:
-            raise KeyError(f"{name!r} is none of the quantities: {', '.join(self.names) or 'they have no names'}")
+            raise KeyError(f"{name!r} is not among the quantities: {', '.join(self.names) or 'they have no names'}")
         place = self.names.index(name)
         arrays = {f: getattr(self, f)[..., place] for f in _ARRAYS}
         return Combined(**arrays, level=self.level)
@@ -79,20 +79,21 @@ def combine(
 
         T = (1 + 1/m) b - v,    with (m - 1) (1 - v / ((1 + 1/m) b))² degrees of freedom.
 
-    This is not Rubin's rule for imputed tables, v + (1 + 1/m) b: there the records are real, and v is the uncertainty that
-    they leave. A twin's rows are drawn like everything else in it, so b holds v already, once too often. Nor can the twins be
-    put on one pile and analysed as if they were data: the error then shrinks with every row you draw.
+    This is not Rubin's rule for imputed tables, v + (1 + 1/m) b: there the records are real, and v is their
+    sampling variance. A twin's rows are drawn too, so b already contains v, once too often. Nor may the twins be pooled and
+    analysed as if they were data: the error would then shrink with every row you draw.
 
-    The intervals are as good as the posterior. Variational posteriors are narrow, and after a private fit they leave its noise
-    out: draw the twins from `result.noise_aware()` (docs/noise-aware.md). Where twins have fewer rows than the table or are
-    few, T may come out below zero; then size_ratio * v is taken, an approximation of the sampling variance of the table
-    itself, with m - 1 degrees of freedom. More twins, or longer ones, make that rare.
+    The intervals are as good as the posterior. Variational posteriors are narrow, and after a private fit they do not
+    include its noise: draw the twins from `result.noise_aware()` (docs/noise-aware.md). If twins are few, or shorter than the
+    table, T may be negative; then size_ratio * v is taken, an approximation of the sampling variance of the table itself, with
+    m - 1 degrees of freedom. More twins, or longer ones, make that rare.
 
     Args:
         estimates: One of each twin along the leading axis, m of them, at least 2: numbers, arrays of any shape (all
-            coefficients of a regression, say, each of which is combined by itself), or a dict from name to number for each twin.
+            coefficients of a regression, say, each of which is combined by itself), or a dict from name to number for each
+            twin.
         variances: Squared standard errors of these, as the analysis of a twin by itself gives them; same shape, same names.
-        level: Probability with which the interval is to hold the truth.
+        level: Coverage of the interval.
         size_ratio: Rows of a twin divided by records of the table.
         names: Of the quantities, where the estimates are vectors; those of dicts are their keys.
 
@@ -120,10 +121,10 @@ def combine(
         )
     m = len(estimates)
     if m < 2:
-        raise ValueError(f"There are estimates of {m} twin; how much twins differ takes two at least, and better 20.")
+        raise ValueError(f"There are estimates of {m} twin; at least two are needed, and preferably 20.")
     if not (np.isfinite(estimates).all() and np.isfinite(variances).all() and (variances >= 0).all()):
         raise ValueError(
-            "An estimate or variance is not finite, or a variance is negative: look at that twin's analysis."
+            "An estimate or variance is not finite, or a variance is negative: check that twin's analysis."
         )
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; it is a probability between 0 and 1, such as 0.95.")
@@ -156,8 +157,8 @@ def _arrays(
             other = sorted({str(name) for twin in twins for name in {*twin} - {*names}})
             raise ValueError(
                 f"The twins' analyses are not of the same quantities: not all have {', '.join(absent + other)}. A twin in which "
-                "a category does not occur gives no coefficient for it: code the categories by the schema's list, or leave the "
-                "quantity out of all."
+                "a category does not occur gives no coefficient for it: encode the categories by the schema's list, or omit the "
+                "quantity in all twins."
             )
         estimates, variances = ([[twin[name] for name in names] for twin in part] for part in (estimates, variances))
     estimates, variances = np.asarray(estimates, np.float64), np.asarray(variances, np.float64)

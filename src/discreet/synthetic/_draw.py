@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Posterior(Protocol):
-    """What can be drawn from: `DPSVIResult`, `NoiseAware` and the other results."""
+    """Anything with posterior draws: `DPSVIResult`, `NoiseAware` and the other results."""
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> Mapping[str, Any]:
         """Draws of the latents, along the leading axis."""
@@ -42,7 +42,7 @@ class Posterior(Protocol):
 
 
 class Model(Protocol):
-    """What can make a table of one value of its latents: `MixtureOfProducts`, or your own."""
+    """A model that can draw a table from one value of its latents: `MixtureOfProducts`, or your own."""
 
     def draw(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
         """A table of `num_records` rows."""
@@ -62,15 +62,15 @@ def synthesize(
     Guarantee: computed from the result, the model's public description and the key alone, so the twins together cost
     nothing beyond `result.statement`, however many there are.
 
-    Each twin comes from a posterior draw of its own. So twins differ by what the posterior does not know, and `combine` can
-    tell how much that is; several from one draw could not.
+    Each twin comes from a posterior draw of its own. So the differences between twins show the posterior's uncertainty, which
+    `combine` needs; several twins from one draw would not show it.
 
     Args:
         key: Any JAX key.
-        result: A fit's result, or `result.noise_aware()`, whose draws know of the privacy noise; or draws of the latents,
-            along the leading axis, as many as twins or more.
-        model: What was fitted, as `MixtureOfProducts`.
-        num_twins: Number of twins, 1 at least. Take 5 for predictions, 20 or more for `combine`.
+        result: A fit's result, or `result.noise_aware()`, whose draws include the uncertainty from the privacy noise; or
+            draws of the latents, along the leading axis, as many as twins or more.
+        model: The model that was fitted, such as `MixtureOfProducts`.
+        num_twins: Number of twins, at least 1. Use 5 for predictions, 20 or more for `combine`.
         num_records: Rows of each; None: the public number of records of the result's plan.
 
     Returns:
@@ -86,9 +86,9 @@ def synthesize(
 def start_twins(
     key: PRNGKeyArray, result: Posterior | Mapping[str, Any], num_twins: int
 ) -> list[tuple[dict[str, np.ndarray], np.random.Generator]]:
-    """A posterior draw for each twin, and where its rows come from. Arguments and errors as in `synthesize`."""
+    """A posterior draw and a random generator for each twin. Arguments and errors as in `synthesize`."""
     if num_twins < 1:
-        raise ValueError(f"num_twins is {num_twins}; draw one at least.")
+        raise ValueError(f"num_twins is {num_twins}; it must be at least 1.")
     posterior_key, rows_key = jax.random.split(random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR))
     draws = result if isinstance(result, Mapping) else result.posterior(posterior_key, num_twins)
     draws = {name: np.asarray(values) for name, values in draws.items()}
@@ -104,7 +104,7 @@ def start_twins(
 
 
 def rows_of(result: Any, num_records: int | None) -> int:
-    """How many rows a twin has.
+    """The number of rows of a twin.
 
     Raises:
         ValueError: A number below 1, or none.
@@ -117,7 +117,7 @@ def rows_of(result: Any, num_records: int | None) -> int:
             )
         return plan.num_records
     if num_records < 1:
-        raise ValueError(f"num_records is {num_records}; a twin has one row at least.")
+        raise ValueError(f"num_records is {num_records}; a twin has at least one row.")
     return num_records
 
 
@@ -128,7 +128,7 @@ PIECE_ROWS = 1 << 17
 
 
 class TwinFormat(enum.StrEnum):
-    """What kind of file a twin becomes."""
+    """The file format of a twin."""
 
     CSV = "csv"
     PARQUET = "parquet"
@@ -146,9 +146,9 @@ def write_twins(
     file_format: TwinFormat | str = TwinFormat.CSV,
     on_rows: Callable[[int], object] = lambda rows: None,
 ) -> list[Path]:
-    """Draw twins as `synthesize` does, each into a file of its own: whole, or not there.
+    """Draw twins as `synthesize` does, each into its own file, which is complete or absent.
 
-    Guarantee: as of `synthesize`. A file holds what `discreet.tables.read_table` takes for a table of this schema.
+    Guarantee: as of `synthesize`. `discreet.tables.read_table` reads the file as a table of this schema.
 
     Args:
         key: Any JAX key.
@@ -159,7 +159,7 @@ def write_twins(
         num_twins: As in `synthesize`.
         num_records: As in `synthesize`.
         file_format: "csv" or "parquet".
-        on_rows: Told the number of rows of each piece that was written.
+        on_rows: Called with the number of rows of each piece that was written.
 
     Returns:
         The files.
@@ -182,7 +182,7 @@ def write_twins(
 
 
 def check_format(schema: Schema, file_format: TwinFormat | str) -> None:
-    """Whether twins of this schema can be written so.
+    """Check that twins of this schema can be written in a format.
 
     Raises:
         ValueError: Another format; or, for CSV, missing cells that no text stands for.
@@ -234,7 +234,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _missing_text(schema: Schema) -> str | None:
-    """What a missing cell is written as; None: nothing, as that reads as missing or there are none.
+    """The text of a missing cell; None: an empty cell, because that reads as missing or no cell is missing.
 
     Raises:
         ValueError: Cells may be missing, and the schema has no text for that.
@@ -246,14 +246,14 @@ def _missing_text(schema: Schema) -> str | None:
             "The schema lets cells be missing and has no text that stands for one, so a CSV file cannot hold them: write "
             'Parquet, or give the schema missing_values = [""].'
         )
-    # A line with nothing on it would be no row.
+    # A blank line would not be a row.
     if "" in schema.missing_values and len(schema.columns) > 1:
         return None
     return schema.missing_values[0]
 
 
 def _for_csv(table: pyarrow.Table, schema: Schema, missing: str | None) -> pyarrow.Table:
-    """The table with the schema's word for missing cells in them."""
+    """The table with the schema's text in its missing cells."""
     if missing is None:
         return table
     for place, column in enumerate(schema.columns):
@@ -272,11 +272,11 @@ _MOST = 100_000
 
 
 class Fitted(NamedTuple):
-    """What twins are drawn from; made by `read_fitted`.
+    """A saved fit to draw twins from; made by `read_fitted`.
 
     Attributes:
-        result: Without its guide: `posterior` of this class stands in for its own.
-        model: What was fitted.
+        result: The result, without its guide: use `posterior` of this class.
+        model: The model that was fitted.
     """
 
     result: DPSVIResult
@@ -284,7 +284,7 @@ class Fitted(NamedTuple):
 
     @property
     def plan(self) -> PrivacyPlan:
-        """That of the fit."""
+        """The plan of the fit."""
         return self.result.plan
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
@@ -322,7 +322,7 @@ def write_fitted(folder: Path | str, result: DPSVIResult, model: MixtureOfProduc
     return [
         result.save(folder / RESULT),
         write_file(folder / SCHEMA, schema),
-        # Last: where it is, the others are.
+        # Last: if it exists, the others do.
         write_file(folder / MODEL, json.dumps(settings, indent=2) + "\n"),
     ]
 
@@ -339,13 +339,13 @@ def read_fitted(folder: Path | str) -> Fitted:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder: give the one that discreet fit --model twin wrote")
+        raise ValueError(f"{folder} is not a folder: give the one that discreet fit --model twin wrote")
     components, slices, digest = _settings(folder)
     schema = schema_from_toml(folder / SCHEMA)
     if _digest(schema_to_toml(schema)) != digest:
         raise DataError(
-            f"{folder / SCHEMA} is not the schema of the fit: its columns, bounds or categories were changed since, and what "
-            "was learnt would be read as something else. Put back the file that the fit wrote"
+            f"{folder / SCHEMA} is not the schema of the fit: its columns, bounds or categories were changed since, so "
+            "the parameters would be misread. Restore the file that the fit wrote"
         )
     model = MixtureOfProducts(schema, components=components, slices=slices)
     result = load_result(folder / RESULT)
@@ -353,12 +353,12 @@ def read_fitted(folder: Path | str) -> Fitted:
     expected = {f"{name}_auto_{part}": shape for name, shape in _latents(model).items() for part in ("loc", "scale")}
     if shapes != expected:
         raise ValueError(
-            f"{folder / RESULT} does not fit {MODEL} and {SCHEMA} beside it: its parameters have other names or shapes. Put back "
-            "the files that one fit wrote"
+            f"{folder / RESULT} does not fit {MODEL} and {SCHEMA} beside it: its parameters have other names or shapes. Restore "
+            "the files of one fit"
         )
     if not all(np.isfinite(value).all() for value in result.params.values()):
         raise ValueError(
-            f"The fit in {folder} went wrong: its parameters are not finite, so there is nothing to draw from. A smaller "
+            f"The fit in {folder} failed: its parameters are not finite, so no twin can be drawn. A smaller "
             "learning rate helps, in a further fit that spends again"
         )
     return Fitted(result, model)
@@ -381,13 +381,14 @@ def _settings(folder: Path) -> tuple[int, int, str]:
         components, slices, digest = found["components"], found["slices"], str(found["schema_sha256"])
         whole = all(type(x) is int and 0 < x <= _MOST for x in (components, slices))
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        raise ValueError(f"{path} is damaged: put back the file that the fit wrote") from None
+        raise ValueError(f"{path} is damaged: restore the file that the fit wrote") from None
     if form != FORMAT or name != MixtureOfProducts.__name__:
         raise ValueError(
-            f"{path} says {form!r} and {name!r}, which this discreet does not know: it was written by a newer one, or by hand"
+            f"{path} says {form!r} and {name!r}, which this version of discreet does not read: it was written by a newer "
+            "version, or by hand"
         )
     if not whole:
-        raise ValueError(f"{path} is damaged: put back the file that the fit wrote")
+        raise ValueError(f"{path} is damaged: restore the file that the fit wrote")
     return components, slices, digest
 
 

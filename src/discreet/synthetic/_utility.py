@@ -111,11 +111,11 @@ _FEWEST_TO_TELL_APART = 10
 def associations(levels: Levels, rows: Int[np.ndarray, "row column"]) -> dict[tuple[str, str], float]:
     """Cramér's V of each pair of columns, in [0, 1], corrected for the bias of few rows.
 
-    0 for independent columns, 1 where one column tells the other. It has no sign, and serves for any two kinds of columns;
-    numbers are those of their slices.
+    0 for independent columns, 1 where one column determines the other. It has no sign, and applies to any two kinds of
+    columns; numbers are compared by their slices.
 
     Args:
-        levels: Which levels the columns have; few slices a column, so that many rows share one.
+        levels: Levels of the columns; few slices a column, so that many rows share one.
         rows: As `levels.encode` gives them.
 
     Reference:
@@ -137,10 +137,10 @@ def _cramer(joint: np.ndarray, count: int) -> float:
 
 
 def told_apart(first: Int[np.ndarray, "row column"], second: Int[np.ndarray, "row column"]) -> float:
-    """AUC of boosted trees that guess of which table a row is, on rows that they were not trained on; NaN for few rows.
+    """AUC of boosted trees that guess a row's table, on rows that they were not trained on; NaN for few rows.
 
-    Of each table as many rows, 20,000 at most. The trees see levels, so that what differs within a slice of numbers is not
-    seen.
+    The same number of rows is taken from each table, at most 20,000. The trees get levels, so differences within a slice of
+    numbers are not detected.
 
     Reference:
         J. Snoke et al., "General and specific utility measures for synthetic data", JRSS A 181(3), 2018, for scores of
@@ -159,7 +159,7 @@ def told_apart(first: Int[np.ndarray, "row column"], second: Int[np.ndarray, "ro
     whose = np.repeat([0, 1], number)
     model = HistGradientBoostingClassifier(max_iter=60, random_state=0)
     halves = StratifiedKFold(2, shuffle=True, random_state=0)
-    # Small trees gain nothing by threads, and on a busy machine wait for each other at every split.
+    # Threads do not help small trees, and on a busy machine they wait for each other at every split.
     with threadpool_limits(1, user_api="openmp"):
         guesses = cross_val_predict(model, rows, whose, cv=halves, method="predict_proba")
     return float(roc_auc_score(whose, np.asarray(guesses)[:, 1]))
@@ -188,7 +188,7 @@ class Encoded:
 
     @functools.cached_property
     def _places(self) -> dict[str, slice]:
-        """Where each column's features lie in x."""
+        """Position of each column's features in x."""
         places, first = {}, 0
         for column in self.schema.columns:
             width = len(column.categories) if column.kind is Kind.CATEGORICAL else 1
@@ -198,7 +198,7 @@ class Encoded:
         return places
 
     def explain(self, target: Column) -> tuple[Float[np.ndarray, "row feature"], Float[np.ndarray, " row"]]:
-        """Features without the target's, and the target's values, of the rows where it is not missing.
+        """Features without the target's, and the target's values, for rows in which it is not missing.
 
         The value is a position among the categories, or a number in the column's own unit (days for a date).
         """
@@ -209,7 +209,7 @@ class Encoded:
 
 
 def read(source: Any, schema: Schema, what: str, most_rows: int) -> Encoded:
-    """Read and encode a table; numbers outside their bounds are moved to the nearer one.
+    """Read and encode a table; numbers outside their bounds are clipped.
 
     Args:
         source: A file, or a pyarrow or pandas table.
@@ -234,7 +234,7 @@ def read(source: Any, schema: Schema, what: str, most_rows: int) -> Encoded:
 
 
 def _values(column: Column, block: np.ndarray) -> tuple[Float[np.ndarray, " row"], Bool[np.ndarray, " row"]]:
-    """A column's values by its features, and where they are there at all."""
+    """A column's values from its features, and which of them are present."""
     present = np.ones(len(block), bool)
     if column.missing is Missing.INDICATOR:
         block, present = block[:, :-1], block[:, -1] == 0
@@ -258,7 +258,7 @@ _FEWEST_TO_FIT = 2
 
 
 def model_of(column: Column) -> str:
-    """What explains such a column."""
+    """Name of the model for such a column."""
     if not column.kind.has_bounds:
         return "logistic regression"
     return "Poisson regression" if column.kind is Kind.COUNT else "ridge regression"
@@ -275,7 +275,7 @@ def score(column: Column, train: Encoded, test: Encoded) -> Scores:
 
 
 def guess(column: Column, test: Encoded) -> Scores:
-    """The scores of the best answer that looks at no feature."""
+    """Scores of the best prediction that uses no feature."""
     _, y = test.explain(column)
     if not len(y):
         names = (R2, ERROR) if column.kind.has_bounds else (ACCURACY, LOG_LOSS)
@@ -293,11 +293,11 @@ def _probabilities(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, classes: in
     seen = np.unique(y).astype(int)
     table = np.zeros((len(x_test), classes))
     if len(seen) == 1:
-        # A twin without the other classes teaches nothing else.
+        # A twin that lacks the other classes gives no other prediction.
         table[:, seen] = 1.0
         return table
     with warnings.catch_warnings():
-        # A fit that stopped a little short is judged as it is.
+        # A fit that stopped early is scored as it is.
         warnings.simplefilter("ignore", ConvergenceWarning)
         table[:, seen] = LogisticRegression(max_iter=2_000).fit(x, y).predict_proba(x_test)
     return table
@@ -346,16 +346,16 @@ TWO_COLUMNS = "shares of two columns"
 ASSOCIATION = "association of two columns"
 APART = "twin and real told apart (AUC)"
 MEANING = {
-    "prediction": "A model was trained on each table and tested on the evaluation rows. Near what real training rows give: use "
-    "a twin to build such models. Near guessing: do not.",
+    "prediction": "A model was trained on each table and tested on the evaluation rows. Close to the training rows: the twin is "
+    "a good substitute for such models. Close to guessing: it is not.",
     ONE_COLUMN: "Half the sum of differences between the shares of a column's levels (total variation), mean over columns: 0 "
-    "if tables of the column are alike, 1 if no value is in both.",
-    TWO_COLUMNS: "The same for the cells of two-way tables, mean over pairs. Two samples of real rows are not at 0 either, the "
-    "less so the fewer rows and the more cells.",
-    ASSOCIATION: "Mean absolute difference of Cramér's V (0: independent, 1: one tells the other), over pairs. Large where a "
-    "twin has lost what goes together, or has made it up.",
-    APART: "Trees guess whether a row is real. 0.5: they cannot tell; 1: they always can. High values are common, and "
-    "matter where the twin must pass for the table, less where single analyses of it must hold.",
+    "if the column has the same shares in both tables, 1 if no value is in both.",
+    TWO_COLUMNS: "The same for the cells of two-way tables, mean over pairs. Two samples of real rows are not at 0 either: "
+    "fewer rows and more cells give larger distances.",
+    ASSOCIATION: "Mean absolute difference of Cramér's V (0: independent, 1: one determines the other), over pairs. Large if a "
+    "twin has lost an association or invented one.",
+    APART: "Trees guess whether a row is real. 0.5: they cannot distinguish the rows; 1: they always can. High "
+    "values are common; they matter if the twin must pass for the table, less if single analyses of it must be right.",
 }
 
 
@@ -377,7 +377,7 @@ class Comparison:
 
     @property
     def mean_association_difference(self) -> float:
-        """Mean over the pairs of the absolute differences; NaN where there is one column only."""
+        """Mean absolute difference over the pairs; NaN if there is only one column."""
         return float(np.mean(np.abs(list(self.association.values())))) if self.association else math.nan
 
     def figures(self) -> dict[str, float]:
@@ -392,13 +392,13 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class UtilityReport:
-    """How far twins serve in the place of a table; made by `utility_report`. **Not private** for the real rows.
+    """How useful twins are as a substitute for a table; made by `utility_report`. **Not private** for the real rows.
 
     Attributes:
         twins: Each twin against the evaluation rows.
         training: Real training rows against the evaluation rows; None if there were none.
-        guessing: For each target the scores of the best answer that looks at no other column.
-        models: For each target what explains it.
+        guessing: For each target the scores of the best prediction that uses no other column.
+        models: For each target the kind of model.
         evaluation_rows: How many real rows the twins were compared with.
         training_rows: How many real training rows there were.
         twin_rows: How many rows each twin has.
@@ -416,17 +416,17 @@ class UtilityReport:
 
     @property
     def statement_line(self) -> str:
-        """What a statement should say of this report: `statement.with_notes(report.statement_line)`.
+        """The line that a statement should contain about this report: `statement.with_notes(report.statement_line)`.
 
-        Where the rows are among those that the statement protects, it is a violation: `with_violations`.
+        If the rows are among those that the statement protects, it is a violation: use `with_violations`.
         """
         rows = f"{self.evaluation_rows:,} evaluation rows"
         if self.training_rows:
             rows += f" and {self.training_rows:,} training rows"
         return (
-            f"Not private: a report on the twins' use has exact figures of {rows}, which its user named as non-private. No ε "
+            f"Not private: a report on the twins' utility has exact figures of {rows}, which its user named as non-private. No ε "
             "covers these figures; if people whom this statement protects are among the rows, its guarantee does not hold "
-            "for who sees the report."
+            "towards readers of the report."
         )
 
     def prediction(self, target: str, score: str) -> tuple[float, float]:
@@ -455,7 +455,7 @@ class UtilityReport:
         return plot_shares(self.shares, ("evaluation rows (real)", twins), title=title, path=path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dictionaries, lists, strings and finite numbers; what does not exist is None."""
+        """Plain dictionaries, lists, strings and finite numbers; undefined figures are None."""
         tables = {"twins": self.twins, "training": () if self.training is None else (self.training,)}
         scores = {t: {s: self.prediction(t, s) for s in found} for t, found in self.guessing.items()}
         content = {
@@ -510,7 +510,7 @@ def _page(report: UtilityReport) -> str:
 
 
 def _worst(report: UtilityReport) -> list[str]:
-    """Where to look first."""
+    """The column and the pair that differ most."""
     columns = {name: np.mean([twin.marginals.one_way[name] for twin in report.twins]) for name in report.shares}
     worst = max(columns, key=lambda name: columns[name])
     said = f"Farthest column: {worst} ({columns[worst]:.3f})."
@@ -591,19 +591,20 @@ def utility_report(
     non_private: bool = False,
     most_rows: int = 100_000,
 ) -> UtilityReport:
-    """Say how far twins serve in the place of a table: **not private** for the real rows that are passed.
+    """Measure how useful twins are as a substitute for a table: **not private** for the real rows that are passed.
 
-    Four questions, each answered by the mean over the twins and their spread: how well does a standard model that is trained on
-    a twin predict real rows; how far are the shares of single columns and of pairs from the real ones; do columns go
-    together as closely; and can a classifier tell a twin's rows from real ones. With `training_table` the same is asked of real
-    rows, which no twin can be expected to surpass.
+    Four questions are answered, each by the mean over the twins and their spread: how well does a standard model that is
+        trained
+    on a twin predict real rows; how far are the one-way and two-way marginals from the real ones; are columns associated
+    as closely; and can a classifier distinguish a twin's rows from real ones. With `training_table` the same is computed
+    for real rows, which no twin can be expected to surpass.
 
     The target of the schema is what is predicted (logistic regression for categories, ridge for numbers and dates,
     Poisson for counts), by all other columns; without a target, each column in turn.
 
     Args:
         twins: Tables, or paths of their files.
-        evaluation_table: Real rows that are public, or whose figures will not be shown: best rows that no fit has seen.
+        evaluation_table: Real rows that are public, or whose figures will not be shown; preferably rows that no fit has used.
         schema: The public description of all these tables.
         training_table: Real rows to compare the twins with, under the same condition; those that were fitted, say.
         non_private: Must be True, to say so.

@@ -1,4 +1,4 @@
-"""A table larger than memory to a file of encoded records, of which a fit sees a memory map.
+"""Convert a table larger than memory to a file of encoded records, which a fit reads through a memory map.
 
 The file is an Arrow file of one batch. Its features are written first, at an aligned offset, while the table is read piece by
 piece; how many records there are is known only at the end, so Arrow's head and tail are written around the features
@@ -28,7 +28,7 @@ from discreet.tables._schema_text import schema_from_dict, schema_to_toml
 ENDING = ".arrow"
 METADATA = b"discreet"
 ALIGNMENT = 64
-"""Bytes. XLA on a CPU uses arrays where they lie if they begin at a multiple of this, and copies others."""
+"""Bytes. XLA on a CPU uses an array in place if it starts at a multiple of this, and copies any other array."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Conversion:
 
     Attributes:
         schema: The description of the table.
-        out_of_bounds: What became of cells that it does not allow.
+        out_of_bounds: What was done with cells that it does not allow.
     """
 
     schema: Schema
@@ -56,8 +56,8 @@ def convert(
     """Encode a table piece by piece into a file, and open it.
 
     The file is an Arrow file of one batch: column x, a list of numbers for each record, and with a target column y. It holds
-    the private records: its owner alone may read it, and it is yours to delete. It holds no person column. A file that exists
-    is replaced; if the table is refused, nothing is written.
+    the private records, so only its owner may read it, and you should delete it when it is no longer needed. It has no person
+    column. An existing file is replaced; if the table is refused, nothing is written.
 
     Args:
         source: As in `read_table`.
@@ -71,7 +71,7 @@ def convert(
         The records of `encode(read_table(source, schema), schema)`; the arrays are views of the file.
 
     Raises:
-        DataError: As in `read_table` and `encode`, after all pieces were looked at; or the file cannot be written.
+        DataError: As in `read_table` and `encode`, after all pieces were checked; or the file cannot be written.
     """
     out = Path(out)
     if out.suffix != ENDING:
@@ -91,7 +91,7 @@ def convert(
                 progress_bar="persons" if progress_bar else None,
             )
             keep = keep_one_row_a_person(pyarrow.chunked_array([chunk for c in persons for chunk in c.chunks]), key=key)
-        # Features lie before all targets, so that these wait beside the file for the last features.
+        # The file holds all features before all targets, so the targets wait in a temporary file.
         with tempfile.TemporaryFile(dir=out.parent) as targets:
             _write(file, targets, source, layout, report, keep, "records" if progress_bar else None)
     return open_records(out)
@@ -99,7 +99,7 @@ def convert(
 
 @contextmanager
 def _atomic(out: Path) -> Iterator[BinaryIO]:
-    """A file for its owner's eyes that takes its name at the end, or goes again."""
+    """Open a file with permissions for its owner only, which gets its name at the end and is deleted on an error."""
     partial = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         try:
@@ -118,9 +118,9 @@ def _atomic(out: Path) -> Iterator[BinaryIO]:
 
 
 def open_records(path: Path | str, schema: Schema | None = None) -> Records:
-    """The records in a file that `convert` wrote, as views of a memory map: what is not looked at is not read.
+    """Open the records in a file that `convert` wrote, as views of a memory map: only what is used is read.
 
-    On a CPU, a fit uses the features where they lie, and reads the rows that it draws; of the targets it may make a copy.
+    On a CPU, a fit uses the features in place and reads the rows that it samples; it may copy the targets.
 
     Args:
         path: The file.
@@ -148,7 +148,7 @@ def open_records(path: Path | str, schema: Schema | None = None) -> Records:
 
 
 def conversion_of(path: Path | str) -> Conversion | None:
-    """How a file was made, if it is one of `convert`'s. No record is read.
+    """Say how a file was made, if `convert` made it. No record is read.
 
     Returns:
         None for any other file, and for none.
@@ -162,7 +162,7 @@ def _conversion(facts: dict[str, Any]) -> Conversion:
 
 
 def _open(path: Path) -> tuple[dict[str, Any] | None, Any]:
-    """What a file says of itself, and its records; None if it is not `convert`'s."""
+    """A file's metadata and its records; None if `convert` did not write it."""
     try:
         table = pyarrow.ipc.open_file(pyarrow.memory_map(str(path)))
         facts = json.loads((table.schema.metadata or {})[METADATA])
@@ -172,7 +172,7 @@ def _open(path: Path) -> tuple[dict[str, Any] | None, Any]:
 
 
 def _check_same(path: Path, made: Schema, asked: Schema) -> None:
-    """Refuse records that were encoded by another description than the one that is going to be stated."""
+    """Refuse records that were encoded by another schema than the one that the statement will name."""
     if made == asked:
         return
     old, new = ({column.name: column for column in schema.columns} for schema in (made, asked))
@@ -223,7 +223,7 @@ def _write(
 
 
 def _facts(layout: Layout, report: Report) -> dict[str, Any]:
-    """What the file says of itself. Public."""
+    """The file's metadata. Public."""
     centre, scale = layout.target_scaling
     return {
         "feature_names": layout.feature_names,
@@ -234,14 +234,13 @@ def _facts(layout: Layout, report: Report) -> dict[str, Any]:
     }
 
 
-# Arrow's head and tail around records that lie in a file already.
+# Arrow's head and tail, written around records that are in the file already.
 
 
 def frame(x: np.ndarray, y: np.ndarray | None, name: bytes, facts: Mapping[str, Any], file: BinaryIO) -> int:
-    """Write an Arrow file of one batch around features that lie in it already.
+    """Write an Arrow file of one batch around features that are in it already.
 
-    The head says how many records there are, so that it can only be written once they are counted; its length is always
-    the same.
+    The head holds the number of records, so it can only be written once they are counted; its length is always the same.
 
     Args:
         x: Features, as they lie in the file.
@@ -251,7 +250,7 @@ def frame(x: np.ndarray, y: np.ndarray | None, name: bytes, facts: Mapping[str, 
         file: Where to write, from its beginning.
 
     Returns:
-        Where the features begin.
+        Offset of the features.
     """
     kind = pyarrow.list_(pyarrow.float32(), x.shape[1])
     fields, buffer = [("x", kind)], pyarrow.py_buffer(x)
@@ -269,7 +268,7 @@ def frame(x: np.ndarray, y: np.ndarray | None, name: bytes, facts: Mapping[str, 
 
 
 def find_start(width: int, has_target: bool, name: bytes, facts: Mapping[str, Any], alignment: int) -> tuple[int, str]:
-    """Where the features will begin, a multiple of `alignment`, and the blanks that must stand among the facts as "padding"."""
+    """Offset of the features, a multiple of `alignment`, and the blanks to add to the facts as "padding"."""
     x, y = np.zeros((1, width), np.float32), np.zeros(1, np.float32) if has_target else None
     for blanks in range(2 * alignment):
         start = frame(x, y, name, {**facts, "padding": " " * blanks}, io.BytesIO())
@@ -279,7 +278,7 @@ def find_start(width: int, has_target: bool, name: bytes, facts: Mapping[str, An
 
 
 class _Around:
-    """A file for Arrow to write to that steps over the one buffer that lies in it already."""
+    """A file for Arrow to write to, which skips the one buffer that is in it already."""
 
     closed = False
 
@@ -289,7 +288,7 @@ class _Around:
         self.start: int | None = None
 
     def write(self, data: Any) -> int:
-        """Write, or step over."""
+        """Write, or skip."""
         if isinstance(data, pyarrow.Buffer) and data.address == self.address:
             self.start = self.file.tell()
             self.file.seek(data.size, io.SEEK_CUR)
@@ -301,7 +300,7 @@ class _Around:
         return self.file.tell()
 
     def flush(self) -> None:
-        """Arrow asks for it; the file is closed soon."""
+        """Arrow calls it; the file is closed soon."""
 
     def close(self) -> None:
-        """Left to the file's owner."""
+        """The owner of the file closes it."""

@@ -25,7 +25,7 @@ KEY_BYTES = 32
 
 
 def keep_one_row_a_person(persons: pyarrow.ChunkedArray, *, key: bytes | None = None) -> np.ndarray:
-    """Which rows to keep, so that each person has one.
+    """Choose the rows to keep, so that each person has one.
 
     The rows of a person are put in a secret order, that of a keyed hash (BLAKE2b) of the person and of the row's place among
     that person's rows; the first in it is kept.
@@ -35,14 +35,14 @@ def keep_one_row_a_person(persons: pyarrow.ChunkedArray, *, key: bytes | None = 
     protects persons. The same key keeps the same rows of the same table, and each row of a person is as likely as any other.
 
     Args:
-        persons: Whose each row is.
+        persons: The person of each row.
         key: Secret, 16 to 64 bytes; None for 32 bytes from the operating system.
 
     Returns:
         A Boolean for each row.
 
     Raises:
-        DataError: A row that is nobody's.
+        DataError: A row without a person.
         ValueError: A key of another length.
 
     >>> persons = pyarrow.chunked_array([["ann", "bob", "ann", "cid"]])
@@ -70,7 +70,7 @@ def keep_one_row_a_person(persons: pyarrow.ChunkedArray, *, key: bytes | None = 
 
 
 def _ranks(key: bytes, person: bytes, count: int) -> np.ndarray:
-    """Where each of a person's rows stands in the secret order. A digest of 64 bytes is good for eight rows."""
+    """Position of each of a person's rows in the secret order. A digest of 64 bytes serves eight rows."""
     digests = (hashlib.blake2b(block.to_bytes(8) + person, key=key).digest() for block in range(-(-count // 8)))
     return np.frombuffer(b"".join(digests), ">u8")[:count]
 
@@ -78,7 +78,7 @@ def _ranks(key: bytes, person: bytes, count: int) -> np.ndarray:
 # A table to arrays.
 
 
-# How files write 0 and 1 besides "0" and "1".
+# Other ways in which files write 0 and 1.
 OTHER_WRITINGS = {"0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True": 1}
 ABSENT, FOREIGN = -1, -2
 
@@ -115,7 +115,7 @@ class Records:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Which columns of the arrays a schema's columns become. Public.
+    """The columns of the arrays that a schema's columns become. Public.
 
     Attributes:
         schema: The public description.
@@ -155,7 +155,7 @@ class Layout:
         return len(self.feature_names) + (self.schema.target is not None)
 
     def fill(self, table: pyarrow.Table, matrix: np.ndarray, report: Report) -> None:
-        """Encode a table into a float32 matrix of rows by `width`, the target last. What is reported leaves zeros."""
+        """Encode a table into a float32 matrix of rows by `width`, the target last. Reported cells become zeros."""
         first = 0
         for column in self.schema.features:
             width = len(self._names(column))
@@ -312,7 +312,7 @@ def _codes(column: Column) -> np.ndarray:
 
 
 def _present(column: Column, report: Report) -> None:
-    """To be called where cells are missing."""
+    """Report missing cells, where the column does not allow them."""
     if column.missing is Missing.REFUSE:
         report.faults.add(
             f"column '{column.name}' has missing cells"
@@ -359,7 +359,7 @@ def _complain(column: Column, outside: bool, fraction: bool, report: Report) -> 
 
 
 def _positions(column: Column, values: pyarrow.ChunkedArray, report: Report) -> np.ndarray:
-    """Each cell's place among the categories; negative for missing cells."""
+    """Position of each cell among the categories; negative for missing cells."""
     place = {category: position for position, category in enumerate(column.categories)} | {None: ABSENT}
     if column.categories == ZERO_OR_ONE:
         place |= OTHER_WRITINGS
@@ -387,8 +387,8 @@ def _positions(column: Column, values: pyarrow.ChunkedArray, report: Report) -> 
 def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None) -> pyarrow.Table:
     """A table with the schema's columns, types, bounds and categories, from arrays as `encode` gives them.
 
-    Arrays that are not an encoding, say the draws of a model, become the nearest table: numbers are moved into their
-    bounds, counts and dates to the nearest whole one, and the largest of a categorical column's numbers says which it is.
+    Arrays that are not an encoding, say the draws of a model, become the nearest table: numbers are clipped to their
+    bounds, counts and dates are rounded, and a categorical cell is the category with the largest number.
 
     Args:
         x: Records by features, in the order of the names that `encode` gives.

@@ -29,9 +29,10 @@ from discreet.tables._schema import EPOCH, Column, DataError, Kind, Schema
 
 
 class OutOfBounds(enum.StrEnum):
-    """What becomes of a cell that the schema does not allow.
+    """What to do with a cell that the schema does not allow.
 
-    REFUSE: the table is refused. CLIP: a number or date is moved to the nearer bound; anything else is refused. MISSING: the cell
+    REFUSE: the table is refused. CLIP: a number or date is moved to the nearer bound; anything else is refused. MISSING:
+        the cell
     counts as missing, also one that is no number, no date or no category of the schema, and the column's rule for missing cells
     holds.
     """
@@ -43,11 +44,11 @@ class OutOfBounds(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Which columns break which rules. Knows no value, no row and no count, so that it cannot tell them.
+    """The columns that break a rule, and the rules. It holds no value, row or count, so it cannot reveal any.
 
     Attributes:
-        rule: What becomes of cells that the schema does not allow.
-        faults: What is wrong, as sentences without a full stop. In several threads at once.
+        rule: What to do with cells that the schema does not allow.
+        faults: What is wrong, as sentences without a full stop; several threads add to it.
     """
 
     rule: OutOfBounds
@@ -105,12 +106,12 @@ def check_names(names: list[str], what: str) -> None:
 
 
 def open_text(path: Path) -> BinaryIO:
-    """The bytes of a CSV file, unpacked."""
+    """Open a CSV file as uncompressed bytes."""
     return cast(BinaryIO, gzip.open(path, "rb")) if path.name.endswith(".gz") else path.open("rb")
 
 
 def csv_header(file: BinaryIO) -> list[str]:
-    """The names in the first line that is not blank, and the file moved behind it."""
+    """Read the column names in the first line that is not blank; leaves the file behind that line."""
     line = file.readline().removeprefix(BYTE_ORDER_MARK)
     while line and not line.strip():
         line = file.readline()
@@ -120,7 +121,7 @@ def csv_header(file: BinaryIO) -> list[str]:
 
 
 def existing_file(path: Path | str) -> Path:
-    """The path, if a readable kind of file with something in it is there."""
+    """Check that a path is a non-empty file of a readable kind, and return it."""
     path = Path(path)
     if not path.exists():
         raise DataError(f"{path} does not exist: check the path")
@@ -134,18 +135,18 @@ def existing_file(path: Path | str) -> Path:
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
-    """Our own words for what pyarrow says, since its message may quote a cell or a row."""
+    """Translate pyarrow's error, whose message may quote a cell or a row."""
     message = str(error)
     if isinstance(error, PermissionError):
-        return DataError(f"{path} may not be read by you: ask its owner, or have its permissions changed")
+        return DataError(f"{path} cannot be read with your permissions: ask its owner, or have them changed")
     if "UTF8" in message or "UTF-8" in message:
         return DataError(f"{path} is not UTF-8 text: save it as UTF-8")
     if "columns, got" in message:
-        return DataError(f"{path} has rows with more or fewer cells than its header: mend the file")
+        return DataError(f"{path} has rows with more or fewer cells than its header: fix the file")
     if "Empty CSV" in message:
         return DataError(f"{path} is empty: give {READABLE} with a header and rows")
     kind = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Feather"}.get(path.suffix, "CSV")
-    return DataError(f"{path} cannot be read as {kind}: it is damaged, or its name ends wrongly")
+    return DataError(f"{path} cannot be read as {kind}: it is damaged, or its file name extension is wrong")
 
 
 # Pieces of a table, and their columns in the types of the schema.
@@ -194,7 +195,7 @@ def over_pieces(
     only_person: bool = False,
     progress_bar: str | None = None,
 ) -> Iterator[R]:
-    """A function's results on the table piece by piece, in order; the work is done on up to eight cores.
+    """Apply a function to the table piece by piece, on up to eight cores, and yield the results in order.
 
     Args:
         source: As in `read_table`.
@@ -237,7 +238,7 @@ def over_pieces(
 
 
 def _watched(pieces: Iterator[Piece], source: Any, name: str) -> Iterator[Piece]:
-    """The pieces, with a progress bar that counts what was taken of them: bytes of a text, or rows."""
+    """Yield the pieces, with a progress bar over bytes (text) or rows."""
     text = isinstance(source, str | os.PathLike) and Path(source).name.endswith(".csv")
     total = Path(source).stat().st_size if text else None
     with tqdm(desc=name, total=total, unit="B" if text else " rows", unit_scale=True, delay=2.0) as bar:
@@ -247,7 +248,7 @@ def _watched(pieces: Iterator[Piece], source: Any, name: str) -> Iterator[Piece]
 
 
 def typed(table: pyarrow.Table, schema: Schema, report: Report) -> pyarrow.Table:
-    """A table with the schema's columns in the types of `read_table`, which stay as they are.
+    """Convert an in-memory table to the schema's columns and the types of `read_table`.
 
     Raises:
         DataError: A column is absent or of a type that does not become the one that its kind needs.
@@ -270,7 +271,7 @@ def _type(column: Column) -> pyarrow.DataType:
 
 
 def _open(source: Any, types: dict[str, pyarrow.DataType]) -> tuple[list[str], Iterator[Piece], str]:
-    """Column names, pieces and what to call the source."""
+    """Column names, pieces, and the source's name in errors."""
     if isinstance(source, str | os.PathLike):
         path = existing_file(Path(source))
         what, names = str(path), column_names(path)
@@ -287,7 +288,7 @@ def _open(source: Any, types: dict[str, pyarrow.DataType]) -> tuple[list[str], I
 def _check_present(what: str, names: list[str], types: dict[str, pyarrow.DataType]) -> None:
     absent = [name for name in types if name not in names]
     if absent:
-        # What stands in the first line is not shown: in a file without a header it is a person's record.
+        # The first line is not quoted: in a file without a header it is a person's record.
         raise DataError(
             f"{what} has no column {', '.join(absent)}. Its first line must hold the names of the columns, spelt as in the "
             "schema: add it if the file has none, correct the name, or leave the column out of the schema"
@@ -339,7 +340,7 @@ def _arrow(path: Path, names: list[str]) -> Iterator[pyarrow.RecordBatch]:
 def _parse(
     piece: bytes, names: list[str], types: dict[str, pyarrow.DataType], missing_values: tuple[str, ...]
 ) -> pyarrow.Table:
-    """A piece of a CSV file. Where a cell is no number or no date, those columns come as texts."""
+    """A piece of a CSV file. If a cell is no number or no date, its column comes as text."""
     if piece.isspace():
         return pyarrow.table({name: pyarrow.array([], kind) for name, kind in types.items()})
 
@@ -369,7 +370,7 @@ def _parse(
 def _typed(
     values: pyarrow.ChunkedArray, wanted: pyarrow.DataType, column: Column | None, report: Report
 ) -> pyarrow.ChunkedArray:
-    """A column in the type wanted; cells that cannot be are null, and reported unless the rule makes them missing."""
+    """Convert a column to a type; cells that do not convert become null, and are reported unless the rule makes them missing."""
     if values.type == wanted:
         return values
     if pyarrow.types.is_dictionary(values.type):
@@ -381,7 +382,7 @@ def _typed(
     if column is None and pyarrow.types.is_floating(values.type):
         raise DataError(
             "the person column holds numbers with a point, of which NaN would be one person: write each person as a text or a "
-            "whole number, and leave no row without one"
+            "integer, and leave no row without one"
         )
     text = pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)
     if text and column is not None and column.kind.has_bounds:
@@ -392,7 +393,7 @@ def _typed(
         name = "the person column" if column is None else f"column '{column.name}'"
         if pyarrow.types.is_integer(values.type) and wanted == pyarrow.float64():
             raise DataError(
-                f"{name} has whole numbers beyond 2^53, which a record would not hold exactly: take it in a larger unit, or "
+                f"{name} has integers beyond 2^53, which a record cannot hold exactly: take it in a larger unit, or "
                 "leave it out"
             ) from None
         raise DataError(
@@ -403,7 +404,7 @@ def _typed(
 def _lenient(
     values: pyarrow.ChunkedArray, wanted: pyarrow.DataType, column: Column, report: Report
 ) -> pyarrow.ChunkedArray:
-    """Texts to numbers or days; null where they are neither."""
+    """Parse texts as numbers or days; null where they are neither."""
     date = column.kind is Kind.DATE
     read = _days if date else _number
     chunks = []
@@ -415,7 +416,7 @@ def _lenient(
         )
         if report.rule is not OutOfBounds.MISSING and chunks[-1].null_count > chunk.null_count:
             report.faults.add(
-                f"column '{column.name}' holds something that is not a {'date such as 2024-12-31' if date else 'number'}: mend "
+                f"column '{column.name}' holds something that is not a {'date such as 2024-12-31' if date else 'number'}: fix "
                 "the file, list the text among the schema's missing_values, describe the column by categories, or let such "
                 "cells count as missing (out_of_bounds='missing', --out-of-bounds missing)"
             )
@@ -434,7 +435,7 @@ def _days(text: str) -> int | None:
 
 
 def _in_order(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Results in the order of the items; at most two more items than cores are held at a time."""
+    """Yield results in the order of the items; at most two items more than cores are in memory at a time."""
     workers = min(os.cpu_count() or 1, 8)
     waiting: deque[Future[R]] = deque()
     with ThreadPoolExecutor(workers) as pool:

@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from discreet._validate import is_real
+
 
 class DataError(ValueError):
     """A table or schema that cannot be used: what, why and the remedy.
@@ -27,7 +29,7 @@ EPOCH = datetime.date(1970, 1, 1)
 
 
 class Kind(enum.StrEnum):
-    """What a column holds."""
+    """The kind of a column's values."""
 
     REAL = "real"
     COUNT = "count"
@@ -38,12 +40,12 @@ class Kind(enum.StrEnum):
 
     @property
     def has_bounds(self) -> bool:
-        """Whether such a column is described by bounds; the others are by categories."""
+        """Whether such a column has bounds; the others have categories."""
         return self in (Kind.REAL, Kind.COUNT, Kind.DATE)
 
 
 class Missing(enum.StrEnum):
-    """What becomes of a missing cell: refuse the table, or encode it as zeros beside a 0/1 column that says so."""
+    """What to do with a missing cell: refuse the table, or encode zeros and a 0/1 column that marks missing cells."""
 
     REFUSE = "refuse"
     INDICATOR = "indicator"
@@ -58,13 +60,13 @@ class Column:
         kind: Real, count and date columns have bounds, the others categories.
         bounds: Smallest and largest value that can occur, in the column's own unit; finite, first below second. Two
             `datetime.date` for a date.
-        categories: All values that can occur. A binary column has two; the second is encoded as 1. The order of an ordered
-            column's is the list's, lowest first.
-        missing: What becomes of missing cells.
-        unit: What the numbers count, for people: "years". Not for a column of categories.
+        categories: All values that can occur. A binary column has two; the second is encoded as 1. An ordered column's
+            categories are listed lowest first.
+        missing: What to do with missing cells.
+        unit: Unit of the numbers, for display, such as "years". Not for a column of categories.
 
     Raises:
-        DataError: Bounds or categories that the kind does not have, or that describe nothing.
+        DataError: Bounds or categories that do not suit the kind, or that are empty.
     """
 
     name: str
@@ -95,7 +97,7 @@ class Column:
             if self.limits[0] >= self.limits[1]:
                 raise DataError(f"{where} has bounds {low} to {high}: give two dates, the earlier one first")
             return
-        if not (is_number(low) and is_number(high)):
+        if not (is_real(low) and is_real(high)):
             raise DataError(f"{where} has bounds {low} to {high}: give two numbers, or describe it as kind date")
         low, high = self.limits
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
@@ -140,11 +142,6 @@ class Column:
         return " to ".join(map(show, self.bounds)) + (f" {self.unit}" if self.unit else "")
 
 
-def is_number(value: Any) -> bool:
-    """Whether it is an int or a float; True and False are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def is_date(value: Any) -> bool:
     """Whether it is a day of the calendar, without a time."""
     return isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
@@ -152,20 +149,20 @@ def is_date(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schema:
-    """The columns to use, in order, which of them is explained by the others, and whose a row is.
+    """The columns to use, in order, the target among them, and the column that names a row's person.
 
     Columns of the file that the schema does not name are not read. Everything here is public.
 
-    A plan protects a record. Where a person may have several rows, name the column that says whose a row is: one row of each
-    person is then kept, so that a record is a person. Which one is decided by that person's own rows and a secret key; see
+    A plan protects a record. If a person may have several rows, name the column with the person: one row of each person is
+    then kept, so that a record is a person. That person's rows and a secret key decide which; see
     `discreet.tables.keep_one_row_a_person`.
 
     Attributes:
         columns: The columns.
-        target: Name of the column to explain; None if there is none.
+        target: Name of the target column; None if there is none.
         missing_values: Texts that stand for a missing cell in a CSV file.
         inferred: Names of columns whose bounds or categories were taken from the data. Not empty: no guarantee holds.
-        person: Name of the column that says whose a row is; never a feature. None: each row is another person's.
+        person: Name of the column with the row's person; never a feature. None: each row is another person's.
         rows_per_person: How many rows of a person are kept. Only 1: a plan for records does not protect a person who has
             several.
 
@@ -229,7 +226,7 @@ class Schema:
 
     @property
     def target_column(self) -> Column | None:
-        """The column to explain."""
+        """The target column."""
         return next((column for column in self.columns if column.name == self.target), None)
 
     def describe(self) -> tuple[str, ...]:

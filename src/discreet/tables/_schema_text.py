@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from discreet._validate import is_integer, is_real
 from discreet.tables._schema import (
     DEFAULT_MISSING_VALUES,
     ZERO_OR_ONE,
@@ -18,7 +19,6 @@ from discreet.tables._schema import (
     Missing,
     Schema,
     is_date,
-    is_number,
 )
 
 E = TypeVar("E", bound=enum.StrEnum)
@@ -86,8 +86,8 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
     asked = target if target is not None else content.get("target")
     person = content.get("person")
     rows_per_person = content.get("rows_per_person", 1)
-    if not isinstance(rows_per_person, int) or isinstance(rows_per_person, bool):
-        raise DataError(f"rows_per_person is {rows_per_person!r}: give a whole number")
+    if not is_integer(rows_per_person):
+        raise DataError(f"rows_per_person is {rows_per_person!r}: give an integer")
     return Schema(
         columns=tuple(_column(name, entry) for name, entry in columns.items()),
         target=None if asked is None else str(asked),
@@ -169,7 +169,7 @@ def _column(name: str, entry: Any) -> Column:
     bounds = entry.get("bounds")
     if bounds is not None:
         fits, what = (
-            (is_date, "two dates, bounds = [1900-01-01, 2020-12-31]") if kind is Kind.DATE else (is_number, NUMBERS)
+            (is_date, "two dates, bounds = [1900-01-01, 2020-12-31]") if kind is Kind.DATE else (is_real, NUMBERS)
         )
         if (
             isinstance(bounds, str)
