@@ -88,6 +88,38 @@ def capture_recapture(history):
     scan(year, start, jnp.swapaxes(history[:, 1:], 0, 1))
 
 
+def capture_recapture_by_year(history):
+    """`capture_recapture_cjs.model_2`: a survival rate of each year, sampled in the loop."""
+    rho = numpyro.sample("rho", dist.Uniform(0, 1))
+
+    def year(carry, y):
+        caught, z = carry
+        phi = numpyro.sample("phi", dist.Uniform(0, 1))
+        with numpyro.plate("animals", len(history)), handlers.mask(mask=caught):
+            alive = caught * phi * z + (1 - caught)
+            z = numpyro.sample("z", dist.Bernoulli(dist.util.clamp_probs(alive)), infer=ENUMERATE)
+            numpyro.sample("y", dist.Bernoulli(dist.util.clamp_probs(rho * z)), obs=y)
+        return (caught | y.astype(bool), z), None
+
+    start = history[:, 0].astype(bool), jnp.ones(len(history), dtype=jnp.int32)
+    scan(year, start, jnp.swapaxes(history[:, 1:], 0, 1))
+
+
+def random_effects(answers, raters=4):
+    """`annotation.logistic_random_effects`, `item_difficulty`: a class and a difficulty of each item."""
+    pi = numpyro.sample("pi", dist.Dirichlet(jnp.ones(K)))
+    with numpyro.plate("class", K):
+        chi = numpyro.sample("chi", dist.LogNormal(0, 1))
+    with numpyro.plate("position", raters):
+        skill = numpyro.sample("skill", dist.Normal(0, 1))
+    with numpyro.plate("item", answers.shape[0], dim=-2):
+        c = numpyro.sample("c", dist.Categorical(pi), infer=ENUMERATE)
+        theta = numpyro.sample("theta", dist.Normal(0, chi[c]))
+        with numpyro.plate("position", raters):
+            logits = jnp.eye(K)[c] * (skill + theta)[..., None]
+            numpyro.sample("y", dist.Categorical(logits=logits), obs=answers)
+
+
 def imputed(y):
     """`discrete_imputation`: a missing cause of each record."""
     a = numpyro.sample("a", dist.Normal(0, 1))
@@ -174,6 +206,20 @@ def test_latents_in_a_loop_over_a_record(stranger):
             total += density
         np.testing.assert_allclose(loss, -np.log(total), rtol=1e-3, atol=1e-4)
     assert program.certify()
+
+
+def test_shared_latents_in_the_loop(stranger):
+    program = stranger(capture_recapture_by_year, HISTORY)
+    losses, _ = program.losses()
+    assert np.all(np.isfinite(losses))
+    assert program.dpsvi.get_params(program.start())["phi_auto_loc"].shape == (4,)
+
+
+def test_a_latent_of_the_record_beside_it(stranger):
+    program = stranger(random_effects, ANSWERS, local="private")
+    program.start()
+    assert program.objective.structure.local_latents == ("theta",)
+    assert {name for name, _ in program.objective.structure.local_params} == {"theta_auto_loc", "theta_auto_scale"}
 
 
 def test_draws_given_a_record_follow_the_posterior(stranger):

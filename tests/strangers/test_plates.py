@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import numpyro.handlers as handlers
 import pytest
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -80,3 +81,24 @@ def test_observations_without_a_plate_are_a_plate(stranger):
     np.testing.assert_allclose(its_free, free, rtol=1e-5)
     assert program.objective.structure.record_plates == frozenset()
     assert program.certify()
+
+
+def scaled_by(scale):
+    def model(x, y):
+        w = weights()
+        with numpyro.plate("data", len(y)), handlers.scale(scale=scale(y)):
+            numpyro.sample("y", dist.Normal(x @ w, 1), obs=y)
+
+    return model
+
+
+@pytest.mark.parametrize("scale", [lambda y: N / B, lambda y: N / y.shape[0]], ids=["numbers", "shape"])
+def test_the_scale_of_a_minibatch_is_refused(stranger, scale):
+    message = stranger(scaled_by(scale), X, Y).refusal()
+    assert "handlers.scale" in message
+    assert "leave the scale out" in message
+
+
+def test_a_tempered_likelihood_is_taken(stranger):
+    assert stranger(scaled_by(lambda y: 0.25), X, Y).start()
+    assert stranger(scaled_by(lambda y: 1.7), X, Y).start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -97,6 +97,29 @@ def explain_steps(args: Sequence[Any]) -> Iterator[None]:
             f"The model fails with {args[0]} as its first argument ({error}). If that is the number of steps: leave it out, "
             "the plan says it. run(key, xs, ys) takes the key and the model's arguments."
         ) from error
+
+
+def without_svi_words(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of `run` without those that NumPyro's `SVI.run` takes for itself.
+
+    `stable_update` says nothing here: a record whose gradient is not finite contributes zero in any case.
+
+    Raises:
+        ValueError: one that asks for what a private fit does not do.
+    """
+    rest = dict(kwargs)
+    rest.pop("stable_update", None)
+    if rest.pop("forward_mode_differentiation", False):
+        raise ValueError(
+            "forward_mode_differentiation=True is not supported: each record's gradient is taken by reverse mode, which "
+            "clipping needs. A loop of a fixed length (fori_loop with numbers, scan) has a reverse mode."
+        )
+    if rest.pop("init_state", None) is not None:
+        raise ValueError(
+            "init_state is not supported: a plan pays for its steps from the first. Start a new plan where another fit "
+            "ended with init_params=dpsvi.get_params(state); an interrupted fit goes on with checkpoint=."
+        )
+    return rest
 
 
 def check_length(plan: PrivacyPlan, size: int) -> None:

@@ -27,6 +27,7 @@ from discreet.inference._checks import (
     check_room,
     explain_steps,
     refuse_local,
+    without_svi_words,
 )
 from discreet.inference._keys import INIT, check_unused, claim, init_keys
 from discreet.inference._loop import run_steps, update_once
@@ -360,7 +361,7 @@ class DPSVI:
             TypeError, ValueError: wrong input, before any budget is spent.
         """
         saved = Checkpoint(checkpoint, random.check_key(rng_key))
-        key, records = saved.key, take_apart(args, kwargs)
+        key, records = saved.key, take_apart(args, without_svi_words(kwargs))
         self.plan.sampling.check(self.plan.num_records, self.plan.relation)
         check_length(self.plan, records.size)
         if delta is not None and not 0.0 < delta < 1.0:

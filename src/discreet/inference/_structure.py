@@ -28,6 +28,7 @@ from jax import numpy as jnp
 from jax.core import Tracer
 from jaxtyping import PRNGKeyArray
 from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution
+from numpyro.primitives import Messenger
 
 from discreet._jax import captured_arrays, used_inputs, users_file
 from discreet.inference._autoguides import auto_guides, check_auto_guide, set_up_auto_guides
@@ -53,6 +54,7 @@ class Site:
     """What matters of one site of a trace, free of values.
 
     Attributes:
+        scale: factor of an observed site's log density beside those of its plates; None: not a fixed number.
         density: shape of an observed site's log density.
         own: batch shape of an observed site's distribution, without what its plates add.
         support: the values that one element of a discrete latent can have; None: no fixed finite set.
@@ -67,6 +69,7 @@ class Site:
     shape: Any
     dtype: Any
     plates: tuple[str, ...]
+    scale: float | None = 1.0
     density: tuple[int, ...] = ()
     own: tuple[int, ...] = ()
     support: np.ndarray | None = None
@@ -170,7 +173,7 @@ def _trace_abstractly(
         with handlers.seed(rng_seed=key):
             trace = handlers.trace(plates).get_trace(*args, **kwargs, **static)
         for name, site in trace.items():
-            sites[name] = _summary(site)
+            sites[name] = _summary(site, plates.sizes)
         given = [n for n, s in sites.items() if s.kind == "param" or (s.kind == "sample" and not s.observed)]
         return {name: trace[name]["value"] for name in given}
 
@@ -178,7 +181,7 @@ def _trace_abstractly(
     return Traced(sites, plates.sizes, values)
 
 
-def _summary(site: Mapping[str, Any]) -> Site:
+def _summary(site: Mapping[str, Any], sizes: Mapping[str, tuple[int, int | None]]) -> Site:
     kind, value = site["type"], site["value"]
     sample = kind == "sample"
     observed = bool(sample and site["is_observed"])
@@ -195,10 +198,40 @@ def _summary(site: Mapping[str, Any]) -> Site:
         shape=jax.tree.map(jnp.shape, value) if kind in ("sample", "param") else None,
         dtype=jnp.result_type(value) if sample else None,
         plates=tuple(frame.name for frame in site.get("cond_indep_stack", ())),
+        scale=_scale(site, sizes) if observed else 1.0,
         density=_density(site) if observed else (),
         own=_without_plates(site["fn"]).batch_shape if observed else (),
         support=_support(site["fn"]) if discrete else None,
     )
+
+
+def _scale(site: Mapping[str, Any], sizes: Mapping[str, tuple[int, int | None]]) -> float | None:
+    scale = 1.0 if site["scale"] is None else site["scale"]
+    if isinstance(scale, Tracer) or np.ndim(scale):
+        return None
+    for frame in site["cond_indep_stack"]:
+        declared = sizes.get(frame.name, (frame.size, None))[0]
+        scale = scale * (frame.size / declared) if declared else scale
+    return float(scale)
+
+
+def _check_scale(two: Site, three: Site, num_records: int) -> None:
+    """Refuse `handlers.scale` of a minibatch, which would weigh the likelihood again.
+
+    Raises:
+        ValueError: naming the site.
+    """
+    if two.scale is None or three.scale is None:
+        return
+    follows = not math.isclose(two.scale, three.scale)
+    batch = num_records / two.scale if two.scale > 1.0 else math.inf
+    if follows or (math.isfinite(batch) and batch >= 1.0 and math.isclose(batch, round(batch), rel_tol=1e-6)):
+        how = "a number that follows the rows given" if follows else f"{two.scale:g}, as for batches of {batch:.0f}"
+        raise ValueError(
+            f"The observed site {two.name!r} is scaled by {how} (handlers.scale) with {num_records} records. The plan draws "
+            "the batches here and each record counts once, so this would weigh the likelihood again: leave the scale out. "
+            "To weigh it on purpose, use numpyro.factor(name, weight * distribution.log_prob(value)) inside the plate."
+        )
 
 
 def _without_plates(fn: Any) -> Any:
@@ -269,11 +302,15 @@ def find_structure(
     record_plates = changing_plates(two, three)
     _check_plate_sizes(record_plates, two.sizes, num_records)
     _check_model(two.sites, three.sites, record_plates, keeps_local)
+    for name in [n for n, s in two.sites.items() if s.kind == "mutable"]:
+        _check_mutable(name, model, records, key, static, hint)
     inside = {n for n, s in two.sites.items() if record_plates.intersection(s.plates)}
     unobserved = [s for s in two.sites.values() if s.kind == "sample" and not s.observed]
     latents = [s.name for s in unobserved if not s.discrete]
     discrete = [s.name for s in unobserved if s.discrete]
     observed, factors = _sort_observed(two.sites, three.sites, inside)
+    for name in observed:
+        _check_scale(two.sites[name], three.sites[name], num_records)
     if len(factors) > _FEWEST_TELLING_ROWS:
         raise ValueError(
             f"The model has {len(factors)} observed sites or factors that do not follow the number of records ({factors[0]!r} is "
@@ -415,12 +452,6 @@ def _check_model(
 ) -> None:
     for name, site in two.items():
         inside = bool(record_plates.intersection(site.plates))
-        if site.kind == "mutable":
-            raise ValueError(
-                f"The model's mutable site {name!r} carries state from record to record (as batch "
-                "normalisation does), which no clipping bounds. Use a layer without state, such as "
-                "layer or group normalisation."
-            )
         if site.kind == "param" and site.shape != three[name].shape:
             raise _per_record_parameters(name)
         if site.kind != "sample" or site.observed:
@@ -437,6 +468,50 @@ def _check_model(
                 "numpyro.distributions.MixtureSameFamily. (Discrete latents of one record, inside the record plate, are "
                 "summed out here.)"
             )
+
+
+def _check_mutable(
+    name: str, model: Program, records: Records, key: PRNGKeyArray, static: Mapping[str, Any], hint: int | None
+) -> None:
+    """Refuse state that a run of the model changes; statistics that stay as they are, are public constants.
+
+    Raises:
+        ValueError: naming the site and the remedy.
+    """
+
+    def states(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
+        args, kwargs = records.rebuild(leaves)
+        start: list[Any] = []
+
+        class Watch(Messenger):
+            def process_message(self, msg: dict[str, Any]) -> None:
+                if msg["type"] == "mutable" and msg["name"] == name and not start:
+                    start.extend(jax.tree.leaves(msg["value"]))
+
+        plates = WholePlates(handlers.substitute(model, substitute_fn=value_of_improper), None, 2, num_records=hint)
+        with handlers.seed(rng_seed=key), handlers.trace() as trace, Watch():
+            plates(*args, **kwargs, **static)
+        return [_bits(x) for x in start], [_bits(x) for x in jax.tree.leaves(trace[name]["value"])]
+
+    (reads,) = used_inputs(states, records.shapes(2))
+    if any(jax.tree.leaves(reads)):
+        raise ValueError(
+            f"The model's mutable site {name!r} carries state from record to record (as batch "
+            "normalisation does), which no clipping bounds. Use a layer without state, such as "
+            "layer or group normalisation, or fixed statistics (use_running_average=True, module.eval())."
+        )
+    # It reads no record, so made-up ones show what becomes of it.
+    start, end = jax.jit(states)(records.zeros(2))
+    if len(start) != len(end) or not all(np.array_equal(a, b) for a, b in zip(start, end, strict=True)):
+        raise ValueError(
+            f"The model's mutable site {name!r} changes with each run, as the counter of random numbers of dropout does. "
+            "Each record is evaluated alone from the same state, so all would get the same random numbers. Switch it off "
+            "(deterministic=True, module.eval()), or draw with numpyro.prng_key()."
+        )
+
+
+def _bits(x: Any) -> Any:
+    return jax.random.key_data(x) if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key) else jnp.asarray(x)
 
 
 def _sort_observed(
