@@ -118,9 +118,9 @@ class PrivateFit:
     def run(self, progress_bar: bool = False) -> None:
         """Make `steps` releases, from where the last run ended."""
         state = self.state._replace(rng_key=dp.random.key())
-        sampling = self.dpsvi.plan.sampling
+        plan = dataclasses.replace(self.dpsvi.plan, num_steps=self.steps)
         with _iterates_of_a_fit(self.dpsvi.plan.num_steps):
-            outcome = _loop.run_steps(self.step, sampling, state, self.leaves, self.steps, progress_bar=progress_bar)
+            outcome = _loop.run_steps(self.step, plan, state, self.leaves, progress_bar=progress_bar)
         self.state, self.losses = outcome.state, outcome.losses
 
     def program(self, name: str, note: str = "") -> Program:

@@ -18,6 +18,8 @@ from benchmarks._fits import PrivateFit, Problem, auto_encoder
 from benchmarks._harness import Outcome, Scale, alternate
 from benchmarks._networks import dense
 from discreet.inference import _loop
+from discreet.inference._step import PlanNumbers
+from discreet.mechanisms import drawing_of
 
 BOUND = 1.02
 
@@ -28,14 +30,16 @@ class BareLoop(PrivateFit):
     def run(self, progress_bar: bool = False) -> None:
         """Make `steps` releases."""
         tables = jax.tree.map(jnp.asarray, self.dpsvi.plan.sampling.prepare(self.leaves[0].shape[0]))
-        static = self.step, self.dpsvi.plan.sampling, self.steps, self.steps, False, False
+        plan, num_records = self.dpsvi.plan, self.leaves[0].shape[0]
+        static = self.step, drawing_of(plan.sampling, num_records), self.steps, False, False
+        numbers = PlanNumbers.of(plan)
         # As each fit does once: the trace and the program are there from the run before.
         compiled = _loop._chunk.lower(
-            *static, self.state, jnp.zeros((0, 0)), self.leaves, tables, jnp.int32(0)
+            *static, self.state, jnp.zeros((0, 0)), numbers, self.leaves, tables, jnp.int32(0)
         ).compile()
         state = jax.tree.map(jnp.copy, self.state._replace(rng_key=dp.random.key()))
         self.state, *_ = jax.block_until_ready(
-            compiled(state, jnp.zeros((0, 0)), self.leaves, tables, jnp.int32(self.steps))
+            compiled(state, jnp.zeros((0, 0)), numbers, self.leaves, tables, jnp.int32(self.steps))
         )
 
 

@@ -32,8 +32,8 @@ def test_a_number_stays_a_number():
     assert plan.clipping.start == 2.0
 
 
-@pytest.mark.parametrize("rule", [dp.AdaptiveClipping(initial=0.3), dp.clipping.NormalisedClipping(norm=2.0)])
-def test_plans_with_a_rule_are_values(rule):
+def test_plans_with_a_rule_are_values():
+    rule = dp.AdaptiveClipping(initial=0.3)
     plan = plan_of(rule)
     assert plan.clipping_norm is rule
     assert plan.clipping is rule
@@ -58,7 +58,7 @@ def test_the_rule_changes_no_price(relation):
     """The count is charged in the same event: the plan's noise is relative to gradient, loss and count together."""
     prices = {
         plan_of(rule, relation=relation).epsilon(1e-6)
-        for rule in (1.0, dp.clipping.NormalisedClipping(), dp.AdaptiveClipping(), dp.AdaptiveClipping(count_share=0.5))
+        for rule in (1.0, dp.AdaptiveClipping(), dp.AdaptiveClipping(count_share=0.5))
     }
     assert len(prices) == 1
 
@@ -108,7 +108,7 @@ def test_c_falls_where_too_many_are_within_and_stays_within_its_bounds():
 
 def test_the_bound_of_a_contribution_is_joint():
     assert contribution_bound(FixedClipping(2.0)) == 2.0
-    assert contribution_bound(dp.clipping.NormalisedClipping(norm=2.0), 0.02) == pytest.approx(2 / math.sqrt(0.98))
+    assert contribution_bound(FixedClipping(2.0), 0.02) == pytest.approx(2 / math.sqrt(0.98))
     rule = dp.AdaptiveClipping(initial=2.0, count_share=0.01)
     assert contribution_bound(rule, 0.02) == pytest.approx(2 / math.sqrt(0.97))
 
@@ -131,9 +131,6 @@ def test_the_bound_of_a_contribution_is_joint():
         (dp.AdaptiveClipping, {"minimum": 2.0}, "Start inside"),
         (dp.AdaptiveClipping, {"maximum": 0.5}, "Start inside"),
         (dp.AdaptiveClipping, {"maximum": math.inf}, "maximum"),
-        (dp.clipping.NormalisedClipping, {"norm": -1.0}, "norm"),
-        (dp.clipping.NormalisedClipping, {"stabiliser": 0.0}, "stabiliser"),
-        (dp.clipping.NormalisedClipping, {"stabiliser": math.nan}, "stabiliser"),
     ],
 )
 def test_rules_out_of_range_are_refused(rule, changes, words):
@@ -159,14 +156,6 @@ def test_explain_warns_where_noise_moves_c_more_than_gradients_do():
     few = plan_of(dp.AdaptiveClipping(quantile=0.95), num_records=500, noise_multiplier=3.0)
     assert "C wanders by a factor of about" in few.explain()
     assert "C wanders" not in dataclasses.replace(few, num_records=100_000).explain()
-
-
-def test_explain_states_the_bias_of_normalising():
-    text = plan_of(dp.clipping.NormalisedClipping(norm=2.0), relation=dp.Relation.REPLACE_ONE).explain()
-    assert "scaled by C / (|g| + 0.01) to a length just below C = 2" in text
-    assert "biased" in text
-    assert "posterior widths are not to be trusted" in text
-    assert "standard deviation 3 (1.5 C; one person moves the sum by up to 2C, one record replaced)" in text
 
 
 def test_explain_of_a_number_is_as_it_was():

@@ -4,6 +4,7 @@ JAX promises stability for `jax.*` only. What discreet needs beyond that passes 
 JAX release can break one short file and no other. Each name says where it comes from and why it is needed.
 """
 
+import hashlib
 import os
 import re
 import sys
@@ -49,6 +50,8 @@ __all__ = [
     "one_process",
     "primitive_of",
     "primitives",
+    "program_constants",
+    "program_digest",
     "program_text",
     "reset_compilation_cache",
     "run_jaxpr",
@@ -97,6 +100,36 @@ def program_text(function: Callable[..., Any], *args: Any) -> str:
     jaxpr, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
     constants = [np.asarray(x).tobytes().hex() for x in closed.consts if not _is_key(x)]
     return f"{jaxpr} {used} {constants}"
+
+
+def program_digest(closed: ClosedJaxpr) -> str:
+    """SHA-256 of what a program computes: its jaxpr without dead code, with all shapes, and the constants in it.
+
+    Two programs of one digest are one program. Functions that JAX prints with their place in memory, such as callbacks,
+    are the same only where they lie at the same place.
+    """
+    jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    digest = hashlib.sha256(jaxpr.pretty_print(use_color=False).encode())
+    for constant in program_constants(closed):
+        words = jax.random.key_data(constant) if _is_key(constant) else constant
+        digest.update(f"{constant.dtype}{constant.shape}".encode() + np.asarray(words).tobytes())
+    return digest.hexdigest()
+
+
+def program_constants(closed: ClosedJaxpr) -> Iterator[Any]:
+    """The arrays in a program and in the programs within it, also those that are printed as a shape alone."""
+    yield from closed.consts
+    pending = [closed.jaxpr]
+    while pending:
+        for equation in pending.pop().eqns:
+            yield from (x.val for x in equation.invars if isinstance(x, Literal) and np.ndim(x.val))
+            for inner in jax.tree.leaves(
+                tuple(equation.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
+            ):
+                if isinstance(inner, ClosedJaxpr):
+                    yield from inner.consts
+                if isinstance(inner, ClosedJaxpr | Jaxpr):
+                    pending.append(inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner)
 
 
 def captured_arrays(function: Callable[..., Any], *args: Any, used_only: bool = False) -> list[Any]:

@@ -1,22 +1,21 @@
-"""Where the clipping norm comes from: a number, a private quantile that it follows, or a norm for every gradient alike."""
+"""Where the clipping norm comes from: a number, or a private quantile that it follows."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import numbers
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from discreet.gradients import Channels, Clipping, CountChannel, LossChannel
+from discreet.gradients import Channels, CountChannel, LossChannel
 
 __all__ = [
     "AdaptiveClipping",
     "ClippingRule",
     "FixedClipping",
-    "NormalisedClipping",
     "as_clipping_rule",
     "contribution_bound",
 ]
@@ -42,9 +41,10 @@ class FixedClipping:
         """C of the first step, as of all others."""
         return self.norm
 
-    def clipping(self, norm: float | Float[Array, ""]) -> Clipping:
-        """How a gradient is brought within `norm`."""
-        return Clipping(norm)
+    @property
+    def numbers(self) -> tuple[()]:
+        """Nothing: C does not move."""
+        return ()
 
     def in_words(self, noise_multiplier: float, expected_size: float) -> str:
         """What happens to a record's contribution, as a sentence without its full stop."""
@@ -52,72 +52,17 @@ class FixedClipping:
         return f"Each record's contribution is clipped to L2 norm C = {self.norm:g}"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NormalisedClipping:
-    """Every record's gradient g is scaled by C / (|g| + stabiliser), to a length just below C (automatic clipping).
+class AdaptiveNumbers(NamedTuple):
+    """The numbers of an `AdaptiveClipping` that a compiled fit takes as inputs."""
 
-    Use it as `clipping_norm=` of a `PrivacyPlan`. A record still contributes at most C, so sensitivity, noise and
-    epsilon are those of clipping to C. There is no threshold to tune: with an optimizer that does not mind the scale
-    of gradients, such as Adam, C only says how much the records weigh.
+    quantile: Any
+    learning_rate: Any
+    minimum: Any
+    maximum: Any
 
-    **It is biased, more than clipping is.** Clipping keeps short gradients as they are; this lengthens them, up to
-    C / stabiliser times. So the sum is not the gradient of the model's likelihood, also where no record stands out, and
-    the prior and the entropy, which are exact and not scaled, weigh less or more against it than the model says:
-    posterior widths are then not to be trusted, and means lean towards what the sum of directions favours. It suits
-    networks whose weights are a means to an end. For inference prefer a number, or `AdaptiveClipping`.
-
-    Attributes:
-        norm: L2 bound C on one record's contribution, above 0.
-        stabiliser: the length, in the units of a gradient, below which gradients fade out instead of being
-            lengthened; above 0. The paper's gamma.
-
-    Raises:
-        ValueError: a number out of range.
-
-    Reference:
-        Bu, Wang, Zha and Karypis, Automatic clipping: differentially private deep learning made easier and stronger,
-        NeurIPS 2023 (AUTO-S).
-
-    Example:
-        >>> import discreet as dp
-        >>> plan = dp.PrivacyPlan(sampling=dp.PoissonSampling(rate=0.01), clipping_norm=dp.clipping.NormalisedClipping(norm=1.0),
-        ...     noise_multiplier=1.0, num_steps=1000, num_records=50_000)
-        >>> round(plan.epsilon(delta=1e-5), 2)
-        1.83
-    """
-
-    norm: float = 1.0
-    stabiliser: float = 0.01
-    count_share: ClassVar[float] = 0.0
-    adapts: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        """See Raises."""
-        _check_norm("NormalisedClipping: norm", self.norm)
-        if not (_is_real(self.stabiliser) and 0 < self.stabiliser < math.inf):
-            raise ValueError(
-                f"NormalisedClipping: stabiliser is {self.stabiliser!r}; it is the length of gradient that is not lengthened to "
-                "C any more, a finite number above 0. 0.01 is a common choice."
-            )
-        _make_floats(self, "norm", "stabiliser")
-
-    @property
-    def start(self) -> float:
-        """C of the first step, as of all others."""
-        return self.norm
-
-    def clipping(self, norm: float | Float[Array, ""]) -> Clipping:
-        """How a gradient is brought within `norm`."""
-        return Clipping(norm, "normalise", self.stabiliser)
-
-    def in_words(self, noise_multiplier: float, expected_size: float) -> str:
-        """What happens to a record's contribution, as a sentence without its full stop."""
-        del noise_multiplier, expected_size
-        return (
-            f"Each record's gradient g is scaled by C / (|g| + {self.stabiliser:g}) to a length just below C = {self.norm:g} "
-            "(automatic clipping). This is biased: short gradients are lengthened, so the records do not weigh against "
-            "the prior as the model says, and posterior widths are not to be trusted"
-        )
+    def next_norm(self, norm: Float[Array, ""], within: Float[Array, ""]) -> Float[Array, ""]:
+        """C of the next step; see `AdaptiveClipping.next_norm`."""
+        return jnp.clip(norm * jnp.exp(-self.learning_rate * (within - self.quantile)), self.minimum, self.maximum)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -223,10 +168,6 @@ class AdaptiveClipping:
         """C of the first step."""
         return self.initial
 
-    def clipping(self, norm: float | Float[Array, ""]) -> Clipping:
-        """How a gradient is brought within `norm`."""
-        return Clipping(norm)
-
     def next_norm(self, norm: Float[Array, ""], within: Float[Array, ""]) -> Float[Array, ""]:
         """C of the next step.
 
@@ -235,8 +176,12 @@ class AdaptiveClipping:
             within: b, the released number of gradients within C divided by the public expected batch size; any finite
                 number, since noise was added.
         """
-        least, most = self.limits
-        return jnp.clip(norm * jnp.exp(-self.learning_rate * (within - self.quantile)), least, most)
+        return self.numbers.next_norm(norm, within)
+
+    @property
+    def numbers(self) -> AdaptiveNumbers:
+        """What `next_norm` depends on."""
+        return AdaptiveNumbers(self.quantile, self.learning_rate, *self.limits)
 
     def stddev_of_fraction(self, noise_multiplier: float, expected_size: float) -> float:
         """Standard deviation of the noise on b."""
@@ -271,12 +216,12 @@ class AdaptiveClipping:
         )
 
 
-ClippingRule = FixedClipping | NormalisedClipping | AdaptiveClipping
+ClippingRule = FixedClipping | AdaptiveClipping
 
 
-def as_clipping_rule(clipping_norm: float | NormalisedClipping | AdaptiveClipping) -> ClippingRule:
+def as_clipping_rule(clipping_norm: float | AdaptiveClipping) -> ClippingRule:
     """The rule that a plan's `clipping_norm` stands for."""
-    if isinstance(clipping_norm, NormalisedClipping | AdaptiveClipping):
+    if isinstance(clipping_norm, AdaptiveClipping):
         return clipping_norm
     return FixedClipping(float(clipping_norm))
 

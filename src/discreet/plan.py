@@ -24,10 +24,10 @@ from discreet.accounting import (
     risk,
     suggest,
 )
-from discreet.clipping import AdaptiveClipping, ClippingRule, NormalisedClipping, as_clipping_rule
+from discreet.clipping import AdaptiveClipping, ClippingRule, as_clipping_rule
 from discreet.sampling import Sampling
 
-ClippingNorm = float | AdaptiveClipping | NormalisedClipping
+ClippingNorm = float | AdaptiveClipping
 
 
 class Release(Protocol):
@@ -77,7 +77,7 @@ class PrivacyPlan:
     Attributes:
         sampling: which records make a batch.
         clipping_norm: L2 bound C on one record's contribution, above 0; or a rule for it: `AdaptiveClipping`, whose C
-            follows a private quantile, or `NormalisedClipping`.
+            follows a private quantile.
         noise_multiplier: noise standard deviation divided by C, on the sum of clipped contributions, above 0.
         num_steps: number of noisy releases, fixed beforehand, at least 1.
         num_records: number of records N; public. Under ADD_OR_REMOVE_ONE it is a public figure near the true number.
@@ -332,7 +332,7 @@ def _check_affordable(also: tuple[Release, ...], relation: Relation, epsilon: fl
 
 
 def _is_rule(clipping_norm: object) -> bool:
-    return isinstance(clipping_norm, AdaptiveClipping | NormalisedClipping)
+    return isinstance(clipping_norm, AdaptiveClipping)
 
 
 def _check_facts(sampling: Sampling, clipping_norm: ClippingNorm, num_records: int, relation: Relation) -> None:

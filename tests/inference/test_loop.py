@@ -1,6 +1,7 @@
 """The compiled loop around the step: what it overwrites, and what it costs beside the steps."""
 
 import contextlib
+import dataclasses
 import os
 import time
 
@@ -15,6 +16,7 @@ from numpyro.infer.autoguide import AutoNormal
 import discreet as dp
 from discreet.inference import _loop
 from discreet.inference._keys import StepKeys
+from discreet.inference._step import PlanNumbers
 
 NUM_RECORDS, NUM_STEPS = 200, 30
 
@@ -38,7 +40,7 @@ def fitted():
     dpsvi = dp.DPSVI(model, AutoNormal(model), numpyro.optim.Adam(1e-2), plan=plan)
     x = np.linspace(-1, 1, NUM_RECORDS).astype(np.float32)
     state = dpsvi.init(dp.random.key(5), x)
-    return dpsvi, state, x, (dpsvi._initialised(), plan.sampling, state, [jnp.asarray(x)], NUM_STEPS)
+    return dpsvi, state, x, (dpsvi._initialised(), plan, state, [jnp.asarray(x)])
 
 
 def test_the_callers_state_outlives_the_loop(fitted):
@@ -54,10 +56,13 @@ def test_the_callers_state_outlives_the_loop(fitted):
 
 
 def test_a_chunk_overwrites_the_state_that_it_is_given(fitted):
-    _, state, _, (step, sampling, _, leaves, _) = fitted
-    tables = jax.tree.map(jnp.asarray, sampling.prepare(NUM_RECORDS))
+    _, state, _, (step, plan, _, leaves) = fitted
+    tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(NUM_RECORDS))
+    numbers, drawing = PlanNumbers.of(plan), plan.sampling.drawing(NUM_RECORDS)
     mine = jax.tree.map(jnp.copy, state)
-    after, *_ = _loop._chunk(step, sampling, 9, 8, True, False, mine, jnp.zeros((0, 2)), leaves, tables, jnp.int32(3))
+    after, *_ = _loop._chunk(
+        step, drawing, 8, True, False, mine, jnp.zeros((0, 2)), numbers, leaves, tables, jnp.int32(3)
+    )
     assert int(after.step) == 3
     assert all(x.is_deleted() for x in jax.tree.leaves(mine))
 
@@ -97,20 +102,24 @@ def test_the_bar_is_not_redrawn_at_every_chunk(fitted, monkeypatch):
 
 def test_the_loop_costs_little_beside_its_steps(fitted):
     """Bar, trace and losses beside the bare compiled calls: under 2 % where it was measured, under 30 % on any machine."""
-    _, state, _, (step, sampling, _, leaves, _) = fitted
+    _, state, _, (step, plan, _, leaves) = fitted
     num_steps, length = 40_000, 2048
-    tables = jax.tree.map(jnp.asarray, sampling.prepare(NUM_RECORDS))
-    static, none = (step, sampling, num_steps, length, True, False), jnp.zeros((0, 2))
-    program = _loop._chunk.lower(*static, state, none, leaves, tables, jnp.int32(0)).compile()
+    plan, drawing = dataclasses.replace(plan, num_steps=num_steps), plan.sampling.drawing(NUM_RECORDS)
+    numbers = PlanNumbers.of(plan)
+    tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(NUM_RECORDS))
+    static, none = (step, drawing, length, True, False), jnp.zeros((0, 2))
+    program = _loop._chunk.lower(*static, state, none, numbers, leaves, tables, jnp.int32(0)).compile()
 
     def bare():
         current, mean = jax.tree.map(jnp.copy, (state, none))
         for done in range(0, num_steps, length):
-            current, mean, *_ = program(current, mean, leaves, tables, jnp.int32(min(length, num_steps - done)))
+            current, mean, *_ = program(
+                current, mean, numbers, leaves, tables, jnp.int32(min(length, num_steps - done))
+            )
         jax.block_until_ready(current)
 
     def whole():
-        _loop.run_steps(step, sampling, state, leaves, num_steps, progress_bar=False)
+        _loop.run_steps(step, plan, state, leaves, progress_bar=False)
 
     def fastest(run):
         seconds = []

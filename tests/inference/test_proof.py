@@ -83,7 +83,6 @@ HONEST = {
     "full, one replaced": {"sampling": FULL, "relation": REPLACE},
     "fixed size": {"sampling": FIXED, "relation": REPLACE},
     "adaptive": {"clipping": dp.AdaptiveClipping()},
-    "normalised": {"clipping": dp.clipping.NormalisedClipping(norm=2.0)},
     "no loss": {"loss_share": 0.0},
     "two guide draws": {"loss": TraceMeanField_ELBO(num_particles=2)},
     "d3p's rule": {"perturb": "parameters"},

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from discreet.accounting import Relation
-from discreet.clipping import AdaptiveClipping, NormalisedClipping
+from discreet.clipping import AdaptiveClipping
 from discreet.plan import PrivacyPlan
 from discreet.report import make_statement
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
@@ -170,13 +170,6 @@ def test_the_statement_says_how_an_adaptive_norm_moves() -> None:
     assert "clipping_norm" not in facts
     assert "noise_standard_deviation" not in facts
     assert "clipping: kind AdaptiveClipping" in str(statement)
-
-
-def test_the_statement_states_the_bias_of_normalising() -> None:
-    statement = statement_of(dataclasses.replace(POISSON, clipping_norm=NormalisedClipping(norm=2.0)))
-    assert "automatic clipping, which is biased" in statement.mechanism
-    assert statement.plan["clipping"] == {"kind": "NormalisedClipping", "norm": 2.0, "stabiliser": 0.01}
-    assert statement.plan["noise_standard_deviation"] == 3.0
 
 
 @pytest.mark.parametrize("plan", [POISSON, FIXED])

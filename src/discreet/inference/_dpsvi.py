@@ -45,7 +45,7 @@ from discreet.inference._setup import (
     private_step,
     start_optimizer,
 )
-from discreet.inference._step import DPSVIState, PrivateStep
+from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep
 from discreet.inference._structure import find_structure
 from discreet.inference._terms import state_terms
 from discreet.ledger import Ledger, Spending
@@ -136,7 +136,6 @@ class DPSVI:
         check_options(self)
         self._placeholders: dict[Any, list[Array]] = {}
         self._steps: dict[Any, PrivateStep] = {}
-        self._proofs: dict[Any, Certificate] = {}
         self._current, self._made = None, True
 
     @property
@@ -206,8 +205,8 @@ class DPSVI:
                 num_particles=self.loss.num_particles,
                 local_start=own,
             ).with_dependencies(psi, start_key)
-            refuse_tables([*jax.tree.leaves(static), *objective.captured(psi, start_key)], [num_records])
-            self._steps[signature] = private_step(self, objective)
+            refuse_tables([*jax.tree.leaves(static), *objective.held], [num_records])
+            self._steps[signature] = private_step(self, objective, psi, key)
         self._current, self._shapes = self._steps[signature], jax.eval_shape(lambda: psi)
         objective, norm = self._current.objective, jnp.float32(self.plan.clipping.start)
         center, memory = loss_at_start(objective, psi, start_key), self._current.first_memory(records.size)
@@ -251,7 +250,7 @@ class DPSVI:
         if not isinstance(state.step, Tracer):
             check_paid(self.plan, int(state.step))
             claim(state.rng_key, int(state.step))
-        return update_once(step, self.plan.num_steps, state, records.leaves, mask)
+        return update_once(step, PlanNumbers.of(self.plan), state, records.leaves, mask)
 
     def _step_for(self, records: Records) -> PrivateStep:
         self._initialised()
@@ -312,11 +311,7 @@ class DPSVI:
 
     def _certificate(self, state: DPSVIState, records: Records, keep_gradients: bool) -> Certificate:
         step = self._initialised()
-        shapes = tuple((x.shape, x.dtype) for x in jax.tree.leaves(state))
-        name = step, records.size, shapes, jax.config.values["jax_enable_x64"], keep_gradients
-        if name not in self._proofs:
-            self._proofs[name] = certify_fit(step, self.plan, state, records.leaves, keep_gradients)
-        return self._proofs[name]
+        return certify_fit(step, self.plan, state, records.leaves, keep_gradients)
 
     def run(
         self,
@@ -370,7 +365,7 @@ class DPSVI:
         with explain_steps(args):
             state = self._init(key, records, init_params)
         step, psi = self._initialised(), self.optim.get_params(state.optim_state)
-        refuse_tables(step.objective.captured(psi, key), [records.size])
+        refuse_tables(step.objective.held, [records.size])
         if keep_gradients:
             check_room(psi, self.plan.num_steps)
         # Stated before it is spent: what cannot be accounted for must not run.
@@ -386,7 +381,7 @@ class DPSVI:
             "spend": spending,
             "checkpoint": saved,
         }
-        outcome = run_steps(step, self.plan.sampling, state, records.leaves, self.plan.num_steps, **options)
+        outcome = run_steps(step, self.plan, state, records.leaves, **options)
         return result_of(step, outcome, spending.stated(), self.plan)
 
     def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:

@@ -15,7 +15,7 @@ from discreet.inference._objective import Objective
 from discreet.sampling import Batch
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class LocalUpdates:
     """What each record does with its own variational parameters when it is in a batch: the E-step.
 
@@ -24,12 +24,13 @@ class LocalUpdates:
     depends on one record, on that record's own randomness, and on releases.
 
     Attributes:
-        optim: optimizer of one record's parameters.
+        optim: optimizer of one record's parameters; told apart by `optim_digest`, what it computes.
         num_updates: updates that a record makes each time it is in a batch.
     """
 
     objective: Objective
-    optim: Any
+    optim: Any = dataclasses.field(compare=False)
+    optim_digest: str
     num_updates: int
 
     @property

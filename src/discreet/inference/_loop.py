@@ -22,12 +22,13 @@ from tqdm import tqdm
 from discreet import mechanisms
 from discreet.inference._checkpoint import Checkpoint
 from discreet.inference._keys import StepKeys
-from discreet.inference._step import DPSVIState, PrivateStep
+from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep
 from discreet.inference._trace import Trace, TraceRecorder, start_mean, update_mean
+from discreet.plan import PrivacyPlan
 from discreet.sampling import Batch
 
 _SECONDS_A_CHUNK = 0.25
-_LONGEST_CHUNK = 2048
+_SHORT_CHUNK, _LONGEST_CHUNK = 64, 2048
 _BUFFER_BYTES = 4 * 2**20
 
 # State, running mean, losses, clipping norms, iterates and gradients.
@@ -89,17 +90,16 @@ def _interruptible() -> Iterator[_Interrupt]:
 
 def run_steps(
     step: PrivateStep,
-    sampling: Any,
+    plan: PrivacyPlan,
     state: DPSVIState,
     leaves: list[Array],
-    num_steps: int,
     *,
     progress_bar: bool,
     keep_gradients: bool = False,
     spend: Callable[[], None] = lambda: None,
     checkpoint: Checkpoint | None = None,
 ) -> Outcome:
-    """Make `num_steps` releases, batches drawn by `sampling` from the records `leaves`.
+    """Make a plan's releases, batches drawn from the records `leaves`.
 
     The result does not depend on how the steps were cut into compiled calls. Gradients are kept where every iterate is.
     `spend` is called once, when all is compiled and nothing released. From a `checkpoint` it goes on to the same bits.
@@ -107,23 +107,26 @@ def run_steps(
     Raises:
         KeyboardInterrupt: Ctrl-C came before the first release; nothing was spent.
     """
+    num_steps, num_records, numbers = plan.num_steps, leaves[0].shape[0], PlanNumbers.of(plan)
     flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
     recorder = TraceRecorder(flat.size, num_steps)
     keep_gradients = keep_gradients and recorder.every_step
-    chunk_length = min(num_steps, _LONGEST_CHUNK)
+    # Two lengths, so that plans with other numbers of steps share a program.
+    chunk_length = _SHORT_CHUNK if num_steps <= _SHORT_CHUNK else _LONGEST_CHUNK
     if recorder.every_step:
         chunk_length = max(1, min(chunk_length, _BUFFER_BYTES // (4 * max(1, flat.size))))
-    tables = jax.tree.map(jnp.asarray, sampling.prepare(leaves[0].shape[0]))
+    tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(num_records))
     # Each call overwrites the state that it is given; the caller's must stay what it was.
     state = jax.tree.map(jnp.copy, state)
     mean, count = start_mean(flat.size, recorder.keeps_mean), min(8, chunk_length)
     checkpoint = checkpoint or Checkpoint(None, state.rng_key)
     with _interruptible() as interrupt, _bar(num_steps, progress_bar) as bar:
         # Compiled before anything is released, and kept by JAX for the next fit of the same shape.
-        static = (step, sampling, num_steps, chunk_length, recorder.every_step, keep_gradients)
+        drawing = mechanisms.drawing_of(plan.sampling, num_records)
+        static = (step, drawing, chunk_length, recorder.every_step, keep_gradients)
         program = functools.partial(_chunk, *static)
         if not jax.config.values["jax_disable_jit"]:
-            program = _chunk.lower(*static, state, mean, leaves, tables, jnp.int32(0)).compile()
+            program = _chunk.lower(*static, state, mean, numbers, leaves, tables, jnp.int32(0)).compile()
         if interrupt.requested:
             raise KeyboardInterrupt
         state, progress = checkpoint.begin(state, mean, recorder, spend)
@@ -133,11 +136,11 @@ def run_steps(
             done = progress.done
             count = min(count, num_steps - done, recorder.steps_until_due(done))
             started = time.perf_counter()
-            found = program(state, progress.mean, leaves, tables, jnp.int32(count))
+            found = program(state, progress.mean, numbers, leaves, tables, jnp.int32(count))
             state, progress.mean, chunk_losses, chunk_norms, iterates, gradients = found
             progress.losses.append(np.asarray(chunk_losses)[:count])
             progress.norms.append(
-                np.asarray(chunk_norms)[:count] if step.clipping.adapts else np.full(count, step.clipping.start)
+                np.asarray(chunk_norms)[:count] if step.adapts else np.full(count, plan.clipping.start)
             )
             seconds = time.perf_counter() - started
             done = progress.done = done + count
@@ -167,16 +170,16 @@ def _postfix(losses: np.ndarray, num_records: int) -> str:
     return f"clipped private loss {mean:.4g} nats/record" if np.isfinite(mean) else ""
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5), donate_argnums=(6, 7))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=(5, 6))
 def _chunk(
     step: PrivateStep,
-    sampling: Any,
-    num_steps: int,
+    drawing: Any,
     length: int,
     keep_iterates: bool,
     keep_gradients: bool,
     state: DPSVIState,
     mean: Float[Array, "two dim"],
+    numbers: PlanNumbers,
     leaves: list[Array],
     tables: Any,
     count: Int[Array, ""],
@@ -184,21 +187,21 @@ def _chunk(
     keys, key = StepKeys.derive(state.rng_key, memory=step.local is not None), state.rng_key
     keyless = state._replace(rng_key=None)
     state, mean, losses, norms, iterates, gradients = many_steps(
-        step, sampling, num_steps, length, keep_iterates, keep_gradients, keys, keyless, mean, leaves, tables, count
+        step, drawing, length, keep_iterates, keep_gradients, keys, keyless, mean, numbers, leaves, tables, count
     )
     return state._replace(rng_key=key), mean, losses, norms, iterates, gradients
 
 
 def many_steps(
     step: PrivateStep,
-    sampling: Any,
-    num_steps: int,
+    drawing: Any,
     length: int,
     keep_iterates: bool,
     keep_gradients: bool,
     keys: StepKeys,
     state: DPSVIState,
     mean: Float[Array, "two dim"],
+    numbers: PlanNumbers,
     leaves: list[Array],
     tables: Any,
     count: int | Int[Array, ""],
@@ -207,14 +210,14 @@ def many_steps(
 
     Args:
         step: one step.
-        sampling: draws the batches.
-        num_steps: steps of the whole fit.
+        drawing: how batches are drawn (`mechanisms.drawing_of`).
         length: room for so many steps' results.
         keep_iterates: whether the parameters after each step are among them.
         keep_gradients: whether the gradient that each step gave to the optimizer is.
         keys: the fit's.
         state: the state before, without a key.
         mean: the running mean of the tail; empty: none is kept.
+        numbers: the plan's.
         leaves: the records.
         tables: what `sampling.prepare` returned.
         count: steps to make, at most `length`.
@@ -227,13 +230,13 @@ def many_steps(
 
     def body(i: Int[Array, ""], carry: Any) -> Any:
         state, mean, losses, norms, iterates, gradients = carry
-        if step.clipping.adapts:
+        if step.adapts:
             norms = norms.at[i].set(state.clipping_norm)
-        state, loss, gradient = _one_step(step, sampling, keys, state, leaves, tables)
+        state, loss, gradient = _one_step(step, drawing, keys, state, numbers, leaves, tables)
         losses = losses.at[i].set(loss.astype(losses.dtype))
         flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
         if len(mean):
-            mean = update_mean(mean, flat.astype(mean.dtype), state.step, num_steps)
+            mean = update_mean(mean, flat.astype(mean.dtype), state.step, numbers.num_steps)
         if keep_iterates:
             iterates = iterates.at[i].set(flat.astype(iterates.dtype))
         if keep_gradients:
@@ -241,7 +244,7 @@ def many_steps(
             gradients = gradients.at[i].set(flat.astype(gradients.dtype))
         return state, mean, losses, norms, iterates, gradients
 
-    norms = jnp.zeros(length if step.clipping.adapts else 0)
+    norms = jnp.zeros(length if step.adapts else 0)
     iterates, gradients = (jnp.zeros((length, dim) if keep else (0, 0)) for keep in (keep_iterates, keep_gradients))
     start = (state, mean, jnp.zeros(length), norms, iterates, gradients)
     return jax.lax.fori_loop(0, count, body, start)
@@ -249,21 +252,27 @@ def many_steps(
 
 @functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
 def _one_step(
-    step: PrivateStep, sampling: Any, keys: StepKeys, state: DPSVIState, leaves: list[Array], tables: Any
+    step: PrivateStep,
+    drawing: Any,
+    keys: StepKeys,
+    state: DPSVIState,
+    numbers: PlanNumbers,
+    leaves: list[Array],
+    tables: Any,
 ) -> tuple[DPSVIState, Float[Array, ""], Any]:
-    # JAX keeps what it traced, so that the proof and the loop that runs trace it once.
+    # JAX keeps what it traced, so that the proof and the loop that runs trace it once, and so do all plans.
     now = keys.at(state.step)
-    batch = mechanisms.draw_batch(sampling, now.sampling, tables, leaves[0].shape[0])
-    return step.move(state, now, leaves, batch)
+    batch = mechanisms.draw_batch(drawing, now.sampling, tables, leaves[0].shape[0])
+    return step.move(state, now, numbers, leaves, batch)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=0)
 def update_once(
-    step: PrivateStep, num_steps: int, state: DPSVIState, leaves: list[Array], mask: Bool[Array, "record"]
+    step: PrivateStep, numbers: PlanNumbers, state: DPSVIState, leaves: list[Array], mask: Bool[Array, "record"]
 ) -> tuple[DPSVIState, Float[Array, ""]]:
-    """One step with a batch that the caller drew; `num_steps` are paid for."""
+    """One step with a batch that the caller drew; the plan's number of steps is paid for."""
     # Where the state is being traced, no error can stop a step that nobody paid for: it then sees no record.
-    paid = state.step < num_steps
+    paid = state.step < numbers.num_steps
     batch = Batch(jnp.arange(mask.shape[0], dtype=jnp.int32), mask & paid)
-    state, loss = step(state, StepKeys.derive(state.rng_key).at(state.step), leaves, batch)
+    state, loss = step(state, StepKeys.derive(state.rng_key).at(state.step), numbers, leaves, batch)
     return state, jnp.where(paid, loss, jnp.nan)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,13 +21,17 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.util import scale_and_mask
+from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.util import helpful_support_errors
 
-from discreet._jax import captured_arrays, program_text, used_inputs
+from discreet._jax import program_constants, program_digest, program_text, used_inputs
 from discreet.inference._plates import Program, WholePlates, value_of_improper
 from discreet.inference._records import Records
 from discreet.inference._structure import Structure
 
+_MOST_LOOKED_AT = 128
+# Of objectives that were looked at: what their records' losses depend on.
+_LOOKED_AT: dict[Any, dict[str, Any]] = {}
 LATENT = "latent"
 PARAM = "param"
 
@@ -35,6 +39,9 @@ PARAM = "param"
 @dataclasses.dataclass(frozen=True, eq=False)
 class Objective:
     """A model, a guide and a placeholder record, ready for the private step.
+
+    Objectives are equal where they compute the same: what is compiled for one serves all that equal it, such as those of
+    another DPSVI of the same model with a new AutoNormal.
 
     Attributes:
         structure: see `Structure`.
@@ -45,6 +52,8 @@ class Objective:
         mean_field: use analytic KL divergences where there are any (TraceMeanField_ELBO).
         num_particles: number of guide draws that a step averages over.
         local_start: the unconstrained value with which each record's own `param` sites start.
+        digest: of all that is computed from it, once `with_dependencies` has looked; empty: it equals itself alone.
+        held: shapes of the arrays that model and guide use without having them passed as records.
     """
 
     model: Program
@@ -60,6 +69,22 @@ class Objective:
     touched_params: tuple[str, ...] = ()
     uses_key: bool = True
     local_start: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    digest: str = ""
+    held: tuple[jax.ShapeDtypeStruct, ...] = ()
+
+    def _facts(self) -> tuple[Any, ...]:
+        shape = self.records.signature, self.structure, tuple(self.transforms), self.mean_field, self.num_particles
+        return self.digest, self.touched_latents, self.touched_params, self.uses_key, shape
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both compute the same."""
+        if self is other:
+            return True
+        return isinstance(other, Objective) and bool(self.digest) and self._facts() == other._facts()
+
+    def __hash__(self) -> int:
+        """Of what is computed."""
+        return hash(self._facts()) if self.digest else id(self)
 
     @property
     def example(self) -> list[Any]:
@@ -350,33 +375,47 @@ class Objective:
                 latent reads the records.
         """
         everything = dataclasses.replace(self, touched_latents=self.structure.global_latents, touched_params=tuple(psi))
-        u, _ = jax.eval_shape(everything.link, psi, key)
-        touched, _, uses_key = used_inputs(everything.record_loss, u, self.example, key)
-        is_touched = {
-            kind: tuple(name for name, uses in touched[kind].items() if any(jax.tree.leaves(uses)))
+        program = jax.make_jaxpr(everything._all)(psi, key, self.example)
+        held = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in program_constants(program) if jnp.ndim(x))
+        everything = dataclasses.replace(everything, digest=program_digest(program), held=held)
+        # What the checks say depends on programs of several rows, too, of which the digest knows nothing.
+        name = everything, _identity(self.model), _identity(self.guide)
+        if name not in _LOOKED_AT:
+            if len(_LOOKED_AT) >= _MOST_LOOKED_AT:
+                _LOOKED_AT.clear()
+            found = everything._look(psi, key)
+            _LOOKED_AT[name] = {"touched_latents": found[0], "touched_params": found[1], "uses_key": found[2]}
+        return dataclasses.replace(everything, **_LOOKED_AT[name])
+
+    def _all(self, psi: Mapping[str, Any], key: PRNGKeyArray, record: Sequence[Any]) -> Any:
+        """All that is ever computed from an objective, with its derivatives."""
+        (u, free), pull = jax.vjp(lambda p: self.link(p, key), psi)
+        params = self.constrain(psi)
+        guide_trace, _ = self._traces(params, key, self.placeholder)
+        values = {name: guide_trace[name]["value"] for name in self.structure.global_latents}
+        loss = jax.value_and_grad(self.record_loss)(u, record, key)
+        return u, free, pull((u, free)), params, self.unconstrain(params), values, loss
+
+    def _look(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+        """The latents and parameters that a record's loss depends on, and whether it depends on the key."""
+        u, _ = jax.eval_shape(self.link, psi, key)
+        touched, _, uses_key = used_inputs(self.record_loss, u, self.example, key)
+        latents, params = (
+            tuple(name for name, uses in touched[kind].items() if any(jax.tree.leaves(uses)))
             for kind in (LATENT, PARAM)
-        }
-        if not any(is_touched.values()):
+        )
+        if not (latents or params):
             raise ValueError(
                 "No record's loss depends on a latent or a parameter, so there is nothing to learn. Does the "
                 "likelihood use the sampled values?"
             )
         result = dataclasses.replace(
-            everything,
-            touched_latents=is_touched[LATENT],
-            touched_params=is_touched[PARAM],
-            uses_key=any(jax.tree.leaves(uses_key)),
+            self, touched_latents=latents, touched_params=params, uses_key=any(jax.tree.leaves(uses_key))
         )
         result._check_data_free(psi, key)
         if not result.uses_key:
             result._check_separable(psi, key)
-        return result
-
-    def captured(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> list[Any]:
-        """Arrays that model and guide use without having them passed as records."""
-        u, _ = jax.eval_shape(self.link, psi, key)
-        inside = captured_arrays(self.record_loss, u, self.example, key)
-        return inside + captured_arrays(self._draw, psi, key, list(self.placeholder))
+        return latents, params, result.uses_key
 
     def _check_data_free(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> None:
         rows = list(self.placeholder)
@@ -437,6 +476,26 @@ class Objective:
                     "Each record is evaluated alone here, so the model would mean something else. Use public "
                     "constants instead."
                 )
+
+
+def _identity(program: Any) -> Any:
+    """What a model or guide is, beyond what it computes for one record: itself; of a new AutoGuide its class and model."""
+    if isinstance(program, AutoGuide) and type(program).__module__.startswith("numpyro."):
+        return type(program), program.model
+    return program if isinstance(program, Hashable) else _Itself(program)
+
+
+class _Itself:
+    """An object that has no hash, by its identity."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
 
 
 def _two_rows(x: Array, varied: bool) -> Array:

@@ -256,7 +256,7 @@ class OnePosteriorSample:
                 "A record's log-likelihood is random (the model draws numbers beside its sites, as dropout does), so it has "
                 "no posterior density to sample. Make what is drawn a latent site outside the record plate, or leave it out."
             )
-        refuse_tables([*jax.tree.leaves(static), *objective.captured(psi, start_key)], [records.size])
+        refuse_tables([*jax.tree.leaves(static), *objective.held], [records.size])
         loss_at_start(objective, psi, start_key)
         return objective, psi
 

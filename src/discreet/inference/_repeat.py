@@ -18,9 +18,9 @@ from discreet.inference._dpsvi import DPSVI
 from discreet.inference._keys import StepKeys
 from discreet.inference._loop import many_steps
 from discreet.inference._records import take_apart
-from discreet.inference._step import DPSVIState, PrivateStep
+from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep
 from discreet.inference._trace import start_mean
-from discreet.sampling import Sampling
+from discreet.mechanisms import drawing_of
 
 
 def releases_of(
@@ -53,16 +53,16 @@ def releases_of(
     step, leaves = dpsvi._initialised(), [jnp.asarray(x) for x in records.leaves]
     tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(records.size))
 
-    program = _program(step, plan.sampling, plan.num_steps)
-    return Partial(program, state, leaves, tables)
+    program = _program(step, drawing_of(plan.sampling, records.size), plan.num_steps)
+    return Partial(program, PlanNumbers.of(plan), state, leaves, tables)
 
 
 @functools.lru_cache(maxsize=8)
-def _program(step: PrivateStep, sampling: Sampling, steps: int) -> Callable[..., Float[Array, "step release"]]:
+def _program(step: PrivateStep, drawing: Any, steps: int) -> Callable[..., Float[Array, "step release"]]:
     """One function for all tables, so that those of one shape are compiled once."""
 
     def releases(
-        state: DPSVIState, leaves: list[Array], tables: Any, key: PRNGKeyArray
+        numbers: PlanNumbers, state: DPSVIState, leaves: list[Array], tables: Any, key: PRNGKeyArray
     ) -> Float[Array, "step release"]:
         if not random.is_reproducible(key):
             raise ValueError(
@@ -72,9 +72,9 @@ def _program(step: PrivateStep, sampling: Sampling, steps: int) -> Callable[...,
         keys = StepKeys.derive(key, memory=step.local is not None)
         mean = start_mean(0, keep=False)
         _, _, losses, norms, _, gradients = many_steps(
-            step, sampling, steps, steps, False, True, keys, state, mean, leaves, tables, steps
+            step, drawing, steps, False, True, keys, state, mean, numbers, leaves, tables, steps
         )
-        beside = [losses] * (step.loss_share > 0) + [norms] * step.clipping.adapts
-        return jnp.concatenate([gradients * step.rate, *(x[:, None] for x in beside)], axis=1)
+        beside = [losses] * (step.loss_share > 0) + [norms] * step.adapts
+        return jnp.concatenate([gradients * numbers.rate, *(x[:, None] for x in beside)], axis=1)
 
     return releases

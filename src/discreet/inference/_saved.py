@@ -13,7 +13,7 @@ import numpy as np
 
 from discreet import random
 from discreet.accounting import Relation
-from discreet.clipping import AdaptiveClipping, NormalisedClipping
+from discreet.clipping import AdaptiveClipping
 from discreet.inference._keys import init_keys
 from discreet.inference._objective import Objective
 from discreet.inference._plates import Program
@@ -66,7 +66,6 @@ KINDS = (
     FixedSizeSampling,
     Form,
     FullBatch,
-    NormalisedClipping,
     PaidRelease,
     PoissonSampling,
     PrivacyPlan,

@@ -17,6 +17,7 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 from numpyro.infer.util import helpful_support_errors
 
+from discreet._jax import program_digest, run_jaxpr
 from discreet.gradients import BookKeepingEngine
 from discreet.inference._langevin import Langevin
 from discreet.inference._local import LocalUpdates
@@ -62,7 +63,9 @@ def choose_placeholder(
 def _has_finite_density(
     model: Program, records: Records, rows: list[Array], key: PRNGKeyArray, static: Mapping[str, Any], num_records: int
 ) -> bool:
-    @jax.jit
+    # A key of its own, so that whether zeros will do depends on the model alone.
+    key = jax.random.key(0)
+
     def finite(rows: list[Array], key: PRNGKeyArray) -> Array:
         args, kwargs = records.rebuild(rows)
         with handlers.seed(rng_seed=key):
@@ -80,7 +83,15 @@ def _has_finite_density(
     with warnings.catch_warnings():
         # Values out of support are what is being looked for.
         warnings.simplefilter("ignore")
-        return bool(finite(rows, key))
+        program = jax.make_jaxpr(lambda: finite(rows, key))()
+        digest = program_digest(program)
+        if digest not in _FINITE:
+            _FINITE[digest] = bool(jax.jit(lambda: run_jaxpr(program)[0])())
+        return _FINITE[digest]
+
+
+# Whether a made-up record has a finite density, by the digest of the program that says so.
+_FINITE: dict[str, bool] = {}
 
 
 def initial_parameters(
@@ -153,24 +164,38 @@ def _of_one(name: str, rows: Array, axis: int, transform: Any) -> Array:
     return jnp.take(rows, 0, axis=axis)
 
 
-def private_step(dpsvi: Any, objective: Objective) -> PrivateStep:
+def private_step(dpsvi: Any, objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> PrivateStep:
     """The step of a DPSVI."""
     plan = dpsvi.plan
-    sizes = plan.sampling.typical_sizes(plan.num_records)
-    keeps = bool(objective.structure.local_params)
+    local = None
+    if objective.structure.local_params:
+        digest = optimizer_digest(dpsvi.local_optim, dict(objective.local_start))
+        local = LocalUpdates(objective, dpsvi.local_optim, digest, dpsvi.local_updates)
     return PrivateStep(
         objective=objective,
-        engine=BookKeepingEngine(sizes, microbatch_size=dpsvi.microbatch_size),
+        engine=BookKeepingEngine(plan.sampling.typical_sizes(plan.num_records), microbatch_size=dpsvi.microbatch_size),
         optim=dpsvi.optim,
-        clipping=plan.clipping,
-        noise_multiplier=plan.noise_multiplier,
-        rate=plan.rate,
+        optim_digest=optimizer_digest(dpsvi.optim, psi, start_optimizer(dpsvi.optim, psi, key, objective)),
+        adapts=plan.clipping.adapts,
+        count_share=plan.clipping.count_share,
         num_records=plan.num_records,
         loss_share=dpsvi.loss_share,
         loss_bound=dpsvi.loss_bound,
         perturb_parameters=dpsvi.perturb == "parameters",
-        local=LocalUpdates(objective, dpsvi.local_optim, dpsvi.local_updates) if keeps else None,
+        local=local,
     )
+
+
+def optimizer_digest(optim: Any, psi: Mapping[str, Any], state: Any = None) -> str:
+    """What an optimizer computes, from its first state on."""
+
+    def step(psi: Any, state: Any, gradient: Any, value: Any) -> Any:
+        first = optim.init(psi) if state is None else state
+        after = optim.update(gradient, first, value=value)
+        return first, after, optim.get_params(after)
+
+    state = None if state is None else jax.eval_shape(lambda: state)
+    return program_digest(jax.make_jaxpr(step)(psi, state, psi, jax.ShapeDtypeStruct((), jnp.float32)))
 
 
 def loss_at_start(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> Float[Array, ""]:

@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from discreet import mechanisms, random
-from discreet.clipping import AdaptiveClipping, ClippingRule
-from discreet.gradients import Channels, CountChannel, EngineReport, GradientEngine, LossChannel
+from discreet.gradients import Channels, Clipping, CountChannel, EngineReport, GradientEngine, LossChannel
 from discreet.inference._draws import Draws
 from discreet.inference._keys import StepKeys
 from discreet.inference._local import LocalUpdates
 from discreet.inference._objective import Objective
+from discreet.plan import PrivacyPlan
 from discreet.sampling import Batch
 
 
@@ -56,35 +57,64 @@ class DPSVIState(NamedTuple):
         )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PrivateStep:
-    """Everything of a step but the state and the batch; the public numbers are the plan's.
+class PlanNumbers(NamedTuple):
+    """The numbers of a plan that a compiled step takes as inputs, so that one program serves all plans of its shapes.
 
     Attributes:
-        clipping: how a record's gradient is bounded, and how the bound moves.
+        noise_multiplier: sigma.
         rate: public sampling rate q; nothing is ever divided by the realised batch size.
+        num_steps: number of steps planned.
+        rule: numbers by which the clipping norm moves; empty where it does not.
+    """
+
+    noise_multiplier: Float[Array | np.floating, ""]
+    rate: Float[Array | np.floating, ""]
+    num_steps: Int[Array | np.integer, ""]
+    rule: Any
+
+    @classmethod
+    def of(cls, plan: PrivacyPlan) -> PlanNumbers:
+        """The numbers of a plan; its C is in the state."""
+        rule = jax.tree.map(np.float32, plan.clipping.numbers)
+        return cls(np.float32(plan.noise_multiplier), np.float32(plan.rate), np.int32(plan.num_steps), rule)
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivateStep:
+    """Everything of a step that is compiled in. Steps that are equal are one program, whichever DPSVI they belong to.
+
+    Attributes:
+        objective: model and guide.
+        engine: computes clipped sums.
+        optim: the optimizer; steps are told apart by `optim_digest`, what it computes.
+        adapts: whether the clipping norm moves.
+        count_share: share of the release that goes to the count of gradients within C.
         loss_bound: losses further than this from the state's center are clipped; None: the
             center's own size, at least 1 nat.
         perturb_parameters: d3p's rule, gradients of the whole ELBO in all of psi.
         local: what records do with parameters of their own; None: they have none.
+        code: the functions that a step calls. Where one was replaced, as an audit with a planted fault or a notebook that
+            reloads modules does, it is another step, and nothing compiled or proved before is taken for it.
     """
 
     objective: Objective
     engine: GradientEngine
-    optim: Any
-    clipping: ClippingRule
-    noise_multiplier: float
-    rate: float
+    optim: Any = dataclasses.field(compare=False)
+    optim_digest: str
+    adapts: bool
+    count_share: float
     num_records: int
     loss_share: float
     loss_bound: float | None
     perturb_parameters: bool
     local: LocalUpdates | None = None
+    code: tuple[Any, ...] = dataclasses.field(default_factory=lambda: _code(), repr=False)
 
     def __call__(
         self,
         state: DPSVIState,
         keys: StepKeys,
+        numbers: PlanNumbers,
         table: Sequence[Array],
         batch: Batch,
     ) -> tuple[DPSVIState, Float[Array, ""]]:
@@ -93,6 +123,7 @@ class PrivateStep:
         Args:
             state: the state before.
             keys: the step's keys.
+            numbers: the plan's.
             table: record arrays, from which the engine takes the rows that it works on and no others.
             batch: which rows of the table.
 
@@ -100,17 +131,16 @@ class PrivateStep:
             The next state, and the private estimate of the negative ELBO of all records, in nats
             (NaN where no share was given to the loss).
         """
-        state, loss, _ = self.move(state, keys, table, batch)
+        state, loss, _ = self.move(state, keys, numbers, table, batch)
         return state, loss
 
     def move(
-        self, state: DPSVIState, keys: StepKeys, table: Sequence[Array], batch: Batch
+        self, state: DPSVIState, keys: StepKeys, numbers: PlanNumbers, table: Sequence[Array], batch: Batch
     ) -> tuple[DPSVIState, Float[Array, ""], Any]:
         """As a call, with the gradient that the optimizer was given: post-processing of the release, so one itself."""
         psi = self.optim.get_params(state.optim_state)
         channels = self._channels(state.loss_center)
-        # A number that does not move is compiled in.
-        norm = state.clipping_norm if self.clipping.adapts else self.clipping.start
+        norm = state.clipping_norm
         if self.perturb_parameters:
             u, free, pull = psi, jnp.zeros(()), None
         else:
@@ -123,11 +153,11 @@ class PrivateStep:
         record = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
         draws = self._draws(u, record, keys.record, len(batch.indices))
         total, right = mechanisms.clipped_sum(
-            self.engine, draws, u, table, batch, (keys.local, keys.record), self.clipping.clipping(norm), channels
+            self.engine, draws, u, table, batch, (keys.local, keys.record), Clipping(norm), channels
         )
-        released = mechanisms.release(keys.noise, total, self.noise_multiplier)
+        released = mechanisms.release(keys.noise, total, numbers.noise_multiplier)
 
-        gradient = jax.tree.map(lambda x, like: (x / self.rate).astype(like.dtype), released.gradient, u)
+        gradient = jax.tree.map(lambda x, like: (x / numbers.rate).astype(like.dtype), released.gradient, u)
         if pull is not None:
             (gradient,) = pull((gradient, jnp.ones_like(free)))
         # Post-processing: where a transform saturates, its Jacobian is not finite; stay there. But not where the release
@@ -135,10 +165,10 @@ class PrivateStep:
         spoiled = ~jnp.isfinite(sum(jnp.ravel(x)[0] for x in jax.tree.leaves(released.gradient) if x.size))
         gradient = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x) | spoiled, x, 0), gradient)
         gradient = jax.tree.map(lambda x: jnp.where(right, x, jnp.nan), gradient)
-        loss = self._private_loss(released.loss, norm, channels) + free
+        loss = self._private_loss(released.loss, norm, channels, numbers) + free
         optim_state = self.optim.update(gradient, state.optim_state, value=loss)
         state = state._replace(optim_state=optim_state, step=state.step + 1)
-        return self._with_next_norm(state, released.count, channels), loss, gradient
+        return self._with_next_norm(state, released.count, channels, numbers), loss, gradient
 
     def first_memory(self, num_records: int) -> list[Array]:
         """What records remember before the first step: nothing of themselves."""
@@ -170,24 +200,28 @@ class PrivateStep:
 
     def _channels(self, center: Float[Array, ""]) -> Channels:
         bound = jnp.maximum(1.0, jnp.abs(center)) if self.loss_bound is None else self.loss_bound
-        return Channels(
-            LossChannel(self.loss_share, center=center, bound=bound), CountChannel(self.clipping.count_share)
-        )
+        return Channels(LossChannel(self.loss_share, center=center, bound=bound), CountChannel(self.count_share))
 
     def _private_loss(
-        self, released: Float[Array, ""], norm: float | Float[Array, ""], channels: Channels
+        self, released: Float[Array, ""], norm: Float[Array, ""], channels: Channels, numbers: PlanNumbers
     ) -> Float[Array, ""]:
         if channels.loss.share == 0.0:
             return jnp.full((), jnp.nan)
-        total = released / channels.loss_weight(norm) / self.rate
+        total = released / channels.loss_weight(norm) / numbers.rate
         return total + channels.loss.center * self.num_records
 
-    def _with_next_norm(self, state: DPSVIState, released: Float[Array, ""], channels: Channels) -> DPSVIState:
-        rule = self.clipping
-        if not isinstance(rule, AdaptiveClipping):
+    def _with_next_norm(
+        self, state: DPSVIState, released: Float[Array, ""], channels: Channels, numbers: PlanNumbers
+    ) -> DPSVIState:
+        if not self.adapts:
             return state
         # The expected size of a batch is public. The realised one is not: dividing by it would show it.
-        expected = self.rate * self.num_records
+        expected = numbers.rate * self.num_records
         within = 0.5 + released / channels.count_weight(state.clipping_norm) / expected
-        norm = rule.next_norm(state.clipping_norm, within).astype(state.clipping_norm.dtype)
+        norm = numbers.rule.next_norm(state.clipping_norm, within).astype(state.clipping_norm.dtype)
         return state._replace(clipping_norm=norm)
+
+
+def _code() -> tuple[Any, ...]:
+    marks = mechanisms.draw_batch, mechanisms.clipped_sum, mechanisms.release, mechanisms.update_rows
+    return *marks, PrivateStep.move, StepKeys.derive, StepKeys.at, Draws.make, random.fast_bits, random.normal

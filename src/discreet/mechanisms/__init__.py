@@ -4,7 +4,17 @@ What stands here is one JAX primitive each: a mark that the verifier reads (`ver
 compiles as if there were no mark.
 """
 
-from discreet.mechanisms._engine import CLIPPED_SUM, DRAW, RELEASE, Release, clipped_sum, draw_batch, release
+from discreet.mechanisms._engine import (
+    CLIPPED_SUM,
+    DRAW,
+    RELEASE,
+    Release,
+    clipped_sum,
+    draw_batch,
+    drawing_of,
+    law_of,
+    release,
+)
 from discreet.mechanisms._marked import (
     CLIP,
     FIXED_SIZE,
@@ -40,8 +50,10 @@ __all__ = [
     "clip_records",
     "clipped_sum",
     "draw_batch",
+    "drawing_of",
     "gaussian_mechanism",
     "laplace_mechanism",
+    "law_of",
     "poisson_subsample",
     "release",
     "subsample_without_replacement",

@@ -27,11 +27,10 @@ from discreet.gradients import (
     ReferenceEngine,
 )
 from discreet.mechanisms._marked import add_gaussian, check_leaves, check_noise, in_parts, known_number
-from discreet.sampling import Batch, FixedSizeSampling, FullBatch, PoissonSampling, Sampling
+from discreet.sampling import Batch, FixedSizeSampling, FullBatch, PoissonDrawing, PoissonSampling
 
 
-def _draw(key: PRNGKeyArray, *tables: Array, sampling: Sampling, structure: Any, num_records: int, law: Any) -> list:
-    del law  # the verifier reads it
+def _draw(key: PRNGKeyArray, *tables: Array, sampling: Any, structure: Any, num_records: int) -> list:
     return list(sampling.draw(key, jax.tree.unflatten(structure, tables), num_records=num_records))
 
 
@@ -45,28 +44,43 @@ CLIPPED_SUM = marker("clipped_sum", _run, refuse=None)
 RELEASE = marker("release", add_gaussian, refuse=None)
 
 
-def draw_batch(sampling: Sampling, key: PRNGKeyArray, tables: Any, num_records: int) -> Batch:
+def draw_batch(sampling: Any, key: PRNGKeyArray, tables: Any, num_records: int) -> Batch:
     """`sampling.draw`, with a mark.
 
     Args:
-        sampling: the sampler.
+        sampling: the sampler, or what its `drawing` returns.
         key: for this draw alone.
         tables: what `sampling.prepare(num_records)` returned.
         num_records: rows of the table.
     """
+    sampling = drawing_of(sampling, num_records)
     leaves, structure = jax.tree.flatten(tables)
-    law = _law(sampling, num_records)
-    return Batch(*DRAW.bind(key, *leaves, sampling=sampling, structure=structure, num_records=num_records, law=law))
+    return Batch(*DRAW.bind(key, *leaves, sampling=sampling, structure=structure, num_records=num_records))
 
 
-def _law(sampling: Sampling, num_records: int) -> tuple[Any, ...] | None:
-    """What a sampler of ours draws: ("poisson", rate, slack) or ("fixed", batch size); None for others' samplers."""
-    kind = type(sampling)
-    if isinstance(sampling, PoissonSampling) and kind is PoissonSampling:
-        return "poisson", sampling.rate, sampling.slack_per_step(num_records)
-    if kind is FullBatch:
+def drawing_of(sampling: Any, num_records: int) -> Any:
+    """How a sampler draws, as a static part of a program: samplers of one kind that differ in their tables share it."""
+    return sampling.drawing(num_records) if type(sampling) is PoissonSampling else sampling
+
+
+def law_of(sampling: Any, structure: Any, tables: Sequence[Any], num_records: int) -> tuple[Any, ...] | None:
+    """What a draw draws: ("poisson", rate, slack) or ("fixed", batch size); None for others' samplers.
+
+    The law of a Poisson draw is that of its tables: these must be, word for word, those of a rate.
+
+    Args:
+        sampling: as `DRAW` has it.
+        structure: likewise.
+        tables: the values of its tables; None for one that is not known before the program runs.
+        num_records: likewise.
+    """
+    if type(sampling) is PoissonDrawing:
+        known = None if any(x is None for x in tables) else jax.tree.unflatten(structure, tables)
+        drawn = None if known is None else sampling.sampling(known, num_records)
+        return None if drawn is None else ("poisson", drawn.rate, drawn.slack_per_step(num_records))
+    if type(sampling) is FullBatch:
         return "poisson", 1.0, 0.0
-    if isinstance(sampling, FixedSizeSampling) and kind is FixedSizeSampling:
+    if type(sampling) is FixedSizeSampling:
         return "fixed", sampling.batch_size
     return None
 
@@ -190,7 +204,7 @@ class Release(NamedTuple):
     count: Float[Array, ""]
 
 
-def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: float) -> Release:
+def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: float | Float[Array, ""]) -> Release:
     """Release a clipped sum, gradient, loss and count together, as one Gaussian mechanism.
 
     Guarantee: one `GaussianDpEvent(noise_multiplier)`: the noise is scaled to the joint L2
@@ -199,7 +213,7 @@ def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: float) -> Re
     Args:
         key: a scalar key, for this release alone.
         total: what a gradient engine returned.
-        noise_multiplier: noise standard deviation divided by the joint bound.
+        noise_multiplier: noise standard deviation divided by the joint bound; it may be traced.
     """
     stddev = noise_multiplier * total.l2_bound
     check_noise("release: stddev", stddev)

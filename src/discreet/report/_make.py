@@ -9,7 +9,7 @@ from typing import Any
 from dp_accounting import dp_event
 
 from discreet.accounting import Relation, profile, risk, suggest
-from discreet.clipping import AdaptiveClipping, FixedClipping, NormalisedClipping, contribution_bound
+from discreet.clipping import AdaptiveClipping, contribution_bound
 from discreet.plan import PrivacyPlan
 from discreet.report._statement import SEVERAL_RECORDS, ProfilePoint, Statement, relation_words
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
@@ -181,14 +181,8 @@ def _clipping_words(plan: PrivacyPlan, bound: float) -> str:
             f"standard deviation {plan.noise_multiplier * bound / rule.start:.6g} C ({noise} × that bound)"
         )
     clipped, scale = f"Each record's contribution was clipped to the Euclidean norm C = {rule.start:g}", "C"
-    if isinstance(rule, NormalisedClipping):
-        clipped = (
-            f"Each record's gradient g was scaled by C / (|g| + {rule.stabiliser:g}), to a Euclidean norm below C = "
-            f"{rule.start:g} (automatic clipping, which is biased: posterior widths are not to be trusted)"
-        )
     if bound > rule.start:
-        if isinstance(rule, FixedClipping):
-            clipped = f"Each record's gradient was clipped to the Euclidean norm C = {rule.start:g}"
+        clipped = f"Each record's gradient was clipped to the Euclidean norm C = {rule.start:g}"
         clipped += f" and its loss to an interval, so that together they contribute at most {bound:.6g}"
         scale = "that bound"
     return (

@@ -134,11 +134,22 @@ class PoissonSampling:
         return tuple(sorted({max(1, table.quantile(tail)) for tail in (0.5, 0.15, 0.999e-3)}))
 
     def prepare(self, num_records: int) -> dict[str, np.ndarray]:
-        """The public threshold words of the size table; empty where each record is asked."""
+        """The public tables that `draw` reads: all of a draw that follows from the rate but for lengths of arrays.
+
+        The rate itself is among them, as the bits of a double, so that whoever has the tables can compare the two.
+        """
         layout = _layout(check_count(num_records, "num_records"), self.rate)
-        if layout.table is None or layout.draws is None:
-            return {}
-        return {"thresholds": layout.table.words()}
+        tables = {"rate": np.array([self.rate]).view(np.uint32)}
+        if layout.table is None:
+            return tables
+        if layout.draws is None:
+            return {**tables, "coin": _coin(self.rate)}
+        return {**tables, "thresholds": layout.table.words(), "smallest": np.array(layout.table.smallest, np.int32)}
+
+    def drawing(self, num_records: int) -> PoissonDrawing:
+        """How a batch is drawn, but for the numbers in the tables: hashable, the same for all rates that share it."""
+        layout = _layout(check_count(num_records, "num_records"), self.rate)
+        return PoissonDrawing(None if layout.table is None else layout.capacity, layout.draws)
 
     def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
         """Draws one batch.
@@ -151,29 +162,60 @@ class PoissonSampling:
         Returns:
             A batch of ``capacity(num_records)`` rows, the drawn records first.
         """
-        layout = _layout(check_count(num_records, "num_records"), self.rate)
-        if layout.table is None:
+        return self.drawing(num_records).draw(key, tables, num_records=num_records)
+
+
+@dataclass(frozen=True)
+class PoissonDrawing:
+    """A Poisson draw whose rate is in its tables.
+
+    Attributes:
+        capacity: Rows of a batch; None at rate 1, where a batch is the table.
+        draws: Random words that name records; None where each record is asked.
+    """
+
+    capacity: int | None
+    draws: int | None
+
+    def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
+        """As ``PoissonSampling.draw``."""
+        if self.capacity is None:
             return Batch(jnp.arange(num_records, dtype=jnp.int32), jnp.ones(num_records, bool))
-        if layout.draws is None:
-            return _ask_each(key, self.rate, num_records, layout.capacity)
-        words = jax.random.bits(key, (SIZE_WORDS + layout.draws,), jnp.uint32)
-        size = size_from_words(words[:SIZE_WORDS], tables["thresholds"], layout.table.smallest)
-        indices, found = uniform_subset(words[SIZE_WORDS:], size, num_records=num_records, capacity=layout.capacity)
-        return Batch(indices, jnp.arange(layout.capacity) < found)
+        if self.draws is None:
+            return _ask_each(key, tables["coin"], num_records, self.capacity)
+        words = jax.random.bits(key, (SIZE_WORDS + self.draws,), jnp.uint32)
+        size = size_from_words(words[:SIZE_WORDS], tables["thresholds"], tables["smallest"])
+        indices, found = uniform_subset(words[SIZE_WORDS:], size, num_records=num_records, capacity=self.capacity)
+        return Batch(indices, jnp.arange(self.capacity) < found)
+
+    def sampling(self, tables: Any, num_records: int) -> PoissonSampling | None:
+        """The sampling that these tables belong to; None where they belong to none, or to another drawing."""
+        rate = np.asarray(tables["rate"]).view(np.float64)[0]
+        if not 0 < rate <= 1:
+            return None
+        found = PoissonSampling(float(rate))
+        expected = found.prepare(num_records)
+        same = expected.keys() == tables.keys() and all(np.array_equal(x, tables[name]) for name, x in expected.items())
+        return found if same and found.drawing(num_records) == self else None
 
 
-def _ask_each(key: jax.Array, rate: float, num_records: int, capacity: int) -> Batch:
+def _coin(rate: float) -> UInt32[np.ndarray, "3"]:
+    """A rate in units of 2^-96, rounded down, most significant word first."""
+    scaled = math.floor(Fraction(rate) * 2**SIZE_BITS)
+    return np.array([(scaled >> shift) & 0xFFFFFFFF for shift in (64, 32, 0)], np.uint32)
+
+
+def _ask_each(key: jax.Array, coin: UInt32[Array, "3"], num_records: int, capacity: int) -> Batch:
     """One coin flip for each record, then the heads moved to the front."""
     # More than ``capacity`` heads have a probability of at most 2^-81, which the slack contains.
-    included = _coins(key, jax.random.bits(key, (num_records,), jnp.uint32), rate)
+    included = _coins(key, jax.random.bits(key, (num_records,), jnp.uint32), coin)
     indices = jnp.nonzero(included, size=capacity, fill_value=0)[0].astype(jnp.int32)
     return Batch(indices, jnp.arange(capacity) < jnp.sum(included, dtype=jnp.int32))
 
 
-def _coins(key: jax.Array, words: UInt32[Array, " record"], rate: float) -> Bool[Array, " record"]:
+def _coins(key: jax.Array, words: UInt32[Array, " record"], coin: UInt32[Array, "3"]) -> Bool[Array, " record"]:
     """Whether each record's 96 bits lie below the rate; the last 64 are drawn only if some first word is a tie."""
-    scaled = math.floor(Fraction(rate) * 2**SIZE_BITS)
-    high, middle, low = (np.uint32((scaled >> shift) & 0xFFFFFFFF) for shift in (64, 32, 0))
+    high, middle, low = coin
     tie = words == high
 
     def settle() -> Bool[Array, " record"]:

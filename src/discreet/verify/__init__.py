@@ -19,6 +19,6 @@ from discreet.verify._certificate import Certificate
 from discreet.verify._certify import certify
 from discreet.verify._errors import PrivacyError, from_here
 from discreet.verify._page import html_page
-from discreet.verify._symbols import symbol
+from discreet.verify._symbols import Given, symbol
 
-__all__ = ["Certificate", "PrivacyError", "certify", "from_here", "html_page", "symbol"]
+__all__ = ["Certificate", "Given", "PrivacyError", "certify", "from_here", "html_page", "symbol"]

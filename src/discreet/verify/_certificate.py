@@ -7,7 +7,7 @@ import functools
 import hashlib
 import platform
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -57,6 +57,7 @@ class Certificate:
     _known: tuple[str, ...] = dataclasses.field(repr=False)
     _again: Callable[[Mapping[str, Any]], Certificate] = dataclasses.field(repr=False)
     _fixed: Mapping[int, float] = dataclasses.field(repr=False)
+    _given: Mapping[int, np.ndarray] = dataclasses.field(repr=False)
     trail: Trail = dataclasses.field(repr=False)
     _program: ClosedJaxpr = dataclasses.field(repr=False)
     _in_tree: Any = dataclasses.field(repr=False)
@@ -165,6 +166,12 @@ class Certificate:
                     "number, or take certificate.at with another."
                 )
         leaves = [x for i, x in enumerate(leaves) if i not in self._fixed]
+        for number, value in self._given.items():
+            if isinstance(leaves[number], Tracer) or not np.array_equal(leaves[number], value):
+                raise ValueError(
+                    f"Argument leaf {number} is {leaves[number]}; the certificate knows it to be {value}. Pass that value, or "
+                    "certify again with another."
+                )
         for number, (leaf, kind) in enumerate(zip(leaves, self._program.in_avals, strict=True)):
             shape, dtype = np.shape(leaf), jax.dtypes.result_type(leaf) if not hasattr(leaf, "dtype") else leaf.dtype
             if tuple(shape) != tuple(kind.shape) or dtype != kind.dtype:
@@ -192,12 +199,12 @@ class Certificate:
         return "\n".join(lines)
 
 
-def fingerprint(program: ClosedJaxpr) -> str:
-    """SHA-256 of a program: its jaxpr as text, and its constants. The same in every process."""
+def fingerprint(program: ClosedJaxpr, given: Sequence[Any] = ()) -> str:
+    """SHA-256 of a program: its jaxpr as text, its constants, and the values it is given. The same in every process."""
     # Not `str`, which is coloured in a terminal; and functions are printed with the place where they lie in memory.
     text = re.sub(r"\b0x[0-9a-f]+", "0x", program.jaxpr.pretty_print(use_color=False))
     digest = hashlib.sha256(text.encode())
-    for value in all_constants(program):
+    for value in [*all_constants(program), *map(np.asarray, given)]:
         digest.update(constant_bytes(value))
     return digest.hexdigest()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from dp_accounting import DpEvent
 
 from discreet._jax import ClosedJaxpr, without_dead_code
@@ -22,6 +23,7 @@ from discreet.verify._ledger import event_of
 from discreet.verify._program import inputs_of, names_of, refuse_captured_records, shown, trace
 from discreet.verify._symbols import (
     Fixed,
+    Given,
     check_symbols,
     event_at,
     fixed_at,
@@ -52,6 +54,7 @@ def certify(
     Args:
         step: any JAX function. Noise is added by `gaussian_mechanism` or `laplace_mechanism`.
         args: its arguments, or their shapes (`jax.ShapeDtypeStruct`). All but records and mask are public; keys are secret.
+            In the place of an array may stand `Given(array)`: the program takes it as an operand, the proof is about that value.
             In the place of a number may stand a symbol (`symbol`), or an expression of such: the proof holds for all values.
         records: positions of the arguments whose leading axis is the records.
         mask: position of the Boolean argument that says which rows are real; left out, all are, and under
@@ -133,16 +136,23 @@ def _proved(
         outputs=status,
         assumptions=_assumptions(program, args, positions, mask, relation, times),
         notes=tuple(dict.fromkeys(map(from_here, checker.notes))),
-        fingerprint=fingerprint(program),
+        fingerprint=fingerprint(program, [x.value for x in _given(args).values()]),
         versions=versions(),
         trail=trail,
         _known=open_in([*jax.tree.leaves(args), times]),
         _again=lambda values: _certify_at(values, event, step, args, times, options),
         _fixed={i: x.value for i, x in enumerate(jax.tree.leaves(args)) if isinstance(x, Fixed)},
+        _given={i: np.asarray(x.value) for i, x in _given(args).items()},
         _program=program,
         _in_tree=jax.tree.structure(args),
         _out_tree=jax.tree.structure(out_shape),
     )
+
+
+def _given(args: tuple[Any, ...]) -> dict[int, Given]:
+    """Arguments whose values the proof knows, by their place among the operands of the program."""
+    operands = [x for x in jax.tree.leaves(args) if not isinstance(x, Fixed)]
+    return {i: x for i, x in enumerate(operands) if isinstance(x, Given)}
 
 
 def _certify_at(
@@ -200,6 +210,7 @@ def _assumptions(
     times: Any,
 ) -> tuple[str, ...]:
     named = open_in([*jax.tree.leaves(args), times])
+    values = _given(args)
     args = jax.tree.map(shown, args)
     keys = [
         k for x in jax.tree.leaves(args) if is_key(k := jax.eval_shape(lambda x=x: x) if not hasattr(x, "dtype") else x)
@@ -224,6 +235,11 @@ def _assumptions(
         words.append(
             f"the program is called {times} times at most, a number fixed beforehand, on the same records; each call has keys "
             "of its own, and its public arguments may follow from what earlier calls returned"
+        )
+    if values:
+        shown_values = ", ".join(f"{x.value}" for x in values.values() if np.ndim(x.value) == 0)
+        words.append(
+            f"the program is given the values that the proof knows{f': {shown_values}' if shown_values else ''}"
         )
     if held:
         words.append(f"constants held by the program are public: {', '.join(held)}")

@@ -13,11 +13,11 @@ import numpy as np
 from discreet._jax import ClosedJaxpr, users_file
 from discreet.mechanisms import NoNoiseError
 from discreet.verify._certificate import all_constants, constant_bytes
-from discreet.verify._domain import Batch, Origin, Private, Public, Scale, Value, new_symbol
+from discreet.verify._domain import Batch, Origin, Private, Public, Scale, Value, constant, new_symbol
 from discreet.verify._errors import REMEDIES, PrivacyError
 from discreet.verify._interpreter import Checker, is_key
 from discreet.verify._keys import SECRET
-from discreet.verify._symbols import Fixed, is_symbolic
+from discreet.verify._symbols import Fixed, Given, is_symbolic
 from discreet.verify._trail import line_of
 
 
@@ -25,7 +25,7 @@ def shown(leaf: Any) -> Any:
     """An argument as JAX is shown it. An open one is traced, so that its value here means nothing."""
     if is_symbolic(leaf):
         return 1 if leaf.is_integer else 1.0
-    return leaf.value if isinstance(leaf, Fixed) else leaf
+    return leaf.value if isinstance(leaf, Fixed | Given) else leaf
 
 
 def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr, Any]:
@@ -139,6 +139,8 @@ def inputs_of(
                 values.append(_record_value(name, kind, position == mask, checker.table))
             elif is_symbolic(leaf):
                 values.append(Public(scale=checker.symbols.scale(leaf)))
+            elif isinstance(leaf, Given):
+                values.append(constant(np.asarray(leaf.value)))
             elif is_key(kind):
                 values.append(checker.keys.new(tuple(kind.shape), SECRET))
             else:

@@ -7,7 +7,7 @@ from typing import Any
 
 from discreet._jax import JaxprEqn, source_line
 from discreet.accounting import Relation
-from discreet.mechanisms import CLIPPED_SUM, DRAW, RELEASE, UPDATE_ROWS
+from discreet.mechanisms import CLIPPED_SUM, DRAW, RELEASE, UPDATE_ROWS, law_of
 from discreet.verify._alignment import varies_along
 from discreet.verify._domain import Batch, Group, Private, Public, Scale, Term, Value
 from discreet.verify._interpreter import KEY_RULES, Checker, shape_of
@@ -19,8 +19,10 @@ def draw_batch(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> l
     """Row numbers of a sample of the table, and which of them count."""
     spend_secret(checker, equation, operands[0])
     params: Any = equation.params
-    law = params["law"]
-    if law is None or checker.table.masked or any(not isinstance(x, Public) for x in operands[1:]):
+    tables = [x.const if isinstance(x, Public) else None for x in operands[1:]]
+    public = all(isinstance(x, Public) for x in operands[1:]) and not checker.table.masked
+    law = law_of(params["sampling"], params["structure"], tables, params["num_records"]) if public else None
+    if law is None:
         # No draw is recorded, so that what comes of it is no sample.
         why = f"[rows] nothing is known of the batches of {type(params['sampling']).__name__}"
         return [checker.unbounded(equation, operands, why) for _ in equation.outvars]

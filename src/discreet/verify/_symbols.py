@@ -81,6 +81,20 @@ class Fixed:
     value: Any
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Given:
+    """An argument that is traced as an operand, and whose value is known to the proof: `certify` takes it in an array's place.
+
+    So one program serves all values, and each proof is about one of them. A certificate names its values: it is no proof of
+    the program with others.
+
+    Attributes:
+        value: an array, as the program is going to be given it.
+    """
+
+    value: Any
+
+
 class Symbols:
     """Which of the checker's names stand for open parameters, and for what expressions."""
 
