@@ -394,7 +394,8 @@ class Objective:
         guide_trace, _ = self._traces(params, key, self.placeholder)
         values = {name: guide_trace[name]["value"] for name in self.structure.global_latents}
         loss = jax.value_and_grad(self.record_loss)(u, record, key)
-        return u, free, pull((u, free)), params, self.unconstrain(params), values, loss
+        discrete = self.draw_discrete(u, record, key) if self.structure.summed else None
+        return u, free, pull((u, free)), params, self.unconstrain(params), values, loss, discrete
 
     def _look(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
         """The latents and parameters that a record's loss depends on, and whether it depends on the key."""
