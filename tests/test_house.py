@@ -177,7 +177,9 @@ def schema_names() -> set[str]:
     """What `discreet.tables` takes from the files that hold no reader."""
     tree = ast.parse((PACKAGE / "tables" / "__init__.py").read_text(encoding="utf-8"))
     froms = [
-        node for node in tree.body if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("discreet.")
+        node
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("discreet.tables.")
     ]
     assert {str(node.module).split(".")[-1] for node in froms} == SCHEMA_FILES
     return {alias.name for node in froms for alias in node.names}

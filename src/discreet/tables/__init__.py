@@ -8,6 +8,7 @@ error occurred at all is still something that the data said, see docs/tables.md.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from discreet._extras import require
 from discreet.tables._schema import DEFAULT_MISSING_VALUES, EPOCH, ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
 from discreet.tables._schema_text import (
     schema_from_bounds,
@@ -65,15 +66,7 @@ def __getattr__(name: str) -> Any:
     """Load a reader when it is first used, so that packages that need a schema alone load none."""
     for file, names in _READERS.items():
         if name in names:
-            try:
-                value = getattr(import_module(f"discreet.tables.{file}"), name)
-            except ModuleNotFoundError as error:
-                if error.name != "pyarrow":
-                    raise
-                raise ModuleNotFoundError(
-                    f"discreet.tables.{name} needs pyarrow, which is not installed: pip install 'discreet[tables]'.",
-                    name="pyarrow",
-                ) from None
-            globals()[name] = value
-            return value
+            require("pyarrow", extra="tables", what=f"discreet.tables.{name}")
+            globals()[name] = getattr(import_module(f"discreet.tables.{file}"), name)
+            return globals()[name]
     raise AttributeError(f"module 'discreet.tables' has no attribute {name!r}")

@@ -181,7 +181,7 @@ def get_epsilon_R(  # noqa: N802 - d3p's name
     """Epsilon of Poisson batches under ADD_OR_REMOVE_ONE, under the Fourier accountant's name.
 
     Guarantee: `ncomp` Gaussian releases with noise multiplier `sigma`, each from a batch that holds each record
-    independently with probability q, are (epsilon, target_delta)-private: an upper bound, as `discreet.profile` gives it.
+    independently with probability q, are (epsilon, target_delta)-private: an upper bound, by `discreet.accounting.profile`.
 
     Args:
         target_delta: above 0, well below 1 / N.
