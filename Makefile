@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all quick docs docs-serve bench audit paper paper-quick stats lint format build hooks clean
+.PHONY: help demo test test-all test-newest test-part quick docs docs-serve bench audit paper paper-quick stats lint format build hooks clean
 
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,6 +27,22 @@ test-all: lint  ## Format, lint, types, then every test
 
 quick: $(VENV)/.ready-dev  ## The tests without the slow ones
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not slow and not exhaustive"
+
+# pip takes a newer JAX there than on Python 3.11. The environment is one of its own, beside the usual one.
+test-newest:  ## The demo and a part of the tests on the newest Python here, with the JAX that pip takes there
+	@python="$$(.ci/newest-python)" || { echo "No Python newer than 3.11 was found: nothing is tried on a newer JAX."; exit 0; }; \
+	$(MAKE) VENV="$(VENV)-newest" PYTHON="$$python" DEMO_OUT="$(DEMO_OUT)-newest" demo test-part
+
+# What reads programs as JAX writes them down, what draws random numbers, and one fit of each method.
+test-part: $(VENV)/.ready-dev  ## The part of the tests that a new release of JAX is likely to break, five minutes
+	$(BIN)/python -c 'import platform, jax; print("Python", platform.python_version(), "with JAX", jax.__version__)'
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal tests/test_jax.py \
+	    tests/test_readme.py::test_the_example_prints_what_the_page_shows \
+	    tests/inference/test_dpsgld.py::test_a_run_is_proved_and_costs_what_the_plan_says \
+	    tests/inference/test_ops.py::test_draws_follow_the_tempered_posterior \
+	    tests/inference/test_noise_aware.py::test_the_regression_finds_the_noise_that_was_added
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not exhaustive" --quick \
+	    tests/verify tests/gradients tests/random tests/sampling tests/inference/test_proof.py
 
 # What mkdocs-material says of its successor is no warning of ours. Not --quiet: what it keeps quiet about is not counted as a warning.
 docs docs-serve: export NO_MKDOCS_2_WARNING := 1

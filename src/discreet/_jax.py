@@ -1,7 +1,11 @@
-"""The one door to the parts of JAX that are not in its public interface.
+"""The one door to the parts of JAX that are not in its public interface, and that differ between its releases.
 
 JAX promises stability for `jax.*` only. What discreet needs beyond that passes through this file, so that a new
 JAX release can break one short file and no other. Each name says where it comes from and why it is needed.
+
+A proof and a gradient engine read a program as JAX wrote it down, and a release may write it down otherwise: in JAX 0.11 the
+parameters of `scan` have other names, and keys are taken apart by another primitive. So discreet says which releases its tests
+have run on (`TRIED_FROM`, `UNTRIED_FROM`), and on any other there is no proof (`untried_jax`).
 """
 
 import hashlib
@@ -15,7 +19,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,18 +40,25 @@ __all__ = [
     "JaxprEqn",
     "Literal",
     "Primitive",
+    "Scan",
     "Var",
+    "all_constants",
     "around",
     "aval",
     "bind",
     "can_make_one_kernel",
     "captured_arrays",
     "define_prng_impl",
+    "hi_primitives",
+    "inner_programs",
     "inside",
+    "is_closed_book",
     "jax_primitives",
     "marker",
+    "newer_primitives",
     "one_kernel",
     "one_process",
+    "open_program",
     "primitive_of",
     "primitives",
     "program_constants",
@@ -55,20 +66,95 @@ __all__ = [
     "program_text",
     "reset_compilation_cache",
     "run_jaxpr",
+    "scan_of",
     "source_line",
     "source_lines",
     "two_way_primitive",
+    "unstack_p",
+    "untried_jax",
     "used_inputs",
     "users_file",
+    "warn_of_release",
     "warn_of_spread",
     "without_dead_code",
 ]
+
+TRIED_FROM, UNTRIED_FROM = "0.10.2", "0.12.0.2"
+"""The first release of JAX that the tests ran on, and the first after the last: what pyproject.toml asks for, and no proof
+on any other. To try a newer one, run the tests on it (`make test-newest`) and raise the bound in both places."""
+
 _PACKAGE = str(Path(__file__).parent) + os.sep
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 _around: ContextVar[tuple[JaxprEqn, ...]] = ContextVar("around", default=())
 # `jax.extend.core`: the types of a traced program, and its primitives, which the book-keeping engine tells apart.
 # `define_prng_impl` (jax.extend.random): makes a key type out of our own split, fold_in and bits. JAX calls its
 # `jax.extend` modules "semi-public": kept, but outside the deprecation policy.
+
+
+def untried_jax() -> str:
+    """What to tell a user whose JAX the tests never ran on, in one sentence; empty for a release that they did run on.
+
+    Versions that are no plain release, such as "0.12.0.dev20260101", count as untried.
+    """
+    if _release(TRIED_FROM) <= _release(jax.__version__) < _release(UNTRIED_FROM):
+        return ""
+    return (
+        f"discreet was tested on JAX {TRIED_FROM} to the last release before {UNTRIED_FROM}, and this is JAX {jax.__version__}, "
+        f"which may write programs down in a way that the proofs misread: pip install 'jax>={TRIED_FROM},<{UNTRIED_FROM}'."
+    )
+
+
+def warn_of_release() -> None:
+    """Warn where JAX is a release that the tests never ran on."""
+    if why := untried_jax():
+        warnings.warn(why, UserWarning, stacklevel=3)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers of a release; none for anything else, which is less than any."""
+    parts = version.split(".")
+    return tuple(map(int, parts)) if all(x.isdecimal() for x in parts) else ()
+
+
+class Scan(NamedTuple):
+    """What a `scan` equation says, in whichever release of JAX.
+
+    Operands are the constants, then what is carried, then what the loop goes through; the body takes them in this order, and
+    gives what is carried and then the results of the turn.
+
+    Attributes:
+        body: the program of one turn.
+        num_consts: the number of constants.
+        num_carry: the number of values that are carried.
+        length: the number of turns.
+        reverse: whether the loop goes through its arrays from the end.
+        unroll: how many turns are compiled as one.
+    """
+
+    body: ClosedJaxpr
+    num_consts: int
+    num_carry: int
+    length: int
+    reverse: bool
+    unroll: Any
+
+    def apart(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """The operands of the equation, or the inputs of its body: constants, what is carried, and the rest."""
+        first = self.num_consts + self.num_carry
+        return list(operands[: self.num_consts]), list(operands[self.num_consts : first]), list(operands[first:])
+
+
+def scan_of(equation: JaxprEqn) -> Scan:
+    """The parts of a `scan` equation.
+
+    To apply the equation to other operands take `bind`, which hands the parameters on as they are.
+    """
+    params: Any = equation.params
+    if "ft_in" in params:  # JAX 0.11: the operands' structure in the place of two numbers
+        num_consts, num_carry = (len(part) for part in params["ft_in"].unpack()[:2])
+    else:
+        num_consts, num_carry = params["num_consts"], params["num_carry"]
+    return Scan(params["jaxpr"], num_consts, num_carry, params["length"], params["reverse"], params["unroll"])
 
 
 def used_inputs(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
@@ -140,18 +226,80 @@ def captured_arrays(function: Callable[..., Any], *args: Any, used_only: bool = 
         args: example arguments, pytrees of arrays or of their shapes.
         used_only: leave out those that no output depends on.
     """
+    program = jax.make_jaxpr(function)(*args)
+    return [x for x in all_constants(program, used_only=used_only) if not _is_key(x)]
+
+
+def inner_programs(equation: JaxprEqn) -> list[ClosedJaxpr]:
+    """The programs within an equation, with the constants that they hold.
+
+    To JAX an open jaxpr and a closed one are two types up to 0.10, and one from 0.11 on: here all are closed.
+    """
+    found: list[ClosedJaxpr] = []
+    for parameter in equation.params.values():
+        for item in parameter if isinstance(parameter, tuple | list) else (parameter,):
+            if isinstance(item, ClosedJaxpr):
+                found.append(item)
+            elif isinstance(item, Jaxpr):
+                inputs = [*item.constvars, *item.invars]  # constants without a value are inputs
+                found.append(ClosedJaxpr(item.replace(constvars=[], invars=inputs), ()))
+    return found or _expanded(equation)
+
+
+def programs_in(program: ClosedJaxpr, *, used_only: bool = False) -> Iterator[ClosedJaxpr]:
+    """A program, and all programs within its equations; `used_only`: without the equations that no output needs."""
+    program = without_dead_code(program) if used_only else program
+    yield program
+    for equation in program.jaxpr.eqns:
+        for inner in inner_programs(equation):
+            yield from programs_in(inner, used_only=used_only)
+
+
+def all_constants(program: ClosedJaxpr, *, used_only: bool = False) -> list[Any]:
+    """The arrays that a program holds, those of the programs within it among them; `used_only`: that its outputs need."""
     found: list[Any] = []
-    pending = [jax.make_jaxpr(function)(*args)]
-    while pending:
-        closed = pending.pop()
-        jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars)) if used_only else (closed.jaxpr, None)
-        used = {id(x) for equation in jaxpr.eqns for x in equation.invars} | {id(x) for x in jaxpr.outvars}
-        consts = zip(closed.jaxpr.constvars, closed.consts, strict=True)
-        found += [x for var, x in consts if not _is_key(x) and (id(var) in used or not used_only)]
-        for equation in jaxpr.eqns:
-            inner = jax.tree.leaves(tuple(equation.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr))
-            pending += [x for x in inner if isinstance(x, ClosedJaxpr)]
+    for each in programs_in(program, used_only=used_only):
+        operands = [x for equation in each.jaxpr.eqns for x in equation.invars]
+        used = {id(x) for x in (*operands, *each.jaxpr.outvars)}
+        held = zip(each.jaxpr.constvars, each.consts, strict=True)
+        found += [x for variable, x in held if not used_only or id(variable) in used]
+        found += [x.val for x in operands if isinstance(x, Literal) and np.ndim(x.val) > 0]
     return found
+
+
+def open_program(program: ClosedJaxpr) -> Jaxpr:
+    """A program without the constants that it holds."""
+    found: Any = program.jaxpr  # from JAX 0.11 on the program itself, with its constants
+    attach: Any = ClosedJaxpr
+    return attach(found, ()) if isinstance(found, ClosedJaxpr) else found
+
+
+# JAX 0.11 writes `jnp.searchsorted` and a few more as one equation around an object of a class of its own, which knows its
+# program. Anybody may write such a class; these are JAX's, and hold no arrays.
+_HI_PROGRAMS = ("Ldexp", "Frexp", "Nonzero", "SearchSorted", "Einsum")
+_HI_PRIMITIVE = getattr(sys.modules.get("jax._src.hijax"), "call_hi_primitive_p", None)
+
+
+def hi_primitives() -> tuple[Primitive, ...]:
+    """The primitive of such equations, in a release whose own functions write them."""
+    program = jax.make_jaxpr(jnp.searchsorted)(jax.ShapeDtypeStruct((2,), np.float32), 0.0)
+    return tuple({e.primitive for x in programs_in(program) for e in x.jaxpr.eqns if e.primitive is _HI_PRIMITIVE})
+
+
+def is_closed_book(equation: JaxprEqn) -> bool:
+    """Whether an equation is around an object that is none of JAX's own, so that nobody knows what it holds."""
+    return equation.primitive is _HI_PRIMITIVE and not _expanded(equation)
+
+
+def _expanded(equation: JaxprEqn) -> list[ClosedJaxpr]:
+    if equation.primitive is not _HI_PRIMITIVE:
+        return []
+    program: Any = equation.params.get("_prim")
+    modules = [sys.modules.get(f"jax._src.numpy.{name}") for name in ("hijax", "ufuncs")]
+    if type(program) not in [getattr(m, name, None) for m in modules for name in _HI_PROGRAMS]:
+        return []
+    shapes = [jax.ShapeDtypeStruct(aval(x).shape, aval(x).dtype) for x in equation.invars]
+    return [jax.make_jaxpr(lambda *x: program.expand(*program.in_tree.unflatten(x)))(*shapes)]
 
 
 def _is_key(x: Any) -> bool:
@@ -224,6 +372,14 @@ def primitive_of(function: Callable[..., Any], *args: Any) -> Primitive:
     """The last primitive that a function is traced to: for those that `jax.extend` does not name."""
     return jax.make_jaxpr(function)(*args).jaxpr.eqns[-1].primitive
 
+
+def newer_primitives(*names: str) -> tuple[Primitive, ...]:
+    """Those of the primitives of `jax.lax` that this release has: the oldest that discreet runs on has none of them."""
+    return tuple(getattr(jax.lax, name) for name in names if hasattr(jax.lax, name))
+
+
+# `jnp.unstack`, which JAX 0.11 also makes of `a, b = keys`, where it made slices before.
+unstack_p = primitive_of(jnp.unstack, jax.ShapeDtypeStruct((2,), np.float32))
 
 _two_way: set[Primitive] = set()
 
@@ -361,7 +517,7 @@ def _jitted(function: Callable[..., Any], parameters: tuple[tuple[str, Any], ...
 
 
 # Releases of jaxlib in which `one_kernel` was tried out: with others nothing is marked, and all is only slower.
-_ONE_KERNEL_TRIED_IN = frozenset({"0.10.2"})
+_ONE_KERNEL_TRIED_IN = frozenset({"0.10.2", "0.12.0.1"})
 
 
 def can_make_one_kernel() -> bool:

@@ -21,7 +21,9 @@ class Measure:
     @staticmethod
     def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
         """`jit` with the slow parts of the compiler switched off, where these tests spend their time otherwise."""
-        options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+        options: dict[str, Any] = {"xla_backend_optimization_level": 0}
+        if jax.__version_info__ < (0, 11):  # later releases have no other way
+            options["xla_cpu_use_fusion_emitters"] = False
         return jax.jit(function, compiler_options=options)
 
     @staticmethod

@@ -63,6 +63,11 @@ def _elementwise() -> None:
         *("logistic", "neg", "round", "rsqrt", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh"),
     ):
         each(name, getattr(lax, name))
+    for name in ("log2", "one_minus_square"):
+        if hasattr(lax, f"{name}_p"):  # since JAX 0.11 and 0.12
+            each(name, getattr(lax, name))
+    if hasattr(lax, "one_minus_square"):
+        each("one_minus_square", lax.one_minus_square, WHOLE)
     for number in (2, 3, -1, 0):
         each("integer_pow", lambda x, n=number: lax.integer_pow(x, n))
     each("copy", lambda x: p.copy_p.bind(x))

@@ -6,6 +6,7 @@ import numpy as np
 from jax import lax
 
 import discreet as dp
+from discreet._jax import hi_primitives
 from discreet._jax import primitives as p
 
 from .cases import CASES, each, enter, triples
@@ -150,7 +151,10 @@ def _programs() -> None:
     enter("remat2", lambda *xs: jax.checkpoint(lambda *ys: [-y for y in ys])(*xs), *ROWS, *SUMS)
     negated = jax.make_jaxpr(lambda x: -x)(jax.ShapeDtypeStruct((N, D), np.float32))
     call = p.closed_call_p.get_bind_params({"call_jaxpr": negated})
-    each("closed_call", lambda x: p.closed_call_p.bind(x, **call), ROWS)
+    each(p.closed_call_p.name, lambda x: p.closed_call_p.bind(x, **call), ROWS)
+    if hi_primitives():
+        each("call_hi_primitive", lambda x: jnp.searchsorted(jnp.arange(-1.0, 1.0, 0.25), x), ROWS)
+        each("call_hi_primitive", lambda x: [jax.vmap(jnp.searchsorted)(x, x), jnp.searchsorted(x[:, 0], x)], ROWS)
     each("custom_jvp_call", jax.nn.relu, (*ROWS, *SUMS))
     custom = jax.custom_vjp(lambda x: 0.5 * x)
     custom.defvjp(lambda x: (0.5 * x, None), lambda _, g: (g,))
@@ -219,7 +223,7 @@ def _keys() -> None:
         flat = keys.reshape(6)
         lines = [keys.T, keys[:1, 1:3], flat[::2], keys.reshape(3, 2), jnp.concatenate([flat[:2], flat[4:]])]
         more = [jnp.squeeze(keys[:1], 0), lax.dynamic_slice(flat, (3,), (1,)), p.copy_p.bind(flat)]
-        return [*lines, *more, jnp.broadcast_to(flat[0], (1,))]
+        return [*lines, *more, jnp.broadcast_to(flat[0], (1,)), *jnp.unstack(keys, axis=1)]
 
     shared = Case(moves, (), keyed=True, worlds=("add",))
     for name in [
@@ -231,6 +235,7 @@ def _keys() -> None:
         "dynamic_slice",
         "copy",
         "broadcast_in_dim",
+        "unstack",
     ]:
         CASES.setdefault(name, []).append(shared)
     enter("random_split", lambda k: jax.random.split(k, 4), keyed=True, worlds=("add",))

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import bind
+from discreet._jax import bind, inner_programs
 from discreet.accounting import Relation
 from discreet.mechanisms import GAUSSIAN, LAPLACE
 from discreet.verify._domain import Batch, Key, Origin, Private, Public
@@ -104,7 +104,7 @@ def computed(closed: Any) -> Callable[..., tuple[list[Any], list[Any]]]:
             for equation in jaxpr.eqns:
                 own = [read(x) for x in equation.invars]
                 if equation.primitive in INLINED:
-                    outputs = walk(equation.params.get("jaxpr", equation.params.get("call_jaxpr")), own)
+                    outputs = walk(inner_programs(equation)[0], own)
                 elif equation.primitive in (GAUSSIAN, LAPLACE):
                     outputs = [jnp.zeros(x.aval.shape, x.aval.dtype) for x in equation.outvars]
                     size = equation.params.get("stddev", equation.params.get("scale"))

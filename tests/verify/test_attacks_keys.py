@@ -285,6 +285,18 @@ def folded_with_a_counter_that_comes_round(w, xs, ys, mask, key):
     return lax.scan(turn, (jnp.int32(0), w["a"]), None, length=9)[0][1]
 
 
+@attack("a counter that a function counts, and the turn counts back")
+def folded_with_a_counter_that_is_counted_back(w, xs, ys, mask, key):
+    def turn(state, _):
+        i, w = state
+        return (
+            jax.jit(lambda i, j: (i - 1, j - 1)[1])(i, i + 1),
+            w + noisy(jax.random.fold_in(key, i), total(xs, mask), Z * C),
+        ), None
+
+    return lax.scan(turn, (jnp.int32(0), w["a"]), None, length=9)[0][1]
+
+
 @attack("keys of a loop, one of them again")
 def scanned_keys_again(w, xs, ys, mask, key):
     ks = jax.random.split(key, 4)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from discreet._jax import programs_in
 from discreet.verify import _interpreter
 
 from . import cases_networks, cases_structure  # noqa: F401  they enter their cases
@@ -37,7 +38,7 @@ def test_every_rule_has_its_cases():
 )
 def test_what_a_rule_says_is_so(name):
     """Seeds are fixed; a claim that may be made half as large, or made where it is not, is given the lie to."""
-    used = {e.primitive.name for case in CASES[name] for e in _equations(case.program.jaxpr)}
+    used = {e.primitive.name for case in CASES[name] for e in _equations(case.program)}
     assert name in used
     faults, untested = held_against_numbers(CASES[name], name, 3, WORLDS)
     assert not faults
@@ -50,8 +51,6 @@ def test_what_a_rule_says_is_so_of_many(name):
     assert not held_against_numbers(CASES[name], name, 40, (*WORLDS, "fixed sample"), seed=1)[0]
 
 
-def _equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in _interpreter.inner_jaxprs(equation):
-            yield from _equations(inner)
+def _equations(closed):
+    for program in programs_in(closed):
+        yield from program.jaxpr.eqns

@@ -245,7 +245,7 @@ def test_the_slack_of_every_draw_counts():
     assert dp.certify(step, rows, KEY, records=0).slack == pytest.approx(10 * slack, rel=1e-6, abs=0)
 
 
-@pytest.mark.parametrize("spelling", ["carried", "folded", "indexed", "derived first"])
+@pytest.mark.parametrize("spelling", ["carried", "folded", "indexed", "derived first", "counted within"])
 def test_ways_to_hand_out_keys(spelling):
     def step(w, xs, ys, mask, key):
         def carried(_, state):
@@ -261,6 +261,12 @@ def test_ways_to_hand_out_keys(spelling):
         def indexed(i, w):
             return jax.tree.map(jnp.add, w, plain(w, xs, ys, mask, keys[i]))
 
+        @jax.jit
+        def counted_within(w, i):
+            return i + 1, folded(i, w)
+
+        if spelling == "counted within":
+            return jax.lax.scan(lambda c, _: (counted_within(c[1], c[0]), None), (0, w), None, length=5)[0][1]
         if spelling == "carried":
             return jax.lax.fori_loop(0, 5, carried, (w, key))[0]
         if spelling == "derived first":

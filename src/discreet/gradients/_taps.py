@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, bind, primitives
+from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, bind, primitives, scan_of
 from discreet.gradients._uses import Plan, Use
 
 Tree = Any
@@ -111,9 +111,9 @@ def _cond(
 
 
 def _scan(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
-    params, inner = equation.params, equation.params["jaxpr"]
-    num_consts, num_carry = params["num_consts"], params["num_carry"]
-    consts, carry = operands[:num_consts], operands[num_consts : num_consts + num_carry]
+    scan = scan_of(equation)
+    inner, num_carry = scan.body, scan.num_carry
+    consts, carry, through = scan.apart(operands)
 
     def body(carry: list[Any], xs: tuple[list[Any], Tree]) -> tuple[list[Any], tuple[list[Any], Tree]]:
         rows, now = xs
@@ -121,12 +121,7 @@ def _scan(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tup
         return outputs[:num_carry], (outputs[num_carry:], activations)
 
     carry, (stacked, activations) = jax.lax.scan(
-        body,
-        carry,
-        (operands[num_consts + num_carry :], taps[0]),
-        length=params["length"],
-        reverse=params["reverse"],
-        unroll=params["unroll"],
+        body, carry, (through, taps[0]), length=scan.length, reverse=scan.reverse, unroll=scan.unroll
     )
     return [*carry, *stacked], (activations,)
 

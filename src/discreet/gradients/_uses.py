@@ -16,7 +16,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, primitives
+from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, primitives, scan_of
 from discreet.gradients._layer import Linear, Rearranged
 from discreet.gradients._layers import layer_of
 from discreet.gradients._views import View, moved
@@ -134,7 +134,7 @@ class _Finder:
         if primitive is primitives.cond_p:
             return self._cond(params["branches"], operands, loops)
         if primitive is primitives.scan_p:
-            return self._scan(params, operands, loops)
+            return self._scan(equation, operands, loops)
         if not any(x.of_record for x in operands):
             leaves = frozenset[int]().union(*(x.leaves for x in operands))
             views = moved(equation, operands[0].view) if len(operands) == 1 else None
@@ -160,15 +160,11 @@ class _Finder:
         return outputs, plans if any(plans) else None
 
     def _scan(
-        self, params: Mapping[str, Any], operands: list[Mark], loops: tuple[Loop, ...]
+        self, equation: JaxprEqn, operands: list[Mark], loops: tuple[Loop, ...]
     ) -> tuple[list[Mark], tuple[Plan] | None]:
-        body, num_consts, num_carry = params["jaxpr"].jaxpr, params["num_consts"], params["num_carry"]
-        loop = Loop(params["length"])
-        consts, carry, xs = (
-            operands[:num_consts],
-            operands[num_consts : num_consts + num_carry],
-            operands[num_consts + num_carry :],
-        )
+        scan = scan_of(equation)
+        body, num_carry, loop = scan.body.jaxpr, scan.num_carry, Loop(scan.length)
+        consts, carry, xs = scan.apart(operands)
         rows = [dataclasses.replace(x, view=x.view and x.view.sliced(loop)) for x in xs]
         # What is carried is what it starts as or becomes, whichever knows less; a few rounds settle it, and only then
         # is it known which uses are the record's.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from discreet._jax import JaxprEqn, aval, bind, primitives
+from discreet._jax import JaxprEqn, aval, bind, primitives, unstack_p
 
 _MOVES = (
     primitives.reshape_p,
@@ -21,6 +21,7 @@ _MOVES = (
     primitives.rev_p,
     primitives.copy_p,
     jax.lax.split_p,
+    unstack_p,
 )
 
 

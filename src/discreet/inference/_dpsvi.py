@@ -33,7 +33,7 @@ from discreet.inference._keys import INIT, check_unused, claim, init_keys
 from discreet.inference._loop import run_steps, update_once
 from discreet.inference._objective import Objective
 from discreet.inference._plates import Program
-from discreet.inference._proof import certify_fit, with_proof
+from discreet.inference._proof import certify_fit, check_provable, with_proof
 from discreet.inference._records import Records, refuse_tables, take_apart
 from discreet.inference._result import DPSVIResult, draw_posterior, result_of
 from discreet.inference._setup import (
@@ -355,6 +355,7 @@ class DPSVI:
             SpentError: the ledger does not hold the plan.
             TypeError, ValueError: wrong input, before any budget is spent.
         """
+        check_provable(require_proof)
         saved = Checkpoint(checkpoint, random.check_key(rng_key))
         key, records = saved.key, take_apart(args, without_svi_words(kwargs))
         self.plan.sampling.check(self.plan.num_records, self.plan.relation)

@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
-from discreet._jax import ClosedJaxpr, JaxprEqn, Literal, Var, aval, bind, primitives, run_jaxpr
+from discreet._jax import ClosedJaxpr, JaxprEqn, Literal, Var, aval, bind, primitives, run_jaxpr, unstack_p
 
 KeyedLoss = Callable[[Any, Any, PRNGKeyArray], Float[Array, ""]]
 """`(parameters, record, key) -> scalar`."""
@@ -44,6 +44,7 @@ _DERIVATIONS = frozenset(
         primitives.reshape_p,
         primitives.slice_p,
         primitives.squeeze_p,
+        unstack_p,
     }
 )
 
@@ -162,7 +163,8 @@ class _Run:
         if derived and equation.primitive is primitives.jit_p:
             return self._inside(equation.params["jaxpr"], names, operands)
         if derived and equation.primitive in _DERIVATIONS and None not in names:
-            unnamed = [self._name((equation.primitive, str(equation.params), *names), is_key=True)]
+            made = equation.primitive, str(equation.params), *names
+            unnamed = [self._name((*made, i), is_key=True) for i in range(len(equation.outvars))]
         if self.bits is None:
             return unnamed, [None] * len(equation.outvars)
         return unnamed, bind(equation, operands)

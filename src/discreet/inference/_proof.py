@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from discreet import mechanisms
+from discreet._jax import untried_jax
 from discreet.inference._keys import StepKeys
 from discreet.inference._loop import many_steps
 from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep
@@ -95,6 +96,16 @@ def _certify(
     )
     records = range(1 + len(public), 1 + len(public) + len(table))
     return certify(fit, keys, *public, *table, records=tuple(records), relation=plan.relation)
+
+
+def check_provable(required: bool) -> None:
+    """Refuse a fit that must be proved on a release of JAX on which nothing is, before any other work is done.
+
+    Raises:
+        PrivacyError: naming the releases on which proofs are made.
+    """
+    if required and (why := untried_jax()):
+        raise PrivacyError(why, "install such a release, or pass require_proof=False; the statement will say so.")
 
 
 def with_proof(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from discreet._jax import one_process, warn_of_spread
+from discreet._jax import one_process, warn_of_release, warn_of_spread
 
 # Below this many records, an array of the same length may well be something else.
 _FEWEST_TELLING_ROWS = 16
@@ -59,7 +59,7 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Records:
     """Find the record arrays among the arguments of a model.
 
     Every function that takes records comes through here before it does anything else, so this is where several processes
-    are refused.
+    are refused, and where a release of JAX that nobody tried is named.
 
     Args:
         args: positional arguments, pytrees of arrays with records along the leading axis;
@@ -71,6 +71,7 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Records:
         ValueError: no record array, arrays of different lengths, no record at all, or several processes.
     """
     passed = jax.tree.leaves((tuple(args), dict(kwargs)))
+    warn_of_release()
     one_process("discreet", passed)
     warn_of_spread("discreet", passed)
     leaves, structure = jax.tree.flatten((tuple(args), dict(kwargs)), is_leaf=lambda x: x is None)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from discreet._jax import ClosedJaxpr, marker, run_jaxpr
+from discreet._jax import ClosedJaxpr, marker, open_program, run_jaxpr
 from discreet.gradients import (
     BookKeepingEngine,
     Channels,
@@ -180,7 +180,7 @@ def clipped_sum(
     *gradient, loss, count, right = CLIPPED_SUM.bind(
         *operands,
         implementation=closed,
-        loss=program.jaxpr,
+        loss=open_program(program),
         layout=layout,
         norm=norm,
         shares=(channels.loss.share, channels.count.share),

@@ -16,7 +16,7 @@ import numpy as np
 from dp_accounting import DpEvent
 from jax.core import Tracer
 
-from discreet._jax import ClosedJaxpr, Jaxpr, Literal, run_jaxpr
+from discreet._jax import ClosedJaxpr, all_constants, run_jaxpr
 from discreet.accounting import PrivacyProfile, Relation, profile
 from discreet.verify._closed_form import delta_formula, formula_lines
 from discreet.verify._expect import check_expected
@@ -207,23 +207,6 @@ def fingerprint(program: ClosedJaxpr, given: Sequence[Any] = ()) -> str:
     for value in [*all_constants(program), *map(np.asarray, given)]:
         digest.update(constant_bytes(value))
     return digest.hexdigest()
-
-
-def all_constants(program: ClosedJaxpr) -> list[Any]:
-    """The arrays that a program holds, those of the programs within it among them."""
-    found = list(program.consts)
-    pending = [program.jaxpr]
-    while pending:
-        for equation in pending.pop().eqns:
-            found += [x.val for x in equation.invars if isinstance(x, Literal) and np.ndim(x.val) > 0]
-            for parameter in equation.params.values():
-                for item in parameter if isinstance(parameter, tuple | list) else (parameter,):
-                    if isinstance(item, ClosedJaxpr):
-                        found += item.consts
-                    inner = getattr(item, "jaxpr", item)
-                    if isinstance(inner, Jaxpr):
-                        pending.append(inner)
-    return found
 
 
 def constant_bytes(value: Any) -> bytes:

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 from dp_accounting import DpEvent
 
-from discreet._jax import ClosedJaxpr, without_dead_code
+from discreet._jax import ClosedJaxpr, all_constants, untried_jax, without_dead_code
 from discreet.accounting import Relation
-from discreet.verify._certificate import Certificate, all_constants, fingerprint, versions
+from discreet.verify._certificate import Certificate, fingerprint, versions
 from discreet.verify._control import captured
 from discreet.verify._domain import Batch, Key, Public, Value
 from discreet.verify._errors import REMEDIES, PrivacyError, chain_of, from_here, remedy_for, without_tag
@@ -86,6 +86,8 @@ def certify(
             f"certify: relation is {relation!r}; proofs know of ADD_OR_REMOVE_ONE and REPLACE_ONE only. "
             "Pass one of these, of dp.Relation."
         )
+    if why := untried_jax():
+        raise PrivacyError(f"there is no proof on this release of JAX: {why}", REMEDIES["release"])
     check_symbols([*jax.tree.leaves(args), times])
     times = times_at(times, {})
     args = jax.tree.map(lambda x: fixed_at(x, {}), args)

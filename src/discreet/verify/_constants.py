@@ -50,7 +50,8 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
     values = [x for x in operands if isinstance(x, Public)]
     assert len(values) == len(operands)
     if len(equation.outvars) != 1:
-        return [Public(released=any(x.released for x in values)) for _ in equation.outvars]
+        released = any(x.released for x in values)
+        return [Public(scale=_anew(aval(x).shape), released=released) for x in equation.outvars]
     kind = aval(equation.outvars[0])
     const = _evaluate(equation, values, kind)
     if const is not None:
@@ -59,10 +60,14 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
     scale = _scale(equation, values) if len(uniform) == len(kind.shape) else None
     if scale is not None and scale.factor != 0 and not SMALLEST <= scale.factor <= LARGEST:
         scale = None
-    if scale is None and len(uniform) == len(kind.shape):
-        scale = Scale(1.0, ((new_symbol(), 1.0),))
+    scale = scale or _anew(kind.shape, uniform)
     released = any(x.released for x in values)
     return [Public(uniform=uniform, scale=scale, counter=_counter(equation, values), released=released)]
+
+
+def _anew(shape: tuple[int, ...], uniform: frozenset[int] = frozenset()) -> Scale | None:
+    """The size of one number that has no name yet."""
+    return Scale(1.0, ((new_symbol(), 1.0),)) if len(uniform) == len(shape) else None
 
 
 def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray | None:

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, aval, source_line
+from discreet._jax import Jaxpr, JaxprEqn, Literal, aval, hi_primitives, inner_programs, source_line
 from discreet._jax import primitives as p
 from discreet.verify._bounds import fresh, source_of, total_of
 from discreet.verify._domain import Key, Private, Public, Value, constant, new_symbol
@@ -21,9 +21,7 @@ from discreet.verify._ledger import Choice, Repeat
 
 def inner(checker: Checker, program: Any) -> tuple[Jaxpr, list[Value]]:
     """A jaxpr, open or closed, and its constants."""
-    if isinstance(program, Jaxpr):
-        return program, []
-    return program.jaxpr, [captured(checker, x) for x in program.consts]
+    return getattr(program, "jaxpr", program), [captured(checker, x) for x in getattr(program, "consts", ())]
 
 
 def captured(checker: Checker, value: Any) -> Value:
@@ -44,6 +42,13 @@ def _call(name: str):
         return checker.walk(jaxpr, consts, operands)
 
     return rule
+
+
+def _hi_program(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """One of JAX's own operations that is written as an object."""
+    (program,) = inner_programs(equation)  # any other was refused before
+    jaxpr, consts = inner(checker, program)
+    return checker.walk(jaxpr, consts, operands)
 
 
 def refuse_private(checker: Checker, equation: JaxprEqn, value: Value, what: str) -> None:
@@ -268,6 +273,7 @@ INLINED.update(
         p.closed_call_p: _call("call_jaxpr"),
         p.custom_jvp_call_p: _call("call_jaxpr"),
         p.custom_vjp_call_p: _call("call_jaxpr"),
+        **dict.fromkeys(hi_primitives(), _hi_program),
     }
 )
 STRUCTURED.update({p.cond_p: _cond, p.while_p: _while})

@@ -116,6 +116,7 @@ REMEDIES = {
     "rate": "pass the rate as a Python number that the step holds, or as dp.symbol, whose value Certificate.at takes.",
     "precision": "sum in float32 and keep large numbers out of it until the noise is added: rounding can move the sum by more "
     "than any bound.",
+    "release": "install a release of JAX that discreet was tested on.",
     "noise scale": "let the noise be a known multiple of the clipping norm: stddev = noise_multiplier * clipping_norm, as "
     "Python numbers or from one traced norm.",
 }

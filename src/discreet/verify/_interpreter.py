@@ -10,7 +10,19 @@ import jax
 import jax.export
 import numpy as np
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, Primitive, Var, aval, inside, jax_primitives, source_line
+from discreet._jax import (
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Primitive,
+    Var,
+    aval,
+    inner_programs,
+    inside,
+    is_closed_book,
+    jax_primitives,
+    source_line,
+)
 from discreet._jax import primitives as p
 from discreet.accounting import Relation
 from discreet.verify._bounds import scaled
@@ -289,8 +301,8 @@ def refuse_outside_effects(jaxpr: Jaxpr) -> None:
                 chain=(source_line(equation),),
             )
         with inside(equation):
-            for inner in inner_jaxprs(equation):
-                refuse_outside_effects(inner)
+            for inner in inner_programs(equation):
+                refuse_outside_effects(inner.jaxpr)
 
 
 def refuse_closed_books(jaxpr: Jaxpr) -> None:
@@ -304,7 +316,7 @@ def refuse_closed_books(jaxpr: Jaxpr) -> None:
     while pending:
         for equation in pending.pop().eqns:
             exported = any(isinstance(x, jax.export.Exported) for x in equation.params.values())
-            if equation.primitive not in known or exported:
+            if equation.primitive not in known or exported or is_closed_book(equation):
                 what = "an exported program" if exported else "no primitive of JAX"
                 raise PrivacyError(
                     f"{equation.primitive.name} at {source_line(equation)} is {what}: what it computes, and which constants it "
@@ -312,18 +324,7 @@ def refuse_closed_books(jaxpr: Jaxpr) -> None:
                     REMEDIES["book"],
                     chain=(source_line(equation),),
                 )
-            pending += inner_jaxprs(equation)
-
-
-def inner_jaxprs(equation: JaxprEqn) -> list[Jaxpr]:
-    """The programs within an equation."""
-    found: list[Jaxpr] = []
-    for parameter in equation.params.values():
-        for item in parameter if isinstance(parameter, tuple | list) else (parameter,):
-            inner = getattr(item, "jaxpr", item)
-            if isinstance(inner, Jaxpr):
-                found.append(inner)
-    return found
+            pending += [inner.jaxpr for inner in inner_programs(equation)]
 
 
 def shape_of(atom: Any) -> tuple[int, ...]:

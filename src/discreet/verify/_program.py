@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from discreet._jax import ClosedJaxpr, users_file
+from discreet._jax import ClosedJaxpr, all_constants, users_file
 from discreet.mechanisms import NoNoiseError
-from discreet.verify._certificate import all_constants, constant_bytes
+from discreet.verify._certificate import constant_bytes
 from discreet.verify._domain import Batch, Origin, Private, Public, Scale, Value, constant, new_symbol
 from discreet.verify._errors import REMEDIES, PrivacyError
 from discreet.verify._interpreter import Checker, is_key

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval
+from discreet._jax import JaxprEqn, aval, newer_primitives
 from discreet._jax import primitives as p
 from discreet.verify._alignment import aligned, all_finite, both_zero, bound_of, is_integer
 from discreet.verify._bounds import added, row_terms, scaled, total_of
@@ -34,7 +34,7 @@ _OTHERS = (
     p.igamma_grad_a_p, p.bessel_i0e_p, p.bessel_i1e_p, p.polygamma_p, p.zeta_p, p.population_count_p, p.clz_p,
     p.bitcast_convert_type_p, p.xor_p, p.shift_left_p, p.shift_right_logical_p, p.shift_right_arithmetic_p, p.eq_p, p.ne_p,
     p.lt_p, p.le_p, p.gt_p, p.ge_p, p.eq_to_p, p.lt_to_p, p.le_to_p, p.complex_p, p.imag_p,
-    p.conj_p,
+    p.conj_p, *newer_primitives("log2_p"),
 )  # fmt: skip
 """Not among them: the regularized incomplete beta function, which is refined for all records until the last has converged."""
 
@@ -284,6 +284,14 @@ def smaller(a: tuple[Term, ...] | None, b: tuple[Term, ...]) -> tuple[Term, ...]
     return a if sizes[0].factor < sizes[1].factor else b
 
 
+def _one_minus_square(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    """(1 + x)(1 - x), which the derivative of tanh is made of since JAX 0.12."""
+    (limit,) = map(_limit, operands)
+    if limit is None or np.dtype(aval(equation.outvars[0]).dtype).kind == "u":  # 1 - x wraps around
+        return {}
+    return {"linf": max(1.0, limit**2) * (1.0 + 2.0**-22), "finite": all_finite(operands)}
+
+
 def _div(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     clipped = clipped_product(equation, operands)
     if clipped is not None:
@@ -389,6 +397,7 @@ _BOUNDS: dict[Any, Any] = {
     p.and_p: _and,
     p.or_p: _or,
     p.convert_element_type_p: _convert,
+    **dict.fromkeys(newer_primitives("one_minus_square_p"), _one_minus_square),
 }
 for _primitive in {*_KEEPS_ZERO, *_OTHERS, *_BOUNDS}:
     RULES[_primitive] = elementwise

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, primitive_of, source_line
+from discreet._jax import JaxprEqn, aval, primitive_of, source_line, unstack_p
 from discreet._jax import primitives as p
 from discreet.verify._constants import public_result
 from discreet.verify._domain import Key, Private, Public, Value
@@ -74,7 +74,7 @@ def _wrap(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
 
 
-def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key | Value | list[Value]:
+def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value | list[Value]:
     """The names move as the keys do."""
     key = operands[0]
     keys = [x for x in operands if isinstance(x, Key)]
@@ -93,6 +93,8 @@ def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key |
         return Key(np.stack([k.names for k in keys], axis=params["axis"]))
     assert isinstance(key, Key)
     names = key.names
+    if primitive is unstack_p:
+        return [Key(x) for x in np.moveaxis(names, params["axis"], 0)]
     if primitive is p.slice_p:
         strides = params["strides"] or [1] * names.ndim
         window = tuple(
@@ -157,6 +159,6 @@ KEY_RULES.update(
 )
 for _primitive in (
     p.slice_p, p.squeeze_p, p.reshape_p, p.transpose_p, p.broadcast_in_dim_p, p.concatenate_p, p.dynamic_slice_p, p.copy_p,
-    _STACK,
+    _STACK, unstack_p,
 ):  # fmt: skip
     KEY_RULES[_primitive] = _moved

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import JaxprEqn, primitive_of
+from discreet._jax import JaxprEqn, primitive_of, unstack_p
 from discreet.verify._alignment import expansion
 from discreet.verify._axes import without
 from discreet.verify._bounds import scaled
@@ -44,5 +44,5 @@ def _tile(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Privat
 
 _LINE = jax.ShapeDtypeStruct((2,), np.float32)
 RULES[primitive_of(lambda x: jnp.stack([x, x]), _LINE)] = _stack
-RULES[primitive_of(jnp.unstack, _LINE)] = _unstack
+RULES[unstack_p] = _unstack
 RULES[primitive_of(lambda x: jnp.tile(x, 2), _LINE)] = _tile

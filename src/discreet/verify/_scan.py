@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from discreet._jax import JaxprEqn, source_line
+from discreet._jax import JaxprEqn, scan_of, source_line
 from discreet._jax import primitives as p
 from discreet.verify._axes import without
 from discreet.verify._bounds import added, fresh, scaled
@@ -88,18 +88,13 @@ class _Scan:
 
 
 def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    params: Any = equation.params
-    num_consts, num_carry, length = params["num_consts"], params["num_carry"], params["length"]
-    consts, start, xs = (
-        operands[:num_consts],
-        operands[num_consts : num_consts + num_carry],
-        operands[num_consts + num_carry :],
-    )
-    scan = _Scan(checker, equation, Loop(length), new_symbol())
+    parts = scan_of(equation)
+    consts, start, xs = parts.apart(operands)
+    scan = _Scan(checker, equation, Loop(parts.length), new_symbol())
     for value in start:
         if isinstance(value, Key):
             checker.keys.spend(value, "the first turn of the loop", source_line(equation))
-    turns = [scan.turn_of(x, shape_of(v)) for x, v in zip(xs, equation.invars[num_consts + num_carry :], strict=True)]
+    turns = [scan.turn_of(x, shape_of(v)) for x, v in zip(xs, parts.apart(equation.invars)[2], strict=True)]
     consts = [x.but(additive=False) if isinstance(x, Private) else x for x in consts]
     run = _Run(scan, consts, start, turns)
     saved = checker.keys.snapshot(), checker.items
@@ -112,8 +107,9 @@ def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     if recorded:
         checker.items.append(Repeat(scan.loop, recorded))
     shapes = [shape_of(v) for v in equation.outvars]
-    finals = [run.final(i, shapes[i]) for i in range(num_carry)]
-    return finals + [_stacked(scan, x, s) for x, s in zip(run.outputs[num_carry:], shapes[num_carry:], strict=True)]
+    count = parts.num_carry
+    finals = [run.final(i, shapes[i]) for i in range(count)]
+    return finals + [_stacked(scan, x, s) for x, s in zip(run.outputs[count:], shapes[count:], strict=True)]
 
 
 @dataclasses.dataclass
@@ -257,15 +253,31 @@ def _counter(loop: Loop, jaxpr: Any, begin: Any, end: Any, value: Value) -> tupl
     """An integer that grows by a known step in every turn."""
     if not isinstance(value, Public) or value.const is None or value.const.ndim or value.const.dtype.kind not in "iu":
         return None
+    step = _increment(jaxpr, begin, end)
+    first, last = int(value.const), int(value.const) + step * (int(loop.length) - 1)
+    limits = np.iinfo(value.const.dtype)
+    if step == 0 or min(first, last) < limits.min or max(first, last) > limits.max:
+        return None
+    return (loop, min(first, last), max(first, last))
+
+
+def _increment(jaxpr: Any, begin: Any, end: Any) -> int:
+    """The known number that a program adds to one of its inputs to get one of its results; zero if it does something else.
+
+    A function under `jit` is a program of its own, and stays one in JAX 0.12 even if it was said to be inlined.
+    """
     for equation in jaxpr.eqns:
-        if equation.primitive is p.add_p and equation.outvars[0] is end and begin in equation.invars:
+        if not any(x is end for x in equation.outvars):
+            continue
+        if equation.primitive is p.add_p and begin in equation.invars:
             other = equation.invars[1] if equation.invars[0] is begin else equation.invars[0]
-            step = int(getattr(other, "val", 0))
-            first, last = int(value.const), int(value.const) + step * (int(loop.length) - 1)
-            limits = np.iinfo(value.const.dtype)
-            if step != 0 and limits.min <= min(first, last) and max(first, last) <= limits.max:
-                return (loop, min(first, last), max(first, last))
-    return None
+            return int(getattr(other, "val", 0))
+        if equation.primitive is p.jit_p and begin in equation.invars:
+            inside = equation.params["jaxpr"].jaxpr
+            return _increment(
+                inside, inside.invars[equation.invars.index(begin)], inside.outvars[equation.outvars.index(end)]
+            )
+    return 0
 
 
 def _plain(value: Value) -> Value:

@@ -10,11 +10,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from discreet._jax import Jaxpr, JaxprEqn, Var, around, source_lines
+from discreet._jax import Jaxpr, JaxprEqn, Var, around, inner_programs, source_lines
 from discreet.verify._bounds import total_of
 from discreet.verify._domain import Key, Public, Scale, Value
 from discreet.verify._errors import place_of, without_tag
-from discreet.verify._interpreter import inner_jaxprs
 
 KINDS = ("unknown", "rows", "sum", "key", "released", "public", "unread")
 """What a value can be, the worst first; "unread" is a line that the checker did not come to."""
@@ -113,8 +112,8 @@ class Trail:
         for path, (equation, outputs) in self._seen.items():
             yield equation, outputs
             if path not in opened and all(isinstance(x, Public) for x in outputs):
-                for jaxpr in inner_jaxprs(equation):
-                    for inner in equations(jaxpr):
+                for program in inner_programs(equation):
+                    for inner in equations(program.jaxpr):
                         yield inner, [outputs[0] if outputs else Public()] * len(inner.outvars)
 
     def _readers(self) -> tuple[dict[Any, list[tuple[Place, ...]]], set[Any]]:
@@ -127,8 +126,8 @@ class Trail:
             for variable in equation.invars:
                 if isinstance(variable, Var):
                     readers[variable].append(places(equation))
-            for jaxpr in inner_jaxprs(equation):
-                returned |= {x for x in jaxpr.outvars if isinstance(x, Var)}
+            for program in inner_programs(equation):
+                returned |= {x for x in program.jaxpr.outvars if isinstance(x, Var)}
         return readers, returned
 
 
@@ -142,8 +141,8 @@ def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """All equations of a program, those of the programs within it among them."""
     for equation in jaxpr.eqns:
         yield equation
-        for inner in inner_jaxprs(equation):
-            yield from equations(inner)
+        for inner in inner_programs(equation):
+            yield from equations(inner.jaxpr)
 
 
 def places(equation: JaxprEqn) -> tuple[Place, ...]:

@@ -1,0 +1,115 @@
+"""What differs between releases of JAX is read alike, and on a release that nobody tried nothing is proved."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax.experimental import hijax
+from numpyro.infer import Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
+
+import discreet as dp
+from discreet import _jax
+
+UNTRIED = ("0.10.1", "0.12.1", "0.13.0", "1.0", "0.10.2.dev20260101", "0.12.0rc1", "0.11.0+local")
+
+
+def step(key, xs):
+    return dp.gaussian_mechanism(key, dp.sum_records(dp.clip_records(xs, 1.0), jnp.ones(len(xs), bool)), stddev=2.0)
+
+
+def test_the_package_asks_for_the_releases_that_were_tried(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert f"jax>={_jax.TRIED_FROM},<{_jax.UNTRIED_FROM}" in project["dependencies"]
+
+
+@pytest.mark.parametrize("version", ["0.10.2", "0.11.0", "0.11.2", "0.12.0", "0.12.0.1"])
+def test_releases_that_were_tried(monkeypatch, version) -> None:
+    monkeypatch.setattr(jax, "__version__", version)
+    assert not _jax.untried_jax()
+
+
+@pytest.mark.parametrize("version", UNTRIED)
+def test_on_any_other_release_nothing_is_proved(monkeypatch, version) -> None:
+    monkeypatch.setattr(jax, "__version__", version)
+    with pytest.raises(dp.PrivacyError, match=rf"tested on JAX 0\.10\.2 .* this is JAX {version.replace('+', '.')}"):
+        dp.certify(step, dp.random.key(), jnp.ones((10, 2)), records=1)
+
+
+def test_on_any_other_release_a_fit_is_refused_or_warns(monkeypatch) -> None:
+    """Before anything is looked at, so that nobody meets an error from within JAX first."""
+
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal())
+        with numpyro.plate("N", len(y)):
+            numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    sampling = dp.PoissonSampling(rate=0.1)
+    plan = dp.PrivacyPlan.calibrate(
+        epsilon=1.0, delta=1e-3, num_records=100, num_steps=10, sampling=sampling, clipping_norm=1.0
+    )
+    dpsvi = dp.DPSVI(model, AutoNormal(model), numpyro.optim.Adam(0.1), Trace_ELBO(), plan=plan)
+    monkeypatch.setattr(jax, "__version__", "0.13.0")
+    with pytest.raises(dp.PrivacyError, match=r"this is JAX 0\.13\.0"):
+        dpsvi.run(dp.random.key())
+    with (
+        pytest.warns(UserWarning, match=r"this is JAX 0\.13\.0"),
+        pytest.raises(ValueError, match="No argument is an array"),
+    ):
+        dpsvi.init(dp.random.key())
+
+
+def test_the_parts_of_a_scan() -> None:
+    def loop(scale, start, xs):
+        return jax.lax.scan(lambda c, x: ((c[0] + scale * x, -c[1]), (x, c[1], x)), (start, 3.0), xs, reverse=True)
+
+    (equation,) = jax.make_jaxpr(loop)(2.0, 0.0, jnp.ones(5)).jaxpr.eqns
+    scan = _jax.scan_of(equation)
+    assert (scan.num_consts, scan.num_carry, scan.length, scan.reverse) == (1, 2, 5, True)
+    assert [len(x) for x in scan.apart(equation.invars)] == [1, 2, 1]
+    assert [len(x) for x in scan.apart(scan.body.jaxpr.invars)] == [1, 2, 1]
+    total, *_ = _jax.bind(equation, [2.0, 1.0, 3.0, jnp.arange(5.0)])
+    assert total == 21.0
+
+
+def test_constants_are_found_wherever_they_are_held() -> None:
+    """Also those of a program within a program, which JAX writes down in another way since 0.11."""
+    held = jnp.arange(7.0)
+
+    def program(x):
+        return jax.lax.cond(x[0] > 0, jax.jit(lambda x: x + held), lambda x: x, x)
+
+    closed = jax.make_jaxpr(program)(jnp.ones(7))
+    assert [x.shape for x in _jax.all_constants(closed)] == [(7,)]
+    assert not getattr(_jax.open_program(closed), "consts", ())
+    xs = jnp.ones((10, 7))
+    certificate = dp.certify(lambda key, xs: step(key, jax.vmap(program)(xs)), dp.random.key(), xs, records=1)
+    assert certificate.event == dp.certify(step, dp.random.key(), xs, records=1).event
+    table = jnp.arange(14.0).reshape(2, 7)
+    with pytest.raises(dp.PrivacyError, match="holds the records as a constant"):
+        dp.certify(lambda key, xs: step(key, jax.jit(lambda x: x + table)(xs)), dp.random.key(), table, records=1)
+
+
+def test_an_operation_of_nobody_knows_whom_is_refused() -> None:
+    """JAX writes some operations as objects since 0.11; one of a user's may hold records."""
+
+    base: Any = getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive  # since 0.11; before
+
+    class SearchSorted(base):
+        def __init__(self, like):
+            self.in_avals, self.out_aval, self.params = (like,), like, {}
+            super().__init__()
+
+        def expand(self, x):
+            return 0.0 * x
+
+    def attack(key, xs):
+        return step(key, SearchSorted(jax.typeof(xs))(xs))
+
+    with pytest.raises(dp.PrivacyError, match="no primitive of JAX"):
+        dp.certify(attack, dp.random.key(), jnp.ones((10, 2)), records=1)
