@@ -37,7 +37,7 @@ from discreet.inference import DPSGLD, DPSVI, OnePosteriorSample, releases_of
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 
-# Scores learned from the first half of the runs.
+# --- scores learned from the first half of the runs ---------------------------------------
 
 
 Released = Float[np.ndarray, "run *release"]
@@ -109,7 +109,7 @@ def _whole(score: Callable[[Any], np.ndarray], odd: float) -> Score:
     return of
 
 
-# Any program.
+# --- any program --------------------------------------------------------------------------
 
 
 Program = Callable[[PRNGKeyArray], Any]
@@ -301,7 +301,7 @@ def _looped(program: Partial, keys: PRNGKeyArray) -> Array:
     return jax.lax.map(lambda key: _flat(program, key), keys)
 
 
-# A fit: the private step itself, on a table with the canary and on one without.
+# --- a fit: the private step itself, on a table with the canary and on one without --------
 
 
 def audit_fit(
@@ -443,7 +443,7 @@ def _check_neighbours(with_canary: Sequence[Any], without_canary: Sequence[Any],
         )
 
 
-# Neighbours on which the private step reveals as much of one record as it ever may.
+# --- neighbours on which the private step reveals as much of one record as it ever may ----
 
 
 # Of C: far beyond the clipping norm, as a record without clipping would be seen to be.
@@ -595,7 +595,7 @@ def _log_density(mixture: Any, x: np.ndarray, stddev: float) -> np.ndarray:
     return np.asarray(special.logsumexp(parts, axis=0))
 
 
-# One run: many canaries, each in the table by a coin of its own, and guesses about the coins.
+# --- one run: many canaries, each in the table by a coin of its own, and guesses about the coins
 
 
 Scored = Callable[[int, Bool[np.ndarray, " canary"]], Float[np.ndarray, " canary"]]

@@ -149,7 +149,7 @@ def one_run_epsilon(num_canaries: int, guesses: int, correct: int, delta: float,
     return low
 
 
-# A test, chosen on one half of the runs and judged by the other.
+# --- a test, chosen on one half of the runs and judged by the other -----------------------
 
 
 # A chosen test was favoured by luck: choosing by bounds of higher confidence favours tests that hold up.

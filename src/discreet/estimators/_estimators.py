@@ -41,7 +41,7 @@ from discreet.models import (
 )
 from discreet.plan import PrivacyPlan
 
-# Public bounds of features.
+# --- public bounds of features ------------------------------------------------------------
 
 
 _HELP = (
@@ -129,7 +129,7 @@ def _by_name(bounds: Mapping[str, Any], names: Sequence[str] | None) -> tuple[li
     return [low for low, _ in pairs], [high for _, high in pairs]
 
 
-# From public settings and records to a private posterior.
+# --- from public settings and records to a private posterior ------------------------------
 
 
 Model = Callable[..., Any]
@@ -205,7 +205,7 @@ def mean_over_draws(
     return out
 
 
-# What the estimators share.
+# --- what the estimators share ------------------------------------------------------------
 
 
 ERRORS_TELL = (

@@ -128,7 +128,7 @@ def stacked(columns: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack(columns, axis=1)
 
 
-# Cells as levels.
+# --- cells as levels ----------------------------------------------------------------------
 
 
 _ROWS_AT_ONCE = 65_536
@@ -282,7 +282,7 @@ def _growing(values: int, slices: int) -> Int[np.ndarray, " slice+1"]:
     return np.array(edges)
 
 
-# Cells as normal scores.
+# --- cells as normal scores ---------------------------------------------------------------
 
 
 # Probability beyond either bound: keeps a cell at its bound 3.09 standard deviations from the middle.

@@ -223,7 +223,7 @@ def multinomial(num_classes: int) -> Family:
     return Family(2.5, 5.0, _observe_class, num_classes)
 
 
-# Regressions whose records come in groups, each with an intercept and weights of its own.
+# --- regressions whose records come in groups, each with an intercept and weights of its own
 
 
 def hierarchical(regression: Model, num_groups: int) -> Model:

@@ -497,7 +497,7 @@ def _ones(value: Int[Array, "*batch column"], sizes: tuple[int, ...]) -> Float[A
     return jnp.concatenate([jax.nn.one_hot(value[..., i], size) for i, size in enumerate(sizes)], axis=-1)
 
 
-# Distributions of coded rows.
+# --- distributions of coded rows ----------------------------------------------------------
 
 
 def _firsts(sizes: tuple[int, ...]) -> list[int]:

@@ -45,7 +45,7 @@ from discreet.planning._invent import (
 from discreet.sampling import FullBatch
 from discreet.tables import Schema
 
-# The result of a dry run, as numbers, text and a plot.
+# --- the result of a dry run, as numbers, text and a plot ---------------------------------
 
 
 _SHORT = 12
@@ -257,7 +257,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# The scores in words.
+# --- the scores in words ------------------------------------------------------------------
 
 
 ENOUGH, HALF = 0.9, 0.5
@@ -338,7 +338,7 @@ def _what_helps(verdict: Verdict, row: Row, curve: Sequence[CurvePoint], epsilon
     return f"What helps: {'; '.join(ways)}."
 
 
-# The search.
+# --- the search ---------------------------------------------------------------------------
 
 
 STRENGTHS = (0.5, 0.25, 0.1)

@@ -21,7 +21,7 @@ from discreet.inference import Trace
 from discreet.models import MixtureOfProducts
 from discreet.planning._invent import Setting
 
-# The sum of the clipped gradients of the mixture of products, in closed form.
+# --- the sum of the clipped gradients of the mixture of products, in closed form ----------
 
 
 _LATENTS = frozenset({"component", "base", "deviations"})

@@ -30,7 +30,7 @@ from discreet.plan import PrivacyPlan
 from discreet.sampling import PoissonSampling
 from discreet.tables import Column, Kind, Missing, Schema
 
-# The settings that a dry run tries, and the noise that each needs.
+# --- the settings that a dry run tries, and the noise that each needs ---------------------
 
 
 BATCHES = (500, 2_000)
@@ -151,7 +151,7 @@ def _check(name: str, values: tuple[float, ...], *, most: float, whole: bool = F
             raise ValueError(f"a value of {name} is {value!r}; it must be at most {most:g}.")
 
 
-# Features from public bounds, a truth from the prior, observations from the model.
+# --- features from public bounds, a truth from the prior, observations from the model -----
 
 
 Model = Callable[..., Any]
@@ -439,7 +439,7 @@ class Inventor:
         return {place: value.astype(arguments[place].dtype) for place, value in drawn.items()}, latents
 
 
-# How good a fit is: on rows that it did not see, or against the truth itself.
+# --- how good a fit is: on rows that it did not see, or against the truth itself ----------
 
 
 LOG_DENSITY = "log density"

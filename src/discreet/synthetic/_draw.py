@@ -121,7 +121,7 @@ def rows_of(result: Any, num_records: int | None) -> int:
     return num_records
 
 
-# Twins as files, piece by piece, so that a twin may be larger than memory.
+# --- twins as files, piece by piece, so that a twin may be larger than memory -------------
 
 
 PIECE_ROWS = 1 << 17
@@ -263,7 +263,7 @@ def _for_csv(table: pyarrow.Table, schema: Schema, missing: str | None) -> pyarr
     return table
 
 
-# A fitted model of a table in a folder: all that twins need, and nothing of the table.
+# --- a fitted model of a table in a folder: all that twins need, and nothing of the table -
 
 
 RESULT, SCHEMA, MODEL = "twin.result", "twin.schema.toml", "twin.json"

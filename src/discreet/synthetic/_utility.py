@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow
     from matplotlib.figure import Figure
 
-# Marginals of columns and pairs of columns.
+# --- marginals of columns and pairs of columns --------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +101,7 @@ def marginal_distances(
     return MarginalDistances(one_way, two_way)
 
 
-# How closely columns are associated, and whether a classifier can tell two tables apart.
+# --- how closely columns are associated, and whether a classifier can tell two tables apart
 
 
 MOST_ROWS = 20_000
@@ -165,7 +165,7 @@ def told_apart(first: Int[np.ndarray, "row column"], second: Int[np.ndarray, "ro
     return float(roc_auc_score(whose, np.asarray(guesses)[:, 1]))
 
 
-# A table as models take it: features of all columns at once, of which any may become the target.
+# --- a table as models take it: features of all columns at once, of which any may become the target
 
 
 _SEED = 20_260_101
@@ -248,7 +248,7 @@ def _values(column: Column, block: np.ndarray) -> tuple[Float[np.ndarray, " row"
     return values if column.kind is Kind.REAL else np.rint(values), present
 
 
-# A standard model of a column, trained on one table and tested on another.
+# --- a standard model of a column, trained on one table and tested on another -------------
 
 
 Scores = dict[str, float]
@@ -336,7 +336,7 @@ def _of_numbers(column: Column, y: np.ndarray, predicted: np.ndarray) -> Scores:
     return {R2: float(r2_score(y, predicted)) if varies else math.nan, ERROR: error}
 
 
-# The result: a page of text, JSON and a picture.
+# --- the result: a page of text, JSON and a picture ---------------------------------------
 
 
 FORMAT = "discreet utility report, version 1"
@@ -575,7 +575,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-# The comparison.
+# --- the comparison -----------------------------------------------------------------------
 
 
 _FEW_SLICES = 8

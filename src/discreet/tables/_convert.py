@@ -234,7 +234,7 @@ def _facts(layout: Layout, report: Report) -> dict[str, Any]:
     }
 
 
-# Arrow's head and tail, written around records that are in the file already.
+# --- Arrow's head and tail, written around records that are in the file already -----------
 
 
 def frame(x: np.ndarray, y: np.ndarray | None, name: bytes, facts: Mapping[str, Any], file: BinaryIO) -> int:

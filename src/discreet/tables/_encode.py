@@ -18,7 +18,7 @@ import pyarrow
 from discreet.tables._read import OutOfBounds, Report, typed
 from discreet.tables._schema import EPOCH, ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
 
-# One row of each person, so that a record is a person.
+# --- one row of each person, so that a record is a person ---------------------------------
 
 
 KEY_BYTES = 32
@@ -75,7 +75,7 @@ def _ranks(key: bytes, person: bytes, count: int) -> np.ndarray:
     return np.frombuffer(b"".join(digests), ">u8")[:count]
 
 
-# A table to arrays.
+# --- a table to arrays --------------------------------------------------------------------
 
 
 # Other ways in which files write 0 and 1.
@@ -381,7 +381,7 @@ def _positions(column: Column, values: pyarrow.ChunkedArray, report: Report) -> 
     return positions
 
 
-# Arrays to a table.
+# --- arrays to a table --------------------------------------------------------------------
 
 
 def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None) -> pyarrow.Table:

@@ -64,7 +64,7 @@ class Report:
             raise DataError(". Also, ".join(sorted(self.faults)))
 
 
-# Files: which are read, and what is wrong with one.
+# --- files: which are read, and what is wrong with one ------------------------------------
 
 
 READABLE = "a .csv, .csv.gz, .parquet, .arrow or .feather file"
@@ -149,7 +149,7 @@ def unreadable(path: Path, error: Exception) -> DataError:
     return DataError(f"{path} cannot be read as {kind}: it is damaged, or its file name extension is wrong")
 
 
-# Pieces of a table, and their columns in the types of the schema.
+# --- pieces of a table, and their columns in the types of the schema ----------------------
 
 
 T = TypeVar("T")

@@ -225,7 +225,7 @@ def _only(content: Mapping[str, Any], known: set[str], where: str) -> None:
         raise DataError(f"{where} has unknown keys {', '.join(unknown)}: known are {', '.join(sorted(known))}")
 
 
-# One line of text, for the command line.
+# --- one line of text, for the command line -----------------------------------------------
 
 
 RULE_FORM = "NAME=LOW:HIGH for numbers and dates or NAME=A|B|C for categories, separated by commas"
