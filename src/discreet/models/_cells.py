@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,42 +19,44 @@ from scipy import special
 
 from discreet._extras import require
 from discreet._validate import choice, integer
-from discreet.tables import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
+from discreet.tables import Column, DataError, Kind, Missing, OutOfBounds, Report, Schema, numbers_of, positions_of
 
 if TYPE_CHECKING:
     import pyarrow
 
-# Other ways in which tables write 0 and 1.
-_OTHER_WRITINGS = {"0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True": 1}
 
+def checked_columns(table: Any, schema: Schema, out_of_bounds: str) -> Iterator[tuple[Column, np.ndarray, np.ndarray]]:
+    """For each column its numbers (or positions among the categories), and which of its cells are missing.
 
-def check_table(table: Any, schema: Schema, out_of_bounds: str) -> None:
-    """Refuse an unknown rule, and a table in which a person has several rows."""
-    choice("out_of_bounds", out_of_bounds, ("refuse", "clip"))
-    if schema.person is None:
-        return
-    people = _chunked(table, schema.person)
-    if people.null_count or len(people.unique()) < len(people):
-        raise DataError(
-            f"column '{schema.person}' says whose a row is, and a plan protects one row of a person: keep one of each, "
-            f"table.filter(discreet.tables.keep_one_row_a_person(table['{schema.person}']))"
-        )
-
-
-def cells_of(table: Any, column: Column) -> tuple[Any, np.ndarray]:
-    """The column as Arrow's chunked array, and which of its cells are missing."""
-    cells = _chunked(table, column.name)
-    missing = cells.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
-    if column.missing is Missing.REFUSE and missing.any():
-        raise DataError(
-            f"column '{column.name}' has missing cells: fill them in by a rule that does not look at other people's "
-            'rows, or set missing = "indicator" for it in the schema'
-        )
-    return cells, missing
+    Raises:
+        DataError: A column is absent, a person has several rows, or a cell is not what the schema allows.
+    """
+    require("pyarrow", extra="tables", what="A model of a table")
+    report = Report(OutOfBounds(choice("out_of_bounds", out_of_bounds, ("refuse", "clip"))))
+    if schema.person is not None:
+        people = _chunked(table, schema.person)
+        if people.null_count or len(people.unique()) < len(people):
+            raise DataError(
+                f"column '{schema.person}' says whose a row is, and a plan protects one row of a person: keep one of each, "
+                f"table.filter(discreet.tables.keep_one_row_a_person(table['{schema.person}']))"
+            )
+    columns = [(column, _typed(column, _chunked(table, column.name))) for column in schema.columns]
+    lengths = {len(cells) for _, cells in columns}
+    if len(lengths) > 1:
+        raise DataError("the columns have different lengths: each must have one cell a record")
+    if lengths == {0}:
+        raise DataError("the table has no rows: there is nothing to fit")
+    for column, cells in columns:
+        if column.bounds is not None:
+            numbers, missing = numbers_of(column, cells, report)
+        else:
+            numbers = positions_of(column, cells, report)
+            missing = numbers < 0
+        report.refuse()
+        yield column, numbers, missing
 
 
 def _chunked(table: Any, name: str) -> Any:
-    require("pyarrow", extra="tables", what="A model of a table")
     import pyarrow
 
     try:
@@ -71,61 +73,16 @@ def _chunked(table: Any, name: str) -> Any:
         ) from None
 
 
-def numbers_of(column: Column, cells: Any, missing: np.ndarray, out_of_bounds: str) -> np.ndarray:
-    """Float64 numbers within the column's bounds, days for a date; the lower bound where missing."""
+def _typed(column: Column, cells: Any) -> Any:
+    """The cells in the type that the column's kind needs."""
     import pyarrow
 
-    low, high = column.limits
+    kind = "double" if column.kind.has_bounds else "string"
     try:
-        if column.kind is Kind.DATE:
-            cells = cells.cast(pyarrow.date32()).cast(pyarrow.int32())
-        values = cells.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
+        return cells.cast("date32" if column.kind is Kind.DATE else kind)
     except pyarrow.ArrowException:
         what = "date" if column.kind is Kind.DATE else "number"
         raise DataError(f"column '{column.name}' holds something that is no {what}: fix it first") from None
-    values = np.where(missing, low, values)
-    if out_of_bounds == "clip":
-        values = np.clip(values, low, high)
-    elif (values < low).any() or (values > high).any():
-        raise DataError(
-            f"column '{column.name}' has values outside its public bounds {column.rule()}: widen the bounds if they "
-            'were wrong, or pass out_of_bounds="clip"'
-        )
-    if column.kind is Kind.COUNT and (values != np.floor(values)).any():
-        raise DataError(f"column '{column.name}' has values that are not whole: describe it as real, not as a count")
-    return values
-
-
-def positions_of(column: Column, cells: Any) -> np.ndarray:
-    """Position of each cell among the categories; -1 for missing cells."""
-    import pyarrow
-
-    place: Mapping[str, int] = {category: position for position, category in enumerate(column.categories)}
-    if column.categories == ZERO_OR_ONE:
-        place = {**_OTHER_WRITINGS, **place}
-    named = cells.cast(pyarrow.string()).combine_chunks().dictionary_encode()
-    known = np.array([place.get(text, -2) for text in named.dictionary.to_pylist()], np.int64)
-    positions = np.full(len(named), -1)
-    positions[named.is_valid().to_numpy(zero_copy_only=False)] = known[named.indices.drop_null().to_numpy()]
-    if (positions == -2).any():
-        raise DataError(
-            f"column '{column.name}' has values outside its public categories {', '.join(column.categories)}: list all that "
-            "can occur (they are not shown here, since they are in the private table)"
-        )
-    return positions
-
-
-def stacked(columns: Sequence[np.ndarray]) -> np.ndarray:
-    """The columns side by side.
-
-    Raises:
-        DataError: They have different lengths, or no rows.
-    """
-    if len({len(column) for column in columns}) > 1:
-        raise DataError("the columns have different lengths: each must have one cell a record")
-    if len(columns[0]) == 0:
-        raise DataError("the table has no rows: there is nothing to fit")
-    return np.stack(columns, axis=1)
 
 
 # --- cells as levels ----------------------------------------------------------------------
@@ -193,20 +150,14 @@ class Levels:
             DataError: A column is not there, a person has several rows, a cell is missing or outside its bounds or categories.
                 Names the column and the rule, never a value, a row or a count.
         """
-        check_table(table, self.schema, out_of_bounds)
-        columns = []
-        for column, size in zip(self.schema.columns, self.sizes, strict=True):
-            cells, missing = cells_of(table, column)
-            found = (
-                self._slices(column, cells, missing, out_of_bounds) if column.bounds else positions_of(column, cells)
-            )
-            columns.append(np.where(missing, size - 1, found))
-        return stacked(columns).astype(np.int32)
-
-    def _slices(self, column: Column, cells: Any, missing: np.ndarray, out_of_bounds: str) -> np.ndarray:
-        values = numbers_of(column, cells, missing, out_of_bounds)
-        edges = self.edges(column)
-        return np.minimum(np.searchsorted(edges, values, side="right") - 1, len(edges) - 2)
+        found = []
+        cells = checked_columns(table, self.schema, out_of_bounds)
+        for (column, numbers, missing), size in zip(cells, self.sizes, strict=True):
+            if column.bounds is not None:
+                edges = self.edges(column)
+                numbers = np.minimum(np.searchsorted(edges, numbers, side="right") - 1, len(edges) - 2)
+            found.append(np.where(missing, size - 1, numbers))
+        return np.stack(found, axis=1).astype(np.int32)
 
     # --- how often levels occur -----------------------------------------------------------
 
@@ -335,14 +286,12 @@ class Scores:
         Raises:
             DataError: As `Levels.encode`.
         """
-        check_table(table, self.schema, out_of_bounds)
         columns = []
-        for column in self.schema.columns:
+        for column, numbers, _ in checked_columns(table, self.schema, out_of_bounds):
             low, step, slots = _slots(column)
-            values = numbers_of(column, *cells_of(table, column), out_of_bounds)
-            places = (values - low + step / 2) / slots
+            places = (numbers - low + step / 2) / slots
             columns.append(special.ndtri(_EDGE + (1 - 2 * _EDGE) * places))
-        return stacked(columns).astype(np.float32)
+        return np.stack(columns, axis=1).astype(np.float32)
 
     def decode(self, scores: Float[np.ndarray, "record column"]) -> pyarrow.Table:
         """The table with the nearest cells: 64-bit floats, 64-bit integers for counts, and days, within their bounds.

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from discreet._extras import require
+from discreet.tables._cells import OutOfBounds, Report, numbers_of, positions_of
 from discreet.tables._schema import DEFAULT_MISSING_VALUES, EPOCH, ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
 from discreet.tables._schema_text import (
     schema_from_bounds,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from discreet.tables._convert import Conversion, conversion_of, convert, open_records
     from discreet.tables._encode import Records, decode, describe_features, encode, keep_one_row_a_person
     from discreet.tables._infer import infer_columns_non_private
-    from discreet.tables._read import OutOfBounds, column_names, read_table
+    from discreet.tables._read import column_names, read_table
 
 __all__ = [
     "DEFAULT_MISSING_VALUES",
@@ -35,6 +36,7 @@ __all__ = [
     "Missing",
     "OutOfBounds",
     "Records",
+    "Report",
     "Schema",
     "column_names",
     "conversion_of",
@@ -44,7 +46,9 @@ __all__ = [
     "encode",
     "infer_columns_non_private",
     "keep_one_row_a_person",
+    "numbers_of",
     "open_records",
+    "positions_of",
     "read_table",
     "schema_from_bounds",
     "schema_from_dict",
@@ -58,7 +62,7 @@ _READERS = {
     "_convert": ("Conversion", "conversion_of", "convert", "open_records"),
     "_encode": ("Records", "decode", "describe_features", "encode", "keep_one_row_a_person"),
     "_infer": ("infer_columns_non_private",),
-    "_read": ("OutOfBounds", "column_names", "read_table"),
+    "_read": ("column_names", "read_table"),
 }
 
 

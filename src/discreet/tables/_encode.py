@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow
 
-from discreet.tables._read import OutOfBounds, Report, typed
-from discreet.tables._schema import EPOCH, ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
+from discreet.tables._cells import OutOfBounds, Report, numbers_of, positions_of
+from discreet.tables._read import typed
+from discreet.tables._schema import EPOCH, Column, DataError, Kind, Missing, Schema
 
 # --- one row of each person, so that a record is a person ---------------------------------
 
@@ -76,11 +77,6 @@ def _ranks(key: bytes, person: bytes, count: int) -> np.ndarray:
 
 
 # --- a table to arrays --------------------------------------------------------------------
-
-
-# Other ways in which files write 0 and 1.
-OTHER_WRITINGS = {"0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True": 1}
-ABSENT, FOREIGN = -1, -2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,9 +163,9 @@ class Layout:
             values = table.column(target.name)
             if target.kind.has_bounds:
                 centre, scale = self.target_scaling
-                matrix[:, first] = (_numbers(target, values, report)[0] - centre) / scale
+                matrix[:, first] = (numbers_of(target, values, report)[0] - centre) / scale
             else:
-                matrix[:, first] = _positions(target, values, report)
+                matrix[:, first] = positions_of(target, values, report)
 
     def records(self, matrix: np.ndarray) -> Records:
         """The records that a filled matrix holds, without a copy."""
@@ -274,14 +270,14 @@ def encode(
 def _feature(column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, report: Report) -> None:
     if column.kind.has_bounds:
         low, high = column.limits
-        numbers, missing = _numbers(column, values, report)
+        numbers, missing = numbers_of(column, values, report)
         scaled = 2 * numbers
         scaled -= low
         scaled -= high
         scaled /= high - low
         block[:, 0] = np.clip(scaled, -1, 1, out=scaled)
     else:
-        positions = _positions(column, values, report)
+        positions = positions_of(column, values, report)
         missing = positions < 0
         block[:, : _codes(column).shape[1]] = _codes(column)[positions]
     if column.missing is Missing.INDICATOR:
@@ -291,9 +287,9 @@ def _feature(column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, re
 
 def _raw_feature(column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, report: Report) -> None:
     if column.kind.has_bounds:
-        numbers, missing = _numbers(column, values, report)
+        numbers, missing = numbers_of(column, values, report)
     else:
-        numbers = _positions(column, values, report).astype(np.float64)
+        numbers = positions_of(column, values, report).astype(np.float64)
         missing = numbers < 0
     block[:, 0] = np.where(missing, np.nan, numbers)
 
@@ -309,76 +305,6 @@ def _codes(column: Column) -> np.ndarray:
     else:
         codes = np.array([[0], [1]], np.float32)
     return np.concatenate([codes, np.zeros((2, codes.shape[1]), np.float32)])
-
-
-def _present(column: Column, report: Report) -> None:
-    """Report missing cells, where the column does not allow them."""
-    if column.missing is Missing.REFUSE:
-        report.faults.add(
-            f"column '{column.name}' has missing cells"
-            f"{', or cells that count as missing' if report.rule is OutOfBounds.MISSING else ''}: fill them in by a rule that "
-            'does not look at other people\'s rows, or (except for the target) set missing = "indicator" for it in a schema file'
-        )
-
-
-def _numbers(column: Column, values: pyarrow.ChunkedArray, report: Report) -> tuple[np.ndarray, np.ndarray]:
-    """Float64 numbers inside the column's bounds, at the lower bound where missing; and which are missing."""
-    low, high = column.limits
-    if column.kind is Kind.DATE:
-        values = values.cast(pyarrow.int32()).cast(pyarrow.float64())
-    # A null becomes NaN, which is missing, too.
-    numbers = values.to_numpy()
-    missing = np.isnan(numbers)
-    none = not missing.any()
-    if not none:
-        numbers = np.where(missing, low, numbers)
-    fraction = column.kind is Kind.COUNT and np.isfinite(numbers) & (numbers != np.floor(numbers))
-    if not (numbers.min() >= low and numbers.max() <= high) or np.any(fraction):
-        outside = (numbers < low) | (numbers > high)
-        if report.rule is OutOfBounds.MISSING:
-            missing |= outside | fraction
-            none = False
-        else:
-            _complain(column, bool(outside.any()), bool(np.any(fraction)), report)
-        numbers = np.where(missing, low, np.clip(numbers, low, high))
-    if not none:
-        _present(column, report)
-    return numbers, missing
-
-
-def _complain(column: Column, outside: bool, fraction: bool, report: Report) -> None:
-    if outside and report.rule is OutOfBounds.REFUSE:
-        report.faults.add(
-            f"column '{column.name}' has values outside its public bounds {column.rule()}: widen the bounds if they were wrong, "
-            "or ask for clipping (out_of_bounds='clip', --out-of-bounds clip)"
-        )
-    if fraction:
-        report.faults.add(
-            f"column '{column.name}' has values that are not whole: it is described as a count; use kind real"
-        )
-
-
-def _positions(column: Column, values: pyarrow.ChunkedArray, report: Report) -> np.ndarray:
-    """Position of each cell among the categories; negative for missing cells."""
-    place = {category: position for position, category in enumerate(column.categories)} | {None: ABSENT}
-    if column.categories == ZERO_OR_ONE:
-        place |= OTHER_WRITINGS
-    chunks = []
-    for chunk in values.chunks:
-        cells = chunk if pyarrow.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-        known = [place.get(text, FOREIGN) for text in cells.dictionary.to_pylist()]
-        indices = cells.indices.fill_null(len(known)) if cells.null_count else cells.indices
-        chunks.append(np.array([*known, ABSENT])[indices.to_numpy()])
-    positions = np.concatenate(chunks)
-    lowest = positions.min()
-    if lowest == FOREIGN and report.rule is not OutOfBounds.MISSING:
-        report.faults.add(
-            f"column '{column.name}' has values outside its public categories {', '.join(column.categories)}: list all that "
-            "can occur (they are not shown here, since they are in the private table)"
-        )
-    if lowest == ABSENT or (lowest == FOREIGN and (report.rule is OutOfBounds.MISSING or (positions == ABSENT).any())):
-        _present(column, report)
-    return positions
 
 
 # --- arrays to a table --------------------------------------------------------------------

@@ -6,9 +6,7 @@ cells, so every error is turned into our own words, and what is wrong with cells
 columns and rules, and no value, row or count.
 """
 
-import dataclasses
 import datetime
-import enum
 import gzip
 import os
 import re
@@ -25,44 +23,8 @@ import pyarrow.ipc
 import pyarrow.parquet
 from tqdm import tqdm
 
+from discreet.tables._cells import OutOfBounds, Report
 from discreet.tables._schema import EPOCH, Column, DataError, Kind, Schema
-
-
-class OutOfBounds(enum.StrEnum):
-    """What to do with a cell that the schema does not allow.
-
-    REFUSE: the table is refused. CLIP: a number or date is moved to the nearer bound; anything else is refused. MISSING:
-        the cell
-    counts as missing, also one that is no number, no date or no category of the schema, and the column's rule for missing cells
-    holds.
-    """
-
-    REFUSE = "refuse"
-    CLIP = "clip"
-    MISSING = "missing"
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """The columns that break a rule, and the rules. It holds no value, row or count, so it cannot reveal any.
-
-    Attributes:
-        rule: What to do with cells that the schema does not allow.
-        faults: What is wrong, as sentences without a full stop; several threads add to it.
-    """
-
-    rule: OutOfBounds
-    faults: set[str] = dataclasses.field(default_factory=set)
-
-    def refuse(self) -> None:
-        """Raise if anything is wrong.
-
-        Raises:
-            DataError: All that is wrong, column by column.
-        """
-        if self.faults:
-            raise DataError(". Also, ".join(sorted(self.faults)))
-
 
 # --- files: which are read, and what is wrong with one ------------------------------------
 

@@ -1,0 +1,132 @@
+"""Cells of one column against the public schema: numbers within bounds, positions among categories, and what is wrong.
+
+What is wrong with cells is gathered in a `Report`, which holds names of columns and rules, and no value, row or count: an
+error message cannot quote a person. The columns are Arrow's, already of the type that their kind needs; nothing is read here,
+and pyarrow is imported only where cells are looked at, so that packages that need a schema alone do not need it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from discreet.tables._schema import ZERO_OR_ONE, Column, DataError, Kind, Missing
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# Other ways in which tables write 0 and 1.
+_OTHER_WRITINGS = {"0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True": 1}
+_ABSENT, _FOREIGN = -1, -2
+
+
+class OutOfBounds(enum.StrEnum):
+    """What to do with a cell that the schema does not allow.
+
+    REFUSE: the table is refused. CLIP: a number or date is moved to the nearer bound; anything else is refused. MISSING: the
+    cell counts as missing, also one that is no number, no date or no category of the schema, and the column's rule for missing
+    cells applies.
+    """
+
+    REFUSE = "refuse"
+    CLIP = "clip"
+    MISSING = "missing"
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The columns that break a rule, and the rules. It holds no value, row or count, so it cannot reveal any.
+
+    Attributes:
+        rule: What to do with cells that the schema does not allow.
+        faults: What is wrong, as sentences without a full stop; several threads add to it.
+    """
+
+    rule: OutOfBounds
+    faults: set[str] = dataclasses.field(default_factory=set)
+
+    def refuse(self) -> None:
+        """Raise if anything is wrong.
+
+        Raises:
+            DataError: All that is wrong, column by column.
+        """
+        if self.faults:
+            raise DataError(". Also, ".join(sorted(self.faults)))
+
+
+def _present(column: Column, report: Report) -> None:
+    """Report missing cells, where the column does not allow them."""
+    if column.missing is Missing.REFUSE:
+        report.faults.add(
+            f"column '{column.name}' has missing cells"
+            f"{', or cells that count as missing' if report.rule is OutOfBounds.MISSING else ''}: fill them in by a rule that "
+            'does not look at other people\'s rows, or (except for the target) set missing = "indicator" for it in a schema file'
+        )
+
+
+def numbers_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -> tuple[np.ndarray, np.ndarray]:
+    """Float64 numbers inside the column's bounds, at the lower bound where missing; and which are missing."""
+    low, high = column.limits
+    if column.kind is Kind.DATE:
+        values = values.cast("int32").cast("double")
+    # A null becomes NaN, which is missing, too.
+    numbers = values.to_numpy()
+    missing = np.isnan(numbers)
+    none = not missing.any()
+    if not none:
+        numbers = np.where(missing, low, numbers)
+    fraction = column.kind is Kind.COUNT and np.isfinite(numbers) & (numbers != np.floor(numbers))
+    if not (numbers.min() >= low and numbers.max() <= high) or np.any(fraction):
+        outside = (numbers < low) | (numbers > high)
+        if report.rule is OutOfBounds.MISSING:
+            missing |= outside | fraction
+            none = False
+        else:
+            _complain(column, bool(outside.any()), bool(np.any(fraction)), report)
+        numbers = np.where(missing, low, np.clip(numbers, low, high))
+    if not none:
+        _present(column, report)
+    return numbers, missing
+
+
+def _complain(column: Column, outside: bool, fraction: bool, report: Report) -> None:
+    if outside and report.rule is OutOfBounds.REFUSE:
+        report.faults.add(
+            f"column '{column.name}' has values outside its public bounds {column.rule()}: widen the bounds if they were wrong, "
+            "or ask for clipping (out_of_bounds='clip', --out-of-bounds clip)"
+        )
+    if fraction:
+        report.faults.add(
+            f"column '{column.name}' has values that are not whole: it is described as a count; use kind real"
+        )
+
+
+def positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -> np.ndarray:
+    """Position of each cell among the categories; negative for missing cells."""
+    import pyarrow
+
+    place = {category: position for position, category in enumerate(column.categories)} | {None: _ABSENT}
+    if column.categories == ZERO_OR_ONE:
+        place |= _OTHER_WRITINGS
+    chunks = []
+    for chunk in values.chunks:
+        cells = chunk if pyarrow.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+        known = [place.get(text, _FOREIGN) for text in cells.dictionary.to_pylist()]
+        indices = cells.indices.fill_null(len(known)) if cells.null_count else cells.indices
+        chunks.append(np.array([*known, _ABSENT])[indices.to_numpy()])
+    positions = np.concatenate(chunks)
+    lowest = positions.min()
+    if lowest == _FOREIGN and report.rule is not OutOfBounds.MISSING:
+        report.faults.add(
+            f"column '{column.name}' has values outside its public categories {', '.join(column.categories)}: list all that "
+            "can occur (they are not shown here, since they are in the private table)"
+        )
+    if lowest == _ABSENT or (
+        lowest == _FOREIGN and (report.rule is OutOfBounds.MISSING or (positions == _ABSENT).any())
+    ):
+        _present(column, report)
+    return positions
