@@ -6,12 +6,13 @@ VENV ?= .venv
 PYTHON ?=
 DEMO_OUT ?= discreet-demo
 PYTEST_WORKERS ?= 2
+PYTEST_OPTIONS ?=
 PEERS ?= peers
 BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-newest test-part quick docs docs-serve bench audit paper paper-quick stats lint format build hooks clean
+.PHONY: help demo test test-all test-newest test-part docs docs-serve bench audit paper paper-quick stats lint format build hooks clean
 
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -19,14 +20,11 @@ help:  ## Show what can be made
 demo: $(VENV)/.ready-demo  ## Fit a bundled table at epsilon 1 and show what was spent
 	$(BIN)/discreet demo --out "$(DEMO_OUT)"
 
-test: lint  ## Format, lint, types, then the tests, but for more cases of the same: a quarter of an hour
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal --durations 40 -m "not exhaustive"
+test: lint  ## Format, lint, types, then every test that takes less than two seconds, and an honest fit and a planted fault of each method
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal --durations 20 --quick
 
-test-all: lint  ## Format, lint, types, then every test
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal --durations 40
-
-quick: $(VENV)/.ready-dev  ## The tests without the slow ones
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not slow and not exhaustive"
+test-all: lint  ## Format, lint, types, then every test; PYTEST_OPTIONS=--record-costs writes tests/costs.tsv, by which `make test` chooses
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal --durations 40 $(PYTEST_OPTIONS)
 
 # pip takes a newer JAX there than on Python 3.11. The environment is one of its own, beside the usual one.
 test-newest:  ## The demo and a part of the tests on the newest Python here, with the JAX that pip takes there
@@ -41,7 +39,7 @@ test-part: $(VENV)/.ready-dev  ## The part of the tests that a new release of JA
 	    tests/inference/test_dpsgld.py::test_a_run_is_proved_and_costs_what_the_plan_says \
 	    tests/inference/test_ops.py::test_draws_follow_the_tempered_posterior \
 	    tests/inference/test_noise_aware.py::test_the_regression_finds_the_noise_that_was_added
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not exhaustive" --quick \
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal --quick \
 	    tests/verify tests/gradients tests/random tests/sampling tests/inference/test_proof.py
 
 # What mkdocs-material says of its successor is no warning of ours. Not --quiet: what it keeps quiet about is not counted as a warning.
