@@ -133,7 +133,6 @@ def test_vae_with_all_peers() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 @pytest.mark.usefixtures("one_fit_a_problem")
 def test_convolutional_vae() -> None:
     (outcome,) = measured("conv_vae")

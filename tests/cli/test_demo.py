@@ -27,7 +27,6 @@ def test_bounds_hold_and_are_round() -> None:
         assert (low, high) != bounds
 
 
-@pytest.mark.slow
 def test_demo_fits_and_compares(tmp_path) -> None:
     outcome = RUN.invoke(app, ["demo", "--out", str(tmp_path), "--json"])
     assert outcome.exit_code == 0, outcome.stderr

@@ -54,7 +54,6 @@ def no_fit(monkeypatch: pytest.MonkeyPatch):
     return calls
 
 
-@pytest.mark.slow
 def test_a_real_fit_finds_the_truth_and_tells_all(survey) -> None:
     outcome = RUN.invoke(app, arguments(survey, epsilon="4", steps="300", learning_rate="0.05", delta="1e-5"))
     assert outcome.exit_code == 0, outcome.stderr
@@ -75,7 +74,6 @@ def test_a_real_fit_finds_the_truth_and_tells_all(survey) -> None:
     assert (out / "fit.png").stat().st_size > 1_000
 
 
-@pytest.mark.slow
 def test_a_model_of_ones_own_without_target(survey) -> None:
     module = survey.parent / "mine.py"
     module.write_text(

@@ -41,7 +41,6 @@ def site(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_nothing_is_fetched_when_the_site_is_read(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 40
@@ -65,7 +64,6 @@ def test_links_that_lead_nowhere_and_pages_in_no_list_are_refused(repository: Pa
     assert built.stderr.count("WARNING") == 4
 
 
-@pytest.mark.slow
 def test_what_lies_outside_docs_is_there(site: Path) -> None:
     changes = (site / "changelog.html").read_text(encoding="utf-8")
     assert 'href="twins.html"' in changes
@@ -74,7 +72,6 @@ def test_what_lies_outside_docs_is_there(site: Path) -> None:
     assert (site / "benchmarks" / "batch_sweep.svg").is_file()
 
 
-@pytest.mark.slow
 def test_doctests_and_their_sources_are_shown(site: Path) -> None:
     page = (site / "reference" / "mechanisms.html").read_text(encoding="utf-8")
     entry = page[page.index('id="discreet.clip_records"') : page.index('id="discreet.sum_records"')]

@@ -195,7 +195,6 @@ def tutorial(tmp_path: Path, tmp_path_factory, repository: Path, table) -> Itera
         shell.server.close()
 
 
-@pytest.mark.slow
 def test_the_tutorial_runs_as_printed(tutorial, quick_compilation, monkeypatch: pytest.MonkeyPatch) -> None:
     del quick_compilation
     monkeypatch.setattr(planning, "dry_run", dry_run)
@@ -205,7 +204,6 @@ def test_the_tutorial_runs_as_printed(tutorial, quick_compilation, monkeypatch: 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_the_tutorial_runs_at_full_size(tutorial) -> None:
     tutorial(False)
 

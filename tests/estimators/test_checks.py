@@ -78,7 +78,6 @@ def test_scikit_learns_checks(repository: Path, name: str) -> None:
     compare(results(ESTIMATORS[name], listed), listed)
 
 
-@pytest.mark.slow  # a minute or two each
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("quick_compilation")

@@ -259,7 +259,6 @@ def test_the_example_of_the_page(repository: Path, quick_compilation: None) -> N
     assert (second.coef_ != model.coef_).all()
 
 
-@pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("estimator", [PoissonRegression, NegativeBinomialRegression])
 def test_counts_of_a_private_fit(estimator: type[PoissonRegression], quick_compilation: None) -> None:
@@ -271,7 +270,6 @@ def test_counts_of_a_private_fit(estimator: type[PoissonRegression], quick_compi
     assert model.score(x, y) > 0.5
 
 
-@pytest.mark.slow
 @pytest.mark.exhaustive
 def test_adult_at_epsilon_1(repository: Path, table: Any) -> None:
     """As far as examples/adult.py must come; four private fits had 0.8460 and 0.8978 at least."""

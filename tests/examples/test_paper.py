@@ -42,7 +42,6 @@ def check_kept(out, name, *, quick):
 
 
 # `make paper-quick` runs them too, one after another.
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_quick_run_finds_what_it_should_and_keeps_it(name, table, tmp_path):
     environment = {"DISCREET_DATA": str(table(TABLES[name]).parent)} if name in TABLES else {}

@@ -173,7 +173,6 @@ def accuracy(survey):
     return of
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("factor", [pytest.param(x, marks=pytest.mark.exhaustive) for x in (0.01, 100.0)])
 def test_a_start_a_hundredfold_off_ends_near_the_tuned_norm(accuracy, factor):
     tuned = 3.0
