@@ -1,5 +1,6 @@
 """Tables and pictures of the pages are those of the results that are kept beside them."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -52,3 +53,18 @@ def test_benchmarks(repository: Path) -> None:
         figures = {figure["name"]: _results.number(figure["value"]) for figure in workloads[workload]["figures"]}
         timings = {timing["name"]: _results.duration(timing["median_us"]) for timing in workloads[workload]["timings"]}
         assert sentence.format((figures | timings)[name]) in page
+
+
+def test_the_picture_of_the_cost_is_drawn_from_the_results(repository: Path, tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("privacy_cost", repository / "examples/privacy_cost.py")
+    assert spec
+    assert spec.loader
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    epsilon, accuracy, exact = script.adult()
+    assert epsilon == sorted(epsilon)
+    assert 0.02 > exact - min(accuracy) > 0.0
+    assert sorted(script.hierarchical()) == [100, 200, 500, 1_000]
+    script.draw(tmp_path / "cost.svg")
+    assert (tmp_path / "cost.svg").read_text().startswith("<?xml")
+    assert (repository / "docs/privacy-cost.svg").is_file()
