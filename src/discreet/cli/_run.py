@@ -294,12 +294,11 @@ def run(
     import jax
     import numpy as np
     import numpyro
-    from numpyro.infer.autoguide import AutoNormal
-    from numpyro.infer.initialization import init_to_feasible
 
     from discreet import random
     from discreet.inference import DPSVI
     from discreet.ledger import Ledger
+    from discreet.models import guide_for
 
     book = None if ledger is None else Ledger(ledger)
     keep_compiled_programs(settings.compilation_cache)
@@ -308,11 +307,7 @@ def run(
         # A fit that continues draws the same posterior sample as one that was never stopped.
         words = np.frombuffer(kept_secret(checkpoint / "draws.key"), "<u4")
         draw_key = random.key_from_words(words, reproducible=False)
-    if whole is not None:
-        guide, placeholder = whole.guide(), whole.placeholder
-    else:
-        # Started at zero rather than at a random place: with noise, steps are too dear to be spent on finding back.
-        guide, placeholder = AutoNormal(model, init_loc_fn=init_to_feasible), None
+    guide, placeholder = guide_for(whole or model), None if whole is None else whole.placeholder
     dpsvi = DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan, placeholder=placeholder)
     arrays = (records.x,) if records.y is None else (records.x, records.y)
     if columns is not None:

@@ -593,11 +593,10 @@ def utility_report(
 ) -> UtilityReport:
     """Measure how useful twins are as a substitute for a table: **not private** for the real rows that are passed.
 
-    Four questions are answered, each by the mean over the twins and their spread: how well does a standard model that is
-        trained
-    on a twin predict real rows; how far are the one-way and two-way marginals from the real ones; are columns associated
-    as closely; and can a classifier distinguish a twin's rows from real ones. With `training_table` the same is computed
-    for real rows, which no twin can be expected to surpass.
+    Four questions are answered, each by the mean over the twins and their spread: how well does a standard model that is trained
+    on a twin predict real rows; how far are the one-way and two-way marginals from the real ones; are columns associated as
+    closely; and can a classifier distinguish a twin's rows from real ones. With `training_table` the same is computed for real
+    rows, which no twin can be expected to surpass.
 
     The target of the schema is what is predicted (logistic regression for categories, ridge for numbers and dates,
     Poisson for counts), by all other columns; without a target, each column in turn.
