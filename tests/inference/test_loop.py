@@ -77,6 +77,7 @@ def test_the_bar_is_not_redrawn_at_every_chunk(fitted, monkeypatch):
     """What a redraw costs is paid by the screen's clock, not by the number of chunks."""
     *_, arguments = fitted
     monkeypatch.setattr(_loop, "_LONGEST_CHUNK", 1)
+    monkeypatch.setattr(_loop, "_SHORT_CHUNK", 1)
     bars = []
     made = _loop._bar
 

@@ -58,6 +58,7 @@ def result(dpsvi, table):
 
 def test_the_same_seed_gives_the_same_bits_however_the_loop_is_cut(dpsvi, table, result, monkeypatch):
     monkeypatch.setattr(_loop, "_LONGEST_CHUNK", 7)
+    monkeypatch.setattr(_loop, "_SHORT_CHUNK", 7)
     again = dpsvi.run(dp.random.key(3), *table, progress_bar=False)
     np.testing.assert_array_equal(again.losses, result.losses)
     np.testing.assert_array_equal(again.trace.iterates, result.trace.iterates)
@@ -252,6 +253,7 @@ def interrupt_soon(steps_before):
 
 def test_ctrl_c_returns_what_is_done_at_the_price_of_the_plan(dpsvi, table, result, monkeypatch):
     monkeypatch.setattr(_loop, "_LONGEST_CHUNK", 10)
+    monkeypatch.setattr(_loop, "_SHORT_CHUNK", 10)
     monkeypatch.setattr(_loop.TraceRecorder, "extend", interrupt_soon(2))
     before = signal.getsignal(signal.SIGINT)
     fit = dpsvi.run(dp.random.key(3), *table, progress_bar=False)

@@ -85,6 +85,7 @@ def test_a_loaded_result_is_the_saved_one(result, path):
             )
             assert jax.tree.structure(ours) == jax.tree.structure(theirs)
             for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+                a, b = np.asarray(a), np.asarray(b)
                 assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
         assert loaded.plan.epsilon(1e-3) == result.plan.epsilon(1e-3)
 

@@ -3,6 +3,7 @@
 from discreet.inference._dpsgld import DPSGLD, DPSGLDResult
 from discreet.inference._dpsvi import DPSVI
 from discreet.inference._keys import claim
+from discreet.inference._loop import ManyFits
 from discreet.inference._noise_aware import NoiseAware
 from discreet.inference._ops import OnePosteriorSample
 from discreet.inference._ops_result import OPSResult
@@ -19,6 +20,7 @@ __all__ = [
     "DPSGLDResult",
     "DPSVIResult",
     "DPSVIState",
+    "ManyFits",
     "NoiseAware",
     "OPSResult",
     "OnePosteriorSample",

@@ -30,7 +30,7 @@ from discreet.inference._checks import (
     without_svi_words,
 )
 from discreet.inference._keys import INIT, check_unused, claim, init_keys
-from discreet.inference._loop import run_steps, update_once
+from discreet.inference._loop import ManyFits, fit_many, run_steps, update_once
 from discreet.inference._objective import Objective
 from discreet.inference._plates import Program
 from discreet.inference._proof import certify_fit, check_provable, with_proof
@@ -384,6 +384,84 @@ class DPSVI:
         }
         outcome = run_steps(step, self.plan, state, records.leaves, **options)
         return result_of(step, outcome, spending.stated(), self.plan)
+
+    def run_many(
+        self,
+        keys: PRNGKeyArray,
+        *args: Any,
+        plans: Sequence[PrivacyPlan] | None = None,
+        init_params: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> ManyFits:
+        """Fit the same records once for each key, many fits in one compiled call: to compare plans, or seeds.
+
+        Each fit makes the steps that `run` would make from that key, but that all start from the same initial values and
+        `params` is the mean over the last tenth of the steps. Fits of one program (plans that differ in noise, clipping norm
+        or number of steps, and in a rate whose batches have the same room) are mapped over together.
+
+        **For records that are made up or public.** Nothing is proved, debited or stated, so only keys that were made from
+        seeds are taken, with which nothing is private. Fitting records of people many times costs the budget of all fits
+        together.
+
+        Args:
+            keys: one for each fit, as `jax.random.split(discreet.random.key(0), 8)`: shape (fit,).
+            args: the records, as for `run`.
+            plans: one for each key, for the same number of records. None: this DPSVI's plan for all.
+            init_params: as in `run`.
+            kwargs: as args.
+
+        Returns:
+            Arrays whose leading axis is the fits.
+
+        Raises:
+            TypeError, ValueError: secret keys, as many plans as there are no keys, or as `run`.
+
+        Example:
+            >>> import jax, numpy as np, numpyro, numpyro.distributions as dist, discreet as dp
+            >>> from numpyro.infer.autoguide import AutoDelta
+            >>> def model(x):
+            ...     mean = numpyro.sample("mean", dist.Normal(0, 10))
+            ...     with numpyro.plate("data", len(x)):
+            ...         numpyro.sample("x", dist.Normal(mean, 1), obs=x)
+            >>> x = np.random.default_rng(0).normal(3.0, 1.0, 400).astype(np.float32)
+            >>> plans = [dp.PrivacyPlan(sampling=dp.PoissonSampling(0.1), clipping_norm=1.0, noise_multiplier=sigma,
+            ...     num_steps=300, num_records=400) for sigma in (0.5, 8.0)]
+            >>> dpsvi = dp.DPSVI(model, AutoDelta(model), numpyro.optim.Adam(0.05), plan=plans[0])
+            >>> fits = dpsvi.run_many(jax.random.split(dp.random.key(0), 2), x, plans=plans)
+            >>> fits.params["mean_auto_loc"].shape, fits.losses.shape
+            ((2,), (2, 300))
+        """
+        records, key = take_apart(args, kwargs), random.key(0)
+        if jnp.shape(keys) != (len(keys),) or not random.is_reproducible(keys[0]):
+            raise ValueError(
+                "run_many takes one axis of keys made from a seed, such as jax.random.split(discreet.random.key(0), 8): what it "
+                "gives out is accounted for nowhere. To fit records of people, call run."
+            )
+        chosen = [self.plan] * len(keys) if plans is None else list(plans)
+        if len(chosen) != len(keys):
+            raise ValueError(f"run_many has {len(keys)} keys and {len(chosen)} plans. Pass one plan for each key.")
+        fits: dict[PrivacyPlan, Any] = {}
+        for plan in dict.fromkeys(chosen):
+            plan.sampling.check(plan.num_records, plan.relation)
+            check_length(plan, records.size)
+            other = self._with_plan(plan)
+            state = other._init(key, records, init_params)._replace(rng_key=None)
+            fits[plan] = state, other._initialised(), plan
+        return fit_many([fits[plan] for plan in chosen], keys, [jnp.asarray(x) for x in records.leaves])
+
+    def _with_plan(self, plan: PrivacyPlan) -> DPSVI:
+        options = "perturb", "placeholder", "loss_share", "loss_bound", "microbatch_size", "local", "local_updates"
+        same = {name: getattr(self, name) for name in options}
+        return DPSVI(
+            self.model,
+            self.guide,
+            self.optim,
+            self.loss,
+            plan=plan,
+            local_optim=self.local_optim,
+            **same,
+            **self.static_kwargs,
+        )
 
     def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:
         """`DPSVIResult.posterior` for `params` from elsewhere, such as a pickle, after `init` or `run`.

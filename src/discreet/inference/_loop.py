@@ -7,16 +7,16 @@ import functools
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from tqdm import tqdm
 
 from discreet import mechanisms
@@ -276,3 +276,84 @@ def update_once(
     batch = Batch(jnp.arange(mask.shape[0], dtype=jnp.int32), mask & paid)
     state, loss = step(state, StepKeys.derive(state.rng_key).at(state.step), numbers, leaves, batch)
     return state, jnp.where(paid, loss, jnp.nan)
+
+
+class ManyFits(NamedTuple):
+    """What `DPSVI.run_many` gives out, one row of each array for each fit. Not private: the keys were made from seeds.
+
+    Attributes:
+        params: values of the `param` sites, the mean over the last tenth of the plan's steps: shape (fit, ...).
+        last_params: the same after the last step.
+        losses: private loss estimates, in nats: shape (fit, longest plan's steps), NaN behind a plan's last step.
+        clipping_norms: C of each step, likewise.
+    """
+
+    params: dict[str, np.ndarray]
+    last_params: dict[str, np.ndarray]
+    losses: Float[np.ndarray, "fit step"]
+    clipping_norms: Float[np.ndarray, "fit step"]
+
+
+def fit_many(
+    fits: Sequence[tuple[DPSVIState, PrivateStep, PrivacyPlan]],
+    keys: PRNGKeyArray,
+    leaves: Sequence[Array],
+    *,
+    at_once: int = 64,
+) -> ManyFits:
+    """Run a fit for each key, those of one program together.
+
+    Args:
+        fits: for each key the first state, without a key, the step and the plan.
+        keys: made from seeds, shape (fit,).
+        leaves: the records.
+        at_once: so many fits are mapped over in one call; memory grows with it.
+    """
+    size, longest = leaves[0].shape[0], max(plan.num_steps for _, _, plan in fits)
+    alike: dict[Any, list[int]] = {}
+    tables = [plan.sampling.prepare(size) for _, _, plan in fits]
+    for number, (_, step, plan) in enumerate(fits):
+        shapes = tuple(x.shape for x in jax.tree.leaves(tables[number]))
+        alike.setdefault((step, mechanisms.drawing_of(plan.sampling, size), shapes), []).append(number)
+    rows: dict[int, Any] = {}
+    for (step, drawing, _), numbers in alike.items():
+        for first in range(0, len(numbers), at_once):
+            chosen = numbers[first : first + at_once]
+            inputs = [(PlanNumbers.of(fits[i][2]), fits[i][0], tables[i]) for i in chosen]
+            stacked = jax.tree.map(lambda *x: jnp.stack(x), *inputs)
+            found = jax.device_get(_many(step, drawing, longest, *stacked, list(leaves), keys[np.array(chosen)]))
+            for place, number in enumerate(chosen):
+                rows[number] = jax.tree.map(lambda x, place=place: x[place], found)
+    params, last, losses, norms = jax.tree.map(lambda *x: np.stack(x), *(rows[i] for i in range(len(fits))))
+    steps = np.array([plan.num_steps for _, _, plan in fits])
+    beyond = np.arange(longest) >= steps[:, None]
+    return ManyFits(params, last, np.where(beyond, np.nan, losses), np.where(beyond, np.nan, norms))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _many(
+    step: PrivateStep,
+    drawing: Any,
+    longest: int,
+    numbers: PlanNumbers,
+    state: DPSVIState,
+    tables: Any,
+    leaves: list[Array],
+    keys: PRNGKeyArray,
+) -> Any:
+    flat, unravel = ravel_pytree(
+        jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), step.optim.get_params(state.optim_state))
+    )
+
+    def one(numbers: PlanNumbers, state: DPSVIState, tables: Any, key: PRNGKeyArray) -> Any:
+        norm, mean = state.clipping_norm, start_mean(flat.size, keep=True)
+        keys = StepKeys.derive(key, memory=step.local is not None)
+        end, mean, losses, norms, _, _ = many_steps(
+            step, drawing, longest, False, False, keys, state, mean, numbers, leaves, tables, numbers.num_steps
+        )
+        # At the plan's last step the second row is the mean of its last tenth.
+        psi = unravel(mean[1]), step.optim.get_params(end.optim_state)
+        norms = norms if step.adapts else jnp.full(longest, norm)
+        return *map(step.objective.constrain, psi), losses, norms
+
+    return jax.vmap(one)(numbers, state, tables, keys)

@@ -67,16 +67,17 @@ class PlanNumbers(NamedTuple):
         rule: numbers by which the clipping norm moves; empty where it does not.
     """
 
-    noise_multiplier: Float[Array | np.floating, ""]
-    rate: Float[Array | np.floating, ""]
-    num_steps: Int[Array | np.integer, ""]
+    noise_multiplier: Float[Array, ""]
+    rate: Float[Array, ""]
+    num_steps: Int[Array, ""]
     rule: Any
 
     @classmethod
     def of(cls, plan: PrivacyPlan) -> PlanNumbers:
         """The numbers of a plan; its C is in the state."""
-        rule = jax.tree.map(np.float32, plan.clipping.numbers)
-        return cls(np.float32(plan.noise_multiplier), np.float32(plan.rate), np.int32(plan.num_steps), rule)
+        # NumPy's, which stay known numbers where a program of the user's is being traced.
+        numbers: Any = np.float32(plan.noise_multiplier), np.float32(plan.rate), np.int32(plan.num_steps)
+        return cls(*numbers, rule=jax.tree.map(np.float32, plan.clipping.numbers))
 
 
 @dataclasses.dataclass(frozen=True)
