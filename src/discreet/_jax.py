@@ -466,7 +466,7 @@ def marker(
     name: str,
     function: Callable[..., Sequence[Any]],
     *,
-    refuse: str | None,
+    refuse: str | Callable[..., str | None] | None,
     shapes: Callable[..., Sequence[Any]] | None = None,
 ) -> Primitive:
     """A primitive that XLA sees as `function` and a reader of the jaxpr sees as one equation: its meaning is the primitive.
@@ -474,7 +474,8 @@ def marker(
     Args:
         name: what jaxprs print; nothing is ever recognised by it.
         function: (*arrays, **parameters) to a list of arrays, for every platform; parameters are hashable.
-        refuse: why it has no meaning under `vmap` and `grad`, and the remedy; None: there it is its function, unmarked.
+        refuse: why it has no meaning under `vmap` and `grad`, and the remedy; None: there it is its function, unmarked. Or a
+            function of the parameters that says either.
         shapes: a function with outputs of the same types, for one that can only be read and not run.
     """
     primitive = Primitive(name)
@@ -489,16 +490,19 @@ def marker(
         outputs = jax.eval_shape(lambda *x: typed(*x, **parameters), *avals)
         return [ShapedArray(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)) for x in outputs]
 
+    def check(transformation, parameters):
+        why = refuse(**parameters) if callable(refuse) else refuse
+        if why is not None:
+            raise TypeError(f"{parameters.get('name', name)} under {transformation}: {why}")
+
     def batch(operands, axes, **parameters):
-        if refuse is not None:
-            raise TypeError(f"{name} under vmap: {refuse}")
+        check("vmap", parameters)
         mapped = jax.vmap(lambda *x: function(*x, **parameters), in_axes=tuple(axes))
         outputs = mapped(*operands)
         return outputs, [0] * len(outputs)
 
     def differentiate(primals, tangents, **parameters):
-        if refuse is not None:
-            raise TypeError(f"{name} under grad: {refuse}")
+        check("grad", parameters)
         return jax.jvp(
             lambda *x: function(*x, **parameters), tuple(primals), tuple(map(ad.instantiate_zeros, tangents))
         )

@@ -336,12 +336,11 @@ def _is_rule(clipping_norm: object) -> bool:
 
 
 def _check_facts(sampling: Sampling, clipping_norm: ClippingNorm, num_records: int, relation: Relation) -> None:
-    for method in ("step_event", "rate_for", "slack_per_step", "check"):
-        if not callable(getattr(sampling, method, None)):
-            raise TypeError(
-                f"sampling is {sampling!r}, which is not a sampler. "
-                "Pass PoissonSampling(rate), FixedSizeSampling(batch_size) or FullBatch()."
-            )
+    if not isinstance(sampling, Sampling):
+        raise TypeError(
+            f"sampling is {sampling!r}, which is not a sampler. Pass PoissonSampling(rate), FixedSizeSampling(batch_size) or "
+            "FullBatch(), or a sampler of your own, a subclass of discreet.sampling.Sampling."
+        )
     if not isinstance(relation, Relation):
         raise TypeError(f"relation is {relation!r}; pass Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE.")
     if not _is_whole(num_records) or num_records < 1:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from discreet.sampling._binomial import SIZE_BITS, size_from_words, size_table
+from discreet.sampling._draws import SIZE_BITS, size_from_words, size_table
 
 CASES = [
     (1, 0.5),

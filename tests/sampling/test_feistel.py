@@ -9,7 +9,8 @@ from jax import lax
 from jax import numpy as jnp
 from scipy import stats
 
-from discreet.sampling import _feistel, feistel_permutation
+from discreet.sampling import _draws as _feistel
+from discreet.sampling import feistel_permutation
 
 FALSE_ALARM = 1e-6
 

@@ -10,7 +10,8 @@ from dp_accounting import NeighboringRelation as Relation
 from jax import numpy as jnp
 from scipy import stats
 
-from discreet.sampling import Batch, FixedSizeSampling, FullBatch, Sampling, _fixed
+from discreet.sampling import Batch, FixedSizeSampling, FullBatch, Sampling
+from discreet.sampling import _samplers as _fixed
 
 FALSE_ALARM = 1e-6
 

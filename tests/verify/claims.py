@@ -15,8 +15,8 @@ import numpy as np
 
 from discreet._jax import bind, inner_programs
 from discreet.accounting import Relation
-from discreet.mechanisms import GAUSSIAN, LAPLACE
-from discreet.verify._domain import Batch, Key, Origin, Private, Public
+from discreet.mechanisms import NOISE
+from discreet.verify._domain import Batch, Key, Origin, Pick, Private, Public, Slice, Table
 from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, is_key
 from discreet.verify._keys import PRIVATE, SECRET
 
@@ -71,7 +71,7 @@ class Watching(Checker):
         self._within -= primitive in STRUCTURED
         if not self._within and primitive not in INLINED:
             self.seen += [self.entry(primitive.name, x) for x in outputs]
-            if primitive in (GAUSSIAN, LAPLACE):
+            if primitive is NOISE:
                 self.handed.append(Handed(self.items[before:], tuple(isinstance(x, Public) for x in outputs)))
         return outputs
 
@@ -105,9 +105,9 @@ def computed(closed: Any) -> Callable[..., tuple[list[Any], list[Any]]]:
                 own = [read(x) for x in equation.invars]
                 if equation.primitive in INLINED:
                     outputs = walk(inner_programs(equation)[0], own)
-                elif equation.primitive in (GAUSSIAN, LAPLACE):
+                elif equation.primitive is NOISE:
                     outputs = [jnp.zeros(x.aval.shape, x.aval.dtype) for x in equation.outvars]
-                    size = equation.params.get("stddev", equation.params.get("scale"))
+                    size = equation.params["size"]
                     handed.append(own[1:] if size is None else [*own[1:], jnp.asarray(size)])
                 else:
                     outputs = bind(equation, own)
@@ -179,10 +179,10 @@ class Book:
         batch = value.batch
         if batch is self.world.batch:
             return np.arange(len(self.world.masks[0]))
-        if batch is not None and batch.kind == "slice" and batch.parent is self.world.batch:
-            return np.arange(batch.event[0], batch.event[1] + 1)
-        if batch is not None and batch.kind == "pick" and batch.parent is self.world.batch:
-            return np.array(batch.event[0])
+        if isinstance(batch, Slice) and batch.parent is self.world.batch:
+            return np.arange(batch.first, batch.last + 1)
+        if isinstance(batch, Pick) and batch.parent is self.world.batch:
+            return np.array(batch.numbers)
         return np.zeros(0, int)
 
     def about(self, item: Seen) -> Iterator[str]:
@@ -303,7 +303,7 @@ class Book:
 
     def about_rows(self, value: Private, numbers: tuple[np.ndarray, ...]) -> Iterator[str]:
         rows = [self.rows(value, x) for x in numbers]
-        if self.world.batch.kind != "table" or rows[0] is None or rows[1] is None:
+        if not isinstance(self.world.batch, Table) or rows[0] is None or rows[1] is None:
             return
         others = self.records(value) != self.world.changed
         if not _same(rows[0][others], rows[1][others]):
@@ -370,9 +370,9 @@ class Book:
         moved = [np.nan_to_num(np.abs(np.float64(a) - np.float64(b)), nan=1e30, posinf=1e30) for a, b, *_ in leaves]
         moved = np.concatenate([x.reshape(-1) * out for x, out in zip(moved, item.released, strict=True)])
         moved = moved / float(np.abs(size[0])) / self.factor
-        loads = sum(load for x in item.items if x.loads for load in _worst(x.loads))
-        if any(x.laplace for x in item.items):
-            if moved.sum() > sum(1 / x.laplace for x in item.items if x.laplace) * (1 + ROUNDING) + TINY:
+        loads = sum(load for x in item.items for load in _worst(x.loads))
+        if any(x.mechanism.norm == 1 for x in item.items):
+            if moved.sum() > sum(np.sqrt(sum(_worst(x.loads)) * x.size) for x in item.items) * (1 + ROUNDING) + TINY:
                 yield "laplace: a record moves what is released by more than was recorded"
         elif np.linalg.norm(moved) > np.sqrt(loads) * (1 + ROUNDING) + TINY:
             yield "gaussian: a record moves what is released by more than was recorded"

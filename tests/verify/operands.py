@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import discreet as dp
 from discreet.accounting import Relation
 from discreet.verify._control import captured
 from discreet.verify._domain import (
@@ -17,7 +18,9 @@ from discreet.verify._domain import (
     Origin,
     Private,
     Public,
+    Sample,
     Scale,
+    Table,
     Term,
     constant,
     new_symbol,
@@ -161,7 +164,7 @@ def tables(r: np.random.Generator, relation: Relation, kind: str) -> tuple[list[
 def described(checker: Watching, batch: Batch) -> dict[str, Any]:
     """What is said of each operand."""
     origin, clipping, adding = Origin("", "an operand"), Group("clipped"), Group("added")
-    sampled = frozenset([batch]) if batch.kind == "poisson" else frozenset()
+    sampled = frozenset([batch]) if isinstance(batch, Sample) and not batch.sampling.constant_size else frozenset()
     zero = sampled | {batch.table}
 
     def row(**what: Any) -> Private:
@@ -239,9 +242,10 @@ class Case:
 def say(case: Case, world: str) -> tuple[Watching, World, list[Seen]]:
     """What the checker says of a program."""
     relation, kind = WORLDS[world]
-    table = Batch("table", masked=True)
-    event = {"poisson": (0.5,), "fixed": (2 * N, N)}.get(kind, ())
-    batch = table if kind == "table" else Batch(kind, table, event=event)
+    table = Table(masked=True)
+    samplers = {"poisson": dp.PoissonSampling(0.5), "fixed": dp.FixedSizeSampling(N)}
+    sampling = samplers.get(kind)
+    batch = table if sampling is None else Sample(table, sampling=sampling, num_records=2 * N)
     checker = Watching(relation)
     values = described(checker, batch)
     keys = [checker.keys.new((), SECRET)] if case.keyed else []
@@ -294,7 +298,7 @@ def _stronger(value: Private, world: World) -> dict[str, Private | None]:
         "finite": dataclasses.replace(value, finite=True) if rows and not value.finite else None,
         "zero": dataclasses.replace(value, zero=frozenset([batch])) if rows and batch not in value.zero else None,
         "place": dataclasses.replace(value, positional=False)
-        if value.positional and rows and batch.kind == "table"
+        if value.positional and rows and isinstance(batch, Table)
         else None,
     }
 

@@ -35,7 +35,6 @@ from discreet.audit._bounds import judge, one_run_epsilon
 from discreet.audit._verdict import Claim, Verdict, claimed_epsilon
 from discreet.inference import DPSGLD, DPSVI, OnePosteriorSample, releases_of
 from discreet.plan import PrivacyPlan
-from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 
 # --- scores learned from the first half of the runs ---------------------------------------
 
@@ -504,7 +503,7 @@ def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7, los
     """
     integer("others", others, hint="Without the canary the table needs a record.")
     _refuse_unknown_sampler(plan)
-    against = isinstance(plan.sampling, FixedSizeSampling)
+    against = plan.sampling.constant_size
     replaced = plan.relation is Relation.REPLACE_ONE
     rows = (plan.num_records if replaced else others + 1) - 1
     strong = np.float32(_STRONG * plan.clipping.start)
@@ -553,10 +552,11 @@ def canary_fit(
 
 
 def _refuse_unknown_sampler(plan: PrivacyPlan) -> None:
-    if not isinstance(plan.sampling, FixedSizeSampling | PoissonSampling | FullBatch):
+    if not (plan.sampling.independent or plan.sampling.constant_size):
         raise TypeError(
-            f"sampling is {plan.sampling!r}; worst cases are known for PoissonSampling, FixedSizeSampling and FullBatch. Audit "
-            "a fit with another sampler by audit_fit, on neighbours of your own."
+            f"sampling is {plan.sampling!r}; worst cases are known where records are drawn independently or batches have a "
+            "constant size, as of PoissonSampling, FixedSizeSampling and FullBatch. Audit a fit with another sampler by "
+            "audit_fit, on neighbours of your own."
         )
 
 
@@ -578,8 +578,8 @@ def log_ratio(plan: PrivacyPlan, released: Float[np.ndarray, "..."]) -> Float[np
     """Log-likelihood ratio of each noisy sum of the worst case: with the canary against without it."""
     _refuse_unknown_sampler(plan)
     q, norm = plan.rate, plan.clipping.start
-    if isinstance(plan.sampling, FixedSizeSampling):
-        full = plan.sampling.batch_size * norm
+    if plan.sampling.constant_size:
+        full = plan.sampling.capacity(plan.num_records) * norm
         present, absent = ((1 - q, -full), (q, 2 * norm - full)), ((1.0, -full),)
     elif plan.relation is Relation.REPLACE_ONE:
         present, absent = ((1 - q, 0.0), (q, norm)), ((1 - q, 0.0), (q, -norm))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from discreet.clipping import AdaptiveClipping
     from discreet.models import MixtureOfProducts
     from discreet.plan import PrivacyPlan
-    from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+    from discreet.sampling import Sampling as Sampler
     from discreet.tables import Conversion, Kind, Schema
 
 
@@ -382,47 +382,23 @@ CheckpointFolder = Annotated[
 ]
 
 
-def sampling_of(
-    name: SamplingName, *, rate: float | None, batch_size: int | None, num_records: int
-) -> "PoissonSampling | FixedSizeSampling | FullBatch":
+def sampling_of(name: SamplingName, *, rate: float | None, batch_size: int | None, num_records: int) -> "Sampler":
     """The sampler that the options describe.
 
     Raises:
         ValueError: Options that contradict each other, or too few.
     """
-    from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+    from discreet.sampling import SAMPLERS
 
-    if name is SamplingName.FULL:
-        if rate is not None or batch_size is not None:
-            raise ValueError(
-                "full batches hold all records: leave --rate and --batch-size out, or choose another --sampling"
-            )
-        return FullBatch()
-    if name is SamplingName.FIXED:
-        if batch_size is None or rate is not None:
-            raise ValueError("fixed-size batches are described by their size: give --batch-size and no --rate")
-        return FixedSizeSampling(batch_size=batch_size)
-    if (rate is None) == (batch_size is None):
-        raise ValueError("Poisson batches need one of --rate (a probability) and --batch-size (the expected size)")
-    if rate is None:
-        assert batch_size is not None
-        if not 0 < batch_size <= num_records:
-            raise ValueError(
-                f"--batch-size is {batch_size}: give a size from 1 to the number of records, {num_records}"
-            )
-        rate = batch_size / num_records
-    return PoissonSampling(rate=rate)
+    (sampler,) = (x for x in SAMPLERS if x.option == name)
+    return sampler.from_options(rate=rate, batch_size=batch_size, num_records=num_records)
 
 
-def relation_of(name: RelationName | None, sampling: "PoissonSampling | FixedSizeSampling | FullBatch") -> "Relation":
+def relation_of(name: RelationName | None, sampling: "Sampler") -> "Relation":
     """The relation asked for, or the one under which the sampler has sound accounting."""
     from discreet.accounting import Relation
-    from discreet.sampling import FixedSizeSampling
 
-    if name is None:
-        fixed = isinstance(sampling, FixedSizeSampling)
-        name = RelationName.REPLACE_ONE if fixed else RelationName.ADD_OR_REMOVE_ONE
-    return Relation[name.name]
+    return sampling.usual_relation() if name is None else Relation[name.name]
 
 
 def clipping_of(text: str) -> "float | AdaptiveClipping":
@@ -450,7 +426,7 @@ def plan_of(
     steps: int | None = None,
     noise_multiplier: float | None = None,
     clipping_norm: "float | AdaptiveClipping" = 1.0,
-    sampling: "PoissonSampling | FixedSizeSampling | FullBatch",
+    sampling: "Sampler",
     relation: RelationName | None,
 ) -> "PrivacyPlan":
     """The plan that the options describe, solved for the one number left open."""

@@ -13,7 +13,6 @@ from jax.core import Tracer
 from discreet.inference._records import Records, check_public
 from discreet.inference._trace import TraceRecorder
 from discreet.plan import PrivacyPlan
-from discreet.sampling import FixedSizeSampling, FullBatch
 
 
 def check_options(dpsvi: Any) -> None:
@@ -64,9 +63,9 @@ def _check_local(dpsvi: Any) -> None:
         )
     if dpsvi.perturb == "parameters":
         raise ValueError('local="private" goes with perturb="latents" only: d3p\'s rule knows no private memory.')
-    if isinstance(dpsvi.plan.sampling, FixedSizeSampling):
+    if not dpsvi.plan.sampling.independent:
         raise ValueError(
-            'local="private" with FixedSizeSampling is refused: in batches of a fixed size, whether one record was drawn '
+            f'local="private" with {type(dpsvi.plan.sampling).__name__} is refused: in its batches, whether one record was drawn '
             "decides what others remember, which the accounting of such batches does not cover. Use "
             "PoissonSampling(rate) or FullBatch()."
         )
@@ -156,20 +155,7 @@ def check_batch(plan: PrivacyPlan, records: Records, mask: Any) -> None:
     Raises:
         ValueError: with the sizes.
     """
-    sampling = plan.sampling
-    capacity = sampling.capacity(plan.num_records)
-    if isinstance(sampling, FullBatch):
-        check_length(plan, records.size)
-    elif isinstance(sampling, FixedSizeSampling) and records.size != capacity:
-        raise ValueError(
-            f"The batch has {records.size} rows, but the plan says {sampling} of {plan.num_records} records, so "
-            f"{capacity}. The accounting holds only for that."
-        )
-    elif mask is None and records.size > capacity:
-        raise ValueError(
-            f"The batch has {records.size} rows, more than {sampling} ever draws from {plan.num_records} records. "
-            "Pass a batch drawn by the plan's sampling, with mask= if it is padded."
-        )
+    plan.sampling.check_rows(records.size, plan.num_records, plan.relation, masked=mask is not None)
     if mask is None:
         return
     shape, dtype = jnp.shape(mask), jnp.asarray(mask).dtype

@@ -122,7 +122,7 @@ def run_steps(
     checkpoint = checkpoint or Checkpoint(None, state.rng_key)
     with _interruptible() as interrupt, _bar(num_steps, progress_bar) as bar:
         # Compiled before anything is released, and kept by JAX for the next fit of the same shape.
-        drawing = mechanisms.drawing_of(plan.sampling, num_records)
+        drawing = plan.sampling.drawing(num_records)
         static = (step, drawing, chunk_length, recorder.every_step, keep_gradients)
         program = functools.partial(_chunk, *static)
         if not jax.config.values["jax_disable_jit"]:
@@ -210,7 +210,7 @@ def many_steps(
 
     Args:
         step: one step.
-        drawing: how batches are drawn (`mechanisms.drawing_of`).
+        drawing: how batches are drawn (`Sampling.drawing`).
         length: room for so many steps' results.
         keep_iterates: whether the parameters after each step are among them.
         keep_gradients: whether the gradient that each step gave to the optimizer is.

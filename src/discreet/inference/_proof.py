@@ -58,7 +58,7 @@ def _certify(
     step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, table: Sequence[Any], keep_gradients: bool
 ) -> Certificate:
     num_records, length = table[0].shape[0], plan.num_steps
-    drawing = mechanisms.drawing_of(plan.sampling, num_records)
+    drawing = plan.sampling.drawing(num_records)
     dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
     recorder = TraceRecorder(dim, length)
     keep = recorder.every_step

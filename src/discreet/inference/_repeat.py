@@ -20,7 +20,6 @@ from discreet.inference._loop import many_steps
 from discreet.inference._records import take_apart
 from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep
 from discreet.inference._trace import start_mean
-from discreet.mechanisms import drawing_of
 
 
 def releases_of(
@@ -53,7 +52,7 @@ def releases_of(
     step, leaves = dpsvi._initialised(), [jnp.asarray(x) for x in records.leaves]
     tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(records.size))
 
-    program = _program(step, drawing_of(plan.sampling, records.size), plan.num_steps)
+    program = _program(step, plan.sampling.drawing(records.size), plan.num_steps)
     return Partial(program, PlanNumbers.of(plan), state, leaves, tables)
 
 

@@ -23,7 +23,7 @@ from discreet.inference._structure import find_structure
 from discreet.inference._trace import Trace
 from discreet.plan import PaidRelease, PrivacyPlan
 from discreet.report import ProfilePoint, Statement
-from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+from discreet.sampling import SAMPLERS
 from discreet.storage import read_archive, write_archive
 
 WHAT, VERSION = "result of a private fit", 1
@@ -63,16 +63,14 @@ class Form:
 KINDS = (
     AdaptiveClipping,
     ArrayForm,
-    FixedSizeSampling,
     Form,
-    FullBatch,
     PaidRelease,
-    PoissonSampling,
     PrivacyPlan,
     ProfilePoint,
     Relation,
     Statement,
     Trace,
+    *SAMPLERS,
 )
 
 

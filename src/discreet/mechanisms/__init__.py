@@ -1,59 +1,48 @@
-"""The one place where noise is added, to sums whose L2 bound travels with them.
+"""The one place where noise is added, to sums whose L2 bound travels with them; one JAX primitive for each act of privacy."""
 
-What stands here is one JAX primitive each: a mark that the verifier reads (`verify`) around a function that XLA
-compiles as if there were no mark.
-"""
-
-from discreet.mechanisms._engine import (
+from discreet.mechanisms._markers import (
+    CLIP,
     CLIPPED_SUM,
     DRAW,
-    RELEASE,
-    Release,
-    clipped_sum,
-    draw_batch,
-    drawing_of,
-    law_of,
-    release,
-)
-from discreet.mechanisms._marked import (
-    CLIP,
-    FIXED_SIZE,
     GAUSSIAN,
     LAPLACE,
-    OPEN_POISSON,
-    POISSON,
+    MECHANISMS,
+    NOISE,
     SUM,
+    UPDATE_ROWS,
+    Mechanism,
     NoNoiseError,
+    Release,
     clip_records,
+    clipped_sum,
+    draw_batch,
     gaussian_mechanism,
     laplace_mechanism,
     poisson_subsample,
+    release,
     subsample_without_replacement,
     sum_records,
+    update_rows,
 )
-from discreet.mechanisms._memory import UPDATE_ROWS, update_rows
 
 __all__ = [
     "CLIP",
     "CLIPPED_SUM",
     "DRAW",
-    "FIXED_SIZE",
     "GAUSSIAN",
     "LAPLACE",
-    "OPEN_POISSON",
-    "POISSON",
-    "RELEASE",
+    "MECHANISMS",
+    "NOISE",
     "SUM",
     "UPDATE_ROWS",
+    "Mechanism",
     "NoNoiseError",
     "Release",
     "clip_records",
     "clipped_sum",
     "draw_batch",
-    "drawing_of",
     "gaussian_mechanism",
     "laplace_mechanism",
-    "law_of",
     "poisson_subsample",
     "release",
     "subsample_without_replacement",

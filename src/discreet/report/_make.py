@@ -12,7 +12,6 @@ from discreet.accounting import Relation, profile, risk, suggest
 from discreet.clipping import AdaptiveClipping, contribution_bound
 from discreet.plan import PrivacyPlan
 from discreet.report._statement import SEVERAL_RECORDS, ProfilePoint, Statement, relation_words
-from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 
 UNIT = "one record (one row of the table)"
 PROFILE_DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
@@ -98,7 +97,7 @@ def make_statement(
     if user_supplied_batches:
         assumed = (
             "How the batches were drawn: the caller's own code supplied them. The figures hold only if it drew them "
-            f"afresh in each step, in secret, as the plan says ({_sampling_words(plan)}).",
+            f"afresh in each step, in secret, as the plan says ({plan.sampling.in_words(plan.num_records)}).",
         )
     return Statement(
         method=method,
@@ -144,17 +143,6 @@ def _delta(plan: PrivacyPlan, asked: float | None) -> tuple[float, str]:
     )
 
 
-def _sampling_words(plan: PrivacyPlan) -> str:
-    sampling = plan.sampling
-    if isinstance(sampling, PoissonSampling):
-        return f"each record enters with probability {sampling.rate:g}, independently of all others"
-    if isinstance(sampling, FixedSizeSampling):
-        return f"{sampling.batch_size} of {plan.num_records} records, drawn without replacement, all choices equally likely"
-    if isinstance(sampling, FullBatch):
-        return "all records"
-    return f"drawn by {sampling!r}"
-
-
 def _bound(plan: PrivacyPlan, given: float | None) -> float:
     return contribution_bound(plan.clipping) if given is None else given
 
@@ -162,8 +150,8 @@ def _bound(plan: PrivacyPlan, given: float | None) -> float:
 def _mechanism_words(plan: PrivacyPlan, bound: float) -> str:
     besides = "".join(f" Paid for besides: {release.in_words()}." for release in plan.also)
     return (
-        f"In each step a batch was drawn ({_sampling_words(plan)}). {_clipping_words(plan, bound)} was added to every "
-        f"coordinate of the sum. Only these noisy sums left the data.{besides}"
+        f"In each step a batch was drawn ({plan.sampling.in_words(plan.num_records)}). {_clipping_words(plan, bound)} was added "
+        f"to every coordinate of the sum. Only these noisy sums left the data.{besides}"
     )
 
 

@@ -1,21 +1,25 @@
-"""Which records make a batch: samplers that hand out row numbers and a mask, and name their event."""
+"""Which records make a batch: samplers that carry their law, draw row numbers and a mask, and name their event."""
 
-from discreet.sampling._batch import Batch, Sampling
-from discreet.sampling._feistel import feistel_permutation
-from discreet.sampling._fixed import FixedSizeSampling
-from discreet.sampling._full import FullBatch
-from discreet.sampling._poisson import PoissonDrawing, PoissonSampling
-from discreet.sampling._subsample import check_capacity, fixed_size_rows, poisson_rows
+from discreet.sampling._draws import feistel_permutation
+from discreet.sampling._samplers import (
+    SAMPLERS,
+    Batch,
+    Drawing,
+    FixedSizeSampling,
+    FullBatch,
+    OpenPoisson,
+    PoissonSampling,
+    Sampling,
+)
 
 __all__ = [
+    "SAMPLERS",
     "Batch",
+    "Drawing",
     "FixedSizeSampling",
     "FullBatch",
-    "PoissonDrawing",
+    "OpenPoisson",
     "PoissonSampling",
     "Sampling",
-    "check_capacity",
     "feistel_permutation",
-    "fixed_size_rows",
-    "poisson_rows",
 ]

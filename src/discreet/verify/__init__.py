@@ -5,7 +5,6 @@ from discreet.verify import (
     _rules_algebra,  # noqa: F401
     _rules_convolutions,  # noqa: F401
     _rules_elementwise,  # noqa: F401
-    _rules_engine,  # noqa: F401
     _rules_index,  # noqa: F401
     _rules_linear,  # noqa: F401
     _rules_markers,  # noqa: F401

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from discreet.accounting import Relation
-from discreet.verify._domain import Batch, Group, Private, Scale, Term
+from discreet.verify._domain import Batch, Group, Private, Sample, Scale, Slice, Table, Term
 
 
 def scaled(terms: tuple[Term, ...], factor: Scale) -> tuple[Term, ...]:
@@ -76,10 +76,11 @@ def _pieced(pieces: tuple[tuple[Group, Batch], ...]) -> Group:
 
 def over_slices(terms: tuple[Term, ...]) -> tuple[Term, ...]:
     """Merge the terms of a sum over disjoint slices of the table: a record is in one of them, so the largest counts."""
-    if len(terms) < 2 or any(t.source.kind != "slice" for t in terms):
+    slices = [t.source for t in terms if isinstance(t.source, Slice)]
+    if len(terms) < 2 or len(slices) < len(terms):
         return terms
-    ordered = sorted(terms, key=lambda t: t.source.event)
-    apart = all(a.source.event[1] < b.source.event[0] for a, b in itertools.pairwise(ordered))
+    ordered = [t for _, t in sorted(zip(slices, terms, strict=True), key=lambda pair: (pair[0].first, pair[0].last))]
+    apart = all(a.last < b.first for a, b in itertools.pairwise(sorted(slices, key=lambda s: (s.first, s.last))))
     alike = len({(t.leaves, t.bound.powers, t.source.parent) for t in terms}) == 1
     if not (apart and alike) or terms[0].source.parent is None:
         return terms
@@ -126,16 +127,15 @@ def contribution_factor(value: Private, relation: Relation) -> tuple[float, str]
         return 0.0, "[position] a row's place in a random sample has an influence on it"
     if add_remove and table.masked and table not in value.zero:
         return 0.0, "[mask] the sample was drawn from padding rows too, and their contributions are not zero"
-    if whole.kind == "fixed":
-        return 1.0, ""
-    return (1.0, "") if whole in value.zero else (2.0, "")
+    assert isinstance(whole, Sample)
+    return (1.0, "") if whole.sampling.constant_size or whole in value.zero else (2.0, "")
 
 
 def range_factor(batch: Batch, relation: Relation) -> float:
     """The same for a value, of whatever kind, that never leaves a ball of radius C; 0 where there is no bound."""
     whole = batch.whole
-    if whole.kind == "table":
+    if isinstance(whole, Table):
         return 2.0 if relation is Relation.ADD_OR_REMOVE_ONE else 1.0
     if relation is Relation.ADD_OR_REMOVE_ONE and whole.table.masked:
         return 0.0
-    return 1.0 if whole.kind == "fixed" else 2.0
+    return 1.0 if isinstance(whole, Sample) and whole.sampling.constant_size else 2.0

@@ -14,7 +14,7 @@ from discreet._jax import ClosedJaxpr, all_constants, untried_jax, without_dead_
 from discreet.accounting import Relation
 from discreet.verify._certificate import Certificate, fingerprint, versions
 from discreet.verify._control import captured
-from discreet.verify._domain import Batch, Key, Public, Value
+from discreet.verify._domain import Key, Public, Table, Value
 from discreet.verify._errors import REMEDIES, PrivacyError, chain_of, from_here, remedy_for, without_tag
 from discreet.verify._expect import covers
 from discreet.verify._interpreter import Checker, is_key, refuse_closed_books, refuse_outside_effects
@@ -118,7 +118,7 @@ def _proved(
     refuse_closed_books(program.jaxpr)
     refuse_captured_records(program, step, args, positions if mask is None else (*positions, mask))
     program = without_dead_code(program)
-    checker = Checker(relation, Batch("table", masked=mask is not None), trail.see)
+    checker = Checker(relation, Table(masked=mask is not None), trail.see)
     names = names_of(step, args)
     inputs = inputs_of(checker, args, names, positions, mask)
     trail.begin(program.jaxpr, names, inputs)
@@ -127,7 +127,7 @@ def _proved(
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(out_shape)]
     results = [f"result{jax.tree_util.keystr(path)}" for path in paths]
     status = {name: _status(checker, name, value) for name, value in zip(results, outputs, strict=True)}
-    event, slack = event_of(checker.items, times)
+    event, slack = event_of(checker.items, relation, times)
     slack = math.nan if open_in([*numbers_of(event), slack]) else slack * times
     options = {"records": positions, "mask": mask, "relation": relation}
     return Certificate(

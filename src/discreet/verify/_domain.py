@@ -13,6 +13,10 @@ import math
 from typing import Any
 
 import numpy as np
+from dp_accounting import DpEvent
+
+from discreet.accounting import Relation
+from discreet.sampling import Sampling
 
 _serial = itertools.count()
 
@@ -70,38 +74,97 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """Which records a value may depend on: the table, a random sample of it, or the part that one turn of a loop sees.
+    """Which records a value may depend on: the table, a random sample of it, or a part of either. Identity tells them apart.
 
     Attributes:
-        kind: "table", "poisson", "fixed", "part" (what a turn of a loop sees), "slice" (rows from here to there)
-            or "pick" (rows by their numbers, each once at most).
         parent: what it was drawn or cut from; None for the table.
         masked: the table has a mask, so that a record may be absent.
-        event: for samples, (rate,) or (num_records, batch_size); for parts (loop,); for slices (first, last);
-            for picks (numbers,).
-        slack: for Poisson samples: distance from independent coin flips.
-        depth: how many loops are around the draw.
-        before: for parts: into how many blocks of records, one after another, the loop goes at once. Of each block a turn
-            sees one piece.
+        depth: how many loops are around the draw or the cut.
     """
 
-    kind: str
     parent: Batch | None = None
     masked: bool = False
-    event: tuple[Any, ...] = ()
-    slack: float = 0.0
     depth: int = 0
-    before: int = 1
 
     @property
     def whole(self) -> Batch:
-        """The batch that a part is cut from; any other batch itself."""
-        return self.parent.whole if self.kind in ("part", "slice", "pick") and self.parent is not None else self
+        """The table or sample that a part is cut from; any other batch itself."""
+        return self
 
     @property
     def table(self) -> Batch:
         """The table that all comes from."""
         return self if self.parent is None else self.parent.table
+
+    @property
+    def sampled(self) -> bool:
+        """Whether which records these are is random."""
+        return isinstance(self.whole, Sample)
+
+
+class Table(Batch):
+    """All records."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sample(Batch):
+    """A random sample of the table.
+
+    Attributes:
+        sampling: its law.
+        num_records: rows of the table.
+    """
+
+    sampling: Sampling = dataclasses.field(kw_only=True)
+    num_records: int = dataclasses.field(kw_only=True)
+
+    def event(self, mechanism: DpEvent, relation: Relation) -> DpEvent:
+        """The event of what is done to the sample."""
+        return self.sampling.step_event(mechanism, num_records=self.num_records, relation=relation)
+
+    @property
+    def slack(self) -> float:
+        """Distance of the law that is drawn from the law that the event names."""
+        return self.sampling.slack_per_step(self.num_records)
+
+
+class Cut(Batch):
+    """A part of a batch, of which each record is in one place at most."""
+
+    @property
+    def whole(self) -> Batch:
+        """The table or sample that it is cut from."""
+        assert self.parent is not None
+        return self.parent.whole
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part(Cut):
+    """What one iteration of a loop sees: no other iteration sees any of it.
+
+    Attributes:
+        loop: the loop.
+        before: into how many blocks of records, one after another, the loop goes at once. Of each block an iteration sees one
+            piece.
+    """
+
+    loop: Any = dataclasses.field(kw_only=True)
+    before: int = dataclasses.field(kw_only=True, default=1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Slice(Cut):
+    """The rows from `first` to `last`, both included."""
+
+    first: int = dataclasses.field(kw_only=True)
+    last: int = dataclasses.field(kw_only=True)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pick(Cut):
+    """Rows by their numbers, each once at most."""
+
+    numbers: tuple[int, ...] = dataclasses.field(kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -113,6 +113,10 @@ REMEDIES = {
     "callback": "remove the callback or print; return what is public, and print it outside of the program.",
     "book": "write it with JAX's own functions, or compute it outside of the step and pass the result, which counts as public.",
     "position": "treat all rows of a sample alike: which row a record gets says who else is in it.",
+    "sampler": "draw with a sampler of discreet.sampling; one of your own is listed in discreet.sampling.SAMPLERS once its law "
+    "is tested.",
+    "mechanism": "use dp.gaussian_mechanism or dp.laplace_mechanism; one of your own is listed in "
+    "discreet.mechanisms.MECHANISMS once its noise is tested.",
     "rate": "pass the rate as a Python number that the step holds, or as dp.symbol, whose value Certificate.at takes.",
     "precision": "sum in float32 and keep large numbers out of it until the noise is added: rounding can move the sum by more "
     "than any bound.",

@@ -27,7 +27,19 @@ from discreet._jax import primitives as p
 from discreet.accounting import Relation
 from discreet.verify._bounds import scaled
 from discreet.verify._constants import public_result
-from discreet.verify._domain import LARGEST, SMALLEST, Batch, Key, Origin, Private, Public, Scale, Value, constant
+from discreet.verify._domain import (
+    LARGEST,
+    SMALLEST,
+    Batch,
+    Key,
+    Origin,
+    Private,
+    Public,
+    Scale,
+    Table,
+    Value,
+    constant,
+)
 from discreet.verify._errors import REMEDIES, PrivacyError
 from discreet.verify._keys import KNOWN, PRIVATE, KeyRing
 from discreet.verify._symbols import Symbols
@@ -78,16 +90,17 @@ class Checker:
         notes: what made a sensitivity larger than it could be.
         table: the records.
         slices: the parts of the table that were cut out, by where they begin and end.
-        samples: what `draw_batch` drew: rows of the table, and the names of row numbers and mask.
+        samples: what was drawn: rows of the table, and the names of row numbers and mask.
         symbols: which public numbers are parameters that the caller left open.
         remembers: whether records keep something from sample to sample.
-        draws_fixed_size: whether samples of a fixed size are drawn, with which that must not go together.
+        draws_dependently: whether samples are drawn in which one record has an influence on others, with which that must not go
+            together.
         observer: is told the results of every equation, those of a loop's turn as often as it is looked at.
     """
 
     def __init__(self, relation: Relation, table: Batch | None = None, observer: Observer | None = None) -> None:
         self.relation = relation
-        self.table = table or Batch("table")
+        self.table = table or Table()
         self.observer = observer
         self.keys = KeyRing()
         self.items: list[Any] = []
@@ -96,7 +109,7 @@ class Checker:
         self.samples: dict[Batch, tuple[int, ...]] = {}
         self.symbols = Symbols()
         self.remembers = False
-        self.draws_fixed_size = False
+        self.draws_dependently = False
 
     def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
         """The abstract outputs of a jaxpr."""

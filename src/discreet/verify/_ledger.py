@@ -9,14 +9,13 @@ from dp_accounting import (
     ComposedDpEvent,
     DpEvent,
     GaussianDpEvent,
-    LaplaceDpEvent,
     NoOpDpEvent,
-    PoissonSampledDpEvent,
-    SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
 
-from discreet.verify._domain import Batch, Group
+from discreet.accounting import Relation
+from discreet.mechanisms import Mechanism
+from discreet.verify._domain import Batch, Cut, Group, Part, Sample, Table
 from discreet.verify._symbols import is_symbolic, largest, smallest, square_root
 
 Loads = dict[tuple[Group, int], Any]
@@ -27,18 +26,26 @@ Numbers, or expressions of open parameters; so are noise multipliers, rates and 
 
 @dataclasses.dataclass
 class Release:
-    """One mechanism on values of one batch: Gaussian with loads, or Laplace with its noise multiplier."""
+    """One mechanism on values of one batch.
+
+    Attributes:
+        batch: whose records.
+        mechanism: whose noise.
+        loads: in the L2 norm.
+        size: coordinates, by which a mechanism that goes by the L1 norm is bounded.
+    """
 
     batch: Batch
+    mechanism: Mechanism
     loads: Loads
-    laplace: Any = None
+    size: int
 
 
 @dataclasses.dataclass
 class Draw:
     """A batch is drawn; it ends where the list ends that holds this."""
 
-    batch: Batch
+    batch: Sample
 
 
 @dataclasses.dataclass
@@ -58,21 +65,36 @@ class Choice:
 
 @dataclasses.dataclass
 class _Spent:
-    """What was done to one batch: Gaussian loads, and Laplace releases."""
+    """What was done to one batch: loads of the mechanisms whose releases add up, and events of the others."""
 
-    loads: Loads = dataclasses.field(default_factory=dict)
-    laplace: list[DpEvent] = dataclasses.field(default_factory=list)
+    loads: dict[Mechanism, Loads] = dataclasses.field(default_factory=dict)
+    events: list[DpEvent] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def of(cls, release: Release) -> _Spent:
+        """What one release spends."""
+        if release.mechanism.adds_up:
+            return cls({release.mechanism: dict(release.loads)})
+        total = sum(worst_of(release.loads))
+        if release.mechanism.norm == 1:
+            # The L1 norm of d numbers is at most sqrt(d) times their L2 norm.
+            total = total * release.size
+        return cls({}, [release.mechanism.event(1 / square_root(total))] if total != 0 else [])
 
     def add(self, other: _Spent, times: Any = 1) -> None:
-        for name, load in other.loads.items():
-            self.loads[name] = self.loads.get(name, 0.0) + times * load
-        self.laplace += [_repeated(x, times) for x in other.laplace] if is_symbolic(times) else other.laplace * times
+        for mechanism, loads in other.loads.items():
+            own = self.loads.setdefault(mechanism, {})
+            for name, load in loads.items():
+                own[name] = own.get(name, 0.0) + times * load
+        self.events += [_repeated(x, times) for x in other.events] if is_symbolic(times) else other.events * times
 
     def event(self) -> DpEvent:
-        """Gaussian releases on the same records are one, exactly: their precisions add up, over each group's worst leaf."""
-        total = sum(worst_of(self.loads))
-        events: list[DpEvent] = [GaussianDpEvent(1 / square_root(total))] if total != 0 else []
-        return _composed(events + self.laplace)
+        """Releases that add up are one, exactly: their squared ratios add up, over each group's worst leaf."""
+        found: list[DpEvent] = []
+        for mechanism, loads in self.loads.items():
+            total = sum(worst_of(loads))
+            found += [mechanism.event(1 / square_root(total))] if total != 0 else []
+        return _composed(found + self.events)
 
 
 def worst_of(loads: Loads) -> list[Any]:
@@ -86,44 +108,44 @@ def worst_of(loads: Loads) -> list[Any]:
 Open = dict[Batch, _Spent]
 
 
-def event_of(items: list[Any], times: Any = 1) -> tuple[DpEvent, float]:
+def event_of(items: list[Any], relation: Relation, times: Any = 1) -> tuple[DpEvent, float]:
     """The event of a program that is called so many times, and the slack of one call.
 
     Args:
         items: what was recorded, in order.
+        relation: which tables are neighbours.
         times: number of calls, which may be open.
     """
-    events, still_open, slack = _settle(items)
+    events, still_open, slack = _settle(items, relation)
     if still_open:
         raise RuntimeError("a release belongs to a batch that was never drawn; this is a mistake in discreet")
     return _repeated(_composed(events), times), slack
 
 
-def _settle(items: list[Any]) -> tuple[list[DpEvent], Open, float]:
+def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, float]:
     """Events of what is closed, what was done to batches drawn further out, and the slack."""
     events: list[DpEvent] = []
     here: Open = {}
-    drawn: list[Batch] = []
+    drawn: list[Sample] = []
     slack = 0.0
     for item in items:
         if isinstance(item, Draw):
             drawn.append(item.batch)
             slack += item.batch.slack
         elif isinstance(item, Release):
-            spent = _Spent(dict(item.loads), [] if item.laplace is None else [LaplaceDpEvent(item.laplace)])
-            here.setdefault(item.batch, _Spent()).add(spent)
+            here.setdefault(item.batch, _Spent()).add(_Spent.of(item))
         elif isinstance(item, Repeat):
-            inner, outer, more = _settle(item.items)
+            inner, outer, more = _settle(item.items, relation)
             slack += more * item.loop.length
             if inner:
                 events.append(_repeated(_composed(inner), item.loop.length))
             for batch, spent in outer.items():
-                part = batch.kind == "part" and batch.event == (item.loop,)
+                part = isinstance(batch, Part) and batch.loop is item.loop
                 # Each record is in one part alone: all parts together cost what one does.
                 target = batch.parent if part and batch.parent is not None else batch
                 here.setdefault(target, _Spent()).add(spent, 1 if part else item.loop.length)
         elif isinstance(item, Choice):
-            chosen = [_settle(branch) for branch in item.branches]
+            chosen = [_settle(branch, relation) for branch in item.branches]
             slack += largest(*(c[2] for c in chosen))
             distinct = {repr(c[0]): c[0] for c in chosen if c[0]}
             events += _worst(list(distinct.values()))
@@ -132,11 +154,11 @@ def _settle(items: list[Any]) -> tuple[list[DpEvent], Open, float]:
                     here.setdefault(batch, _Spent()).add(spent)
     for batch in drawn:
         if batch in here:
-            events.append(_sampled(batch, here.pop(batch).event()))
-    for part in [b for b in here if b.kind in ("slice", "pick")]:
+            events.append(batch.event(here.pop(batch).event(), relation))
+    for part in [b for b in here if isinstance(b, Cut) and not isinstance(b, Part)]:
         assert part.parent is not None
         here.setdefault(part.parent, _Spent()).add(here.pop(part))
-    tables = [b for b in here if b.kind == "table"]
+    tables = [b for b in here if isinstance(b, Table)]
     for table in tables:
         events.append(here.pop(table).event())
     return events, here, slack
@@ -149,14 +171,6 @@ def _worst(branches: list[list[DpEvent]]) -> list[DpEvent]:
     if branches and len(gaussian) == len(branches):
         return [GaussianDpEvent(smallest(*(e.noise_multiplier for e in gaussian)))]
     return [event for branch in branches for event in branch]
-
-
-def _sampled(batch: Batch, inner: DpEvent) -> DpEvent:
-    if batch.kind == "poisson":
-        (rate,) = batch.event
-        return inner if rate == 1.0 else PoissonSampledDpEvent(rate, inner)
-    num_records, batch_size = batch.event
-    return inner if num_records == batch_size else SampledWithoutReplacementDpEvent(num_records, batch_size, inner)
 
 
 def _composed(events: list[DpEvent]) -> DpEvent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from discreet._jax import JaxprEqn
 from discreet._jax import primitives as p
 from discreet.verify._alignment import varies_along
-from discreet.verify._domain import Batch, Private, Public, Term, Value
+from discreet.verify._domain import Pick, Private, Public, Table, Term, Value
 from discreet.verify._interpreter import RULES, Checker, shape_of
 
 
@@ -62,7 +62,7 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
 def _picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, index: Value) -> Private:
     """`rows[numbers]`, for numbers that are known while tracing and differ: each record is in one row at most."""
     numbers, count = equation.params["dimension_numbers"], shape_of(equation.invars[0])[axis]
-    simple = source.axes == (axis,) and source.batch is not None and source.batch.kind == "table"
+    simple = source.axes == (axis,) and isinstance(source.batch, Table)
     simple = simple and tuple(numbers.start_index_map) == (axis,) and axis in numbers.collapsed_slice_dims
     known = index.const if isinstance(index, Public) else None
     if not simple or known is None or known.ndim != 2:
@@ -75,7 +75,7 @@ def _picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, in
     name = (source.batch, "pick", picks)
     assert source.batch is not None
     if name not in checker.slices:
-        checker.slices[name] = Batch("pick", source.batch, source.batch.masked, (picks,))
+        checker.slices[name] = Pick(source.batch, source.batch.masked, numbers=picks)
     batch = checker.slices[name]
     terms = None if source.terms is None else tuple(Term(t.group, t.leaves, t.bound, batch) for t in source.terms)
     offset = {int(i) for i in numbers.offset_dims}

@@ -62,7 +62,7 @@ def _over_records(
 ) -> Private:
     assert value.batch is not None
     assert value.axes is not None
-    if value.batch.whole.kind != "table" and len(records) < len(value.axes):
+    if value.batch.sampled and len(records) < len(value.axes):
         why = "[position] rows of a random sample are summed in parts: which part a record is in depends on the others"
         return checker.unbounded(equation, [value], why)
     count = math.prod(shape[i] for i in value.axes)

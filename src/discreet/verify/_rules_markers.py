@@ -1,22 +1,31 @@
-"""What the mechanisms' primitives mean."""
+"""What the markers of `discreet.mechanisms` mean: clipping, sums, draws, noise, the gradient engine, and private memory.
+
+Here bounds begin (`clip`, `clipped_sum`) and end (`noise`), and samples begin (`draw`). Each rule is sound by the promise of
+the function that its primitive runs, which tests hold that function to. Samplers and mechanisms are asked for their law: this
+file knows none of them by name.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import jax
 
 from discreet._jax import JaxprEqn, source_line
 from discreet.accounting import Relation
-from discreet.mechanisms import CLIP, FIXED_SIZE, GAUSSIAN, LAPLACE, OPEN_POISSON, POISSON, SUM
+from discreet.mechanisms import CLIP, CLIPPED_SUM, DRAW, MECHANISMS, NOISE, SUM, UPDATE_ROWS, Mechanism
+from discreet.sampling import SAMPLERS, OpenPoisson, Sampling
+from discreet.verify._alignment import varies_along
 from discreet.verify._bounds import over_slices, range_factor, total_of
-from discreet.verify._domain import Batch, Group, Key, Private, Public, Scale, Term, Value
+from discreet.verify._domain import Batch, Cut, Group, Key, Part, Private, Public, Sample, Scale, Table, Term, Value
 from discreet.verify._errors import REMEDIES, PrivacyError
 from discreet.verify._interpreter import KEY_RULES, RULES, Checker, shape_of, size_per_record
 from discreet.verify._keys import SECRET
-from discreet.verify._ledger import Draw, Loads, Release, worst_of
+from discreet.verify._ledger import Draw, Loads, Release
 from discreet.verify._rules_linear import sum_over
 from discreet.verify._rules_shape import masked_rows
 from discreet.verify._sums import as_sum
-from discreet.verify._symbols import square_root
 
 
 def _number(equation: JaxprEqn, operands: list[Value], name: str) -> tuple[list[Value], Scale | None]:
@@ -67,19 +76,13 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
             linf = bound.factor if not bound.powers else None
             outputs.append(value.but(terms=(term,), linf=linf, finite=True, origin=origin, positional=positional))
             continue
-        outputs.append(
-            _clip_of_sum(checker, equation, value, Term(group, frozenset([number]), bound, Batch("table")), single)
-        )
+        outputs.append(_clip_of_sum(checker, equation, value, Term(group, frozenset([number]), bound, Table()), single))
     return outputs
 
 
 def _clip_of_sum(checker: Checker, equation: JaxprEqn, value: Private, term: Term, single: bool) -> Private:
     batch = value.batch
-    factor = (
-        range_factor(batch, checker.relation)
-        if batch is not None and batch.kind not in ("part", "slice", "pick")
-        else 0.0
-    )
+    factor = range_factor(batch, checker.relation) if batch is not None and not isinstance(batch, Cut) else 0.0
     if batch is None or not single or value.axes is not None or factor == 0.0:
         why = "[rows] clip_records bounds one row, but here a record has an influence on other rows too"
         return checker.unbounded(equation, [value], why)
@@ -109,13 +112,19 @@ def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     return outputs
 
 
+def caller_of(equation: JaxprEqn) -> str:
+    """The function whose mark an equation is, for messages."""
+    params: Any = equation.params
+    return str(params.get("name", equation.primitive.name))
+
+
 def spend_secret(checker: Checker, equation: JaxprEqn, key: Value) -> None:
     """Use up the key of a mechanism or a draw.
 
     Raises:
         PrivacyError: it is no secret, or was used before.
     """
-    line, name = source_line(equation), equation.primitive.name
+    line, name = source_line(equation), caller_of(equation)
     if not isinstance(key, Key):
         raise PrivacyError(f"the key of {name} at {line} depends on records.", REMEDIES["key"], chain=(line,))
     kind, why = checker.keys.kind(key)
@@ -128,20 +137,16 @@ def spend_secret(checker: Checker, equation: JaxprEqn, key: Value) -> None:
     checker.keys.spend(key, name, line)
 
 
-def gaussian(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """A release, if the noise is a known multiple of what one record can add."""
-    return _mechanism(checker, equation, operands, "stddev")
-
-
-def laplace(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """The same in the L1 norm."""
-    return _mechanism(checker, equation, operands, "scale")
-
-
-def _mechanism(checker: Checker, equation: JaxprEqn, operands: list[Value], parameter: str) -> list[Value]:
+def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """A release, if the noise is a known multiple of what one record can add: the mechanism says what that is worth."""
     spend_secret(checker, equation, operands[0])
-    arrays, noise = _number(equation, operands[1:], parameter)
-    if equation.params[parameter] is None and not isinstance(operands[-1], Public):
+    params: Any = equation.params
+    mechanism: Mechanism = params["mechanism"]
+    if mechanism not in MECHANISMS:
+        why = f"[mechanism] nothing is known of the noise of {type(mechanism).__name__}"
+        return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
+    arrays, noise = _number(equation, operands[1:], "size")
+    if params["size"] is None and not isinstance(operands[-1], Public):
         why = "[noise scale] the size of the noise depends on records"
         return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
     if not any(isinstance(x, Private) for x in arrays):
@@ -162,7 +167,7 @@ def _mechanism(checker: Checker, equation: JaxprEqn, operands: list[Value], para
         outputs.append(Public(released=True))
     if released and noise is not None:
         try:
-            _record(checker, released, noise, parameter)
+            _record(checker, released, noise, mechanism)
         except _NoRatioError as error:
             why = str(error)
             return [
@@ -183,32 +188,26 @@ def _why_not(value: Private, noise: Scale | None) -> str:
         return "[noise scale] the noise is not known to be above zero"
     if value.batch is None:
         return "[clip] values of different samples are mixed in one release"
-    if value.batch.kind == "part" and value.batch.whole.kind != "table":
+    if isinstance(value.batch, Part) and value.batch.sampled:
         return "[position] parts of a random sample are released: which part a record is in depends on the others"
     return ""
 
 
-def _record(checker: Checker, released: list[tuple[Private, int]], noise: Scale, parameter: str) -> None:
+def _record(checker: Checker, released: list[tuple[Private, int]], noise: Scale, mechanism: Mechanism) -> None:
     by_batch: dict[Batch, list[tuple[Private, int]]] = {}
     for value, size in released:
         assert value.batch is not None
         by_batch.setdefault(value.batch, []).append((value, size))
     found: list[Release] = []
     for batch, values in by_batch.items():
-        if checker.remembers and batch.kind == "poisson" and not _is_fresh(checker, batch):
+        if checker.remembers and batch.sampled and not _is_fresh(checker, batch):
             raise _NoRatioError("[rows] records may have remembered that they were in this sample, and told so since")
         loads: Loads = {}
         for value, _ in values:
             assert value.terms is not None
             for name, load in _loads(checker, over_slices(value.terms), noise):
                 loads[name] = loads.get(name, 0) + load
-        if parameter == "stddev":
-            found.append(Release(batch, loads))
-            continue
-        # The L1 norm of d numbers is at most sqrt(d) times their L2 norm.
-        ratio = square_root(sum(worst_of(loads)) * sum(size for _, size in values))
-        if ratio != 0:
-            found.append(Release(batch, {}, 1 / ratio))
+        found.append(Release(batch, mechanism, loads, sum(size for _, size in values)))
     checker.items += found
 
 
@@ -230,99 +229,188 @@ def _loads(checker: Checker, terms: tuple[Term, ...], noise: Scale) -> list[tupl
     return [((Group(), 0), ratio**2)]
 
 
-def poisson(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """A new batch; its rows are zero where the mask, the last output, is False."""
-    params: Any = equation.params
-    table = _table_of(operands[1:])
-    parent = table or Batch("table", masked=False)
-    event, slack = (params["rate"],), params["slack"]
-    return _draw(
-        checker, equation, operands, Batch("poisson", parent, event=event, slack=slack, depth=len(checker.keys.loops))
-    )
+def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """A sample of the table: row numbers, mask, and the rows of what is drawn from, which are zero where the mask is False.
 
-
-def open_poisson(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """A new batch at a rate that is an open parameter; the slack is known when that has a value."""
-    *drawn, rate = operands
-    known = checker.symbols.expression(rate.scale) if isinstance(rate, Public) else None
-    if known is None and any(isinstance(x, Private) for x in operands):
-        spend_secret(checker, equation, operands[0])
-        why = "[rate] the sampling rate is not known before the program runs"
-        return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
-    parent = _table_of(drawn[1:]) or Batch("table", masked=False)
-    batch = Batch("poisson", parent, event=(known,), depth=len(checker.keys.loops))
-    return _draw(checker, equation, drawn, batch)
-
-
-def refuse_fixed_size(checker: Checker, equation: JaxprEqn) -> None:
-    """Batches of fixed size have an event under REPLACE_ONE only, and where records remember nothing.
-
-    Raises:
-        PrivacyError: under another relation, or with a memory.
+    The law is the sampler's, which follows from the drawing and the tables' values (`Drawing.law`).
     """
-    if checker.relation is not Relation.REPLACE_ONE:
-        raise PrivacyError(
-            f"{equation.primitive.name} at {source_line(equation)} draws a batch of fixed size, which has no sound accounting "
-            "under ADD_OR_REMOVE_ONE: with one record more, every other record's chance to be drawn changes.",
-            "certify with relation=dp.Relation.REPLACE_ONE, or draw with dp.poisson_subsample.",
-            chain=(source_line(equation),),
-        )
-    checker.draws_fixed_size = True
-    if checker.remembers:
-        raise PrivacyError(
-            f"{equation.primitive.name} at {source_line(equation)} draws a batch of fixed size, and records remember earlier "
-            "batches: whether one record was drawn decides what others remember, which no accounting here covers.",
-            "draw with Poisson sampling, or let every record be in every batch.",
-            chain=(source_line(equation),),
-        )
-
-
-def fixed_size(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """A new batch, all of whose rows are records."""
-    if _table_of(operands[1:]) is not None:
-        refuse_fixed_size(checker, equation)
-    num_records = shape_of(equation.invars[1])[0]
-    parent = _table_of(operands[1:]) or Batch("table", masked=False)
-    event = (num_records, equation.params["batch_size"])
-    return _draw(checker, equation, operands, Batch("fixed", parent, event=event, depth=len(checker.keys.loops)))
-
-
-def _table_of(values: list[Value]) -> Batch | None:
-    return next((x.batch for x in values if isinstance(x, Private)), None)
-
-
-def _draw(checker: Checker, equation: JaxprEqn, operands: list[Value], batch: Batch) -> list[Value]:
     spend_secret(checker, equation, operands[0])
-    records = operands[1:]
-    if not any(isinstance(x, Private) for x in records):
+    params: Any = equation.params
+    count = params["structure"].num_leaves
+    tables, records = operands[1 : 1 + count], operands[1 + count :]
+    if records and not any(isinstance(x, Private) for x in records):
         return [Public() for _ in equation.outvars]
-    add_remove = checker.relation is Relation.ADD_OR_REMOVE_ONE
+
+    def refused(why: str) -> list[Value]:
+        # No draw is recorded, so that what comes of it is no sample.
+        return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
+
+    drawing = params["drawing"]
+    sampling = _law(checker, drawing, params["structure"], tables)
+    if sampling is None:
+        return refused("[rate] the sampling rate is not known before the program runs")
+    if not isinstance(drawing, OpenPoisson) and not _is_vouched_for(sampling, drawing):
+        return refused(f"[sampler] nothing is known of the batches of {type(sampling).__name__}")
+    table = next((x.batch for x in records if isinstance(x, Private)), checker.table)
+    if table is None or not isinstance(table, Table) or (not records and table.masked):
+        return refused("[rows] a sample is drawn from something that is not one row per record of the table")
     for value in records:
-        rows = isinstance(value, Private) and value.axes == (0,) and value.batch is batch.parent
-        if not rows or batch.table is not batch.parent:
-            why = "[rows] a sample is drawn from something that is not one row per record of the table"
-            return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
-        assert isinstance(value, Private)
-        if value.positional and add_remove and not batch.table.masked:
-            why = "[position] rows depend on their number in the table, which changes when a record is removed"
-            return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
+        if not isinstance(value, Private) or value.axes != (0,) or value.batch is not table:
+            return refused("[rows] a sample is drawn from something that is not one row per record of the table")
+        if value.positional and checker.relation is Relation.ADD_OR_REMOVE_ONE and not table.masked:
+            return refused(
+                "[position] rows depend on their number in the table, which changes when a record is removed"
+            )
+    _check_sampler(checker, equation, sampling)
+    batch = Sample(table, depth=len(checker.keys.loops), sampling=sampling, num_records=drawing.num_records)
     checker.items.append(Draw(batch))
-    outputs: list[Value] = []
+    origin = checker.origin(equation, records, "" if records else "a secret sample of the records")
+    numbers = Private(batch, None, origin, why="[rows] it tells which records are in the sample")
+    mask = Private(batch, (0,), origin, linf=1.0, finite=True, zero=frozenset([batch]))
+    checker.samples[batch] = (drawing.num_records, numbers.serial, mask.serial)
+    outputs: list[Value] = [numbers, mask]
     for value in records:
         assert isinstance(value, Private)
         terms = value.terms
         if terms is not None:
             terms = tuple(Term(t.group, t.leaves, t.bound, batch) for t in terms)
-        zero = value.zero | {batch} if batch.kind == "poisson" else value.zero
-        origin = checker.origin(equation, [value])
-        outputs.append(value.but(batch=batch, terms=terms, zero=zero, origin=origin, positional=False))
-    if batch.kind == "poisson":
-        origin = checker.origin(equation, records)
-        outputs.append(Private(batch, (0,), origin, linf=1.0, finite=True, zero=frozenset([batch])))
+        own = checker.origin(equation, [value])
+        found = value.but(batch=batch, terms=terms, zero=value.zero | {batch}, origin=own, positional=False)
+        outputs.append(found)
     return outputs
+
+
+def _law(checker: Checker, drawing: Any, structure: Any, tables: list[Value]) -> Sampling | None:
+    """The sampler that a drawing is with these tables, if they are known while tracing."""
+    known: list[Any] = []
+    for value in tables:
+        if not isinstance(value, Public):
+            return None
+        exact = value.const if value.exact else None
+        known.append(checker.symbols.expression(value.scale) if isinstance(drawing, OpenPoisson) else exact)
+    return drawing.law(jax.tree.unflatten(structure, known))
+
+
+def _is_vouched_for(sampling: Sampling, drawing: Any) -> bool:
+    """Whether a sampler is one of the list, and draws in its own way: a class derived from one may draw otherwise."""
+    return type(sampling) in SAMPLERS and type(sampling.drawing(drawing.num_records)) is type(drawing)
+
+
+def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> None:
+    """A sampler has its event under some relations only, and beside a memory only where records are drawn independently.
+
+    Raises:
+        PrivacyError: under another relation, or with a memory.
+    """
+    line, name = source_line(equation), caller_of(equation)
+    if checker.relation not in sampling.relations:
+        others = " or ".join(f"dp.Relation.{x.name}" for x in sorted(sampling.relations, key=lambda x: x.name))
+        why = f", which has no sound accounting under {checker.relation.name}"
+        if sampling.constant_size:
+            why = f" of fixed size{why}: with one record more, every other record's chance to be drawn changes"
+        raise PrivacyError(
+            f"{name} at {line} draws a batch{why}.",
+            f"certify with relation={others}, or draw with dp.poisson_subsample.",
+            chain=(line,),
+        )
+    if sampling.independent:
+        return
+    checker.draws_dependently = True
+    if checker.remembers:
+        raise PrivacyError(
+            f"{name} at {line} draws a batch in which one record's place depends on others', and records remember earlier "
+            "batches: whether one record was drawn decides what others remember, which no accounting here covers.",
+            "draw with Poisson sampling, or let every record be in every batch.",
+            chain=(line,),
+        )
+
+
+def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """What a gradient engine promises: each record of the batch adds at most the joint bound to all outputs together.
+
+    The loss cannot see two records: it is a program of one. What else it takes must be public, and the row numbers those
+    of a draw, in which each record stands once.
+    """
+    *keys, indices, mask = operands[:4]
+    params: Any = equation.params
+    norms, *public, table = params["layout"].parts(operands[4:])
+    for key in keys:
+        spend_secret(checker, equation, key)
+    why = ""
+    bound = Scale(abs(params["norm"])) if params["norm"] is not None else number_of(norms[0])
+    if not params["trusted"]:
+        why = "[rows] nothing is known of the gradient engine"
+    elif any(not isinstance(x, Public) for part in public for x in part):
+        why = "[rows] the loss of one record takes what depends on others"
+    elif bound is None:
+        why = "[noise scale] the clipping norm is not known to be public"
+    elif not _is_draw(checker, equation, indices, mask, table):
+        why = "[rows] the rows are not those of a sample of the table"
+    if why or bound is None:
+        return _refused(checker, equation, [*operands[4:], indices], why)
+    assert isinstance(indices, Private)
+    assert indices.batch is not None
+    joint = bound.times(1.0 / math.sqrt(1.0 - sum(params["shares"])))
+    group, origin = Group("clipped_sum"), checker.origin(equation, table)
+    outputs: list[Value] = []
+    for number, _ in enumerate(equation.outvars[:-1]):
+        term = Term(group, frozenset([number]), joint, indices.batch)
+        outputs.append(Private(indices.batch, None, origin, terms=(term,), finite=True, additive=True))
+    # The last says whether the random bits could be made.
+    return [*outputs, Public()]
+
+
+def _refused(checker: Checker, equation: JaxprEqn, operands: list[Value], why: str) -> list[Value]:
+    found = checker.unbounded(equation, operands, why)
+    # What is wrong with this use of the sample, not what a sample may not be used for.
+    line = source_line(equation)
+    return [found.but(why=f"{why} (at {line})" if line else why) for _ in equation.outvars]
+
+
+def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, table: list[Value]) -> bool:
+    """Whether row numbers and mask are what one draw gave, from just these arrays."""
+    if not isinstance(indices, Private) or not isinstance(mask, Private) or indices.batch is None:
+        return False
+    shapes = [shape_of(x) for x in equation.invars[len(equation.invars) - len(table) :]]
+    rows = {shape[0] for shape in shapes}
+    by_place = checker.relation is Relation.ADD_OR_REMOVE_ONE
+    for value, shape in zip(table, shapes, strict=True):
+        if isinstance(value, Public):
+            # What records remember starts as something public; and as with rows, it must not tell one place from another.
+            if by_place and varies_along(value, shape, (0,)):
+                return False
+            continue
+        if not isinstance(value, Private) or value.axes != (0,) or value.batch is not checker.table:
+            return False
+        if value.positional and by_place:
+            return False
+    return checker.samples.get(indices.batch) == (*rows, indices.serial, mask.serial)
+
+
+def update_rows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """Rows of the table after each record of a sample has looked at itself and at what is public.
+
+    What a record remembers tells whether it was in earlier samples. So a sample that is drawn later is as good as fresh
+    only if a record's chance to be in it depends on no other record, as in Poisson samples: see `mechanisms.update_rows`.
+    """
+    key, indices, mask = operands[:3]
+    params: Any = equation.params
+    public, table, memory = params["layout"].parts(operands[3:])
+    spend_secret(checker, equation, key)
+    why = ""
+    if any(not isinstance(x, Public) for x in public):
+        why = "[rows] what one record remembers takes what depends on others"
+    elif not _is_draw(checker, equation, indices, mask, [*table, *memory]):
+        why = "[rows] the rows are not those of a sample of the table"
+    elif checker.draws_dependently:
+        why = "[rows] records remember samples of a fixed size, in which one record decides what others remember"
+    if why:
+        return _refused(checker, equation, [*operands[3:], indices], why)
+    checker.remembers = True
+    origin = checker.origin(equation, [*table, *memory])
+    return [Private(checker.table, (0,), origin) for _ in equation.outvars]
 
 
 RULES[CLIP] = clip
 RULES[SUM] = total
-KEY_RULES.update({GAUSSIAN: gaussian, LAPLACE: laplace, POISSON: poisson})
-KEY_RULES.update({OPEN_POISSON: open_poisson, FIXED_SIZE: fixed_size})
+KEY_RULES.update({NOISE: noise, DRAW: draw, CLIPPED_SUM: clipped_sum, UPDATE_ROWS: update_rows})

@@ -13,7 +13,7 @@ from discreet._jax import primitives as p
 from discreet.verify._alignment import aligned, all_finite, both_zero, expansion, varies_along, zero_under
 from discreet.verify._axes import Axes, through_reshape, without
 from discreet.verify._bounds import row_terms, scaled, source_of, stacked, total_of
-from discreet.verify._domain import Batch, Group, Private, Public, Scale, Term, Value
+from discreet.verify._domain import Batch, Group, Private, Public, Scale, Slice, Table, Term, Value
 from discreet.verify._interpreter import RULES, Checker, common_batch, shape_of, size_per_record
 from discreet.verify._norms import FLOOR, margin, reshaped_norm
 from discreet.verify._sums import as_sum
@@ -112,7 +112,7 @@ def _slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
 
 def _slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | None:
     """The rows of the table from one to another; the same for all arrays that are cut alike."""
-    if value.batch is None or value.batch.kind != "table" or value.axes is None:
+    if not isinstance(value.batch, Table) or value.axes is None:
         return None
     (axis,), params = value.axes, equation.params
     if params["strides"] is not None and params["strides"][axis] != 1:
@@ -120,7 +120,7 @@ def _slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | N
     first, end = params["start_indices"][axis], params["limit_indices"][axis]
     name = (value.batch, first, end)
     if name not in checker.slices:
-        checker.slices[name] = Batch("slice", value.batch, value.batch.masked, (first, end - 1))
+        checker.slices[name] = Slice(value.batch, value.batch.masked, first=first, last=end - 1)
     return checker.slices[name]
 
 

@@ -23,7 +23,7 @@ from discreet.verify._control import (
     not_settled,
     unshared,
 )
-from discreet.verify._domain import Batch, Group, Key, Private, Public, Scale, Term, Value, constant, new_symbol
+from discreet.verify._domain import Batch, Group, Key, Part, Private, Public, Scale, Term, Value, constant, new_symbol
 from discreet.verify._interpreter import STRUCTURED, Checker, shape_of
 from discreet.verify._join import join, of_a_turn, same
 from discreet.verify._ledger import Repeat
@@ -66,9 +66,8 @@ class _Scan:
         name = (value.batch, before)
         if name not in self.parts:
             parent = value.batch
-            self.parts[name] = Batch(
-                "part", parent, parent.masked, (self.loop,), depth=len(self.checker.keys.loops), before=before
-            )
+            depth = len(self.checker.keys.loops)
+            self.parts[name] = Part(parent, parent.masked, depth, loop=self.loop, before=before)
         part = self.parts[name]
         kept = tuple(a for a in value.axes if a != 0)
         terms = None
@@ -188,7 +187,7 @@ class _Run:
         if grown.terms is None or grown.batch is None or (first is not None and first.terms is None):
             return None
         whole = grown.batch
-        while whole.kind == "part" and whole.event == (self.scan.loop,) and whole.parent is not None:
+        while isinstance(whole, Part) and whole.loop is self.scan.loop and whole.parent is not None:
             whole = whole.parent
         if whole.depth > len(checker.keys.loops) or (first is not None and first.batch is not whole):
             return None
@@ -215,7 +214,7 @@ class _Run:
 
     def _grown(self, atom: Term, end: Private, total: tuple[Term, ...]) -> tuple[Term, ...] | None:
         """The bound after all turns, from that after one."""
-        sampled = atom.source.whole.kind != "table"
+        sampled = atom.source.sampled
         kept = any(term.group is atom.group for term in end.terms or ())
         for term in end.terms or ():
             if term.group is atom.group:
@@ -225,7 +224,7 @@ class _Run:
                 continue
             if term.bound.powers or not math.isfinite(self.scan.loop.length):
                 return None
-            part = term.source.kind == "part" and term.source.event == (self.scan.loop,)
+            part = isinstance(term.source, Part) and term.source.loop is self.scan.loop
             if part and sampled and not kept:
                 return None  # Which records the last turn sees depends on the others.
             if not part and (term.source.depth > len(self.scan.checker.keys.loops) or (sampled and not end.additive)):
@@ -288,7 +287,8 @@ def _plain(value: Value) -> Value:
 def _escaped(scan: _Scan, value: Private) -> Value:
     """A sample that was drawn within a turn has no event outside of it."""
     batch = value.batch
-    inside = batch is not None and (batch.depth > len(scan.checker.keys.loops) or batch.event == (scan.loop,))
+    own = isinstance(batch, Part) and batch.loop is scan.loop
+    inside = own or (batch is not None and batch.depth > len(scan.checker.keys.loops))
     if inside:
         why = "[turns] values of a sample leave the turn of the loop that drew it, before their release"
         return scan.checker.unbounded(scan.equation, [value.but(batch=None)], why)
@@ -308,7 +308,7 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
     if any(symbol >= scan.before for t in value.terms or () for symbol, _ in t.bound.powers):
         value = value.but(terms=None, finite=False, why=value.why or "[turns] a bound changes from turn to turn")
     batch = value.batch
-    part = batch is not None and batch.kind == "part" and batch.event == (scan.loop,)
+    part = isinstance(batch, Part) and batch.loop is scan.loop
     if part and value.axes is not None and batch is not None and batch.parent is not None:
         axes = [a + 1 for a in value.axes]
         places = (k for k in range(len(axes) + 1) if math.prod(shape[a] for a in axes[:k]) == batch.before)
@@ -326,7 +326,7 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
         return _escaped(scan, value.but(axes=tuple(a + 1 for a in value.axes), terms=terms))
     found = as_sum(scan.checker, value, shape[1:])
     grows = found.terms is None or any(t.bound.powers for t in found.terms)
-    if grows or batch is None or batch.whole.kind != "table":
+    if grows or batch is None or batch.sampled:
         why = found.why or "[turns] what one record can change grows from turn to turn"
         return scan.checker.unbounded(scan.equation, [found], why)
     assert found.terms is not None

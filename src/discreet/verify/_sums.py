@@ -6,7 +6,7 @@ import functools
 import math
 
 from discreet.verify._bounds import contribution_factor, range_factor, row_terms, scaled
-from discreet.verify._domain import Batch, Group, Private, Scale, Term
+from discreet.verify._domain import Batch, Cut, Group, Part, Private, Scale, Term
 from discreet.verify._interpreter import Checker, size_per_record
 
 _LARGEST = 1e38
@@ -21,7 +21,7 @@ def as_sum(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
     if value.axes is None:
         return value if value.terms is not None or value.batch is None else _limited(checker, value, shape)
     assert value.batch is not None
-    if value.batch.whole.kind != "table" and not (value.axes == () and value.batch.kind == "part"):
+    if value.batch.sampled and not (value.axes == () and isinstance(value.batch, Part)):
         return _without(
             value, "[position] a random sample is used row by row: which row a record gets depends on the others"
         )
@@ -68,7 +68,7 @@ def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Privat
     assert isinstance(batch, Batch)
     terms = row_terms(value, size_per_record(shape, None))
     factor = range_factor(batch, checker.relation)
-    if terms is None or factor == 0.0 or batch.kind in ("part", "slice", "pick"):
+    if terms is None or factor == 0.0 or isinstance(batch, Cut):
         return value
     return value.but(terms=scaled(terms, Scale(factor)), linf=None, additive=False, finite=True)
 

@@ -64,8 +64,7 @@ class BatchLaw:
     @property
     def relation(self) -> Relation:
         """The relation under which the law has sound accounting."""
-        poisson = isinstance(self.sampling, PoissonSampling)
-        return Relation.ADD_OR_REMOVE_ONE if poisson else Relation.REPLACE_ONE
+        return self.sampling.usual_relation()
 
     @property
     def rows(self) -> int:
@@ -80,7 +79,7 @@ class BatchLaw:
     @property
     def masked(self) -> bool:
         """Whether rows of a batch may be padding."""
-        return isinstance(self.sampling, PoissonSampling) and self.rate < 1.0
+        return not self.sampling.constant_size and self.rate < 1.0
 
     def units(self, num_steps: int) -> int:
         """How many releases of the plan `num_steps` updates amount to: updates, or for disjoint batches, passes."""

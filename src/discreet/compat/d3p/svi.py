@@ -37,7 +37,7 @@ from discreet.compat.d3p.util import is_array
 from discreet.inference import DPSVIState, claim
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_statement
-from discreet.sampling import FixedSizeSampling, PoissonSampling
+from discreet.sampling import FixedSizeSampling
 
 __all__ = [
     "DPSVI",
@@ -351,7 +351,7 @@ def _fitting(laws: set[BatchLaw], rows: int, num_records: int | None) -> set[Bat
         return laws
     # Poisson batches are drawn at a rate, whatever the model takes for the number of records.
     fitting = {law for law in laws if law.num_records == num_records}
-    fitting = fitting or {law for law in laws if isinstance(law.sampling, PoissonSampling)}
+    fitting = fitting or {law for law in laws if not law.sampling.constant_size}
     if not fitting:
         other = next(iter(laws))
         raise ValueError(

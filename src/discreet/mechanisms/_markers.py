@@ -1,0 +1,686 @@
+"""Markers: one JAX primitive for each act of privacy, which XLA compiles as a plain function and the verifier reads as a fact.
+
+A mechanism is an object (`GaussianMechanism`, `LaplaceMechanism`) with its noise, the norm that its event is relative to, and
+that event; a sampler likewise (`discreet.sampling`). The primitives:
+
+    CLIP, SUM      rows of joint norm at most C; the sum of the rows that a mask keeps
+    DRAW           a secret batch of the table, and its rows; the parameter is the sampler's drawing
+    NOISE          noise on a tree of arrays; the parameter is the mechanism
+    CLIPPED_SUM    what a gradient engine promises. Clip and sum cannot express it, since an engine never forms the records'
+                   gradients that they would be applied to; so it is trusted, and tests hold the engines to it
+    UPDATE_ROWS    what records keep from batch to batch: a private memory that never leaves
+
+Everybody uses the same ones: `dp.gaussian_mechanism` and the step of `DPSVI` bind the same `NOISE`. Numbers that are known while
+tracing are parameters of a primitive, those that are traced are operands (`known_number`), and the verifier reads both. A new
+mechanism is one class, one entry in `MECHANISMS`, and a public function that calls `_release` with it.
+
+In `CLIPPED_SUM` and `UPDATE_ROWS` a user's program cannot be given anything but what the mark names: it is traced here for one
+record, so that it cannot see two.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from discreet import gradients, random
+from discreet._jax import ClosedJaxpr, marker, one_process, open_program, run_jaxpr
+from discreet.gradients import (
+    BookKeepingEngine,
+    Channels,
+    ClippedSum,
+    Clipping,
+    GradientEngine,
+    LossChannel,
+    ReferenceEngine,
+    check_positive,
+)
+from discreet.sampling import Batch, Drawing, FixedSizeSampling, OpenPoisson, PoissonSampling, Sampling
+
+REMEDY = "Without noise nothing is private: use noise_multiplier * clipping_norm of a PrivacyPlan."
+
+
+class Mechanism(abc.ABC):
+    """Noise and what it is worth. Implementations are frozen dataclasses without numbers: the noise's size is an operand.
+
+    Attributes:
+        name: The public function.
+        size: What it calls the size of its noise.
+        norm: The norm, 1 or 2, of what one record adds, to which the size of the noise is relative in `event`.
+        adds_up: Several releases of the same records are exactly one, whose squared ratio of bound to noise is the sum of
+            theirs. That is so for Gaussian noise.
+    """
+
+    name: ClassVar[str]
+    size: ClassVar[str]
+    norm: ClassVar[int]
+    adds_up: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def event(self, noise_multiplier: Any) -> DpEvent:
+        """The event of one release with noise of this many times the norm of one record's contribution."""
+
+    @abc.abstractmethod
+    def noise(self, key: PRNGKeyArray, dim: int, dtype: Any) -> Float[Array, " dim"]:
+        """Independent noise of size 1 for `dim` coordinates."""
+
+
+@dataclass(frozen=True)
+class GaussianMechanism(Mechanism):
+    """Normal noise; the size is its standard deviation."""
+
+    name: ClassVar[str] = "gaussian_mechanism"
+    size: ClassVar[str] = "stddev"
+    norm: ClassVar[int] = 2
+    adds_up: ClassVar[bool] = True
+
+    def event(self, noise_multiplier: Any) -> DpEvent:
+        """`GaussianDpEvent`."""
+        return GaussianDpEvent(noise_multiplier)
+
+    def noise(self, key: PRNGKeyArray, dim: int, dtype: Any) -> Float[Array, " dim"]:
+        """Standard normal variables whose tails are not cut."""
+        return random.normal(key, (dim,), dtype)
+
+
+@dataclass(frozen=True)
+class LaplaceMechanism(Mechanism):
+    """Laplace noise; the size is the scale b of the density exp(-|x| / b) / 2b."""
+
+    name: ClassVar[str] = "laplace_mechanism"
+    size: ClassVar[str] = "scale"
+    norm: ClassVar[int] = 1
+
+    def event(self, noise_multiplier: Any) -> DpEvent:
+        """`LaplaceDpEvent`."""
+        return LaplaceDpEvent(noise_multiplier)
+
+    def noise(self, key: PRNGKeyArray, dim: int, dtype: Any) -> Float[Array, " dim"]:
+        """The difference of two exponential variables, each half the sum of two squared normal ones."""
+        squares = jnp.square(random.normal(key, (4, dim), dtype))
+        return 0.5 * (squares[0] + squares[1] - squares[2] - squares[3])
+
+
+GAUSSIAN, LAPLACE = GaussianMechanism(), LaplaceMechanism()
+MECHANISMS: list[Mechanism] = [GAUSSIAN, LAPLACE]
+"""The mechanisms that we vouch for: the verifier takes their word for their events, and nobody else's."""
+
+
+class NoNoiseError(ValueError):
+    """The noise of a mechanism is known to be zero while tracing, so that its release would hide nothing."""
+
+
+def check_noise(what: str, size: Any) -> None:
+    """Refuse noise of a size, known while tracing, that hides nothing.
+
+    Raises:
+        NoNoiseError: it is zero.
+        ValueError: it is negative or not finite.
+    """
+    if jnp.ndim(size) == 0 and not isinstance(size, Tracer) and float(size) == 0:
+        raise NoNoiseError(f"{what} is 0. {REMEDY}")
+    check_positive(what, size, REMEDY)
+
+
+def check_leaves(mechanism: str, leaves: list[Any]) -> list[Array]:
+    if not leaves:
+        raise ValueError(f"{mechanism}: the tree holds no array, so there is nothing to release.")
+    for leaf in leaves:
+        dtype = jnp.asarray(leaf).dtype
+        if dtype not in (jnp.float32, jnp.float64):
+            raise TypeError(
+                f"{mechanism}: a leaf has dtype {dtype}. Noise is added in float32 or float64, since "
+                "coarser numbers would round it away; convert the leaf with .astype(jnp.float32)."
+            )
+    return [jnp.asarray(leaf) for leaf in leaves]
+
+
+def _usable(scale: Any) -> Any:
+    """A scale that is known only when the program runs: NaN, which no sum outlives, where it is too small to hide one."""
+    size = jnp.abs(scale)
+    return jnp.where((size >= 1e-20) & (size <= 1e20), scale, jnp.nan)
+
+
+def _noised(
+    key: PRNGKeyArray, *operands: Array, mechanism: Mechanism, size: float | None, name: str, mapped: bool
+) -> list[Array]:
+    """The leaves with noise added: one draw for all coordinates, in the order of the leaves. A traced size comes last.
+
+    Each leaf is added to its own part of the draw; they are never copied into one vector.
+    """
+    del name, mapped
+    # Where noise is computed, under certify's traces and another's jit as well: no process releases beside another.
+    one_process("The noise of a mechanism")
+    *leaves, scale = (*operands, size) if size is not None else operands
+    scale = _usable(scale) if size is None else scale
+    noise = mechanism.noise(random.check_key(key), sum(x.size for x in leaves), jnp.result_type(*leaves))
+    noise = scale * noise
+    noised, start = [], 0
+    for leaf in leaves:
+        own = noise[start : start + leaf.size].reshape(leaf.shape)
+        noised.append((leaf + own).astype(leaf.dtype))
+        start += leaf.size
+    return noised
+
+
+def _clip(*operands: Array, norm: float | None) -> list[Array]:
+    *rows, bound = (*operands, norm) if norm is not None else operands
+    return gradients.clip_records(rows, bound)
+
+
+def _sum(*operands: Array) -> list[Array]:
+    *rows, mask = operands
+    return gradients.sum_records(rows, mask)
+
+
+def _drawn(
+    key: PRNGKeyArray, *operands: Array, drawing: Drawing, structure: Any, name: str, mapped: bool
+) -> list[Array]:
+    """Row numbers, mask, and the batch's rows of those operands that are no tables; rows without a record are zero."""
+    del name, mapped
+    count = structure.num_leaves
+    batch = drawing.draw(random.check_key(key), jax.tree.unflatten(structure, operands[:count]))
+
+    def rows(x: Array) -> Array:
+        # A row of padding names record 0, which is none of the batch's: it must not show.
+        taken = x.at[batch.indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
+        return jnp.where(batch.mask.reshape(-1, *[1] * (x.ndim - 1)), taken, jnp.zeros_like(taken))
+
+    return [*batch, *map(rows, operands[count:])]
+
+
+def _draw_shapes(
+    key: PRNGKeyArray, *operands: Array, drawing: Drawing, structure: Any, name: str, mapped: bool
+) -> list[Array]:
+    """Outputs of the types of `_drawn`, for forms that can be read and not run."""
+    del key, name, mapped
+    rows = [jnp.zeros((drawing.capacity, *x.shape[1:]), x.dtype) for x in operands[structure.num_leaves :]]
+    return [jnp.zeros(drawing.capacity, jnp.int32), jnp.zeros(drawing.capacity, bool), *rows]
+
+
+def _run(*operands: Any, implementation: ClosedJaxpr, **parameters: Any) -> list[Array]:
+    del parameters  # the verifier reads them
+    return run_jaxpr(implementation, *operands)
+
+
+def _unmapped(why: str) -> Callable[..., str | None]:
+    """Why a public mechanism or draw is not mapped; the steps of a fit are, each with keys of its own."""
+    return lambda *, mapped, **parameters: None if mapped else why
+
+
+CLIP = marker("clip_records", _clip, refuse=None)
+SUM = marker("sum_records", _sum, refuse=None)
+NOISE = marker(
+    "noise",
+    _noised,
+    refuse=_unmapped(
+        "one event stands for one draw of noise, so a mechanism cannot be mapped or differentiated. Map or differentiate what "
+        "leads to the sum, and call the mechanism once, on the result."
+    ),
+)
+DRAW = marker(
+    "draw",
+    _drawn,
+    refuse=_unmapped("one event stands for one draw of a batch. Draw it outside of what is mapped or differentiated."),
+    shapes=_draw_shapes,
+)
+CLIPPED_SUM = marker("clipped_sum", _run, refuse=None)
+UPDATE_ROWS = marker("update_rows", _run, refuse=None)
+
+
+def in_parts(counts: Sequence[int], operands: Sequence[Any]) -> list[list[Any]]:
+    """The operands of a primitive, so many of each kind."""
+    ends = list(itertools.accumulate(counts))
+    return [list(operands[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+
+
+def known_number(value: Any) -> tuple[float | None, list[Any]]:
+    """A number, as the parameter of a primitive if it is known, else as one more of its operands."""
+    return (None, [value]) if isinstance(value, Tracer) else (float(value), [])
+
+
+def _check_key(key: Any) -> None:
+    jax.eval_shape(random.check_key, key)
+
+
+def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
+    """Scale each record's slice of a tree so that its joint L2 norm is at most `norm`.
+
+    Guarantee: for every record, finite or not, sqrt(sum over leaves of |slice|^2) <= `norm` after rounding to float32. A
+    record with a NaN or an infinity, or whose squared norm overflows, becomes exactly zero. A record already within the
+    norm keeps its value. Low-precision leaves come back as float32.
+
+    Args:
+        tree: arrays whose leading axis is the records.
+        norm: the bound; positive and finite, a Python number or a scalar array.
+
+    Returns:
+        A tree of the same structure and shapes.
+
+    Raises:
+        ValueError: a norm known while tracing is not positive and finite, or the tree is empty.
+        TypeError: a leaf is complex.
+
+    Reference:
+        Abadi et al., Deep learning with differential privacy, CCS 2016, Algorithm 1.
+
+    >>> import jax.numpy as jnp, discreet as dp
+    >>> rows = jnp.array([[3.0, 4.0], [0.3, 0.4], [jnp.nan, 0.0]])
+    >>> [round(float(x), 4) for x in jnp.linalg.norm(dp.clip_records(rows, 1.0), axis=1)]
+    [1.0, 0.5, 0.0]
+    """
+    # All that may be refused is refused here; the shapes alone are looked at.
+    jax.eval_shape(lambda x: gradients.clip_records(x, norm), tree)
+    known, operands = known_number(norm)
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, CLIP.bind(*leaves, *operands, norm=known))
+
+
+def sum_records(tree: Any, mask: Bool[Array, "record"]) -> Any:
+    """Sum over the leading axis the rows that `mask` keeps; the others count as exactly zero.
+
+    Guarantee: a dropped row has no influence, whatever it holds (NaN included): it is selected away, not multiplied by
+    zero.
+
+    Args:
+        tree: arrays whose leading axis is the records.
+        mask: which rows are real.
+
+    Returns:
+        A tree of the same structure without the leading axis.
+
+    >>> import jax.numpy as jnp, discreet as dp
+    >>> float(dp.sum_records(jnp.array([1.0, 2.0, jnp.nan]), jnp.array([True, True, False])))
+    3.0
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, SUM.bind(*leaves, mask)) if leaves else tree
+
+
+def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array, ""]) -> Any:
+    """Add independent Gaussian noise to every coordinate of a tree of arrays.
+
+    Guarantee: if one record changes the tree by at most C in joint L2 norm and
+    stddev = noise_multiplier * C, the release is a `GaussianDpEvent(noise_multiplier)`, up
+    to floating-point rounding of the sum. The noise has no cut tail (`discreet.random.normal`).
+
+    Args:
+        key: a scalar key, for this call alone. Keys of `discreet.random.key` are secure.
+        tree: float32 or float64 arrays; the value to release.
+        stddev: standard deviation of the noise, in the units of `tree`; positive and finite. Where it is known only when the
+            program runs, and then below 1e-20 or above 1e20, the release is NaN.
+
+    Returns:
+        A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        ValueError: `stddev`, where known while tracing, is not positive and finite.
+        TypeError: a leaf is not float32 or float64.
+
+    Reference:
+        Dwork and Roth, The algorithmic foundations of differential privacy, 2014, A.1.
+
+    >>> import jax.numpy as jnp, discreet as dp
+    >>> dp.gaussian_mechanism(dp.random.key(), {"sum": jnp.zeros(3)}, 2.0)["sum"].shape
+    (3,)
+    """
+    return _release(GAUSSIAN, key, tree, stddev)
+
+
+def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, ""]) -> Any:
+    """Add independent Laplace noise to every coordinate of a tree of arrays.
+
+    Guarantee: if one record changes the tree by at most D in joint **L1** norm and
+    scale = noise_multiplier * D, the release is a `LaplaceDpEvent(noise_multiplier)`. A bound
+    in L2 does not do: for d coordinates it understates epsilon by up to sqrt(d).
+
+    A Laplace variable is drawn as the difference of two exponential ones, each half the sum
+    of two squared Gaussians, so that its tails are as long as theirs: beyond 40 scales.
+
+    Args:
+        key: a scalar key, for this call alone.
+        tree: float32 or float64 arrays; the value to release.
+        scale: scale b of the density exp(-|x| / b) / 2b, in the units of `tree`.
+
+    Returns:
+        A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        ValueError: `scale`, where known while tracing, is not positive and finite.
+        TypeError: a leaf is not float32 or float64.
+
+    Reference:
+        Dwork et al., Calibrating noise to sensitivity, TCC 2006.
+    """
+    return _release(LAPLACE, key, tree, scale)
+
+
+def _release(mechanism: Mechanism, key: PRNGKeyArray, tree: Any, size: Any, name: str = "") -> Any:
+    """The tree with a mechanism's noise. With a name of its own it is part of a step, which may be mapped."""
+    who = name or mechanism.name
+    check_noise(f"{who}: {mechanism.size}", size)
+    _check_key(key)
+    leaves, structure = jax.tree.flatten(tree)
+    one_process(who, leaves)
+    known, operands = known_number(size)
+    leaves = [*check_leaves(who, leaves), *operands]
+    noised = NOISE.bind(key, *leaves, mechanism=mechanism, size=known, name=who, mapped=bool(name))
+    return jax.tree.unflatten(structure, noised)
+
+
+def draw_batch(sampling: Sampling | Drawing, key: PRNGKeyArray, tables: Any, num_records: int) -> Batch:
+    """Draw a batch of the table's rows, with a mark.
+
+    Args:
+        sampling: A sampler, or its drawing, which knows none of the numbers that are in the tables.
+        key: For this draw alone.
+        tables: What `sampling.prepare(num_records)` returned; may be traced.
+        num_records: Rows of the table.
+    """
+    drawing = sampling.drawing(num_records) if isinstance(sampling, Sampling) else sampling
+    return Batch(*_draw("draw_batch", drawing, key, tables, [], mapped=True))
+
+
+def _draw(
+    name: str, drawing: Drawing, key: PRNGKeyArray, tables: Any, rows: list[Array], *, mapped: bool
+) -> list[Array]:
+    leaves, structure = jax.tree.flatten(tables)
+    return DRAW.bind(key, *leaves, *rows, drawing=drawing, structure=structure, name=name, mapped=mapped)
+
+
+def poisson_subsample(
+    key: PRNGKeyArray, records: Any, rate: float, capacity: int | None = None
+) -> tuple[Any, Bool[Array, "capacity"]]:
+    """Draw a batch that holds each record independently with probability `rate`.
+
+    Guarantee: the batch is a Poisson sample but for a total-variation distance that `PoissonSampling.slack_per_step` gives
+    and a certificate adds to its delta. It is never cut short. Rows without a record are exactly zero. Which row a
+    record gets means nothing.
+
+    Args:
+        key: a scalar key, for this draw alone. It must stay secret.
+        records: tree of arrays whose leading axis is the records; with padding, its own mask among them.
+        rate: probability q in (0, 1] that a record enters the batch; a Python number. `certify` also reads programs whose
+            rate is traced; they cannot run.
+        capacity: rows of the batch; at least `PoissonSampling(rate).capacity(num_records)`, which it is where left out.
+
+    Returns:
+        The batch, a tree like `records` with `capacity` rows, and its mask: which of them hold a record.
+
+    Raises:
+        ValueError: the rate is no probability above 0, or `capacity` could be exceeded.
+        TypeError: the key is no typed key.
+
+    Reference:
+        Balle, Barthe, Gaboardi. Privacy amplification by subsampling. NeurIPS 2018.
+
+    >>> import jax.numpy as jnp, discreet as dp
+    >>> rows = jnp.arange(1.0, 101.0)
+    >>> batch, mask = dp.poisson_subsample(dp.random.key(1), rows, 0.1, 100)
+    >>> bool(jnp.all((batch > 0) == mask))
+    True
+    """
+    _check_key(key)
+    leaves, structure = _rows("poisson_subsample", records)
+    num_records = leaves[0].shape[0]
+    if isinstance(rate, Tracer):
+        drawing, tables = OpenPoisson(num_records, int(capacity or num_records)), {"rate": rate}
+    else:
+        sampling = PoissonSampling(rate)
+        drawing, tables = sampling.drawing(num_records), sampling.prepare(num_records)
+        drawing = drawing if capacity is None else drawing.with_room(sampling.check_capacity(num_records, capacity))
+    _, mask, *batch = _draw("poisson_subsample", drawing, key, tables, leaves, mapped=False)
+    return jax.tree.unflatten(structure, batch), mask
+
+
+def subsample_without_replacement(key: PRNGKeyArray, records: Any, batch_size: int) -> Any:
+    """Draw a batch of exactly `batch_size` different records, every such set equally likely.
+
+    Guarantee: exactly uniform given uniform random words. Sound accounting exists under `REPLACE_ONE` only.
+
+    Args:
+        key: a scalar key, for this draw alone. It must stay secret.
+        records: tree of arrays whose leading axis is the records.
+        batch_size: records of the batch, a Python number, at most the number of records.
+
+    Returns:
+        The batch, a tree like `records` with `batch_size` rows.
+
+    Raises:
+        ValueError: `batch_size` is below 1 or above the number of records.
+        TypeError: the key is no typed key.
+
+    >>> import jax.numpy as jnp, discreet as dp
+    >>> sorted(map(int, dp.subsample_without_replacement(dp.random.key(1), jnp.arange(3), 3)))
+    [0, 1, 2]
+    """
+    _check_key(key)
+    leaves, structure = _rows("subsample_without_replacement", records)
+    drawing = FixedSizeSampling(batch_size).drawing(leaves[0].shape[0])
+    _, _, *batch = _draw("subsample_without_replacement", drawing, key, {}, leaves, mapped=False)
+    return jax.tree.unflatten(structure, batch)
+
+
+def _rows(who: str, records: Any) -> tuple[list[Array], Any]:
+    leaves, structure = jax.tree.flatten(records)
+    leaves = [jnp.asarray(x) for x in leaves]
+    if not leaves or any(x.ndim == 0 for x in leaves) or len({x.shape[0] for x in leaves}) != 1:
+        shapes = [x.shape for x in leaves]
+        raise ValueError(
+            f"{who}: the records have shapes {shapes}; every array needs one row per record, as many as the others. Pass "
+            "arrays whose leading axis is the records."
+        )
+    return leaves, structure
+
+
+class Layout(NamedTuple):
+    """How many operands of each kind `CLIPPED_SUM` has, in this order, after two keys, row numbers and mask.
+
+    Attributes:
+        norm: the clipping norm, where it is traced: 0 or 1.
+        public: what the loss holds, center and bound of the loss channel.
+        parameters: leaves to differentiate in.
+        table: arrays of records.
+    """
+
+    norm: int
+    public: int
+    parameters: int
+    table: int
+
+    def parts(self, operands: Sequence[Any]) -> list[list[Any]]:
+        """The operands by kind."""
+        return in_parts(self, operands)
+
+
+class RecordLoss(Protocol):
+    """A record's loss, and the random bits that it asks for."""
+
+    @property
+    def requests(self) -> Sequence[jax.ShapeDtypeStruct]:
+        """What a record asks for: shape and dtype of each request."""
+        ...
+
+    def make(self, key: PRNGKeyArray, num_rows: int) -> tuple[list[Array], Bool[Array, ""]]:
+        """The bits of `num_rows` rows, independent and alike, and whether they are right."""
+        ...
+
+    def loss(self, parameters: Any, record: Any, key: PRNGKeyArray, bits: Sequence[Array]) -> Float[Array, ""]:
+        """The loss of one record, with bits and a key of its own."""
+        ...
+
+
+def clipped_sum(
+    engine: GradientEngine,
+    record: RecordLoss,
+    parameters: Any,
+    table: Sequence[Array],
+    batch: Batch,
+    keys: tuple[PRNGKeyArray, PRNGKeyArray],
+    clipping: Clipping,
+    channels: Channels,
+) -> tuple[ClippedSum, Bool[Array, ""]]:
+    """The clipped sum of a batch's gradients, with a mark.
+
+    Guarantee: the engine's. The loss sees one record; what it takes from elsewhere counts as public. The random bits are made
+    in here and seen by nobody else: they belong to places in the batch, which a record that is left out would move.
+
+    Args:
+        engine: a gradient engine.
+        record: the loss; traced here.
+        parameters: tree of floating arrays.
+        table: record arrays, of which the engine takes the batch's rows and no others.
+        batch: row numbers and mask; those that the mask keeps are different.
+        keys: for the bits; and the one from which each record derives its own, by its row number.
+        clipping: as in `GradientEngine`.
+        channels: likewise.
+
+    Returns:
+        The sum, and whether the bits were right.
+    """
+    leaves, structure = jax.tree.flatten(parameters)
+    row = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
+    program = jax.make_jaxpr(record.loss)(parameters, row, keys[1], list(record.requests))
+    norm, traced_norm = known_number(clipping.norm)
+    public = [*program.consts, jnp.asarray(channels.loss.center), jnp.asarray(channels.loss.bound)]
+    layout = Layout(len(traced_norm), len(public), len(leaves), len(table))
+
+    def implementation(local: Any, own: Any, indices: Array, mask: Array, *operands: Array) -> list[Array]:
+        norms, held, leaves, table = layout.parts(operands)
+        *consts, center, bound = held
+
+        def loss(u: Any, place: tuple[Array, list[Array]]) -> Float[Array, ""]:
+            index, bits = place
+            values = [x.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in table]
+            closed, key = ClosedJaxpr(program.jaxpr, consts), jax.random.fold_in(own, index)
+            return run_jaxpr(closed, *jax.tree.leaves(u), *values, key, *bits)[0]
+
+        bits, right = record.make(local, len(indices))
+        here = dataclasses.replace(clipping, norm=norms[0]) if norms else clipping
+        beside = dataclasses.replace(channels, loss=LossChannel(channels.loss.share, center, bound))
+        total = engine(loss, jax.tree.unflatten(structure, leaves), (indices, bits), mask, here, beside)
+        return [*jax.tree.leaves(total.gradient), total.loss, total.count, right]
+
+    operands = [*keys, *batch, *traced_norm, *public, *leaves, *table]
+    closed = jax.make_jaxpr(implementation)(*operands)
+    if any(isinstance(x, Tracer) for x in closed.consts):
+        raise TypeError("An engine or a source of bits uses traced values from outside; pass them as what they are.")
+    *gradient, loss, count, right = CLIPPED_SUM.bind(
+        *operands,
+        implementation=closed,
+        loss=open_program(program),
+        layout=layout,
+        norm=norm,
+        shares=(channels.loss.share, channels.count.share),
+        trusted=type(engine) in (BookKeepingEngine, ReferenceEngine),
+    )
+    bound = channels.joint_bound(clipping.norm)
+    return ClippedSum(jax.tree.unflatten(structure, gradient), loss, count, bound), right
+
+
+class Release(NamedTuple):
+    """A clipped sum after the Gaussian mechanism: it may leave the data.
+
+    Attributes:
+        gradient: tree like the parameters: the noised sum of the clipped gradients.
+        loss: scalar: the noised sum of the weighted, clipped losses.
+        count: scalar: the noised, weighted count of gradients within C, less half of all.
+    """
+
+    gradient: Any
+    loss: Float[Array, ""]
+    count: Float[Array, ""]
+
+
+def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: float) -> Release:
+    """Release a clipped sum, gradient, loss and count together, as one Gaussian mechanism.
+
+    Guarantee: one `GaussianDpEvent(noise_multiplier)`: the noise is scaled to the joint L2
+    bound that `total` carries.
+
+    Args:
+        key: a scalar key, for this release alone.
+        total: what a gradient engine returned.
+        noise_multiplier: noise standard deviation divided by the joint bound.
+    """
+    noised = _release(
+        GAUSSIAN, key, (total.gradient, total.loss, total.count), noise_multiplier * total.l2_bound, "release"
+    )
+    return Release(*noised)
+
+
+RowUpdate = Callable[[Any, Sequence[Array], Sequence[Array], PRNGKeyArray], Sequence[Array]]
+"""`(parameters, row of the records, row of the memory, key) -> row of the memory`."""
+
+
+class MemoryLayout(NamedTuple):
+    """How many operands of each kind `UPDATE_ROWS` has, in this order, after a key, row numbers and mask."""
+
+    public: int
+    table: int
+    memory: int
+
+    def parts(self, operands: Sequence[Any]) -> list[list[Any]]:
+        """The operands by kind."""
+        return in_parts(self, operands)
+
+
+def update_rows(
+    function: RowUpdate,
+    parameters: Any,
+    table: Sequence[Array],
+    memory: Sequence[Array],
+    batch: Batch,
+    key: PRNGKeyArray,
+) -> list[Array]:
+    """The memory after the rows of a batch are updated, with a mark.
+
+    Guarantee: row i of the result depends on row i of the records and of the memory, on draws of its own and on `parameters`,
+    and on no other record. Nothing is released. With independent inclusion (Poisson samples, or all records) the memory
+    costs nothing beyond what is released later: given all that is known of the other records, one record still enters a
+    batch with probability q and adds at most the clipping norm, whatever it remembers; and the hockey-stick divergence of
+    a mixture over what it may remember is at most the worst one's, which is the one accounted for (joint convexity). That is so
+    while a sample is fresh: the verifier refuses to release from one after anything else was released. In batches of fixed
+    size whether one record is drawn decides what others remember, and the argument fails.
+
+    Args:
+        function: traced here, for one row.
+        parameters: tree of arrays: releases, or public.
+        table: record arrays.
+        memory: arrays with the same leading axis.
+        batch: row numbers and mask; those that the mask keeps are different.
+        key: from it each record derives its own, by its row number.
+    """
+    leaves = jax.tree.leaves(parameters)
+    row, kept = ([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in arrays] for arrays in (table, memory))
+    program = jax.make_jaxpr(function)(parameters, row, kept, key)
+    public = [*program.consts, *leaves]
+    layout = MemoryLayout(len(public), len(table), len(memory))
+
+    def implementation(own: PRNGKeyArray, indices: Array, mask: Array, *operands: Array) -> list[Array]:
+        held, table, memory = layout.parts(operands)
+        consts, leaves = held[: len(program.consts)], held[len(program.consts) :]
+
+        def one(index: Array) -> list[Array]:
+            values = [x.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in (*table, *memory)]
+            return run_jaxpr(ClosedJaxpr(program.jaxpr, consts), *leaves, *values, jax.random.fold_in(own, index))
+
+        # Rows that the mask drops are written past the end, that is nowhere.
+        places = jnp.where(mask, indices, len(memory[0]))
+        return [x.at[places].set(new, mode="drop") for x, new in zip(memory, jax.vmap(one)(indices), strict=True)]
+
+    operands = [key, *batch, *public, *table, *memory]
+    closed = jax.make_jaxpr(implementation)(*operands)
+    if any(isinstance(x, Tracer) for x in closed.consts):
+        raise TypeError("The update of a row uses traced values from outside; pass them as parameters.")
+    return UPDATE_ROWS.bind(*operands, implementation=closed, layout=layout)

@@ -1,0 +1,719 @@
+"""Samplers: objects that carry the law of a batch, and everything that others ask about it.
+
+Accountant, verifier, statement, saving, checks of arguments and audits ask the object; nobody asks which class it is. A new
+sampler is one class and one entry in `SAMPLERS` at the end. The entry says that we vouch for the class: the verifier takes
+a sampler's own word for its law (`step_event`, `slack_per_step`, `independent`), so it asks no class that is not listed.
+
+A compiled program knows a sampler by its `Drawing`, which has the shapes of a draw, and by its tables (`prepare`), which have the
+numbers. So the numbers can be inputs of the program: two plans with one drawing share the compiled loop. From a drawing
+and the values of its tables follows the sampler (`Drawing.law`), which is how the verifier reads the law off a traced program.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import numpy as np
+from dp_accounting import DpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
+from jax import lax
+from jax import numpy as jnp
+from jaxtyping import Array, Bool, Int32, UInt32
+
+from discreet._validate import is_real
+from discreet.accounting import Relation
+from discreet.sampling._draws import (
+    SIZE_BITS,
+    SIZE_WORDS,
+    SizeTable,
+    check_count,
+    draws_needed,
+    size_from_words,
+    size_table,
+    uniform_subset,
+)
+
+_BOTH = frozenset({Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE})
+
+
+class Batch(NamedTuple):
+    """The records of one step, as row numbers.
+
+    Attributes:
+        indices: Row numbers in `[0, num_records)`. Rows where `mask` is False are padding and hold 0.
+        mask: True for the rows that are in the batch. The True rows come first.
+    """
+
+    indices: Int32[Array, " capacity"]
+    mask: Bool[Array, " capacity"]
+
+
+class Sampling(abc.ABC):
+    """What a sampler can do: name its event, size its arrays, draw batches, and say its law in words.
+
+    Implementations are frozen dataclasses, hold public numbers only, and are final: write a new class rather than
+    deriving from one. `draw` is pure JAX with static shapes; everything else runs on the host.
+
+    Attributes:
+        option: The sampler's name on the command line.
+        relations: The relations under which its event is a sound account.
+        independent: Whether each record enters a batch independently of all others, so that what one record does with
+            having been drawn has no influence on the chances of others.
+        constant_size: Whether every batch holds one and the same public number of records, so that a record which is
+            drawn takes another's place.
+    """
+
+    option: ClassVar[str]
+    relations: ClassVar[frozenset[Relation]] = _BOTH
+    independent: ClassVar[bool]
+    constant_size: ClassVar[bool] = False
+
+    def check(self, num_records: int, relation: Relation) -> None:
+        """Refuse what the sampler has no sound accounting for.
+
+        Raises:
+            TypeError: The number of records is no integer.
+            ValueError: It is outside [1, 2^31 - 1], or the relation is none of `relations`.
+        """
+        self._count(num_records)
+        if relation not in _BOTH:
+            raise ValueError(
+                f"relation = {relation!r} is not accounted for. Neighbouring datasets differ by one record added or "
+                f"removed, or by one record replaced: pass Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE."
+            )
+        if relation not in self.relations:
+            raise ValueError(self.unaccounted(num_records, relation))
+
+    def unaccounted(self, num_records: int, relation: Relation) -> str:
+        """Why there is no sound accounting under a relation, and the remedy. Asked only where there is none."""
+        del num_records
+        return f"{self!r} has no sound accounting under {relation.name}. Use another sampler or relation."
+
+    def step_event(self, mechanism: DpEvent, *, num_records: int, relation: Relation) -> DpEvent:
+        """The event of one step that applies `mechanism` to one batch.
+
+        Raises:
+            TypeError: `mechanism` is no event.
+            ValueError: As `check`.
+        """
+        self.check(num_records, relation)
+        if not isinstance(mechanism, DpEvent):
+            raise TypeError(
+                f"mechanism must be a dp_accounting DpEvent, but is of type {type(mechanism).__name__}. "
+                f"Pass the event of what is done to one batch, such as GaussianDpEvent(noise_multiplier)."
+            )
+        return self._event(mechanism, num_records)
+
+    @abc.abstractmethod
+    def _event(self, mechanism: DpEvent, num_records: int) -> DpEvent:
+        """The event of `mechanism` on one batch, for arguments that `check` has let pass."""
+
+    @abc.abstractmethod
+    def rate_for(self, num_records: int) -> float:
+        """The probability that one given record enters one batch."""
+
+    def expected_batch_size(self, num_records: int) -> float:
+        """The mean number of records in a batch."""
+        return self.rate_for(num_records) * self._count(num_records)
+
+    def slack_per_step(self, num_records: int) -> float:
+        """Bound on the total-variation distance between the law that is drawn and the law that the event names."""
+        self._count(num_records)
+        return 0.0
+
+    @abc.abstractmethod
+    def capacity(self, num_records: int) -> int:
+        """The number of rows of a `Batch`, padding included."""
+
+    def typical_sizes(self, num_records: int) -> tuple[int, ...]:
+        """Increasing numbers of records worth compiling for; a batch exceeds the last with probability below 1e-3."""
+        return (self.capacity(num_records),)
+
+    def prepare(self, num_records: int) -> Any:
+        """Public tables that `draw` reads: a pytree of NumPy arrays, possibly empty."""
+        self._count(num_records)
+        return {}
+
+    @abc.abstractmethod
+    def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
+        """Draw one batch.
+
+        Args:
+            key: A typed JAX key, used for this draw only.
+            tables: What `prepare` returned for the same `num_records`.
+            num_records: The number of records, static.
+        """
+
+    def drawing(self, num_records: int) -> Drawing:
+        """What a compiled program knows of the sampler; here the sampler itself, with its numbers."""
+        return _Plain(self, self._count(num_records), self.capacity(num_records))
+
+    @abc.abstractmethod
+    def in_words(self, num_records: int) -> str:
+        """How a batch is drawn, for a statement: a clause that can stand in parentheses."""
+
+    def check_rows(self, rows: int, num_records: int, relation: Relation, *, masked: bool) -> None:
+        """Refuse a batch of the caller's own that this sampler cannot have drawn.
+
+        Args:
+            rows: Rows of the batch.
+            num_records: Records of the table.
+            relation: Which tables are neighbours.
+            masked: Whether a mask says which of the rows hold a record.
+
+        Raises:
+            ValueError: With the sizes.
+        """
+        del relation
+        capacity = self.capacity(num_records)
+        if self.constant_size and rows != capacity:
+            raise ValueError(
+                f"The batch has {rows} rows, but the plan says {self} of {num_records} records, so "
+                f"{capacity}. The accounting holds only for that."
+            )
+        if not masked and rows > capacity:
+            raise ValueError(
+                f"The batch has {rows} rows, more than {self} ever draws from {num_records} records. "
+                "Pass a batch drawn by the plan's sampling, with mask= if it is padded."
+            )
+
+    @classmethod
+    @abc.abstractmethod
+    def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> Sampling:
+        """The sampler that `--rate` and `--batch-size` describe.
+
+        Raises:
+            ValueError: Options that contradict each other, or too few.
+        """
+
+    @classmethod
+    def usual_relation(cls) -> Relation:
+        """The relation that is taken where none is asked for."""
+        return Relation.ADD_OR_REMOVE_ONE if Relation.ADD_OR_REMOVE_ONE in cls.relations else Relation.REPLACE_ONE
+
+    def _count(self, num_records: int) -> int:
+        """The number of records, checked."""
+        return check_count(num_records, "num_records")
+
+
+class Drawing(abc.ABC):
+    """What a compiled program knows of a sampler: the shapes of a draw, and the number of records. Hashable.
+
+    Attributes:
+        num_records: Rows of the table.
+        capacity: Rows of a batch, padding included.
+    """
+
+    num_records: int
+    capacity: int
+
+    @abc.abstractmethod
+    def draw(self, key: jax.Array, tables: Any) -> Batch:
+        """Draw one batch, with tables of `Sampling.prepare`, which may be traced."""
+
+    @abc.abstractmethod
+    def law(self, tables: Any) -> Sampling | None:
+        """The sampler with these tables, or None where they do not say which it is, or are another's.
+
+        Args:
+            tables: As `prepare` returns them; each leaf a NumPy array, an expression of a proof's symbols, or None where its
+                value is not known before the program runs.
+        """
+
+
+@dataclass(frozen=True)
+class _Plain(Drawing):
+    """A draw by a sampler whose numbers are all compiled in."""
+
+    sampling: Sampling
+    num_records: int
+    capacity: int
+
+    def draw(self, key: jax.Array, tables: Any) -> Batch:
+        return self.sampling.draw(key, tables, num_records=self.num_records)
+
+    def law(self, tables: Any) -> Sampling | None:
+        return self.sampling if _agree(tables, self.sampling.prepare(self.num_records)) else None
+
+
+def _agree(tables: Any, own: Any) -> bool:
+    """Whether tables are known to be, value for value, what a sampler prepares."""
+    known, structure = jax.tree.flatten(tables, is_leaf=lambda x: x is None)
+    leaves, wanted = jax.tree.flatten(own)
+    return structure == wanted and all(
+        isinstance(x, np.ndarray) and np.array_equal(x, y) for x, y in zip(known, leaves, strict=True)
+    )
+
+
+_SHORTAGE = 2.0**-81
+_LEAST_SLACK = 2.0**-79
+_DENSE = 0.4  # batches that can hold more than this share of the records ask each record
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The static numbers of a draw. `draws` is None where each record is asked."""
+
+    table: SizeTable | None
+    capacity: int
+    draws: int | None
+    slack: float
+
+
+@functools.lru_cache(maxsize=64)
+def _layout(num_records: int, rate: float) -> _Layout:
+    if rate == 1.0:
+        return _Layout(None, num_records, None, 0.0)
+    table = size_table(num_records, rate)
+    if table.largest > _DENSE * num_records:
+        scaled = Fraction(rate) * 2**SIZE_BITS
+        rounding = num_records * float(scaled - math.floor(scaled)) * 2.0**-SIZE_BITS
+        return _Layout(table, table.largest, None, table.slack + rounding)
+    sizes = np.arange(table.smallest, table.largest + 1)
+    draws, shortage = draws_needed(sizes, table.masses(), num_records, _SHORTAGE)
+    return _Layout(table, table.largest, draws, table.slack + shortage)
+
+
+@dataclass(frozen=True)
+class PoissonSampling(Sampling):
+    """Batches that hold each record independently with probability `rate`.
+
+    Guarantee: on every step the law of the batch is that of independent coin flips, but for a total-variation distance
+    of at most `slack_per_step` (below 2^-78), which a plan adds to its delta. No batch is truncated and no
+    record is preferred. The work of a draw follows the batch and not the table: the size comes from a public table of
+    the binomial distribution function and 96 random bits, then a uniform subset of that size is drawn. Where a batch
+    may hold more than 40 % of the records, each record is asked instead, with 96 bits looked at as far as needed.
+
+    Args:
+        rate: The probability q in (0, 1] that a record enters a batch. At 1.0 every batch is the whole table.
+
+    Raises:
+        TypeError: `rate` is not a real number, or is a bool.
+        ValueError: `rate` is not finite or not in (0, 1].
+
+    Reference:
+        Balle, Barthe, Gaboardi. Privacy amplification by subsampling. NeurIPS 2018.
+
+    >>> sampling = PoissonSampling(rate=0.01)
+    >>> sampling.expected_batch_size(10_000)
+    100.0
+    """
+
+    option: ClassVar[str] = "poisson"
+    independent: ClassVar[bool] = True
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not is_real(self.rate):
+            raise TypeError(
+                f"The sampling rate must be a real number, but is {self.rate!r} of type {type(self.rate).__name__}. "
+                f"Pass the probability that a record enters a batch, such as PoissonSampling(rate=0.01)."
+            )
+        rate = float(self.rate)
+        if not 0.0 < rate <= 1.0:
+            raise ValueError(
+                f"The sampling rate is {rate}, which is no probability in (0, 1]. For batches of about B of N records "
+                f"pass rate=B / N."
+            )
+        object.__setattr__(self, "rate", rate)
+
+    def _event(self, mechanism: DpEvent, num_records: int) -> DpEvent:
+        del num_records
+        return mechanism if self.rate == 1.0 else PoissonSampledDpEvent(self.rate, mechanism)
+
+    def rate_for(self, num_records: int) -> float:
+        """The rate q, whatever the number of records."""
+        self._count(num_records)
+        return self.rate
+
+    def slack_per_step(self, num_records: int) -> float:
+        """Bound on the total-variation distance of a drawn batch from independent coin flips; 0.0 at rate 1.
+
+        Tails, rounding and shortage together. The bound is rounded up to 2^-79 (a larger one by a hundredth), so that
+        it holds with one record more or less too: a plan needs it on both of two neighbours.
+        """
+        slack = self._layout(num_records).slack
+        return max(_LEAST_SLACK, 1.01 * slack) if slack else 0.0
+
+    def capacity(self, num_records: int) -> int:
+        """The largest size that the table can give: exceeded by the binomial law with probability at most 2^-81."""
+        return self._layout(num_records).capacity
+
+    def check_capacity(self, num_records: int, capacity: int) -> int:
+        """Check that every batch has room in `capacity` rows, and return that number.
+
+        Raises:
+            ValueError: More than a negligible share of the batches would not fit.
+        """
+        needed = self.capacity(num_records)
+        if check_count(capacity, "capacity") < needed:
+            raise ValueError(
+                f"poisson_subsample: capacity = {capacity} is too small for batches of {num_records} records at rate "
+                f"{self.rate}: one may hold {needed} (more have a probability below 2^-80), and a batch that is cut short is "
+                f"no Poisson sample. Pass capacity={needed}, that is PoissonSampling(rate).capacity(num_records)."
+            )
+        return int(capacity)
+
+    def typical_sizes(self, num_records: int) -> tuple[int, ...]:
+        """The sizes exceeded with probability 1/2, 0.15 and 1e-3.
+
+        A batch padded to the next of them has on average 0.8 standard deviations more rows than expected: 7 % of 128.
+        """
+        table = self._layout(num_records).table
+        if table is None:
+            return (num_records,)
+        return tuple(sorted({max(1, table.quantile(tail)) for tail in (0.5, 0.15, 0.999e-3)}))
+
+    def prepare(self, num_records: int) -> dict[str, np.ndarray]:
+        """All numbers of a draw: the rate, and threshold words of the size table or of a coin."""
+        layout = self._layout(num_records)
+        tables = {"rate": np.array([self.rate], np.float64).view(np.uint32)}
+        if layout.table is None:
+            return tables
+        if layout.draws is None:
+            scaled = math.floor(Fraction(self.rate) * 2**SIZE_BITS)
+            return {**tables, "coin": np.array([(scaled >> shift) & 0xFFFFFFFF for shift in (64, 32, 0)], np.uint32)}
+        return {**tables, "thresholds": layout.table.words(), "smallest": np.int32(layout.table.smallest)}
+
+    def drawing(self, num_records: int) -> _PoissonDrawing:
+        """The shapes of a draw, without the rate."""
+        layout = self._layout(num_records)
+        return _PoissonDrawing(num_records, layout.capacity, layout.draws, layout.table is None)
+
+    def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
+        """Draw one batch.
+
+        Args:
+            key: A typed JAX key, used for this draw only.
+            tables: What `prepare(num_records)` returned.
+            num_records: The number of records, static.
+
+        Returns:
+            A batch of `capacity(num_records)` rows, the drawn records first.
+        """
+        return self.drawing(num_records).draw(key, tables)
+
+    def in_words(self, num_records: int) -> str:
+        """How a batch is drawn, for a statement."""
+        del num_records
+        return f"each record enters with probability {self.rate:g}, independently of all others"
+
+    @classmethod
+    def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> PoissonSampling:
+        """From a rate, or from the expected size of a batch."""
+        if (rate is None) == (batch_size is None):
+            raise ValueError("Poisson batches need one of --rate (a probability) and --batch-size (the expected size)")
+        if rate is None:
+            assert batch_size is not None
+            if not 0 < batch_size <= num_records:
+                raise ValueError(
+                    f"--batch-size is {batch_size}: give a size from 1 to the number of records, {num_records}"
+                )
+            rate = batch_size / num_records
+        return cls(rate=rate)
+
+    def _layout(self, num_records: int) -> _Layout:
+        return _layout(self._count(num_records), self.rate)
+
+
+@dataclass(frozen=True)
+class _PoissonDrawing(Drawing):
+    """A Poisson draw whose rate comes with the tables.
+
+    Attributes:
+        draws: How many random words name records; None where each record is asked.
+        whole: The rate is 1, so that nothing is drawn.
+    """
+
+    num_records: int
+    capacity: int
+    draws: int | None
+    whole: bool
+
+    def with_room(self, capacity: int) -> _PoissonDrawing:
+        """The same draw into more rows."""
+        return dataclasses.replace(self, capacity=capacity)
+
+    def draw(self, key: jax.Array, tables: Any) -> Batch:
+        """All records, or coin by coin, or a size and a subset of that size."""
+        if self.whole:
+            mask = jnp.arange(self.capacity) < self.num_records
+            return Batch(jnp.where(mask, jnp.arange(self.capacity, dtype=jnp.int32), 0), mask)
+        if self.draws is None:
+            return _ask_each(key, tables["coin"], self.num_records, self.capacity)
+        words = jax.random.bits(key, (SIZE_WORDS + self.draws,), jnp.uint32)
+        size = size_from_words(words[:SIZE_WORDS], tables["thresholds"], tables["smallest"])
+        static = {"num_records": self.num_records, "capacity": self.capacity}
+        indices, found = uniform_subset(words[SIZE_WORDS:], size, **static)
+        return Batch(indices, jnp.arange(self.capacity) < found)
+
+    def law(self, tables: Any) -> Sampling | None:
+        """The sampler at the rate that the tables say, if they are its own and its batches have room."""
+        words = tables.get("rate") if isinstance(tables, dict) else None
+        if not isinstance(words, np.ndarray) or words.dtype != np.uint32 or words.shape != (2,):
+            return None
+        rate = float(words.view(np.float64)[0])
+        if not 0.0 < rate <= 1.0:
+            return None
+        sampling = PoissonSampling(rate)
+        own = sampling.drawing(self.num_records)
+        fits = own.capacity <= self.capacity and own.with_room(self.capacity) == self
+        return sampling if fits and _agree(tables, sampling.prepare(self.num_records)) else None
+
+
+def _ask_each(key: jax.Array, coin: UInt32[Array, "3"], num_records: int, capacity: int) -> Batch:
+    """One coin flip for each record, then the heads moved to the front."""
+    # More than `capacity` heads have a probability of at most 2^-81, which the slack contains.
+    included = _coins(key, jax.random.bits(key, (num_records,), jnp.uint32), coin)
+    indices = jnp.nonzero(included, size=capacity, fill_value=0)[0].astype(jnp.int32)
+    return Batch(indices, jnp.arange(capacity) < jnp.sum(included, dtype=jnp.int32))
+
+
+def _coins(key: jax.Array, words: UInt32[Array, " record"], coin: UInt32[Array, "3"]) -> Bool[Array, " record"]:
+    """Whether each record's 96 bits lie below the rate; the last 64 are drawn only if some first word is a tie."""
+    high, middle, low = (jnp.asarray(coin)[i] for i in range(3))
+    tie = words == high
+
+    def settle() -> Bool[Array, " record"]:
+        more = jax.random.bits(jax.random.fold_in(key, 1), (2, *words.shape), jnp.uint32)
+        return tie & ((more[0] < middle) | ((more[0] == middle) & (more[1] < low)))
+
+    return (words < high) | lax.cond(jnp.any(tie), settle, lambda: jnp.zeros_like(tie))
+
+
+@dataclass(frozen=True)
+class OpenPoisson(Drawing):
+    """A Poisson draw whose rate is a symbol of a proof, the one table: it can be read, and not run."""
+
+    num_records: int
+    capacity: int
+
+    def draw(self, key: jax.Array, tables: Any) -> Batch:
+        """Refuse.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "poisson_subsample: the rate is traced, and the tables that a batch is drawn with are made from its value before "
+            "the program runs. Pass a Python number; of a certificate with a symbol for a rate, run certificate.at(...)."
+        )
+
+    def law(self, tables: Any) -> Sampling | None:
+        """The sampler at an expression of symbols; its slack is known when they have values."""
+        rate = tables["rate"]
+        return None if rate is None or isinstance(rate, np.ndarray) else _OpenPoisson(rate)
+
+
+class _OpenPoisson(PoissonSampling):
+    """Poisson sampling at a rate that is an expression of a proof's symbols."""
+
+    def __post_init__(self) -> None:
+        pass  # an expression, which is a probability wherever the proof is used
+
+    def slack_per_step(self, num_records: int) -> float:
+        """0.0: the slack follows when the rate has a value."""
+        self._count(num_records)
+        return 0.0
+
+
+_REDRAW = 2.0**-40
+
+
+@functools.lru_cache(maxsize=64)
+def _draws(size: int, num_records: int) -> int:
+    return draws_needed(np.array([size]), np.ones(1), num_records, _REDRAW)[0]
+
+
+@dataclass(frozen=True)
+class FixedSizeSampling(Sampling):
+    """Batches of exactly `batch_size` different records, every such set equally likely.
+
+    Guarantee: exactly uniform given uniform random words, each step independent of the others. The work of a draw
+    follows the batch and not the table: row numbers are drawn independently and repetitions dropped (for batches of
+    more than half of the records, the records to leave out are drawn). With probability below 2^-40 a draw finds too
+    few different records and is made again, which leaves the law uniform.
+
+    Sound under `REPLACE_ONE` only. Under `ADD_OR_REMOVE_ONE` neighbours have different numbers of records, so
+    the inclusion probability batch_size / num_records of *every* record differs between them, and subsampling
+    formulas do not apply.
+
+    Args:
+        batch_size: The number of records in a batch, at most the number of records.
+
+    Raises:
+        TypeError: `batch_size` is not an integer, or is a bool.
+        ValueError: `batch_size` is below 1 or above 2^31 - 1.
+
+    Reference:
+        Prediger, Loppi, Kaski, Honkela. d3p. PoPETs 2022(2), section 4.3, walks a Feistel permutation instead, which
+        is uniform only as far as its round function is random: see `feistel_permutation`.
+
+    >>> FixedSizeSampling(batch_size=32).rate_for(500)
+    0.064
+    """
+
+    option: ClassVar[str] = "fixed"
+    relations: ClassVar[frozenset[Relation]] = frozenset({Relation.REPLACE_ONE})
+    independent: ClassVar[bool] = False
+    constant_size: ClassVar[bool] = True
+
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batch_size", check_count(self.batch_size, "batch_size"))
+
+    def _count(self, num_records: int) -> int:
+        count = check_count(num_records, "num_records")
+        if self.batch_size > count:
+            raise ValueError(
+                f"batch_size = {self.batch_size} exceeds num_records = {count}, and a batch without replacement cannot "
+                f"hold a record twice. Lower batch_size, or use FullBatch() to read every record on every step."
+            )
+        return count
+
+    def unaccounted(self, num_records: int, relation: Relation) -> str:
+        """Why there is no accounting under ADD_OR_REMOVE_ONE."""
+        return (
+            f"FixedSizeSampling(batch_size={self.batch_size}) has no sound accounting under {relation.name}: a "
+            f"batch of fixed size from num_records records is drawn differently when one record is added, so every "
+            f"record's share changes. Use PoissonSampling(rate={self.batch_size / num_records:.6g}), or declare "
+            f"the number of records public with relation=Relation.REPLACE_ONE."
+        )
+
+    def _event(self, mechanism: DpEvent, num_records: int) -> DpEvent:
+        if self.batch_size == num_records:
+            return mechanism
+        return SampledWithoutReplacementDpEvent(int(num_records), self.batch_size, mechanism)
+
+    def rate_for(self, num_records: int) -> float:
+        """batch_size / num_records."""
+        return self.batch_size / self._count(num_records)
+
+    def expected_batch_size(self, num_records: int) -> float:
+        """batch_size."""
+        self._count(num_records)
+        return float(self.batch_size)
+
+    def capacity(self, num_records: int) -> int:
+        """batch_size: there is no padding."""
+        self._count(num_records)
+        return self.batch_size
+
+    def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
+        """Draw one batch.
+
+        Args:
+            key: A typed JAX key, used for this draw only.
+            tables: Not read.
+            num_records: The number of records, static.
+
+        Returns:
+            A batch of `batch_size` rows, all of them real, in an order that means nothing.
+        """
+        del tables
+        count = self._count(num_records)
+        mask = jnp.ones(self.batch_size, bool)
+        left_out = count - self.batch_size
+        if left_out == 0:
+            return Batch(jnp.arange(count, dtype=jnp.int32), mask)
+        if left_out >= self.batch_size:
+            return Batch(_distinct(key, self.batch_size, count), mask)
+        kept = jnp.ones(count, bool).at[_distinct(key, left_out, count)].set(False, mode="promise_in_bounds")
+        return Batch(jnp.nonzero(kept, size=self.batch_size)[0].astype(jnp.int32), mask)
+
+    def in_words(self, num_records: int) -> str:
+        """How a batch is drawn, for a statement."""
+        return f"{self.batch_size} of {num_records} records, drawn without replacement, all choices equally likely"
+
+    @classmethod
+    def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> FixedSizeSampling:
+        """From the size of a batch."""
+        del num_records
+        if batch_size is None or rate is not None:
+            raise ValueError("fixed-size batches are described by their size: give --batch-size and no --rate")
+        return cls(batch_size=batch_size)
+
+
+def _distinct(key: jax.Array, size: int, num_records: int) -> Int32[Array, " size"]:
+    """`size` different records: a uniform set."""
+    draws = _draws(size, num_records)
+
+    def attempt(key: jax.Array) -> tuple[Int32[Array, " size"], Int32[Array, ""]]:
+        words = jax.random.bits(key, (draws,), jnp.uint32)
+        return uniform_subset(words, size, num_records=num_records, capacity=size)
+
+    def again(carry):
+        key = jax.random.fold_in(carry[0], 1)
+        return key, *attempt(key)
+
+    # Whether a draw holds enough different records does not depend on which they are, so drawing again keeps the set
+    # uniform, where handing out a short batch would not keep the law that the event names.
+    return lax.while_loop(lambda carry: carry[2] < size, again, (key, *attempt(key)))[1]
+
+
+@dataclass(frozen=True)
+class FullBatch(Sampling):
+    """Every step reads every record. No randomness, no amplification, no slack.
+
+    >>> FullBatch().rate_for(500)
+    1.0
+    """
+
+    option: ClassVar[str] = "full"
+    independent: ClassVar[bool] = True
+
+    def _event(self, mechanism: DpEvent, num_records: int) -> DpEvent:
+        del num_records
+        return mechanism
+
+    def rate_for(self, num_records: int) -> float:
+        """1.0."""
+        self._count(num_records)
+        return 1.0
+
+    def capacity(self, num_records: int) -> int:
+        """The number of records."""
+        return self._count(num_records)
+
+    def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
+        """All records in order; `key` and `tables` are not read."""
+        del key, tables
+        count = self._count(num_records)
+        return Batch(jnp.arange(count, dtype=jnp.int32), jnp.ones(count, bool))
+
+    def in_words(self, num_records: int) -> str:
+        """How a batch is drawn, for a statement."""
+        del num_records
+        return "all records"
+
+    def check_rows(self, rows: int, num_records: int, relation: Relation, *, masked: bool) -> None:
+        """Refuse a table of another length, where the relation makes the length public."""
+        del masked
+        # Under ADD_OR_REMOVE_ONE the number of records is what neighbours differ in: no check may show it.
+        if relation is not Relation.ADD_OR_REMOVE_ONE and rows != num_records:
+            raise ValueError(
+                f"The arrays hold {rows} records, but the plan says num_records={num_records}, which the relation "
+                f"{relation.name} makes public. Calibrate a plan for {rows} records."
+            )
+
+    @classmethod
+    def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> FullBatch:
+        """From nothing."""
+        del num_records
+        if rate is not None or batch_size is not None:
+            raise ValueError(
+                "full batches hold all records: leave --rate and --batch-size out, or choose another --sampling"
+            )
+        return cls()
+
+
+SAMPLERS: list[type[Sampling]] = [PoissonSampling, FixedSizeSampling, FullBatch]
+"""The samplers that we vouch for: proved programs, saved results and the command line know these and no others."""
