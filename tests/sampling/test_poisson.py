@@ -180,7 +180,8 @@ def test_slack_holds_for_neighbours_too(num_records, rate):
 
 def test_prepared_tables_are_public_numbers_only():
     assert set(PoissonSampling(1e-3).prepare(10**6)) == {"rate", "thresholds", "smallest"}
-    assert PoissonSampling(0.5).prepare(100) == {}
+    assert set(PoissonSampling(0.5).prepare(100)) == {"rate", "coin"}
+    assert set(PoissonSampling(1.0).prepare(100)) == {"rate"}
     assert PoissonSampling(1.0).slack_per_step(100) == 0.0
 
 
@@ -251,3 +252,20 @@ def test_other_refusals():
         sampling.check(10, Relation.REPLACE_SPECIAL)
     with pytest.raises(TypeError, match="must be a dp_accounting DpEvent"):
         sampling.step_event(0.5, num_records=10, relation=Relation.REPLACE_ONE)
+
+
+@pytest.mark.parametrize(("num_records", "rate"), [(100, 1.0), (100, 0.5), (10_000, 1e-3)])
+def test_the_law_follows_from_the_tables(num_records, rate):
+    """A compiled program knows the shapes of a draw; which rate it is drawn at, its tables say, and all of them must agree."""
+    sampling = PoissonSampling(rate)
+    drawing, tables = sampling.drawing(num_records), sampling.prepare(num_records)
+    assert drawing.law(tables) == sampling
+    assert drawing.with_room(drawing.capacity + 1).law(tables) == sampling
+    assert drawing.with_room(drawing.capacity - 1).law(tables) is None, "a batch could be cut short"
+    for name, table in tables.items():
+        assert drawing.law({**tables, name: None}) is None, "a table that is not known"
+        other = table.copy().reshape(-1)
+        other[0] += np.asarray(1, table.dtype)
+        found = drawing.law({**tables, name: other.reshape(table.shape)})
+        assert found is None or found == sampling, name
+    assert drawing.law({**tables, "rate": PoissonSampling(rate / 2).prepare(num_records)["rate"]}) is None

@@ -19,7 +19,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from discreet import random
 from discreet.inference._keys import check_unused, claim, take
-from discreet.inference._saved import KINDS
+from discreet.inference._saved import kinds
 from discreet.inference._step import DPSVIState
 from discreet.inference._trace import TraceRecorder
 from discreet.plan import PrivacyPlan
@@ -72,7 +72,7 @@ class Checkpoint:
         if not self._path.exists():
             check_unused(key)
             return
-        self._found = read_archive(self._path, _WHAT, _VERSION, KINDS)
+        self._found = read_archive(self._path, _WHAT, _VERSION, kinds())
         self.run_id, self._salt = self._found["run_id"], bytes.fromhex(self._found["salt"])
         if self._found["key"] is not None:
             self.key = random.key_from_words(self._found["key"], reproducible=self._found["reproducible"])
@@ -173,7 +173,7 @@ class Checkpoint:
             "norms": _joined(progress.norms),
             "trace": recorder.finish(),
         }
-        write_archive(self._path, _WHAT, _VERSION, content, KINDS, private=True)
+        write_archive(self._path, _WHAT, _VERSION, content, kinds(), private=True)
         if finished:
             self._sweep()
         ended = time.perf_counter()

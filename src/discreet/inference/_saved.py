@@ -60,18 +60,20 @@ class Form:
         return cls(arguments if _is_plain(arguments) else None, structure.global_latents, bool(structure.local_params))
 
 
-KINDS = (
-    AdaptiveClipping,
-    ArrayForm,
-    Form,
-    PaidRelease,
-    PrivacyPlan,
-    ProfilePoint,
-    Relation,
-    Statement,
-    Trace,
-    *SAMPLERS,
-)
+def kinds() -> tuple[type, ...]:
+    """The classes of which a saved result may hold objects; of samplers, those that are listed."""
+    return (
+        AdaptiveClipping,
+        ArrayForm,
+        Form,
+        PaidRelease,
+        PrivacyPlan,
+        ProfilePoint,
+        Relation,
+        Statement,
+        Trace,
+        *SAMPLERS,
+    )
 
 
 def _is_plain(value: Any) -> bool:
@@ -84,7 +86,7 @@ def _is_plain(value: Any) -> bool:
 
 def write_fields(path: Path | str, fields: Mapping[str, Any]) -> Path:
     """Write a result's fields. Errors as `write_archive`."""
-    return write_archive(path, WHAT, VERSION, fields, KINDS)
+    return write_archive(path, WHAT, VERSION, fields, kinds())
 
 
 def read_fields(path: Path | str, expected: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def read_fields(path: Path | str, expected: Mapping[str, type | tuple[type, ...]
     Raises:
         ValueError: as `read_archive`, or there are other fields.
     """
-    fields = read_archive(path, WHAT, VERSION, KINDS)
+    fields = read_archive(path, WHAT, VERSION, kinds())
     whole = isinstance(fields, dict) and set(fields) == set(expected)
     if not whole or not all(isinstance(fields[name], kind) for name, kind in expected.items()):
         raise ValueError(f"{path} does not hold what a {WHAT} holds: it is damaged, or was not written by discreet")

@@ -380,7 +380,7 @@ class PoissonSampling(Sampling):
         if layout.draws is None:
             scaled = math.floor(Fraction(self.rate) * 2**SIZE_BITS)
             return {**tables, "coin": np.array([(scaled >> shift) & 0xFFFFFFFF for shift in (64, 32, 0)], np.uint32)}
-        return {**tables, "thresholds": layout.table.words(), "smallest": np.int32(layout.table.smallest)}
+        return {**tables, "thresholds": layout.table.words(), "smallest": np.array(layout.table.smallest, np.int32)}
 
     def drawing(self, num_records: int) -> _PoissonDrawing:
         """The shapes of a draw, without the rate."""

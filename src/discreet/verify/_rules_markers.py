@@ -243,7 +243,7 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
 
     def refused(why: str) -> list[Value]:
         # No draw is recorded, so that what comes of it is no sample.
-        return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
+        return _refused(checker, equation, operands, why)
 
     drawing = params["drawing"]
     sampling = _law(checker, drawing, params["structure"], tables)
@@ -345,7 +345,7 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     elif bound is None:
         why = "[noise scale] the clipping norm is not known to be public"
     elif not _is_draw(checker, equation, indices, mask, table):
-        why = "[rows] the rows are not those of a sample of the table"
+        why = _no_draw(checker, indices)
     if why or bound is None:
         return _refused(checker, equation, [*operands[4:], indices], why)
     assert isinstance(indices, Private)
@@ -360,11 +360,18 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     return [*outputs, Public()]
 
 
+def _no_draw(checker: Checker, indices: Value) -> str:
+    """Why row numbers are no draw's: the reason why the draw was none, if that is where they come from."""
+    unknown = isinstance(indices, Private) and (indices.batch is None or indices.batch not in checker.samples)
+    own = indices.why if unknown and isinstance(indices, Private) else ""
+    return own or "[rows] the rows are not those of a sample of the table"
+
+
 def _refused(checker: Checker, equation: JaxprEqn, operands: list[Value], why: str) -> list[Value]:
     found = checker.unbounded(equation, operands, why)
     # What is wrong with this use of the sample, not what a sample may not be used for.
     line = source_line(equation)
-    return [found.but(why=f"{why} (at {line})" if line else why) for _ in equation.outvars]
+    return [found.but(why=f"{why} (at {line})" if line and line not in why else why) for _ in equation.outvars]
 
 
 def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, table: list[Value]) -> bool:
@@ -401,7 +408,7 @@ def update_rows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     if any(not isinstance(x, Public) for x in public):
         why = "[rows] what one record remembers takes what depends on others"
     elif not _is_draw(checker, equation, indices, mask, [*table, *memory]):
-        why = "[rows] the rows are not those of a sample of the table"
+        why = _no_draw(checker, indices)
     elif checker.draws_dependently:
         why = "[rows] records remember samples of a fixed size, in which one record decides what others remember"
     if why:

@@ -309,7 +309,7 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
         value = value.but(terms=None, finite=False, why=value.why or "[turns] a bound changes from turn to turn")
     batch = value.batch
     part = isinstance(batch, Part) and batch.loop is scan.loop
-    if part and value.axes is not None and batch is not None and batch.parent is not None:
+    if part and isinstance(batch, Part) and value.axes is not None and batch.parent is not None:
         axes = [a + 1 for a in value.axes]
         places = (k for k in range(len(axes) + 1) if math.prod(shape[a] for a in axes[:k]) == batch.before)
         if (place := next(places, None)) is None:
