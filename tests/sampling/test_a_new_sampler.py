@@ -108,7 +108,7 @@ def test_it_fits_is_proved_stated_saved_and_loaded(listed, tmp_path):
 
 
 def test_one_that_is_not_listed_is_refused_for_that_reason():
-    with pytest.raises(dp.PrivacyError, match=r"nothing is known of the batches of ThinnedSampling") as error:
+    with pytest.raises(dp.PrivacyError, match=r"Nothing is known of the batches of ThinnedSampling") as error:
         fit(ThinnedSampling(0.8, 0.5))
     assert "discreet.sampling.SAMPLERS" in error.value.remedy
 
@@ -118,7 +118,7 @@ def test_a_class_derived_from_a_listed_one_is_not_listed():
         def drawing(self, num_records):
             return Sampling.drawing(self, num_records)
 
-    with pytest.raises(dp.PrivacyError, match="nothing is known of the batches of Mine"):
+    with pytest.raises(dp.PrivacyError, match="Nothing is known of the batches of Mine"):
         fit(Mine(0.4))
 
 
