@@ -12,7 +12,6 @@ from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
 
 import discreet as dp
-from discreet import mechanisms
 from discreet.inference import _loop
 from discreet.inference._step import PrivateStep
 from discreet.verify import Given
@@ -158,16 +157,14 @@ def test_a_draw_with_the_tables_of_another_rate_is_no_known_sample():
     drawing = honest.drawing(N)
     assert drawing == other.drawing(N)
     tables = honest.prepare(N)
-    leaves, structure = jax.tree.flatten(tables)
-    law = mechanisms.law_of(drawing, structure, leaves, N)
-    assert law == ("poisson", 0.1, honest.slack_per_step(N))
+    assert drawing.law(tables) == honest
     for name in tables:
         changed = {**tables, name: other.prepare(N)[name]}
         if np.array_equal(changed[name], tables[name]):
             continue
-        assert mechanisms.law_of(drawing, structure, jax.tree.leaves(changed), N) is None, name
-    assert mechanisms.law_of(drawing, structure, [None, *leaves[1:]], N) is None
-    assert mechanisms.law_of(drawing, structure, leaves, N + 1) is None
+        assert drawing.law(changed) is None, name
+        assert drawing.law({**tables, name: None}) is None, name
+    assert honest.drawing(N + 1).law(tables) is None
 
 
 def test_a_certificate_runs_with_the_values_that_it_knows():

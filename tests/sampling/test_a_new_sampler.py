@@ -109,7 +109,7 @@ def test_it_fits_is_proved_stated_saved_and_loaded(listed, tmp_path):
 
 def test_one_that_is_not_listed_is_refused_for_that_reason():
     with pytest.raises(dp.PrivacyError, match=r"Nothing is known of the batches of ThinnedSampling") as error:
-        fit(ThinnedSampling(0.8, 0.5))
+        fit(ThinnedSampling(0.9, 0.5))
     assert "discreet.sampling.SAMPLERS" in error.value.remedy
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from discreet import mechanisms
 from discreet._jax import untried_jax
 from discreet.inference._keys import StepKeys
 from discreet.inference._loop import many_steps

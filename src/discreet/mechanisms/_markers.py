@@ -602,7 +602,7 @@ class Release(NamedTuple):
     count: Float[Array, ""]
 
 
-def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: float) -> Release:
+def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: Any) -> Release:
     """Release a clipped sum, gradient, loss and count together, as one Gaussian mechanism.
 
     Guarantee: one `GaussianDpEvent(noise_multiplier)`: the noise is scaled to the joint L2
@@ -611,7 +611,7 @@ def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: float) -> Re
     Args:
         key: a scalar key, for this release alone.
         total: what a gradient engine returned.
-        noise_multiplier: noise standard deviation divided by the joint bound.
+        noise_multiplier: noise standard deviation divided by the joint bound: a number, or a scalar that may be traced.
     """
     noised = _release(
         GAUSSIAN, key, (total.gradient, total.loss, total.count), noise_multiplier * total.l2_bound, "release"
