@@ -87,6 +87,10 @@ MODELS = {
     "negative-binomial": "for counts that scatter more",
     "twin": "for all columns, of which discreet synth draws twins",
 }
+TEXT_MODEL = (
+    ". A text file with a distribution for each column, as twinify reads it, is no model here: --model twin learns each "
+    "column's shape, and --schema has what is publicly known of the columns"
+)
 MULTINOMIAL, TWIN = "multinomial", "twin"
 COLUMNS = "columns"
 """The name of a first parameter that takes a dict from names to columns."""
@@ -132,6 +136,7 @@ def choose_model(name: str, *, components: int | None = None) -> ChosenModel:
     if not colon or not file.endswith(".py"):
         raise ValueError(
             f"the model {name!r} is not known: choose {', '.join(MODELS)}, or FILE.py:FUNCTION of your own"
+            + (TEXT_MODEL if name.endswith(".txt") else "")
         )
     path = Path(file)
     module = run_file(path, "model file")
