@@ -7,13 +7,15 @@ from discreet.gradients._contract import (
     ClippedSum,
     Clipping,
     CountChannel,
+    EngineReport,
     GradientEngine,
+    LeafReport,
     LossChannel,
     RecordLoss,
+    RowWeights,
+    row_weights,
 )
 from discreet.gradients._reference import ReferenceEngine
-from discreet.gradients._report import EngineReport, LeafReport
-from discreet.gradients._rows import RowWeights, row_weights
 
 __all__ = [
     "BookKeepingEngine",

@@ -1,6 +1,6 @@
 """How the norm of one record's gradient in a leaf is found from its layers, and the layers' clipped sum.
 
-With left and right vectors l, r of a block (`_layer`), G = sum_t l_t (x) r_t, and |G|^2 comes in one of three ways:
+With left and right vectors l, r of a block (`_layers`), G = sum_t l_t (x) r_t, and |G|^2 comes in one of three ways:
 
 - outer: one position, |l|^2 |r|^2;
 - gram: several, sum_ts <l_t, l_s> <r_t, r_s>, without forming G;
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from discreet.gradients._layer import Linear, OneHot, Rearranged, Vectors, at_least_float32
+from discreet.gradients._layers import Linear, OneHot, Rearranged, Vectors, at_least_float32
 from discreet.gradients._uses import Use
 
 _UNIT = float(jnp.finfo(jnp.float32).eps) / 2

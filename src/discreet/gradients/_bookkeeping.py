@@ -24,13 +24,18 @@ from jaxtyping import Array, Bool, Float
 
 from discreet._jax import ClosedJaxpr, aval, without_dead_code
 from discreet.gradients._booking import Group, group_uses, squared_norm, weighted_sum
-from discreet.gradients._capacities import sum_over_rows, sum_with_substitutes
 from discreet.gradients._clipping import check_tree, scale_rows, squared_norms
-from discreet.gradients._contract import Channels, ClippedSum, Clipping, RecordLoss
-from discreet.gradients._report import EngineReport, LeafReport
-from discreet.gradients._rows import row_weights
-from discreet.gradients._taps import run, uses_with, zero_taps
-from discreet.gradients._uses import Plan, Use, find_uses, restrict
+from discreet.gradients._contract import (
+    Channels,
+    ClippedSum,
+    Clipping,
+    EngineReport,
+    LeafReport,
+    RecordLoss,
+    row_weights,
+)
+from discreet.gradients._reference import sum_over_rows, sum_with_substitutes
+from discreet.gradients._uses import Plan, Use, find_uses, restrict, run, uses_with, zero_taps
 
 # A batch that takes less is compiled once, for one capacity.
 _SMALL_BYTES = 2**20

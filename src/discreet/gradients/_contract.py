@@ -1,4 +1,17 @@
-"""The contract that every gradient engine keeps."""
+"""The contract that every gradient engine keeps, and what all engines do alike once a record's loss and norm are known.
+
+An engine turns the loss of one record, f(u, x), and a batch of records into the sum over records
+
+    sum_i  min(1, C / |g_i|) g_i,        g_i = grad_u f(u, x_i),
+
+of which one record is at most C, whatever it holds. Two scalars may travel beside the gradient, each as one more coordinate
+of the same vector: the record's clipped loss, and whether its gradient was clipped. They take a share of the joint bound, so
+that gradient, loss and count are released by one mechanism and at the price of one. With shares s and t the bound of the
+gradient is C, that of all three coordinates together C / sqrt(1 - s - t), and noise in proportion to the latter.
+
+Engines differ in how they find |g_i| and the sum; the rest is here: which rows count and what each is worth
+(`row_weights`), and what an engine reports of its work (`EngineReport`).
+"""
 
 from __future__ import annotations
 
@@ -7,10 +20,82 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from discreet.gradients._clipping import check_positive
-from discreet.gradients._report import EngineReport
+from discreet.gradients._clipping import check_positive, rounding_margin, row_scale
+
+# --- what an engine reports ----------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class LeafReport:
+    """One leaf of what is differentiated.
+
+    Attributes:
+        name: its path in the tree.
+        shape: its shape.
+        way: "outer", "gram" or "formed" (see `_booking`), "per record" (its gradient is formed for every record), or
+            "unused" (the loss does not depend on it).
+        flops: floating-point operations for one record's norm, beyond forward and backward pass.
+        bytes: held for one record on its account.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    way: str
+    flops: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineReport:
+    """How an engine goes about a clipped sum. `str` gives the table.
+
+    Attributes:
+        leaves: a line for each leaf.
+        num_rows: rows of a batch.
+        microbatch_size: rows that are worked on at once.
+    """
+
+    leaves: tuple[LeafReport, ...]
+    num_rows: int
+    microbatch_size: int
+
+    def __str__(self) -> str:
+        """The table."""
+        header = ("leaf", "shape", "way", "flops/record", "bytes/record")
+        rows = [(x.name, str(x.shape), x.way, f"{x.flops:,}", f"{x.bytes:,}") for x in self.leaves]
+        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+        lines = [_line(header, widths), _line(tuple("-" * w for w in widths), widths)]
+        lines += [_line(row, widths) for row in rows]
+        together = sum(x.bytes for x in self.leaves) * self.microbatch_size
+        lines.append(
+            f"{self.microbatch_size:,} of {self.num_rows:,} rows at once: {_bytes(together)} for the norms of all leaves; "
+            f"per-record gradients would take {_bytes(4 * self._size * self.microbatch_size)}."
+        )
+        return "\n".join(lines)
+
+    @property
+    def _size(self) -> int:
+        return sum(math.prod(leaf.shape) for leaf in self.leaves)
+
+
+def _line(cells: tuple[str, ...], widths: list[int]) -> str:
+    texts = [x.ljust(w) if i < 3 else x.rjust(w) for i, (x, w) in enumerate(zip(cells, widths, strict=True))]
+    return "  ".join(texts).rstrip()
+
+
+def _bytes(number: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024 or unit == "GiB":
+            break
+        number /= 1024
+    return f"{number:.3g} {unit}"
+
+
+# --- the contract --------------------------------------------------------------------------------
+
 
 RecordLoss = Callable[[Any, Any], Float[Array, ""]]
 """`loss(parameters, record) -> scalar`, one record at a time, unscaled."""
@@ -184,3 +269,65 @@ class GradientEngine(Protocol):
             num_rows: rows of a batch.
         """
         ...
+
+
+# --- who counts, and how much --------------------------------------------------------------------
+
+
+class RowWeights(NamedTuple):
+    """What each record's row is worth.
+
+    Attributes:
+        keep: rows that count: kept by the mask, with a finite loss and a finite squared norm.
+        factor: what to multiply each record's gradient with; exactly 0 where not `keep`. A gradient that is not finite
+            must still be selected away (`where`): 0 * NaN is NaN.
+        loss: the sum of the weighted, clipped losses of the rows that count.
+        count: the weighted number of rows that count and lie within C, less half of those that count.
+    """
+
+    keep: Bool[Array, "record"]
+    factor: Float[Array, "record"]
+    loss: Float[Array, ""]
+    count: Float[Array, ""]
+
+
+def row_weights(
+    losses: Float[Array, "record"],
+    squared_norms: Float[Array, "record"],
+    size: int,
+    mask: Bool[Array, "record"],
+    clipping: Clipping,
+    channels: Channels,
+) -> RowWeights:
+    """The factor of each record's gradient, and the two scalars that travel beside the sum.
+
+    Guarantee: if `squared_norms` is right up to the rounding that `rounding_margin(size)` allows for, each row adds at
+    most `channels.joint_bound(clipping.norm)` to (factor * gradient, loss, count) in the joint L2 norm.
+
+    Args:
+        losses: each record's loss, in nats; any number.
+        squared_norms: each record's |gradient|^2 / C^2, joint over the leaves; any number.
+        size: number of coordinates of one gradient.
+        mask: which rows are real.
+        clipping: the rule and C.
+        channels: how loss and count are weighted. What has no share is exactly 0.
+    """
+    keep = mask & jnp.isfinite(losses) & jnp.isfinite(squared_norms)
+    factor = jnp.where(keep, _scale(squared_norms, size, clipping), 0.0)
+    loss = count = jnp.zeros(())
+    if channels.loss.share > 0.0:
+        clipped = jnp.clip(losses - channels.loss.center, -channels.loss.bound, channels.loss.bound)
+        # Summed as parts of the bound: a sum of losses may be infinite, and its weight zero.
+        loss = channels.loss_limit(clipping.norm) * jnp.sum(jnp.where(keep, clipped / channels.loss.bound, 0.0))
+    if channels.count.share > 0.0:
+        within = jnp.where(squared_norms <= 1.0, 0.5, -0.5)
+        count = channels.count_weight(clipping.norm) * jnp.sum(jnp.where(keep, within, 0.0))
+    return RowWeights(keep, factor, loss, count)
+
+
+def _scale(squared_norms: Float[Array, "record"], size: int, clipping: Clipping) -> Float[Array, "record"]:
+    if clipping.rule == "clip":
+        return row_scale(squared_norms, size)
+    # Rows shorter than 1e-15 C are taken for as long as that: 0 / 0 has no value, and they add next to nothing.
+    length = jnp.sqrt(jnp.maximum(squared_norms, 1e-30)) + clipping.stabiliser / clipping.norm
+    return (1.0 - rounding_margin(size)) / length

@@ -1,20 +1,215 @@
-"""Matrix products, lookups and biases as layers that can be booked; and which equation is what layer."""
+"""The layers that can be booked: what a record's gradient in a weight is made of.
+
+Each is linear in its weight. Its gradient for one record is a sum over positions t of outer products,
+
+    G[k] = sum_t  left[k, t] (x) right[k, t],
+
+where left comes from the value that meets the weight, and right is the gradient in the layer's output. `k` numbers
+blocks of the weight that never meet (heads, groups). For a convolution left is the patch that the kernel sees; for a
+lookup in a table it is one-hot, and only the index is kept.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from discreet._jax import JaxprEqn, aval, primitives
-from discreet.gradients._convolutions import convolution
-from discreet.gradients._layer import Linear, OneHot, Rearranged, Vectors, at_least_float32
+
+# --- what a layer is -----------------------------------------------------------------------------
+
+
+Vectors = Float[Array, "block position coordinate"]
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["index", "valid"], meta_fields=["size"])
+@dataclasses.dataclass(frozen=True)
+class OneHot:
+    """One-hot vectors with `size` coordinates; those that are not `valid` are zero."""
+
+    index: Int[Array, "position"]
+    valid: Bool[Array, "position"]
+    size: int
+
+    def dense(self) -> Vectors:
+        """The same, written out."""
+        return (jax.nn.one_hot(self.index, self.size) * self.valid[:, None])[None]
+
+
+class Layer(Protocol):
+    """One kind of layer, for one equation."""
+
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors | OneHot, Vectors]:
+        """Left and right of one record, in float32 or better."""
+        ...
+
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
+        """The weight's elements in the order of left and right."""
+        ...
+
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
+        """Numbers of blocks, positions, and coordinates of left and of right."""
+        ...
+
+    def activation(self, operands: Sequence[Any]) -> Array:
+        """What is kept of the value that meets the weight; norm and sum are bilinear in it and the cotangent, if it floats."""
+        ...
+
+
+class Linear(Layer, Protocol):
+    """A layer whose transpose, as JAX makes it, is the best way to its sum over records."""
+
+    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
+        """The layer's output from a float32 weight, at the highest precision; linear in the weight."""
+        ...
+
+
+@runtime_checkable
+class Rearranged(Layer, Protocol):
+    """A layer whose sum over records is a product of left and right."""
+
+    def restore(self, equation: JaxprEqn, arranged: Float[Array, "block left right"]) -> Array:
+        """The weight from its elements in the order of left and right: `arrange` backwards."""
+        ...
+
+
+def at_least_float32(x: Array) -> Array:
+    """Low precision would round a contribution up beyond its bound."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+# --- convolutions --------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolution:
+    """`conv_general_dilated`: groups are blocks, output pixels are positions, left is the patch that the kernel sees.
+
+    Its sum over records is a product of these patches, as its norm is: XLA's own gradients of kernels are up to fifty times
+    slower inside a loop on a CPU, where a fit's steps are.
+    """
+
+    def activation(self, operands: Sequence[Any]) -> Array:
+        return operands[0]
+
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
+        numbers, groups = equation.params["dimension_numbers"], equation.params["feature_group_count"]
+        kernel, output = aval(equation.invars[1]).shape, aval(equation.outvars[0]).shape
+        features_out, features_in, *space = (kernel[a] for a in numbers.rhs_spec)
+        batch, _, *pixels = (output[a] for a in numbers.out_spec)
+        return groups, batch * math.prod(pixels), math.prod(space) * features_in, features_out // groups
+
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
+        groups, positions, inner, outer = self.shape(equation)
+        params, numbers = equation.params, equation.params["dimension_numbers"]
+        kernel = [aval(equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
+        pixels = [aval(equation.outvars[0]).shape[a] for a in numbers.out_spec[2:]]
+        image = _pixels_last(at_least_float32(activation), numbers.lhs_spec)
+        padding = [
+            (low, high, step - 1) for (low, high), step in zip(params["padding"], params["lhs_dilation"], strict=True)
+        ]
+        image = jax.lax.pad(image, jnp.zeros((), image.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
+        strides = params["window_strides"]
+
+        def seen_at(offset: tuple[int, ...]) -> Array:
+            start = [o * d for o, d in zip(offset, params["rhs_dilation"], strict=True)]
+            limit = [s + (p - 1) * t + 1 for s, p, t in zip(start, pixels, strides, strict=True)]
+            seen = jax.lax.slice(image, [0, *start, 0], [image.shape[0], *limit, image.shape[-1]], [1, *strides, 1])
+            return seen.reshape(positions, groups, -1)
+
+        right = _pixels_last(at_least_float32(cotangent), numbers.out_spec)
+        left = jnp.concatenate([seen_at(x) for x in itertools.product(*map(range, kernel))], axis=2)
+        left, right = left.reshape(positions, groups, inner), right.reshape(positions, groups, outer)
+        return left.swapaxes(0, 1), right.swapaxes(0, 1)
+
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
+        groups, _, inner, outer = self.shape(equation)
+        features_out, features_in, *space = equation.params["dimension_numbers"].rhs_spec
+        return elements.transpose([features_out, *space, features_in]).reshape(groups, outer, inner).swapaxes(1, 2)
+
+    def restore(self, equation: JaxprEqn, arranged: Float[Array, "block left right"]) -> Array:
+        features_out, features_in, *space = equation.params["dimension_numbers"].rhs_spec
+        kernel, axes = aval(equation.invars[1]).shape, [features_out, *space, features_in]
+        return arranged.swapaxes(1, 2).reshape([kernel[a] for a in axes]).transpose(np.argsort(axes))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Transposed(Convolution):
+    """A convolution that spreads: its input's pixels are positions, and right is the patch that each of them reaches.
+
+    Read the other way, it would see patches of an image that is mostly the zeros put between the pixels.
+    """
+
+    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
+        groups, _, inner, outer = super().shape(equation)
+        numbers, image = equation.params["dimension_numbers"], aval(equation.invars[0]).shape
+        features_in = aval(equation.invars[1]).shape[numbers.rhs_spec[1]]
+        positions = math.prod(image) // (groups * features_in)
+        return groups, positions, features_in, outer * (inner // features_in)
+
+    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
+        groups, positions, inner, _ = self.shape(equation)
+        params, numbers = equation.params, equation.params["dimension_numbers"]
+        kernel = [aval(equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
+        image = _pixels_last(at_least_float32(activation), numbers.lhs_spec)
+        reached = _pixels_last(at_least_float32(cotangent), numbers.out_spec)
+        # Pixel p meets offset o of the kernel in output pixel p * spread + low - o * gap.
+        spread, gap = params["lhs_dilation"], params["rhs_dilation"]
+        low = [x for x, _ in params["padding"]]
+        before = [max(0, (k - 1) * g - x) for k, g, x in zip(kernel, gap, low, strict=True)]
+        last = [(n - 1) * s + x for n, s, x in zip(image.shape[1:-1], spread, low, strict=True)]
+        after = [max(0, x - n + 1) for x, n in zip(last, reached.shape[1:-1], strict=True)]
+        reached = jnp.pad(reached, [(0, 0), *zip(before, after, strict=True), (0, 0)])
+
+        def at(offset: tuple[int, ...]) -> Array:
+            first = [b + x - o * g for b, x, o, g in zip(before, low, offset, gap, strict=True)]
+            limit = [f + (n - 1) * s + 1 for f, n, s in zip(first, image.shape[1:-1], spread, strict=True)]
+            seen = jax.lax.slice(
+                reached, [0, *first, 0], [reached.shape[0], *limit, reached.shape[-1]], [1, *spread, 1]
+            )
+            return seen.reshape(positions, groups, -1)
+
+        right = jnp.concatenate([at(x) for x in itertools.product(*map(range, kernel))], axis=2)
+        return image.reshape(positions, groups, inner).swapaxes(0, 1), right.swapaxes(0, 1)
+
+    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
+        groups, _, inner, outer = self.shape(equation)
+        features_out, features_in, *space = equation.params["dimension_numbers"].rhs_spec
+        offsets = math.prod(elements.shape[a] for a in space)
+        ordered = elements.transpose([features_out, features_in, *space]).reshape(groups, -1, inner, offsets)
+        return ordered.transpose(0, 2, 3, 1).reshape(groups, inner, outer)
+
+    def restore(self, equation: JaxprEqn, arranged: Float[Array, "block left right"]) -> Array:
+        groups, _, inner, _ = self.shape(equation)
+        features_out, features_in, *space = equation.params["dimension_numbers"].rhs_spec
+        kernel, axes = aval(equation.invars[1]).shape, [features_out, features_in, *space]
+        ordered = arranged.reshape(groups, inner, math.prod(kernel[a] for a in space), -1).transpose(0, 3, 1, 2)
+        return ordered.reshape([kernel[a] for a in axes]).transpose(np.argsort(axes))
+
+
+def _pixels_last(image: Array, spec: Sequence[int]) -> Array:
+    """An image as batch, pixels, features."""
+    return image.transpose([spec[0], *spec[2:], spec[1]])
+
+
+def convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Rearranged | None:
+    params = equation.params
+    if weight != 1 or not of_record[0] or params["batch_group_count"] != 1:
+        return None
+    spreads = max(params["lhs_dilation"], default=1) > 1 and max(params["window_strides"], default=1) == 1
+    return _Transposed() if spreads else Convolution()
+
+
+# --- the table of layers -------------------------------------------------------------------------
 
 
 def layer_of(

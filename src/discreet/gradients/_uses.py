@@ -1,25 +1,108 @@
-"""Where the parameters of a record's loss meet the record: found in its jaxpr, without running it.
+"""Where the parameters of a record's loss meet the record: found in its jaxpr, and run again with a tap at each place.
 
-A value is *of the record* if the record can change it, otherwise *of the parameters* (or constant). A leaf of the
-parameters is booked if each place where it meets a value of the record is a layer that `_layers` knows; otherwise it
-is direct: its gradient is formed for every record.
+The loss of one record is traced once. Every value in its jaxpr is *of the record*, if the record can change it, or *of the
+parameters* (or constant). Three things follow from that, one after the other:
 
-This decides about speed alone. The norm and the sum of a record's contribution are both computed from the same
-layers, so a use that was overlooked would make a gradient wrong, never a bound; tests compare with the reference.
+1. A *view*: a value that is elements of one leaf of the parameters, moved about and never changed or repeated. Reshaped,
+   transposed and sliced weights are views, so that a gradient in one is a gradient in the leaf.
+2. A *use*: an equation where a view meets a value of the record and that `_layers` knows. A leaf is booked if all places
+   where it meets the record are uses; otherwise it is direct, and its gradient is formed for every record. Loops are
+   walked until what they carry settles; a use within one counts as often as the loop turns.
+3. A *tap*: a zero that is added to the output of a use. The gradient in the tap is the gradient in the output, so one
+   backward pass gives it for all uses, and beside it stands the activation, the value that met the weight.
+
+This decides about speed alone. The norm and the sum of a record's contribution are both computed from the same uses, so one
+that was overlooked would make a gradient wrong, never a bound; tests compare with the reference.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, primitives, scan_of
-from discreet.gradients._layer import Linear, Rearranged
-from discreet.gradients._layers import layer_of
-from discreet.gradients._views import View, moved
+from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, bind, primitives, scan_of, unstack_p
+from discreet.gradients._layers import Linear, Rearranged, layer_of
+
+# --- views: weights as parts of a leaf -----------------------------------------------------------
+
+
+_MOVES = (
+    primitives.reshape_p,
+    primitives.transpose_p,
+    primitives.squeeze_p,
+    primitives.slice_p,
+    primitives.rev_p,
+    primitives.copy_p,
+    jax.lax.split_p,
+    unstack_p,
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class View:
+    """Elements of one leaf, each at most once.
+
+    Attributes:
+        leaf: the number of the leaf.
+        moves: the equations that lead from the leaf to the weight, each with the output taken and the number of
+            loops that slice the weight before it.
+        loops: the scans that take the weight apart along its leading axis, outermost first.
+    """
+
+    leaf: int
+    moves: tuple[tuple[JaxprEqn, int, int], ...] = ()
+    loops: tuple[Any, ...] = ()
+
+    def sliced(self, loop: Any) -> View:
+        """The weight as an iteration of a scan sees it, which is one slice of it."""
+        return dataclasses.replace(self, loops=(*self.loops, loop))
+
+    def __call__(self, leaf: Array) -> Array:
+        """The weight, with one leading axis for each of `loops`; linear in the leaf."""
+        for equation, output, depth in self.moves:
+
+            def move(x: Array, equation: JaxprEqn = equation, output: int = output) -> Array:
+                return bind(equation, [x])[output]
+
+            for _ in range(depth):
+                move = jax.vmap(move)
+            leaf = move(leaf)
+        return leaf
+
+    def elements(self, shape: tuple[int, ...]) -> Int[np.ndarray, "..."]:
+        """Which element of the leaf, counted in C order, each element of the weight is."""
+        with jax.ensure_compile_time_eval():
+            return np.asarray(self(jnp.arange(math.prod(shape), dtype=jnp.int32).reshape(shape)))
+
+
+def moved(equation: JaxprEqn, view: View | None) -> list[View] | None:
+    """The views of an equation's outputs if all that it does is to move the elements of a view; otherwise None."""
+    if view is None:
+        return None
+    primitive, source = equation.primitive, aval(equation.invars[0])
+    if primitive is primitives.convert_element_type_p:
+        # Rounding moves nothing either: a layer that books this weight accumulates in float32 anyway.
+        floating = all(jnp.issubdtype(x.dtype, jnp.floating) for x in (source, aval(equation.outvars[0])))
+        return [view] if floating else None
+    repeats = primitive is primitives.broadcast_in_dim_p and source.size != aval(equation.outvars[0]).size
+    if repeats or not (primitive in _MOVES or primitive is primitives.broadcast_in_dim_p):
+        return None
+    depth = len(view.loops)
+    return [
+        dataclasses.replace(view, moves=(*view.moves, (equation, output, depth)))
+        for output in range(len(equation.outvars))
+    ]
+
+
+# --- uses: where a weight meets the record -------------------------------------------------------
+
 
 Plan = Mapping[int, Any]
 """For a jaxpr, by the number of the equation: its `Use`, or a `Plan` for each of its inner jaxprs (a tuple)."""
@@ -188,3 +271,125 @@ class _Finder:
                 self.not_booked(mark)
             return _OF_RECORD
         return Mark(leaves=frozenset[int]().union(*(x.leaves for x in marks)))
+
+
+# --- taps: the gradients in the outputs of all uses ----------------------------------------------
+
+
+Tree = Any
+
+
+def zero_taps(plan: Plan) -> Tree:
+    """The taps of a plan."""
+    return {number: _zero(item) for number, item in plan.items()}
+
+
+def _zero(item: Any) -> Tree:
+    if not isinstance(item, Use):
+        return tuple(zero_taps(x) for x in item)
+    output = aval(item.equation.outvars[0])
+    return jnp.zeros([*(loop.length for loop in item.loops), *output.shape], output.dtype)
+
+
+def uses_with(plan: Plan, *trees: Tree) -> list[tuple[Any, ...]]:
+    """Each use of a plan, with what trees that are nested like the plan hold for it."""
+    found: list[tuple[Any, ...]] = []
+    for number, item in plan.items():
+        inner = [tree[number] for tree in trees]
+        if isinstance(item, Use):
+            found.append((item, *inner))
+        else:
+            for branch, *parts in zip(item, *inner, strict=True):
+                found += uses_with(branch, *parts)
+    return found
+
+
+def run(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any], plan: Plan, taps: Tree) -> tuple[list[Any], Tree]:
+    """Evaluate a jaxpr with taps.
+
+    Returns:
+        Its outputs, and the activations.
+    """
+    values: dict[Var, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
+    activations: dict[int, Tree] = {}
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else values[atom]
+
+    for number, equation in enumerate(jaxpr.eqns):
+        operands = [read(x) for x in equation.invars]
+        item = plan.get(number)
+        if item is None:
+            outputs = bind(equation, operands)
+        elif isinstance(item, Use):
+            outputs = [bind(equation, operands)[0] + taps[number]]
+            activations[number] = item.layer.activation(operands)
+        else:
+            outputs, activations[number] = _INSIDE[equation.primitive](equation, operands, item, taps[number])
+        values.update(zip(equation.outvars, outputs, strict=True))
+    return [read(x) for x in jaxpr.outvars], activations
+
+
+def _jit(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
+    inner = equation.params["jaxpr"]
+    outputs, activations = run(inner.jaxpr, inner.consts, operands, plans[0], taps[0])
+    return outputs, (activations,)
+
+
+def _remat(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
+    inner, policy, prevent = (equation.params[x] for x in ("jaxpr", "policy", "prevent_cse"))
+
+    def again(operands: list[Any], taps: Tree) -> tuple[list[Any], Tree]:
+        return run(inner, (), operands, plans[0], taps)
+
+    prevent = prevent if isinstance(prevent, bool) else any(prevent)
+    outputs, activations = jax.checkpoint(again, prevent_cse=prevent, policy=policy)(operands, taps[0])
+    return outputs, (activations,)
+
+
+def _cond(
+    equation: JaxprEqn, operands: list[Any], plans: tuple[Plan, ...], taps: tuple[Tree, ...]
+) -> tuple[list[Any], Tree]:
+    branches = equation.params["branches"]
+    nothing = [
+        jax.tree.map(
+            lambda x: jnp.zeros(x.shape, x.dtype),
+            jax.eval_shape(lambda ops, tap, b=b, p=p: run(b.jaxpr, b.consts, ops, p, tap)[1], operands[1:], tap),
+        )
+        for b, p, tap in zip(branches, plans, taps, strict=True)
+    ]
+
+    def branch(number: int) -> Any:
+        def taken(operands: list[Any], taps: tuple[Tree, ...]) -> tuple[list[Any], Tree]:
+            inner = branches[number]
+            outputs, activations = run(inner.jaxpr, inner.consts, operands, plans[number], taps[number])
+            # A branch that is not taken has met nothing.
+            return outputs, tuple(activations if i == number else x for i, x in enumerate(nothing))
+
+        return taken
+
+    return jax.lax.switch(operands[0], [branch(i) for i in range(len(branches))], operands[1:], taps)
+
+
+def _scan(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
+    scan = scan_of(equation)
+    inner, num_carry = scan.body, scan.num_carry
+    consts, carry, through = scan.apart(operands)
+
+    def body(carry: list[Any], xs: tuple[list[Any], Tree]) -> tuple[list[Any], tuple[list[Any], Tree]]:
+        rows, now = xs
+        outputs, activations = run(inner.jaxpr, inner.consts, [*consts, *carry, *rows], plans[0], now)
+        return outputs[:num_carry], (outputs[num_carry:], activations)
+
+    carry, (stacked, activations) = jax.lax.scan(
+        body, carry, (through, taps[0]), length=scan.length, reverse=scan.reverse, unroll=scan.unroll
+    )
+    return [*carry, *stacked], (activations,)
+
+
+_INSIDE = {
+    primitives.jit_p: _jit,
+    primitives.remat_p: _remat,
+    primitives.cond_p: _cond,
+    primitives.scan_p: _scan,
+}
