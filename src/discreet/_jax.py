@@ -241,8 +241,7 @@ def inner_programs(equation: JaxprEqn) -> list[ClosedJaxpr]:
             if isinstance(item, ClosedJaxpr):
                 found.append(item)
             elif isinstance(item, Jaxpr):
-                inputs = [*item.constvars, *item.invars]  # constants without a value are inputs
-                found.append(ClosedJaxpr(item.replace(constvars=[], invars=inputs), ()))
+                found.append(ClosedJaxpr(_without_constants(item), ()))
     return found or _expanded(equation)
 
 
@@ -268,10 +267,12 @@ def all_constants(program: ClosedJaxpr, *, used_only: bool = False) -> list[Any]
 
 
 def open_program(program: ClosedJaxpr) -> Jaxpr:
-    """A program without the constants that it holds."""
-    found: Any = program.jaxpr  # from JAX 0.11 on the program itself, with its constants
-    attach: Any = ClosedJaxpr
-    return attach(found, ()) if isinstance(found, ClosedJaxpr) else found
+    """A program without the constants that it holds: they are its first inputs."""
+    return _without_constants(program.jaxpr)
+
+
+def _without_constants(program: Jaxpr) -> Jaxpr:
+    return program.replace(constvars=[], invars=[*program.constvars, *program.invars])
 
 
 # JAX 0.11 writes `jnp.searchsorted` and a few more as one equation around an object of a class of its own, which knows its
