@@ -125,7 +125,7 @@ def test_the_bound_of_a_contribution_is_joint():
         (dp.AdaptiveClipping, {"initial": "1"}, "initial"),
         (dp.AdaptiveClipping, {"learning_rate": 0.0}, "learning_rate"),
         (dp.AdaptiveClipping, {"learning_rate": math.inf}, "learning_rate"),
-        (dp.AdaptiveClipping, {"count_share": 0.0}, "follow nothing"),
+        (dp.AdaptiveClipping, {"count_share": 0.0}, "count_share"),
         (dp.AdaptiveClipping, {"count_share": 1.0}, "count_share"),
         (dp.AdaptiveClipping, {"minimum": 0.0}, "minimum"),
         (dp.AdaptiveClipping, {"minimum": 2.0}, "Start inside"),

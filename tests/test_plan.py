@@ -97,7 +97,7 @@ def test_exactly_one_fact_is_left_open(facts):
     [
         ({"delta": 1.0}, "below 1"),
         ({"delta": 0.0}, "above 0"),
-        ({"delta": math.nan}, "probability"),
+        ({"delta": math.nan}, "above 0 and below 1"),
         ({"epsilon": 0.0}, "above 0"),
         ({"epsilon": -1.0}, "above 0"),
         ({"epsilon": math.inf}, "finite"),

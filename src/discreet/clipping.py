@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import numbers
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from discreet._validate import positive, probability, real
 from discreet.gradients import Channels, CountChannel, LossChannel
 
 __all__ = [
@@ -129,22 +129,16 @@ class AdaptiveClipping:
 
     def __post_init__(self) -> None:
         """See Raises."""
-        if not (_is_real(self.quantile) and 0 < self.quantile < 1):
-            raise ValueError(
-                f"AdaptiveClipping: quantile is {self.quantile!r}; it is the fraction of gradients that C leaves as they are, "
-                "above 0 and below 1. 0.9 is the default; a higher one clips fewer and pays with more noise."
-            )
+        hint = (
+            "It is the fraction of gradients that C leaves as they are. 0.9 is the default; a higher one clips fewer gradients, "
+            "with more noise."
+        )
+        probability("AdaptiveClipping: quantile", self.quantile, hint=hint)
         _check_norm("AdaptiveClipping: initial", self.initial)
-        if not (_is_real(self.learning_rate) and 0 < self.learning_rate < math.inf):
-            raise ValueError(
-                f"AdaptiveClipping: learning_rate is {self.learning_rate!r}; it says how fast log C moves, a finite number above "
-                "0. 0.2 is the paper's choice."
-            )
-        if not (_is_real(self.count_share) and 0 < self.count_share < 1):
-            raise ValueError(
-                f"AdaptiveClipping: count_share is {self.count_share!r}; it is the count's share of the release, above 0 (or C "
-                "would follow nothing) and below 1. 0.01 costs half a per cent more noise on the gradient."
-            )
+        hint = "It is the step size of log C. 0.2 is the paper's choice."
+        positive("AdaptiveClipping: learning_rate", self.learning_rate, hint=hint)
+        hint = "It is the count's share of the release. 0.01 costs half a per cent more noise on the gradient."
+        probability("AdaptiveClipping: count_share", self.count_share, hint=hint)
         for name, bound in (("minimum", self.minimum), ("maximum", self.maximum)):
             if bound is not None:
                 _check_norm(f"AdaptiveClipping: {name}", bound)
@@ -235,16 +229,9 @@ def contribution_bound(rule: ClippingRule, loss_share: float = 0.0) -> float:
     return Channels(LossChannel(loss_share), CountChannel(rule.count_share)).joint_bound(rule.start)
 
 
-def _is_real(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
 def _check_norm(what: str, value: Any) -> None:
-    if not (_is_real(value) and _LEAST <= float(value) <= _MOST):
-        raise ValueError(
-            f"{what} is {value!r}; it is an L2 bound on one record's contribution, a number from {_LEAST:g} to {_MOST:g}. "
-            "1.0 is a common choice."
-        )
+    hint = "It is an L2 bound on one record's contribution; 1.0 is a common choice."
+    real(what, value, _LEAST, _MOST, hint=hint)
 
 
 def _make_floats(rule: Any, *names: str) -> None:

@@ -1,13 +1,13 @@
 """Optimizers for private gradients that optax lacks: ADADP, which finds its own learning rate."""
 
-import math
-import numbers
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
+
+from discreet._validate import positive
 
 
 class AdadpState(NamedTuple):
@@ -76,10 +76,10 @@ def adadp(
     >>> bool(abs(x[0]) < 0.01), bool(state.learning_rate > 0.1)
     (True, True)
     """
-    _check_positive("learning_rate", learning_rate, "0.01 is a common start; it need not be right")
-    _check_positive("tolerance", tolerance, "1.0 is the paper's")
-    _check_positive("min_factor", min_factor, "0.9 is the paper's")
-    _check_positive("max_factor", max_factor, "1.1 is the paper's")
+    positive("adadp: learning_rate", learning_rate, hint="0.01 is a common start; it need not be right.")
+    positive("adadp: tolerance", tolerance, hint="The paper has 1.0.")
+    positive("adadp: min_factor", min_factor, hint="The paper has 0.9.")
+    positive("adadp: max_factor", max_factor, hint="The paper has 1.1.")
     if not min_factor <= 1 <= max_factor:
         raise ValueError(
             f"adadp: min_factor is {min_factor!r} and max_factor {max_factor!r}; the learning rate can stay as it is only "
@@ -128,9 +128,3 @@ def _choose(condition: Array, then: Any, otherwise: Any) -> Any:
 
 def _arrays(params: Any) -> Any:
     return jax.tree.map(jnp.asarray, params)
-
-
-def _check_positive(name: str, value: Any, remedy: str) -> None:
-    usable = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not (usable and 0 < float(value) < math.inf):
-        raise ValueError(f"adadp: {name} is {value!r}; it is a finite number above 0 ({remedy}).")

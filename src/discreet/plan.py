@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Protocol, Self
 import dp_accounting
 from dp_accounting import dp_event
 
+from discreet._validate import integer, positive, probability
 from discreet.accounting import (
     PrivacyProfile,
     Relation,
@@ -343,16 +343,13 @@ def _check_facts(sampling: Sampling, clipping_norm: ClippingNorm, num_records: i
         )
     if not isinstance(relation, Relation):
         raise TypeError(f"relation is {relation!r}; pass Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE.")
-    if not _is_whole(num_records) or num_records < 1:
-        raise ValueError(
-            f"num_records is {num_records!r}; it is the public number of records, a whole number of at least 1. "
-            "An empty table cannot be fitted."
+    integer("num_records", num_records, hint="It is the public number of records; an empty table cannot be fitted.")
+    if not _is_rule(clipping_norm):
+        hint = (
+            "It is the L2 bound on one record's contribution. 1.0 is a common choice; discreet.AdaptiveClipping() finds one "
+            "while fitting."
         )
-    if not (_is_rule(clipping_norm) or _is_positive(clipping_norm)):
-        raise ValueError(
-            f"clipping_norm is {clipping_norm!r}; it is the L2 bound on one record's contribution, a finite number above 0. "
-            "1.0 is a common choice; discreet.AdaptiveClipping() finds one while fitting."
-        )
+        positive("clipping_norm", clipping_norm, hint=hint)
     if isinstance(clipping_norm, int | float) and not 1e-30 <= clipping_norm <= 1e30:
         raise ValueError(
             f"clipping_norm is {clipping_norm!r}; 32-bit arithmetic tells norms from 0 and infinity between 1e-30 and 1e30. "
@@ -362,32 +359,17 @@ def _check_facts(sampling: Sampling, clipping_norm: ClippingNorm, num_records: i
 
 
 def _check_num_steps(num_steps: int) -> None:
-    if not _is_whole(num_steps) or num_steps < 1:
-        raise ValueError(
-            f"num_steps is {num_steps!r}; a run makes a whole number of steps, at least 1. "
-            "Leave num_steps out of PrivacyPlan.calibrate to learn how many steps epsilon affords."
-        )
+    hint = "Leave num_steps out of PrivacyPlan.calibrate to learn how many steps epsilon affords."
+    integer("num_steps", num_steps, hint=hint)
 
 
 def _check_noise(noise_multiplier: float) -> None:
-    if not _is_positive(noise_multiplier):
-        raise ValueError(
-            f"noise_multiplier is {noise_multiplier!r}; it is the noise's standard deviation divided by clipping_norm, a finite "
-            "number above 0. PrivacyPlan.calibrate(epsilon=..., delta=...) finds it for you."
-        )
+    hint = (
+        "It is the noise's standard deviation divided by clipping_norm; PrivacyPlan.calibrate(epsilon=..., delta=...) finds it "
+        "for you."
+    )
+    positive("noise_multiplier", noise_multiplier, hint=hint)
 
 
 def _check_delta(delta: float) -> None:
-    if isinstance(delta, bool) or not isinstance(delta, numbers.Real) or not 0 < delta < 1:
-        raise ValueError(
-            f"delta is {delta!r}; it is a probability above 0 and below 1, and should be well below 1 / num_records, "
-            "such as 1e-6."
-        )
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value) and float(value) > 0
+    probability("delta", delta, hint="It should be well below 1 / num_records, such as 1e-6.")
