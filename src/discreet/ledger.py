@@ -35,7 +35,7 @@ from discreet.accounting import (
     upper,
 )
 from discreet.plan import PrivacyPlan
-from discreet.report import Statement
+from discreet.report import Statement, relation_name
 
 __all__ = ["RELEASED_BEFORE", "Ledger", "LedgerError", "Receipt", "Spending", "SpentError"]
 
@@ -61,12 +61,10 @@ def create(path: Path, content: Entry) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
     except FileExistsError:
-        raise LedgerError(
-            f"{path} exists already: a ledger is begun once. Go on with it, or choose another name."
-        ) from None
+        raise LedgerError(f"{path} already exists. Use it, or choose another name.") from None
     except OSError as error:
         raise LedgerError(
-            f"{path} cannot be written ({error.strerror}). Choose a folder that is there and yours."
+            f"{path} cannot be written ({error.strerror}). Choose a folder that exists and that you may write to."
         ) from None
     try:
         with _locked(handle, path):
@@ -104,13 +102,15 @@ class _Opened:
         self.path = path
         if path.is_dir():
             raise LedgerError(
-                f"{path} is a folder, and a ledger is a file. Name one that `discreet ledger open` began."
+                f"{path} is a folder, and a ledger is a file. Give one that `discreet ledger open` created."
             )
         try:
             self.handle = os.open(path, how)
         except OSError as error:
             remedy = (
-                "Begin one by Ledger.create or `discreet ledger open`" if not path.exists() else "Check its permissions"
+                "Create one with Ledger.create or `discreet ledger open`"
+                if not path.exists()
+                else "Check its permissions"
             )
             raise LedgerError(f"The ledger {path} cannot be opened ({error.strerror}). {remedy}.") from None
 
@@ -123,7 +123,7 @@ class _Opened:
         lines = text[: text.rfind(b"\n") + 1].splitlines()
         if not lines:
             raise LedgerError(
-                f"{self.path} is empty: it is no ledger. Begin one by Ledger.create or `discreet ledger open`."
+                f"{self.path} is empty: it is not a ledger. Create one with Ledger.create or `discreet ledger open`."
             )
         found: list[Entry] = []
         for number, line in enumerate(lines):
@@ -148,13 +148,13 @@ class _Opened:
         return b"".join(parts)
 
     def _checked(self, number: int, line: bytes, before: Sequence[Entry]) -> Entry:
-        remedy = "Restore the file from a copy: what was spent cannot be told from a changed one."
+        remedy = "Restore the file from a copy: a changed ledger cannot show what was spent."
         try:
             entry = json.loads(line)
             if not isinstance(entry, dict):
                 raise TypeError
         except (ValueError, TypeError):
-            raise LedgerError(f"Line {number + 1} of {self.path} is no entry of a ledger. {remedy}") from None
+            raise LedgerError(f"Line {number + 1} of {self.path} is not an entry of a ledger. {remedy}") from None
         rest = {name: value for name, value in entry.items() if name != "hash"}
         previous = before[-1]["hash"] if before else ""
         if entry.get("number") != number or entry.get("previous") != previous or entry.get("hash") != _hash(rest):
@@ -168,7 +168,7 @@ class _Opened:
 @contextlib.contextmanager
 def _locked(handle: int, path: Path) -> Iterator[None]:
     if fcntl is None:
-        raise LedgerError(f"{path} cannot be locked on this system, so two processes could both spend the last of it.")
+        raise LedgerError(f"{path} cannot be locked on this system, so two processes could spend the same budget.")
     fcntl.flock(handle, fcntl.LOCK_EX)
     try:
         yield
@@ -258,10 +258,11 @@ class Receipt:
                 "records belong together."
             )
         return (
-            f"Debited as entry {self.number} of the ledger {self.ledger} of '{self.dataset}' (hash {self.hash[:16]}), before the "
-            f"first release, for {self.unit}. With it, {upper(self.spent)} of the cap of epsilon {upper(self.filter.epsilon)} at "
-            f"delta {upper(self.filter.delta)} is spent; the cap holds for all entries together, also where later fits were "
-            f"planned after earlier ones were seen.{weaker}"
+            f"Debited as entry {self.number} of the ledger {self.ledger} of '{self.dataset}' (hash "
+            f"{self.hash[:16]}), before the "
+            f"first release, for {self.unit}. ε = {upper(self.spent)} of the cap of ε = {upper(self.filter.epsilon)} at "
+            f"δ = {upper(self.filter.delta)} is now spent. The cap holds for all entries together, even if later fits were "
+            f"planned after the results of earlier ones were seen.{weaker}"
         )
 
 
@@ -345,7 +346,7 @@ class Ledger:
         """
         cap = PrivacyFilter(epsilon=epsilon, delta=delta)
         if not dataset.strip():
-            raise ValueError("The ledger's dataset has no name. Give it one that is public, such as 'survey 2026'.")
+            raise ValueError("The ledger's dataset has no name. Give it a public one, such as 'survey 2026'.")
         content = {"kind": "open", "format": FORMAT, "dataset": dataset, "relation": relation.name, "unit": unit}
         create(Path(path), {**content, "epsilon": cap.epsilon, "delta": cap.delta})
         return cls(path)
@@ -411,7 +412,7 @@ class Ledger:
                 raise ValueError("Give at least 8 characters of the hash that the statement names.")
             if not any(entry["hash"].startswith(receipt_hash) for entry in entries):
                 raise LedgerError(
-                    f"{self.path} has no entry with the hash {receipt_hash}: lines were cut off at its end, or it is another "
+                    f"{self.path} has no entry with the hash {receipt_hash}: lines are missing at its end, or it is another "
                     "ledger. Restore the file from a copy."
                 )
         return len(entries)
@@ -486,8 +487,8 @@ class Ledger:
             if (cap.epsilon > old.epsilon or cap.delta > old.delta) and not raised:
                 raise ValueError(
                     f"The cap is epsilon {old.epsilon:g} at delta {old.delta:g}, and epsilon {cap.epsilon:g} at delta "
-                    f"{cap.delta:g} is more. Whoever was promised the old cap is promised it no longer: pass raised=True "
-                    "(`--raise`) if that is meant."
+                    f"{cap.delta:g} is more, which breaks the promise of the old cap. Pass raised=True (`--raise`) if this is "
+                    "intended."
                 )
             file.append(entries, {"kind": "cap", "epsilon": cap.epsilon, "delta": cap.delta})
 
@@ -499,21 +500,20 @@ class Ledger:
         first, cap, debits = entries[0], _cap(entries), _debits(entries)
         spent = cap.spent([debit.cost for debit in debits])
         lines = [
-            f"Ledger of '{first['dataset']}' ({first['unit']}, {first['relation']}), begun {first['time']}",
+            f"Ledger of '{first['dataset']}' ({first['unit']}, {relation_name(first['relation'])}), created {first['time']}",
             *(
-                f"  {debit.number:>3}  {debit.time}  {debit.method:<12} epsilon {upper(debit.cost.epsilon)} "
-                f"at delta {upper(debit.delta)}, for {debit.unit}"
+                f"  {debit.number:>3}  {debit.time}  {debit.method:<12} ε = {upper(debit.cost.epsilon)} "
+                f"at δ = {upper(debit.delta)}, for {debit.unit}"
                 for debit in debits
             ),
-            f"{upper(spent)} of the cap of epsilon {upper(cap.epsilon)} at delta {upper(cap.delta)} is spent.",
+            f"Spent: ε = {upper(spent)} of the cap of ε = {upper(cap.epsilon)} at δ = {upper(cap.delta)}. "
+            f"Left: about {max(0.0, cap.epsilon - spent):.4g}.",
         ]
         if debits:
             together = upper(self.epsilon_if_planned_together(cap.delta))
-            lines.append(
-                f"If every fit was planned before any result was seen, all of them together cost epsilon {together}."
-            )
+            lines.append(f"If every fit was planned before any result was seen, their total cost is ε = {together}.")
         if sum(entry["kind"] == "cap" for entry in entries):
-            lines.append("The cap was changed after the ledger was begun: `cap` entries say when.")
+            lines.append("The cap was changed after the ledger was created: see its `cap` entries.")
         return "\n".join(lines)
 
     def _read(self) -> list[Entry]:
@@ -524,17 +524,20 @@ class Ledger:
         relation = Relation[entries[0]["relation"]]
         if plan.relation is not relation:
             raise ValueError(
-                f"The ledger adds up what is spent under {relation.name}, and this plan is for {plan.relation.name}: the two "
-                "cannot be added. Make the plan for the ledger's relation."
+                f"The ledger is for the relation {relation.name}, and this plan for {plan.relation.name}: their "
+                "costs cannot be added. "
+                "Make the plan for the ledger's relation."
             )
         cap, before = _cap(entries), [debit.cost for debit in _debits(entries)]
         spent = cap.spent([*before, cost_of(_unpaid(entries, plan)[0], relation, delta=delta, slack=plan.slack)])
         if spent > cap.epsilon:
             raise SpentError(
-                f"This would bring what is spent on '{entries[0]['dataset']}' to epsilon {upper(spent)}, and the cap is epsilon "
-                f"{upper(cap.epsilon)} at delta {cap.delta:.3g}; before it, {upper(cap.spent(before))} is spent. Nothing was "
-                "debited. Plan a smaller epsilon. (The deltas of the single fits must add up to half the cap's delta at most; "
-                "beyond, only their Rényi divergences count, which come out higher for a single fit.)"
+                f"The plan exceeds the remaining budget of '{entries[0]['dataset']}': the total would be ε = "
+                f"{upper(spent)}, and the cap is "
+                f"ε = {upper(cap.epsilon)} at δ = {cap.delta:.3g}, of which {upper(cap.spent(before))} is spent. "
+                "Nothing was debited. Plan a "
+                "smaller ε. (The δ of all fits must add up to at most half of the cap's δ; beyond that only their Rényi "
+                "divergences count, which are higher for a single fit.)"
             )
         return spent
 
@@ -557,7 +560,7 @@ def _of_run(entries: Sequence[Entry], run_id: str, plan: Planned) -> Entry | Non
     """The debit of a run that goes on."""
     found = next((entry for entry in entries if run_id and entry.get("run_id") == run_id), None)
     if found is not None and found["event"] not in [event_to_dict(event) for event in _events(plan)]:
-        raise LedgerError("The ledger has a debit of this run for another event. Begin a new run, in another folder.")
+        raise LedgerError("The ledger has a debit of this run for another event. Start a new run, in another folder.")
     return found
 
 
@@ -636,8 +639,8 @@ class Spending:
             why = " ".join(statement.violations) or "its epsilon is infinite"
             why = "its random bits can be repeated" if statement.reproducible else why
             raise ValueError(
-                f"This fit would spend more than any ledger holds, for it is not private ({why}). For a key made from a seed, "
-                "take discreet.random.key() instead; or leave the ledger out."
+                f"This fit is not private ({why}), so it cannot be charged to a ledger. Instead of a key made from a seed, use "
+                "discreet.random.key(); or leave out the ledger."
             )
         ledger.check(plan, delta=statement.delta, run_id=run_id)
 

@@ -66,7 +66,7 @@ def test_text_explains() -> None:
         ([*BASE, "--batch", "100001", "--steps", "10", "--epsilon", "1"], "--batch-size is 100001"),
         ([*BASE, "--rate", "0", "--steps", "10", "--epsilon", "1"], "rate"),
         ([*BASE, "--rate", "nan", "--steps", "10", "--epsilon", "1"], "rate"),
-        ([*POISSON, "--sampling", "full", "--steps", "10", "--epsilon", "1"], "full batches hold all records"),
+        ([*POISSON, "--sampling", "full", "--steps", "10", "--epsilon", "1"], "full batches contain all records"),
         ([*POISSON, "--sampling", "fixed", "--steps", "10", "--epsilon", "1"], "described by their size"),
         ([*POISSON, "--steps", "0", "--epsilon", "1"], "num_steps is 0"),
         ([*POISSON, "--steps", "10", "--epsilon", "-1"], "epsilon"),

@@ -83,14 +83,17 @@ def test_one_run():
     [
         ([], "give one of --noise-multiplier and --epsilon"),
         (["--noise-multiplier", "1", "--epsilon", "1"], "give one of --noise-multiplier and --epsilon"),
-        (["--noise-multiplier", "1", "--rate", "1", "--canaries", "30"], "--canaries says nothing without --one-run"),
-        (["--noise-multiplier", "1", "--rate", "1", "--one-run", "--runs", "30"], "--runs says nothing with --one-run"),
+        (["--noise-multiplier", "1", "--rate", "1", "--canaries", "30"], "--canaries has no effect without --one-run"),
+        (
+            ["--noise-multiplier", "1", "--rate", "1", "--one-run", "--runs", "30"],
+            "--runs has no effect with --one-run",
+        ),
         (["--noise-multiplier", "1"], "one of --rate"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--runs", "3"], "runs is 3"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--others", "0"], "others is 0"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--confidence", "1"], "confidence is 1"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--out", "verdict.txt"], "give it the ending .json"),
-        (["--noise-multiplier", "1", "--rate", "0.1", "--plot", "absent/x.png"], "there is no folder"),
+        (["--noise-multiplier", "1", "--rate", "0.1", "--plot", "absent/x.png"], "does not exist: create it"),
         (
             ["--noise-multiplier", "1", "--rate", "0.1", "--one-run", "--relation", "replace-one"],
             "under ADD_OR_REMOVE_ONE",

@@ -76,7 +76,7 @@ def test_demo_overwrites_its_own_results_only(tmp_path, no_fit) -> None:
         statement.write_text(other)
         outcome = RUN.invoke(app, ["demo", "--out", str(tmp_path)])
         assert outcome.exit_code == 2
-        assert "holds the statement of a fit" in " ".join(outcome.stderr.split())
+        assert "contains the statement of a fit" in " ".join(outcome.stderr.split())
         assert statement.read_text() == other
 
 

@@ -158,7 +158,7 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
         ({"model": "absent.py:model"}, "does not exist"),
         ({"model": "{folder}/broken.py:model"}, "with ZeroDivisionError: division by zero"),
         ({"model": "{folder}/empty.py:model"}, "has no function model"),
-        ({"target": None}, "name it by --target"),
+        ({"target": None}, "name it with --target"),
         ({"target": "smokes"}, "no column smokes"),
         ({"target": "age"}, "needs a binary target, but 'age' is described as real"),
         ({"bounds": None}, "the columns are not described"),
@@ -167,7 +167,7 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
         ({"bounds": "age=0:50,smoker=no|yes"}, "'age' has values outside its public bounds 0 to 50"),
         ({"bounds": "age=0:100,region=north|south,smoker=no|yes"}, "'region' has values outside its public categories"),
         ({"bounds": "age=0:100"}, "'smoker' has values outside its public categories 0, 1"),
-        ({"schema": "schema.toml"}, "give one of them"),
+        ({"schema": "schema.toml"}, "give only one"),
         ({"bounds": None, "schema": "absent.toml"}, "cannot be read"),
         ({"epsilon": "0"}, "epsilon"),
         ({"epsilon": "nan"}, "epsilon"),
@@ -244,10 +244,10 @@ def test_a_column_with_a_bracket_in_its_name_is_not_called_public(survey, no_fit
 
 def test_intervals_are_said_to_lack_the_noise(survey, no_fit) -> None:
     outcome = RUN.invoke(app, arguments(survey))
-    assert "the noise of the private fit comes on top" in " ".join(outcome.stdout.split())
+    assert "without the noise of the private fit" in " ".join(outcome.stdout.split())
     out = survey.parent / "out"
-    assert "The noise of the private fit comes on top" in json.loads((out / "summary.json").read_text())["note"]
-    assert "The noise of the private fit comes on top" in " ".join((out / "statement.txt").read_text().split())
+    assert "do not include the noise of the private fit" in json.loads((out / "summary.json").read_text())["note"]
+    assert "do not include the noise of the private fit" in " ".join((out / "statement.txt").read_text().split())
 
 
 def test_the_clipping_norm_may_be_adaptive(survey, no_fit) -> None:

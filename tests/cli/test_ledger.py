@@ -47,8 +47,11 @@ def test_it_is_begun_shown_verified_and_capped(book):
 
 
 WRONG = {
-    "begun twice": (["open", "{}", "--dataset", "x", "--epsilon", "1", "--delta", "1e-5"], "exists already"),
-    "no cap": (["open", "{}.new", "--dataset", "x", "--epsilon", "0", "--delta", "1e-5"], "must be a number above 0"),
+    "begun twice": (["open", "{}", "--dataset", "x", "--epsilon", "1", "--delta", "1e-5"], "already exists"),
+    "no cap": (
+        ["open", "{}.new", "--dataset", "x", "--epsilon", "0", "--delta", "1e-5"],
+        "must be a finite number above 0",
+    ),
     "no name": (["open", "{}.new", "--dataset", " ", "--epsilon", "1", "--delta", "1e-5"], "no name"),
     "no folder": (["open", "{}/x", "--dataset", "x", "--epsilon", "1", "--delta", "1e-5"], "cannot be written"),
     "not there": (["show", "{}.other"], "cannot be opened"),

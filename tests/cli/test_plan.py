@@ -104,7 +104,7 @@ def test_json_and_files(no_dry_run, tmp_path: Path) -> None:
     assert written["rehearsed"]["private"]["AUC"] == 0.8
     again = RUN.invoke(app, arguments(out=str(out)))
     assert again.exit_code == 2
-    assert "is there already" in " ".join(again.stderr.split())
+    assert "already exists" in " ".join(again.stderr.split())
     assert len(no_dry_run) == 1
     assert RUN.invoke(app, arguments("--overwrite", out=str(out))).exit_code == 0
 
@@ -113,7 +113,7 @@ def test_ctrl_c_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(discreet.planning, "dry_run", lambda *_, **__: found(complete=False))
     outcome = RUN.invoke(app, arguments(out=str(tmp_path / "plan.toml")))
     assert outcome.exit_code == 130
-    assert "best of what was tried" in " ".join(outcome.stderr.split())
+    assert "best setting so far" in " ".join(outcome.stderr.split())
     assert "Stopped early" in outcome.stdout
     assert (tmp_path / "plan.toml").exists()
     assert not (tmp_path / "plan.png").exists()
@@ -131,7 +131,7 @@ def test_there_is_no_option_for_data(no_dry_run, tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"bounds": None}, "not described"),
-        ({"target": None}, "name it by --target"),
+        ({"target": None}, "name it with --target"),
         ({"model": "forest"}, "'forest' is not known"),
         ({"model": "linear"}, "needs a real target"),
         ({"model": "multinomial"}, "no dry run of the model multinomial yet"),
@@ -141,9 +141,9 @@ def test_there_is_no_option_for_data(no_dry_run, tmp_path: Path) -> None:
         ({"rates": "2"}, "a value of rates is 2.0"),
         ({"clips": ""}, "--clips is ''"),
         ({"learning_rates": "-1"}, "a value of learning_rates is -1.0"),
-        ({"out": "/nowhere/plan.toml"}, "/nowhere is no folder"),
+        ({"out": "/nowhere/plan.toml"}, "/nowhere does not exist"),
         ({"out": "/tmp"}, "is a folder"),
-        ({"schema": "absent.toml"}, "give one of them"),
+        ({"schema": "absent.toml"}, "give only one"),
         ({"schema": "absent.toml", "bounds": None}, "absent.toml cannot be read"),
     ],
 )
@@ -207,7 +207,7 @@ def test_fit_takes_everything_from_the_plan(fit) -> None:
     assert learning_rate == 0.05
     # Its own number of records, not the one that was rehearsed.
     assert plan.num_records == 600
-    assert "rehearsed for 3,000 records, and there are 600" in " ".join(outcome.stderr.split())
+    assert "made for 3,000 records, and there are 600" in " ".join(outcome.stderr.split())
 
 
 def test_options_beside_a_plan_go_first_and_it_is_said(fit) -> None:
@@ -221,7 +221,7 @@ def test_options_beside_a_plan_go_first_and_it_is_said(fit) -> None:
     assert 1.99 <= plan.epsilon(1e-5) <= 2.0
     assert learning_rate == 0.05
     said = " ".join(outcome.stderr.split())
-    assert "clip, epsilon, rate, steps are replaced by options" in said
+    assert "clip, epsilon, rate, steps are overridden by options" in said
     assert "there are" not in said
 
 
@@ -270,7 +270,7 @@ def test_a_plan_says_what_the_model_and_its_columns_are(fit, no_dry_run, no_fit)
     outcome, _ = fit("--components", "3", "--schema", str(schema), model="twin", described=())
     assert "replaced" not in outcome.stderr
     outcome, _ = fit("--components", "2", "--bounds", "age=0:99", model="twin", described=())
-    assert "components is replaced by options" in " ".join(outcome.stderr.split())
+    assert "components is overridden by options" in " ".join(outcome.stderr.split())
     assert no_fit[-1][1].components == 2
     assert [column.name for column in no_fit[-1][1].schema.columns] == ["age"]
     # The components of a twin are none of a regression's.
@@ -281,7 +281,7 @@ def test_a_plan_for_another_model_is_said(fit) -> None:
     fit.file.write_text(_plan.plan_text(found(), "twin"))
     outcome, _ = fit()
     assert outcome.exit_code == 0, outcome.output
-    assert "rehearsed for the model twin, not logistic" in " ".join(outcome.stderr.split())
+    assert "made for the model twin, not logistic" in " ".join(outcome.stderr.split())
 
 
 COMPLETE = "epsilon = 1.0\ndelta = 1e-5\nsteps = 1\nrate = 0.1\nclip = 1\nlearning_rate = 1\n"

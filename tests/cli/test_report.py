@@ -120,7 +120,7 @@ def test_twins_and_the_ledger(twin_fit: Path, tmp_path: Path) -> None:
     page = (twin_fit / "report.html").read_text(encoding="utf-8")
     assert "2 synthetic tables of 50 rows" in page
     assert "a survey" in page
-    assert "was not debited from this ledger" in page
+    assert "was not charged to this ledger" in page
 
 
 def test_only_twins_of_this_fit_are_shown(twin_fit: Path, tmp_path: Path) -> None:

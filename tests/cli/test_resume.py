@@ -239,8 +239,8 @@ def test_ctrl_c_at_random_moments(folder, seed):
 
 def test_what_cannot_go_on_is_said(folder, monkeypatch):
     for words, message in (
-        ("resume nowhere", "holds no fit"),
-        ("resume .", "holds no fit"),
+        ("resume nowhere", "contains no fit"),
+        ("resume .", "contains no fit"),
         (FIT.replace("survey.ledger", "other.ledger"), "cannot be opened"),
         (FIT.replace("--epsilon 1", "--epsilon 9"), "Nothing was debited"),
         (f"{FIT} --seed 1", "would not be private"),

@@ -85,7 +85,7 @@ def test_check_says_what_a_schema_describes(survey) -> None:
     )
     said = run("schema", "check", "s.toml", "--data", survey).stdout
     assert "age (real): 0 to 120 years" in said
-    assert "the same 'id' one is kept" in " ".join(said.split())
+    assert "the same 'id', of which one is used" in " ".join(said.split())
 
 
 def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
     statement = make_statement(plan, steps_completed=1, reproducible=False)
     notes = " ".join(_complete(statement, schema, "missing", counted=True).notes)
     assert "Each person is one record" in notes
-    assert "counted as missing" in notes
+    assert "were treated as missing" in notes
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
         ("schema init survey.xlsx", "type that is not read"),
         ("schema init empty.csv", "is empty"),
         ("schema init twice.csv", "1 column name(s) twice"),
-        ("schema init survey.csv --out survey.csv", "survey.csv is there already"),
-        ("schema init survey.csv --target smoker", "--target and --person go with --non-private-from-data"),
+        ("schema init survey.csv --out survey.csv", "survey.csv already exists"),
+        ("schema init survey.csv --target smoker", "--target and --person need --non-private-from-data"),
         ("schema init survey.csv --non-private-from-data --target height", "'height' is not described"),
         ("schema check absent.toml", "cannot be read"),
         ("schema check template.toml", "column 'age': kind is ''"),

@@ -137,7 +137,7 @@ def test_earlier_twins_are_replaced_when_asked(fit: Path, tmp_path: Path) -> Non
     assert synth(fit, "--twins", 11, "--rows", 2, "--out", tmp_path).exit_code == 0
     assert (tmp_path / "twin-01.csv").exists()
     (tmp_path / "mine.txt").write_text("stays")
-    refused(synth(fit, "--twins", 1, "--out", tmp_path), "holds twins already", "--overwrite")
+    refused(synth(fit, "--twins", 1, "--out", tmp_path), "already contains twins", "--overwrite")
     outcome = synth(fit, "--twins", 1, "--rows", 2, "--format", "parquet", "--out", tmp_path, "--overwrite", "--json")
     assert outcome.exit_code == 0, outcome.stderr
     assert json.loads(outcome.stdout)["twins"] == ["twin-1.parquet"]
@@ -246,7 +246,7 @@ def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, qui
     assert result.plan.num_records == 200
     assert result.statement.to_json() == (out / "statement.json").read_text()
     assert any("Each person is one record" in note for note in result.statement.notes)
-    assert any("too little at small" in note for note in result.statement.notes)
+    assert any("understate their uncertainty at small" in note for note in result.statement.notes)
     assert model.components == 2
     table.unlink()
     assert synth(out, "--out", table.parent / "twins").exit_code == 0

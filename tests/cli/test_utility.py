@@ -27,7 +27,7 @@ WRONG = [
     ({"real": "absent.csv"}, "the evaluation rows: "),
     ({"target": "income"}, "the target 'income' is not described"),
     ({"plot": "marginals.txt"}, "give it the ending"),
-    ({"plot": "absent/marginals.png"}, "no folder absent"),
+    ({"plot": "absent/marginals.png"}, "the folder absent does not exist"),
 ]
 
 
@@ -52,7 +52,7 @@ def test_a_page_a_picture_and_json(files) -> None:
     outcome = RUN.invoke(app, words(plot="marginals.png"))
     assert outcome.exit_code == 0, outcome.stderr
     assert "NOT PRIVATE" in outcome.stdout.splitlines()[0]
-    assert "NOT PRIVATE: the report has exact figures" in outcome.stderr
+    assert "NOT PRIVATE: the report contains exact figures" in outcome.stderr
     assert Path("marginals.png").stat().st_size > 1_000
     outcome = RUN.invoke(app, [*words(), "--training-non-private", "real.csv", "--json"])
     content = json.loads(outcome.stdout)

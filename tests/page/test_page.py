@@ -98,7 +98,7 @@ def test_the_whole_page(tmp_path: Path) -> None:
     assert "2 (this fit)" in page.text
     assert "the cap was set to ε = 4.5" in page.text
     assert "50.0 %" in page.text
-    assert "came to rest" in page.text
+    assert "The fit converged" in page.text
     assert {"main", "header", "nav", "footer"} <= {tag for tag, _ in page.elements}
     assert len(page.of("h1")) == 1
     assert page.of("html") == [{"lang": "en"}]
@@ -188,9 +188,9 @@ def test_a_fit_that_no_entry_pays_for_is_called_so(tmp_path: Path) -> None:
     other = dp.Ledger.create(tmp_path / "b.ledger", dataset="b", epsilon=5.0, delta=1e-4)
     receipt = other.debit(PLAN, delta=1e-6, method="DPSVI")
     path = dp.page.write_report(tmp_path / "r.html", statement_of(), ledger=ledger)
-    assert "was not debited from this ledger" in Page(path.read_text()).text
+    assert "was not charged to this ledger" in Page(path.read_text()).text
     dp.page.write_report(path, statement_of().with_notes(str(receipt)), ledger=ledger)
-    assert "which this ledger does not have" in Page(path.read_text()).text
+    assert "which is not in this ledger" in Page(path.read_text()).text
 
 
 def test_results_of_every_kind(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_results_of_every_kind(tmp_path: Path) -> None:
     assert "too few steps" in Page(dp.page.write_report(path, short).read_text()).text
     drifting = result_of()
     drifting.trace.iterates[:, 0] += np.arange(200)
-    assert "had not come to rest" in Page(dp.page.write_report(path, drifting).read_text()).text
+    assert "had not converged" in Page(dp.page.write_report(path, drifting).read_text()).text
 
 
 def test_diverged_draws_and_many_rows() -> None:

@@ -103,7 +103,7 @@ def test_text_is_wrapped_and_says_what_matters(plan) -> None:
         "What it means",
         "Weights.",
         "clipped",
-        "operating system's entropy",
+        "operating system",
         "floating-point",
         "running time",
         "Several records of one person",
@@ -133,7 +133,7 @@ def test_violations_stand_first() -> None:
 
 def test_batches_of_the_callers_are_an_assumption() -> None:
     text = str(statement_of(user_supplied_batches=True))
-    assert "the caller's own code supplied them" in " ".join(text.split())
+    assert "the user's own code supplied them" in " ".join(text.split())
 
 
 def test_further_facts_are_added() -> None:
@@ -157,9 +157,9 @@ def test_the_statement_says_how_an_adaptive_norm_moves() -> None:
     plan = dataclasses.replace(POISSON, clipping_norm=AdaptiveClipping(quantile=0.9, initial=0.5, count_share=0.19))
     statement = statement_of(plan)
     assert statement.epsilon == POISSON.epsilon(statement.delta)
-    assert "began at 0.5 and followed the 0.9 quantile" in statement.mechanism
+    assert "started at 0.5 and followed the 0.9 quantile" in statement.mechanism
     # 1 / sqrt(1 - 0.19), and that times the noise multiplier of 1.5.
-    assert "together at most 1.11111 C" in statement.mechanism
+    assert "at most 1.11111 C" in statement.mechanism
     assert "standard deviation 1.66667 C" in statement.mechanism
     assert any("the rule for the clipping norm" in fact for fact in statement.public)
     facts = json.loads(statement.to_json())["plan"]
@@ -169,7 +169,7 @@ def test_the_statement_says_how_an_adaptive_norm_moves() -> None:
     assert facts["first_noise_standard_deviation"] == pytest.approx(0.5 * 1.5 / 0.9)
     assert "clipping_norm" not in facts
     assert "noise_standard_deviation" not in facts
-    assert "clipping: kind AdaptiveClipping" in str(statement)
+    assert "clipping: adaptive" in str(statement)
 
 
 @pytest.mark.parametrize("plan", [POISSON, FIXED])

@@ -136,16 +136,16 @@ def explain(
     statement: Annotated[
         Path | None, typer.Argument(help="A statement.json that a fit wrote.", show_default=False)
     ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="An ε, in the place of a statement.")] = None,
-    delta: Annotated[float | None, typer.Option(help="The δ that goes with it.")] = None,
-    num_records: Annotated[int | None, typer.Option(help="Records in the table, to judge δ by.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="An ε, instead of a statement.")] = None,
+    delta: Annotated[float | None, typer.Option(help="The δ that belongs to it.")] = None,
+    num_records: Annotated[int | None, typer.Option(help="Number of records in the table, to judge δ.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what ε and δ mean for one person in the table.
+    """Explain what ε and δ mean for one person in the table.
 
-    Of a fit: `discreet explain discreet-fit/statement.json`
+    For a fit: `discreet explain discreet-fit/statement.json`
 
-    Of two numbers: `discreet explain --epsilon 1 --delta 1e-6 --num-records 50000`
+    For two numbers: `discreet explain --epsilon 1 --delta 1e-6 --num-records 50000`
     """
     if statement is not None:
         if epsilon is not None or delta is not None:
@@ -169,7 +169,7 @@ def _explain_statement(content: dict[str, Any], as_json: bool) -> None:
     say()
     if not content["is_private"]:
         say(f"NOT PRIVATE AS RUN: {' '.join(content['violations'] or [content['randomness']])}")
-        say("What follows is what a sound run would mean.")
+        say("The following would hold for a correct run.")
         say()
     say_lines(content["meaning"])
 
@@ -197,7 +197,7 @@ def read_statement(path: Path) -> dict[str, Any]:
 
 
 def meaning(epsilon: float, delta: float, num_records: int | None) -> dict[str, Any]:
-    """What follows from (ε, δ) alone, for any mechanism.
+    """Bounds that follow from (ε, δ) alone, for any mechanism.
 
     For a test with false-positive rate α the true-positive rate is at most min(e^ε α + δ, 1 - e^-ε (1 - δ - α))
     (Wasserman and Zhou 2010; Kairouz, Oh, Viswanath 2015). Odds and beliefs are bounded except with some probability only:
@@ -219,12 +219,12 @@ def meaning(epsilon: float, delta: float, num_records: int | None) -> dict[str, 
     failing = min(1.0, delta / -math.expm1(-MARGIN))
     warnings = []
     if epsilon > 10:
-        warnings.append("ε above 10: the bound allows near certainty about one person. It says little by itself.")
+        warnings.append("ε is above 10: the bound allows near certainty about one person, so it says little by itself.")
     elif epsilon > 3:
-        warnings.append("ε above 3: a determined attacker may learn a good deal about one person.")
+        warnings.append("ε is above 3: a determined attacker may learn a lot about one person.")
     if num_records is not None and delta >= 1 / num_records:
         warnings.append(
-            f"δ is at least 1 / {num_records}: even a method that publishes one random person's record whole would pass."
+            f"δ is at least 1 / {num_records}: even a method that publishes one random record in full would satisfy it."
         )
     elif delta > LARGE_DELTA:
         warnings.append(f"δ = {delta:g} is large: it should be well below 1 / number of records.")
@@ -246,41 +246,39 @@ def meaning(epsilon: float, delta: float, num_records: int | None) -> dict[str, 
 
 def _print(facts: dict[str, Any]) -> None:
     epsilon, delta, failing = facts["epsilon"], facts["delta"], facts["odds_factor_fails_with_probability"]
-    seldom = f"except with probability {failing:.2g} at most" if failing > 0 else "always"
-    say(
-        f"ε = {epsilon:.4g} (epsilon) and δ = {delta:g} (delta) bound what one person risks by their record being used."
-    )
+    seldom = f"except with probability at most {failing:.2g}" if failing > 0 else "always"
+    say(f"ε = {epsilon:.4g} (epsilon) and δ = {delta:g} (delta) bound the risk to one person whose data is used.")
     say()
     if failing < 1:
         power = f"e^(ε + {MARGIN:g})" if failing > 0 else "e^ε"
         say(
-            f"What is seen multiplies the odds that they are in the table by at most {power} = "
-            f"{facts['odds_factor']:.4g}, {seldom}. Somebody who suspected it, and sees all results:"
+            f"Seeing all results multiplies the odds that this person is in the table by at most {power} = "
+            f"{facts['odds_factor']:.4g}, {seldom}. How far a belief can grow:"
         )
         for prior, belief in facts["largest_belief"].items():
-            say(f"  believed it to {100 * float(prior):g} %: may now believe it to {100 * belief:.3g} %")
+            say(f"  {100 * float(prior):g} % before: at most {100 * belief:.3g} % afterwards")
         say()
-        say("The statement of a fit knows more than two numbers and gives closer figures.")
+        say("The statement of a fit gives tighter figures than these two numbers allow.")
     else:
-        say("At this δ nothing follows about what somebody who sees the results may believe.")
+        say("At this δ there is no bound on what someone who sees the results may believe.")
     say()
-    say("A test for that person's record, if it accuses wrongly in a share of cases:")
+    say("The best possible test for that person's record, by false-positive rate:")
     for wrong, right in facts["largest_true_positive_rate"].items():
-        say(f"  wrong in {100 * float(wrong):g} %: right in at most {100 * right:.3g} %")
+        say(f"  {100 * float(wrong):g} %: true-positive rate at most {100 * right:.3g} %")
     say()
-    say("What is true of the population can be learned, and concern a person, whether or not they are in the table.")
+    say("General facts about the population can still be learned, and they may concern people whose data was not used.")
     for warning in facts["warnings"]:
         say()
         say(f"Warning: {warning}")
 
 
 ledger = typer.Typer(
-    cls=Commands, no_args_is_help=True, help="Keep the budget of a table: a cap, and what fits spent of it."
+    cls=Commands, no_args_is_help=True, help="Track the privacy budget of a table: a cap, and what fits spent of it."
 )
 
 LedgerFile = Annotated[Path, typer.Argument(metavar="LEDGER", help="The ledger, a file.")]
-CapEpsilon = Annotated[float, typer.Option(help="The cap, for all fits together.")]
-CapDelta = Annotated[float, typer.Option(help="Its δ; the δ of the single fits have to fit into half of it.")]
+CapEpsilon = Annotated[float, typer.Option(help="Cap on ε for all fits together.")]
+CapDelta = Annotated[float, typer.Option(help="δ of the cap; the δ of all fits must add up to at most half of it.")]
 
 
 @ledger.command("open")
@@ -291,18 +289,18 @@ def begin(
     epsilon: CapEpsilon,
     delta: CapDelta,
     relation: Annotated[
-        options.RelationName, typer.Option(help="What neighbouring tables are, for all fits.")
+        options.RelationName, typer.Option(help="Which tables are neighbours, for all fits.")
     ] = options.RelationName.ADD_OR_REMOVE_ONE,
     unit: Annotated[
         str, typer.Option(help="Privacy unit: 'one person' if the fits' schemas name a person column.")
     ] = "one record",
     as_json: options.AsJson = False,
 ) -> None:
-    """Begin a ledger.
+    """Create a ledger.
 
     `discreet ledger open survey.ledger --dataset "survey 2026" --epsilon 3 --delta 1e-5`
 
-    A fit that is given `--ledger survey.ledger` is debited before its first release, and refused where the cap does not hold it.
+    A fit run with `--ledger survey.ledger` is charged before its first release, and refused if it would exceed the cap.
     """
     from discreet.accounting import Relation
     from discreet.ledger import Ledger
@@ -312,13 +310,13 @@ def begin(
     if as_json:
         say_json("ledger", _facts(book))
         return
-    say(f"{file} is begun: fits of '{dataset}' that are given --ledger {file} are debited from it.")
+    say(f"Created {file}. Fits of '{dataset}' run with --ledger {file} are charged to it.")
 
 
 @ledger.command()
 @refusing
 def show(file: LedgerFile, as_json: options.AsJson = False) -> None:
-    """Say what was spent, fit by fit, and what is left.
+    """Print what was spent, fit by fit, and what is left.
 
     `discreet ledger show survey.ledger --json`
     """
@@ -362,11 +360,11 @@ def _facts(book: "Ledger") -> dict[str, Any]:
 def verify(
     file: LedgerFile,
     entry: Annotated[
-        str | None, typer.Option("--hash", help="Of an entry that must be there, as a fit's statement names it.")
+        str | None, typer.Option("--hash", help="Hash of an entry that must be there, as in the statement of a fit.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check that every line is the one that was written.
+    """Check that no line of the ledger was changed.
 
     `discreet ledger verify survey.ledger`
     """
@@ -377,7 +375,7 @@ def verify(
     if as_json:
         say_json("ledger", {"entries": entries, **_facts(book)})
         return
-    say(f"{file} holds {entries} entries, each as it was written.")
+    say(f"{file} contains {entries} entries, all unchanged.")
 
 
 @ledger.command()
@@ -387,7 +385,10 @@ def cap(
     epsilon: CapEpsilon,
     delta: CapDelta,
     raised: Annotated[
-        bool, typer.Option("--raise", help="The new cap is higher, and whoever was promised the old one knows.")
+        bool,
+        typer.Option(
+            "--raise", help="Confirm that the new cap is higher: people who were promised the old one must be told."
+        ),
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:

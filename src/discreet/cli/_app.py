@@ -1,4 +1,4 @@
-"""The commands under one name."""
+"""The `discreet` command: all commands in one application."""
 
 from pathlib import Path
 from typing import Annotated
@@ -37,30 +37,47 @@ def _print_version(asked: bool) -> None:
 @app.callback(epilog=f"Exit codes: {' '.join(f'{code}: {meaning}' for code, meaning in EXIT_CODES.items())}")
 def discreet(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     compilation_cache: Annotated[
         Path | None,
         typer.Option(
             envvar="DISCREET_COMPILATION_CACHE",
-            help="Folder that keeps compiled programs, so that the next fit of the same model and shapes starts sooner. "
-            "It holds shapes (so the exact number of rows) and public numbers, never records: keep it to yourself. Programs are "
-            "run from it: let nobody else write there.",
+            help="Folder for compiled programs, so that the next fit of the same model and shapes starts sooner. It contains "
+            "shapes, so the exact number of rows, and public numbers, but no records. Programs are run from it: "
+            "nobody else may "
+            "write there.",
         ),
     ] = None,
 ) -> None:
     """Fit statistical models under differential privacy.
 
-    Start with `discreet demo`, then `discreet fit --help`. Bad input is refused with exit code 2 before any
-    privacy budget is spent.
+    Start with `discreet demo`. Then, for a table of your own:
+
+    1. `discreet schema init survey.csv` writes a template for the public bounds and categories of the columns.
+
+    2. `discreet plan ... --out plan.toml` proposes settings by a dry run on invented tables. It reads no data.
+
+    3. `discreet fit` with `--plan plan.toml` spends the budget and writes the posterior and a privacy statement.
+
+    4. `discreet report discreet-fit` and `discreet explain` say what that means; `discreet synth` draws synthetic twins.
+
+    Bad input is refused with exit code 2 before any budget is spent.
     """
     del show_version
     settings.debug = debug
     settings.compilation_cache = compilation_cache
 
 
-for command in (demo, plan, convert, fit, resume, synth, report, account, explain, utility, verify, audit):
-    app.command()(command)
-app.add_typer(schema, name="schema")
-app.add_typer(ledger, name="ledger")
+PANELS = {
+    "Fit a table": (demo, schema, plan, convert, fit, resume),
+    "Use the results": (report, synth, utility, explain),
+    "Keep a budget and check claims": (account, ledger, verify, audit),
+}
+for panel, commands in PANELS.items():
+    for command in commands:
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name="schema" if command is schema else "ledger", rich_help_panel=panel)
+        else:
+            app.command(rich_help_panel=panel)(command)

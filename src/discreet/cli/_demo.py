@@ -39,30 +39,30 @@ RATE = 0.2
 LEARNING_RATE = 0.05
 BOUNDS_ARE_PUBLIC = "The bounds of the features, round numbers written in the code of the demo."
 TABLE_IS_PUBLIC = (
-    "The settings of this demo were chosen on this table, and accuracy is computed without noise: both are fine because "
-    "the table is public, and neither would be for a private one."
+    "The settings of this demo were chosen on this table, and accuracy is computed without noise: this is allowed only because "
+    "the table is public."
 )
 
 
 @refusing
 def demo(
-    epsilon: Annotated[float, typer.Option(help="The ε to keep to.")] = 1.0,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")] = 1.0,
     seed: options.Seed = None,
     out: options.Out = Path("discreet-demo"),
     as_json: options.AsJson = False,
 ) -> None:
     """Fit a bundled medical table privately and see what it costs.
 
-    Logistic regression on scikit-learn's breast-cancer table: 569 people, 30 measurements, malignant or benign. Four fifths are
-    fitted at ε = 1; accuracy is that on the last fifth, beside the fit without privacy. The table is public, so that it may be
-    looked at in this way.
+    Logistic regression on scikit-learn's breast-cancer table: 569 people, 30 measurements, malignant or benign. Fits four fifths
+    at ε = 1 and prints the accuracy on the last fifth, beside that of a fit without privacy. The table is public, so it may be
+    used in this way.
 
     `discreet demo --epsilon 0.5 --out somewhere`
     """
     from discreet.models import logistic_regression
 
     if not may_overwrite(out / "statement.json"):
-        raise ValueError(f"{out} holds the statement of a fit: choose another --out")
+        raise ValueError(f"{out} contains the statement of a fit: choose another --out")
     train, test = load()
     plan = options.plan_of(
         num_records=train.num_records,

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 EXPECTED_BATCH = 500
 MOST_DRAWS = 10_000_000
-ERRORS_TELL = "That an error occurs, or does not, is not covered by ε."
+ERRORS_TELL = "Whether an error occurs is not covered by ε."
 ODD_CELLS = {
-    "refuse": "A cell outside its bounds or categories would have stopped the fit with an error that names the column. "
+    "refuse": "A cell outside its bounds or categories would have stopped the fit with an error naming the column. "
     + ERRORS_TELL,
-    "clip": "Numbers outside their bounds were moved to the nearer bound. Another cell that the schema does not allow would have "
-    f"stopped the fit with an error that names the column. {ERRORS_TELL}",
-    "missing": "A cell that the schema does not allow counted as missing. A missing cell in a column without a rule for it would "
-    f"have stopped the fit with an error that names the column. {ERRORS_TELL}",
+    "clip": "Numbers outside their bounds were moved to the nearest bound. Any other cell that the schema does not allow would "
+    f"have stopped the fit with an error naming the column. {ERRORS_TELL}",
+    "missing": "Cells that the schema does not allow were treated as missing. A missing cell in a column without a rule for it "
+    f"would have stopped the fit with an error naming the column. {ERRORS_TELL}",
 }
 
 
@@ -70,19 +70,16 @@ def fit(
 
     `discreet fit --data survey.csv --model mine.py:model --schema schema.toml --epsilon 2 --steps 3000 --rate 0.05`
 
-    For twins of the whole table, which `discreet synth` draws:
+    For synthetic twins of the whole table, which `discreet synth` then draws:
 
     `discreet fit --data survey.csv --model twin --schema schema.toml --epsilon 1`
 
-    `discreet plan` proposes steps, rate, clipping norm and learning rate without looking at data, and `--plan plan.toml` takes
-    them from its file, as well as components, target, and bounds or schema; options beside it go first.
-
     Bounds and categories are public input: take them from the questionnaire, never from the data. Quote `|`, `<` and `>` in the
-    shell.
+    shell. `--plan` takes the settings that `discreet plan` proposed; command-line options override them.
 
-    Writes statement.json, statement.txt, report.html (the statement as a page), posterior.npz, summary.json and, with matplotlib,
-    fit.png; for twins, what `discreet synth` needs in the place of posterior and summary. Each further fit of the same
-    data spends again: the ε of all fits add up.
+    Writes statement.json, statement.txt, report.html, posterior.npz, summary.json and, with matplotlib, fit.png; for twins, the
+    files that `discreet synth` needs instead of posterior and summary. Each further fit of the same data spends again: the ε of
+    all fits add up.
     """
     planned = None
     if plan_file is not None:
@@ -91,7 +88,7 @@ def fit(
         planned = with_plan(plan_file, model, given, drawn_otherwise=drawn)
         epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema = planned.values
     if epsilon is None:
-        raise ValueError("--epsilon is missing: give the ε to keep to, or a --plan that has it")
+        raise ValueError("--epsilon is missing: give a privacy budget, or a --plan that contains one")
     _check_options(out, checkpoint, overwrite, draws, learning_rate)
     chosen = choose_model(model, components=components)
     defaults = chosen.defaults
@@ -154,7 +151,7 @@ def _check_options(
     earlier = out / "statement.json"
     if earlier.exists() and not overwrite and not is_own_statement(checkpoint, earlier):
         raise ValueError(
-            f"{out} holds the statement of an earlier fit: choose another --out, or replace it by --overwrite"
+            f"{out} contains the statement of an earlier fit: choose another --out, or replace it with --overwrite"
         )
     if not 1 <= draws <= MOST_DRAWS:
         raise ValueError(f"--draws is {draws}: give a number from 1 to {MOST_DRAWS}")
@@ -163,7 +160,9 @@ def _check_options(
 
 
 def default_rate(num_records: int, batch: int = EXPECTED_BATCH) -> float:
-    """Batches of about 500 records, or `batch`, or all of a smaller table: more gains little, fewer save little time.
+    """The rate that gives batches of about `batch` records, or all of a smaller table.
+
+    Larger batches gain little, and smaller ones save little time.
 
     >>> default_rate(100), default_rate(2_000), default_rate(1_000_000)
     (1.0, 0.25, 0.0005)
@@ -172,7 +171,7 @@ def default_rate(num_records: int, batch: int = EXPECTED_BATCH) -> float:
 
 
 def default_clip(model: "MixtureOfProducts | None") -> str:
-    """About a quarter of the model's public bound on a gradient: it loses little of a gradient, and saves noise."""
+    """About a quarter of the model's public bound on a gradient: it distorts gradients little and saves noise."""
     return "1.0" if model is None else f"{model.gradient_bound / 3.6:.1f}"
 
 
@@ -225,13 +224,14 @@ def _records(
 
     if made is not None and whole is not None:
         raise ValueError(
-            f"{data} is a converted table, for models that explain a column: give --model {TWIN} the table itself"
+            f"{data} is a converted table, for models that predict a column: --model {TWIN} needs the table itself"
         )
     if made is not None:
         return open_records(data, schema)
     if whole is not None and out_of_bounds == OutOfBounds.MISSING:
         raise ValueError(
-            f"--out-of-bounds missing is not for --model {TWIN}: choose refuse or clip, or list the texts that stand for a "
+            f"--out-of-bounds missing does not work with --model {TWIN}: choose refuse or clip, or list the texts "
+            "that stand for a "
             "missing cell as missing_values in the schema"
         )
     table = read_table(data, schema, out_of_bounds=out_of_bounds)
@@ -254,16 +254,17 @@ def _warn(schema: "Schema", seed: int | None, ledger: Path | None) -> None:
     """Say loudly, before the run, what makes its result not private; a ledger cannot hold such a fit."""
     if ledger is not None and (schema.inferred or seed is not None):
         raise ValueError(
-            "--ledger keeps the budget of private fits, and this one would not be private (--seed, or bounds from the data): "
-            "leave one of them out"
+            "--ledger is for private fits, and this one would not be private (--seed, or bounds from the data): "
+            "leave one of them "
+            "out"
         )
     if schema.inferred:
         say_error(
-            f"NOT PRIVATE: bounds or categories of {', '.join(schema.inferred)} are taken from the data. "
-            "No ε holds for the results, and the statement says so."
+            f"NOT PRIVATE: bounds or categories of {', '.join(schema.inferred)} are taken from the data. No ε holds for the "
+            "results, and the statement says so."
         )
     if seed is not None:
-        say_error("NOT PRIVATE: with --seed the noise can be repeated and taken away. The statement says so.")
+        say_error("NOT PRIVATE: with --seed the noise can be reproduced and removed. The statement says so.")
 
 
 def _complete(statement: "Statement", schema: "Schema", out_of_bounds: str, *, counted: bool) -> "Statement":
@@ -280,11 +281,11 @@ def _complete(statement: "Statement", schema: "Schema", out_of_bounds: str, *, c
         )
     if not counted:
         statement = statement.with_notes(
-            "The number of records is a public figure that was given, not the file's count."
+            "The number of records is a public figure that the user gave, not the file's count."
         )
     if schema.inferred:
         statement = statement.with_violations(
             f"Bounds or categories of these columns were taken from the data: "
-            f"{', '.join(schema.inferred)}. They may reveal single persons' values; no ε holds for the results."
+            f"{', '.join(schema.inferred)}. They may reveal values of individual people; no ε holds for the results."
         )
     return statement

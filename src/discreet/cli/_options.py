@@ -267,122 +267,188 @@ def _complete_clip(incomplete: str) -> list[str]:
     return ["adaptive"] if incomplete and "adaptive".startswith(incomplete) else []
 
 
+# Panels of --help.
+TABLE = "Table"
+BUDGET = "Budget"
+METHOD = "Method (the defaults are fine)"
+OUTPUT = "Output"
+NOT_PRIVATE = "Not private"
 # The compiled loop counts steps in 32 bits.
 MOST_STEPS = 2**31 - 1
 
-Epsilon = Annotated[float | None, typer.Option(help="The ε to keep to.")]
+Epsilon = Annotated[float | None, typer.Option(rich_help_panel=BUDGET, help="Privacy budget ε.")]
 Delta = Annotated[
     float | None,
-    typer.Option(help="The δ to keep to. Left out: a tenth of 1 / number of records, and 1e-5 at most."),
+    typer.Option(
+        rich_help_panel=BUDGET, help="Privacy budget δ. Default: a tenth of 1 / number of records, and at most 1e-5."
+    ),
 ]
 Sampling = Annotated[
     SamplingName,
     typer.Option(
-        help="poisson: each record enters a batch by its own coin. fixed: batches of one size. full: all records."
+        rich_help_panel=METHOD,
+        help="poisson: each record enters a batch independently. fixed: batches of one size. full: all records.",
     ),
 ]
-Rate = Annotated[float | None, typer.Option(help="Probability that a record enters a batch (poisson).")]
+Rate = Annotated[
+    float | None, typer.Option(rich_help_panel=METHOD, help="Probability that a record enters a batch (poisson).")
+]
 BatchSize = Annotated[
-    int | None, typer.Option("--batch-size", "--batch", help="Records in a batch; with poisson, the expected number.")
+    int | None,
+    typer.Option(
+        "--batch-size", "--batch", rich_help_panel=METHOD, help="Records in a batch; with poisson, the expected number."
+    ),
 ]
 RelationOption = Annotated[
     RelationName | None,
     typer.Option(
-        "--relation", help="What neighbouring tables are. Left out: replace-one with fixed, else add-or-remove-one."
+        "--relation",
+        rich_help_panel=METHOD,
+        metavar="<relation>",
+        help="Which tables are neighbours: add-or-remove-one or replace-one. Default: replace-one with fixed "
+        "batches, otherwise add-or-remove-one.",
     ),
 ]
-Steps = Annotated[int | None, typer.Option(max=MOST_STEPS, help="Number of steps.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text; no progress is shown.")]
-Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+Steps = Annotated[
+    int | None, typer.Option(rich_help_panel=METHOD, max=MOST_STEPS, metavar="<int>", help="Number of steps.")
+]
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json", rich_help_panel=OUTPUT, help="Print one JSON document instead of text, and no progress bar."
+    ),
+]
+Out = Annotated[Path, typer.Option(rich_help_panel=OUTPUT, help="Folder for the results.")]
 Seed = Annotated[
     int | None,
-    typer.Option("--non-private-seed", "--seed", help="Makes the run repeatable and NOT PRIVATE; for tests."),
+    typer.Option(
+        "--non-private-seed",
+        "--seed",
+        rich_help_panel=NOT_PRIVATE,
+        help="Make the run reproducible and NOT PRIVATE; for tests.",
+    ),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of an earlier fit.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", rich_help_panel=OUTPUT, help="Replace the results of an earlier fit.")
+]
 
 # Of fit alone; here so that its signature stays readable.
 Data = Annotated[
     Path,
     typer.Option(
-        help="The table: a .csv, .csv.gz, .parquet, .arrow or .feather file with column names; or records by discreet convert."
+        rich_help_panel=TABLE,
+        help="The table: a .csv, .csv.gz, .parquet, .arrow or .feather file with column names, or records by discreet convert.",
     ),
 ]
 Model = Annotated[
     str,
     typer.Option(
+        rich_help_panel=TABLE,
         autocompletion=_complete_model,
-        help="logistic, multinomial, linear, poisson or negative-binomial; twin, for twins of the table; or FILE.py:FUNCTION "
-        "with a NumPyro model of your own: of (x, y), of (x) where the schema has no target, or of (columns). A model whose "
-        "first parameter is called columns gets a dict from the names of the columns to arrays, the target's among them.",
+        help="logistic, multinomial, linear, poisson or negative-binomial; twin, for synthetic twins of the table; or "
+        "FILE.py:FUNCTION, a NumPyro model of (x, y) or (x). If its first parameter is called columns, it gets a dict from the "
+        "names of all columns to arrays instead.",
     ),
 ]
-Target = Annotated[str | None, typer.Option(help="Name of the column to explain.")]
+Target = Annotated[str | None, typer.Option(rich_help_panel=TABLE, help="Column to predict.")]
 Bounds = Annotated[
     str | None,
-    typer.Option(help="Public bounds and categories: age=17:90,sex=Female|Male. Only columns named here are used."),
+    typer.Option(
+        rich_help_panel=TABLE,
+        help="Public bounds and categories: age=17:90,sex=Female|Male. Only these columns are used.",
+    ),
 ]
 SchemaFile = Annotated[
-    Path | None, typer.Option("--schema", help="A TOML file with the same and more; see docs/tables.md.")
+    Path | None,
+    typer.Option(
+        "--schema",
+        rich_help_panel=TABLE,
+        help="A TOML file with bounds, categories and more: discreet schema init writes a template.",
+    ),
 ]
 OutOfBoundsRule = Annotated[
     OutOfBoundsName,
     typer.Option(
-        help="A cell that the schema does not allow: refuse the table, clip a number, or count the cell as missing."
+        rich_help_panel=TABLE,
+        help="If the schema does not allow a cell: refuse the table, clip the number, or treat the cell as missing.",
     ),
 ]
 Raw = Annotated[
     bool,
     typer.Option(
         "--raw",
-        help="For a model of your own: numbers in their own units, one column of x for each column of the schema, NaN where a "
-        "cell is missing. Left out: numbers scaled to -1 to 1, one column for each category, and for missing cells.",
+        rich_help_panel=TABLE,
+        help="For a model of your own: one column of x for each column of the schema, in its own unit, NaN if missing. "
+        "Default: numbers scaled to [-1, 1], a column for each category and for missing cells.",
     ),
 ]
 NonPrivateBounds = Annotated[
     bool,
-    typer.Option("--non-private-bounds", help="Take missing bounds from the data. Breaks the guarantee, and says so."),
+    typer.Option(
+        "--non-private-bounds",
+        rich_help_panel=NOT_PRIVATE,
+        help="Take missing bounds from the data. The result is NOT PRIVATE.",
+    ),
 ]
 FitSteps = Annotated[
-    int | None, typer.Option("--steps", max=MOST_STEPS, help="Number of steps. Left out: 1000; for twin, 300.")
+    int | None,
+    typer.Option(
+        "--steps",
+        rich_help_panel=METHOD,
+        max=MOST_STEPS,
+        metavar="<int>",
+        help="Number of steps. Default: 1000; for twin, 300.",
+    ),
 ]
 Components = Annotated[
-    int | None, typer.Option(help="Components of the mixture (twin only): groups of alike records. Left out: 16.")
+    int | None, typer.Option(rich_help_panel=METHOD, help="Number of mixture components, for twin only. Default: 16.")
 ]
 Clip = Annotated[
     str | None,
     typer.Option(
         "--clip",
         "--clipping-norm",
+        rich_help_panel=METHOD,
         autocompletion=_complete_clip,
-        help="Clipping norm C of a record's gradient: a number, or 'adaptive' to follow a private quantile of the gradients. "
-        "Left out: 1; for twin, a quarter of the longest gradient that a record can have.",
+        help="Clipping norm C of a record's gradient: a number, or 'adaptive' to follow a private quantile of "
+        "the gradient norms. "
+        "Default: 1; for twin, a quarter of the largest possible norm.",
     ),
 ]
 LearningRate = Annotated[
-    float | None, typer.Option(help="Step size of the Adam optimizer. Left out: 0.02; for twin, 0.05.")
+    float | None,
+    typer.Option(rich_help_panel=METHOD, help="Step size of the Adam optimizer. Default: 0.02; for twin, 0.05."),
 ]
 PlanFile = Annotated[
     Path | None,
     typer.Option(
         "--plan",
-        help="A file that `discreet plan` wrote: ε, δ, steps, rate, clipping norm, learning rate; and what it was told of the "
-        "model and the columns.",
+        rich_help_panel=BUDGET,
+        help="Settings that `discreet plan` wrote. Command-line options override them.",
     ),
 ]
 NumRecords = Annotated[
     int | None,
-    typer.Option(help="A public figure for the number of records. Left out: the exact number, which is then public."),
+    typer.Option(
+        rich_help_panel=TABLE,
+        help="A public figure for the number of records. Default: the exact number, which becomes public.",
+    ),
 ]
-Draws = Annotated[int, typer.Option(help="Posterior draws to write.")]
+Draws = Annotated[int, typer.Option(rich_help_panel=OUTPUT, help="Number of posterior draws to write.")]
 LedgerFile = Annotated[
     Path | None,
-    typer.Option("--ledger", help="The table's ledger, debited before the first release (`discreet ledger`)."),
+    typer.Option(
+        "--ledger",
+        rich_help_panel=BUDGET,
+        help="The table's ledger, charged before the first release (see discreet ledger).",
+    ),
 ]
 CheckpointFolder = Annotated[
     Path | None,
     typer.Option(
         "--checkpoint",
-        help="Folder from which `discreet resume` goes on to the same bits after a crash. It holds the key: keep it secret.",
+        rich_help_panel=OUTPUT,
+        help="Folder from which discreet resume continues after Ctrl-C or a crash. It contains the key: keep it secret.",
     ),
 ]
 
@@ -463,9 +529,9 @@ def schema_of(
     from discreet.tables import infer_columns_non_private, schema_from_bounds, schema_from_toml
 
     if bounds is not None and file is not None:
-        raise ValueError("--bounds and --schema describe the same thing: give one of them")
+        raise ValueError("--bounds and --schema describe the same thing: give only one")
     if model.needs_target and target is None and file is None and made is None:
-        raise ValueError(f"the model {model.name} explains a column: name it by --target")
+        raise ValueError(f"the model {model.name} predicts a column: name it with --target")
     public = None
     if file is not None:
         public = schema_from_toml(file, target=target)
@@ -479,12 +545,12 @@ def schema_of(
         public = infer_columns_non_private(data, public, target=target, target_kind=model.target_kind)
     if public is None:
         raise ValueError(
-            "the columns are not described: give their public bounds and categories by --bounds or --schema. (For a table "
+            "the columns are not described: give their public bounds and categories with --bounds or --schema. (For a table "
             "that is not private, --non-private-bounds takes them from the data.)"
         )
     column = public.target_column
     if model.needs_target and column is None:
-        raise ValueError(f"the model {model.name} explains a column: name it by --target, or as target in the schema")
+        raise ValueError(f"the model {model.name} predicts a column: name it with --target, or as target in the schema")
     if column is not None and model.target_kind is not None and column.kind is not model.target_kind:
         raise ValueError(
             f"the model {model.name} needs a {model.target_kind} target, but '{column.name}' is described as "
@@ -501,7 +567,8 @@ def _target_of(made: "Conversion", target: str | None) -> "Schema":
     """
     if target not in (None, made.schema.target):
         raise ValueError(
-            f"the records were converted with {made.schema.target or 'no column'} as the target: leave --target out, or convert "
+            f"the records were converted with {made.schema.target or 'no column'} as the target: leave --target "
+            "out, or convert "
             f"the table again with --target {target}"
         )
     return made.schema

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from discreet.tables import Schema
 
 
-HEAD = "# Proposed by `discreet plan`: a dry run on invented tables. No data were read. For the option --plan of `discreet fit`."
+HEAD = "# Proposed by `discreet plan` after a dry run on invented tables. No data were read. Use it with discreet fit --plan."
 
 
 class PlanValues(NamedTuple):
@@ -118,13 +118,13 @@ def read_plan(path: Path) -> PlanFile:
     except OSError as error:
         raise ValueError(f"--plan: {path} cannot be read ({error.strerror}): check the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"--plan: {path} is no TOML file ({error}): write it by discreet plan --out") from None
+        raise ValueError(f"--plan: {path} is no TOML file ({error}): write it with discreet plan --out") from None
     rehearsed = content.pop("rehearsed", {})
     missing, unknown = sorted(set(OPTIONS) - set(content)), sorted(set(content) - set(OPTIONS) - set(ABOUT))
     if missing or unknown:
         said = [f"lacks {', '.join(missing)}"] if missing else []
         said += [f"has unknown keys {', '.join(unknown)}"] if unknown else []
-        raise ValueError(f"--plan: {path} {' and '.join(said)}: write it by discreet plan --out")
+        raise ValueError(f"--plan: {path} {' and '.join(said)}: write it with discreet plan --out")
     for name, kind in zip(OPTIONS, (float, float, int, float, float, float), strict=True):
         _check_kind(path, name, content[name], kind)
     for name, kind in zip(ABOUT, (int, str, str, str), strict=True):
@@ -140,7 +140,7 @@ def read_plan(path: Path) -> PlanFile:
     )
 
 
-_KINDS = {int: "a whole number", float: "a number", str: "a text"}
+_KINDS = {int: "an integer", float: "a number", str: "a string"}
 
 
 def _check_kind(path: Path, name: str, value: object, kind: type) -> None:
@@ -161,15 +161,16 @@ def with_plan(path: Path, model: str, given: PlanValues, *, drawn_otherwise: boo
     """
     planned = read_plan(path)
     if planned.model is not None and planned.model != model:
-        say_error(f"{path} was rehearsed for the model {planned.model}, not {model}: expect something else of it.")
+        say_error(f"{path} was made for the model {planned.model}, not {model}: its predictions do not apply.")
         planned = dataclasses.replace(planned, values=planned.values._replace(components=None))
     taken = {name: value for name, value in given._asdict().items() if value is not None}
     if drawn_otherwise:
         taken["rate"] = given.rate
     if replaced := sorted(name for name in taken if _differs(taken[name], getattr(planned.values, name))):
         say_error(
-            f"Of {path}, {', '.join(replaced)} {'is' if len(replaced) == 1 else 'are'} replaced by options: what it expects was "
-            "rehearsed without them."
+            f"Of {path}, {', '.join(replaced)} {'is' if len(replaced) == 1 else 'are'} overridden by options: its "
+            "predictions were made "
+            "without them."
         )
     if given.schema is not None or given.bounds is not None:
         # Either says all that the other would.
@@ -188,8 +189,9 @@ def say_other_size(path: Path, planned: PlanFile, num_records: int) -> None:
     """Say so if the table is of another size than was rehearsed."""
     if planned.num_records is not None and not 0.8 <= num_records / planned.num_records <= 1.25:
         say_error(
-            f"{path} was rehearsed for {planned.num_records:,} records, and there are {num_records:,}: the noise is solved for "
-            "anew, but another plan may suit better."
+            f"{path} was made for {planned.num_records:,} records, and there are {num_records:,}: the noise is "
+            "calibrated again, "
+            "but another plan may be better."
         )
 
 
@@ -207,8 +209,8 @@ def _list(what: str, example: str) -> Any:
 @refusing
 def plan(
     model: options.Model,
-    num_records: Annotated[int, typer.Option(help="Public number of records that the table will have.")],
-    epsilon: Annotated[float, typer.Option(help="The ε to keep to.")],
+    num_records: Annotated[int, typer.Option(help="Public number of records of the table.")],
+    epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")],
     target: options.Target = None,
     bounds: options.Bounds = None,
     schema: options.SchemaFile = None,
@@ -218,23 +220,21 @@ def plan(
     rates: Annotated[str | None, _list("Sampling rates", "0.01,0.05")] = None,
     clips: Annotated[str | None, _list("Clipping norms", "0.1,1")] = None,
     learning_rates: Annotated[str | None, _list("Learning rates", "0.02,0.1")] = None,
-    seed: Annotated[int, typer.Option(help="Of the invented tables; nothing here is secret.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Where to write the plan, a file for the option --plan of fit.")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Where to draw the picture. Left out: beside --out.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the invented tables; nothing here is secret.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the plan to this file, for fit --plan.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the picture to this file. Default: beside --out.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Choose a plan by a dry run on invented tables. Reads no data and spends nothing.
+    """Propose settings by a dry run on invented tables. Reads no data and spends nothing.
 
     `discreet plan --model logistic --bounds "age=17:90,smoker=no|yes" --target smoker --num-records 3000 --epsilon 1`
 
     `discreet plan --model twin --schema schema.toml --num-records 3000 --epsilon 1 --out plan.toml`
 
-    Tables are drawn from the model's prior within the public bounds, and fitted with and without noise under several numbers of
-    steps, sampling rates, clipping norms and learning rates. Says which setting loses least, how much that is, and whether the
-    noise leaves anything to learn. Ctrl-C ends with the best so far.
+    Draws tables from the model's prior within the public bounds and fits them with and without noise, for several numbers of
+    steps, sampling rates, clipping norms and learning rates. Prints which setting loses least, how much it loses, and whether
+    the noise leaves anything to learn. Ctrl-C ends with the best setting so far.
     """
     from discreet.planning import default_grid, dry_run
 
@@ -269,17 +269,17 @@ def plan(
     else:
         _say(rehearsal, files)
     if not rehearsal.complete:
-        say_error("Stopped by Ctrl-C: this is the best of what was tried. Nothing was spent.")
+        say_error("Stopped by Ctrl-C: this is the best setting so far. Nothing was spent.")
         raise typer.Exit(130)
 
 
 def _check_file(file: Path, *, overwrite: bool) -> None:
     if file.is_dir():
-        raise ValueError(f"{file} is a folder: name a file")
+        raise ValueError(f"{file} is a folder: give a file name")
     if file.exists() and not overwrite:
-        raise ValueError(f"{file} is there already: choose another name, or replace it by --overwrite")
+        raise ValueError(f"{file} already exists: choose another name, or replace it with --overwrite")
     if not file.parent.is_dir():
-        raise ValueError(f"{file.parent} is no folder: make it, or choose another place")
+        raise ValueError(f"the folder {file.parent} does not exist: create it, or choose another")
 
 
 def _lists(steps: str | None, rates: str | None, clips: str | None, learning_rates: str | None) -> dict[str, Any]:
@@ -300,7 +300,7 @@ def _numbers(option: str, text: str | None, *, whole: bool = False) -> tuple[Any
     try:
         return tuple((int if whole else float)(part) for part in text.split(","))
     except ValueError:
-        kind = "whole numbers" if whole else "numbers"
+        kind = "integers" if whole else "numbers"
         raise ValueError(f"{option} is {text!r}: give {kind} separated by commas") from None
 
 
@@ -310,7 +310,7 @@ def _what(
     """The model to rehearse, and the schema that it needs beside."""
     if bounds is None and file is None:
         raise ValueError(
-            "the columns are not described: give their public bounds and categories by --bounds or --schema"
+            "the columns are not described: give their public bounds and categories with --bounds or --schema"
         )
     chosen = choose_model(model, components=components)
     if chosen.of_classes is not None:
@@ -335,7 +335,7 @@ def _draw(rehearsal: "DryRun", file: Path, *, asked: bool) -> list[Path]:
         from matplotlib.figure import Figure
     except ImportError:
         if asked:
-            say_error("No picture was drawn: it takes matplotlib (pip install matplotlib).")
+            say_error("No picture was drawn: it needs matplotlib (pip install 'discreet[plot]').")
         return []
     if not rehearsal.curve:
         return []

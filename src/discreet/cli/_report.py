@@ -142,8 +142,8 @@ def say_results(
 
     scale = "in their own units" if raw else "scaled to [-1, 1] by their public bounds"
     title = (
-        f"Posterior (features {scale}). sd and interval: spread of the fitted guide; "
-        "the noise of the private fit comes on top"
+        f"Posterior (features {scale}). sd and interval are those of the fitted guide, without "
+        "the noise of the private fit"
     )
     table = Table(title=title, title_justify="left")
     for heading in ("", "mean", "sd", "5 %", "95 %"):
@@ -211,25 +211,25 @@ def report(
         Path | None,
         typer.Option(
             "--twins-from",
-            help="The folder of twins that discreet synth drew from this fit: the page shows their columns.",
+            help="Folder of twins that discreet synth drew from this fit; the page shows their columns.",
         ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the statement of a fit as a page for people, report.html.
+    """Write the privacy report of a fit as one HTML page.
 
     `discreet report discreet-fit --out report.html`
 
     `discreet report discreet-fit --ledger survey.ledger --twins-from twins --out report.html`
 
-    One file without network, for a data protection officer: what was protected, what ε means, with a trade-off curve to move
-    about on; the budget, the plan, the course of the fit, posterior and twins, limits; and the statement's JSON. Reads what the
-    fit wrote and nothing else, and costs nothing. An earlier page is replaced.
+    The page is for data protection officers: what was protected, what ε means (with an interactive trade-off curve), the budget,
+    the plan, the course of the fit, posterior and twins, the limits, and the statement's JSON. It loads nothing from the network.
+    The command reads only what the fit wrote and spends nothing. It replaces an earlier page.
     """
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"--out is {out}: name a page, with the ending .html")
+        raise ValueError(f"--out is {out}: give a file name that ends in .html")
     if out is not None and out.is_dir():
-        raise ValueError(f"--out {out} is a folder: name a file in it")
+        raise ValueError(f"--out {out} is a folder: give the name of a file in it")
     written = write_page(fitted, out, ledger=ledger, twins=twins)
     statement = written.statement
     if as_json:
@@ -238,7 +238,7 @@ def report(
         say_json("report", {**kept, "shows": list(written.parts), "files": [str(written.file)]})
         return
     if not statement.is_private:
-        say_error("NOT PRIVATE: no ε holds for this fit, as its statement says; the page says so, too.")
+        say_error("NOT PRIVATE: no ε holds for this fit, as its statement and the page say.")
     say(f"{written.file}: the statement{''.join(f', {part}' for part in written.parts)}.")
 
 

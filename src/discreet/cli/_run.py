@@ -63,17 +63,17 @@ def resume(context: typer.Context, folder: Folder, as_json: AsJson = False) -> N
         arguments, where = [str(word) for word in kept["arguments"]], Path(kept["folder"])
     except (OSError, ValueError, LookupError, TypeError):
         raise ValueError(
-            f"{folder} holds no fit that was begun with --checkpoint: check the path. A fit of a Python program "
-            "goes on by running the program again."
+            f"{folder} contains no fit that was started with --checkpoint: check the path. To continue the fit of a Python "
+            "program, run the program again."
         ) from None
     facts = (folder / COMMAND).stat()
     if hasattr(os, "getuid") and (facts.st_uid != os.getuid() or folder.stat().st_mode & 0o022):
         raise ValueError(
-            f"others can write into {folder}, and what is kept there is run: run chmod 700 {folder} if it is yours"
+            f"others can write to {folder}, and the command kept there is executed: run chmod 700 {folder} if it is yours"
         )
     if not where.is_dir():
         raise ValueError(
-            f"{where}, where the fit was begun, is gone: run the fit's command again from where its table is"
+            f"{where}, where the fit was started, does not exist any more: run the fit's command again where its table is"
         )
     settings.continue_with = f"discreet resume {shlex.quote(str(folder))}"
     os.chdir(where)
@@ -136,12 +136,12 @@ def kept_secret(path: Path) -> bytes:
 
 PLAN_IS_SPENT = "count the ε of the whole plan as spent"
 SPREAD = (
-    "Standard deviations and intervals of the posterior are the spread of the fitted guide. The noise of the private fit "
-    "comes on top and is not in them: at small ε it may be several times as large."
+    "Standard deviations and intervals of the posterior are those of the fitted guide. They do not include the noise of the "
+    "private fit, which can be several times as large at small ε."
 )
 TWIN_SPREAD = (
-    "Twins are drawn from the fitted guide, which does not know of the noise of the private fit: what analyses of several twins "
-    "say of their uncertainty is too little at small ε."
+    "Twins are drawn from the fitted guide, which does not include the noise of the private fit: analyses of several twins "
+    "understate their uncertainty at small ε."
 )
 
 
@@ -258,8 +258,9 @@ def fit_and_write(
         samples = draw(draws) if whole is None else {}
         if not all(np.isfinite(x).all() for x in (samples or result.params).values()):
             say_error(
-                "The posterior is not finite: the steps were too large. A smaller --learning-rate helps, in a further fit that "
-                "spends again."
+                "The posterior is not finite: the steps were too large. Use a smaller --learning-rate in another "
+                "fit, which spends "
+                "again."
             )
         if whole is None:
             files += write_results(out, result, samples, records, statement=statement, note=SPREAD)
@@ -313,14 +314,14 @@ def run(
     if columns is not None:
         arrays = (_by_name(records, columns),)
     if checkpoint is not None and (checkpoint / CHECKPOINT).exists():
-        spent(f"it was begun earlier, and {PLAN_IS_SPENT}; `discreet resume {checkpoint}` goes on")
+        spent(f"it was started earlier, so {PLAN_IS_SPENT}")
     try:
         result = dpsvi.run(
             fit_key, *arrays, progress_bar=progress_bar, ledger=book, checkpoint=checkpoint, person=person
         )
     except BaseException:
         if seed is None and drew_noise(fit_key):
-            spent(f"it stopped in the middle and left no statement, so {PLAN_IS_SPENT}")
+            spent(f"it stopped before it wrote a statement, so {PLAN_IS_SPENT}")
         raise
 
     def draw(number: int) -> dict[str, np.ndarray]:
@@ -353,8 +354,8 @@ def keep_compiled_programs(folder: Path | None) -> None:
     facts = folder.stat()
     if (hasattr(os, "getuid") and facts.st_uid != os.getuid()) or facts.st_mode & 0o022:
         raise ValueError(
-            f"--compilation-cache: others can write into {folder}, and what lies there is run as it is: a program without "
-            f"noise, for example. Take a folder of your own, or run chmod 700 {folder}."
+            f"--compilation-cache: others can write to {folder}, and the programs in it are executed: one could add no noise. "
+            f"Use a folder of your own, or run chmod 700 {folder}."
         )
     jax.config.update("jax_compilation_cache_dir", str(folder))
     # Setting up a model takes many small programs, each of which takes less time than JAX thinks worth keeping.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 schema = typer.Typer(
-    cls=Commands, no_args_is_help=True, help="Describe a table: what is publicly known of its columns."
+    cls=Commands, no_args_is_help=True, help="Describe a table: what is publicly known about its columns."
 )
 
 Table = Annotated[Path, typer.Argument(metavar="TABLE", help="The table, a file with column names.")]
@@ -39,7 +39,7 @@ SchemaOut = Annotated[Path, typer.Option(help="Where to write the schema.")]
 FromData = Annotated[
     bool,
     typer.Option(
-        "--non-private-from-data", help="Take bounds and categories from the cells. Breaks the guarantee, and says so."
+        "--non-private-from-data", help="Take bounds and categories from the cells. The result is NOT PRIVATE."
     ),
 ]
 
@@ -55,27 +55,25 @@ def init(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a schema to fill in, from the names of the columns alone.
+    """Write a schema template from the column names.
 
     `discreet schema init survey.csv --out survey.toml`
 
-    No cell is read: the template is the same for every table with this header.
+    Reads no cell: the template is the same for every table with this header.
     """
     from discreet.tables import column_names, infer_columns_non_private, schema_template, schema_to_toml
 
     if out.exists() and not overwrite:
-        raise ValueError(f"{out} is there already: choose another --out, or replace it by --overwrite")
+        raise ValueError(f"{out} already exists: choose another --out, or replace it with --overwrite")
     if not non_private_from_data:
         if target is not None or person is not None:
-            raise ValueError(
-                "--target and --person go with --non-private-from-data: write them into the template instead"
-            )
+            raise ValueError("--target and --person need --non-private-from-data: write them into the template instead")
         names = list(column_names(table))
         write_file(out, schema_template(names))
         if as_json:
             say_json("schema init", {"columns": names, "inferred": [], "files": [str(out)]})
         else:
-            say(f"{out} has the names of the columns: fill in what is publicly known of each.")
+            say(f"Wrote {out} with the column names. Fill in what is publicly known about each column.")
         return
     names = [name for name in column_names(table) if name != person]
     described = infer_columns_non_private(table, None, target=target, columns=names)
@@ -84,9 +82,11 @@ def init(
     if as_json:
         say_json("schema init", {"columns": names, "inferred": list(described.inferred), "files": [str(out)]})
     say_error(
-        f"NOT PRIVATE: all bounds and categories in {out} are cells of the table: the smallest and the largest value of a column "
-        "are single persons', and so may a category be. No ε holds for a fit that uses them, and its statement says so, as long "
-        "as the file lists their columns as taken from the data."
+        f"NOT PRIVATE: all bounds and categories in {out} are cells of the table: the smallest and the largest "
+        "value of a column "
+        "belong to individual people, and so may a category. No ε holds for a fit that uses them, and its "
+        "statement says so, as "
+        "long as the file lists their columns as taken from the data."
     )
 
 
@@ -100,12 +100,10 @@ NON_PRIVATE_HEAD = """\
 @refusing
 def check(
     file: Annotated[Path, typer.Argument(metavar="SCHEMA", help="The schema, a TOML file.")],
-    data: Annotated[
-        Path | None, typer.Option(help="A table whose header must have the columns; no cell is read.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="A table that must have these columns; no cell is read.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say what a schema describes, or what is wrong with it.
+    """Print what a schema describes, or what is wrong with it.
 
     `discreet schema check schema.toml --data survey.csv`
     """
@@ -116,9 +114,7 @@ def check(
     if data is not None:
         absent = [name for name in needed if name not in column_names(data)]
         if absent:
-            raise DataError(
-                f"{data} has no column {', '.join(absent)}: correct the name, or leave it out of the schema"
-            )
+            raise DataError(f"{data} has no column {', '.join(absent)}: correct the name, or remove it from the schema")
     if as_json:
         columns = [column.name for column in described.columns]
         facts = {"columns": columns, "target": described.target, "person": described.person}
@@ -126,17 +122,17 @@ def check(
         say_json("schema check", {**facts, "described": said, "inferred": list(described.inferred)})
     else:
         say_lines("\n".join(described.describe()))
-        say(f"A record is {'a row' if described.person is None else PERSON.format(described.person)}.")
+        say(f"Privacy unit: {'one row' if described.person is None else PERSON.format(described.person)}.")
     if described.inferred:
         say_error(
-            f"NOT PRIVATE: {', '.join(described.inferred)} as taken from the data. No ε holds for a fit that uses them."
+            f"NOT PRIVATE: {', '.join(described.inferred)} were taken from the data. No ε holds for a fit that uses them."
         )
 
 
-PERSON = "a person: of the rows with the same '{}' one is kept, by a secret order"
+PERSON = "one person (all rows with the same '{}', of which one is used)"
 
 
-RecordsOut = Annotated[Path, typer.Option(help="Where to write the records, a name that ends with .arrow.")]
+RecordsOut = Annotated[Path, typer.Option(help="File for the records; the name must end in .arrow.")]
 
 
 @refusing
@@ -149,32 +145,33 @@ def convert(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check a table against its schema and write it as encoded records, piece by piece.
+    """Check a table against its schema and write it as encoded records, in pieces.
 
     `discreet convert survey.csv --schema schema.toml --out survey.records.arrow`
 
     `discreet fit --data survey.records.arrow --model logistic --epsilon 1`
 
-    For tables larger than memory, and for those that are fitted often. The file is as private as the table: its owner alone may
-    read it, and it is yours to delete. If a cell is refused, nothing is written. No budget is spent.
+    For tables that are larger than memory or fitted often. The file is as sensitive as the table: only its owner can read it, and
+    you should delete it when you no longer need it. If a cell is refused, nothing is written. No budget is spent.
     """
     from discreet import tables
 
     described = tables.schema_from_toml(schema, target=target)
     if out.exists() and not overwrite:
-        raise ValueError(f"{out} is there already: choose another --out, or replace it by --overwrite")
+        raise ValueError(f"{out} already exists: choose another --out, or replace it with --overwrite")
     records = tables.convert(table, described, out, out_of_bounds=out_of_bounds, progress_bar=not as_json)
     if as_json:
         facts = {"num_records": records.num_records, "feature_names": list(records.feature_names), "files": [str(out)]}
         say_json("convert", {**facts, "inferred": list(described.inferred)})
     else:
         say(
-            f"{out} holds {records.num_records:,} records of {len(records.feature_names)} features. It is as private as the "
+            f"Wrote {records.num_records:,} records with {len(records.feature_names)} features to {out}. It is as "
+            "sensitive as the "
             "table: delete it when you no longer need it."
         )
     if described.inferred:
         say_error(
-            f"NOT PRIVATE: {', '.join(described.inferred)} as taken from the data. No ε holds for a fit that uses them."
+            f"NOT PRIVATE: {', '.join(described.inferred)} were taken from the data. No ε holds for a fit that uses them."
         )
 
 
@@ -191,11 +188,12 @@ def how_converted(data: Path, *, non_private_bounds: bool, out_of_bounds: str) -
         return None
     if non_private_bounds:
         raise ValueError(
-            f"{data} holds converted records, whose bounds are settled: leave --non-private-bounds out, or give the table itself"
+            f"{data} contains converted records, whose bounds are fixed: leave out --non-private-bounds, or give "
+            "the table itself"
         )
     if out_of_bounds not in ("refuse", made.out_of_bounds):
         raise ValueError(
-            f"{data} was converted with --out-of-bounds {made.out_of_bounds}: leave the option out, or convert the table again"
+            f"{data} was converted with --out-of-bounds {made.out_of_bounds}: leave out the option, or convert the table again"
         )
     return made
 
@@ -206,14 +204,14 @@ MOST_TWINS = 1_000
 MOST_ROWS = 10_000_000_000
 TWIN = re.compile(r"twin-\d+\.(csv|parquet)")
 COMBINE = (
-    "Analyse each twin by itself, as if it were the table. With m twins, b the variance of their estimates, and v the mean of "
-    "the variances that the analyses give, the estimate is the mean of the estimates and its variance T = (1 + 1/m) b - v: "
-    "discreet.synthetic.combine. Never put the rows of several twins on one pile, and do not take one twin for the table: "
-    "either makes intervals too narrow."
+    "Analyse each twin separately, as if it were the table. With m twins, let b be the variance of their estimates and v the "
+    "mean of the variances from the analyses: the combined estimate is the mean of the estimates, with variance "
+    "T = (1 + 1/m) b - v (discreet.synthetic.combine). Never pool the rows of several twins, and never use one twin as if it "
+    "were the table: both make intervals too narrow."
 )
 ROWS_ARE_NOBODY = (
-    "Rows drawn from a model that was fitted under differential privacy: no row is a person's. What the model does not hold, "
-    "such as fine dependence between columns, the twins do not have."
+    "Rows drawn from a model that was fitted under differential privacy: no row belongs to a person. The twins lack whatever "
+    "the model lacks, such as fine dependence between columns."
 )
 
 
@@ -231,13 +229,11 @@ def synth(
     ],
     twins: Annotated[int, typer.Option(help="Number of twins: 5 for predictions, 20 or more for intervals.")] = 5,
     rows: Annotated[
-        int | None, typer.Option(help="Rows of a twin. Left out: as many as the fitted table's public number.")
+        int | None, typer.Option(help="Rows of each twin. Default: the public number of records of the fitted table.")
     ] = None,
-    file_format: Annotated[
-        FormatName, typer.Option("--format", help="What the twins are written as.")
-    ] = FormatName.CSV,
+    file_format: Annotated[FormatName, typer.Option("--format", help="File format of the twins.")] = FormatName.CSV,
     seed: Annotated[
-        int | None, typer.Option(help="Draw the same twins again. It does no harm: nothing here reads the table.")
+        int | None, typer.Option(help="Draw the same twins again. This is safe: nothing here reads the table.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the twins.")] = Path("discreet-twins"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the twins that are in the folder.")] = False,
@@ -249,10 +245,10 @@ def synth(
 
     `discreet synth discreet-fit --twins 20 --rows 100000 --format parquet --out twins`
 
-    Reads the fit's folder and nothing else: twins cost nothing beyond the fit's ε, however many there are.
+    Reads only the fit's folder, so any number of twins costs nothing beyond the fit's ε.
 
-    Writes twin-1.csv and so on; twins.schema.toml, which describes them; twins.json and twins.txt, with the statement and how
-    conclusions are drawn from several twins.
+    Writes twin-1.csv and so on, their schema (twins.schema.toml), and the statement with instructions for analysing several twins
+    (twins.json and twins.txt).
     """
     from discreet.accounting import upper
     from discreet.synthetic import check_format, read_fitted
@@ -262,9 +258,7 @@ def synth(
     fit = read_fitted(fitted)
     statement = fit.result.statement
     if not statement.is_private:
-        say_error(
-            "NOT PRIVATE: the fit that the twins are drawn from is not, as its statement says; so neither are they."
-        )
+        say_error("NOT PRIVATE: the fit is not private, as its statement says, so the twins are not either.")
     count = fit.result.plan.num_records if rows is None else rows
     # A twin's rows are nobody's, so whose they are is no column of it.
     schema = dataclasses.replace(fit.model.schema, person=None)
@@ -291,9 +285,11 @@ def synth(
     if as_json:
         say_json("synth", {**about, "files": [str(file) for file in files]})
         return
-    price = f"epsilon = {upper(statement.epsilon)} at delta = {statement.delta:g}"
+    price = f"ε = {upper(statement.epsilon)} at δ = {statement.delta:g}"
     number = f"{twins} twin{'s' if twins > 1 else ''}"
-    say(f"{number} of {count:,} rows and {len(about['columns'])} columns, at the price of the fit alone: {price}.")
+    say(
+        f"Wrote {number} ({count:,} rows, {len(about['columns'])} columns). No extra privacy cost beyond the fit's {price}."
+    )
     say("Files:")
     for file in files:
         say_text(f"  {file}")
@@ -311,9 +307,9 @@ def _check(out: Path, overwrite: bool, twins: int, rows: int | None) -> None:
     if rows is not None and not 1 <= rows <= MOST_ROWS:
         raise ValueError(f"--rows is {rows}: give a number from 1 to {MOST_ROWS}")
     if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file: name a folder for the twins")
+        raise ValueError(f"--out {out} is a file: give a folder for the twins")
     if not overwrite and (_twins_in(out) or (out / ABOUT).exists()):
-        raise ValueError(f"{out} holds twins already: choose another --out, or replace them by --overwrite")
+        raise ValueError(f"{out} already contains twins: choose another --out, or replace them with --overwrite")
 
 
 def _twins_in(folder: Path) -> list[Path]:
@@ -357,7 +353,7 @@ def _draw(
 
 
 def text_about(about: Mapping[str, Any], statement: "Statement") -> str:
-    """What whoever finds the folder should know."""
+    """The text for whoever finds the folder."""
     parts = [
         f"Synthetic twins: {', '.join(about['twins'])}, of {about['rows']:,} rows each. {SCHEMA} describes their columns.",
         f"WHAT THEY ARE\n{about['what_they_are']}",
@@ -375,22 +371,20 @@ Evaluation = Annotated[
     Path,
     typer.Option(
         "--evaluation-non-private",
-        help="Real rows to compare with, best of people whom no fit has seen. The report has exact figures of them.",
+        help="Real rows to compare with, preferably of people that no fit has seen. The report contains exact figures of them.",
     ),
 ]
 Training = Annotated[
     Path | None,
-    typer.Option(
-        "--training-non-private", help="Real rows to train on for comparison, under the same condition: not private."
-    ),
+    typer.Option("--training-non-private", help="Real rows to train on for comparison; not private either."),
 ]
 Described = Annotated[Path, typer.Option("--schema", help="The schema of all these tables, a TOML file.")]
 Target = Annotated[
-    str | None, typer.Option(help="Column to predict. Left out: the schema's target, else each in turn.")
+    str | None, typer.Option(help="Column to predict. Default: the schema's target, or each column in turn.")
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option(help="Where to draw the shares of each column, twins beside real rows (.png, .pdf, .svg)."),
+    typer.Option(help="Draw the shares of each column, twins beside real rows, to this file (.png, .pdf, .svg)."),
 ]
 
 
@@ -404,12 +398,12 @@ def utility(
     plot: Plot = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say how far synthetic twins serve in the place of a table. NOT PRIVATE for the real rows that are given.
+    """Measure how well synthetic twins replace a table. NOT PRIVATE for the real rows.
 
     `discreet utility twin-1.csv twin-2.csv --evaluation-non-private test.csv --schema schema.toml --plot marginals.png`
 
-    Trains a standard model of the target on each twin and tests it on the real rows; compares the shares of columns and of pairs,
-    and how closely columns go together; and lets a classifier tell twins from real rows. No ε covers the figures.
+    Trains a standard model of the target on each twin and tests it on the real rows, compares the marginals of columns and pairs
+    and the association of columns, and trains a classifier to distinguish twins from real rows. No ε covers the figures.
     """
     from discreet.synthetic import utility_report
     from discreet.tables import schema_from_toml
@@ -423,8 +417,9 @@ def utility(
     if plot is not None:
         report.plot(plot)
     say_error(
-        f"NOT PRIVATE: the report has exact figures of the rows in {evaluation_non_private}. Unless they are public, keep it "
-        "from those who may not see them."
+        f"NOT PRIVATE: the report contains exact figures of the rows in {evaluation_non_private}. Unless they are "
+        "public, show it "
+        "only to people who may see them."
     )
     if as_json:
         say_json("utility", report.to_dict())
@@ -437,8 +432,8 @@ def _check_plot(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ValueError("--plot is drawn by matplotlib: install it with pip install 'discreet[plot]'") from None
+        raise ValueError("--plot needs matplotlib: pip install 'discreet[plot]'") from None
     if path.suffix not in (".png", ".pdf", ".svg"):
         raise ValueError(f"--plot is {path}: give it the ending .png, .pdf or .svg")
     if not path.parent.is_dir():
-        raise ValueError(f"--plot is {path}, but there is no folder {path.parent}: make it, or choose another")
+        raise ValueError(f"--plot is {path}, but the folder {path.parent} does not exist: create it, or choose another")

@@ -22,8 +22,8 @@ P = ParamSpec("P")
 WIDTH = 88
 EXIT_CODES = {
     0: "Done.",
-    1: "Not done, or the answer is no: no proof, a fault, a full disk, a reader of the output that went away.",
-    2: "Bad input, or a budget that does not hold it: refused, with nothing spent.",
+    1: "Not done, or the answer is no: no proof, a fault, a full disk, a broken pipe.",
+    2: "Bad input, or budget exceeded: refused, and nothing was spent.",
     130: "Stopped by Ctrl-C.",
 }
 # What typer raises at words that it cannot take. It has no public name where typer brings a click of its own.
@@ -127,7 +127,7 @@ def _answer(error: Exception) -> int:
         command = "discreet" if context is None else context.command_path
         message = str(error.format_message()).replace("Value error, ", "")  # pyright: ignore[reportAttributeAccessIssue]
         stop = "" if message.endswith((".", "?")) else "."
-        say_error(f"Refused: {message}{stop} What it takes is listed by: {command} --help")
+        say_error(f"Refused: {message}{stop} For the options, run: {command} --help")
         return 2
     if isinstance(error, ValueError | TypeError):
         say_error(f"Refused: {error}")
@@ -136,15 +136,15 @@ def _answer(error: Exception) -> int:
         say_error(f"Stopped: {error}")
         return 1
     if isinstance(error, BrokenPipeError):
-        # Whoever read the output has seen enough.
+        # Broken pipe: whoever read the output has seen enough.
         return 1
     if isinstance(error, OSError) and reason:
         what = "the output" if error.filename is None else str(error.filename)
         if isinstance(error, _WRONG_PLACES) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-            say_error(f"Refused: {what} cannot be read or written ({reason}): check the path, or name another place")
+            say_error(f"Refused: {what} cannot be read or written ({reason}): check the path, or choose another")
             return 2
         say_error(
-            f"Stopped: {what} cannot be read or written ({reason}). Nothing was spent: mend that, and run it again."
+            f"Stopped: {what} cannot be read or written ({reason}). Nothing was spent. Fix this and run the command again."
         )
         return 1
     say_error(

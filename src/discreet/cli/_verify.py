@@ -25,36 +25,36 @@ def verify(
         str,
         typer.Argument(
             metavar="FILE.py[:FUNCTION]",
-            help="A function without arguments that returns dp.certify(step, ...); left out, the one called certificate.",
+            help="A function without arguments that returns dp.certify(step, ...). Default: the one called certificate.",
         ),
     ],
-    delta: Annotated[float | None, typer.Option(help="Say ε at this δ, too.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Print ε at this δ, too.")] = None,
     html: Annotated[
         Path | None,
-        typer.Option(help="Write a page here (.html) that shows the program with the status of each line."),
+        typer.Option(help="Write an HTML page that shows the program with the status of each line."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Prove that a JAX program is private, or show where it leaks.
 
-    The file is run, and the function in it; both see no data but what they make or read themselves. Shapes are enough:
+    Runs the file and the function in it. No data are needed; shapes are enough:
     `jax.ShapeDtypeStruct((1000, 3), jnp.float32)` stands for a table. In the file:
 
     `def certificate(): return dp.certify(step, w, xs, ys, mask, key, records=(1, 2), mask=3)`
 
-    Then, with the price at a δ, and with a page for the browser:
+    Then, with ε at a δ, and with an HTML page:
 
     `discreet verify step.py --delta 1e-5`
 
     `discreet verify step.py:certificate --html step.html`
 
-    Exit code 0: proved. 1: no proof, with the lines from the record to the leak, the rule and the remedy. 2: there is
-    nothing to judge, because the file or the function is absent, or fails.
+    Exit code 0: proved. 1: no proof; prints the lines from the record to the leak, the rule and the remedy. 2: the file or the
+    function is missing or fails.
     """
     from discreet.verify import PrivacyError
 
     if html is not None and html.suffix != ".html":
-        raise ValueError(f"--html {html} does not end in .html: name the page so, lest it take the place of a program")
+        raise ValueError(f"--html {html} must end in .html, so that no source file is overwritten")
     if delta is not None and not 0 < delta < 1:
         raise ValueError(f"--delta is {delta}: give a number between 0 and 1, well below 1 / number of records")
     try:
@@ -115,7 +115,8 @@ def _function(module: ModuleType, path: Path, name: str) -> Callable[[], object]
         if ready:
             remedy = f"name the one that returns dp.certify(step, ...), as in {path}:{ready[0]}"
         raise ValueError(
-            f"{path} has no function {name or 'without a name'}; without arguments it has {', '.join(ready) or 'none'}: {remedy}"
+            f"{path} has no function {name or 'without a name'}; without arguments it has "
+            f"{', '.join(ready) or 'none'}: {remedy}"
         )
     needed = _needed(function)
     if needed:
@@ -219,8 +220,8 @@ Program = Annotated[
     str | None,
     typer.Argument(
         metavar="FILE.py:FUNCTION",
-        help="A function without arguments that returns the verdict of an audit of one's own, as of dp.audit.audit_fit. "
-        "Left out: the worst case of the plan that the options describe.",
+        help="A function without arguments that returns the verdict of your own audit, from dp.audit.audit_fit for example. "
+        "Default: the worst case of the plan that the options describe.",
     ),
 ]
 Method = Annotated[MethodName, typer.Option(help="The method whose steps are audited.")]
@@ -230,15 +231,17 @@ NumRecords = Annotated[
 Noise = Annotated[
     float | None, typer.Option(help="Noise standard deviation divided by the clipping norm; or give --epsilon.")
 ]
-Steps = Annotated[int, typer.Option(max=options.MOST_STEPS, help="Steps of each fit.")]
+Steps = Annotated[int, typer.Option(max=options.MOST_STEPS, metavar="<int>", help="Steps of each fit.")]
 Runs = Annotated[int, typer.Option(help="Fits with the canary, and as many without it.")]
 Others = Annotated[int, typer.Option(help="Records beside the canary, with add-or-remove-one.")]
 OneRun = Annotated[bool, typer.Option("--one-run", help="One fit of many canaries instead of many fits of one.")]
 Canaries = Annotated[int, typer.Option(help="Canaries of --one-run.")]
-Confidence = Annotated[float, typer.Option(help="Probability that the lower bound is one.")]
-Seed = Annotated[int, typer.Option(help="Seed of all fits. Another one is another audit.")]
-Report = Annotated[Path | None, typer.Option("--out", help="Write the verdict here (.json).")]
-Picture = Annotated[Path | None, typer.Option("--plot", help="Draw lower bound and claim here (.png, .pdf, .svg).")]
+Confidence = Annotated[float, typer.Option(help="Confidence of the lower bound.")]
+Seed = Annotated[int, typer.Option(help="Seed of all fits; another seed is another audit.")]
+Report = Annotated[Path | None, typer.Option("--out", help="Write the verdict to this file (.json).")]
+Picture = Annotated[
+    Path | None, typer.Option("--plot", help="Draw lower bound and claim to this file (.png, .pdf, .svg).")
+]
 
 
 @refusing
@@ -266,14 +269,14 @@ def audit(
     plot: Picture = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Attack the private step, and hold what the attack finds against the plan's ε.
+    """Attack the private step and compare the lower bound on ε with the plan's ε.
 
-    Fits made-up tables many times, with one canary record and without it, by the sampler, the step and the noise that every
-    fit has; or once, with many canaries. From how well the two can be told apart follows a lower bound on ε. No data are read.
+    Fits invented tables many times, with and without one canary record, using the sampler, step and noise of every fit; or once,
+    with many canaries. How well the two can be distinguished gives a lower bound on ε. Reads no data.
 
     `discreet audit --rate 0.3 --steps 4 --noise-multiplier 1 --delta 1e-3`
 
-    A model of one's own, in a file with `def check(): return dp.audit.audit_fit(...)`:
+    Your own model, in a file with `def check(): return dp.audit.audit_fit(...)`:
 
     `discreet audit mine.py:check`
 
@@ -284,13 +287,13 @@ def audit(
     given = {name for name in context.params if _is_given(context, name)}
     if program is not None:
         if described := sorted(given - {"program", "out", "plot", "as_json"}):
-            raise ValueError(f"{program} says itself what is audited, and how: leave out {_flags(described)}")
+            raise ValueError(f"{program} decides what is audited and how: leave out {_flags(described)}")
         _conclude(_verdict_of(program), out, plot, as_json=as_json)
         return
     if unused := sorted(given & ({"runs", "others"} if one_run else {"canaries"})):
-        raise ValueError(f"{_flags(unused)} says nothing {'with' if one_run else 'without'} --one-run: leave it out")
+        raise ValueError(f"{_flags(unused)} has no effect {'with' if one_run else 'without'} --one-run: leave it out")
     if (noise_multiplier is None) == (epsilon is None):
-        raise ValueError("a plan follows from its noise or from its ε: give one of --noise-multiplier and --epsilon")
+        raise ValueError("give one of --noise-multiplier and --epsilon")
     plan = options.plan_of(
         num_records=num_records,
         epsilon=epsilon,
@@ -381,9 +384,11 @@ def _check_file(option: str, path: Path | None, endings: tuple[str, ...]) -> Non
     if path.suffix not in endings:
         raise ValueError(f"{option} is {path}: give it the ending {' or '.join(endings)}")
     if not path.parent.is_dir():
-        raise ValueError(f"{option} is {path}, but there is no folder {path.parent}: make it, or choose another")
+        raise ValueError(
+            f"{option} is {path}, but the folder {path.parent} does not exist: create it, or choose another"
+        )
     if option == "--plot":
         try:
             import matplotlib  # noqa: F401
         except ImportError:
-            raise ValueError("--plot is drawn by matplotlib: install it with pip install 'discreet[plot]'") from None
+            raise ValueError("--plot needs matplotlib: pip install 'discreet[plot]'") from None

@@ -201,13 +201,13 @@ def verdict(course: Mapping[str, Any]) -> str:
     if rest["kind"] == "draws":
         return f"Draws are kept from step {start} on." if start else "No draw was kept."
     if rest["kind"] == "rest":
-        return f"The parameters came to rest: from step {start} on they show no drift, and the result is their average."
+        return f"The fit converged: from step {start} on the parameters show no drift, and the result is their average."
     if rest["kind"] == "drifting":
         return (
-            "The parameters had not come to rest: they still drifted at the end. The fit was too short for its learning rate and "
-            f"noise, so its results are not those of a longer one. The result is the average from step {start} on."
+            "The fit had not converged: the parameters still drifted at the end. It was too short for its learning rate and "
+            f"noise, so a longer fit would give other results. The result is the average from step {start} on."
         )
-    return "The fit had too few steps to tell whether the parameters came to rest. The result is its last iterate."
+    return "The fit had too few steps to tell whether it converged. The result is its last iterate."
 
 
 def course_charts(course: Mapping[str, Any]) -> list[Chart]:
@@ -249,9 +249,7 @@ def course_charts(course: Mapping[str, Any]) -> list[Chart]:
 
 def _parameters(parameters: Mapping[str, Any]) -> Chart:
     lines = parameters["lines"]
-    shown = (
-        f"{len(lines)} of {parameters['of']:,}, those that moved farthest" if len(lines) < parameters["of"] else "all"
-    )
+    shown = f"{len(lines)} of {parameters['of']:,}, those that moved most" if len(lines) < parameters["of"] else "all"
     chart = Chart(
         "parameters",
         f"Variational parameters ({shown})",

@@ -47,7 +47,7 @@ from discreet.page._charts import (
     verdict,
 )
 from discreet.plan import PrivacyPlan
-from discreet.report import Statement, sentence, steps_words
+from discreet.report import Statement, relation_name, sentence, steps_words, value_words
 from discreet.storage import write_file
 from discreet.tables import EPOCH, Column, Kind, Missing, Schema
 
@@ -123,7 +123,7 @@ def budget_of(ledger: Ledger, statement: Statement) -> Budget:
     return Budget(
         ledger.dataset,
         ledger.unit,
-        ledger.relation.name,
+        relation_name(ledger.relation.name),
         upper(cap.epsilon),
         small(cap.delta),
         upper(spent),
@@ -149,15 +149,15 @@ def _place(ledger: Ledger, statement: Statement) -> tuple[int | None, str]:
     receipt = next((found for note in statement.notes if (found := _RECEIPT.search(note))), None)
     if receipt is None:
         return None, (
-            "The fit of this page was not debited from this ledger: its statement names no entry. What it spent comes on top of "
-            "what is shown here."
+            "The fit on this page was not charged to this ledger: its statement names no entry. Its cost comes on top of what is "
+            "shown here."
         )
     number, digest = int(receipt[1]), receipt[2]
     debits = [x for x in ledger.entries if x["kind"] == "debit"]
     if not any(x["number"] == number and x["hash"].startswith(digest) for x in debits):
         return None, (
-            f"The statement names entry {number} (hash {digest}), which this ledger does not have: it is another ledger, or "
-            "lines were cut off at its end."
+            f"The statement names entry {number} (hash {digest}), which is not in this ledger: it is another ledger, or "
+            "lines are missing at its end."
         )
     return number, ""
 
@@ -539,12 +539,12 @@ def _charts(lines: list[Line], factor: float) -> tuple[Chart, Chart]:
     chart = functools.partial(Chart, x=(0.0, 1.0), y=(0.0, 1.0), percent=True)
     caught = chart(
         "caught",
-        "What the best test can tell",
-        "The largest rate at which any test rightly says yes, against the rate at which it wrongly does: "
+        "The best possible test",
+        "The largest true-positive rate of any test, against its false-positive rate: "
         + "; ".join(f"{percent(true_positive_rate(lines, rate))} at {plain(rate)}" for rate in TABLE_RATES)
         + ". The straight line is guessing.",
-        "wrongly says yes (false-positive rate)",
-        "rightly says yes, at most",
+        "false-positive rate",
+        "true-positive rate, at most",
         legend=(("bound", "best test, at most"), ("chance", "guessing")),
     )
     xs, ys = [x for x, _ in bends], [y for _, y in bends]
@@ -552,8 +552,8 @@ def _charts(lines: list[Line], factor: float) -> tuple[Chart, Chart]:
     caught = caught.line("chance", [0, 1], [0, 1]).line("bound", xs, ys)
     believed = chart(
         "belief",
-        "What the releases can do to a belief",
-        "The largest belief after seeing all that was released, against the belief before: "
+        "How far a belief can change",
+        "The largest belief after seeing everything that was released, against the belief before: "
         + "; ".join(f"{percent(belief(prior, factor))} from {plain(prior)}" for prior in TABLE_PRIORS)
         + ". The straight line is no change.",
         "belief before",
@@ -575,13 +575,13 @@ def _reasons(statement: Statement) -> tuple[str, ...]:
     if statement.reproducible:
         reasons.append(statement.randomness)
     if not math.isfinite(statement.epsilon):
-        reasons.append(f"No finite ε holds at δ = {statement.delta:g}: nothing is promised")
+        reasons.append(f"No finite ε holds at δ = {statement.delta:g}: there is no guarantee")
     return tuple(reasons)
 
 
 def _facts(statement: Statement) -> list[tuple[str, str]]:
     facts = [("Method", statement.method), ("Unit of privacy", statement.unit)]
-    facts.append(("Relation", statement.relation.replace("_", " ").lower()))
+    facts.append(("Relation", relation_name(statement.relation)))
     if isinstance(count := statement.plan.get("num_records"), int):
         facts.append((f"{statement.noun.capitalize()}s (public)", f"{count:,}"))
     facts.append(("Releases", f"{statement.steps_completed:,} of {statement.horizon:,} paid for"))
@@ -602,23 +602,6 @@ def _contents(*further: bool) -> list[tuple[str, str]]:
         ("machine", "For programs", True),
     )
     return [(anchor, heading) for anchor, heading, there in every if there]
-
-
-def value_words(value: Any) -> str:
-    """A number of the plan.
-
-    >>> value_words({"kind": "PoissonSampling", "rate": 0.1}), value_words(32_561)
-    ('kind PoissonSampling, rate 0.1', '32,561')
-    """
-    if isinstance(value, Mapping):
-        return ", ".join(
-            f"{str(name).replace('_', ' ')} {value_words(item)}" for name, item in value.items() if item is not None
-        )
-    if isinstance(value, list | tuple):
-        return ", ".join(map(value_words, value))
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
 
 
 def _counts(rows: tuple[int, ...]) -> str:

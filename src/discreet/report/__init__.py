@@ -1,7 +1,15 @@
 """The privacy statement: what was spent, on what terms, and what it does not cover."""
 
 from discreet.report._make import make_pure_statement, make_statement, plan_facts
-from discreet.report._statement import ProfilePoint, Statement, sentence, statement_from_dict, steps_words
+from discreet.report._statement import (
+    ProfilePoint,
+    Statement,
+    relation_name,
+    sentence,
+    statement_from_dict,
+    steps_words,
+    value_words,
+)
 
 __all__ = [
     "ProfilePoint",
@@ -9,7 +17,9 @@ __all__ = [
     "make_pure_statement",
     "make_statement",
     "plan_facts",
+    "relation_name",
     "sentence",
     "statement_from_dict",
     "steps_words",
+    "value_words",
 ]

@@ -17,29 +17,30 @@ UNIT = "one record (one row of the table)"
 PROFILE_DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
 PACKAGES = ("discreet", "dp-accounting", "jax", "jaxlib", "numpyro", "numpy", "scipy")
 ACCOUNTANT = (
-    "ε is an upper bound: the privacy loss distributions of all steps are composed numerically by discreet's own "
-    "accountant, rounding upwards, with a bound on its rounding errors added to δ; its tests compare it with "
-    "dp_accounting, whose events it reads. It was derived from the sampler, the noise and the number of steps planned (or "
-    "that ran, if more)."
+    "ε is an upper bound. discreet's own accountant composes the privacy loss distributions of all steps numerically, rounds "
+    "upward, and adds a bound on its rounding errors to δ. ε follows from the sampling scheme, the noise and the number of "
+    "steps that were planned, or that ran if they are more."
 )
 NOT_COVERED = (
     SEVERAL_RECORDS,
     "Choices made by looking at these records without accounting: the model, its columns, bounds or categories, the "
     "settings of the fit, or which of several fits to publish.",
-    "Other releases from the same records: the costs of all of them add up.",
-    "Attacks on the rounding of 32-bit floating-point noise.",
+    "Other releases from the same records: their privacy costs add up.",
+    "Attacks on the rounding of 32-bit floating-point noise and sums.",
     "Side channels: running time, memory, logs, and anyone with access to the machine.",
-    "Error messages and interruptions that depend on what is in the records.",
-    "What is true of the population: it can be learned, and concern a person, whether or not they are in the table.",
+    "Error messages and interruptions that depend on the content of the records.",
+    "General facts about the population: they can still be learned, and they may concern people whose data was not used.",
 )
-FROM_SYSTEM = "The random bits came from the operating system's entropy, expanded by ChaCha20; they cannot be repeated."
+FROM_SYSTEM = (
+    "The random bits came from the operating system and were expanded with ChaCha20; nobody can reproduce them."
+)
 FROM_SEED = (
-    "reproducible: not private. A seed was given, so whoever knows or guesses it can take the noise away. The figures "
-    "above are those of the same run with the operating system's entropy."
+    "reproducible: not private. A seed was given, so anyone who knows or guesses it can remove the noise. The figures above "
+    "are those of the same run with random bits from the operating system."
 )
 
 
-BATCHES_ARE_THE_CALLERS = "The caller's own code drew the batches: ε holds only if it drew them as the plan says."
+BATCHES_ARE_THE_CALLERS = "The user's own code drew the batches: ε holds only if it drew them as the plan says."
 
 
 def make_statement(
@@ -96,8 +97,9 @@ def make_statement(
     assumed = ()
     if user_supplied_batches:
         assumed = (
-            "How the batches were drawn: the caller's own code supplied them. The figures hold only if it drew them "
-            f"afresh in each step, in secret, as the plan says ({plan.sampling.in_words(plan.num_records)}).",
+            "How the batches were drawn: the user's own code supplied them. The figures hold only if it drew new "
+            "batches in each "
+            f"step, in secret, as the plan says ({plan.sampling.in_words(plan.num_records)}).",
         )
     return Statement(
         method=method,
@@ -148,10 +150,11 @@ def _bound(plan: PrivacyPlan, given: float | None) -> float:
 
 
 def _mechanism_words(plan: PrivacyPlan, bound: float) -> str:
-    besides = "".join(f" Paid for besides: {release.in_words()}." for release in plan.also)
+    besides = "".join(f" Also paid for: {release.in_words()}." for release in plan.also)
     return (
-        f"In each step a batch was drawn ({plan.sampling.in_words(plan.num_records)}). {_clipping_words(plan, bound)} was added "
-        f"to every coordinate of the sum. Only these noisy sums left the data.{besides}"
+        f"Each step drew a batch ({plan.sampling.in_words(plan.num_records)}). {_clipping_words(plan, bound)} was "
+        "added to every coordinate of the "
+        f"sum. Only these noisy sums left the data.{besides}"
     )
 
 
@@ -161,11 +164,11 @@ def _clipping_words(plan: PrivacyPlan, bound: float) -> str:
     if isinstance(rule, AdaptiveClipping):
         least, most = rule.limits
         return (
-            f"Each record's gradient was clipped to a Euclidean norm C, which began at {rule.start:g} and followed the "
-            f"{rule.quantile:g} quantile of the gradients' norms: the number of gradients within C was released in the same "
-            "sum, divided by the expected size of a batch, and where it exceeded the quantile C fell for the next step, or else "
-            f"rose, between {least:g} and {most:g}. All that a record added (gradient, count, and a clipped loss if there was "
-            f"one) was together at most {bound / rule.start:.6g} C; the contributions were summed, and Gaussian noise of "
+            f"Each record's gradient was clipped to a Euclidean norm C, which started at {rule.start:g} and followed the "
+            f"{rule.quantile:g} quantile of the gradient norms: the number of gradients within C was released in the same sum "
+            "and divided by the expected batch size; if it exceeded the quantile, C fell for the next step, otherwise it rose, "
+            f"between {least:g} and {most:g}. Everything that a record added (gradient, count, and a clipped loss if there was "
+            f"one) had a norm of at most {bound / rule.start:.6g} C; the contributions were summed, and Gaussian noise of "
             f"standard deviation {plan.noise_multiplier * bound / rule.start:.6g} C ({noise} × that bound)"
         )
     clipped, scale = f"Each record's contribution was clipped to the Euclidean norm C = {rule.start:g}", "C"
@@ -206,7 +209,7 @@ def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> di
 def _public_facts(plan: PrivacyPlan) -> tuple[str, ...]:
     count = f"The number of records, N = {plan.num_records}"
     if plan.relation == Relation.ADD_OR_REMOVE_ONE:
-        count += " (although neighbouring tables differ in it by one: publishing it exactly was not charged)"
+        count += " (neighbouring tables differ in it by one; publishing it exactly was not charged)"
     return (
         f"{count}.",
         f"The plan: how batches are drawn, the {'rule for the clipping norm' if plan.clipping.adapts else 'clipping norm'}, "
@@ -225,9 +228,10 @@ def versions() -> dict[str, str]:
 
 
 PURE_ACCOUNTANT = (
-    "ε is an upper bound, and pure: it holds at δ = 0. Each release is taken for the worst mechanism of its ε, randomised "
-    "response, and discreet's own accountant adds them up, rounding upwards. It was derived from the tempering and the bound on "
-    "what a record adds, as they ran."
+    "ε is an upper bound and pure: it holds at δ = 0. discreet's own accountant treats each release as the worst "
+    "mechanism with "
+    "its ε, randomised response, composes them and rounds upward. ε follows from the tempering and the bound on a record's "
+    "contribution that were used."
 )
 
 

@@ -67,6 +67,15 @@ def relation_words(relation: Relation, noun: str = "record") -> str:
     )
 
 
+def relation_name(relation: str) -> str:
+    """A relation in a few words, for tables and headings.
+
+    >>> relation_name("ADD_OR_REMOVE_ONE")
+    'one added or removed'
+    """
+    return {"ADD_OR_REMOVE_ONE": "one added or removed", "REPLACE_ONE": "one replaced"}.get(relation, relation)
+
+
 def _headline(statement: "Statement") -> str:
     if statement.violations:
         return "NOT PRIVATE AS RUN: see 'What broke the guarantee'."
@@ -78,13 +87,36 @@ def _headline(statement: "Statement") -> str:
 
 
 def _plan(statement: "Statement") -> str:
-    return "\n".join(f"  {name.replace('_', ' ')}: {_value(value)}" for name, value in statement.plan.items())
+    return "\n".join(f"  {name.replace('_', ' ')}: {value_words(value)}" for name, value in statement.plan.items())
 
 
-def _value(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name.replace('_', ' ')} {_value(item)}" for name, item in value.items())
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+_KINDS = {
+    "PoissonSampling": "Poisson sampling",
+    "FixedSizeSampling": "fixed-size batches",
+    "FullBatch": "all records in each batch",
+    "AdaptiveClipping": "adaptive",
+}
+
+
+def value_words(value: Any) -> str:
+    """A value of the plan, in words.
+
+    >>> value_words({"kind": "PoissonSampling", "rate": 0.1}), value_words(32_561)
+    ('Poisson sampling, rate 0.1', '32,561')
+    """
+    if isinstance(value, Mapping):
+        kind = [_KINDS.get(str(value["kind"]), str(value["kind"]))] if "kind" in value else []
+        rest = (
+            f"{str(name).replace('_', ' ')} {value_words(item)}"
+            for name, item in value.items()
+            if item is not None and name != "kind"
+        )
+        return ", ".join([*kind, *rest])
+    if isinstance(value, list | tuple):
+        return ", ".join(map(value_words, value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
 
 
 def _profile(statement: "Statement") -> str:
@@ -95,11 +127,10 @@ def steps_words(statement: "Statement") -> str:
     """How many releases were made, and how many were paid for."""
     if statement.steps_completed < statement.horizon:
         return (
-            f"{statement.steps_completed} of {statement.horizon} releases were made. The price is that of all "
-            f"{statement.horizon}: this accounting is valid for a number of releases fixed beforehand, and stopping early on "
-            "what was seen gives nothing back."
+            f"{statement.steps_completed} of {statement.horizon} releases were made. The budget of all {statement.horizon} is "
+            "spent: the accounting is valid for a number of releases fixed beforehand, so stopping early gives nothing back."
         )
-    return f"{statement.steps_completed} releases were made; all are paid for."
+    return f"{statement.steps_completed} releases were made, and all are paid for."
 
 
 def statement_text(statement: "Statement") -> str:
@@ -114,9 +145,9 @@ def statement_text(statement: "Statement") -> str:
         ("What left the data", bullets(statement.released)),
         ("What was done", paragraph(f"{statement.mechanism} {steps_words(statement)}")),
         ("Plan", _plan(statement)),
-        ("Pairs of δ and ε that all hold", _profile(statement)),
+        ("Other pairs of δ and ε that hold", _profile(statement)),
         ("How ε was computed", paragraph(f"{statement.accountant} δ was {statement.delta_chosen}. {versions}.")),
-        ("Treated as public", bullets(statement.public)),
+        ("What was treated as public", bullets(statement.public)),
         ("Randomness", paragraph(statement.randomness)),
         ("What it does not cover", bullets(statement.not_covered)),
     ]

@@ -710,7 +710,7 @@ class FullBatch(Sampling):
         del num_records
         if rate is not None or batch_size is not None:
             raise ValueError(
-                "full batches hold all records: leave --rate and --batch-size out, or choose another --sampling"
+                "full batches contain all records: leave out --rate and --batch-size, or choose another --sampling"
             )
         return cls()
 
