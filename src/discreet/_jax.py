@@ -53,6 +53,7 @@ __all__ = [
     "inner_programs",
     "inside",
     "is_closed_book",
+    "is_over_devices",
     "jax_primitives",
     "marker",
     "newer_primitives",
@@ -67,6 +68,7 @@ __all__ = [
     "reset_compilation_cache",
     "run_jaxpr",
     "scan_of",
+    "sharding_constraint_p",
     "source_line",
     "source_lines",
     "two_way_primitive",
@@ -367,6 +369,16 @@ def source_line(equation: JaxprEqn) -> str:
         return ""
     same = lines[-1].split(" (")[0] == lines[0].split(" (")[0]
     return lines[0] if same else f"{lines[0]}, called at {lines[-1]}"
+
+
+# `jax.lax.with_sharding_constraint` says where a value lies, and hands it on.
+sharding_constraint_p: Primitive = vars(sys.modules["jax._src.pjit"])["sharding_constraint_p"]
+_NamedAxisEffect: type = vars(sys.modules["jax._src.core"])["NamedAxisEffect"]
+
+
+def is_over_devices(equation: JaxprEqn) -> bool:
+    """Whether all that an equation does beside its outputs is to let values of several devices meet (`psum` and the like)."""
+    return bool(equation.effects) and all(isinstance(x, _NamedAxisEffect) for x in equation.effects)
 
 
 def primitive_of(function: Callable[..., Any], *args: Any) -> Primitive:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
@@ -82,6 +83,8 @@ def _elementwise() -> None:
         each(name, lambda x, f=function, part=part: _part(part, f(lax.complex(x, 20.0 * x))), ROWS)
     pairs("complex", lax.complex)
     each("name", lambda x: checkpoint_name(x, "it"))
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    each("sharding_constraint", lambda x: lax.with_sharding_constraint(x, here))
     each("stop_gradient", lambda x: p.stop_gradient_p.bind(x))
     each("reduce_precision", lambda x: lax.reduce_precision(x, 5, 7))
     each("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.uint32), FEW[:3])

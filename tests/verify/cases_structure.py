@@ -264,17 +264,17 @@ def _keys() -> None:
         worlds=("add",),
     )
     sums = ("sum", "other sum", "small", "line")
-    enter("gaussian_mechanism", lambda k, *x: dp.gaussian_mechanism(k, x, 2.0), *sums, keyed=True)
-    enter("gaussian_mechanism", lambda k, *x: dp.gaussian_mechanism(k, x, 2.0), "sum", "other sum", keyed=True)
-    enter("gaussian_mechanism", lambda k, x: dp.gaussian_mechanism(k, x, 2.0), "masked", keyed=True)
-    enter("gaussian_mechanism", lambda k, x: dp.gaussian_mechanism(k, x, 2.0), "unknown", keyed=True)
-    enter("gaussian_mechanism", lambda k, x, s: dp.gaussian_mechanism(k, x * s, 3.0 * s), "sum", "scalar", keyed=True)
-    enter("laplace_mechanism", lambda k, *x: dp.laplace_mechanism(k, x, 2.0), *sums, keyed=True)
-    enter("laplace_mechanism", lambda k, x: dp.laplace_mechanism(k, x[0], 2.0), "sum", keyed=True)
+    enter("noise", lambda k, *x: dp.gaussian_mechanism(k, x, 2.0), *sums, keyed=True)
+    enter("noise", lambda k, *x: dp.gaussian_mechanism(k, x, 2.0), "sum", "other sum", keyed=True)
+    enter("noise", lambda k, x: dp.gaussian_mechanism(k, x, 2.0), "masked", keyed=True)
+    enter("noise", lambda k, x: dp.gaussian_mechanism(k, x, 2.0), "unknown", keyed=True)
+    enter("noise", lambda k, x, s: dp.gaussian_mechanism(k, x * s, 3.0 * s), "sum", "scalar", keyed=True)
+    enter("noise", lambda k, *x: dp.laplace_mechanism(k, x, 2.0), *sums, keyed=True)
+    enter("noise", lambda k, x: dp.laplace_mechanism(k, x[0], 2.0), "sum", keyed=True)
     batch = ("clipped", "raw masked", "placed", "few")
     tables = ("add", "replace")
-    enter("poisson_subsample", lambda k, *x: dp.poisson_subsample(k, x, 0.5, N), *batch, keyed=True, worlds=tables)
-    enter("subsample_without_replacement", lambda k, *x: dp.subsample_without_replacement(k, x, 4), *batch, keyed=True,
+    enter("draw", lambda k, *x: dp.poisson_subsample(k, x, 0.5, N), *batch, keyed=True, worlds=tables)
+    enter("draw", lambda k, *x: dp.subsample_without_replacement(k, x, 4), *batch, keyed=True,
           worlds=("replace",))  # fmt: skip
 
 

@@ -17,7 +17,7 @@ LOOSE = {
     **{name: {"finite"} for name in ("conv_general_dilated", "random_gamma", "scatter", "fft")},
 }
 """Claims that these numbers do not come to the edge of."""
-ELSEWHERE = {"draw_batch", "clipped_sum", "release", "update_rows"}
+ELSEWHERE = {"clipped_sum", "update_rows"}
 """Primitives of private inference, which nobody else calls: tests/inference/test_proof.py and test_local.py."""
 WORLDS = ("add", "replace", "sample")
 

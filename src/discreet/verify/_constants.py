@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval
+from discreet._jax import JaxprEqn, aval, sharding_constraint_p
 from discreet._jax import primitives as p
 from discreet.verify._domain import LARGEST, SMALLEST, Public, Scale, Value, constant, new_symbol
 
 _SMALL = 4096
+
+IDENTITY = (p.copy_p, p.stop_gradient_p, p.name_p, sharding_constraint_p)
+"""Primitives whose output is their operand: each rule that keeps something of a value keeps it through all of these."""
 
 
 _NUMPY: dict[Any, Any] = {
@@ -37,7 +40,7 @@ _NUMPY: dict[Any, Any] = {
     p.and_p: np.logical_and,
     p.or_p: np.logical_or,
     p.not_p: np.logical_not,
-    p.copy_p: np.asarray,
+    **dict.fromkeys(IDENTITY, np.asarray),
 }
 _LOGICAL = (p.and_p, p.or_p, p.not_p)
 ELEMENTWISE_SHAPES = (*_NUMPY, p.select_n_p, p.convert_element_type_p, p.integer_pow_p, p.pow_p, p.tanh_p, p.clamp_p)
@@ -93,7 +96,7 @@ def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray
     return None if found is None or lost or _too_small(found) else found
 
 
-_EXACT = (*_MOVES, *_LOGICAL, p.select_n_p, p.neg_p, p.abs_p, p.max_p, p.min_p, p.copy_p, p.convert_element_type_p)
+_EXACT = (*_MOVES, *_LOGICAL, p.select_n_p, p.neg_p, p.abs_p, p.max_p, p.min_p, *IDENTITY, p.convert_element_type_p)
 
 
 def _exact(equation: JaxprEqn, values: list[Public], kind: Any) -> bool:
@@ -194,7 +197,7 @@ def _from_counter(equation: JaxprEqn, values: list[Public]) -> np.ndarray | None
 
 def _counter(equation: JaxprEqn, values: list[Public]) -> tuple[Any, int, int] | None:
     primitive = equation.primitive
-    if primitive in (p.convert_element_type_p, p.squeeze_p, p.reshape_p, p.broadcast_in_dim_p, p.copy_p):
+    if primitive in (p.convert_element_type_p, p.squeeze_p, p.reshape_p, p.broadcast_in_dim_p, *IDENTITY):
         kind = aval(equation.outvars[0])
         counter = values[0].counter
         if counter is None or np.dtype(kind.dtype).kind not in "iu":
@@ -257,6 +260,6 @@ def _scale(equation: JaxprEqn, values: list[Public]) -> Scale | None:
     if primitive is p.convert_element_type_p:
         floats = all(np.dtype(aval(x).dtype).kind == "f" for x in (*equation.invars, *equation.outvars))
         return known[0] if floats else None
-    if primitive in (p.neg_p, p.copy_p, p.broadcast_in_dim_p, p.reshape_p, p.squeeze_p, p.transpose_p, p.abs_p):
+    if primitive in (*IDENTITY, p.neg_p, p.broadcast_in_dim_p, p.reshape_p, p.squeeze_p, p.transpose_p, p.abs_p):
         return known[0]
     return None

@@ -111,6 +111,8 @@ REMEDIES = {
     "unknown": "write it with operations that the checker knows, on each record alone, or apply it to what "
     "dp.gaussian_mechanism returns.",
     "callback": "remove the callback or print; return what is public, and print it outside of the program.",
+    "devices": "write the step for the whole table, and let jax.jit spread it over devices: jax.lax.with_sharding_constraint is "
+    "no obstacle to a proof.",
     "book": "write it with JAX's own functions, or compute it outside of the step and pass the result, which counts as public.",
     "position": "treat all rows of a sample alike: which row a record gets says who else is in it.",
     "sampler": "draw with a sampler of discreet.sampling; one of your own is listed in discreet.sampling.SAMPLERS once its law "

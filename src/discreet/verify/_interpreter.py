@@ -20,13 +20,14 @@ from discreet._jax import (
     inner_programs,
     inside,
     is_closed_book,
+    is_over_devices,
     jax_primitives,
     source_line,
 )
 from discreet._jax import primitives as p
 from discreet.accounting import Relation
 from discreet.verify._bounds import scaled
-from discreet.verify._constants import public_result
+from discreet.verify._constants import IDENTITY, public_result
 from discreet.verify._domain import (
     LARGEST,
     SMALLEST,
@@ -74,7 +75,7 @@ _COARSE = Scale(1.0 + 2.0**-7)
 
 
 _AS_IT_IS = (
-    p.add_p, p.add_jaxvals_p, p.copy_p, p.stop_gradient_p, p.name_p, p.convert_element_type_p, p.reshape_p, p.squeeze_p,
+    *IDENTITY, p.add_p, p.add_jaxvals_p, p.convert_element_type_p, p.reshape_p, p.squeeze_p,
     p.broadcast_in_dim_p,
 )  # fmt: skip
 """What adds to a sum, or gives it another shape with its elements in their order."""
@@ -304,6 +305,13 @@ def refuse_outside_effects(jaxpr: Jaxpr) -> None:
     """
     for equation in jaxpr.eqns:
         name = equation.primitive.name
+        if is_over_devices(equation):
+            raise PrivacyError(
+                f"{name} at {source_line(equation)} lets values of several devices meet, within shard_map or pmap, and no rule "
+                "says what they hold of one record.",
+                REMEDIES["devices"],
+                chain=(source_line(equation),),
+            )
         if equation.effects or any(
             word in name for word in ("callback", "debug_print", "ffi_call", "infeed", "outfeed")
         ):

@@ -20,6 +20,7 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, aval
 from discreet._jax import primitives as p
+from discreet.verify._constants import IDENTITY
 from discreet.verify._domain import Group, Private, Public, Scale, Term, Value
 
 ONE = Scale(1.0)
@@ -90,7 +91,7 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
         return None
     if len(normed) == 2:
         return None
-    if primitive in (p.copy_p, p.stop_gradient_p, p.name_p, p.convert_element_type_p):
+    if primitive in (*IDENTITY, p.convert_element_type_p):
         kind = np.dtype(aval(equation.outvars[0]).dtype)
         decides = norm.kind in ("above", "below")
         return norm if (kind.kind == "b" if decides else kind.kind == "f" and kind.itemsize >= 4) else None

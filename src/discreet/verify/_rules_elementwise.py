@@ -14,6 +14,7 @@ from discreet._jax import JaxprEqn, aval, newer_primitives
 from discreet._jax import primitives as p
 from discreet.verify._alignment import aligned, all_finite, both_zero, bound_of, is_integer
 from discreet.verify._bounds import added, row_terms, scaled, total_of
+from discreet.verify._constants import IDENTITY
 from discreet.verify._domain import SMALLEST, Batch, Private, Public, Scale, Term, Value, is_open
 from discreet.verify._interpreter import HELD_AS, MEETS_ALL, RULES, Checker, common_batch, shape_of, size_per_record
 from discreet.verify._norms import clipped_product, norm_after
@@ -21,13 +22,12 @@ from discreet.verify._sums import as_sum
 
 _KEEPS_ZERO = (
     p.abs_p, p.neg_p, p.tanh_p, p.sin_p, p.atan_p, p.asinh_p, p.sqrt_p, p.square_p, p.expm1_p, p.log1p_p, p.sign_p,
-    p.floor_p, p.ceil_p, p.round_p, p.cbrt_p, p.sinh_p, p.tan_p, p.asin_p, p.atanh_p, p.erf_p, p.erf_inv_p, p.copy_p,
-    p.convert_element_type_p, p.real_p, p.reduce_precision_p, p.stop_gradient_p, p.name_p,
+    p.floor_p, p.ceil_p, p.round_p, p.cbrt_p, p.sinh_p, p.tan_p, p.asin_p, p.atanh_p, p.erf_p, p.erf_inv_p,
+    p.convert_element_type_p, p.real_p, p.reduce_precision_p, *IDENTITY,
 )  # fmt: skip
-_SLOPE_ONE = (p.abs_p, p.neg_p, p.tanh_p, p.sin_p, p.atan_p, p.asinh_p, p.copy_p, p.stop_gradient_p, p.name_p)
+_SLOPE_ONE = (p.abs_p, p.neg_p, p.tanh_p, p.sin_p, p.atan_p, p.asinh_p, *IDENTITY)
 _WITHIN_ONE = (p.tanh_p, p.sin_p, p.cos_p, p.logistic_p, p.erf_p, p.sign_p)
 _SAFE_AT_FINITE = (*_WITHIN_ONE, *_SLOPE_ONE, p.floor_p, p.ceil_p, p.round_p)
-_IDENTITY = (p.copy_p, p.stop_gradient_p, p.name_p)
 _OTHERS = (
     p.exp_p, p.exp2_p, p.log_p, p.rsqrt_p, p.logistic_p, p.cos_p, p.cosh_p, p.acos_p, p.acosh_p, p.lgamma_p, p.digamma_p,
     p.erfc_p, p.is_finite_p, p.not_p, p.integer_pow_p, p.pow_p, p.rem_p, p.atan2_p, p.nextafter_p, p.igamma_p, p.igammac_p,
@@ -106,7 +106,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     elif primitive in _SLOPE_ONE or (primitive in (p.max_p, p.min_p, p.clamp_p) and len(private) == 1):
         position = next(i for i, x in enumerate(sums) if isinstance(x, Private))
         terms = bound_of(sums[position], equation, position)  # pyright: ignore[reportArgumentType]
-        additive &= primitive in (p.neg_p, *_IDENTITY)
+        additive &= primitive in (p.neg_p, *IDENTITY)
         if primitive is p.clamp_p and position != 1:
             terms = None
     if terms is None:
@@ -167,7 +167,7 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         changes["zero"] = first.zero
     if primitive in _SLOPE_ONE and primitive not in _WITHIN_ONE:
         changes |= {"terms": first.terms, "linf": first.linf}
-    if primitive in _IDENTITY:
+    if primitive in IDENTITY:
         changes |= {"holds": first.content, "place": first.spot}
     if primitive in _SAFE_AT_FINITE:
         changes["number_if"] = number_if(first)

@@ -8,7 +8,7 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, aval, primitive_of, source_line, unstack_p
 from discreet._jax import primitives as p
-from discreet.verify._constants import public_result
+from discreet.verify._constants import IDENTITY, public_result
 from discreet.verify._domain import Key, Private, Public, Value
 from discreet.verify._interpreter import KEY_RULES, RULES, Checker, unknown
 from discreet.verify._keys import KNOWN, PRIVATE, SECRET
@@ -158,7 +158,7 @@ KEY_RULES.update(
     }
 )
 for _primitive in (
-    p.slice_p, p.squeeze_p, p.reshape_p, p.transpose_p, p.broadcast_in_dim_p, p.concatenate_p, p.dynamic_slice_p, p.copy_p,
+    p.slice_p, p.squeeze_p, p.reshape_p, p.transpose_p, p.broadcast_in_dim_p, p.concatenate_p, p.dynamic_slice_p, *IDENTITY,
     _STACK, unstack_p,
 ):  # fmt: skip
     KEY_RULES[_primitive] = _moved
