@@ -92,20 +92,20 @@ def test_wrong_input_is_refused(samples, options, words) -> None:
 def test_every_result_goes_to_arviz(statement, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the one function, each with its own statement and draws."""
     from discreet import inference
-    from discreet.inference import _dpsgld, _noise_aware, _ops_result, _result
+    from discreet.inference import _dpsgld, _ops, _result, _trace
 
     calls = []
-    for module in (_result, _noise_aware, _ops_result, _dpsgld):
+    for module in (_result, _trace, _ops, _dpsgld):
         monkeypatch.setattr(module, "to_arviz", lambda samples, **options: calls.append((samples, options)))
     monkeypatch.setattr(inference.DPSVIResult, "posterior", lambda self, key, number: ("drawn", number))
-    monkeypatch.setattr(_noise_aware.NoiseAware, "posterior", lambda self, key, number: ("aware", number))
+    monkeypatch.setattr(_trace.NoiseAware, "posterior", lambda self, key, number: ("aware", number))
 
     trace = _result.Trace(np.arange(2), np.zeros((2, 1)))
     common = {"losses": np.zeros(2), "trace": trace, "statement": statement, "plan": PLAN, "steps_completed": 2}
     fit = inference.DPSVIResult(params={}, last_params={}, clipping_norms=np.ones(2), _objective=object(), **common)
     fit.to_arviz(None, 7, feature_names=["a"])
     options = {"method": "trace", "start": 0.5, "corrected": np.ones(1), "mean": np.zeros(1), "stddev": np.ones(1)}
-    aware = _noise_aware.NoiseAware(**options, _objective=None, _unravel=None, _draws=None)
+    aware = _trace.NoiseAware(**options, _objective=None, _unravel=None, _draws=None)
     monkeypatch.setitem(_result.METHODS, "trace", lambda *given: aware)
     fit.noise_aware("trace").to_arviz(None, 8)
     inference.OPSResult(draws=SAMPLES, statement=statement, non_private_diagnostics=None).to_arviz()

@@ -9,7 +9,7 @@ import pytest
 from dp_accounting import pld
 
 import discreet as dp
-from discreet.inference._proof import with_proof
+from discreet.inference._loop import with_proof
 from discreet.report import make_statement
 from discreet.standardise import _moments, contributions, noisy_sums
 

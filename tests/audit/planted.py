@@ -21,8 +21,8 @@ import pytest
 import discreet as dp
 from discreet import mechanisms
 from discreet.audit import Verdict, worst_case
-from discreet.inference import _setup as setup_file
-from discreet.inference._keys import StepKeys
+from discreet.inference import _dpsvi as setup_file
+from discreet.inference._step import StepKeys
 
 DELTA = 1e-3
 

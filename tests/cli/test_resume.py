@@ -19,7 +19,7 @@ import discreet as dp
 from discreet.cli import _run
 from discreet.cli._app import app
 from discreet.cli._terminal import settings
-from discreet.inference._checkpoint import FILE, Checkpoint
+from discreet.inference._loop import FILE, Checkpoint
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 RUN = CliRunner()
@@ -174,8 +174,8 @@ def test_another_fits_statement_is_not_replaced(folder, monkeypatch):
 
 
 COMMAND_LINE = """
-from discreet.inference import _checkpoint, _loop
-_checkpoint._SECONDS = 0.0
+from discreet.inference import _loop
+_loop._SECONDS = 0.0
 _loop._SECONDS_A_CHUNK = 0.01
 from discreet.cli import main
 main()

@@ -19,8 +19,8 @@ import pytest
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.inference import _checkpoint, _keys
-from discreet.inference._checkpoint import FILE, Checkpoint
+from discreet.inference import _loop, _step
+from discreet.inference._loop import FILE, Checkpoint
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 Y = np.random.default_rng(0).normal(1.0, 1.0, (200, 3)).astype(np.float32)
@@ -72,7 +72,7 @@ def crash_at(monkeypatch, call):
         if next(calls) == call:
             raise Crash
 
-    monkeypatch.setattr(_checkpoint, "_SECONDS", 0.0)
+    monkeypatch.setattr(_loop, "_SECONDS", 0.0)
     monkeypatch.setattr(Checkpoint, "keep", dying)
 
 
@@ -128,7 +128,7 @@ def test_a_secret_key_stays_in_its_owners_file_until_the_fit_is_done(dpsvi, tmp_
         copy = tmp_path / str(forget)
         shutil.copytree(folder, copy)
         if forget:
-            monkeypatch.setattr(_keys, "_used", {})
+            monkeypatch.setattr(_step, "_used", {})
         result = run(dpsvi, dp.random.key(), copy)
         assert result.statement.is_private
         assert result.steps_completed == 600
@@ -226,8 +226,8 @@ import sys
 import numpy as np, numpyro, numpyro.distributions as dist
 from numpyro.infer.autoguide import AutoNormal
 import discreet as dp
-from discreet.inference import _checkpoint, _loop
-_checkpoint._SECONDS = 0.0
+from discreet.inference import _loop
+_loop._SECONDS = 0.0
 _loop._SECONDS_A_CHUNK = 0.01
 def model(y):
     mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))

@@ -13,7 +13,7 @@ from numpyro.infer.autoguide import AutoNormal
 import discreet as dp
 from discreet import mechanisms
 from discreet.gradients import BookKeepingEngine, ReferenceEngine
-from discreet.inference import _setup as setup_file
+from discreet.inference import _dpsvi as setup_file
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -15,8 +15,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
 from discreet.inference import _loop
-from discreet.inference._keys import StepKeys
-from discreet.inference._step import PlanNumbers
+from discreet.inference._step import PlanNumbers, StepKeys
 
 NUM_RECORDS, NUM_STEPS = 200, 30
 

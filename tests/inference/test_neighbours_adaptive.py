@@ -21,7 +21,7 @@ from discreet.accounting import Relation
 from discreet.clipping import AdaptiveClipping
 from discreet.gradients import ReferenceEngine
 from discreet.inference import DPSVI
-from discreet.inference import _setup as setup_file
+from discreet.inference import _dpsvi as setup_file
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FullBatch, PoissonSampling
 

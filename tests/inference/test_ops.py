@@ -19,9 +19,8 @@ from scipy.stats import beta, kstest
 from discreet import random
 from discreet.accounting import Relation, profile
 from discreet.inference import OnePosteriorSample, OPSResult
-from discreet.inference._chains import Chains, diagnose
+from discreet.inference._ops import Chains, TemperedPosterior, diagnose, project_records
 from discreet.inference._records import take_apart
-from discreet.inference._tempered import TemperedPosterior, project_records
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -15,7 +15,7 @@ from numpyro.infer import Predictive
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.inference import _dpsvi, _loop, _terms
+from discreet.inference import _dpsvi, _loop
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -307,7 +307,7 @@ def test_a_table_in_a_closure_is_refused(table):
 def test_what_cannot_be_accounted_for_does_not_run(dpsvi, table, monkeypatch):
     key = dp.random.key()
     with monkeypatch.context() as patch:
-        patch.setattr(_terms, "make_statement", lambda *args, **kwargs: 1 / 0)
+        patch.setattr(_dpsvi, "make_statement", lambda *args, **kwargs: 1 / 0)
         patch.setattr(_dpsvi, "run_steps", lambda *args, **kwargs: pytest.fail("released"))
         with pytest.raises(ZeroDivisionError):
             dpsvi.run(key, *table, progress_bar=False)

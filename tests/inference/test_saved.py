@@ -12,7 +12,7 @@ import pytest
 from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 
 import discreet as dp
-from discreet.inference import Trace, _result, _saved
+from discreet.inference import Trace, _result
 from discreet.report import make_statement
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -49,7 +49,7 @@ def result(tmp_path_factory):
     statement = make_statement(plan, steps_completed=60, reproducible=False).with_notes("a note\n")
     # An epsilon that does not exist must come back, too.
     point = dataclasses.replace(statement.profile[-1], epsilon=float("inf"))
-    arrays = {"x": _saved.ArrayForm((2,), "float32")}, _saved.ArrayForm((), "float32")
+    arrays = {"x": _result.ArrayForm((2,), "float32")}, _result.ArrayForm((), "float32")
     fit = dp.DPSVIResult(
         params=params,
         last_params={name: np.asarray(value + 1) for name, value in params.items()},
@@ -59,7 +59,7 @@ def result(tmp_path_factory):
         statement=dataclasses.replace(statement, profile=(*statement.profile[:-1], point)),
         plan=plan,
         steps_completed=60,
-        _form=_saved.Form((arrays, {}), ("w", "sigma"), keeps_local=False),
+        _form=_result.Form((arrays, {}), ("w", "sigma"), keeps_local=False),
     )
     path = fit.save(tmp_path_factory.mktemp("fit") / "fit")
     return dp.load_result(path, model, AutoNormal(model), scale=2.0)
@@ -105,11 +105,11 @@ def test_the_same_key_gives_the_same_draws(result, path):
 
 
 def test_the_file_holds_what_the_result_shows_and_the_shapes_of_records(result, path):
-    saved = _saved.read_fields(path, {name.lstrip("_"): object for name in _result._SAVED})
+    saved = _result.read_fields(path, {name.lstrip("_"): object for name in _result._SAVED})
     fields = {field.name.lstrip("_") for field in dataclasses.fields(result)}
     assert set(saved) == fields - {"objective"}
-    assert saved["form"] == _saved.Form(
-        (({"x": _saved.ArrayForm((2,), "float32")}, _saved.ArrayForm((), "float32")), {}), ("w", "sigma"), False
+    assert saved["form"] == _result.Form(
+        (({"x": _result.ArrayForm((2,), "float32")}, _result.ArrayForm((), "float32")), {}), ("w", "sigma"), False
     )
 
 
@@ -140,7 +140,7 @@ def test_another_model_or_guide_is_refused(result, path):
 def test_a_file_without_all_fields_is_refused(result, path):
     kept = {name.lstrip("_"): getattr(result, name) for name in _result._SAVED}
     for fields in ({k: v for k, v in kept.items() if k != "plan"}, {**kept, "plan": None}, []):
-        _saved.write_fields(path, fields)
+        _result.write_fields(path, fields)
         with pytest.raises(ValueError, match="does not hold what a result"):
             dp.load_result(path)
     path.write_bytes(pickle.dumps(result))
@@ -157,7 +157,7 @@ def test_what_a_file_cannot_hold(result, path):
     unknown = dataclasses.replace(result, _form=strange).save(path)
     with pytest.raises(ValueError, match="nested in objects"):
         dp.load_result(unknown, model, AutoNormal(model), scale=2.0)
-    assert not _saved._is_plain(((jnp.zeros(2),), {}))
+    assert not _result._is_plain(((jnp.zeros(2),), {}))
 
 
 def test_what_was_paid_for_beside_the_fit_is_in_the_file(result, tmp_path):

@@ -8,7 +8,7 @@ from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
 
 import discreet as dp
-from discreet.inference import Trace, _loop, _proof
+from discreet.inference import Trace, _loop
 from discreet.inference._trace import TraceRecorder, start_mean, update_mean
 
 
@@ -106,7 +106,7 @@ def test_with_many_parameters_the_result_is_the_mean_of_the_tail_and_not_the_las
         return dpsvi.run(dp.random.key(3), y, progress_bar=False)
 
     whole = fit()
-    for module in (_loop, _proof):
+    for module in (_loop, _loop):
         monkeypatch.setattr(module, "TraceRecorder", lambda dim, n: TraceRecorder(dim, n, max_bytes=4 * dim * 7))
     large = fit()
     assert len(large.trace.steps) < 10

@@ -288,7 +288,7 @@ def test_a_fit_is_debited_once_and_its_statement_says_where(ledger, dpsvi):
 
 
 def test_it_is_debited_before_the_first_release_and_not_paid_back(ledger, dpsvi, monkeypatch):
-    from discreet.inference._checkpoint import Checkpoint
+    from discreet.inference._loop import Checkpoint
 
     begin = Checkpoint.begin
 

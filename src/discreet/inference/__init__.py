@@ -1,17 +1,13 @@
 """Private inference: one file a method, and the step, loop and result that they share."""
 
-from discreet.inference._dpsgld import DPSGLD, DPSGLDResult
+from discreet.inference._dpsgld import DPSGLD, DPSGLDResult, releases_of
 from discreet.inference._dpsvi import DPSVI
-from discreet.inference._keys import claim
 from discreet.inference._loop import ManyFits
-from discreet.inference._noise_aware import NoiseAware
-from discreet.inference._ops import OnePosteriorSample
-from discreet.inference._ops_result import OPSResult
-from discreet.inference._repeat import releases_of
+from discreet.inference._ops import OnePosteriorSample, OPSResult
 from discreet.inference._result import DPSVIResult, load_result
-from discreet.inference._step import DPSVIState
+from discreet.inference._step import DPSVIState, claim
 from discreet.inference._suggest_clipping import ClippingSuggestion, starting_objective, suggest_clipping
-from discreet.inference._trace import Trace
+from discreet.inference._trace import NoiseAware, Trace
 
 __all__ = [
     "DPSGLD",

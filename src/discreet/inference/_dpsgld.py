@@ -1,34 +1,51 @@
-"""Differentially private stochastic gradient Langevin dynamics: draws from the posterior itself, by a noisy chain."""
+"""Differentially private stochastic gradient Langevin dynamics: draws from the posterior itself, by a noisy chain.
+
+`releases_of` makes a function of its key from a DPSVI or DPSGLD, to be run many times over by an audit.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import numbers
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
 from discreet.accounting import Bound2015, langevin_epsilon_2015
-from discreet.inference._dpsvi import DPSVI
-from discreet.inference._langevin import Langevin, Schedule, as_schedule, step_sizes
-from discreet.inference._objective import Objective
-from discreet.inference._plates import Program
-from discreet.inference._point import PointGuide
+from discreet.inference._dpsvi import DPSVI, check_length
+from discreet.inference._elbo import Objective
+from discreet.inference._loop import many_steps
+from discreet.inference._records import Program, take_apart
 from discreet.inference._result import DPSVIResult
-from discreet.inference._trace import Trace
+from discreet.inference._step import (
+    DPSVIState,
+    Langevin,
+    PlanNumbers,
+    PrivateStep,
+    Schedule,
+    StepKeys,
+    as_schedule,
+    step_sizes,
+)
+from discreet.inference._structure import PointGuide
+from discreet.inference._trace import Trace, start_mean
 from discreet.inference_data import to_arviz
 from discreet.ledger import Ledger
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
 from discreet.verify import Certificate
+
+# --- The chain ---
 
 
 class DPSGLD:
@@ -325,3 +342,63 @@ def _check_tail(num_steps: int, burn_in: Any, thinning: Any) -> None:
         raise ValueError(
             f"thinning is {thinning!r}; it must be a whole number from 1 (keep every step) to the plan's {num_steps} steps."
         )
+
+
+# --- A fit as a function of its key ---
+
+
+def releases_of(
+    method: DPSVI | DPSGLD, *args: Any, init_params: Mapping[str, Any] | None = None, **kwargs: Any
+) -> Callable[[PRNGKeyArray], Float[Array, "step release"]]:
+    """What a fit gives out at each step, as a function of its key: the program that `run` compiles, without its bookkeeping.
+
+    The same samplers, step and noise, in the same loop. It can be mapped over keys. For audits of made-up records only: nothing
+    is proved, debited or stated, so it takes keys made from a seed alone, with which nothing is private.
+
+    Args:
+        method: a `DPSVI` or a `DPSGLD`.
+        args: the records, as `run` takes them.
+        init_params: as in `DPSVI.run`. Initial values are the same for all keys: an attacker knows them.
+        kwargs: likewise.
+
+    Returns:
+        A function from a key to one row for each step, and a pytree of the records that it holds. In a row are the gradient
+        that the optimizer was given, times q, so for a point guide in unconstrained space the noisy sum itself and q times the
+        slope of the prior; then the private loss, unless its share is 0; then C, if it moves.
+
+    Raises:
+        TypeError, ValueError: as `run`. The function itself refuses keys that are secret.
+    """
+    dpsvi = method._dpsvi if isinstance(method, DPSGLD) else method
+    records, plan = take_apart(args, kwargs), dpsvi.plan
+    plan.sampling.check(plan.num_records, plan.relation)
+    check_length(plan, records.size)
+    state = dpsvi._init(random.key(0), records, init_params)._replace(rng_key=None)
+    step, leaves = dpsvi._initialised(), [jnp.asarray(x) for x in records.leaves]
+    tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(records.size))
+
+    program = _program(step, plan.sampling.drawing(records.size), plan.num_steps)
+    return Partial(program, PlanNumbers.of(plan), state, leaves, tables)
+
+
+@functools.lru_cache(maxsize=8)
+def _program(step: PrivateStep, drawing: Any, steps: int) -> Callable[..., Float[Array, "step release"]]:
+    """One function for all tables, so that those of one shape are compiled once."""
+
+    def releases(
+        numbers: PlanNumbers, state: DPSVIState, leaves: list[Array], tables: Any, key: PRNGKeyArray
+    ) -> Float[Array, "step release"]:
+        if not random.is_reproducible(key):
+            raise ValueError(
+                "releases_of takes keys made from a seed, such as discreet.random.key(1): what it releases is accounted for "
+                "nowhere. To fit records of people, call run."
+            )
+        keys = StepKeys.derive(key, memory=step.local is not None)
+        mean = start_mean(0, keep=False)
+        _, _, losses, norms, _, gradients = many_steps(
+            step, drawing, steps, False, True, keys, state, mean, numbers, leaves, tables, steps
+        )
+        beside = [losses] * (step.loss_share > 0) + [norms] * step.adapts
+        return jnp.concatenate([gradients * numbers.rate, *(x[:, None] for x in beside)], axis=1)
+
+    return releases

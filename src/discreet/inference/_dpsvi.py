@@ -1,56 +1,313 @@
-"""Differentially private stochastic variational inference, with NumPyro's verbs."""
+"""Differentially private stochastic variational inference, with NumPyro's verbs.
+
+What is refused before anything is released stands first, then the terms that a fit states, then the class.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
+from jax.example_libraries.optimizers import Optimizer
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
-from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from numpyro import optim as numpyro_optim
+from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 
 from discreet import random
+from discreet._jax import program_digest
 from discreet.clipping import contribution_bound
-from discreet.gradients import EngineReport
-from discreet.inference._checkpoint import Checkpoint
-from discreet.inference._checks import (
-    check_batch,
-    check_length,
-    check_non_private,
-    check_options,
-    check_outside,
-    check_paid,
-    check_room,
-    explain_steps,
-    refuse_local,
-    without_svi_words,
+from discreet.gradients import BookKeepingEngine, EngineReport
+from discreet.inference._elbo import Objective, choose_placeholder, initial_parameters, loss_at_start
+from discreet.inference._loop import (
+    Checkpoint,
+    ManyFits,
+    certify_fit,
+    check_provable,
+    fit_many,
+    run_steps,
+    update_once,
+    with_proof,
 )
-from discreet.inference._keys import INIT, check_unused, claim, init_keys
-from discreet.inference._loop import ManyFits, fit_many, run_steps, update_once
-from discreet.inference._objective import Objective
-from discreet.inference._plates import Program
-from discreet.inference._proof import certify_fit, check_provable, with_proof
-from discreet.inference._records import Records, refuse_tables, take_apart
+from discreet.inference._records import (
+    Program,
+    Records,
+    check_public,
+    refuse_tables,
+    take_apart,
+)
 from discreet.inference._result import DPSVIResult, draw_posterior, result_of
-from discreet.inference._setup import (
-    as_numpyro_optim,
-    check_loss,
-    choose_placeholder,
-    initial_parameters,
-    loss_at_start,
-    private_step,
-    start_optimizer,
+from discreet.inference._step import (
+    INIT,
+    DPSVIState,
+    Langevin,
+    LocalUpdates,
+    PlanNumbers,
+    PrivateStep,
+    check_unused,
+    claim,
+    init_keys,
 )
-from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep
-from discreet.inference._structure import find_structure
-from discreet.inference._terms import state_terms
+from discreet.inference._structure import find_structure, parameter_of
+from discreet.inference._trace import TraceRecorder
 from discreet.ledger import Ledger, Spending
 from discreet.plan import PrivacyPlan
+from discreet.report import Statement, make_statement
 from discreet.verify import Certificate
+
+# --- What is refused ---
+
+
+def check_options(dpsvi: DPSVI) -> None:
+    """Refuse options of a DPSVI that make no sense.
+
+    Raises:
+        TypeError, ValueError: naming the option.
+    """
+    if not isinstance(dpsvi.plan, PrivacyPlan):
+        raise TypeError(
+            f"plan is a {type(dpsvi.plan).__name__}, not a PrivacyPlan. Make one with "
+            "discreet.PrivacyPlan.calibrate(epsilon=..., delta=..., ...)."
+        )
+    if dpsvi.perturb not in ("latents", "parameters"):
+        raise ValueError(f'perturb is {dpsvi.perturb!r}; it must be "latents" or "parameters".')
+    if not 0.0 <= dpsvi.loss_share < 1.0:
+        raise ValueError(
+            f"loss_share is {dpsvi.loss_share}; it is a share of the release, at least 0 and below 1. 0.02 costs "
+            "one per cent more noise on the gradient."
+        )
+    count_share = dpsvi.plan.clipping.count_share
+    if dpsvi.loss_share + count_share >= 1.0:
+        raise ValueError(
+            f"loss_share is {dpsvi.loss_share} and the clipping rule's count_share {count_share}; together they must be "
+            "below 1, or nothing of the release is left for the gradient. 0.02 and 0.01 are common choices."
+        )
+    if dpsvi.loss_bound is not None and not 1e-30 <= dpsvi.loss_bound <= 1e30:
+        raise ValueError(
+            f"loss_bound is {dpsvi.loss_bound}; it must be positive and finite, in nats: from 1e-30 to 1e30, between which "
+            "32-bit arithmetic tells numbers from 0 and infinity. None takes the placeholder's loss."
+        )
+    if dpsvi.microbatch_size is not None and dpsvi.microbatch_size < 1:
+        raise ValueError(f"microbatch_size is {dpsvi.microbatch_size}; it must be at least 1.")
+    if dpsvi.local is not None:
+        _check_local(dpsvi)
+    check_public(dpsvi.static_kwargs)
+
+
+def _check_local(dpsvi: DPSVI) -> None:
+    if dpsvi.local != "private":
+        raise ValueError(
+            f'local is {dpsvi.local!r}; it must be "private", which keeps the variational parameters that each record has of '
+            "its own beside the data, or None, which refuses such guides."
+        )
+    if type(dpsvi.local_updates) is not int or dpsvi.local_updates < 1:
+        raise ValueError(
+            f"local_updates is {dpsvi.local_updates!r}; a record makes a whole number of updates, at least 1."
+        )
+    if dpsvi.perturb == "parameters":
+        raise ValueError('local="private" goes with perturb="latents" only: d3p\'s rule knows no private memory.')
+    if not dpsvi.plan.sampling.independent:
+        raise ValueError(
+            f'local="private" with {type(dpsvi.plan.sampling).__name__} is refused: in its batches, whether one record was drawn '
+            "decides what others remember, which the accounting of such batches does not cover. Use "
+            "PoissonSampling(rate) or FullBatch()."
+        )
+
+
+def refuse_local(dpsvi: DPSVI, what: str) -> None:
+    """Refuse what is not told which records its rows are.
+
+    Raises:
+        ValueError: records have a memory.
+    """
+    if dpsvi.local is not None:
+        raise ValueError(
+            f'With local="private" each record has parameters of its own, and {what} cannot tell whose rows these are. '
+            "Fit with run, which draws the batches itself."
+        )
+
+
+@contextmanager
+def explain_steps(args: Sequence[Any]) -> Iterator[None]:
+    """NumPyro's `run` takes the number of steps first; say so where a model fails on it."""
+    try:
+        yield
+    except (TypeError, AttributeError) as error:
+        if not args or type(args[0]) is not int:
+            raise
+        raise ValueError(
+            f"The model fails with {args[0]} as its first argument ({error}). If that is the number of steps: leave it out, "
+            "the plan says it. run(key, xs, ys) takes the key and the model's arguments."
+        ) from error
+
+
+def without_svi_words(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of `run` without those that NumPyro's `SVI.run` takes for itself.
+
+    `stable_update` says nothing here: a record whose gradient is not finite contributes zero in any case.
+
+    Raises:
+        ValueError: one that asks for what a private fit does not do.
+    """
+    rest = dict(kwargs)
+    rest.pop("stable_update", None)
+    if rest.pop("forward_mode_differentiation", False):
+        raise ValueError(
+            "forward_mode_differentiation=True is not supported: each record's gradient is taken by reverse mode, which "
+            "clipping needs. A loop of a fixed length (fori_loop with numbers, scan) has a reverse mode."
+        )
+    if rest.pop("init_state", None) is not None:
+        raise ValueError(
+            "init_state is not supported: a plan pays for its steps from the first. Start a new plan where another fit "
+            "ended with init_params=dpsvi.get_params(state); an interrupted fit goes on with checkpoint=."
+        )
+    return rest
+
+
+def check_length(plan: PrivacyPlan, size: int) -> None:
+    """Refuse a table of another length than the plan's, where the relation makes the length public.
+
+    Raises:
+        ValueError: with both lengths.
+    """
+    # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
+    if plan.relation.name != "ADD_OR_REMOVE_ONE" and size != plan.num_records:
+        raise ValueError(
+            f"The arrays hold {size} records, but the plan says num_records={plan.num_records}, which the relation "
+            f"{plan.relation.name} makes public. Calibrate a plan for {size} records."
+        )
+
+
+def check_room(psi: Any, num_steps: int) -> None:
+    """Refuse to keep gradients where the trace has no room for every iterate that they belong to.
+
+    Raises:
+        ValueError: with the sizes.
+    """
+    dim = sum(x.size for x in jax.tree.leaves(psi))
+    if not TraceRecorder(dim, num_steps).every_step:
+        raise ValueError(
+            f"keep_gradients=True needs every iterate, and {num_steps} of {dim} parameters are more than the trace's 64 MiB. "
+            "Leave it out, or plan fewer steps."
+        )
+
+
+def check_batch(plan: PrivacyPlan, records: Records, mask: Any) -> None:
+    """Refuse a batch that the plan's sampling cannot have drawn.
+
+    Raises:
+        ValueError: with the sizes.
+    """
+    plan.sampling.check_rows(records.size, plan.num_records, plan.relation, masked=mask is not None)
+    if mask is None:
+        return
+    shape, dtype = jnp.shape(mask), jnp.asarray(mask).dtype
+    if shape != (records.size,) or dtype != jnp.bool_:
+        raise ValueError(
+            f"mask has shape {shape} and dtype {dtype}; it must hold one Boolean for each of the {records.size} rows."
+        )
+
+
+def check_non_private(said: bool) -> None:
+    """Refuse to compute an exact loss for someone who did not say that it is one.
+
+    Raises:
+        ValueError: with what it shows.
+    """
+    if not said:
+        raise ValueError(
+            "evaluate computes the exact loss of the records it is given, without noise, so showing it leaks. "
+            "The losses that update and run return are private; or pass non_private=True if these records are "
+            "public or the number stays with you."
+        )
+
+
+def check_paid(plan: PrivacyPlan, steps: int) -> None:
+    """Refuse a step more than the plan's.
+
+    Raises:
+        ValueError: with the plan's number.
+    """
+    if steps >= plan.num_steps:
+        raise ValueError(
+            f"The plan pays for {plan.num_steps} steps, and this state has made them all. Plan more steps "
+            "beforehand; adding some afterwards would cost more than was promised."
+        )
+
+
+def check_outside(key: Any) -> None:
+    """Refuse to begin a fit within a transformation, where there is no model to look at.
+
+    Raises:
+        TypeError: the key is being traced.
+    """
+    if isinstance(key, Tracer):
+        raise TypeError("init looks at the model outside of JAX's transformations; call it without jit, vmap or scan.")
+
+
+# --- The terms of a fit, stated before it runs ---
+
+
+def state_terms(dpsvi: DPSVI, delta: float | None, reproducible: bool, keep_gradients: bool = False) -> Statement:
+    """The statement of all the plan's steps of a DPSVI.
+
+    Args:
+        dpsvi: the DPSVI.
+        delta: as in `make_statement`.
+        reproducible: whether the key was made from a seed.
+        keep_gradients: whether the trace holds the noisy gradients, too.
+    """
+    count_share = dpsvi.plan.clipping.count_share
+    langevin = isinstance(dpsvi.optim, Langevin)
+    released = [
+        "the latents' values after every step of the chain" if langevin else "variational parameters after every step"
+    ]
+    if keep_gradients:
+        released.append("the noisy gradient of every step")
+    if dpsvi.loss_share > 0:
+        # Each share is stated as what it costs on top of the other.
+        cost = _more_noise(dpsvi.loss_share, count_share)
+        released.append(f"a private loss estimate at every step (costing {cost:.1f} % more noise on the gradient)")
+    if count_share > 0:
+        cost = _more_noise(count_share, dpsvi.loss_share)
+        released.append(
+            "at every step the noisy number of gradients within the clipping norm, and so the clipping norms "
+            f"(costing {cost:.1f} % more noise on the gradient)"
+        )
+    programs = "the model and the step sizes" if langevin else "the model, the guide and the optimizer"
+    public = [f"{programs}, with all numbers written into them, and their initial values"]
+    public += ["shapes and dtypes of the record arrays"]
+    public += [f"the argument {name}" for name in dpsvi.static_kwargs]
+    statement = make_statement(
+        dpsvi.plan,
+        delta=delta,
+        steps_completed=dpsvi.plan.num_steps,
+        reproducible=reproducible,
+        public=public,
+        released=released,
+        contribution_bound=dpsvi.contribution_bound,
+        method="DPSGLD" if langevin else "DPSVI" if dpsvi.perturb == "latents" else 'DPSVI, perturb="parameters"',
+    )
+    if dpsvi._initialised().local is None:
+        return statement
+    return statement.with_notes(
+        "Variational parameters of the records themselves stayed beside the data: they were updated without noise, are no "
+        "part of any result, and entered what was released through their own record's clipped contribution alone."
+    )
+
+
+def _more_noise(share: float, other: float) -> float:
+    """Per cent more noise on the gradient than without this share."""
+    return 100 * (math.sqrt((1 - other) / (1 - other - share)) - 1)
+
+
+# --- The class ---
 
 
 class DPSVI:
@@ -475,3 +732,111 @@ class DPSVI:
         if self._current is None:
             raise ValueError("Call init before this, as in state = dpsvi.init(key, *arguments).")
         return self._current
+
+
+def private_step(dpsvi: DPSVI, objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> PrivateStep:
+    """The step of a DPSVI."""
+    plan = dpsvi.plan
+    local = None
+    if objective.structure.local_params:
+        digest = optimizer_digest(dpsvi.local_optim, dict(objective.local_start))
+        local = LocalUpdates(objective, dpsvi.local_optim, digest, dpsvi.local_updates)
+    return PrivateStep(
+        objective=objective,
+        engine=BookKeepingEngine(plan.sampling.typical_sizes(plan.num_records), microbatch_size=dpsvi.microbatch_size),
+        optim=dpsvi.optim,
+        optim_digest=optimizer_digest(dpsvi.optim, psi, start_optimizer(dpsvi.optim, psi, key, objective)),
+        adapts=plan.clipping.adapts,
+        count_share=plan.clipping.count_share,
+        num_records=plan.num_records,
+        loss_share=dpsvi.loss_share,
+        loss_bound=dpsvi.loss_bound,
+        perturb_parameters=dpsvi.perturb == "parameters",
+        local=local,
+    )
+
+
+def optimizer_digest(optim: Any, psi: Mapping[str, Any], state: Any = None) -> str:
+    """What an optimizer computes, from its first state on."""
+
+    def step(psi: Any, state: Any, gradient: Any, value: Any) -> Any:
+        first = optim.init(psi) if state is None else state
+        after = optim.update(gradient, first, value=value)
+        return first, after, optim.get_params(after)
+
+    state = None if state is None else jax.eval_shape(lambda: state)
+    return program_digest(jax.make_jaxpr(step)(psi, state, psi, jax.ShapeDtypeStruct((), jnp.float32)))
+
+
+def as_numpyro_optim(optim: Any) -> Any:
+    """The optimizer, if need be wrapped as NumPyro does.
+
+    Raises:
+        TypeError, ValueError: no optimizer, or one that evaluates the loss itself.
+    """
+    if isinstance(optim, numpyro_optim.Minimize):
+        raise ValueError(
+            "numpyro.optim.Minimize evaluates the loss many times a step, each of which would be a release. Use a "
+            "first-order optimizer such as numpyro.optim.Adam."
+        )
+    if isinstance(optim, numpyro_optim._NumPyroOptim):
+        return optim
+    if isinstance(optim, Optimizer):
+        return numpyro_optim._NumPyroOptim(lambda *parts: parts, *optim)
+    if isinstance(optim, tuple) and hasattr(optim, "init") and hasattr(optim, "update"):
+        _refuse_line_search(optim)
+        return numpyro_optim.optax_to_numpyro(optim)
+    raise TypeError(
+        f"optim is a {type(optim).__name__}; it must be an optimizer of numpyro.optim or an "
+        "optax.GradientTransformation, for example numpyro.optim.Adam(1e-2)."
+    )
+
+
+def _refuse_line_search(optim: Any) -> None:
+    """Refuse an optax optimizer that asks for the loss as a function, as `optax.lbfgs` does.
+
+    Raises:
+        ValueError: naming a remedy.
+    """
+    toy = {"x": jnp.zeros(1)}
+    try:
+        jax.eval_shape(lambda x: optim.update(x, optim.init(x), x), toy)
+    except Exception as error:
+        # Whatever else it may need (names of parameters, the loss's value) it will say when it is used.
+        if isinstance(error, TypeError) and "value_fn" in str(error):
+            raise ValueError(
+                "optim evaluates the loss many times a step (a line search, as in optax.lbfgs), each of which would be a "
+                "release. Use a first-order optimizer such as optax.adam."
+            ) from None
+
+
+def check_loss(loss: Any) -> Any:
+    """The loss, if its gradient is a sum over records.
+
+    Raises:
+        ValueError: it is not.
+    """
+    # Here guides are reparametrised and discrete latents of one record are summed out: then these are Trace_ELBO.
+    same = (Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO)
+    if type(loss) not in same or getattr(loss, "multi_sample_guide", False):
+        raise ValueError(
+            f"{type(loss).__name__} is not supported: its gradient is no sum over records that can be clipped one by "
+            "one. Use Trace_ELBO or TraceMeanField_ELBO, with num_particles if you like."
+        )
+    return loss
+
+
+def start_optimizer(optim: Any, psi: Mapping[str, Any], key: PRNGKeyArray, objective: Objective) -> Any:
+    """The optimizer's first state; Langevin dynamics take a key and the parameters that the release's noise reaches.
+
+    Raises:
+        ValueError: Langevin dynamics of a `param` site, which has no prior.
+    """
+    if not isinstance(optim, Langevin):
+        return optim.init(psi)
+    if strays := set(psi) - {parameter_of(name) for name in objective.structure.global_latents}:
+        raise ValueError(
+            f"The model's param site {min(strays)!r} has no prior, so it has no posterior to draw from. Give it one with "
+            "numpyro.sample, or pass it as a public keyword argument; DPSVI fits models with param sites."
+        )
+    return optim.start(psi, key, [parameter_of(name) for name in objective.touched_latents])

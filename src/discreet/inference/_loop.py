@@ -1,14 +1,25 @@
-"""The compiled loop: many steps a call, with a progress bar, stopped by Ctrl-C without loss."""
+"""The compiled loop: many steps a call, with a progress bar, stopped by Ctrl-C without loss, proved before it runs.
+
+`many_steps` is the program. `run_steps` compiles it once for all plans of its shapes, cuts a fit into calls of a quarter of a
+second, and writes checkpoints, from which a fit that died goes on to the same bits: whatever the cuts, the result is the same.
+`certify_fit` gives the same program to the verifier, with the plan's number of steps and with numbers whose values the proof
+knows. `fit_many` maps it over fits.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import hmac
+import secrets
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -19,18 +30,204 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from tqdm import tqdm
 
-from discreet import mechanisms
-from discreet.inference._checkpoint import Checkpoint
-from discreet.inference._keys import StepKeys
-from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep
-from discreet.inference._trace import Trace, TraceRecorder, start_mean, update_mean
+from discreet import mechanisms, random
+from discreet._jax import untried_jax
+from discreet.inference._result import Outcome, kinds
+from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepKeys, check_unused, claim, take
+from discreet.inference._trace import TraceRecorder, start_mean, update_mean
 from discreet.plan import PrivacyPlan
+from discreet.report import Statement
 from discreet.sampling import Batch
+from discreet.storage import read_archive, write_archive
+from discreet.verify import Certificate, Given, PrivacyError, certify
+
+# --- A fit's way through a crash ---
+
+
+FILE = "checkpoint.discreet"
+_WHAT, _VERSION = "checkpoint of a private fit", 1
+_SECONDS = 10.0
+"""Between two checkpoints; more where writing one takes more than a twentieth of that."""
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a fit has come: all that the loop gathers besides its state and the trace."""
+
+    mean: Any
+    done: int = 0
+    losses: list[np.ndarray] = dataclasses.field(default_factory=list)
+    norms: list[np.ndarray] = dataclasses.field(default_factory=list)
+
+
+class Checkpoint:
+    """A folder that a fit is written into, and from which it goes on after a crash; without a folder, nothing.
+
+    Guarantee: whenever the process dies, the fit that goes on makes the releases that it would have made, to the bit. No step
+    draws its noise for another state than it would have, since data, model, plan and options must be the same.
+
+    The file holds the key that hides the records, and what records remember: it is its owner's alone (mode 0600), and no part of
+    any result. When the fit is done the key is taken out of it.
+
+    Args:
+        folder: where; made if absent.
+        key: the key of a new fit. One that goes on has its own.
+
+    Raises:
+        ValueError: the file is damaged, or something else.
+    """
+
+    def __init__(self, folder: Path | str | None, key: PRNGKeyArray) -> None:
+        self.key, self.run_id, self._found = key, "", None
+        self._facts: dict[str, Any] = {}
+        self._due, self.interval = 0.0, _SECONDS
+        self._path = None if folder is None else Path(folder) / FILE
+        if self._path is None:
+            check_unused(key)
+            return
+        self.run_id, self._salt = secrets.token_hex(16), secrets.token_bytes(32)
+        self._sweep()
+        if not self._path.exists():
+            check_unused(key)
+            return
+        self._found = read_archive(self._path, _WHAT, _VERSION, kinds())
+        self.run_id, self._salt = self._found["run_id"], bytes.fromhex(self._found["salt"])
+        if self._found["key"] is not None:
+            self.key = random.key_from_words(self._found["key"], reproducible=self._found["reproducible"])
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether the fit's random bits can be repeated."""
+        return random.is_reproducible(self.key) if self._found is None else self._found["reproducible"]
+
+    def describe(
+        self, plan: PrivacyPlan, records: Sequence[Array], options: Any, certified: Callable[[], Certificate]
+    ) -> None:
+        """Say what fit this is, and refuse to go on with another one.
+
+        Args:
+            plan: its plan.
+            records: the arrays of its records.
+            options: what else decides what it does, as text.
+            certified: reads the program.
+
+        Raises:
+            PrivacyError: there is no proof, by which a program is known.
+            ValueError: the folder holds another fit.
+        """
+        if self._path is None:
+            return
+        self._facts = {
+            "plan": plan.storable(),
+            "options": str(options),
+            "program": f"{certified().fingerprint} of {_versions()}",
+            "records": self._digest(records),
+        }
+        if self._found is None:
+            return
+        names = {
+            "plan": "another plan",
+            "options": "other options",
+            "program": "another model, guide or optimizer, or another version of a library",
+            "records": "other data",
+        }
+        for name, what in names.items():
+            if self._found[name] != self._facts[name]:
+                raise ValueError(
+                    f"{self._path.parent} holds a fit with {what}, and going on with it would draw the same noise for "
+                    "something else, which takes the noise away. Go on with what the fit was begun with, or choose another "
+                    "folder for a new fit, which spends anew."
+                )
+
+    def begin(
+        self, state: DPSVIState, mean: Array, recorder: TraceRecorder, spend: Callable[[], None]
+    ) -> tuple[DPSVIState, Progress]:
+        """The state to go on from, once the spending is on the disk and the key is taken."""
+        if self._found is None:
+            self._write(state, Progress(mean), recorder, finished=False)
+            try:
+                claim(self.key)
+                spend()
+            except BaseException:
+                # Refused: nothing was begun. Of a debit that was made all the same, the ledger has the receipt.
+                if self._path is not None:
+                    self._path.unlink()
+                raise
+            return state, Progress(mean)
+        found = self._found
+        spend()
+        # The same releases again are none: the noise belongs to these states. What is done needs none.
+        if found["key"] is not None:
+            take(self.key)
+        leaves, tree = jax.tree.flatten(state._replace(rng_key=None))
+        kept = [jnp.asarray(x, y.dtype) for x, y in zip(found["state"], leaves, strict=True)]
+        recorder.restore(found["trace"])
+        progress = Progress(jnp.asarray(found["mean"], mean.dtype), found["done"], [found["losses"]], [found["norms"]])
+        return jax.tree.unflatten(tree, kept)._replace(rng_key=jnp.copy(self.key)), progress
+
+    def keep(
+        self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, last: bool, finished: bool
+    ) -> None:
+        """Write where the fit stands, if it is time to, or for the last time."""
+        if self._path is None or (not last and time.perf_counter() < self._due):
+            return
+        self._write(state, progress, recorder, finished=finished)
+
+    def _write(self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool) -> None:
+        if self._path is None:
+            return
+        started = time.perf_counter()
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        content = {
+            **self._facts,
+            "run_id": self.run_id,
+            "salt": self._salt.hex(),
+            "reproducible": self.reproducible,
+            "key": None if finished else np.asarray(jax.random.key_data(self.key)),
+            "state": [np.asarray(x) for x in jax.tree.leaves(state._replace(rng_key=None))],
+            "mean": np.asarray(progress.mean),
+            "done": progress.done,
+            "losses": _joined(progress.losses),
+            "norms": _joined(progress.norms),
+            "trace": recorder.finish(),
+        }
+        write_archive(self._path, _WHAT, _VERSION, content, kinds(), private=True)
+        if finished:
+            self._sweep()
+        ended = time.perf_counter()
+        self._due = ended + max(self.interval, 20 * (ended - started))
+
+    def _sweep(self) -> None:
+        """Remove what a process that was killed while writing left: the key is in it."""
+        if self._path is not None and self._path.parent.is_dir():
+            for left in self._path.parent.glob(f".{FILE}.*"):
+                left.unlink(missing_ok=True)
+
+    def _digest(self, records: Sequence[Array]) -> str:
+        """What tells tables apart, and tells nothing of them to whoever does not have the file."""
+        digest = hmac.new(self._salt, digestmod=hashlib.sha256)
+        for x in map(np.asarray, records):
+            digest.update(f"{x.dtype}{x.shape}".encode())
+            digest.update(np.ascontiguousarray(x).view(np.uint8).reshape(-1).data)
+        return digest.hexdigest()
+
+
+def _versions() -> str:
+    """What computes it: other versions may draw other batches from the same key."""
+    names = ", ".join(f"{name} {version(name)}" for name in ("discreet", "jax", "jaxlib", "numpyro", "numpy"))
+    return f"{names} on {jax.default_backend()}"
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+
+# --- The loop ---
+
 
 _SECONDS_A_CHUNK = 0.25
 _SHORT_CHUNK, _LONGEST_CHUNK = 64, 2048
 _BUFFER_BYTES = 4 * 2**20
-
 # State, running mean, losses, clipping norms, iterates and gradients.
 Kept = tuple[
     DPSVIState,
@@ -40,27 +237,6 @@ Kept = tuple[
     Float[Array, "length dim"],
     Float[Array, "length dim"],
 ]
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What a loop did.
-
-    Attributes:
-        state: the last state.
-        losses: one private estimate a step done.
-        clipping_norms: C of each step done.
-        trace: the iterates kept.
-        steps: number of releases made.
-        interrupted: Ctrl-C stopped it.
-    """
-
-    state: DPSVIState
-    losses: Float[np.ndarray, "step"]
-    clipping_norms: Float[np.ndarray, "step"]
-    trace: Trace
-    steps: int
-    interrupted: bool
 
 
 class _Interrupt:
@@ -314,7 +490,7 @@ def fit_many(
     tables = [plan.sampling.prepare(size) for _, _, plan in fits]
     for number, (_, step, plan) in enumerate(fits):
         shapes = tuple(x.shape for x in jax.tree.leaves(tables[number]))
-        alike.setdefault((step, mechanisms.drawing_of(plan.sampling, size), shapes), []).append(number)
+        alike.setdefault((step, plan.sampling.drawing(size), shapes), []).append(number)
     rows: dict[int, Any] = {}
     for (step, drawing, _), numbers in alike.items():
         for first in range(0, len(numbers), at_once):
@@ -357,3 +533,132 @@ def _many(
         return *map(step.objective.constrain, psi), losses, norms
 
     return jax.vmap(one)(numbers, state, tables, keys)
+
+
+# --- The proof ---
+
+
+def certify_fit(
+    step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, leaves: list[Any], keep_gradients: bool
+) -> Certificate:
+    """A certificate of all the plan's steps, from the first, with the plan's own numbers.
+
+    What is traced does not depend on the plan's numbers; the noise multiplier and the sampler's tables are operands whose
+    values the proof knows. So the step is traced once for all plans, and each plan is proved by itself. Proofs are kept.
+
+    Args:
+        step: what `run` repeats.
+        plan: its sampling, number of steps and relation.
+        state: the state at the start; its key is not used.
+        leaves: the records, or their shapes.
+        keep_gradients: whether the trace holds the gradients, too.
+
+    Raises:
+        PrivacyError: there is no proof.
+    """
+    table = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
+    shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in jax.tree.leaves(state))
+    alone = plan.alone()
+    facts = alone.sampling, alone.num_steps, alone.noise_multiplier, alone.relation, alone.clipping.adapts
+    name = step, facts, shapes, table, keep_gradients, jax.config.values["jax_enable_x64"]
+    if name not in _PROOFS:
+        if len(_PROOFS) >= _MOST_PROOFS:
+            _PROOFS.clear()
+        _PROOFS[name] = _certify(step, plan, state, table, keep_gradients)
+    return _PROOFS[name]
+
+
+_MOST_PROOFS = 128
+_PROOFS: dict[Any, Certificate] = {}
+
+
+def _certify(
+    step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, table: Sequence[Any], keep_gradients: bool
+) -> Certificate:
+    num_records, length = table[0].shape[0], plan.num_steps
+    drawing = plan.sampling.drawing(num_records)
+    dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
+    recorder = TraceRecorder(dim, length)
+    keep = recorder.every_step
+
+    def fit(
+        keys: StepKeys,
+        optim_state: Any,
+        loss_center: Any,
+        clipping_norm: Any,
+        numbers: PlanNumbers,
+        tables: Any,
+        *leaves: Any,
+    ) -> dict[str, Any]:
+        no_key: Any = None
+        # What the records share may be known: to the verifier it is made of public numbers.
+        keys = keys._replace(guide=jax.random.wrap_key_data(keys.guide, impl=implementation))
+        memory = step.first_memory(len(leaves[0]))
+        start = DPSVIState(optim_state, no_key, jnp.zeros((), jnp.int32), loss_center, clipping_norm, memory)
+        mean, kept = start_mean(dim, recorder.keeps_mean), (keep, keep and keep_gradients)
+        end, mean, losses, norms, iterates, gradients = many_steps(
+            step, drawing, length, *kept, keys, start, mean, numbers, list(leaves), tables, length
+        )
+        released = {"losses": losses, "mean": mean, "norms": (norms, end.clipping_norm)}
+        return {"state of the optimizer": end.optim_state, **released, "iterates": iterates, "gradients": gradients}
+
+    keys = jax.eval_shape(functools.partial(StepKeys.derive, memory=step.local is not None), state.rng_key)
+    keys, implementation = keys._replace(guide=jax.eval_shape(jax.random.key_data, keys.guide)), "threefry2x32"
+    numbers = PlanNumbers.of(plan)
+    public = (
+        state.optim_state,
+        state.loss_center,
+        state.clipping_norm,
+        numbers._replace(noise_multiplier=Given(numbers.noise_multiplier)),
+        jax.tree.map(Given, plan.sampling.prepare(num_records)),
+    )
+    records = range(1 + len(public), 1 + len(public) + len(table))
+    return certify(fit, keys, *public, *table, records=tuple(records), relation=plan.relation)
+
+
+def check_provable(required: bool) -> None:
+    """Refuse a fit that must be proved on a release of JAX on which nothing is, before any other work is done.
+
+    Raises:
+        PrivacyError: naming the releases on which proofs are made.
+    """
+    if required and (why := untried_jax()):
+        raise PrivacyError(why, "install such a release, or pass require_proof=False; the statement will say so.")
+
+
+def with_proof(
+    statement: Statement, plan: PrivacyPlan, certified: Callable[[], Certificate], required: bool
+) -> Statement:
+    """The statement, with what was proved of the fit that is about to run.
+
+    Args:
+        statement: what is going to be spent.
+        plan: the plan of the fit.
+        certified: makes the certificate.
+        required: whether to refuse without a proof that the plan covers.
+
+    Raises:
+        PrivacyError: there is none.
+    """
+    try:
+        certificate = certified()
+    except PrivacyError as error:
+        if required:
+            raise _refused(error) from error
+        return statement.with_warnings(f"Not proved: it ran although the verifier found no proof, because {error.rule}")
+    try:
+        # What else the plan pays for is no leave to do more here.
+        certificate.check(plan.alone())
+    except PrivacyError as error:
+        if required:
+            raise _refused(error) from error
+        return statement.with_violations(f"It ran although the verifier found that {error.rule}")
+    return statement.with_notes(
+        "Proved before it ran: the event was found again in the program itself, whose gradient engine is taken for what it "
+        f"promises and tested for it (SHA-256 {certificate.fingerprint})."
+    )
+
+
+def _refused(error: PrivacyError) -> PrivacyError:
+    remedy = f"{error.remedy} Or pass require_proof=False to run all the same; the statement will say so."
+    return PrivacyError(error.rule, remedy, output=error.output, chain=error.chain)

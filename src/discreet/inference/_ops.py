@@ -1,34 +1,516 @@
-"""One posterior sample: a draw of a bounded, tempered posterior is private by itself."""
+"""One posterior sample: a draw from a tempered posterior is private by itself, if it is exact.
+
+The log-likelihood of one record is bounded, and the posterior tempered so that one draw is epsilon-differentially private. NUTS
+chains stand in for exact draws; nothing but their last states comes out.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.handlers as handlers
 from dp_accounting import DpEvent, SelfComposedDpEvent
 from jax.core import Tracer
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+from numpyro.distributions import ImproperUniform, constraints
+from numpyro.infer import MCMC, NUTS
 
 from discreet import random
 from discreet.accounting import Relation, pure_event
-from discreet.inference._chains import diagnose, run_chains
-from discreet.inference._checks import explain_steps
-from discreet.inference._keys import check_unused, claim, init_keys
-from discreet.inference._objective import Objective
-from discreet.inference._ops_result import OPSResult
-from discreet.inference._ops_terms import state_draws
-from discreet.inference._plates import Program, WholePlates, value_of_improper
-from discreet.inference._point import PointGuide
-from discreet.inference._records import Records, check_public, refuse_tables, take_apart
-from discreet.inference._setup import choose_placeholder, initial_parameters, loss_at_start
-from discreet.inference._structure import Structure, find_structure
-from discreet.inference._tempered import TemperedPosterior, Tempering, project_records
+from discreet.inference._dpsvi import explain_steps
+from discreet.inference._elbo import Objective, choose_placeholder, initial_parameters, loss_at_start
+from discreet.inference._records import (
+    Program,
+    Records,
+    WholePlates,
+    check_public,
+    refuse_tables,
+    take_apart,
+    value_of_improper,
+)
+from discreet.inference._step import check_unused, claim, init_keys
+from discreet.inference._structure import PointGuide, Structure, find_structure
+from discreet.inference_data import to_arviz
 from discreet.ledger import Ledger, Spending
+from discreet.report import Statement, make_pure_statement
+
+# --- The tempered posterior ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Tempering:
+    """How far one record can move the log density, and the power that makes it worth at most epsilon.
+
+    A record's log-likelihood, less a `center` that no record enters, is clipped to [low, high]; the sum over the records is
+    multiplied by `power`. Replacing a record moves that sum by at most power * (high - low) at every point, and so, by
+    averaging over the prior, its normalising constant by as much: the log density moves by at most twice that. A record that
+    is added moves the log density by power * (l - c) where both l and the c that the normalising constant moves by lie in
+    [low, high]: by power * (high - low) at most. With low = -B, high = B those are 4 B power and 2 B power.
+
+    Attributes:
+        low: in nats.
+        high: in nats, above `low`.
+        centered: whether the center is the log-likelihood of the zero record (Lipschitz version) instead of 0.
+        power: at most 1.
+        relation: which data sets are neighbours.
+    """
+
+    low: float
+    high: float
+    centered: bool
+    power: float
+    relation: Relation
+
+    @classmethod
+    def for_epsilon(cls, epsilon: float, low: float, high: float, *, centered: bool, relation: Relation) -> Tempering:
+        """The largest power whose epsilon is at most the one asked for; rounded down, since it is used in 32 bits."""
+        low, high = float(np.float32(low)), float(np.float32(high))
+        most = min(1.0, epsilon / (cls._moves(relation) * (high - low)))
+        power = float(np.nextafter(np.float32(most), np.float32(0.0)))
+        return cls(low, high, centered, power, relation)
+
+    @property
+    def middle(self) -> float:
+        """Of the bounds, in 32 bits."""
+        return float(np.float32(self.low / 2 + self.high / 2))
+
+    @staticmethod
+    def _moves(relation: Relation) -> float:
+        return 2.0 if relation is Relation.REPLACE_ONE else 1.0
+
+    @property
+    def epsilon(self) -> float:
+        """What one exact draw costs: the largest log ratio of the densities for neighbouring tables, in nats."""
+        return float(np.nextafter(self._moves(self.relation) * self.power * (self.high - self.low), np.inf))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TemperedPosterior:
+    """The log density, up to a constant, of unconstrained latents given all records.
+
+    Attributes:
+        objective: of the model and its point guide.
+        tempering: the bounds and the power.
+    """
+
+    objective: Objective
+    tempering: Tempering
+
+    def log_density(self, psi: Mapping[str, Array], leaves: Sequence[Array]) -> Float[Array, ""]:
+        """Log prior, exact, plus power * (sum of the records' bounded log-likelihoods).
+
+        Never NaN on account of a record, and its gradient is never NaN at all, so that no record can keep the sampler out of
+        a place: a leapfrog step along any field of directions leaves the target as it is, whereas a NaN stops it.
+
+        Args:
+            psi: the point guide's parameters.
+            leaves: the arrays of records.
+        """
+        u, free = self.objective.link(psi, _unused_key())
+        bounded = self.bounded(jax.tree.map(_finite_gradient, u), leaves)
+        return self.tempering.power * bounded - free
+
+    def bounded(self, u: Mapping[str, Any], leaves: Sequence[Array]) -> Float[Array, ""]:
+        """The sum of the bounded log-likelihoods, with that of the zero record in the center where there is one.
+
+        Less constants that no density notices: for each record the middle of the bounds, and the center at the origin. A sum
+        of large numbers is rounded by more than a record may move it.
+        """
+        if not self.tempering.centered:
+            return jnp.sum(self.contributions(u, leaves, 0.0) - self.tempering.middle)
+        zero = [jnp.zeros_like(x[:1]) for x in leaves]
+        center, there = (self.log_likelihood(x, zero)[0] for x in (u, jax.tree.map(jnp.zeros_like, u)))
+        shared = leaves[0].shape[0] * (center - jnp.where(jnp.isfinite(there), there, 0.0))
+        return jnp.sum(self.contributions(u, leaves, center)) + shared
+
+    def contributions(
+        self, u: Mapping[str, Any], leaves: Sequence[Array], center: float | Array
+    ) -> Float[Array, "record"]:
+        """Each record's log-likelihood less the center, in [low, high]; `low` where it is NaN."""
+        low, high = self.tempering.low, self.tempering.high
+        raw = self.log_likelihood(jax.lax.stop_gradient(u), leaves) - jax.lax.stop_gradient(center)
+        inside = (raw > low) & (raw < high)
+        # A record outside has no gradient. It is put aside before its own could become 0 * NaN.
+        safe = [
+            jnp.where(_like(inside, x), x, jnp.asarray(made_up, x.dtype))
+            for x, made_up in zip(leaves, self.objective.placeholder, strict=True)
+        ]
+        outside = jnp.where(jnp.isnan(raw), low, jnp.clip(raw, low, high))
+        value = jnp.clip(self.log_likelihood(u, safe) - center, low, high)
+        return jnp.where(inside, value, outside)
+
+    def log_likelihood(self, u: Mapping[str, Any], leaves: Sequence[Array]) -> Float[Array, "record"]:
+        """Each record's own, in nats, as the model has it."""
+        return -jax.vmap(lambda *record: self.objective.record_loss(u, record, _unused_key()))(*leaves)
+
+
+def project_records(leaves: Sequence[Array], radius: float) -> list[Array]:
+    """Each record's real numbers, all arrays together, scaled into the ball of this radius; whole numbers stay."""
+    real = [jnp.issubdtype(x.dtype, jnp.floating) for x in leaves]
+    squares = [
+        jnp.sum(jnp.square(x), axis=tuple(range(1, x.ndim))) for x, is_real in zip(leaves, real, strict=True) if is_real
+    ]
+    norms = jnp.sqrt(sum(squares, start=jnp.zeros(leaves[0].shape[0])))
+    outside = ~(norms <= radius)
+    return [
+        jnp.where(_like(outside, x), x * _like(radius / norms, x), x).astype(x.dtype) if is_real else x
+        for x, is_real in zip(leaves, real, strict=True)
+    ]
+
+
+def _like(rows: Array, x: Array) -> Array:
+    return rows.reshape(-1, *[1] * (x.ndim - 1))
+
+
+def _unused_key() -> Array:
+    # Neither the point guide nor a likelihood without local latents draws anything; this is checked before.
+    return jax.random.key(0)
+
+
+@jax.custom_vjp
+def _finite_gradient(x: Array) -> Array:
+    return x
+
+
+def _forward(x: Array) -> tuple[Array, None]:
+    return x, None
+
+
+def _backward(_: None, gradient: Array) -> tuple[Array]:
+    return (jnp.where(jnp.isfinite(gradient), gradient, 0.0),)
+
+
+_finite_gradient.defvjp(_forward, _backward)
+
+
+# --- Chains ---
+
+
+_FALSE_ALARM = 0.05
+
+
+class Chains(NamedTuple):
+    """Raw states of all chains: none of it is private.
+
+    Attributes:
+        states: for each of the point guide's parameters an array (chain, draw, ...), unconstrained.
+        divergent: which transitions left the region where the integrator can be trusted.
+    """
+
+    states: dict[str, Float[np.ndarray, "chain draw ..."]]
+    divergent: Bool[np.ndarray, "chain draw"]
+
+
+class _QuietNUTS(NUTS):
+    """NUTS whose progress bar keeps step sizes and acceptance rates, which are functions of the data, to itself."""
+
+    def get_diagnostics_str(self, state: Any) -> str:
+        """Nothing."""
+        del state
+        return ""
+
+
+def run_chains(
+    posterior: TemperedPosterior,
+    shapes: Mapping[str, Any],
+    leaves: Sequence[Array],
+    key: PRNGKeyArray,
+    *,
+    num_chains: int,
+    num_warmup: int,
+    num_samples: int,
+    nuts_options: Mapping[str, Any],
+    progress_bar: bool,
+) -> Chains:
+    """Run independent chains, each from its own random start in (-2, 2)^dim.
+
+    Args:
+        posterior: what is sampled.
+        shapes: of the point guide's parameters.
+        leaves: the arrays of records.
+        key: secret; all that the chains draw follows from it.
+        num_chains: at least 2.
+        num_warmup: transitions that adapt step size and mass matrix, and are thrown away.
+        num_samples: transitions after that, none of which adapts anything.
+        nuts_options: for NumPyro's NUTS.
+        progress_bar: NumPyro's.
+    """
+    density_of = jax.jit(posterior.log_density)
+
+    def target(leaves: Sequence[Array]) -> None:
+        psi = {name: numpyro.sample(name, _flat(x.shape)) for name, x in shapes.items()}
+        # The model's own sites are none of the sampler's business.
+        with handlers.block():
+            density = density_of(psi, leaves)
+        numpyro.factor("log density", density)
+
+    mcmc = MCMC(
+        _QuietNUTS(target, **nuts_options),
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        chain_method="vectorized",
+        progress_bar=progress_bar,
+        # The table as an argument of the compiled program, not as a constant within it.
+        jit_model_args=True,
+    )
+    mcmc.run(key, list(leaves), extra_fields=("diverging",))
+    states = {name: np.asarray(x) for name, x in mcmc.get_samples(group_by_chain=True).items()}
+    return Chains(states, np.asarray(mcmc.get_extra_fields(group_by_chain=True)["diverging"]))
+
+
+def _flat(shape: tuple[int, ...]) -> ImproperUniform:
+    support = constraints.independent(constraints.real, len(shape)) if shape else constraints.real
+    return ImproperUniform(support, (), shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnostics:
+    """Whether the chains agree with one another. Functions of the data: **not private**, and charged nowhere.
+
+    None of it is a proof. Chains that all missed a part of the posterior agree with one another.
+
+    Attributes:
+        split_r_hat: for each unconstrained parameter, split R-hat of each coordinate; near 1 is good, above 1.01 is not.
+        effective_sample_size: likewise, of all chains together.
+        divergences: transitions after warm-up that NUTS calls divergent; any is a warning.
+        distance: the largest Kolmogorov distance, over coordinates, between a chain and the others or between the first and
+            the second halves: an estimate, from finitely many draws, of a lower bound on the total variation between them.
+            It is not a bound on the total variation between the released draw and the posterior.
+        distance_by_chance: what `distance` stays below in 95 % of cases where all draws follow one law (from the
+            effective sample sizes): nothing smaller can be seen with chains of this length.
+    """
+
+    split_r_hat: dict[str, Float[np.ndarray, "..."]]
+    effective_sample_size: dict[str, Float[np.ndarray, "..."]]
+    divergences: int
+    distance: float
+    distance_by_chance: float
+
+    def __str__(self) -> str:
+        worst = max(float(np.max(x, initial=-np.inf)) for x in self.split_r_hat.values())
+        fewest = min(float(np.min(x, initial=np.inf)) for x in self.effective_sample_size.values())
+        return (
+            f"NOT PRIVATE. Largest split R-hat {worst:.4f}; smallest effective sample size {fewest:,.0f}; {self.divergences} "
+            f"divergent transitions; largest distance between chains or halves {self.distance:.3g} (by chance up to "
+            f"{self.distance_by_chance:.2g}), an estimate and no bound."
+        )
+
+
+def diagnose(chains: Chains) -> Diagnostics:
+    """Diagnostics of the chains; a coordinate that never moved has an infinite R-hat and an effective sample size of 1."""
+    r_hat, size = {}, {}
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, x in chains.states.items():
+            wide = x.astype(np.float64)
+            r_hat[name] = np.nan_to_num(split_gelman_rubin(wide), nan=np.inf, posinf=np.inf)
+            size[name] = np.maximum(np.nan_to_num(effective_sample_size(wide), nan=1.0), 1.0)
+    flat = np.concatenate([x.reshape(*x.shape[:2], -1) for x in chains.states.values()], axis=2)
+    sizes = np.concatenate([np.atleast_1d(x).reshape(-1) for x in size.values()])
+    distance, by_chance = _distance(flat, sizes)
+    return Diagnostics(r_hat, size, int(chains.divergent.sum()), distance, by_chance)
+
+
+def _distance(flat: Float[np.ndarray, "chain draw dim"], sizes: Float[np.ndarray, " dim"]) -> tuple[float, float]:
+    """The largest Kolmogorov distance over all comparisons, and Bonferroni's bound on it by chance."""
+    from scipy.stats import ks_2samp
+
+    num_chains, num_draws, dim = flat.shape
+    half = num_draws // 2
+    # Samples of n and m differ by d with probability 2 exp(-2 d^2 nm / (n + m)) at most, here as a share of the whole.
+    share = min((num_chains - 1) / num_chains**2, 1 / 4)
+    log_level = np.log(_FALSE_ALARM / (2 * (num_chains + 1) * dim))
+    largest = 0.0
+    for i in range(dim):
+        x = flat[:, :, i]
+        pairs = [(x[c], np.delete(x, c, axis=0).reshape(-1)) for c in range(num_chains)]
+        pairs.append((x[:, :half].reshape(-1), x[:, half:].reshape(-1)))
+        largest = max(largest, *(float(np.asarray(ks_2samp(a, b, method="asymp"))[0]) for a, b in pairs))
+    fewest = min(float(sizes.min()), num_chains * num_draws)
+    return largest, min(float(np.sqrt(-log_level / (2 * share * fewest))), 1.0)
+
+
+# --- What is stated ---
+
+
+_INEXACT = (
+    "The distance between the sampler and the posterior. ε holds for exact draws; these are the last states of Markov chains "
+    "(NumPyro's NUTS), whose law is only near the posterior. Who grants a total variation TV between the two, for every table, "
+    "has in addition δ = (1 + e^ε) × the number of draws × TV (OPSResult.delta_granting). Diagnostics of the chains cannot show "
+    "a TV as small as a δ should be.",
+    "The granularity of floating-point numbers: a released draw is rounded, the log density is a 32-bit sum whose rounding "
+    "depends on the records, and which numbers can come out at all may say something about them.",
+    "The time that the chains take, which depends on the records.",
+)
+
+
+def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool) -> Statement:
+    """The statement of all draws of a OnePosteriorSample."""
+    tempering, replace = ops.tempering, ops.relation is Relation.REPLACE_ONE
+    public = ["the model, with all numbers written into it", "shapes and dtypes of the record arrays"]
+    if replace:
+        public.append(f"the number of records, N = {num_records}")
+    public += ["the bound on log-likelihoods, the power, and all settings of the sampler"]
+    public += [f"the argument {name}" for name in ops.static_kwargs]
+    facts: dict[str, Any] = {"log_likelihood_low": tempering.low, "log_likelihood_high": tempering.high}
+    if ops.lipschitz is not None and ops.radius is not None:
+        facts |= {"lipschitz": float(ops.lipschitz), "radius": float(ops.radius)}
+    facts |= {
+        "power": tempering.power,
+        "epsilon_per_draw": tempering.epsilon,
+        "num_draws": ops.num_draws,
+        "num_chains": ops.num_chains,
+        "num_warmup": ops.num_warmup,
+        "num_samples": ops.num_samples,
+    }
+    if replace:
+        facts["num_records"] = num_records
+    return make_pure_statement(
+        ops.event(),
+        ops.relation,
+        method="one posterior sample",
+        mechanism=_mechanism(ops),
+        plan=facts,
+        num_releases=ops.num_draws,
+        reproducible=reproducible,
+        released=[f"{ops.num_draws} draw{'s' if ops.num_draws > 1 else ''} of the model's latents, and nothing else"],
+        public=public,
+        not_covered=_INEXACT,
+        warnings=[
+            "ε is for exact draws of the posterior. These are the last states of Markov chains, which are only near it."
+        ],
+    )
+
+
+def _mechanism(ops: OnePosteriorSample) -> str:
+    tempering, replace = ops.tempering, ops.relation is Relation.REPLACE_ONE
+    low, high = f"{tempering.low:.6g}", f"{tempering.high:.6g}"
+    if tempering.centered:
+        what = (
+            f"Each record's real numbers were projected onto the ball of radius {ops.radius:g}. The difference between its "
+            f"log-likelihood and that of a record of zeros was clipped to [{low}, {high}] nats: for a log-likelihood that is "
+            f"{ops.lipschitz:g}-Lipschitz in the record, which is the user's claim, this changes nothing, and where the claim is "
+            "false the bound holds all the same"
+        )
+    else:
+        what = f"Each record's log-likelihood was clipped to [{low}, {high}] nats; one that is NaN counted as {low}"
+    through = (
+        "twice: directly and through the normalising constant"
+        if replace
+        else "directly and through the normalising constant"
+    )
+    times = "2 × " if replace else ""
+    return (
+        f"{what}. The sum was multiplied by {tempering.power:.6g} and added to the exact log prior density. A record moves the "
+        f"log density of the result {through}, by at most {times}{tempering.power:.6g} × {tempering.high - tempering.low:.6g} = "
+        f"{tempering.epsilon:.6g} together. No noise was added: what is released is one draw of that distribution"
+        + (f", {ops.num_draws} times, each from a chain of its own." if ops.num_draws > 1 else ".")
+    )
+
+
+# --- The result ---
+
+
+@dataclasses.dataclass(frozen=True)
+class OPSResult:
+    """The outcome of `OnePosteriorSample.run`. The draws are covered by `statement`; it holds no key.
+
+    Attributes:
+        draws: for each latent its values, constrained, with the draws along the leading axis.
+        statement: what was spent and what it protects: a pure epsilon, of exact draws.
+        non_private_diagnostics: what the chains say about themselves. **Not private**: it is charged nowhere, shown nowhere,
+            and not pickled (then it is None). Whether to publish the draws must not depend on it.
+    """
+
+    draws: dict[str, Any]
+    statement: Statement
+    non_private_diagnostics: Diagnostics | None = dataclasses.field(repr=False, compare=False)
+
+    @property
+    def num_draws(self) -> int:
+        """How many draws were released."""
+        return len(next(iter(self.draws.values())))
+
+    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
+        """Some of the released draws, without repetition, in random order; post-processing, free of budget.
+
+        Args:
+            key: any JAX key.
+            num_samples: at most `num_draws`.
+
+        Returns:
+            As `draws`, for NumPyro's `Predictive`.
+
+        Raises:
+            ValueError: more than were released, or fewer than 1.
+        """
+        if not 1 <= num_samples <= self.num_draws:
+            raise ValueError(
+                f"num_samples is {num_samples}, but {self.num_draws} draw(s) were released, and there is no fitted guide to draw "
+                "more from: each further draw of the posterior costs as much epsilon as the first. Run OnePosteriorSample with "
+                "a larger num_draws, or fit by DPSVI, whose posterior draws are free."
+            )
+        secret = random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)
+        chosen = jax.random.permutation(secret, self.num_draws)[:num_samples]
+        return {name: jnp.asarray(value)[chosen] for name, value in self.draws.items()}
+
+    def to_arviz(self, **names: Any) -> Any:
+        """All released draws for ArviZ, in their order, with the statement; nothing of the diagnostics.
+
+        Args:
+            names: feature_names, coords and dims of `discreet.inference_data.to_arviz`.
+
+        Returns:
+            As `discreet.inference_data.to_arviz`.
+        """
+        return to_arviz(self.draws, statement=self.statement, **names)
+
+    def delta_granting(self, total_variation: float) -> float:
+        """The delta that has to be added if each draw's law is within `total_variation` of the posterior's.
+
+        The guarantee is for exact draws. Who grants that the chains are this close, for every table, has (epsilon, delta)
+        with delta = (1 + e^epsilon) * num_draws * total_variation, epsilon being that of all draws: once the distance from
+        what ran to the exact draws of this table, and once, times e^epsilon, back from those of the neighbouring one.
+
+        Args:
+            total_variation: between 0 and 1. It cannot be read off the chains: diagnostics see some hundredths at best.
+
+        Returns:
+            delta, at most 1.
+
+        Raises:
+            ValueError: total_variation is no number between 0 and 1.
+        """
+        if not 0.0 <= total_variation <= 1.0:
+            raise ValueError(f"total_variation is {total_variation}; it is a distance between 0 and 1, such as 1e-8.")
+        slack = min(1.0, self.num_draws * total_variation)
+        return min(1.0, (1 + math.exp(min(self.statement.epsilon, 700.0))) * slack * (1 + 1e-12))
+
+    def __repr__(self) -> str:
+        """What it is, not its arrays."""
+        return f"OPSResult({self.num_draws} draw(s) of {', '.join(self.draws)}, epsilon={self.statement.epsilon:.4g}, delta=0)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the diagnostics, which are not private."""
+        return {
+            **self.__dict__,
+            "draws": {n: np.asarray(x) for n, x in self.draws.items()},
+            "non_private_diagnostics": None,
+        }
+
+
+# --- The method ---
+
 
 Bound = float | tuple[float, float]
 _NO_PLATE = 2**31 - 1

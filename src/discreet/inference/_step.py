@@ -1,29 +1,479 @@
-"""The private step: DESIGN.md's rule, from a batch to new variational parameters.
+"""The private step, from a batch to new variational parameters, and the randomness that it uses.
 
 - g_i = grad_u loss_i(u)                                   per record
 - R = sum over the batch of clip_C(g_i) + sigma C xi     the only release
 - grad_psi = J_u(psi)^T R / q + grad_psi [log q - log p]   post-processing and a data-free term
+
+A `PrivateStep` holds what is compiled in; the numbers of a plan are its inputs (`PlanNumbers`). There is one key for each use of
+randomness, from which a step derives its own by its number, and a secret key starts one fit only. `Draws` makes the random bits
+of a batch's records at once instead of record by record: the requests for bits are found in the loss's jaxpr and replaced by an
+input, which one long keystream fills. The law of the draws is the same, independent uniform bits for each row. They belong to
+places in the batch, not to records; that changes no guarantee, since they are independent of the records, secret, and alike in
+every place. Requests whose key takes another way (into a loop, as in rejection samplers) stay as they are, with a key a row.
+`LocalUpdates` moves parameters of the records themselves, which stay beside the data and are never released.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import hashlib
+import itertools
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
+from numpyro.optim import _NumPyroOptim
 
 from discreet import mechanisms, random
+from discreet._jax import ClosedJaxpr, JaxprEqn, Literal, Var, aval, bind, primitives, run_jaxpr, unstack_p
 from discreet.gradients import Channels, Clipping, CountChannel, EngineReport, GradientEngine, LossChannel
-from discreet.inference._draws import Draws
-from discreet.inference._keys import StepKeys
-from discreet.inference._local import LocalUpdates
-from discreet.inference._objective import Objective
+from discreet.inference._elbo import Objective
 from discreet.plan import PrivacyPlan
 from discreet.sampling import Batch
+
+# --- Keys ---
+
+
+_ALL = "all steps"
+INIT = -1
+# Which steps a secret key has drawn noise for in this process, by the key's digest.
+_used: dict[bytes, Any] = {}
+
+
+class StepKeys(NamedTuple):
+    """One key for each use of randomness, all steps; a step folds its number in.
+
+    Attributes:
+        sampling: draws the batch.
+        noise: hides the sum.
+        guide: draws what all records share. It may be known: a threefry key, for which JAX compiles less.
+        local: draws the bits of all records at once.
+        record: from it each record derives a key, for draws that cannot be made at once.
+        memory: from it each record derives a key for what it remembers; None where records remember nothing.
+    """
+
+    sampling: PRNGKeyArray
+    noise: PRNGKeyArray
+    guide: PRNGKeyArray
+    local: PRNGKeyArray
+    record: PRNGKeyArray
+    memory: PRNGKeyArray | None = None
+
+    @classmethod
+    def derive(cls, key: PRNGKeyArray, *, memory: bool = False) -> StepKeys:
+        """From the key of a fit, in which records may have a memory."""
+        use = random.Purpose
+        purposes = use.SAMPLING, use.NOISE, use.GUIDE, use.LOCAL_DRAWS, use.RECORDS
+        sampling, noise, guide, local, record, *own = random.subkeys(key, (*purposes, use.MEMORY)[: 5 + memory])
+        return cls(sampling, noise, random.as_threefry(guide), local, record, *own)
+
+    def at(self, step: Int[Array, ""]) -> StepKeys:
+        """The keys of one step."""
+        # Mapped over the secret ones: one block function to compile instead of several alike.
+        own = [] if self.memory is None else [self.memory]
+        secret = jnp.stack([self.sampling, self.noise, self.local, self.record, *own])
+        sampling, noise, local, record, *own = jax.vmap(jax.random.fold_in, (0, None))(secret, step)
+        return StepKeys(sampling, noise, jax.random.fold_in(self.guide, step), local, record, *own)
+
+
+@jax.jit
+def init_keys(key: PRNGKeyArray) -> PRNGKeyArray:
+    """Keys for the initial values, which see no data and may be known: threefry, for which JAX compiles less."""
+    return jax.random.split(random.as_threefry(random.subkey(key, random.Purpose.INIT)), 3)
+
+
+def check_unused(key: PRNGKeyArray, step: int | None = None) -> None:
+    """Refuse a secret key whose noise, of one step or of all (None), was drawn before in this process.
+
+    Two releases with the same noise can be subtracted from one another. Keys from a seed are exempt: with them nothing
+    is private anyway, and making the same release again is what they are for. So are keys that are being traced.
+
+    Raises:
+        ValueError: the noise was drawn before.
+    """
+    used = _used.get(_digest(key), set())
+    if used == _ALL or (used and step is None) or step in used:
+        raise ValueError(
+            "This key has drawn this noise before, in another fit or from the same state. Two releases with the same "
+            "noise can be subtracted from one another, and nothing stays private. Make a new key with "
+            "discreet.random.key() for each fit, and give each state to update once."
+        )
+
+
+def claim(key: PRNGKeyArray, step: int | None = None) -> None:
+    """Take a secret key's noise, just before it is drawn; see `check_unused`.
+
+    Raises:
+        ValueError: the noise was drawn before.
+    """
+    check_unused(key, step)
+    digest = _digest(key)
+    if digest:
+        _used[digest] = _ALL if step is None else {*_used.get(digest, ()), step}
+
+
+def take(key: PRNGKeyArray) -> None:
+    """Take a key for a fit that goes on: it draws noise that it drew before, for the states that it belongs to."""
+    digest = _digest(key)
+    if digest:
+        _used[digest] = _ALL
+
+
+def _digest(key: PRNGKeyArray) -> bytes:
+    """What tells secret keys apart without keeping them; empty for a key that may be used again."""
+    if random.is_reproducible(key) or isinstance(key, Tracer):
+        return b""
+    return hashlib.sha256(np.asarray(jax.random.key_data(key)).tobytes()).digest()
+
+
+# --- Langevin dynamics as an optimizer: a step, and the noise that the release did not bring ---
+
+
+Schedule = Callable[[Any], Any]
+_KEYS = "threefry2x32"
+
+
+class LangevinState(NamedTuple):
+    """Where the chain is.
+
+    Attributes:
+        params: the unconstrained latents.
+        words: of the key that the extra noise follows from. It hides nothing: the release before it is private already.
+        reached: for each of `params` 1 where the release's noise is in its gradient, 0 where no record is.
+    """
+
+    params: dict[str, Array]
+    words: UInt32[Array, "2"]
+    reached: dict[str, Float[Array, ""]]
+
+
+class Langevin(_NumPyroOptim):
+    """Stochastic gradient Langevin dynamics on a gradient that carries Gaussian noise of a known size.
+
+    With step size eta, gradient g and the release's noise of standard deviation s in each coordinate of g:
+
+        theta <- theta - (eta / 2) g + N(0, max(0, eta - (eta s / 2)^2)),
+
+    so that the noise in theta has variance max(eta, (eta s / 2)^2): Langevin's, or the release's where that is larger.
+
+    Args:
+        schedule: step size of step t = 0, 1, ...
+        stddev: s, in units of the gradient.
+    """
+
+    def __init__(self, schedule: Schedule, stddev: float) -> None:
+        """See the class."""
+        super().__init__(lambda: (self._without_key, self._step, lambda state: state.params))
+        self.schedule = schedule
+        self.stddev = stddev
+
+    def start(self, params: Mapping[str, Any], key: PRNGKeyArray, reached: Sequence[str]) -> Any:
+        """The first state.
+
+        Args:
+            params: unconstrained initial values.
+            key: key of the fit.
+            reached: names of the params whose gradients carry the release's noise.
+        """
+        words = jax.random.key_data(random.as_threefry(random.subkey(key, random.Purpose.LANGEVIN)))
+        at = LangevinState(dict(params), words, {name: jnp.float32(name in reached) for name in params})
+        return jnp.zeros((), jnp.int32), at
+
+    def _without_key(self, params: Any) -> Any:
+        raise TypeError("Langevin dynamics draw noise; start them with start(params, key, reached) instead of init.")
+
+    def _step(self, i: Int[Array, ""], gradient: dict[str, Array], state: LangevinState) -> LangevinState:
+        eta = jnp.asarray(self.schedule(i), jnp.float32)
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.words, impl=_KEYS), i)
+        moved = {}
+        for number, (name, theta) in enumerate(sorted(state.params.items())):
+            there = jnp.square(0.5 * eta * self.stddev) * state.reached[name]
+            missing = jnp.sqrt(jnp.maximum(0.0, eta - there)).astype(theta.dtype)
+            noise = jax.random.normal(jax.random.fold_in(key, number), theta.shape, theta.dtype)
+            moved[name] = theta - (0.5 * eta).astype(theta.dtype) * gradient[name] + missing * noise
+        return state._replace(params=moved)
+
+
+@dataclasses.dataclass(frozen=True)
+class Polynomial:
+    """The step sizes a (b + t)^-gamma, t = 0, 1, ..."""
+
+    a: float
+    b: float
+    gamma: float
+
+    def __call__(self, step: Any) -> Any:
+        """Step size of one step."""
+        return self.a * (self.b + step) ** -self.gamma
+
+
+def as_schedule(step_size: Any) -> Schedule:
+    """A schedule from (a, b, gamma) or a function of the step's number.
+
+    Raises:
+        TypeError, ValueError: neither, or numbers out of range.
+    """
+    if callable(step_size):
+        return step_size
+    remedy = "Pass (a, b, gamma) for a * (b + t) ** -gamma, as in (1e-4, 10.0, 0.55), or a function of t = 0, 1, ..."
+    parts = tuple(step_size) if isinstance(step_size, tuple | list) else ()
+    if len(parts) != 3 or not all(isinstance(x, numbers.Real) and not isinstance(x, bool) for x in parts):
+        raise TypeError(f"step_size is {step_size!r}. {remedy}")
+    a, b, gamma = (float(x) for x in parts)
+    if not (math.isfinite(a) and math.isfinite(b) and a > 0 and b > 0 and 0 <= gamma <= 1):
+        raise ValueError(
+            f"step_size is ({a:g}, {b:g}, {gamma:g}); a and b must be positive, and gamma from 0 (constant) to 1: with more, "
+            f"the steps together stay too short to reach the posterior. {remedy}"
+        )
+    return Polynomial(a, b, gamma)
+
+
+def step_sizes(schedule: Schedule, num_steps: int) -> Float[np.ndarray, "step"]:
+    """The step sizes of a run, computed as the run will.
+
+    Raises:
+        TypeError, ValueError: the schedule cannot be traced, or yields anything but one positive, finite number a step.
+    """
+    try:
+        sizes = jax.jit(jax.vmap(lambda t: jnp.asarray(schedule(t), jnp.float32)))(jnp.arange(num_steps))
+    except Exception as error:
+        raise TypeError(
+            f"The schedule step_size fails on a traced step number ({type(error).__name__}: {error}). Write it with "
+            "jax.numpy, without Python branches on the number."
+        ) from error
+    sizes = np.asarray(sizes)
+    if sizes.shape != (num_steps,):
+        raise ValueError(
+            f"The schedule step_size returns arrays of shape {sizes.shape[1:]}; it must return one number."
+        )
+    wrong = ~(np.isfinite(sizes) & (sizes > 0))
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise ValueError(
+            f"The schedule step_size gives {sizes[first]} at step {first}; every step size must be positive and finite."
+        )
+    return sizes
+
+
+# --- Random bits of a batch ---
+
+
+KeyedLoss = Callable[[Any, Any, PRNGKeyArray], Float[Array, ""]]
+"""`(parameters, record, key) -> scalar`."""
+# More than this is not held for a whole batch: each row then makes its own, when it is worked on.
+_MOST_BYTES = 2**26
+# How keys are made of keys. What a request's key went through must be among these.
+_DERIVATIONS = frozenset(
+    {
+        primitives.broadcast_in_dim_p,
+        primitives.concatenate_p,
+        primitives.dynamic_slice_p,
+        primitives.random_fold_in_p,
+        primitives.random_split_p,
+        primitives.reshape_p,
+        primitives.slice_p,
+        primitives.squeeze_p,
+        unstack_p,
+    }
+)
+# Values that are alike have the same number: the key, what is derived from it and from constants. None: any value.
+_Name = int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws:
+    """A record's loss, and the bits that it asks for.
+
+    Attributes:
+        program: the loss's jaxpr, of the flat parameters, record and key.
+        requests: shape and dtype of each request.
+    """
+
+    program: ClosedJaxpr
+    requests: tuple[jax.ShapeDtypeStruct, ...]
+
+    @classmethod
+    def of(cls, loss: KeyedLoss, parameters: Any, record: Any, key: Any, num_rows: int) -> Draws:
+        """Trace a loss; `num_rows` decides whether there is room for the draws of all."""
+        program = jax.make_jaxpr(loss)(parameters, record, key)
+        run = _Run(None)
+        run(program, [None] * len(program.jaxpr.invars))
+        each = sum(x.size * x.dtype.itemsize for x in run.requests)
+        return cls(program, tuple(run.requests) if each * num_rows <= _MOST_BYTES else ())
+
+    def make(self, key: PRNGKeyArray, num_rows: int) -> tuple[list[Array], Bool[Array, ""]]:
+        """The bits of all rows, and whether they are right (`random.fast_bits`).
+
+        Args:
+            key: for these draws alone.
+            num_rows: how many rows.
+
+        Returns:
+            For each request an array whose leading axis is the rows.
+        """
+        words = [num_rows * math.ceil(x.size * x.dtype.itemsize / 4) for x in self.requests]
+        if not sum(words):
+            return [jnp.zeros((num_rows, *x.shape), x.dtype) for x in self.requests], jnp.array(True)
+        stream, right = random.fast_bits(key, sum(words))
+        starts = itertools.accumulate(words, initial=0)
+        parts = [stream[start : start + n] for start, n in zip(starts, words, strict=False)]
+        return [_shaped(part, x, num_rows) for part, x in zip(parts, self.requests, strict=True)], right
+
+    def loss(self, parameters: Any, record: Any, key: PRNGKeyArray, bits: Sequence[Array]) -> Float[Array, ""]:
+        """The record's loss with these bits; `key` serves the requests that are not among them."""
+        inputs = jax.tree.leaves((parameters, record, key))
+        (loss,) = _Run(bits)(self.program, inputs) if self.requests else run_jaxpr(self.program, *inputs)
+        return loss
+
+
+def _shaped(words: Array, like: jax.ShapeDtypeStruct, num_rows: int) -> Array:
+    width = 8 * like.dtype.itemsize
+    rows = words.reshape(num_rows, -1)
+    if width == 64:
+        high, low = jnp.split(rows.astype(jnp.uint64), 2, axis=1)
+        rows = (high << np.uint64(32)) | low
+    elif width < 32:
+        rows = jax.lax.bitcast_convert_type(rows, like.dtype).reshape(num_rows, -1)[:, : like.size]
+    return rows.reshape(num_rows, *like.shape)
+
+
+class _Run:
+    """Evaluates a jaxpr with the requests answered from `bits`, or, without `bits`, only collects the requests.
+
+    Requests with one key and of one shape are one request: a program that is run twice with a key draws the same.
+    """
+
+    def __init__(self, bits: Sequence[Array] | None) -> None:
+        self.bits = bits
+        self.requests: list[jax.ShapeDtypeStruct] = []
+        self._numbers: dict[Any, int] = {}
+        self._names: dict[Any, int] = {}
+        self._keys: set[_Name] = set()
+
+    def __call__(self, closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs; the key is the last input."""
+        names: list[_Name] = [*[None] * (len(inputs) - 1), self._name("key", is_key=True)]
+        return self._inside(closed, names, inputs)[1]
+
+    def _name(self, what: Any, *, is_key: bool = False) -> int:
+        name = self._names.setdefault(what, len(self._names))
+        if is_key:
+            self._keys.add(name)
+        return name
+
+    def _inside(
+        self, closed: ClosedJaxpr, names: Sequence[_Name], inputs: Sequence[Any]
+    ) -> tuple[list[_Name], list[Any]]:
+        jaxpr, fixed = closed.jaxpr, [self._name(("constant", id(x))) for x in closed.consts]
+        known: dict[Var, tuple[_Name, Any]] = {}
+        known.update(zip(jaxpr.constvars, zip(fixed, closed.consts, strict=True), strict=True))
+        known.update(zip(jaxpr.invars, zip(names, inputs, strict=True), strict=True))
+
+        def read(atoms: Sequence[Any]) -> tuple[list[_Name], list[Any]]:
+            pairs = [(self._literal(x), x.val) if isinstance(x, Literal) else known[x] for x in atoms]
+            return [name for name, _ in pairs], [value for _, value in pairs]
+
+        for equation in jaxpr.eqns:
+            outputs = self._apply(equation, *read(equation.invars))
+            known.update(zip(equation.outvars, zip(*outputs, strict=True), strict=True))
+        return read(jaxpr.outvars)
+
+    def _literal(self, literal: Literal) -> _Name:
+        return self._name(("literal", str(literal.val), str(aval(literal))))
+
+    def _apply(
+        self, equation: JaxprEqn, names: list[_Name], operands: list[Any]
+    ) -> tuple[Sequence[_Name], Sequence[Any]]:
+        unnamed: list[_Name] = [None] * len(equation.outvars)
+        derived = not self._keys.isdisjoint(names)
+        if derived and equation.primitive is primitives.random_bits_p:
+            return unnamed, [self._answer(names[0], aval(equation.outvars[0]))]
+        if derived and equation.primitive is primitives.jit_p:
+            return self._inside(equation.params["jaxpr"], names, operands)
+        if derived and equation.primitive in _DERIVATIONS and None not in names:
+            made = equation.primitive, str(equation.params), *names
+            unnamed = [self._name((*made, i), is_key=True) for i in range(len(equation.outvars))]
+        if self.bits is None:
+            return unnamed, [None] * len(equation.outvars)
+        return unnamed, bind(equation, operands)
+
+    def _answer(self, key: _Name, like: Any) -> Any:
+        request = jax.ShapeDtypeStruct(like.shape, like.dtype)
+        number = self._numbers.setdefault((key, request), len(self.requests))
+        if number == len(self.requests):
+            self.requests.append(request)
+        return None if self.bits is None else self.bits[number]
+
+
+# --- Parameters of the records themselves ---
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalUpdates:
+    """What each record does with its own variational parameters when it is in a batch: the E-step.
+
+    A record remembers them, and what the optimizer keeps of them, as one row of each array of the memory. They follow the
+    gradient of the record's own loss at the batch's draw of what is shared, with draws of their own. So a row of the memory
+    depends on one record, on that record's own randomness, and on releases.
+
+    Attributes:
+        optim: optimizer of one record's parameters; told apart by `optim_digest`, what it computes.
+        num_updates: updates that a record makes each time it is in a batch.
+    """
+
+    objective: Objective
+    optim: Any = dataclasses.field(compare=False)
+    optim_digest: str
+    num_updates: int
+
+    @property
+    def _start(self) -> Any:
+        return self.optim.init(dict(self.objective.local_start))
+
+    def rows(self, num_records: int) -> list[Array]:
+        """The memory at the start, which knows nothing of the records."""
+        return [jnp.broadcast_to(jnp.asarray(x), (num_records, *jnp.shape(x))) for x in jax.tree.leaves(self._start)]
+
+    def parameters(self, memory: Sequence[Array]) -> list[Array]:
+        """The records' unconstrained parameters, as they stand behind the record arrays in `Objective.record_loss`."""
+        structure = jax.tree.structure(self._start)
+        return jax.vmap(lambda *row: self._ordered(self.optim.get_params(jax.tree.unflatten(structure, row))))(*memory)
+
+    def update(
+        self, u: Any, table: Sequence[Array], memory: Sequence[Array], batch: Batch, key: PRNGKeyArray
+    ) -> list[Array]:
+        """The memory after the records of a batch have looked at the shared draw `u`."""
+        structure = jax.tree.structure(self._start)
+
+        def row(u: Any, record: Sequence[Array], own: Sequence[Array], key: PRNGKeyArray) -> list[Array]:
+            def once(state: Any, key: PRNGKeyArray) -> tuple[Any, None]:
+                return self._once(u, record, state, key), None
+
+            state, _ = jax.lax.scan(once, jax.tree.unflatten(structure, own), jax.random.split(key, self.num_updates))
+            # A record without a finite gradient adds nothing to the release; nor does it remember anything.
+            finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(state)]))
+            return [jnp.where(finite, new, old) for new, old in zip(jax.tree.leaves(state), own, strict=True)]
+
+        return mechanisms.update_rows(row, u, table, memory, batch, key)
+
+    def _once(self, u: Any, record: Sequence[Array], state: Any, key: PRNGKeyArray) -> Any:
+        def loss(own: Mapping[str, Array]) -> Float[Array, ""]:
+            return self.objective.record_loss(u, [*record, *self._ordered(own)], key)
+
+        value, gradient = jax.value_and_grad(loss)(self.optim.get_params(state))
+        return self.optim.update(gradient, state, value=value)
+
+    def _ordered(self, own: Mapping[str, Array]) -> list[Array]:
+        return [own[name] for name, _ in self.objective.structure.local_params]
+
+
+# --- The step ---
 
 
 class DPSVIState(NamedTuple):

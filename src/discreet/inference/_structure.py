@@ -1,40 +1,268 @@
 """What a model and a guide are made of, found by tracing them with two and with three records.
 
-Nothing here sees data: the traces are abstract, on shapes alone. What grows from two records to three belongs to the
-records: a plate of that size, or an observed site whose log density has an axis of that size without standing in a
-plate. What stays as it is, is shared: a global latent, or an observed site or factor that holds no data at all, such as
-the factor of a reparametrisation. The latter goes into the data-free term of the loss, which is not noised, so it must
-read neither records nor what belongs to one record, nor an array that nobody declared public.
+Nothing here sees data: the traces are abstract, on shapes alone, and AutoGuides are set up on a made-up record. What changes with
+the number of rows belongs to records; everything else is global. Programs that cannot be split into records, or that would give
+records parameters that are published, are refused here with the site and the remedy.
 
-Discrete latents of one record that the guide does not sample are summed out. Their joint support is enumerated for one
-record, so it is found here and must be small.
+Discrete latents of one record that the guide does not sample are summed out: their joint support is enumerated for one record.
+The point guide puts each global latent at one point of unconstrained space, for the methods that draw from a posterior itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import itertools
 import math
 import re
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.handlers as handlers
-from jax import numpy as jnp
 from jax.core import Tracer
-from jaxtyping import PRNGKeyArray
-from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution
+from jaxtyping import Array, PRNGKeyArray
+from numpyro.distributions import Delta, ExpandedDistribution, Independent, MaskedDistribution, biject_to
+from numpyro.infer import autoguide
+from numpyro.infer.util import helpful_support_errors
 from numpyro.primitives import Messenger
 
 from discreet._jax import captured_arrays, used_inputs, users_file
-from discreet.inference._autoguides import auto_guides, check_auto_guide, set_up_auto_guides
-from discreet.inference._plates import Program, WholePlates, value_of_improper
-from discreet.inference._point import check_point_guide
-from discreet.inference._records import Records
+from discreet.inference._records import Fixed, Program, Records, WholePlates, value_of_improper
+
+# --- AutoGuides ---
+
+
+_DATA_READING_GUIDES = (
+    autoguide.AutoLaplaceApproximation,
+    autoguide.AutoDAIS,
+    autoguide.AutoSemiDAIS,
+    *(getattr(autoguide, name) for name in ("AutoRVRS",) if hasattr(autoguide, name)),
+)
+# Each latent has parameters of its own in these, so each record has, too.
+_SITE_BY_SITE = (autoguide.AutoNormal, autoguide.AutoDelta)
+
+
+def check_auto_guide(guide: Callable[..., Any]) -> None:
+    if reading := [g for g in auto_guides(guide) if isinstance(g, _DATA_READING_GUIDES)]:
+        raise ValueError(
+            f"{type(reading[0]).__name__} reads the data outside the private step (its density or its Hessian "
+            "is that of the model given the data). Use AutoNormal, AutoMultivariateNormal or another "
+            "guide that only samples."
+        )
+
+
+def _check_coverage(part: Any, record_plates: frozenset[str], keeps_local: bool) -> None:
+    """Refuse an AutoGuide, once set up, that has found latents inside the record plates and has nowhere to keep them."""
+    for name, site in part.prototype_trace.items():
+        frames = {frame.name for frame in site.get("cond_indep_stack", ())}
+        if site["type"] != "sample" or site["is_observed"] or not record_plates & frames:
+            continue
+        kind = type(part).__name__
+        if not keeps_local:
+            raise ValueError(
+                f"{kind} would give each record its own variational parameters for the per-record latent {name!r}, and "
+                "these would publish the record. Keep them as a private memory beside the data with DPSVI(..., "
+                'local="private") and AutoNormal or AutoDelta; or write a guide that computes them from the record (an '
+                "encoder); or integrate the latent out."
+            )
+        if type(part) not in _SITE_BY_SITE:
+            raise ValueError(
+                f"{kind} joins the per-record latent {name!r} with others in one vector, of which no record has a part of its "
+                'own. With local="private" use AutoNormal or AutoDelta, or a guide of your own.'
+            )
+
+
+def set_up_auto_guides(
+    guide: Callable[..., Any],
+    records: Records,
+    placeholder: list[Any],
+    key: PRNGKeyArray,
+    static: Mapping[str, Any],
+    record_plates: frozenset[str],
+    hidden: Mapping[str, Any] | None = None,
+    keeps_local: bool = False,
+) -> None:
+    """Let an AutoGuide find its latents on the placeholder, forgetting what it saw before.
+
+    An AutoGuide searches initial values until the model's density is finite on the arguments of
+    its first call. Had that been a call with data, the initial values would know them.
+
+    Args:
+        guide: the guide, of which AutoGuides may be parts.
+        records: the arguments taken apart.
+        placeholder: made-up records.
+        key: for the search.
+        static: public keyword arguments.
+        record_plates: the plates of the records.
+        hidden: values of the sites that are summed out, which the guide must not see.
+        keeps_local: whether records may have variational parameters of their own.
+    """
+    guides = list(auto_guides(guide))
+    for part in guides:
+        if not hasattr(part, "model") or not hasattr(part, "prototype_trace"):
+            raise ValueError(
+                f"The guide is a {type(part).__name__}, an AutoGuide that has no model: its __init__ did not call "
+                "super().__init__(model)."
+            )
+    models = [part.model for part in guides]
+    args, kwargs = records.rebuild(placeholder)
+    try:
+        for part in guides:
+            part.prototype_trace = None
+            part.model = WholePlates(Fixed(part.model, hidden or {}), record_plates, len(placeholder[0]))
+        with handlers.block(), handlers.seed(rng_seed=key):
+            guide(*args, **kwargs, **static)
+        for part in guides:
+            # A list knows the whole model; what it covers are its parts.
+            if not isinstance(part, autoguide.AutoGuideList):
+                _check_coverage(part, record_plates, keeps_local)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{type(guide).__name__} found no initial values at which the placeholder record has a finite density, so "
+            "zeros and ones are no record of this model. Pass a made-up record in the support of the observations as "
+            "placeholder=..., or another init_loc_fn to the guide."
+        ) from error
+    finally:
+        for part, model in zip(guides, models, strict=True):
+            part.model = model
+
+
+def auto_guides(program: Any, seen: set[int] | None = None) -> Iterator[Any]:
+    """The AutoGuides of a guide: itself, the parts of a list, and those that a function calls or wraps."""
+    seen = set() if seen is None else seen
+    if id(program) in seen:
+        return
+    seen.add(id(program))
+    if isinstance(program, autoguide.AutoGuide):
+        yield program
+    if isinstance(program, autoguide.AutoGuideList | list | tuple):
+        for part in program:
+            yield from auto_guides(part, seen)
+    elif isinstance(program, functools.partial):
+        yield from auto_guides([program.func, *program.args, *program.keywords.values()], seen)
+    elif isinstance(program, Messenger):
+        yield from auto_guides(program.fn, seen)
+    elif inspect.ismethod(program):
+        yield from auto_guides([program.__func__, *vars(program.__self__).values()], seen)
+    elif inspect.isfunction(program):
+        names = inspect.getclosurevars(program)
+        yield from auto_guides([*names.nonlocals.values(), *names.globals.values()], seen)
+
+
+# --- The point guide ---
+
+
+_SUFFIX = "_unconstrained"
+# What the model shares with the guide that runs it; all else is hidden from who traces the guide.
+_SHARED = ("plate", "param")
+
+
+class PointGuide:
+    """A guide that puts each latent of a model at a point: one `param` site for each, in unconstrained space.
+
+    A latent `w` gets the param `w_unconstrained` and the distribution Delta(t(u), log_density=-log |det dt/du|), where t
+    maps unconstrained values into the latent's support. So log q - log p of a draw is minus the log prior density of u.
+
+    Args:
+        model: the model.
+        init_loc_fn: one of NumPyro's `init_to_*`, evaluated on the placeholder record; None: the origin of
+            unconstrained space.
+    """
+
+    def __init__(self, model: Program, init_loc_fn: Callable[..., Any] | None = None) -> None:
+        """See the class."""
+        self.model = model
+        self.init_loc_fn = init_loc_fn
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
+        """Sample the latents, with the model's arguments; returns their values."""
+        key = numpyro.prng_key()
+        if key is None:
+            raise ValueError(
+                "A PointGuide runs its model, which may draw: seed it, as in numpyro.handlers.seed(guide, key)."
+            )
+        start = self._start(key, args, kwargs)
+        point = {name: numpyro.param(parameter_of(name), value) for name, value in start.items()}
+
+        def at_point(site: Mapping[str, Any]) -> Any:
+            if site["type"] == "sample" and site["name"] in point:
+                return _transform(site)(point[site["name"]])
+            return None
+
+        values = {}
+        for name, site in _latents(self.model, key, at_point, args, kwargs).items():
+            transform, u, value = _transform(site), point[name], site["value"]
+            log_det = jnp.sum(transform.log_abs_det_jacobian(u, value))
+            values[name] = numpyro.sample(name, Delta(value, log_density=-log_det, event_dim=jnp.ndim(value)))
+        return values
+
+    def _start(self, key: PRNGKeyArray, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Array]:
+        """Unconstrained initial values."""
+        if self.init_loc_fn is not None:
+            initial = self.init_loc_fn
+            fill = lambda site: value_of_improper(site) if _is_improper(site) else initial(site)  # noqa: E731
+            sites = _latents(self.model, key, fill, args, kwargs)
+            return {name: jnp.asarray(_transform(site).inv(site["value"])) for name, site in sites.items()}
+        shapes: dict[str, tuple[int, ...]] = {}
+
+        def look() -> None:
+            for name, site in _latents(self.model, key, value_of_improper, args, kwargs).items():
+                shapes[name] = _transform(site).inverse_shape(jnp.shape(site["value"]))
+
+        # On shapes alone: a start that needs no numbers must compute none.
+        jax.eval_shape(look)
+        return {name: jnp.zeros(shape) for name, shape in shapes.items()}
+
+
+def parameter_of(latent: str) -> str:
+    """Name of the `param` site that holds a latent's unconstrained value."""
+    return latent + _SUFFIX
+
+
+def check_point_guide(guide: Program, local_latents: Sequence[str]) -> None:
+    """Refuse a point guide for a model with latents inside the record plate.
+
+    Raises:
+        ValueError: naming the first.
+    """
+    if isinstance(guide, PointGuide) and local_latents:
+        raise ValueError(
+            f"The latent site {local_latents[0]!r} lies inside the record plate: each record would have a point of its "
+            "own, and publishing it publishes the record. Sum or integrate it out of the model (for a mixture, "
+            "numpyro.distributions.MixtureSameFamily), or fit it by DPSVI with an amortised guide."
+        )
+
+
+def _latents(
+    model: Program, key: PRNGKeyArray, values: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The latent sites of a run of the model, in its order, at the values that `values` gives."""
+    run = handlers.substitute(handlers.seed(model, key), substitute_fn=values)
+    with handlers.block(hide_fn=lambda site: site["type"] not in _SHARED):
+        sites = handlers.trace(run).get_trace(*args, **kwargs)
+    latents = {n: s for n, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
+    # Discrete latents have no point; those of one record are summed out.
+    return {n: s for n, s in latents.items() if not s["fn"].support.is_discrete}
+
+
+def _is_improper(site: Mapping[str, Any]) -> bool:
+    return value_of_improper(site) is not None
+
+
+def _transform(site: Mapping[str, Any]) -> Any:
+    with helpful_support_errors(site):
+        return biject_to(site["fn"].support)
+
+
+# --- Sites and plates ---
+
 
 # More combinations of one record's discrete latents than this are not enumerated.
 _MOST_COMBINATIONS = 4096

@@ -17,9 +17,8 @@ from numpyro.primitives import Messenger
 
 from discreet import random
 from discreet.inference._dpsvi import DPSVI
-from discreet.inference._objective import Objective
-from discreet.inference._plates import Program, WholePlates, value_of_improper
-from discreet.inference._records import Records, refuse_tables, take_apart
+from discreet.inference._elbo import Objective
+from discreet.inference._records import Program, Records, WholePlates, refuse_tables, take_apart, value_of_improper
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FullBatch
 

@@ -1,8 +1,11 @@
-"""The ELBO taken apart: what records touch, and the rest that no data enters.
+"""The ELBO taken apart: what records touch, and the rest that no data enters; and where a fit starts.
 
 With the variational parameters psi and one guide draw eta, `link` gives u(psi, eta), everything
 through which records meet the parameters, and the data-free term log q(theta) - log p(theta);
 `record_loss` gives one record's loss as a function of u. Both differentiate as they stand.
+
+Objectives are equal where they compute the same, as the digest of their programs tells. JAX keys what it has traced and compiled
+by equality, so fits of one model share it, also where the DPSVI or the AutoNormal is another object.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro.handlers as handlers
+from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import biject_to, constraints
@@ -24,10 +28,12 @@ from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.util import helpful_support_errors
 
-from discreet._jax import program_constants, program_digest, program_text, used_inputs
-from discreet.inference._plates import Program, WholePlates, value_of_improper
-from discreet.inference._records import Records
-from discreet.inference._structure import Structure
+from discreet._jax import program_constants, program_digest, program_text, run_jaxpr, used_inputs
+from discreet.inference._records import Program, Records, WholePlates, take_apart, value_of_improper
+from discreet.inference._structure import Structure, explain_model
+
+# --- The objective ---
+
 
 _MOST_LOOKED_AT = 128
 # Of objectives that were looked at: what their records' losses depend on.
@@ -545,3 +551,156 @@ def _constrained(site: Mapping[str, Any], value: Any) -> Any:
 
 def _unconstrained(site: Mapping[str, Any]) -> Any:
     return site["value"] if _is_real(site) else _bijection(site).inv(site["value"])
+
+
+# --- Where a fit starts ---
+
+
+def choose_placeholder(
+    model: Program,
+    records: Records,
+    given: Sequence[Any] | None,
+    key: PRNGKeyArray,
+    static: Mapping[str, Any],
+    num_records: int,
+) -> list[Array]:
+    """One made-up record: the caller's, or zeros, or ones where zeros are impossible.
+
+    Raises:
+        ValueError: the caller's has other shapes than the records, or none has a finite density.
+    """
+    if given is not None:
+        made_up = take_apart(tuple(given), {}).leaves
+        if [x.shape for x in made_up] != [(1, *x.shape[1:]) for x in records.leaves]:
+            raise ValueError(
+                f"The placeholder's arrays have shapes {[x.shape for x in made_up]}; pass one made-up record: arrays "
+                "shaped like the records' with a leading axis of one, in the same order."
+            )
+        return [x.astype(r.dtype) for x, r in zip(made_up, records.leaves, strict=True)]
+    for candidate in (records.zeros(1), records.filled(1, 1)):
+        try:
+            if _has_finite_density(model, records, candidate, key, static, num_records):
+                return candidate
+        except (TypeError, ValueError):
+            explain_model(model, records, key, static, num_records)
+            raise
+    return records.zeros(1)
+
+
+def _has_finite_density(
+    model: Program, records: Records, rows: list[Array], key: PRNGKeyArray, static: Mapping[str, Any], num_records: int
+) -> bool:
+    # A key of its own, so that whether zeros will do depends on the model alone.
+    key = jax.random.key(0)
+
+    def finite(rows: list[Array], key: PRNGKeyArray) -> Array:
+        args, kwargs = records.rebuild(rows)
+        with handlers.seed(rng_seed=key):
+            sampled = handlers.substitute(model, substitute_fn=value_of_improper)
+            trace = handlers.trace(WholePlates(sampled, None, 1, num_records=num_records)).get_trace(
+                *args, **kwargs, **static
+            )
+        densities = [
+            site["fn"].log_prob(site["value"])
+            for site in trace.values()
+            if site["type"] == "sample" and site["is_observed"]
+        ]
+        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in densities]) if densities else True)
+
+    with warnings.catch_warnings():
+        # Values out of support are what is being looked for.
+        warnings.simplefilter("ignore")
+        program = jax.make_jaxpr(lambda: finite(rows, key))()
+        digest = program_digest(program)
+        if digest not in _FINITE:
+            _FINITE[digest] = bool(jax.jit(lambda: run_jaxpr(program)[0])())
+        return _FINITE[digest]
+
+
+# Whether a made-up record has a finite density, by the digest of the program that says so.
+_FINITE: dict[str, bool] = {}
+
+
+def initial_parameters(
+    model: Program,
+    guide: Program,
+    records: Records,
+    placeholder: list[Array],
+    structure: Structure,
+    key: PRNGKeyArray,
+    static: Mapping[str, Any],
+    init_params: Mapping[str, Any] | None,
+) -> tuple[dict[str, Any], dict[str, Array], dict[str, Any]]:
+    """Unconstrained initial parameters, those that each record has of its own, and transforms to constrained values.
+
+    Raises:
+        ValueError: `init_params` names no `param` site, or there is none at all.
+    """
+    guide_key, model_key = jax.random.split(key)
+    args, kwargs = records.rebuild(placeholder)
+    given = {} if init_params is None else dict(init_params)
+
+    def trace_of(program: Program, seed: PRNGKeyArray, values: Mapping[str, Any]) -> dict[str, Any]:
+        whole = WholePlates(program, structure.record_plates, 1)
+        seeded = handlers.substitute(handlers.seed(whole, seed), data=dict(values))
+        return handlers.trace(seeded).get_trace(*args, **kwargs, **static)
+
+    guide_trace = trace_of(guide, guide_key, given)
+    latents = {n: s["value"] for n, s in guide_trace.items() if s["type"] in ("sample", "param")}
+    has_params = structure.has_model_params
+    model_trace = trace_of(model, model_key, {**latents, **given}) if has_params else {}
+    psi: dict[str, Any] = {}
+    transforms: dict[str, Any] = {}
+    # A site in both belongs to the guide, as in NumPyro.
+    for site in [*model_trace.values(), *guide_trace.values()]:
+        if site["type"] != "param":
+            continue
+        if not all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in jax.tree.leaves(site["value"])):
+            raise ValueError(
+                f"The param site {site['name']!r} holds numbers that are no floats, so it has no gradient. Start it from "
+                "floats, or pass it to DPSVI as a public keyword argument."
+            )
+        with helpful_support_errors({**site, "fn": None}):
+            transform = biject_to(site["kwargs"].get("constraint", constraints.real))
+        transforms[site["name"]] = transform
+        psi[site["name"]] = transform.inv(site["value"])
+    if unknown := set(given) - set(psi):
+        raise ValueError(f"init_params names {sorted(unknown)[0]!r}, which is no param site of model or guide.")
+    if not psi:
+        raise ValueError("Neither model nor guide has a param site, so there is nothing to fit.")
+    # Weak types would make the compiled loop change its types after the first step.
+    psi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), psi)
+    own = {name: _of_one(name, psi.pop(name), axis, transforms[name]) for name, axis in structure.local_params}
+    if reading := set(given) & set(own):
+        raise ValueError(
+            f"init_params names {sorted(reading)[0]!r}, of which each record has its own. They all start alike, from what "
+            "the guide says; change it there."
+        )
+    if not psi:
+        raise ValueError("Only records have parameters here, so there is nothing to release. Does the guide lack some?")
+    return psi, own, transforms
+
+
+def _of_one(name: str, rows: Array, axis: int, transform: Any) -> Array:
+    """One record's value of a `param` site with a value for each, unconstrained."""
+    if axis >= jnp.ndim(transform(rows)) - transform.codomain.event_dim:
+        raise ValueError(
+            f"The constraint of the param site {name!r} joins the records, whose axis is {axis}: each record has its own "
+            "value. Put the records' axis first and the axes of one record's value behind it."
+        )
+    return jnp.take(rows, 0, axis=axis)
+
+
+def loss_at_start(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> Float[Array, ""]:
+    """The placeholder record's loss, which like the data-free term must be finite."""
+    with warnings.catch_warnings():
+        # NumPyro warns of values outside a support, and the error below says more.
+        warnings.simplefilter("ignore")
+        free, loss = objective.start(psi, key)
+    for value, what in ((free, "The prior or the guide"), (loss, "The loss of the placeholder record")):
+        if not bool(jnp.isfinite(value)):
+            raise ValueError(
+                f"{what} is not finite at the initial parameters ({float(value)}). Pass a made-up record in the "
+                "support of the observations as placeholder=..., or other initial values as init_params."
+            )
+    return jnp.asarray(loss, jnp.float32)
