@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 import discreet.random as dr
-from discreet.random import _chacha, _host
+from discreet.random import _chacha
 
 KEY = dr.key(20261120)
 WORDS = jax.random.key_data(KEY)
@@ -28,7 +28,7 @@ def fresh(function):
 
 @pytest.fixture
 def without_host(monkeypatch):
-    monkeypatch.setattr(_host, "available", lambda: False)
+    monkeypatch.setattr(_chacha, "available", lambda: False)
 
 
 def unused(purpose: str):
@@ -54,21 +54,21 @@ def test_both_producers_make_the_same_words(num_blocks):
 
 
 def test_long_draws_are_made_by_the_host_and_short_ones_by_xla():
-    assert _host.TARGET in compiled(lambda key: dr.normal(key, (SIZE,)), KEY)
-    assert _host.TARGET not in compiled(lambda key: dr.normal(key, (100,)), KEY)
-    assert _host.TARGET not in compiled(lambda key: jax.random.bits(key, (SIZE,)), KEY)
-    assert _host.TARGET not in compiled(jax.vmap(lambda key: dr.normal(key, (SIZE,))), jax.random.split(KEY, 2))
+    assert _chacha.TARGET in compiled(lambda key: dr.normal(key, (SIZE,)), KEY)
+    assert _chacha.TARGET not in compiled(lambda key: dr.normal(key, (100,)), KEY)
+    assert _chacha.TARGET not in compiled(lambda key: jax.random.bits(key, (SIZE,)), KEY)
+    assert _chacha.TARGET not in compiled(jax.vmap(lambda key: dr.normal(key, (SIZE,))), jax.random.split(KEY, 2))
 
 
 def test_other_platforms_compute_the_words_themselves():
     exported = jax.export.export(fresh(lambda words: draw_of(words)), platforms=["cuda", "tpu"])(WORDS)
-    assert _host.TARGET not in exported.mlir_module()
+    assert _chacha.TARGET not in exported.mlir_module()
     exported = jax.export.export(
         fresh(lambda words: draw_of(words)),
         platforms=["cpu", "cuda"],
-        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(_host.TARGET)],
+        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(_chacha.TARGET)],
     )(WORDS)
-    assert _host.TARGET in exported.mlir_module()
+    assert _chacha.TARGET in exported.mlir_module()
 
 
 def draw_of(words):
@@ -78,7 +78,7 @@ def draw_of(words):
 @pytest.mark.usefixtures("without_host")
 def test_without_the_library_the_draw_is_the_same():
     alone = fresh(lambda key: dr.normal(key, (SIZE,)))
-    assert _host.TARGET not in alone.lower(KEY).compile().as_text()
+    assert _chacha.TARGET not in alone.lower(KEY).compile().as_text()
     values = alone(KEY)
     np.testing.assert_array_equal(values, dr.normal(KEY, (SIZE,)))
 
@@ -87,9 +87,9 @@ def test_a_missing_or_refusing_library_is_no_error(monkeypatch):
     for name in ("cffi", "cryptography.hazmat.primitives.ciphers"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, name, None)
-            assert _host._available.__wrapped__() is False
-    monkeypatch.setattr(_host._Producer, "write", lambda self, state, out: None)  # a wrong stream
-    assert _host._available.__wrapped__() is False
+            assert _chacha._available.__wrapped__() is False
+    monkeypatch.setattr(_chacha._Producer, "write", lambda self, state, out: None)  # a wrong stream
+    assert _chacha._available.__wrapped__() is False
 
 
 # Keys are arguments: nothing is computed too early, merged or reused
@@ -147,7 +147,7 @@ def fail(self, state, out):
 def test_a_producer_that_raises_fails_the_step_and_tells_no_secret(monkeypatch, capfd):
     step = fresh(lambda key, x: x + dr.normal(key, (SIZE,)))
     step(KEY, jnp.zeros(SIZE)).block_until_ready()
-    monkeypatch.setattr(_host._Producer, "write", fail)
+    monkeypatch.setattr(_chacha._Producer, "write", fail)
     with pytest.raises(Exception, match="no random words were made: MemoryError") as caught:
         step(KEY, jnp.zeros(SIZE)).block_until_ready()
     said = str(caught.value) + "".join(capfd.readouterr())
@@ -158,7 +158,7 @@ def test_a_producer_that_raises_fails_the_step_and_tells_no_secret(monkeypatch, 
 
 def test_a_producer_that_raises_fails_a_loop_in_its_middle(monkeypatch):
     calls = []
-    honest = _host._Producer.write
+    honest = _chacha._Producer.write
 
     def third_time_fails(self, state, out):
         calls.append(1)
@@ -166,7 +166,7 @@ def test_a_producer_that_raises_fails_a_loop_in_its_middle(monkeypatch):
             raise OSError
         honest(self, state, out)
 
-    monkeypatch.setattr(_host._Producer, "write", third_time_fails)
+    monkeypatch.setattr(_chacha._Producer, "write", third_time_fails)
     run = fresh(
         lambda: lax.fori_loop(0, 5, lambda i, x: x + dr.normal(jax.random.fold_in(KEY, i), (SIZE,)), jnp.zeros(SIZE))
     )
@@ -178,11 +178,11 @@ def nothing(self, state, out):
     del self, state, out
 
 
-def half(self, state, out, write=_host._Producer.write):
+def half(self, state, out, write=_chacha._Producer.write):
     write(self, state, out[: len(out) // 2])
 
 
-def of_another_key(self, state, out, write=_host._Producer.write):
+def of_another_key(self, state, out, write=_chacha._Producer.write):
     write(self, bytes(32) + state[32:], out)
 
 
@@ -193,7 +193,7 @@ def test_words_that_were_not_made_never_become_values(monkeypatch, write, dtype)
     with jax.enable_x64(dtype == "float64"):
         draw = fresh(lambda key: dr.normal(key, (SIZE,), dtype))
         draw(KEY).block_until_ready()
-        monkeypatch.setattr(_host._Producer, "write", write)
+        monkeypatch.setattr(_chacha._Producer, "write", write)
         assert np.isnan(draw(unused(f"{write.__name__} {dtype}"))).all()
 
 
@@ -218,7 +218,7 @@ import os
 import jax, jax.numpy as jnp, numpy as np
 from jax import lax
 import discreet.random as dr
-from discreet.random import _host
+from discreet.random import _chacha
 KEY, SIZE = dr.key(20261120), 20_000
 def body(i, x):
     return x + dr.normal(jax.random.fold_in(KEY, i), (SIZE,))
@@ -232,7 +232,7 @@ def test_one_core_is_enough(asynchronous):
     program = """
 values = [loop(20) for _ in range(5)]
 assert all(bool((v == values[0]).all()) for v in values)
-print(len(os.sched_getaffinity(0)), bool(np.isfinite(values[0]).all()), _host.available())
+print(len(os.sched_getaffinity(0)), bool(np.isfinite(values[0]).all()), _chacha.available())
 """
     pinned = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
     done = subprocess.run(
@@ -268,7 +268,7 @@ keys = jax.random.split(KEY, 2)
 loop = np.stack([jax.jit(draw)(key) for key in keys])
 mapped = jax.shard_map(lambda keys: draw(keys[0])[None], mesh=mesh, in_specs=P("d"), out_specs=P("d"))
 np.testing.assert_allclose(jax.jit(mapped)(keys), loop, rtol=1e-6)
-assert _host.TARGET in jax.jit(mapped).lower(keys).as_text()
+assert _chacha.TARGET in jax.jit(mapped).lower(keys).as_text()
 split = jax.jit(lambda key, x: x + draw(key), out_shardings=NamedSharding(mesh, P("d")))
 x = jax.device_put(jnp.zeros(SIZE), NamedSharding(mesh, P("d")))
 np.testing.assert_allclose(split(KEY, x), one, rtol=1e-6)
@@ -284,13 +284,13 @@ def test_ctrl_c_neither_spoils_the_words_nor_is_lost():
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 expected = np.asarray(loop(6))
-honest, calls = _host._Producer.write, []
+honest, calls = _chacha._Producer.write, []
 def interrupted(self, state, out):
     calls.append(1)
     if len(calls) == 2:
         raise KeyboardInterrupt
     honest(self, state, out)
-_host._Producer.write = interrupted
+_chacha._Producer.write = interrupted
 values = None
 try:
     values = np.asarray(loop(6))
@@ -334,5 +334,5 @@ def test_fast_bits_are_those_of_jax(num_words):
 def test_fast_bits_that_were_not_made_are_known(monkeypatch):
     draw = fresh(lambda key: dr.fast_bits(key, SIZE))
     draw(KEY)[0].block_until_ready()
-    monkeypatch.setattr(_host._Producer, "write", nothing)
+    monkeypatch.setattr(_chacha._Producer, "write", nothing)
     assert not bool(draw(unused("bits"))[1])

@@ -1,7 +1,16 @@
 """Secure randomness: ChaCha20 keys for JAX, and a Gaussian sampler with exact tails."""
 
-from discreet.random._bits import fast_bits
-from discreet.random._keys import Purpose, as_threefry, check_key, is_reproducible, key, key_from_words, subkey, subkeys
+from discreet.random._keys import (
+    Purpose,
+    as_threefry,
+    check_key,
+    fast_bits,
+    is_reproducible,
+    key,
+    key_from_words,
+    subkey,
+    subkeys,
+)
 from discreet.random._normal import normal
 
 __all__ = [

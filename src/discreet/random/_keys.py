@@ -1,4 +1,10 @@
-"""Keys: where they come from, what they are for, and whether somebody could make them again."""
+"""Keys: where they come from, what they are for, and whether somebody could make them again; and many bits at once.
+
+A key made here holds 256 bits of the operating system's entropy, and its type says so (`chacha20`); one made from a seed is of
+another type (`chacha20_seeded`), through every split, jit and loop, so that a statement can say "reproducible: not private"
+without being told. A fit needs several independent streams of one key: the noise, the sample, the initial values, the posterior.
+Each has a `Purpose`, and `subkey` derives a key for it whose words no other use reads (the table in `_prng.py`).
+"""
 
 import hashlib
 import operator
@@ -11,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discreet.random._prng import CHACHA20, CHACHA20_SEEDED, FOREIGN, KEY_WORDS, PURPOSE, THREEFRY, derive, nonce
+from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream
+from discreet.random._prng import BITS, CHACHA20, CHACHA20_SEEDED, FOREIGN, KEY_WORDS, PURPOSE, THREEFRY, derive, nonce
 
 _SEED_TAG = b"discreet.random.key, version 1:"
 
@@ -225,3 +232,25 @@ def as_threefry(key: jax.Array) -> jax.Array:
     key = check_key(key, "key")
     words = derive(jax.random.key_data(key), nonce(THREEFRY))[:2]
     return jax.random.wrap_key_data(words, impl="threefry2x32")
+
+
+def fast_bits(key: jax.Array, num_words: int) -> tuple[jax.Array, jax.Array]:
+    """The words of `jax.random.bits(key, (num_words,))`, and whether they are what they should be.
+
+    Long draws on a CPU come from OpenSSL where it is installed. If it fails without a word (never seen), the second
+    result is False, and nothing that depends on the first may be used.
+
+    Args:
+        key: one key; use it for nothing else.
+        num_words: how many; static.
+
+    Returns:
+        uint32[num_words], and a Boolean scalar.
+
+    Raises:
+        TypeError: not a typed key.
+        ValueError: an array of keys, or more words than a key can number.
+    """
+    words = jax.random.key_data(check_key(key, "key"))
+    stream, right = fast_keystream(words, nonce(BITS, 32), -(-num_words // WORDS_PER_BLOCK))
+    return stream[:num_words], right
