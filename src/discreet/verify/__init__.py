@@ -1,4 +1,7 @@
-"""Proofs: what a JAX program may tell of one record, found in its jaxpr before it runs."""
+"""Proofs: what a JAX program may reveal about one record, found in its jaxpr before it runs, by abstract interpretation.
+
+docs/prover.md has the lattice, what each abstract value claims, join and widening, and why each rule is sound.
+"""
 
 from discreet.verify import (
     _control,  # noqa: F401  the rules enter themselves in the list of rules
