@@ -39,6 +39,7 @@ from discreet.inference._records import (
     Program,
     Records,
     check_public,
+    refuse_reshaped,
     refuse_tables,
     take_apart,
 )
@@ -463,6 +464,8 @@ class DPSVI:
                 local_start=own,
             ).with_dependencies(psi, start_key)
             refuse_tables([*jax.tree.leaves(static), *objective.held], [num_records])
+            public = *jax.tree.leaves(static), *made_up, *own.values(), *structure.combinations().values()
+            refuse_reshaped(objective.held, public, records.leaves, num_records)
             self._steps[signature] = private_step(self, objective, psi, key)
         self._current, self._shapes = self._steps[signature], jax.eval_shape(lambda: psi)
         objective, norm = self._current.objective, jnp.float32(self.plan.clipping.start)

@@ -33,6 +33,7 @@ from discreet.inference._records import (
     Records,
     WholePlates,
     check_public,
+    refuse_reshaped,
     refuse_tables,
     take_apart,
     value_of_improper,
@@ -739,6 +740,8 @@ class OnePosteriorSample:
                 "no posterior density to sample. Make what is drawn a latent site outside the record plate, or leave it out."
             )
         refuse_tables([*jax.tree.leaves(static), *objective.held], [records.size])
+        public = *jax.tree.leaves(static), *objective.placeholder, *objective.structure.combinations().values()
+        refuse_reshaped(objective.held, public, records.leaves, records.size)
         loss_at_start(objective, psi, start_key)
         return objective, psi
 

@@ -199,6 +199,39 @@ def refuse_tables(arrays: Sequence[Any], lengths: Sequence[int]) -> None:
             )
 
 
+def refuse_reshaped(arrays: Sequence[Any], public: Sequence[Any], records: Sequence[Any], length: int) -> None:
+    """Refuse arrays in the closure that look like the table in another shape, or like a good part of it.
+
+    Only shapes are looked at. A table in the closure cannot be told for sure: not if it is summed up, or cut into small
+    parts.
+
+    Args:
+        arrays: what model and guide use without having it passed as records.
+        public: what holds no data, such as what was passed to DPSVI by keyword; an array of such a shape is not looked at.
+        records: the record arrays, or their shapes, of any number of rows.
+        length: how many records a table has.
+
+    Raises:
+        ValueError: with the shape.
+    """
+    if length <= _FEWEST_TELLING_ROWS:
+        return
+    declared = {tuple(x.shape) for x in public if hasattr(x, "shape")}
+    rows = {tuple(x.shape[1:]) for x in records}
+    sizes = {length * math.prod(row) for row in rows}
+    for shape in {tuple(x.shape) for x in arrays} - declared:
+        runs = {math.prod(shape[i:j]) for i in range(len(shape)) for j in range(i + 1, len(shape) + 1)}
+        square = len(shape) == 2 and shape[0] == shape[1]
+        part = shape[1:] in rows and shape[0] > max(_FEWEST_TELLING_ROWS, length // 4) and not square
+        if part or length in runs or sizes & runs:
+            raise ValueError(
+                f"The model or the guide uses an array of shape {shape} from its closure, which was not passed as records "
+                f"but has the shape of {'a part of' if part else 'all'} {length} records. Records must come as arguments of "
+                "run, or they would be used whole in every record's loss, without clipping. A public array can be passed "
+                "to DPSVI as a keyword argument, which the model then takes."
+            )
+
+
 # --- Plates ---
 
 

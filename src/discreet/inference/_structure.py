@@ -365,6 +365,8 @@ class Structure:
 
     def combinations(self) -> dict[str, np.ndarray]:
         """All combinations of one record's summed latents, along the leading axis of each array."""
+        if not self.summed:
+            return {}
         sizes = [site.size for site in self.summed]
         indices = np.indices(sizes).reshape(len(sizes), -1)
         return {site.name: site.values()[index] for site, index in zip(self.summed, indices, strict=True)}
