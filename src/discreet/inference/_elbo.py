@@ -422,7 +422,9 @@ class Objective:
             self, touched_latents=latents, touched_params=params, uses_key=any(jax.tree.leaves(uses_key))
         )
         result._check_data_free(psi, key)
-        result._check_separable(psi, key)
+        # An AutoGuide's parameters of each record have the shape of one row here, so several rows cannot be looked at.
+        if not self.structure.local_params:
+            result._check_separable(psi, key)
         return latents, params, result.uses_key
 
     def _check_data_free(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> None:
@@ -463,11 +465,7 @@ class Objective:
         changed = np.array([[i in which for i in range(3)] for which in ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2))])
 
         def joint(latents: Any, params: Mapping[str, Any], choice: Mapping[str, Any], rows: Any, key: Any) -> Any:
-            own = {
-                name: jnp.repeat(jnp.expand_dims(self.local_start[name], axis), len(rows[0]), axis=axis)
-                for name, axis in self.structure.local_params
-            }
-            loss, log_joint = self._terms_of_rows(latents, {**params, **own}, rows, key)
+            loss, log_joint = self._terms_of_rows(latents, params, rows, key)
             # A density that factorises over the records does so at any values of what is summed out.
             value, scale = log_joint(choice)
             return loss - scale * value
