@@ -424,7 +424,7 @@ class Objective:
         result._check_data_free(psi, key)
         # An AutoGuide's parameters of each record have the shape of one row here, so several rows cannot be looked at.
         if not self.structure.local_params:
-            result._check_separable(psi, key)
+            result._check_separable(psi)
         return latents, params, result.uses_key
 
     def _check_data_free(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> None:
@@ -452,7 +452,7 @@ class Objective:
                 "to DPSVI (N=...) and use that."
             )
 
-    def _check_separable(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> None:
+    def _check_separable(self, psi: Mapping[str, Any]) -> None:
         """Refuse a model in which the loss of made-up records together is no sum of losses of each.
 
         Of such a sum, the mixed difference L(a, b) - L(a', b) - L(a, b') + L(a', b') of any two records is zero, whatever
@@ -462,6 +462,8 @@ class Objective:
         """
         # At other parameters than a fit starts with: weights that start at zero would hide what they multiply.
         psi = jax.tree.map(lambda x: x + 0.1 + 0.05 * _scattered(x.shape).astype(x.dtype), psi)
+        # Fixed keys, so that a model is always judged alike, and several: one draw of the latents may hide a coupling.
+        keys = jax.random.split(jax.random.key(0), 4)
         changed = np.array([[i in which for i in range(3)] for which in ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2))])
 
         def joint(latents: Any, params: Mapping[str, Any], choice: Mapping[str, Any], rows: Any, key: Any) -> Any:
@@ -504,8 +506,12 @@ class Objective:
             made_up = [_three_rows(x, v) for x, v in zip(self.placeholder, varied, strict=True)]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                together, apart = losses(*map(list, zip(*made_up, strict=True)), psi, key)
-            together, apart = np.asarray(together, np.float64), np.asarray(apart, np.float64)
+                found = [losses(*map(list, zip(*made_up, strict=True)), psi, key) for key in keys]
+            said = [separates(*map(np.asarray, pair)) for pair in found]  # each draw may refuse
+            return any(said)
+
+        def separates(together: Float[np.ndarray, "7"], apart: Float[np.ndarray, "part"]) -> bool:
+            together, apart = together.astype(np.float64), apart.astype(np.float64)
             if not np.isfinite(together).all():
                 return False
             l0, l1, l2, l3, l12, l13, l23 = together
