@@ -19,7 +19,6 @@ from benchmarks._harness import Outcome, Scale, alternate
 from benchmarks._networks import dense
 from discreet.inference import _loop
 from discreet.inference._step import PlanNumbers
-from discreet.mechanisms import drawing_of
 
 BOUND = 1.02
 
@@ -31,7 +30,7 @@ class BareLoop(PrivateFit):
         """Make `steps` releases."""
         tables = jax.tree.map(jnp.asarray, self.dpsvi.plan.sampling.prepare(self.leaves[0].shape[0]))
         plan, num_records = self.dpsvi.plan, self.leaves[0].shape[0]
-        static = self.step, drawing_of(plan.sampling, num_records), self.steps, False, False
+        static = self.step, plan.sampling.drawing(num_records), self.steps, False, False
         numbers = PlanNumbers.of(plan)
         # As each fit does once: the trace and the program are there from the run before.
         compiled = _loop._chunk.lower(

@@ -217,7 +217,7 @@ def test_private_fit_is_secret_and_uses_the_engine_asked_for() -> None:
     fit = PrivateFit(problem, sampling, 1)
     assert type(fit.step.engine) is not type(engine)
     assert not dp.random.is_reproducible(fit.state.rng_key)
-    assert fit.step.noise_multiplier == 1.5
+    assert fit.dpsvi.plan.noise_multiplier == 1.5
 
 
 def test_loss_for_other_peers_is_numpyros() -> None:
