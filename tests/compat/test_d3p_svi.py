@@ -213,9 +213,11 @@ def test_the_batchifier_is_the_one_that_handed_out_the_arrays():
 def test_batches_made_by_hand_keep_their_caveat(others):
     """A batchifier that has nothing to do with them, alive or even used for `init`, does not take it away."""
     (xs,) = table()
-    init, get_batch = subsample_batchify_data((xs + 1,), 50) if others != "none" else (None, None)
-    dpsvi = make(num_iter=4)
-    start = get_batch(0, init(KEY)[1]) if others == "at init" else (xs[:50],)
+    batchifier = subsample_batchify_data((xs + 1,), 50) if others != "none" else None
+    dpsvi, start = make(num_iter=4), (xs[:50],)
+    if batchifier is not None and others == "at init":
+        init, get_batch = batchifier
+        start = get_batch(0, init(KEY)[1])
     svi_state = dpsvi.init(KEY, *start)
     for i in range(4):
         svi_state, _ = dpsvi.update(svi_state, xs[50 * i : 50 * (i + 1)])
