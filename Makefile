@@ -40,7 +40,7 @@ test-part: $(VENV)/.ready-dev  ## The part of the tests that a new release of JA
 	    tests/inference/test_ops.py::test_draws_follow_the_tempered_posterior \
 	    tests/inference/test_noise_aware.py::test_the_regression_finds_the_noise_that_was_added
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal --quick -m "not exhaustive" \
-	    tests/verify tests/gradients tests/random tests/sampling tests/inference/test_proof.py
+	    tests/verify tests/gradients tests/random tests/sampling/test_subset.py tests/inference/test_proof.py
 
 # What mkdocs-material says of its successor is no warning of ours. Not --quiet: what it keeps quiet about is not counted as a warning.
 docs docs-serve: export NO_MKDOCS_2_WARNING := 1

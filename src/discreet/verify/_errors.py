@@ -60,12 +60,22 @@ def place_of(line: str) -> tuple[str, int] | None:
     return None if found is None else (found[1], int(found[2]))
 
 
+def source_of(name: str) -> list[str]:
+    """The lines of a file; none where they cannot be read.
+
+    Since Python 3.13 "<string>" is the text of `python -c`, and every function made by `exec` claims to come from there.
+    """
+    if name == "<string>":
+        return []
+    linecache.checkcache(name)
+    return linecache.getlines(name)
+
+
 def _with_text(line: str) -> str:
     place = place_of(line)
     if place is None or not line.endswith(")"):
         return line
-    linecache.checkcache(place[0])
-    text = linecache.getline(*place).strip()
+    text = "".join(source_of(place[0])[place[1] - 1 : place[1]]).strip()
     return f"{line}: {text}" if text else line
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import linecache
 import traceback
 from importlib.resources import files
 from typing import Any
@@ -13,7 +12,7 @@ from discreet._jax import users_file
 from discreet.accounting import upper
 from discreet.verify._certificate import Certificate
 from discreet.verify._closed_form import formula_lines
-from discreet.verify._errors import PrivacyError, from_here, place_of
+from discreet.verify._errors import PrivacyError, from_here, place_of, source_of
 from discreet.verify._trail import Line, Place, Trail
 
 DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)
@@ -167,9 +166,8 @@ def _listings(
     names = dict.fromkeys(name for name, _ in (*([start] if start else ()), *steps, *found))
     listings, anchors = [], {}
     for number, name in enumerate(names, 1):
-        linecache.checkcache(name)
         rows = []
-        for i, text in enumerate(linecache.getlines(name), 1):
+        for i, text in enumerate(source_of(name), 1):
             place = (name, i)
             anchor = f"file{number}-line{i}"
             rows.append(Row(i, text.rstrip("\r\n"), anchor, found.get(place), steps.get(place, ()), place == last))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import linecache
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 from discreet._jax import Jaxpr, JaxprEqn, Var, around, inner_programs, source_lines
 from discreet.verify._bounds import total_of
 from discreet.verify._domain import Key, Public, Scale, Value
-from discreet.verify._errors import place_of, without_tag
+from discreet.verify._errors import place_of, source_of, without_tag
 
 KINDS = ("unknown", "rows", "sum", "key", "released", "public", "unread")
 """What a value can be, the worst first; "unread" is a line that the checker did not come to."""
@@ -156,7 +155,7 @@ def line_of(function: Any) -> tuple[str, ...]:
     code = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
     if code is None:
         return ()
-    lines = enumerate(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :], code.co_firstlineno)
+    lines = enumerate(source_of(code.co_filename)[code.co_firstlineno - 1 :], code.co_firstlineno)
     number = next((i for i, text in lines if re.match(r"\s*(async\s+)?def\b", text)), code.co_firstlineno)
     number = code.co_firstlineno if code.co_name == "<lambda>" else number
     return (f"{code.co_filename}:{number} ({code.co_qualname})".replace(".<locals>", ""),)
