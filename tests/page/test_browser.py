@@ -49,7 +49,9 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     twins = [{"age": np.full(40, 30.0 + i), "smoker": np.array(["no", "yes"] * 20)} for i in range(2)]
-    debit = Spent(1_000, "2026-11-21", "05:32:29", "OnePosteriorSample", "0.9999", "1e−5", "1.234", 0.4, here=True)
+    debit = Spent(
+        1_000, "2026-11-21", "05:32:29", "OnePosteriorSample", "0.9999", "1e−5", "1.234", 0.4, "one record", here=True
+    )
     budget = Budget(
         "a survey", "one record", "REPLACE_ONE", "3", "1e−5", "1.234", 0.4, "1.2", (debit,) * 3, "", (HOSTILE,)
     )
