@@ -22,7 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gradients": set(),
     "mechanisms": {"random", "gradients", "accounting", "sampling"},
     "clipping": {"gradients"},
-    "plan": {"sampling", "accounting", "clipping"},
+    "plan": {"sampling", "accounting", "clipping", "mechanisms"},
     "report": {"plan", "accounting", "sampling", "clipping"},
     "ledger": {"accounting", "plan", "report"},
     # Draws and released numbers only.

@@ -25,6 +25,7 @@ from discreet.accounting import (
     suggest,
 )
 from discreet.clipping import AdaptiveClipping, ClippingRule, as_clipping_rule
+from discreet.mechanisms import GAUSSIAN, Mechanism
 from discreet.sampling import Sampling
 
 ClippingNorm = float | AdaptiveClipping
@@ -84,6 +85,7 @@ class PrivacyPlan:
         relation: which data sets are neighbours.
         target_delta: the delta the plan was calibrated for; None if built by hand.
         also: what else is released from the same records and paid for here, such as a `Standardisation` before the fit.
+        mechanism: whose noise hides the sums, of an L2 bound: the Gaussian mechanism, or one of your own.
 
     Example:
         >>> from discreet.sampling import PoissonSampling
@@ -101,9 +103,10 @@ class PrivacyPlan:
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
     target_delta: float | None = field(default=None)
     also: Sequence[Release] = ()
+    mechanism: Mechanism = GAUSSIAN
 
     def __post_init__(self) -> None:
-        _check_facts(self.sampling, self.clipping_norm, self.num_records, self.relation)
+        _check_facts(self.sampling, self.clipping_norm, self.num_records, self.relation, self.mechanism)
         _check_num_steps(self.num_steps)
         _check_noise(self.noise_multiplier)
         if self.target_delta is not None:
@@ -131,6 +134,7 @@ class PrivacyPlan:
         clipping_norm: ClippingNorm,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
         also: Sequence[Release] = (),
+        mechanism: Mechanism = GAUSSIAN,
     ) -> Self:
         """Solves for the one of epsilon, num_steps and noise_multiplier that is left open.
 
@@ -146,6 +150,7 @@ class PrivacyPlan:
             clipping_norm: as in the plan.
             relation: as in the plan.
             also: as in the plan; epsilon is that of the steps and these together.
+            mechanism: as in the plan.
 
         Returns:
             The plan, with `target_delta` set to `delta`.
@@ -153,7 +158,7 @@ class PrivacyPlan:
         Raises:
             ValueError: not exactly one of the three is open, an argument is out of range, or the target is infeasible.
         """
-        _check_facts(sampling, clipping_norm, num_records, relation)
+        _check_facts(sampling, clipping_norm, num_records, relation, mechanism)
         _check_delta(delta)
         given = {"epsilon": epsilon, "num_steps": num_steps, "noise_multiplier": noise_multiplier}
         still_open = [name for name, value in given.items() if value is None]
@@ -169,7 +174,7 @@ class PrivacyPlan:
         also = _checked_releases(also)
         if epsilon is not None and also:
             _check_affordable(also, relation, epsilon, delta)
-        event_of = _event_builder(sampling, num_records, relation, also)
+        event_of = _event_builder(sampling, mechanism, num_records, relation, also)
         slack = sampling.slack_per_step(num_records)
         if noise_multiplier is None:
             assert epsilon is not None
@@ -202,6 +207,7 @@ class PrivacyPlan:
             relation=relation,
             target_delta=delta,
             also=also,
+            mechanism=mechanism,
         )
 
     @property
@@ -221,7 +227,7 @@ class PrivacyPlan:
 
     def event(self) -> dp_accounting.DpEvent:
         """Returns the event of the steps, derived from sampler, noise and number of steps, and of all that `also` holds."""
-        event_of = _event_builder(self.sampling, self.num_records, self.relation, self.also)
+        event_of = _event_builder(self.sampling, self.mechanism, self.num_records, self.relation, self.also)
         return event_of(self.noise_multiplier, self.num_steps)
 
     def storable(self) -> "PrivacyPlan":
@@ -267,7 +273,7 @@ class PrivacyPlan:
             f"{self.num_steps:,} steps, each on a batch drawn by {self.sampling!r} from {self.num_records:,} records: a record "
             f"enters a batch with probability q = {self.rate:.4g}, a batch holds {self.rate * self.num_records:,.4g} on average.",
             f"{self.clipping.in_words(self.noise_multiplier, self.rate * self.num_records)}; the sum over the batch gets "
-            f"Gaussian noise of standard deviation {self._noise_in_words()}.",
+            f"{self.mechanism.words} {self._noise_in_words()}.",
             *(f"Released besides: {release.in_words()}." for release in self.also),
             "",
             str(self.risk(chosen)),
@@ -299,11 +305,10 @@ class PrivacyPlan:
 
 
 def _event_builder(
-    sampling: Sampling, num_records: int, relation: Relation, also: Sequence[Release]
+    sampling: Sampling, mechanism: Mechanism, num_records: int, relation: Relation, also: Sequence[Release]
 ) -> Callable[[float, int], dp_event.DpEvent]:
     def event_of(noise_multiplier: float, num_steps: int) -> dp_event.DpEvent:
-        mechanism = dp_event.GaussianDpEvent(noise_multiplier)
-        step = sampling.step_event(mechanism, num_records=num_records, relation=relation)
+        step = sampling.step_event(mechanism.event(noise_multiplier), num_records=num_records, relation=relation)
         steps = dp_event.SelfComposedDpEvent(step, num_steps)
         return dp_event.ComposedDpEvent([steps, *(x.event() for x in also)]) if also else steps
 
@@ -335,7 +340,9 @@ def _is_rule(clipping_norm: object) -> bool:
     return isinstance(clipping_norm, AdaptiveClipping)
 
 
-def _check_facts(sampling: Sampling, clipping_norm: ClippingNorm, num_records: int, relation: Relation) -> None:
+def _check_facts(
+    sampling: Sampling, clipping_norm: ClippingNorm, num_records: int, relation: Relation, mechanism: Mechanism
+) -> None:
     if not isinstance(sampling, Sampling):
         raise TypeError(
             f"sampling is {sampling!r}, which is not a sampler. Pass PoissonSampling(rate), FixedSizeSampling(batch_size) or "
@@ -343,6 +350,11 @@ def _check_facts(sampling: Sampling, clipping_norm: ClippingNorm, num_records: i
         )
     if not isinstance(relation, Relation):
         raise TypeError(f"relation is {relation!r}; pass Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE.")
+    if not isinstance(mechanism, Mechanism) or mechanism.norm != 2:
+        raise TypeError(
+            f"mechanism is {mechanism!r}; a plan's sums have an L2 bound, and its mechanism is one whose noise is relative to "
+            "the L2 norm: discreet.mechanisms.GAUSSIAN, or a subclass of discreet.mechanisms.Mechanism with norm = 2."
+        )
     integer("num_records", num_records, hint="It is the public number of records; an empty table cannot be fitted.")
     if not _is_rule(clipping_norm):
         hint = (

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from dp_accounting import DpEvent, GaussianDpEvent
+from dp_accounting import DpEvent
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
@@ -19,7 +19,7 @@ from discreet._jax import one_process
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.inference import claim
 from discreet.ledger import RELEASED_BEFORE, Ledger
-from discreet.mechanisms import clip_records, gaussian_mechanism, sum_records
+from discreet.mechanisms import GAUSSIAN, clip_records, gaussian_mechanism, sum_records
 from discreet.plan import PrivacyPlan
 from discreet.verify import certify
 
@@ -69,7 +69,7 @@ class Standardisation:
         Raises:
             ValueError: an argument is out of range.
         """
-        noise = calibrate_noise_multiplier(GaussianDpEvent, epsilon=epsilon, delta=delta, relation=relation)
+        noise = calibrate_noise_multiplier(GAUSSIAN.event, epsilon=epsilon, delta=delta, relation=relation)
         return cls(num_columns=num_columns, noise_multiplier=noise)
 
     @property
@@ -84,7 +84,7 @@ class Standardisation:
 
     def event(self) -> DpEvent:
         """What it does to the records, under either relation."""
-        return GaussianDpEvent(float(self.noise_multiplier))
+        return GAUSSIAN.event(float(self.noise_multiplier))
 
     def in_words(self) -> str:
         """What leaves the data."""

@@ -69,12 +69,12 @@ def plan(sampling, noise_multiplier, num_steps=1, relation=dp.Relation.ADD_OR_RE
 
 
 def no_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(mechanisms, "release", lambda key, total, noise: mechanisms.Release(*total[:3]))
+    patch.setattr(mechanisms, "release", lambda key, total, *_: mechanisms.Release(*total[:3]))
 
 
 def half_the_noise(patch: pytest.MonkeyPatch) -> None:
     true_release = mechanisms.release
-    patch.setattr(mechanisms, "release", lambda key, total, noise: true_release(key, total, noise / 2))
+    patch.setattr(mechanisms, "release", lambda key, total, noise, *of: true_release(key, total, noise / 2, *of))
 
 
 def same_noise_each_step(patch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_the_attacker_gains_no_more_than_the_profile_allows(name):
 
 def halved_noise(monkeypatch):
     true_release = mechanisms.release
-    monkeypatch.setattr(mechanisms, "release", lambda key, total, noise: true_release(key, total, noise / 2))
+    monkeypatch.setattr(mechanisms, "release", lambda key, total, noise, *of: true_release(key, total, noise / 2, *of))
 
 
 def replace_engine(monkeypatch, wrong_sum):

@@ -151,7 +151,7 @@ def count_without_noise(monkeypatch):
     monkeypatch.setattr(
         mechanisms,
         "release",
-        lambda key, total, noise: true_release(key, total, noise)._replace(count=total.count),
+        lambda key, total, noise, *of: true_release(key, total, noise, *of)._replace(count=total.count),
     )
 
 
@@ -175,7 +175,9 @@ def realised_size(monkeypatch):
 def count_not_in_the_bound(monkeypatch):
     """Noise for gradient and loss alone."""
     true_release, share = mechanisms.release, np.sqrt(REST / (1 - LOSS_SHARE))
-    monkeypatch.setattr(mechanisms, "release", lambda key, total, noise: true_release(key, total, noise * share))
+    monkeypatch.setattr(
+        mechanisms, "release", lambda key, total, noise, *of: true_release(key, total, noise * share, *of)
+    )
 
 
 @pytest.mark.parametrize("wrong", [count_without_noise, realised_size, count_not_in_the_bound])

@@ -116,24 +116,26 @@ def test_a_fit_is_what_its_plan_says(name):
 
 def weaken(monkeypatch, wrong):
     release = mechanisms.release
-    monkeypatch.setattr(mechanisms, "release", lambda key, total, noise: wrong(release, key, total, noise))
+    monkeypatch.setattr(mechanisms, "release", lambda key, total, noise, *of: wrong(release, key, total, noise, *of))
 
 
 WRONG = {
-    "half the noise": lambda release, key, total, noise: release(key, total, noise / 2),
-    "noise for a smaller bound": lambda release, key, total, noise: release(
-        key, total._replace(l2_bound=total.l2_bound / 1.02), noise
+    "half the noise": lambda release, key, total, noise, *of: release(key, total, noise / 2, *of),
+    "noise for a smaller bound": lambda release, key, total, noise, *of: release(
+        key, total._replace(l2_bound=total.l2_bound / 1.02), noise, *of
     ),
-    "the same noise twice": lambda release, key, total, noise: jax.tree.map(
-        lambda a, b: (a + b) / 2, release(key, total, noise), release(key, total, noise)
+    "the same noise twice": lambda release, key, total, noise, *of: jax.tree.map(
+        lambda a, b: (a + b) / 2, release(key, total, noise, *of), release(key, total, noise, *of)
     ),
-    "a leaf without noise": lambda release, key, total, noise: release(key, total, noise)._replace(
+    "a leaf without noise": lambda release, key, total, noise, *of: release(key, total, noise, *of)._replace(
         gradient=total.gradient
     ),
-    "the loss beside": lambda release, key, total, noise: release(key, total, noise)._replace(loss=total.loss),
-    "released twice": lambda release, key, total, noise: jax.tree.map(
+    "the loss beside": lambda release, key, total, noise, *of: release(key, total, noise, *of)._replace(
+        loss=total.loss
+    ),
+    "released twice": lambda release, key, total, noise, *of: jax.tree.map(
         lambda a, b: (a + b) / 2,
-        *[release(k, total, noise) for k in jax.random.split(key)],
+        *[release(k, total, noise, *of) for k in jax.random.split(key)],
     ),
 }
 

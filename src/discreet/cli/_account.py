@@ -17,7 +17,6 @@ from discreet.cli._options import (
     Rate,
     RelationOption,
     Sampling,
-    SamplingName,
     Steps,
     plan_of,
     sampling_of,
@@ -42,7 +41,7 @@ def account(
     ] = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
-    sampling: Sampling = SamplingName.POISSON,
+    sampling: Sampling = "poisson",
     relation: RelationOption = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Print what other accountants say of the plan, as a table.")

@@ -69,9 +69,7 @@ def demo(
         epsilon=epsilon,
         delta=DELTA,
         steps=STEPS,
-        sampling=options.sampling_of(
-            options.SamplingName.POISSON, rate=RATE, batch_size=None, num_records=train.num_records
-        ),
+        sampling=options.sampling_of("poisson", rate=RATE, batch_size=None, num_records=train.num_records),
         relation=None,
     )
     fitted = fit_and_write(

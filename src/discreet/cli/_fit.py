@@ -46,7 +46,7 @@ def fit(
     steps: options.FitSteps = None,
     rate: options.Rate = None,
     batch_size: options.BatchSize = None,
-    sampling: options.Sampling = options.SamplingName.POISSON,
+    sampling: options.Sampling = "poisson",
     relation: options.RelationOption = None,
     clip: options.Clip = None,
     learning_rate: options.LearningRate = None,
@@ -84,7 +84,7 @@ def fit(
     planned = None
     if plan_file is not None:
         given = PlanValues(epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema)
-        drawn = batch_size is not None or sampling is not options.SamplingName.POISSON
+        drawn = batch_size is not None or sampling != "poisson"
         planned = with_plan(plan_file, model, given, drawn_otherwise=drawn)
         epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema = planned.values
     if epsilon is None:
@@ -105,7 +105,7 @@ def fit(
     public_count = records.num_records if num_records is None else num_records
     if plan_file is not None and planned is not None:
         say_other_size(plan_file, planned, public_count)
-    if rate is None and batch_size is None and sampling is options.SamplingName.POISSON:
+    if rate is None and batch_size is None and sampling == "poisson":
         rate = default_rate(public_count, defaults.batch)
     plan = options.plan_of(
         num_records=public_count,

@@ -235,14 +235,6 @@ def returned_by(
     return found
 
 
-class SamplingName(enum.StrEnum):
-    """How a batch is drawn."""
-
-    POISSON = "poisson"
-    FIXED = "fixed"
-    FULL = "full"
-
-
 class RelationName(enum.StrEnum):
     """Which tables are neighbours."""
 
@@ -261,6 +253,12 @@ class OutOfBoundsName(enum.StrEnum):
 def _complete_model(incomplete: str) -> list[tuple[str, str]]:
     """For the shell. Where nothing goes on from what is typed, it offers files."""
     return [(name, purpose) for name, purpose in MODELS.items() if name.startswith(incomplete)]
+
+
+def _complete_sampler(incomplete: str) -> list[str]:
+    from discreet.sampling import SAMPLERS
+
+    return [x.option for x in SAMPLERS if x.option.startswith(incomplete)]
 
 
 def _complete_clip(incomplete: str) -> list[str]:
@@ -284,9 +282,11 @@ Delta = Annotated[
     ),
 ]
 Sampling = Annotated[
-    SamplingName,
+    str,
     typer.Option(
         rich_help_panel=METHOD,
+        metavar="<sampler>",
+        autocompletion=_complete_sampler,
         help="poisson: each record enters a batch independently. fixed: batches of one size. full: all records.",
     ),
 ]
@@ -453,16 +453,18 @@ CheckpointFolder = Annotated[
 ]
 
 
-def sampling_of(name: SamplingName, *, rate: float | None, batch_size: int | None, num_records: int) -> "Sampler":
+def sampling_of(name: str, *, rate: float | None, batch_size: int | None, num_records: int) -> "Sampler":
     """The sampler that the options describe.
 
     Raises:
-        ValueError: Options that contradict each other, or too few.
+        ValueError: No such sampler, or options that contradict each other, or too few.
     """
     from discreet.sampling import SAMPLERS
 
-    (sampler,) = (x for x in SAMPLERS if x.option == name)
-    return sampler.from_options(rate=rate, batch_size=batch_size, num_records=num_records)
+    samplers = {x.option: x for x in SAMPLERS}
+    if name not in samplers:
+        raise ValueError(f"--sampling is {name!r}: give one of {', '.join(samplers)}")
+    return samplers[name].from_options(rate=rate, batch_size=batch_size, num_records=num_records)
 
 
 def relation_of(name: RelationName | None, sampling: "Sampler") -> "Relation":

@@ -250,7 +250,7 @@ def audit(
     program: Program = None,
     method: Method = MethodName.DPSVI,
     num_records: NumRecords = 100,
-    sampling: options.Sampling = options.SamplingName.POISSON,
+    sampling: options.Sampling = "poisson",
     rate: options.Rate = None,
     batch_size: options.BatchSize = None,
     steps: Steps = 4,

@@ -41,6 +41,7 @@ from discreet.inference._structure import PointGuide
 from discreet.inference._trace import Trace, start_mean
 from discreet.inference_data import to_arviz
 from discreet.ledger import Ledger
+from discreet.mechanisms import GAUSSIAN
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
 from discreet.verify import Certificate
@@ -118,6 +119,11 @@ class DPSGLD:
             raise ValueError(
                 "The plan's clipping norm moves with the fit, and the noise in a step with it, so the chain would not know "
                 "how much is missing. Give the plan a number as clipping_norm."
+            )
+        if plan.mechanism != GAUSSIAN:
+            raise ValueError(
+                f"The plan's noise is that of {type(plan.mechanism).__name__}; Langevin dynamics need Gaussian noise. Leave "
+                "mechanism out of the plan, or fit with DPSVI."
             )
         _check_tail(plan.num_steps, burn_in, thinning)
         self.plan = plan

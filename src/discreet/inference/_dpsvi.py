@@ -749,6 +749,7 @@ def private_step(dpsvi: DPSVI, objective: Objective, psi: Mapping[str, Any], key
         engine=BookKeepingEngine(plan.sampling.typical_sizes(plan.num_records), microbatch_size=dpsvi.microbatch_size),
         optim=dpsvi.optim,
         optim_digest=optimizer_digest(dpsvi.optim, psi, start_optimizer(dpsvi.optim, psi, key, objective)),
+        mechanism=plan.mechanism,
         adapts=plan.clipping.adapts,
         count_share=plan.clipping.count_share,
         num_records=plan.num_records,

@@ -22,6 +22,7 @@ from discreet.inference._step import DPSVIState, PrivateStep, init_keys
 from discreet.inference._structure import find_structure
 from discreet.inference._trace import METHODS, NoiseAware, Trace
 from discreet.inference_data import to_arviz
+from discreet.mechanisms import GAUSSIAN, MECHANISMS
 from discreet.plan import PaidRelease, PrivacyPlan
 from discreet.report import ProfilePoint, Statement
 from discreet.sampling import SAMPLERS
@@ -65,7 +66,7 @@ class Form:
 
 
 def kinds() -> tuple[type, ...]:
-    """The classes of which a saved result may hold objects; of samplers, those that are listed."""
+    """The classes of which a saved result may hold objects; of samplers and mechanisms, those that are listed."""
     return (
         AdaptiveClipping,
         ArrayForm,
@@ -77,6 +78,7 @@ def kinds() -> tuple[type, ...]:
         Statement,
         Trace,
         *SAMPLERS,
+        *map(type, MECHANISMS),
     )
 
 
@@ -348,6 +350,11 @@ class DPSVIResult:
             raise ValueError(
                 "This result holds no guide, since it was unpickled, or loaded without one. Load it by "
                 "discreet.load_result(path, model, guide)."
+            )
+        if self.plan.mechanism != GAUSSIAN:
+            raise ValueError(
+                f"The noise is that of {type(self.plan.mechanism).__name__}; noise_aware knows the law of Gaussian noise only. "
+                "Use posterior(key, num_samples)."
             )
         # Of a step's gradient, whatever C was then; the loss's share and the batch's own chance add to it.
         least_noise = self.plan.noise_multiplier * float(np.min(self.clipping_norms)) / self.plan.rate

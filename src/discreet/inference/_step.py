@@ -538,6 +538,7 @@ class PrivateStep:
         objective: model and guide.
         engine: computes clipped sums.
         optim: the optimizer; steps are told apart by `optim_digest`, what it computes.
+        mechanism: whose noise hides the sums.
         adapts: whether the clipping norm moves.
         count_share: share of the release that goes to the count of gradients within C.
         loss_bound: losses further than this from the state's center are clipped; None: the
@@ -552,6 +553,7 @@ class PrivateStep:
     engine: GradientEngine
     optim: Any = dataclasses.field(compare=False)
     optim_digest: str
+    mechanism: mechanisms.Mechanism
     adapts: bool
     count_share: float
     num_records: int
@@ -606,7 +608,7 @@ class PrivateStep:
         total, right = mechanisms.clipped_sum(
             self.engine, draws, u, table, batch, (keys.local, keys.record), Clipping(norm), channels
         )
-        released = mechanisms.release(keys.noise, total, numbers.noise_multiplier)
+        released = mechanisms.release(keys.noise, total, numbers.noise_multiplier, self.mechanism)
 
         gradient = jax.tree.map(lambda x, like: (x / numbers.rate).astype(like.dtype), released.gradient, u)
         if pull is not None:

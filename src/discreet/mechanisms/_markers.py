@@ -12,7 +12,7 @@ that event; a sampler likewise (`discreet.sampling`). The primitives:
 
 Everybody uses the same ones: `dp.gaussian_mechanism` and the step of `DPSVI` bind the same `NOISE`. Numbers that are known while
 tracing are parameters of a primitive, those that are traced are operands (`known_number`), and the verifier reads both. A new
-mechanism is one class, one entry in `MECHANISMS`, and a public function that calls `_release` with it.
+mechanism is one class, one entry in `MECHANISMS`, and a public function that calls `add_noise` with it.
 
 In `CLIPPED_SUM` and `UPDATE_ROWS` a user's program cannot be given anything but what the mark names: it is traced here for one
 record, so that it cannot see two.
@@ -55,7 +55,8 @@ class Mechanism(abc.ABC):
 
     Attributes:
         name: The public function.
-        size: What it calls the size of its noise.
+        size: The name of that function's argument for the size of the noise.
+        words: The noise and its size, for statements: "Gaussian noise of standard deviation".
         norm: The norm, 1 or 2, of what one record adds, to which the size of the noise is relative in `event`.
         adds_up: Several releases of the same records are exactly one, whose squared ratio of bound to noise is the sum of
             theirs. That is so for Gaussian noise.
@@ -63,6 +64,7 @@ class Mechanism(abc.ABC):
 
     name: ClassVar[str]
     size: ClassVar[str]
+    words: ClassVar[str]
     norm: ClassVar[int]
     adds_up: ClassVar[bool] = False
 
@@ -81,6 +83,7 @@ class GaussianMechanism(Mechanism):
 
     name: ClassVar[str] = "gaussian_mechanism"
     size: ClassVar[str] = "stddev"
+    words: ClassVar[str] = "Gaussian noise of standard deviation"
     norm: ClassVar[int] = 2
     adds_up: ClassVar[bool] = True
 
@@ -99,6 +102,7 @@ class LaplaceMechanism(Mechanism):
 
     name: ClassVar[str] = "laplace_mechanism"
     size: ClassVar[str] = "scale"
+    words: ClassVar[str] = "Laplace noise of scale"
     norm: ClassVar[int] = 1
 
     def event(self, noise_multiplier: Any) -> DpEvent:
@@ -334,7 +338,7 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
     >>> dp.gaussian_mechanism(dp.random.key(), {"sum": jnp.zeros(3)}, 2.0)["sum"].shape
     (3,)
     """
-    return _release(GAUSSIAN, key, tree, stddev)
+    return add_noise(GAUSSIAN, key, tree, stddev)
 
 
 def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, ""]) -> Any:
@@ -362,11 +366,22 @@ def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, 
     Reference:
         Dwork et al., Calibrating noise to sensitivity, TCC 2006.
     """
-    return _release(LAPLACE, key, tree, scale)
+    return add_noise(LAPLACE, key, tree, scale)
 
 
-def _release(mechanism: Mechanism, key: PRNGKeyArray, tree: Any, size: Any, name: str = "") -> Any:
-    """The tree with a mechanism's noise. With a name of its own it is part of a step, which may be mapped."""
+def add_noise(mechanism: Mechanism, key: PRNGKeyArray, tree: Any, size: Any, name: str = "") -> Any:
+    """Release a tree with a mechanism's noise: what its public function does.
+
+    Args:
+        mechanism: whose noise.
+        key: as in `gaussian_mechanism`.
+        tree: likewise.
+        size: of the noise, likewise.
+        name: of the caller, where it is part of a step, which may be mapped.
+
+    Raises:
+        ValueError, TypeError: as `gaussian_mechanism`.
+    """
     who = name or mechanism.name
     check_noise(f"{who}: {mechanism.size}", size)
     _check_key(key)
@@ -589,7 +604,7 @@ def clipped_sum(
 
 
 class Release(NamedTuple):
-    """A clipped sum after the Gaussian mechanism: it may leave the data.
+    """A clipped sum with a mechanism's noise: it may leave the data.
 
     Attributes:
         gradient: tree like the parameters: the noised sum of the clipped gradients.
@@ -602,21 +617,20 @@ class Release(NamedTuple):
     count: Float[Array, ""]
 
 
-def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: Any) -> Release:
-    """Release a clipped sum, gradient, loss and count together, as one Gaussian mechanism.
+def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: Any, mechanism: Mechanism = GAUSSIAN) -> Release:
+    """Release a clipped sum, gradient, loss and count together, by one mechanism.
 
-    Guarantee: one `GaussianDpEvent(noise_multiplier)`: the noise is scaled to the joint L2
-    bound that `total` carries.
+    Guarantee: one `mechanism.event(noise_multiplier)`, if its norm is 2: the noise is scaled to the joint L2 bound that
+    `total` carries.
 
     Args:
         key: a scalar key, for this release alone.
         total: what a gradient engine returned.
-        noise_multiplier: noise standard deviation divided by the joint bound: a number, or a scalar that may be traced.
+        noise_multiplier: size of the noise divided by the joint bound: a number, or a scalar that may be traced.
+        mechanism: whose noise.
     """
-    noised = _release(
-        GAUSSIAN, key, (total.gradient, total.loss, total.count), noise_multiplier * total.l2_bound, "release"
-    )
-    return Release(*noised)
+    sums = total.gradient, total.loss, total.count
+    return Release(*add_noise(mechanism, key, sums, noise_multiplier * total.l2_bound, "release"))
 
 
 RowUpdate = Callable[[Any, Sequence[Array], Sequence[Array], PRNGKeyArray], Sequence[Array]]

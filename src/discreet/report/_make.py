@@ -160,7 +160,7 @@ def _mechanism_words(plan: PrivacyPlan, bound: float) -> str:
 
 def _clipping_words(plan: PrivacyPlan, bound: float) -> str:
     """How contributions were bounded, summed and hidden."""
-    rule, noise = plan.clipping, f"noise multiplier {plan.noise_multiplier:.6g}"
+    rule, noise, added = plan.clipping, f"noise multiplier {plan.noise_multiplier:.6g}", plan.mechanism.words
     if isinstance(rule, AdaptiveClipping):
         least, most = rule.limits
         return (
@@ -168,8 +168,8 @@ def _clipping_words(plan: PrivacyPlan, bound: float) -> str:
             f"{rule.quantile:g} quantile of the gradient norms: the number of gradients within C was released in the same sum "
             "and divided by the expected batch size; if it exceeded the quantile, C fell for the next step, otherwise it rose, "
             f"between {least:g} and {most:g}. Everything that a record added (gradient, count, and a clipped loss if there was "
-            f"one) had a norm of at most {bound / rule.start:.6g} C; the contributions were summed, and Gaussian noise of "
-            f"standard deviation {plan.noise_multiplier * bound / rule.start:.6g} C ({noise} × that bound)"
+            f"one) had a norm of at most {bound / rule.start:.6g} C; the contributions were summed, and {added} "
+            f"{plan.noise_multiplier * bound / rule.start:.6g} C ({noise} × that bound)"
         )
     clipped, scale = f"Each record's contribution was clipped to the Euclidean norm C = {rule.start:g}", "C"
     if bound > rule.start:
@@ -177,8 +177,7 @@ def _clipping_words(plan: PrivacyPlan, bound: float) -> str:
         clipped += f" and its loss to an interval, so that together they contribute at most {bound:.6g}"
         scale = "that bound"
     return (
-        f"{clipped}; the contributions were summed, and Gaussian noise of standard deviation "
-        f"{plan.noise_multiplier * bound:.6g} ({noise} × {scale})"
+        f"{clipped}; the contributions were summed, and {added} {plan.noise_multiplier * bound:.6g} ({noise} × {scale})"
     )
 
 
@@ -198,7 +197,9 @@ def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> di
         f"{first}clipping_norm": float(plan.clipping.start),
         **clipping,
         "noise_multiplier": float(plan.noise_multiplier),
-        f"{first}noise_standard_deviation": float(plan.noise_multiplier * bound),
+        f"{first}noise_{plan.mechanism.words.split(' of ')[-1].replace(' ', '_')}": float(
+            plan.noise_multiplier * bound
+        ),
         "num_steps": int(plan.num_steps),
         "num_records": int(plan.num_records),
         "slack": float(plan.slack),
