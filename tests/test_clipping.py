@@ -10,7 +10,7 @@ import pytest
 import discreet as dp
 from discreet import mechanisms
 from discreet.clipping import FixedClipping, as_clipping_rule, contribution_bound
-from discreet.gradients import Channels, ClippedSum, CountChannel, LossChannel
+from discreet.gradients import Channels, ClippedSum
 
 FACTS = {
     "sampling": dp.PoissonSampling(rate=0.02),
@@ -78,7 +78,7 @@ def test_calibrate_takes_a_rule():
 def test_the_release_keeps_the_papers_rule_for_splitting_noise(count_share, loss_share):
     """z_delta^-2 + (2 sigma_b)^-2 (and the loss's part) is the inverse square of what the plan pays for, as released."""
     sigma, norm, loss_bound = 1.5, 0.37, 4.0
-    channels = Channels(LossChannel(loss_share, bound=loss_bound), CountChannel(count_share))
+    channels = Channels(loss_share, count_share, bound=loss_bound)
     zero = ClippedSum(jnp.zeros(3000), jnp.zeros(()), jnp.zeros(()), channels.joint_bound(jnp.float32(norm)))
     draw = jax.jit(jax.vmap(lambda key: mechanisms.release(key, zero, sigma)))
     released = draw(jax.random.split(dp.random.key(3), 3000))

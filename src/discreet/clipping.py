@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from discreet._validate import positive, probability, real
-from discreet.gradients import Channels, CountChannel, LossChannel
+from discreet.gradients import Channels
 
 __all__ = [
     "AdaptiveClipping",
@@ -226,7 +226,7 @@ def contribution_bound(rule: ClippingRule, loss_share: float = 0.0) -> float:
     Raises:
         ValueError: the shares of loss and count leave nothing to the gradient.
     """
-    return Channels(LossChannel(loss_share), CountChannel(rule.count_share)).joint_bound(rule.start)
+    return Channels(loss_share, rule.count_share).joint_bound(rule.start)
 
 
 def _check_norm(what: str, value: Any) -> None:

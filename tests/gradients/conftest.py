@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from discreet.gradients import Channels, ClippedSum, Clipping
+from discreet.gradients import Channels, ClippedSum
 
 
 class Measure:
@@ -33,12 +33,12 @@ class Measure:
         return math.sqrt(sum(float(np.square(x).sum()) for x in leaves))
 
     @staticmethod
-    def alone(engine: Any, record_loss: Any, parameters: Any, records: Any, clipping: Clipping, channels: Channels):
+    def alone(engine: Any, record_loss: Any, parameters: Any, records: Any, norm: Any, channels: Channels):
         """What each row adds by itself: the engine on batches of that one row. Leaves gain a leading row axis."""
 
         def row(record: Any) -> tuple[Any, ...]:
             batch = jax.tree.map(lambda x: x[None], record)
-            return tuple(engine(record_loss, parameters, batch, jnp.ones(1, bool), clipping, channels)[:3])
+            return tuple(engine(record_loss, parameters, batch, jnp.ones(1, bool), norm, channels)[:3])
 
         return jax.lax.map(row, records)
 
@@ -47,32 +47,6 @@ class Measure:
         """The joint norm of each row's contribution."""
         leaves = [np.asarray(x, np.float64) for x in jax.tree.leaves(contributions)]
         return np.sqrt(sum(np.square(x).reshape(len(x), -1).sum(axis=1) for x in leaves))
-
-    @staticmethod
-    def definition(record_loss: Any, parameters: Any, records: Any, mask: Any, clipping: Clipping, channels: Channels):
-        """The contract in a Python loop and float64: gradient (list of leaves), loss, count, and each row's norm."""
-        total = [np.zeros(jnp.shape(x)) for x in jax.tree.leaves(parameters)]
-        loss, count = 0.0, 0.0
-        C = float(clipping.norm)
-        loss_weight, count_weight = float(channels.loss_weight(C)), float(channels.count_weight(C))
-        norms = np.full(len(mask), np.nan)
-        graded = Measure.quick_jit(jax.value_and_grad(record_loss))
-        for i in np.flatnonzero(np.asarray(mask)):
-            value, gradient = graded(parameters, jax.tree.map(lambda x, i=i: x[i], records))
-            leaves = [np.asarray(x, np.float64) for x in jax.tree.leaves(gradient)]
-            norm = Measure.norm(leaves)
-            if not math.isfinite(norm) or not math.isfinite(float(value)):
-                continue
-            norms[i] = norm
-            factor = min(1.0, C / max(norm, 1e-300))
-            if clipping.rule == "normalise":
-                factor = C / (norm + clipping.stabiliser)
-            total = [x + factor * y for x, y in zip(total, leaves, strict=True)]
-            loss += loss_weight * float(
-                np.clip(float(value) - channels.loss.center, -channels.loss.bound, channels.loss.bound)
-            )
-            count += count_weight * (float(norm <= C) - 0.5)
-        return total, loss, count, norms
 
     @staticmethod
     def assert_same(got: ClippedSum, want: ClippedSum, scales: Any, tolerance: float) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from discreet.gradients import BookKeepingEngine, Channels, Clipping, CountChannel, LossChannel, ReferenceEngine
+from discreet.gradients import BookKeepingEngine, Channels, ReferenceEngine
 
 ROWS = 6
-CHANNELS = Channels(LossChannel(0.1, center=1.0, bound=3.0), CountChannel(0.1))
+CHANNELS = Channels(0.1, 0.1, center=1.0, bound=3.0)
 
 
 def encoder(p, r):
@@ -42,7 +42,7 @@ def run(measure):
     """The engine on the encoder, compiled once, as a function of everything else."""
 
     def call(p, records, mask, norm):
-        return BookKeepingEngine()(encoder, p, records, mask, Clipping(norm), CHANNELS)
+        return BookKeepingEngine()(encoder, p, records, mask, norm, CHANNELS)
 
     return measure.quick_jit(call)
 
@@ -62,9 +62,7 @@ def assert_close(left: Any, right: Any, atol: float) -> None:
 def test_a_batch_is_the_sum_of_its_rows(measure, run):
     p, records = problem()
     whole = run(p, records, jnp.ones(ROWS, bool), 0.5)
-    rows = measure.quick_jit(lambda r: measure.alone(BookKeepingEngine(), encoder, p, r, Clipping(0.5), CHANNELS))(
-        records
-    )
+    rows = measure.quick_jit(lambda r: measure.alone(BookKeepingEngine(), encoder, p, r, 0.5, CHANNELS))(records)
     assert_close(tuple(whole[:3]), jax.tree.map(lambda x: x.sum(axis=0), rows), 1e-5)
 
 
@@ -131,7 +129,7 @@ def test_whatever_is_not_finite_the_row_adds_nothing(measure, case):
 
     @measure.quick_jit
     def both(mask):
-        args = NOT_FINITE[case], p, records, mask, Clipping(0.5), CHANNELS
+        args = NOT_FINITE[case], p, records, mask, 0.5, CHANNELS
         return BookKeepingEngine()(*args), ReferenceEngine()(*args)
 
     got, want = both(jnp.ones(3, bool))
@@ -149,7 +147,7 @@ def test_a_row_that_is_not_finite_among_many_numbers(measure):
 
     @jax.jit
     def run(records, mask):
-        return BookKeepingEngine()(wide_dense, p, records, mask, Clipping(0.001), CHANNELS)
+        return BookKeepingEngine()(wide_dense, p, records, mask, 0.001, CHANNELS)
 
     mask = jnp.arange(128) != 70
     without = run(records, mask)
@@ -170,7 +168,7 @@ def test_a_pixel_that_no_kernel_sees_may_hold_anything(measure):
 
     @measure.quick_jit
     def run(images):
-        return BookKeepingEngine()(loss, kernel, images, jnp.ones(4, bool), Clipping(1.0), CHANNELS)
+        return BookKeepingEngine()(loss, kernel, images, jnp.ones(4, bool), 1.0, CHANNELS)
 
     assert_close(run(images.at[1, 0, 0, 1].set(np.nan).at[2, 0, 1, 4].set(np.inf)), run(images), 1e-6)
 
@@ -186,8 +184,8 @@ def test_scales_that_square_out_of_range_cancel(measure):
         x, scale = r
         return jnp.sum(((scale * x) @ p["w"]) * (x / scale))
 
-    both = Channels(LossChannel(0.0))
-    args = loss, p, (x, scales), jnp.ones(3, bool), Clipping(1.0), both
+    both = Channels()
+    args = loss, p, (x, scales), jnp.ones(3, bool), 1.0, both
     got, want = measure.quick_jit(lambda: (BookKeepingEngine()(*args), ReferenceEngine()(*args)))()
     assert_close(got, want, 1e-5)
 
@@ -232,7 +230,7 @@ def holds_a_gradient_per_row(measure, engine, loss) -> bool:
     p = {k: jnp.asarray(rng.normal(size=shape) / 16, jnp.float32) for k, shape in WIDE[loss].items()}
     records = jnp.asarray(rng.normal(size=(rows, 256)), jnp.float32)
     args = p, records, jnp.ones(rows, bool)
-    compiled = jax.jit(lambda p, r, mask: engine(loss, p, r, mask, Clipping(1.0), CHANNELS)).lower(*args).compile()
+    compiled = jax.jit(lambda p, r, mask: engine(loss, p, r, mask, 1.0, CHANNELS)).lower(*args).compile()
     smallest = rows * min(x.size for x in p.values() if x.ndim > 1)
     too_large = max(measure.array_sizes(compiled)) >= smallest
     # Two gradients may be there, the sum and one in the making, and some activations; not one for each row.
@@ -259,7 +257,7 @@ def test_one_forward_and_one_backward():
         return jnp.sum(jnp.square(jnp.tanh(r @ p["w"]) @ p["v"]))
 
     def step(p, x):
-        return BookKeepingEngine()(loss, p, x, jnp.ones(16, bool), Clipping(1.0), CHANNELS).gradient
+        return BookKeepingEngine()(loss, p, x, jnp.ones(16, bool), 1.0, CHANNELS).gradient
 
     flops = jax.jit(step).lower(p, x).compile().cost_analysis()["flops"]
     plain = jax.jit(jax.grad(lambda p, x: jax.vmap(loss, (None, 0))(p, x).sum())).lower(p, x).compile()
@@ -312,7 +310,7 @@ def test_it_runs_inside_other_programs(run):
     norms = jnp.asarray([0.1, 1.0, 10.0])
 
     def body(total, norm):
-        result = BookKeepingEngine()(encoder, p, records, jnp.arange(ROWS) < 5, Clipping(norm), CHANNELS)
+        result = BookKeepingEngine()(encoder, p, records, jnp.arange(ROWS) < 5, norm, CHANNELS)
         return jax.tree.map(jnp.add, total, tuple(result[:3])), None
 
     start = jax.tree.map(jnp.zeros_like, (p, jnp.zeros(()), jnp.zeros(())))
@@ -350,7 +348,7 @@ def test_it_runs_inside_other_programs(run):
 )
 def test_parameters_of_every_form(measure, p, loss):
     r = jnp.asarray(np.random.default_rng(0).normal(size=(5, 4)), jnp.float32)
-    args = loss, p, r, jnp.arange(5) < 4, Clipping(1.5), CHANNELS
+    args = loss, p, r, jnp.arange(5) < 4, 1.5, CHANNELS
     got, want = measure.quick_jit(lambda: (BookKeepingEngine()(*args), ReferenceEngine()(*args)))()
     assert jax.tree.structure(got) == jax.tree.structure(want)
     for left, right in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
@@ -365,7 +363,7 @@ def test_microbatches_and_capacities_change_nothing(measure, run, options, real)
     p, records = problem()
     records["key"] = jax.random.split(jax.random.key(0), ROWS)
     mask = jnp.arange(ROWS) < real
-    got = measure.quick_jit(lambda r, mask: BookKeepingEngine(**options)(encoder, p, r, mask, Clipping(0.5), CHANNELS))(
+    got = measure.quick_jit(lambda r, mask: BookKeepingEngine(**options)(encoder, p, r, mask, 0.5, CHANNELS))(
         records, mask
     )
     records.pop("key")
@@ -375,7 +373,7 @@ def test_microbatches_and_capacities_change_nothing(measure, run, options, real)
 def test_double_precision_stays_double(measure):
     with jax.enable_x64(True):
         p, records = jax.tree.map(lambda x: x.astype("float64") if x.dtype == "float32" else x, problem())
-        args = encoder, p, records, jnp.ones(ROWS, bool), Clipping(0.5), Channels(LossChannel(0.0))
+        args = encoder, p, records, jnp.ones(ROWS, bool), 0.5, Channels()
         got, want = measure.quick_jit(lambda: (BookKeepingEngine()(*args), ReferenceEngine()(*args)))()
         assert {x.dtype for x in jax.tree.leaves(got.gradient)} == {np.dtype("float64")}
         # The margins for rounding are those of float32 either way.
@@ -395,7 +393,7 @@ def test_double_precision_stays_double(measure):
 )
 def test_what_has_no_clipped_gradient_is_refused(engine, p, loss, error):
     with pytest.raises(error):
-        engine(loss, p, jnp.ones((3, 4)), jnp.ones(3, bool), Clipping(1.0), CHANNELS)
+        engine(loss, p, jnp.ones((3, 4)), jnp.ones(3, bool), 1.0, CHANNELS)
 
 
 def test_equal_engines_are_equal():

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from discreet.gradients import BookKeepingEngine, Channels, ClippedSum, Clipping, CountChannel, LossChannel, row_weights
+from discreet.gradients import BookKeepingEngine, Channels, ClippedSum, row_weights
 
 # Rounding to float32 of a row that is exactly as long as it may be, and no more.
 SLACK = 1 + 1e-5
@@ -183,12 +183,12 @@ def attacks(rng: np.random.Generator, rows: int, positions: int, inputs: int, ou
     return {"a": jnp.asarray(a), "b": jnp.asarray(b), "token": jnp.asarray(tokens, jnp.int32)}
 
 
-def longest(measure: Any, engine: Any, layer: Any, sizes: tuple[int, int, int], rows: int, norm: float, rule: str):
+def longest(measure: Any, engine: Any, layer: Any, sizes: tuple[int, int, int], rows: int, norm: float):
     """The longest contribution of a row, in units of the joint bound: each row alone in its batch."""
     records = attacks(np.random.default_rng(sum(sizes)), rows, *sizes)
     p = parameters_of(layer, *sizes[1:])
-    both = Channels(LossChannel(0.05, 0.0, 1.0), CountChannel(0.05))
-    run = jax.jit(lambda r, C: measure.alone(engine, layer, p, r, Clipping(C, rule), both))
+    both = Channels(0.05, 0.05, center=0.0, bound=1.0)
+    run = jax.jit(lambda r, C: measure.alone(engine, layer, p, r, C, both))
     norms = measure.row_norms(run(records, jnp.float32(norm)))
     assert np.all(np.isfinite(norms))
     return norms.max() / both.joint_bound(float(np.float32(norm)))
@@ -200,38 +200,38 @@ SIZES = [(2, 6, 7), (4, 24, 16), (64, 4, 3)]
 
 @pytest.mark.parametrize("layer", list(USES), ids=lambda f: f.__name__)
 def test_no_record_adds_more_than_the_bound(measure, layer):
-    assert longest(measure, BookKeepingEngine(), layer, SIZES[1], 500, 1.0, "clip") <= SLACK
+    assert longest(measure, BookKeepingEngine(), layer, SIZES[1], 500, 1.0) <= SLACK
 
 
 @pytest.mark.parametrize(
-    ("layer", "sizes", "norm", "rule"),
+    ("layer", "sizes", "norm"),
     [
-        (dense, SIZES[0], 1e-6, "clip"),
-        (tied, SIZES[0], 1e4, "clip"),
-        (convolved, SIZES[0], 0.7, "normalise"),
-        (looked_up, SIZES[0], 1e4, "normalise"),
-        (dense, SIZES[2], 1.0, "clip"),
-        (convolved_wide, SIZES[2], 1e-6, "clip"),
-        (looked_up, SIZES[2], 1.0, "clip"),
+        (dense, SIZES[0], 1e-6),
+        (tied, SIZES[0], 1e4),
+        (convolved, SIZES[0], 0.7),
+        (looked_up, SIZES[0], 1e4),
+        (dense, SIZES[2], 1.0),
+        (convolved_wide, SIZES[2], 1e-6),
+        (looked_up, SIZES[2], 1.0),
     ],
 )
-def test_nor_at_other_sizes_norms_and_rules(measure, layer, sizes, norm, rule):
-    assert longest(measure, BookKeepingEngine(), layer, sizes, 300, norm, rule) <= SLACK
+def test_nor_at_other_sizes_and_norms(measure, layer, sizes, norm):
+    assert longest(measure, BookKeepingEngine(), layer, sizes, 300, norm) <= SLACK
 
 
-def naive(record_loss, parameters, records, mask, clipping, channels):
+def naive(record_loss, parameters, records, mask, norm, channels):
     """A Gram matrix in float32, for `dense` alone: what the tests above must catch."""
     del record_loss
-    a, b = records["a"] / jnp.sqrt(clipping.norm), records["b"] / jnp.sqrt(clipping.norm)
+    a, b = records["a"] / jnp.sqrt(norm), records["b"] / jnp.sqrt(norm)
     squared = jnp.sum(jnp.einsum("nsi,nti->nst", a, a) * jnp.einsum("nso,nto->nst", b, b), axis=(1, 2))
-    weights = row_weights(jnp.zeros(len(mask)), squared, parameters["w"].size, mask, clipping, channels)
+    weights = row_weights(jnp.zeros(len(mask)), squared, parameters["w"].size, mask, norm, channels)
     w = jnp.einsum("n,nsi,nso->io", weights.factor, *(jnp.where(weights.keep[:, None, None], x, 0) for x in (a, b)))
-    return ClippedSum({"w": w * clipping.norm}, weights.loss, weights.count, 1.0)
+    return ClippedSum({"w": w * norm}, weights.loss, weights.count, 1.0)
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_a_naive_gram_matrix_is_caught(measure, sizes):
-    assert longest(measure, naive, dense, sizes, 400, 1.0, "clip") > 1.5
+    assert longest(measure, naive, dense, sizes, 400, 1.0) > 1.5
 
 
 @pytest.mark.parametrize("layer", [dense, convolved_wide, looked_up_and_tied, halves], ids=lambda f: f.__name__)
@@ -244,12 +244,12 @@ def test_the_bound_holds_among_other_rows(measure, layer):
 
 def longest_among_others(measure: Any, layer: Any, sizes: tuple[int, int, int], records: Any, norms: list[float]):
     """The longest contribution when the other rows are there but masked out; all together no longer than their sum."""
-    p, nothing = parameters_of(layer, *sizes[1:]), Channels(LossChannel(0.0))
+    p, nothing = parameters_of(layer, *sizes[1:]), Channels()
     rows = len(records["token"])
 
     @jax.jit
     def run(records, mask, norm):
-        return BookKeepingEngine()(layer, p, records, mask, Clipping(norm), nothing).gradient
+        return BookKeepingEngine()(layer, p, records, mask, norm, nothing).gradient
 
     longest = 0.0
     for norm in map(np.float32, norms):
@@ -290,9 +290,7 @@ def test_honest_rows_keep_their_length(measure, layer):
     exact = measure.quick_jit(jax.vmap(jax.grad(layer), (None, 0)))(p, records)
     norms = measure.row_norms(exact)
     C = float(np.median(norms))
-    run = measure.quick_jit(
-        lambda r: measure.alone(BookKeepingEngine(), layer, p, r, Clipping(C), Channels(LossChannel(0.0)))[0]
-    )
+    run = measure.quick_jit(lambda r: measure.alone(BookKeepingEngine(), layer, p, r, C, Channels())[0])
     tolerance = 2e-2 if layer in (halves, half_leaf) else 2e-4
     np.testing.assert_allclose(measure.row_norms(run(records)), np.minimum(norms, C), rtol=tolerance)
 
@@ -305,8 +303,8 @@ def _contribution(loss, p):
 
     @jax.jit
     def gradient(rows):
-        mask, channels = jnp.ones(1, bool), Channels(LossChannel(0.0))
-        return BookKeepingEngine()(loss, p, rows, mask, Clipping(1.0), channels).gradient
+        mask, channels = jnp.ones(1, bool), Channels()
+        return BookKeepingEngine()(loss, p, rows, mask, 1.0, channels).gradient
 
     return lambda *row: float(np.linalg.norm(np.asarray(gradient(jax.tree.map(lambda x: x[None], row)), np.float64)))
 
@@ -354,9 +352,7 @@ def test_positions_that_cancel_do_not_swamp_other_records(place):
 
     def total(b, scale):
         arguments = jnp.ones((rows, 4)), b, scale
-        return engine(
-            loss, jnp.zeros(4), arguments, jnp.ones(rows, bool), Clipping(1.0), Channels(LossChannel(0.0))
-        ).gradient
+        return engine(loss, jnp.zeros(4), arguments, jnp.ones(rows, bool), 1.0, Channels()).gradient
 
     total = jax.jit(total)
     b, scale = np.ones((rows, 4), np.float32), np.full(rows, 0.004, np.float32)

@@ -10,15 +10,12 @@ import pytest
 from discreet.gradients import (
     BookKeepingEngine,
     Channels,
-    Clipping,
-    CountChannel,
-    LossChannel,
     ReferenceEngine,
     _bookkeeping,
 )
 
 ROWS = 24
-CLIPPING, CHANNELS = Clipping(0.5), Channels(LossChannel(0.02, 1.0, 5.0), CountChannel(0.1))
+NORM, CHANNELS = 0.5, Channels(0.02, 0.1, center=1.0, bound=5.0)
 
 
 def loss(p, r):
@@ -27,7 +24,7 @@ def loss(p, r):
 
 @jax.jit
 def reference(p, r, mask):
-    return ReferenceEngine()(loss, p, r, mask, CLIPPING, CHANNELS)[:3]
+    return ReferenceEngine()(loss, p, r, mask, NORM, CHANNELS)[:3]
 
 
 def problem():
@@ -41,7 +38,7 @@ def total(request):
     """The engine's sum with three capacities, the largest of which does not hold all rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_bookkeeping, "_SMALL_BYTES", request.param)
-        run = jax.jit(lambda p, r, mask: BookKeepingEngine((3, 8, 10))(loss, p, r, mask, CLIPPING, CHANNELS)[:3])
+        run = jax.jit(lambda p, r, mask: BookKeepingEngine((3, 8, 10))(loss, p, r, mask, NORM, CHANNELS)[:3])
         p, records = problem()
         run(p, records, np.ones(ROWS, bool))  # compiled while the patch holds
         yield run
@@ -84,8 +81,8 @@ def test_every_batch_is_the_sum_of_its_rows_one_by_one(monkeypatch, small, capac
     monkeypatch.setattr(_bookkeeping, "_SMALL_BYTES", small)
     rng = np.random.default_rng(len(capacities))
     p = {"w": jnp.asarray(rng.normal(size=(3, 2)), jnp.float32), "b": jnp.asarray(rng.normal(size=2), jnp.float32)}
-    batch = jax.jit(lambda r, m: BookKeepingEngine(capacities)(two_layers, p, r, m, CLIPPING, CHANNELS)[:3])
-    alone = jax.jit(lambda r: ReferenceEngine()(two_layers, p, r[None], jnp.ones(1, bool), CLIPPING, CHANNELS)[:3])
+    batch = jax.jit(lambda r, m: BookKeepingEngine(capacities)(two_layers, p, r, m, NORM, CHANNELS)[:3])
+    alone = jax.jit(lambda r: ReferenceEngine()(two_layers, p, r[None], jnp.ones(1, bool), NORM, CHANNELS)[:3])
     pool = rows_of_all_kinds(rng)
     each = [jax.tree.map(np.asarray, alone(r)) for r in pool]
     counts = [any(np.any(x) for x in jax.tree.leaves(one)) for one in each]

@@ -16,7 +16,7 @@ from numpyro.infer.autoguide import AutoDelta
 import discreet as dp
 from discreet import mechanisms
 from discreet.accounting import Relation
-from discreet.gradients import Channels, Clipping, LossChannel, ReferenceEngine
+from discreet.gradients import Channels, ReferenceEngine
 from discreet.inference._step import PrivateStep
 from discreet.sampling import Batch
 
@@ -246,9 +246,7 @@ def test_a_sample_is_fresh_when_it_is_released_from(told):
         sampling = dp.PoissonSampling(0.1)
         batch = mechanisms.draw_batch(sampling, keys[0], jax.tree.map(jnp.asarray, sampling.prepare(len(x))), len(x))
         records = Loss.of_first(keys[1])
-        total, _ = mechanisms.clipped_sum(
-            *records, [x], batch, (keys[1], keys[2]), Clipping(1.0), Channels(LossChannel(0.0))
-        )
+        total, _ = mechanisms.clipped_sum(*records, [x], batch, (keys[1], keys[2]), 1.0, Channels())
         (memory,) = mechanisms.update_rows(lambda _, row, own, key: [own[0] + 1.0], (), [x], [memory], batch, keys[3])
         who = jnp.sum(dp.clip_records(memory, 1.0), 0)
         first = dp.gaussian_mechanism(keys[4], who, 2.0) if told else 0.0

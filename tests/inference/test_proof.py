@@ -17,7 +17,7 @@ from numpyro.infer.autoguide import AutoNormal
 import discreet as dp
 from discreet import mechanisms
 from discreet.accounting import Relation
-from discreet.gradients import BookKeepingEngine, Channels, Clipping, LossChannel
+from discreet.gradients import BookKeepingEngine, Channels
 from discreet.inference import claim
 from discreet.inference._loop import StepKeys
 from discreet.sampling import Batch, Sampling
@@ -224,8 +224,8 @@ def program(keys, u, xs, *, sampling=POISSON, batch=lambda b: b, table=lambda x:
         [table(xs)],
         batch(drawn),
         (keys.local, keys.record),
-        Clipping(norm),
-        Channels(LossChannel(0.0)),
+        norm,
+        Channels(),
     )
     return mechanisms.release(keys.noise, total, 3.0).gradient
 

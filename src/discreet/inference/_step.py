@@ -32,7 +32,7 @@ from numpyro.optim import _NumPyroOptim
 
 from discreet import mechanisms, random
 from discreet._jax import ClosedJaxpr, JaxprEqn, Literal, Var, aval, bind, primitives, run_jaxpr, unstack_p
-from discreet.gradients import Channels, Clipping, CountChannel, EngineReport, GradientEngine, LossChannel
+from discreet.gradients import Channels, EngineReport, GradientEngine
 from discreet.inference._elbo import Objective
 from discreet.plan import PrivacyPlan
 from discreet.sampling import Batch
@@ -606,7 +606,7 @@ class PrivateStep:
         record = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
         draws = self._draws(u, record, keys.record, len(batch.indices))
         total, right = mechanisms.clipped_sum(
-            self.engine, draws, u, table, batch, (keys.local, keys.record), Clipping(norm), channels
+            self.engine, draws, u, table, batch, (keys.local, keys.record), norm, channels
         )
         released = mechanisms.release(keys.noise, total, numbers.noise_multiplier, self.mechanism)
 
@@ -653,15 +653,15 @@ class PrivateStep:
 
     def _channels(self, center: Float[Array, ""]) -> Channels:
         bound = jnp.maximum(1.0, jnp.abs(center)) if self.loss_bound is None else self.loss_bound
-        return Channels(LossChannel(self.loss_share, center=center, bound=bound), CountChannel(self.count_share))
+        return Channels(self.loss_share, self.count_share, center=center, bound=bound)
 
     def _private_loss(
         self, released: Float[Array, ""], norm: Float[Array, ""], channels: Channels, numbers: PlanNumbers
     ) -> Float[Array, ""]:
-        if channels.loss.share == 0.0:
+        if channels.loss_share == 0.0:
             return jnp.full((), jnp.nan)
         total = released / channels.loss_weight(norm) / numbers.rate
-        return total + channels.loss.center * self.num_records
+        return total + channels.center * self.num_records
 
     def _with_next_norm(
         self, state: DPSVIState, released: Float[Array, ""], channels: Channels, numbers: PlanNumbers

@@ -39,9 +39,7 @@ from discreet.gradients import (
     BookKeepingEngine,
     Channels,
     ClippedSum,
-    Clipping,
     GradientEngine,
-    LossChannel,
     ReferenceEngine,
     check_positive,
 )
@@ -542,7 +540,7 @@ def clipped_sum(
     table: Sequence[Array],
     batch: Batch,
     keys: tuple[PRNGKeyArray, PRNGKeyArray],
-    clipping: Clipping,
+    norm: float | Float[Array, ""],
     channels: Channels,
 ) -> tuple[ClippedSum, Bool[Array, ""]]:
     """The clipped sum of a batch's gradients, with a mark.
@@ -557,7 +555,7 @@ def clipped_sum(
         table: record arrays, of which the engine takes the batch's rows and no others.
         batch: row numbers and mask; those that the mask keeps are different.
         keys: for the bits; and the one from which each record derives its own, by its row number.
-        clipping: as in `GradientEngine`.
+        norm: as in `GradientEngine`.
         channels: likewise.
 
     Returns:
@@ -566,8 +564,8 @@ def clipped_sum(
     leaves, structure = jax.tree.flatten(parameters)
     row = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
     program = jax.make_jaxpr(record.loss)(parameters, row, keys[1], list(record.requests))
-    norm, traced_norm = known_number(clipping.norm)
-    public = [*program.consts, jnp.asarray(channels.loss.center), jnp.asarray(channels.loss.bound)]
+    known_norm, traced_norm = known_number(norm)
+    public = [*program.consts, jnp.asarray(channels.center), jnp.asarray(channels.bound)]
     layout = Layout(len(traced_norm), len(public), len(leaves), len(table))
 
     def implementation(local: Any, own: Any, indices: Array, mask: Array, *operands: Array) -> list[Array]:
@@ -581,9 +579,10 @@ def clipped_sum(
             return run_jaxpr(closed, *jax.tree.leaves(u), *values, key, *bits)[0]
 
         bits, right = record.make(local, len(indices))
-        here = dataclasses.replace(clipping, norm=norms[0]) if norms else clipping
-        beside = dataclasses.replace(channels, loss=LossChannel(channels.loss.share, center, bound))
-        total = engine(loss, jax.tree.unflatten(structure, leaves), (indices, bits), mask, here, beside)
+        beside = dataclasses.replace(channels, center=center, bound=bound)
+        total = engine(
+            loss, jax.tree.unflatten(structure, leaves), (indices, bits), mask, norms[0] if norms else norm, beside
+        )
         return [*jax.tree.leaves(total.gradient), total.loss, total.count, right]
 
     operands = [*keys, *batch, *traced_norm, *public, *leaves, *table]
@@ -595,12 +594,11 @@ def clipped_sum(
         implementation=closed,
         loss=open_program(program),
         layout=layout,
-        norm=norm,
-        shares=(channels.loss.share, channels.count.share),
+        norm=known_norm,
+        shares=(channels.loss_share, channels.count_share),
         trusted=type(engine) in (BookKeepingEngine, ReferenceEngine),
     )
-    bound = channels.joint_bound(clipping.norm)
-    return ClippedSum(jax.tree.unflatten(structure, gradient), loss, count, bound), right
+    return ClippedSum(jax.tree.unflatten(structure, gradient), loss, count, channels.joint_bound(norm)), right
 
 
 class Release(NamedTuple):

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from numpyro.optim import Adam
 
 from discreet.clipping import FixedClipping, contribution_bound
-from discreet.gradients import BookKeepingEngine, Channels, Clipping, LossChannel
+from discreet.gradients import BookKeepingEngine, Channels
 from discreet.inference import Trace
 from discreet.models import MixtureOfProducts
 from discreet.planning._invent import Setting
@@ -207,8 +207,7 @@ class Fitter:
             leaves, own = record
             return objective.record_loss(u, leaves, key if own is None else own)
 
-        channels = Channels(LossChannel(0.0))
-        return BookKeepingEngine()(loss, u, (list(rows), keys), mask, Clipping(norm), channels).gradient
+        return BookKeepingEngine()(loss, u, (list(rows), keys), mask, norm, Channels()).gradient
 
     @functools.partial(jax.jit, static_argnums=0)
     def lengths(self, rows: list[Array], key: PRNGKeyArray) -> Float[Array, " record"]:
