@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from dp_accounting import dp_event
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from discreet.accounting import (
     Cost,
@@ -221,7 +221,7 @@ class Planned(Protocol):
         """Probability with which the run may leave its event."""
         ...
 
-    def event(self) -> dp_event.DpEvent:
+    def event(self) -> DpEvent:
         """What the run releases, of all its steps."""
         ...
 
@@ -283,7 +283,7 @@ class Debit:
     number: int
     time: str
     method: str
-    event: dp_event.DpEvent
+    event: DpEvent
     delta: float
     cost: Cost
     unit: str
@@ -390,7 +390,7 @@ class Ledger:
     def epsilon_if_planned_together(self, delta: float) -> float:
         """The epsilon of all debits at `delta`, if every one of them was planned before the results of any were seen."""
         entries = self._read()
-        events = dp_event.ComposedDpEvent([debit.event for debit in _debits(entries)])
+        events = ComposedDpEvent([debit.event for debit in _debits(entries)])
         slack = sum(entry["slack"] for entry in entries if entry["kind"] == "debit")
         return profile(events, relation=self.relation, slack=slack).epsilon(delta)
 
@@ -564,12 +564,12 @@ def _of_run(entries: Sequence[Entry], run_id: str, plan: Planned) -> Entry | Non
     return found
 
 
-def _events(plan: Planned) -> list[dp_event.DpEvent]:
+def _events(plan: Planned) -> list[DpEvent]:
     """All that the plan pays for; and, where that is more than its steps, these alone."""
     return [plan.event(), plan.alone().event()] if isinstance(plan, PrivacyPlan) else [plan.event()]
 
 
-def _unpaid(entries: Sequence[Entry], plan: Planned) -> tuple[dp_event.DpEvent, list[int]]:
+def _unpaid(entries: Sequence[Entry], plan: Planned) -> tuple[DpEvent, list[int]]:
     """What of a plan's event is still to be debited, and which entries have debited the rest.
 
     What `also` holds was released before the fit, and debited then if the ledger knew. Each such entry stands for one fit.

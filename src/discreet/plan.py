@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, Self
 
-import dp_accounting
-from dp_accounting import dp_event
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
 from discreet._validate import integer, positive, probability
 from discreet.accounting import (
@@ -34,7 +33,7 @@ ClippingNorm = float | AdaptiveClipping
 class Release(Protocol):
     """Something else released from the same records, as `discreet.standardise.Standardisation`: frozen, hashable, public."""
 
-    def event(self) -> dp_accounting.DpEvent:
+    def event(self) -> DpEvent:
         """What it does to the records, under the plan's relation."""
         ...
 
@@ -60,7 +59,7 @@ class PaidRelease:
         """The same release."""
         return cls(json.dumps(event_to_dict(release.event()), sort_keys=True), release.in_words())
 
-    def event(self) -> dp_accounting.DpEvent:
+    def event(self) -> DpEvent:
         """What it does to the records."""
         return event_from_dict(json.loads(self.event_json))
 
@@ -225,7 +224,7 @@ class PrivacyPlan:
         """Total variation between the sampler as run and as accounted for, over all steps."""
         return self.num_steps * self.sampling.slack_per_step(self.num_records)
 
-    def event(self) -> dp_accounting.DpEvent:
+    def event(self) -> DpEvent:
         """Returns the event of the steps, derived from sampler, noise and number of steps, and of all that `also` holds."""
         event_of = _event_builder(self.sampling, self.mechanism, self.num_records, self.relation, self.also)
         return event_of(self.noise_multiplier, self.num_steps)
@@ -306,11 +305,11 @@ class PrivacyPlan:
 
 def _event_builder(
     sampling: Sampling, mechanism: Mechanism, num_records: int, relation: Relation, also: Sequence[Release]
-) -> Callable[[float, int], dp_event.DpEvent]:
-    def event_of(noise_multiplier: float, num_steps: int) -> dp_event.DpEvent:
+) -> Callable[[float, int], DpEvent]:
+    def event_of(noise_multiplier: float, num_steps: int) -> DpEvent:
         step = sampling.step_event(mechanism.event(noise_multiplier), num_records=num_records, relation=relation)
-        steps = dp_event.SelfComposedDpEvent(step, num_steps)
-        return dp_event.ComposedDpEvent([steps, *(x.event() for x in also)]) if also else steps
+        steps = SelfComposedDpEvent(step, num_steps)
+        return ComposedDpEvent([steps, *(x.event() for x in also)]) if also else steps
 
     return event_of
 
@@ -328,7 +327,7 @@ def _checked_releases(also: Sequence[Release]) -> tuple[Release, ...]:
 
 def _check_affordable(also: tuple[Release, ...], relation: Relation, epsilon: float, delta: float) -> None:
     """Refuse a budget that what is released besides the steps uses up."""
-    spent = profile(dp_event.ComposedDpEvent([x.event() for x in also]), relation).epsilon(delta)
+    spent = profile(ComposedDpEvent([x.event() for x in also]), relation).epsilon(delta)
     if spent >= epsilon:
         raise ValueError(
             f"epsilon={epsilon:g} leaves nothing for the steps: what else is released (also) costs {spent:.4g} at "

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from dp_accounting import DpEvent
+from dp_accounting.dp_event import DpEvent
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random

@@ -14,8 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-from dp_accounting import dp_event
-from dp_accounting.rdp import RdpAccountant, compute_epsilon
+from dp_accounting.dp_event import (
+    DpEvent,
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
 from numpy.typing import NDArray
 
 from discreet._validate import probability
@@ -50,7 +55,7 @@ class Steps:
         slack: total variation between one step as run and `event`.
     """
 
-    event: dp_event.DpEvent
+    event: DpEvent
     count: int
     relation: Relation
     slack: float
@@ -64,14 +69,14 @@ class Steps:
     @property
     def rate(self) -> float:
         """Sampling rate q; 1 where every step reads every record."""
-        if isinstance(self.event, dp_event.SampledWithoutReplacementDpEvent):
+        if isinstance(self.event, SampledWithoutReplacementDpEvent):
             return self.event.sample_size / self.event.source_dataset_size
-        return self.event.sampling_probability if isinstance(self.event, dp_event.PoissonSampledDpEvent) else 1.0
+        return self.event.sampling_probability if isinstance(self.event, PoissonSampledDpEvent) else 1.0
 
     @property
     def sampled_by_coins(self) -> bool:
         """Whether the sample is a Poisson sample."""
-        return isinstance(self.event, dp_event.PoissonSampledDpEvent)
+        return isinstance(self.event, PoissonSampledDpEvent)
 
     @property
     def shift(self) -> float:
@@ -79,19 +84,19 @@ class Steps:
         return (2.0 if self.relation is Relation.REPLACE_ONE else 1.0) / self.noise_multiplier
 
 
-def steps_of(event: dp_event.DpEvent, relation: Relation, slack: float) -> Steps:
+def steps_of(event: DpEvent, relation: Relation, slack: float) -> Steps:
     """Takes a plan's event apart.
 
     Raises:
         ValueError: it is not a Gaussian mechanism repeated on all records, a Poisson sample or a sample without replacement.
     """
     step, count = event, 1
-    if isinstance(event, dp_event.SelfComposedDpEvent):
+    if isinstance(event, SelfComposedDpEvent):
         step, count = event.event, event.count
     inner = step
-    if isinstance(step, dp_event.PoissonSampledDpEvent | dp_event.SampledWithoutReplacementDpEvent):
+    if isinstance(step, PoissonSampledDpEvent | SampledWithoutReplacementDpEvent):
         inner = step.event
-    if not isinstance(inner, dp_event.GaussianDpEvent):
+    if not isinstance(inner, GaussianDpEvent):
         raise ValueError(
             f"compare_accountants: the event is {event!r}; the older theorems are compared for equal steps of a Gaussian "
             "mechanism, on all records or on a sample. Pass a PrivacyPlan, or plan.alone() of one that pays for more than steps."
@@ -183,35 +188,39 @@ def moments_as_in_2017(steps: Steps, delta: float) -> float:
 
     As Abadi et al. compute it: from the log-moments of orders 1 to 32, by Markov's inequality.
     """
-    mechanism = dp_event.GaussianDpEvent(steps.noise_multiplier / 2)
-    event = mechanism if steps.rate == 1 else dp_event.PoissonSampledDpEvent(steps.rate, mechanism)
+    mechanism = GaussianDpEvent(steps.noise_multiplier / 2)
+    event = mechanism if steps.rate == 1 else PoissonSampledDpEvent(steps.rate, mechanism)
     orders, divergences = _divergences(event, Relation.ADD_OR_REMOVE_ONE, tuple(range(2, 34)))
     return float(np.min(steps.count * divergences - math.log(delta) / (orders - 1)))
 
 
 def numerical(steps: Steps, delta: float) -> float:
     """By privacy loss distributions: what the library claims."""
-    event = dp_event.SelfComposedDpEvent(steps.event, steps.count)
+    event = SelfComposedDpEvent(steps.event, steps.count)
     return profile(event, steps.relation, slack=min(1.0, steps.count * steps.slack)).epsilon(delta)
 
 
-def _with_noise(steps: Steps, noise_multiplier: float) -> dp_event.DpEvent:
-    mechanism = dp_event.GaussianDpEvent(noise_multiplier)
-    if isinstance(steps.event, dp_event.SampledWithoutReplacementDpEvent):
+def _with_noise(steps: Steps, noise_multiplier: float) -> DpEvent:
+    mechanism = GaussianDpEvent(noise_multiplier)
+    if isinstance(steps.event, SampledWithoutReplacementDpEvent):
         sizes = steps.event.source_dataset_size, steps.event.sample_size
-        return dp_event.SampledWithoutReplacementDpEvent(*sizes, mechanism)
-    return dp_event.PoissonSampledDpEvent(steps.rate, mechanism) if steps.sampled_by_coins else mechanism
+        return SampledWithoutReplacementDpEvent(*sizes, mechanism)
+    return PoissonSampledDpEvent(steps.rate, mechanism) if steps.sampled_by_coins else mechanism
 
 
-def _renyi_curve(event: dp_event.DpEvent, count: int, relation: Relation) -> Callable[[float], float]:
+def _renyi_curve(event: DpEvent, count: int, relation: Relation) -> Callable[[float], float]:
     orders, divergences = _divergences(event, relation, None)
     composed = (count * divergences).tolist()
+    from dp_accounting.rdp import compute_epsilon
+
     return lambda delta: float(compute_epsilon(orders.tolist(), composed, delta)[0])
 
 
 @functools.lru_cache(maxsize=32)
-def _divergences(event: dp_event.DpEvent, relation: Relation, orders: tuple[float, ...] | None) -> tuple[Array, Array]:
+def _divergences(event: DpEvent, relation: Relation, orders: tuple[float, ...] | None) -> tuple[Array, Array]:
     """Orders, and one step's Renyi divergence at each."""
+    from dp_accounting.rdp import RdpAccountant
+
     accountant = RdpAccountant(orders, relation).compose(event)
     # Rounding may leave a divergence below what it is, even below 0, from which dp_accounting would conclude epsilon = 0.
     return accountant.orders, np.maximum(accountant.rdp, 0.0) + _RDP_ROUNDING / (accountant.orders - 1)
@@ -319,7 +328,7 @@ class Planned(Protocol):
         """Total variation between what runs and the event, over all steps."""
         ...
 
-    def event(self) -> dp_event.DpEvent:
+    def event(self) -> DpEvent:
         """Returns the event of all the steps."""
         ...
 

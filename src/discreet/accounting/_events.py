@@ -7,9 +7,21 @@ files. `_elementary` brings one step to its simplest form, `_pair` gives its dom
 import math
 from typing import Any, Literal, TypeGuard
 
-import dp_accounting
 import numpy as np
-from dp_accounting import dp_event
+from dp_accounting.dp_event import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NonPrivateDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    RandomizedResponseDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+    TruncatedSubsampledGaussianDpEvent,
+)
+from dp_accounting.privacy_accountant import NeighboringRelation
 from scipy.special import expit
 
 from discreet.accounting._compose import compose
@@ -30,20 +42,20 @@ from discreet.accounting._pairs import (
 )
 
 _KINDS: dict[str, tuple[type, dict[str, str]]] = {
-    "none": (dp_event.NoOpDpEvent, {}),
-    "gaussian": (dp_event.GaussianDpEvent, {"noise_multiplier": "number"}),
-    "laplace": (dp_event.LaplaceDpEvent, {"noise_multiplier": "number"}),
+    "none": (NoOpDpEvent, {}),
+    "gaussian": (GaussianDpEvent, {"noise_multiplier": "number"}),
+    "laplace": (LaplaceDpEvent, {"noise_multiplier": "number"}),
     "randomized_response": (
-        dp_event.RandomizedResponseDpEvent,
+        RandomizedResponseDpEvent,
         {"noise_parameter": "number", "num_buckets": "count"},
     ),
-    "poisson_sampled": (dp_event.PoissonSampledDpEvent, {"sampling_probability": "number", "event": "event"}),
+    "poisson_sampled": (PoissonSampledDpEvent, {"sampling_probability": "number", "event": "event"}),
     "sampled_without_replacement": (
-        dp_event.SampledWithoutReplacementDpEvent,
+        SampledWithoutReplacementDpEvent,
         {"source_dataset_size": "count", "sample_size": "count", "event": "event"},
     ),
     "truncated_subsampled_gaussian": (
-        dp_event.TruncatedSubsampledGaussianDpEvent,
+        TruncatedSubsampledGaussianDpEvent,
         {
             "dataset_size": "count",
             "sampling_probability": "number",
@@ -51,13 +63,13 @@ _KINDS: dict[str, tuple[type, dict[str, str]]] = {
             "noise_multiplier": "number",
         },
     ),
-    "self_composed": (dp_event.SelfComposedDpEvent, {"event": "event", "count": "count"}),
-    "composed": (dp_event.ComposedDpEvent, {"events": "events"}),
+    "self_composed": (SelfComposedDpEvent, {"event": "event", "count": "count"}),
+    "composed": (ComposedDpEvent, {"events": "events"}),
 }
 _NAMES = {kind: name for name, (kind, _) in _KINDS.items()}
 
 
-def event_to_dict(event: dp_event.DpEvent) -> dict[str, Any]:
+def event_to_dict(event: DpEvent) -> dict[str, Any]:
     """The event as dictionaries, lists and numbers.
 
     Raises:
@@ -82,7 +94,7 @@ def event_to_dict(event: dp_event.DpEvent) -> dict[str, Any]:
     return content
 
 
-def event_from_dict(content: Any) -> dp_event.DpEvent:
+def event_from_dict(content: Any) -> DpEvent:
     """The event of `event_to_dict`.
 
     Raises:
@@ -109,7 +121,7 @@ def event_from_dict(content: Any) -> dp_event.DpEvent:
     return kind(**values)
 
 
-Relation = dp_accounting.NeighboringRelation
+Relation = NeighboringRelation
 """Which data sets are neighbours: ADD_OR_REMOVE_ONE, or REPLACE_ONE at a fixed number of records."""
 
 Direction = Literal["remove", "add"]
@@ -125,7 +137,7 @@ _SUPPORTED = (
 )
 
 
-def curve_of(event: dp_event.DpEvent, relation: Relation, *, tolerance: float = 1e-5) -> Curve:
+def curve_of(event: DpEvent, relation: Relation, *, tolerance: float = 1e-5) -> Curve:
     """The privacy profile of `event`: an upper bound on delta at every epsilon."""
     check_relation(relation)
     found = _composed(event, relation)
@@ -147,7 +159,7 @@ def curve_of(event: dp_event.DpEvent, relation: Relation, *, tolerance: float = 
     return compose(directions, tolerance=tolerance)
 
 
-def direction_parts(event: dp_event.DpEvent, relation: Relation) -> list[tuple[float, list[tuple[Pair, int]]]]:
+def direction_parts(event: DpEvent, relation: Relation) -> list[tuple[float, list[tuple[Pair, int]]]]:
     """For each direction of the relation: what the event is made of.
 
     Returns:
@@ -161,19 +173,17 @@ def direction_parts(event: dp_event.DpEvent, relation: Relation) -> list[tuple[f
     return [(gaussian, [(_pair(step, relation, way), n) for step, n in others.items()]) for way in _DIRECTIONS]
 
 
-def _composed(event: dp_event.DpEvent, relation: Relation) -> tuple[float, dict[dp_event.DpEvent, int]] | None:
+def _composed(event: DpEvent, relation: Relation) -> tuple[float, dict[DpEvent, int]] | None:
     """All Gaussians as one, by its sensitivity in standard deviations, and the other steps; None where one has no noise."""
-    steps: dict[dp_event.DpEvent, int] = {}
+    steps: dict[DpEvent, int] = {}
     if _collect(event, 1, relation, steps):
         return None
     sensitivity = 2.0 if relation is Relation.REPLACE_ONE else 1.0
     # Gaussians compose to one Gaussian, exactly.
     gaussian = sum(
-        n * (sensitivity / step.noise_multiplier) ** 2
-        for step, n in steps.items()
-        if isinstance(step, dp_event.GaussianDpEvent)
+        n * (sensitivity / step.noise_multiplier) ** 2 for step, n in steps.items() if isinstance(step, GaussianDpEvent)
     )
-    others = {step: n for step, n in steps.items() if not isinstance(step, dp_event.GaussianDpEvent)}
+    others = {step: n for step, n in steps.items() if not isinstance(step, GaussianDpEvent)}
     return math.sqrt(gaussian), others
 
 
@@ -186,15 +196,15 @@ def check_relation(relation: Relation) -> None:
         )
 
 
-def _collect(event: dp_event.DpEvent, count: int, relation: Relation, steps: dict[dp_event.DpEvent, int]) -> bool:
+def _collect(event: DpEvent, count: int, relation: Relation, steps: dict[DpEvent, int]) -> bool:
     """Adds the elementary steps of `event`, `count` times, to `steps`. Returns True where it releases something without noise."""
-    if isinstance(event, dp_event.NoOpDpEvent) or count == 0:
+    if isinstance(event, NoOpDpEvent) or count == 0:
         return False
-    if isinstance(event, dp_event.NonPrivateDpEvent):
+    if isinstance(event, NonPrivateDpEvent):
         return True
-    if isinstance(event, dp_event.SelfComposedDpEvent):
+    if isinstance(event, SelfComposedDpEvent):
         return _collect(event.event, count * _whole(event.count), relation, steps)
-    if isinstance(event, dp_event.ComposedDpEvent):
+    if isinstance(event, ComposedDpEvent):
         # Every part is looked at, also after one without noise: a later one may have to be refused.
         bare = [_collect(part, count, relation, steps) for part in event.events]
         return any(bare)
@@ -207,7 +217,7 @@ def _collect(event: dp_event.DpEvent, count: int, relation: Relation, steps: dic
     return False
 
 
-def pure_event(epsilon: float) -> dp_event.RandomizedResponseDpEvent:
+def pure_event(epsilon: float) -> RandomizedResponseDpEvent:
     """The event of a mechanism that is (epsilon, 0)-private: randomised response, which dominates all of them.
 
     Args:
@@ -224,19 +234,19 @@ def pure_event(epsilon: float) -> dp_event.RandomizedResponseDpEvent:
             "next to nothing."
         )
     parameter = 2 * float(expit(-epsilon))
-    while pure_epsilon(event := dp_event.RandomizedResponseDpEvent(parameter, 2)) < epsilon:
+    while pure_epsilon(event := RandomizedResponseDpEvent(parameter, 2)) < epsilon:
         parameter = math.nextafter(parameter, 0.0)
     return event
 
 
-def pure_epsilon(event: dp_event.RandomizedResponseDpEvent) -> float:
+def pure_epsilon(event: RandomizedResponseDpEvent) -> float:
     """The epsilon of randomised response, rounded up; 0 < noise parameter < 1."""
     p, buckets = event.noise_parameter, event.num_buckets
     return math.log1p(buckets * (1 - p) / p) * (1 + 4 * np.finfo(np.float64).eps)
 
 
-def _is_pure(step: dp_event.DpEvent) -> TypeGuard[dp_event.RandomizedResponseDpEvent]:
-    return isinstance(step, dp_event.RandomizedResponseDpEvent)
+def _is_pure(step: DpEvent) -> TypeGuard[RandomizedResponseDpEvent]:
+    return isinstance(step, RandomizedResponseDpEvent)
 
 
 def _whole(count: object) -> int:
@@ -246,19 +256,19 @@ def _whole(count: object) -> int:
     return int(number)
 
 
-def _elementary(event: dp_event.DpEvent, relation: Relation) -> dp_event.DpEvent | None:
+def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
     """Checks one step and returns it in its simplest form; None where it touches no record."""
-    if isinstance(event, dp_event.GaussianDpEvent | dp_event.LaplaceDpEvent):
+    if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
         _noise_of(event)
         return event
-    if isinstance(event, dp_event.RandomizedResponseDpEvent):
+    if isinstance(event, RandomizedResponseDpEvent):
         _check_probability(event.noise_parameter, "RandomizedResponseDpEvent")
         return event if event.num_buckets > 1 and event.noise_parameter < 1 else None
-    if isinstance(event, dp_event.PoissonSampledDpEvent):
+    if isinstance(event, PoissonSampledDpEvent):
         _check_probability(event.sampling_probability, "PoissonSampledDpEvent")
-        _check_inner(event, (dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent), event.event)
+        _check_inner(event, (GaussianDpEvent, LaplaceDpEvent), event.event)
         if (
-            isinstance(event.event, dp_event.LaplaceDpEvent)
+            isinstance(event.event, LaplaceDpEvent)
             and relation is Relation.REPLACE_ONE
             and event.sampling_probability < 1
         ):
@@ -269,9 +279,9 @@ def _elementary(event: dp_event.DpEvent, relation: Relation) -> dp_event.DpEvent
         if event.sampling_probability in (0, 1):
             return event.event if event.sampling_probability else None
         return event
-    if isinstance(event, dp_event.SampledWithoutReplacementDpEvent):
+    if isinstance(event, SampledWithoutReplacementDpEvent):
         return _without_replacement(event, relation)
-    if isinstance(event, dp_event.TruncatedSubsampledGaussianDpEvent):
+    if isinstance(event, TruncatedSubsampledGaussianDpEvent):
         _check_probability(event.sampling_probability, "TruncatedSubsampledGaussianDpEvent")
         touched = event.sampling_probability and event.truncated_batch_size and event.dataset_size
         return event if touched else None
@@ -281,9 +291,7 @@ def _elementary(event: dp_event.DpEvent, relation: Relation) -> dp_event.DpEvent
     )
 
 
-def _without_replacement(
-    event: dp_event.SampledWithoutReplacementDpEvent, relation: Relation
-) -> dp_event.DpEvent | None:
+def _without_replacement(event: SampledWithoutReplacementDpEvent, relation: Relation) -> DpEvent | None:
     size, batch = event.source_dataset_size, event.sample_size
     if not 0 <= batch <= size:
         raise ValueError(
@@ -296,13 +304,13 @@ def _without_replacement(
             "record more or fewer, the law of every other record's membership changes too. Use Relation.REPLACE_ONE, or "
             "Poisson sampling."
         )
-    _check_inner(event, (dp_event.GaussianDpEvent,), event.event)
+    _check_inner(event, (GaussianDpEvent,), event.event)
     if batch == 0:
         return None
     return event.event if batch == size else event
 
 
-def _check_inner(event: dp_event.DpEvent, allowed: tuple[type, ...], inner: dp_event.DpEvent) -> None:
+def _check_inner(event: DpEvent, allowed: tuple[type, ...], inner: DpEvent) -> None:
     if not isinstance(inner, allowed):
         names = " or ".join(kind.__name__ for kind in allowed)
         raise ValueError(
@@ -317,7 +325,7 @@ def _check_probability(value: float, where: str) -> None:
         raise ValueError(f"{where} has sampling probability {value!r}; a probability lies between 0 and 1.")
 
 
-def _noise_of(event: dp_event.DpEvent) -> float:
+def _noise_of(event: DpEvent) -> float:
     noise = getattr(getattr(event, "event", event), "noise_multiplier", None)
     if not (isinstance(noise, int | float) and math.isfinite(noise) and noise >= 0):
         raise ValueError(
@@ -327,21 +335,21 @@ def _noise_of(event: dp_event.DpEvent) -> float:
     return float(noise)
 
 
-def _pair(step: dp_event.DpEvent, relation: Relation, direction: Direction) -> Pair:
+def _pair(step: DpEvent, relation: Relation, direction: Direction) -> Pair:
     """The dominating pair of one elementary step. Noise multipliers are stddev / C: REPLACE_ONE moves a sum by up to 2C."""
     replace = relation is Relation.REPLACE_ONE
-    if isinstance(step, dp_event.RandomizedResponseDpEvent):
+    if isinstance(step, RandomizedResponseDpEvent):
         return PurePair(pure_epsilon(step))
     noise = _noise_of(step)
-    if isinstance(step, dp_event.LaplaceDpEvent):
+    if isinstance(step, LaplaceDpEvent):
         return LaplacePair((2 if replace else 1) / noise)
-    if isinstance(step, dp_event.PoissonSampledDpEvent):
-        if isinstance(step.event, dp_event.LaplaceDpEvent):
+    if isinstance(step, PoissonSampledDpEvent):
+        if isinstance(step.event, LaplaceDpEvent):
             return _poisson(LaplacePair(1 / noise), step.sampling_probability, direction)
         return _poisson_gaussian(noise, step.sampling_probability, relation, direction)
-    if isinstance(step, dp_event.SampledWithoutReplacementDpEvent):
+    if isinstance(step, SampledWithoutReplacementDpEvent):
         return WithoutReplacementPair(GaussianPair(2 / noise), step.sample_size / step.source_dataset_size)
-    if isinstance(step, dp_event.TruncatedSubsampledGaussianDpEvent):
+    if isinstance(step, TruncatedSubsampledGaussianDpEvent):
         return _truncated(step, relation, direction)
     raise AssertionError(f"{step!r} was accepted by _elementary")
 
@@ -357,7 +365,7 @@ def _poisson_gaussian(noise_multiplier: float, rate: float, relation: Relation, 
     return base if rate == 1 else _poisson(base, rate, direction)
 
 
-def _truncated(event: dp_event.TruncatedSubsampledGaussianDpEvent, relation: Relation, direction: Direction) -> Pair:
+def _truncated(event: TruncatedSubsampledGaussianDpEvent, relation: Relation, direction: Direction) -> Pair:
     # Condition on whether the batch would overflow given that the record is in it; where it does, one record in takes another's
     # place, which is a replacement at twice the sensitivity (arXiv 2508.15089, as dp_accounting has it).
     from scipy.stats import binom

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
-from dp_accounting import dp_event
+from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from discreet._validate import positive, probability
@@ -36,7 +36,7 @@ class PrivacyProfile:
         slack: total variation between what ran and the event, over all steps.
     """
 
-    event: dp_event.DpEvent
+    event: DpEvent
     relation: Relation
     slack: float
     _curve: Curve = field(repr=False)
@@ -128,9 +128,7 @@ class PrivacyProfile:
         return knots[chosen]
 
 
-def profile(
-    event: dp_event.DpEvent, relation: Relation, *, slack: float = 0.0, tolerance: float = 1e-5
-) -> PrivacyProfile:
+def profile(event: DpEvent, relation: Relation, *, slack: float = 0.0, tolerance: float = 1e-5) -> PrivacyProfile:
     """Accounts for an event.
 
     Gaussian events without sampling compose exactly. Sampled ones are composed numerically through their privacy loss
@@ -181,7 +179,7 @@ _MAX_STEPS = 10**9
 
 
 def calibrate_noise_multiplier(
-    event_of: Callable[[float], dp_event.DpEvent],
+    event_of: Callable[[float], DpEvent],
     *,
     epsilon: float,
     delta: float,
@@ -224,7 +222,7 @@ def calibrate_noise_multiplier(
 
 
 def calibrate_num_steps(
-    event_of: Callable[[int], dp_event.DpEvent],
+    event_of: Callable[[int], DpEvent],
     *,
     epsilon: float,
     delta: float,
@@ -303,7 +301,7 @@ def _bracket_steps(affordable: Callable[[int], bool], start: int, growth: float)
     return low, high
 
 
-def _epsilon(event: dp_event.DpEvent, delta: float, relation: Relation, slack: float, tolerance: float) -> float:
+def _epsilon(event: DpEvent, delta: float, relation: Relation, slack: float, tolerance: float) -> float:
     curve = curve_of(event, relation, tolerance=tolerance)
     return smallest_epsilon(SlackCurve(curve, slack) if slack > 0 else curve, delta)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from dp_accounting import dp_event
+from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
 from discreet._validate import positive, probability
@@ -44,7 +44,7 @@ class RenyiBound:
     slack: float
 
 
-def renyi_bound(event: dp_event.DpEvent, relation: Relation, *, slack: float = 0.0) -> RenyiBound:
+def renyi_bound(event: DpEvent, relation: Relation, *, slack: float = 0.0) -> RenyiBound:
     """Upper bounds on the Rényi divergences between what an event releases on two neighbouring data sets.
 
     Args:
@@ -117,7 +117,7 @@ class Cost:
     renyi: RenyiBound
 
 
-def cost_of(event: dp_event.DpEvent, relation: Relation, *, delta: float, slack: float = 0.0) -> Cost:
+def cost_of(event: DpEvent, relation: Relation, *, delta: float, slack: float = 0.0) -> Cost:
     """What an event costs, at the delta that it was planned for.
 
     Args:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.handlers as handlers
-from dp_accounting import DpEvent, SelfComposedDpEvent
+from dp_accounting.dp_event import DpEvent, SelfComposedDpEvent
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 

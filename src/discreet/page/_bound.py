@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from dp_accounting import dp_event
+from dp_accounting.dp_event import GaussianDpEvent
 
 from discreet.accounting import Relation, profile
 from discreet.plan import PrivacyPlan
@@ -127,7 +127,7 @@ def _pairs(statement: Statement) -> list[Pair]:
     if math.isfinite(mu) and math.isfinite(statement.epsilon):
         grid = np.linspace(0.0, statement.epsilon, _GRID)
         # A μ of zero covers nothing but a profile that is zero.
-        covered = profile(dp_event.GaussianDpEvent(1 / mu), Relation.ADD_OR_REMOVE_ONE) if mu > 0 else None
+        covered = profile(GaussianDpEvent(1 / mu), Relation.ADD_OR_REMOVE_ONE) if mu > 0 else None
         deltas = np.zeros(_GRID) if covered is None else np.atleast_1d(covered.delta(grid))
         found += zip(grid.tolist(), deltas.tolist(), strict=True)
     return [(epsilon, delta) for epsilon, delta in found if epsilon <= _LARGEST]

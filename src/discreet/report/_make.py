@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dp_accounting import dp_event
+from dp_accounting.dp_event import DpEvent
 
 from discreet.accounting import Relation, profile, risk, suggest
 from discreet.clipping import AdaptiveClipping, contribution_bound
@@ -237,7 +237,7 @@ PURE_ACCOUNTANT = (
 
 
 def make_pure_statement(
-    event: dp_event.DpEvent,
+    event: DpEvent,
     relation: Relation,
     *,
     method: str,

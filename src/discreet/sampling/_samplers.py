@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
-from dp_accounting import DpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
+from dp_accounting.dp_event import DpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 from jax import lax
 from jax import numpy as jnp
 from jaxtyping import Array, Bool, Int32, UInt32

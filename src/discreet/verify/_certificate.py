@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from dp_accounting import DpEvent
+from dp_accounting.dp_event import DpEvent
 from jax.core import Tracer
 
 from discreet._jax import ClosedJaxpr, all_constants, run_jaxpr

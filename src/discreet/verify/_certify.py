@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from dp_accounting import DpEvent
+from dp_accounting.dp_event import DpEvent
 
 from discreet._jax import ClosedJaxpr, all_constants, untried_jax, without_dead_code
 from discreet.accounting import Relation

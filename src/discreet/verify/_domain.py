@@ -13,7 +13,7 @@ import math
 from typing import Any
 
 import numpy as np
-from dp_accounting import DpEvent
+from dp_accounting.dp_event import DpEvent
 
 from discreet.accounting import Relation
 from discreet.sampling import Sampling

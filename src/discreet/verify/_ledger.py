@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from dp_accounting import (
+from dp_accounting.dp_event import (
     ComposedDpEvent,
     DpEvent,
     GaussianDpEvent,

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from dp_accounting import (
+from dp_accounting.dp_event import (
     ComposedDpEvent,
     DpEvent,
     GaussianDpEvent,
