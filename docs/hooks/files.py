@@ -10,6 +10,7 @@ ELSEWHERE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/batch_sweep.svg": "benchmarks/batch_sweep.svg",
+    "benchmarks/results.md": "benchmarks/results.md",
     "examples/adult.schema.toml": "examples/adult.schema.toml",
 }
 

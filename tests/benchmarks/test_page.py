@@ -30,10 +30,8 @@ def test_every_mark_of_the_page_is_one_that_can_be_filled(repository: Path) -> N
     page = (repository / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     marks = re.findall(r"<!-- begin: (\w+) ?(\S*) -->", page)
     names = {name.replace("_", "-") for name in WORKLOADS} | {"vae-128", "vae-1024", "sampler-scaling"}
-    assert len(marks) == page.count("<!-- end -->") > 1
-    assert (
-        {"bounds", "measured"} <= {what for what, _ in marks} <= {"bounds", "floors", "figures", "timings", "measured"}
-    )
+    assert len(marks) == page.count("<!-- end -->") > 0
+    assert {"measured"} <= {what for what, _ in marks} <= {"bounds", "floors", "figures", "timings", "measured"}
     assert {name for _, name in marks if name} <= names
 
 
