@@ -46,7 +46,9 @@ def programs(page: str) -> dict[str, str]:
     regression, groups, table = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     found = {"logistic_regression": regression, "hierarchical": groups, "MixtureOfProducts": table}
     for model, target in OTHERS.items():
-        imported = regression.replace("import defaults_for, logistic_regression", f"import defaults_for, {model.split('(')[0]}")
+        imported = regression.replace(
+            "import defaults_for, logistic_regression", f"import defaults_for, {model.split('(')[0]}"
+        )
         found[model] = imported.replace("(logistic_regression)", f"({model})").replace("x, y)", f"x, {target})")
     for model in re.findall(r"`(\w+\(\w+, \w+=[^`]*\))`", page):
         found[model] = table.replace("MixtureOfProducts(schema)", model)

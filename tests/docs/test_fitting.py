@@ -1,0 +1,45 @@
+"""The first program of docs/fitting.md and the one of many fits run, on a small table and for few steps."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.infer.autoguide import AutoNormal
+
+import discreet as dp
+
+
+def model(x, y=None):
+    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ weights), obs=y)
+
+
+def test_a_fit_and_many_fits(repository: Path, quick_compilation: None) -> None:
+    del quick_compilation
+    page = (repository / "docs" / "fitting.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    first, (many,) = blocks[0], [block for block in blocks if "run_many" in block]
+    small = first.replace("num_records=32_561", "num_records=200").replace("num_steps=2_000", "num_steps=20")
+    assert small.count("=20") == 2
+    rng = np.random.default_rng(0)
+    xs = rng.uniform(-1, 1, (200, 3)).astype(np.float32)
+    names = {
+        "dp": dp,
+        "jax": jax,
+        "dataclasses": dataclasses,
+        "numpyro": numpyro,
+        "model": model,
+        "AutoNormal": AutoNormal,
+    }
+    names |= {"xs": xs, "ys": (xs[:, 0] > 0).astype(np.float32)}
+    exec(compile(small + many, "docs/fitting.md", "exec"), names)
+    assert names["result"].statement.is_private
+    found = names["fits"].params["weights_auto_loc"]
+    assert found.shape == (4, 3)
+    assert names["fits"].losses.shape == (4, 20)
+    assert len(np.unique(found[:, 0])) == 4
