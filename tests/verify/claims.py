@@ -16,9 +16,8 @@ import numpy as np
 from discreet._jax import bind, inner_programs
 from discreet.accounting import Relation
 from discreet.mechanisms import NOISE
-from discreet.verify._domain import Batch, Key, Origin, Pick, Private, Public, Slice, Table
+from discreet.verify._domain import PRIVATE, SECRET, Batch, Key, Origin, Pick, Private, Public, Slice, Table
 from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, is_key
-from discreet.verify._keys import PRIVATE, SECRET
 
 TABLE, NEIGHBOUR, REORDERED = 0, 1, 2
 ROUNDING = 1e-4

@@ -13,6 +13,7 @@ import discreet as dp
 from discreet.accounting import Relation
 from discreet.verify._control import captured
 from discreet.verify._domain import (
+    SECRET,
     Batch,
     Group,
     Origin,
@@ -25,8 +26,7 @@ from discreet.verify._domain import (
     constant,
     new_symbol,
 )
-from discreet.verify._keys import SECRET
-from discreet.verify._norms import Norm
+from discreet.verify._rules_elementwise import Norm
 
 from .claims import Book, Handed, Seen, Watching, World, complaints, computed
 

@@ -8,7 +8,7 @@ from dp_accounting import GaussianDpEvent
 
 import discreet as dp
 from discreet.accounting import profile
-from discreet.verify._certificate import fingerprint
+from discreet.verify._certify import fingerprint
 
 from .programs import KEY, C, M, N, W, X, Y, certify, clipped_sum, noisy
 

@@ -7,16 +7,13 @@ import pytest
 
 import discreet as dp
 from discreet.verify import (
-    _alignment,
-    _bounds,
+    _control,
+    _domain,
     _interpreter,
-    _norms,
     _rules_elementwise,
     _rules_linear,
     _rules_markers,
     _rules_shape,
-    _scan,
-    _sums,
 )
 from discreet.verify._domain import Group, Private, Term
 
@@ -163,7 +160,7 @@ def _by_group_alone(pieces):
 
 def test_borders_that_are_forgotten_are_found(monkeypatch):
     """A hole that stood open: bounds kept by group and not by place."""
-    monkeypatch.setattr(_bounds, "_pieced", _by_group_alone)
+    monkeypatch.setattr(_domain, "_pieced", _by_group_alone)
     assert max(releases_exceed(releases(seed), ADD, seed) for seed in range(0, SEVERAL, 2)) > 1 + 100 * ROUNDING
 
 
@@ -181,7 +178,7 @@ def _loudest(parts, source):
 
 
 def _as_if_finite(value, size):
-    return _bounds.row_terms(value.but(finite=True), size)
+    return _domain.row_terms(value.but(finite=True), size)
 
 
 def _unscaled(terms, factor):
@@ -196,13 +193,23 @@ def _guarded(x):
     return jnp.where(jnp.isfinite(x), x, 0.0)
 
 
+def _any_row(equation, operands):
+    """As if every norm were that of the row."""
+    private = [x for x in operands if isinstance(x, Private)]
+    for value, by in (private, private[::-1]) if len(private) == 2 else ():
+        if by.norm_of is not None:
+            term = Term(by.norm_of.group, frozenset([0]), by.norm_of.bound, value.batch)
+            return {"terms": (term,), "finite": value.finite, "zero": value.zero}
+    return None
+
+
 MUTATIONS = {
     "padding counts as zero": (
-        (_sums, "contribution_factor", _always((1.0, ""))),
+        (_interpreter, "contribution_factor", _always((1.0, ""))),
         lambda x, m: dp.clip_records(x, 1.0).sum(0),
     ),
     "NaN counts as a number": (
-        (_sums, "row_terms", _as_if_finite),
+        (_interpreter, "row_terms", _as_if_finite),
         lambda x, m: jnp.where(m[:, None], jnp.clip(x, -1, 1), 0).sum(0),
     ),
     "a mask hides NaN": (
@@ -210,7 +217,7 @@ MUTATIONS = {
         lambda x, m: (jnp.clip(x, -1, 1) * m[:, None]).sum(0),
     ),
     "places do not matter": (
-        (_alignment, "varies_along", _always(False)),
+        (_interpreter, "varies_along", _always(False)),
         lambda x, m: (_clipped(x, m) * jnp.arange(N)[:, None]).sum(0),
     ),
     "reshapes keep records": (
@@ -242,11 +249,11 @@ MUTATIONS = {
         lambda x, m: (_clipped(x, m).sum(0).astype(jnp.float16) + jnp.float16(8000)).astype(jnp.float32),
     ),
     "a norm is that of any row": (
-        (_norms, "clipped_product", None),
+        (_rules_elementwise, "clipped_product", _any_row),
         lambda x, m: jnp.where(m[:, None], _guarded(x) * jnp.minimum(1.0, 1.0 / _norm(x[:, :1])), 0).sum(0),
     ),
     "sums that grow do not": (
-        (_scan, "_FADES", 10.0),
+        (_control, "_FADES", 10.0),
         lambda x, m: jax.lax.scan(lambda c, r: (2.0 * c + r, None), jnp.zeros(D), _clipped(x, m))[0],
     ),
 }
@@ -256,22 +263,11 @@ def _norm(x):
     return jnp.sqrt(jnp.sum(jnp.square(_guarded(x)), 1, keepdims=True))
 
 
-def _any_row(equation, operands):
-    """As if every norm were that of the row."""
-    private = [x for x in operands if isinstance(x, Private)]
-    for value, by in (private, private[::-1]) if len(private) == 2 else ():
-        if by.norm_of is not None:
-            term = Term(by.norm_of.group, frozenset([0]), by.norm_of.bound, value.batch)
-            return {"terms": (term,), "finite": value.finite, "zero": value.zero}
-    return None
-
-
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_rule_made_too_small_is_caught(name, monkeypatch):
     (module, attribute, wrong), core = MUTATIONS[name]
     samples = (False, True) if name == "places do not matter" else (False,)
     for sampled in samples:
         assert violation(core, ADD, sampled, 1, tries=60)[0] is None
-    module = _rules_elementwise if attribute == "clipped_product" else module
-    monkeypatch.setattr(module, attribute, _any_row if attribute == "clipped_product" else wrong)
+    monkeypatch.setattr(module, attribute, wrong)
     assert any(violation(core, ADD, sampled, 1, tries=60)[0] is not None for sampled in samples)

@@ -24,9 +24,7 @@ from hypothesis import strategies as st
 
 import discreet as dp
 from discreet.accounting import profile
-from discreet.verify._closed_form import formula_lines
-from discreet.verify._expect import covers
-from discreet.verify._symbols import event_at
+from discreet.verify._events import covers, event_at, formula_lines
 
 from .programs import KEY, M, N, W, X, Y, clipped_sum, gradients, noisy
 

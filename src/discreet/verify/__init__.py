@@ -5,22 +5,14 @@ docs/prover.md has the lattice, what each abstract value claims, join and wideni
 
 from discreet.verify import (
     _control,  # noqa: F401  the rules enter themselves in the list of rules
-    _rules_algebra,  # noqa: F401
-    _rules_convolutions,  # noqa: F401
     _rules_elementwise,  # noqa: F401
-    _rules_index,  # noqa: F401
     _rules_linear,  # noqa: F401
     _rules_markers,  # noqa: F401
-    _rules_random,  # noqa: F401
     _rules_shape,  # noqa: F401
-    _rules_stack,  # noqa: F401
-    _rules_windows,  # noqa: F401
-    _scan,  # noqa: F401
 )
-from discreet.verify._certificate import Certificate
-from discreet.verify._certify import certify
+from discreet.verify._certify import Certificate, certify
 from discreet.verify._errors import PrivacyError, from_here
+from discreet.verify._events import Given, symbol
 from discreet.verify._page import html_page
-from discreet.verify._symbols import Given, symbol
 
 __all__ = ["Certificate", "Given", "PrivacyError", "certify", "from_here", "html_page", "symbol"]

@@ -2,37 +2,606 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import hashlib
+import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+import platform
+import re
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import jax
 import numpy as np
 from dp_accounting.dp_event import DpEvent
+from jax.core import Tracer
 
-from discreet._jax import ClosedJaxpr, all_constants, untried_jax, without_dead_code
-from discreet.accounting import Relation
-from discreet.verify._certificate import Certificate, fingerprint, versions
+from discreet._jax import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Var,
+    all_constants,
+    around,
+    inner_programs,
+    run_jaxpr,
+    source_lines,
+    untried_jax,
+    users_file,
+    without_dead_code,
+)
+from discreet.accounting import PrivacyProfile, Relation, profile
+from discreet.mechanisms import NoNoiseError
 from discreet.verify._control import captured
-from discreet.verify._domain import Key, Public, Table, Value
-from discreet.verify._errors import REMEDIES, PrivacyError, chain_of, from_here, remedy_for, without_tag
-from discreet.verify._expect import covers
-from discreet.verify._interpreter import Checker, is_key, refuse_closed_books, refuse_outside_effects
-from discreet.verify._keys import PRIVATE, SECRET
-from discreet.verify._ledger import event_of
-from discreet.verify._program import inputs_of, names_of, refuse_captured_records, shown, trace
-from discreet.verify._symbols import (
+from discreet.verify._domain import (
+    PRIVATE,
+    SECRET,
+    Batch,
+    Key,
+    Origin,
+    Private,
+    Public,
+    Scale,
+    Table,
+    Value,
+    constant,
+    new_symbol,
+    total_of,
+)
+from discreet.verify._errors import (
+    REMEDIES,
+    PrivacyError,
+    chain_of,
+    from_here,
+    place_of,
+    remedy_for,
+    source_of,
+    without_tag,
+)
+from discreet.verify._events import (
     Fixed,
     Given,
+    check_expected,
     check_symbols,
+    checked_values,
+    covers,
+    delta_formula,
     event_at,
+    event_of,
     fixed_at,
+    formula_lines,
     is_symbolic,
     numbers_of,
     open_in,
     times_at,
 )
-from discreet.verify._trail import Trail
+from discreet.verify._interpreter import Checker, is_key, refuse_closed_books, refuse_outside_effects
+
+KINDS = ("unknown", "rows", "sum", "key", "released", "public", "unread")
+"""What a value can be, the worst first; "unread" is a line that the checker did not come to."""
+
+Place = tuple[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """What was found out of a value, or of all that leaves a line.
+
+    Attributes:
+        kind: one of KINDS.
+        bound: for rows and sums: what one record contributes at most, as text; empty without a bound.
+        text: the same in words.
+    """
+
+    kind: str
+    bound: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One line: the worst of the values that other lines use, and all values computed on it, by operation."""
+
+    status: Status
+    values: tuple[tuple[str, Status], ...]
+
+
+def status_of(value: Value) -> Status:
+    """What was found out of a value."""
+    if isinstance(value, Key):
+        return Status("key", "", "key, from which random numbers are drawn")
+    if isinstance(value, Public):
+        if value.released:
+            return Status("released", "", "released with noise, or computed from such")
+        return Status("public", "", "public: known without the data")
+    bound = _bound(None if value.terms is None else total_of(value.terms))
+    if value.axes is not None:
+        limit = f"a norm of at most {bound}" if bound else "no bound on their size"
+        if not bound and value.linf is not None:
+            limit = f"numbers of at most {value.linf:.4g} in size"
+        return Status("rows", bound, f"rows of single records, with {limit}")
+    if value.terms is not None:
+        return Status("sum", bound, f"sum over records, to which one adds at most {bound or 'a known amount'}")
+    return Status("unknown", "", f"unknown: {without_tag(value.why) or 'nothing bounds one record'}")
+
+
+def _bound(scale: Scale | None) -> str:
+    if scale is None:
+        return ""
+    return f"{scale.factor:.4g}" + (" × a public number" if scale.powers else "")
+
+
+class Trail:
+    """What the checker saw, equation by equation; `lines` sorts it by source line."""
+
+    def __init__(self, step: Callable[..., Any]) -> None:
+        self.start = next(map(place_of, line_of(step)), None)
+        self._program: Jaxpr | None = None
+        self._arguments: list[tuple[str, Value]] = []
+        self._seen: dict[tuple[int, ...], tuple[JaxprEqn, Sequence[Value]]] = {}
+
+    def begin(self, program: Jaxpr, names: Sequence[str] = (), values: Sequence[Value] = ()) -> None:
+        """Take down the program and its arguments."""
+        self._program = program
+        self._arguments = list(zip(names, values, strict=True))
+
+    def see(self, equation: JaxprEqn, outputs: Sequence[Value]) -> None:
+        """Take down the results of an equation, in the place of those of an earlier turn of the loop around it."""
+        self._seen[(*map(id, around()), id(equation))] = (equation, outputs)
+
+    def lines(self) -> dict[Place, Line]:
+        """What is known of each line on which something is computed."""
+        passed: dict[Place, list[tuple[bool, str, Status]]] = defaultdict(list)
+        if self.start is not None:
+            passed[self.start] = [(True, f"argument {name}", status_of(x)) for name, x in self._arguments]
+        readers, returned = self._readers()
+        for equation, outputs in self._all_seen():
+            for place in places(equation):
+                for variable, value in zip(equation.outvars, outputs, strict=True):
+                    within = all(place in reader for reader in readers[variable])
+                    leaves = variable in returned or not within
+                    passed[place].append((leaves, equation.primitive.name, status_of(value)))
+        found = {place: _line(entries) for place, entries in passed.items() if entries}
+        unread = Line(Status("unread", "", "the checker did not come this far"), ())
+        for equation in equations(self._program) if self._program is not None else ():
+            for place in places(equation):
+                found.setdefault(place, unread)
+        return found
+
+    def _all_seen(self) -> Iterator[tuple[JaxprEqn, Sequence[Value]]]:
+        """What was seen; and what is within equations on public values, which are not looked into."""
+        opened = {path[:-1] for path in self._seen}
+        for path, (equation, outputs) in self._seen.items():
+            yield equation, outputs
+            if path not in opened and all(isinstance(x, Public) for x in outputs):
+                for program in inner_programs(equation):
+                    for inner in equations(program.jaxpr):
+                        yield inner, [outputs[0] if outputs else Public()] * len(inner.outvars)
+
+    def _readers(self) -> tuple[dict[Any, list[tuple[Place, ...]]], set[Any]]:
+        """For each variable the places of the equations that use it; and the variables that programs return."""
+        readers: dict[Any, list[tuple[Place, ...]]] = defaultdict(list)
+        if self._program is None:
+            return readers, set()
+        returned: set[Any] = {x for x in self._program.outvars if isinstance(x, Var)}
+        for equation in equations(self._program):
+            for variable in equation.invars:
+                if isinstance(variable, Var):
+                    readers[variable].append(places(equation))
+            for program in inner_programs(equation):
+                returned |= {x for x in program.jaxpr.outvars if isinstance(x, Var)}
+        return readers, returned
+
+
+def _line(entries: Sequence[tuple[bool, str, Status]]) -> Line:
+    leaving = [status for leaves, _, status in entries if leaves] or [entries[-1][2]]
+    worst = min(leaving, key=lambda status: KINDS.index(status.kind))
+    return Line(worst, tuple(dict.fromkeys((name, status) for _, name, status in entries)))
+
+
+def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """All equations of a program, those of the programs within it among them."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in inner_programs(equation):
+            yield from equations(inner.jaxpr)
+
+
+def places(equation: JaxprEqn) -> tuple[Place, ...]:
+    """Files and line numbers of the functions in which an equation was written."""
+    found = [place_of(line) for line in source_lines(equation)]
+    return tuple(dict.fromkeys(x for x in found if x is not None))
+
+
+def line_of(function: Any) -> tuple[str, ...]:
+    """The line on which a function begins, after its decorators, as a chain of one; nothing if it has no source."""
+    code = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
+    if code is None:
+        return ()
+    lines = enumerate(source_of(code.co_filename)[code.co_firstlineno - 1 :], code.co_firstlineno)
+    number = next((i for i, text in lines if re.match(r"\s*(async\s+)?def\b", text)), code.co_firstlineno)
+    number = code.co_firstlineno if code.co_name == "<lambda>" else number
+    return (f"{code.co_filename}:{number} ({code.co_qualname})".replace(".<locals>", ""),)
+
+
+def shown(leaf: Any) -> Any:
+    """An argument as JAX is shown it. An open one is traced, so that its value here means nothing."""
+    if is_symbolic(leaf):
+        return 1 if leaf.is_integer else 1.0
+    return leaf.value if isinstance(leaf, Fixed | Given) else leaf
+
+
+def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr, Any]:
+    """The program, and the shapes of its results. Traced twice: what a trace depends on besides its arguments could be data.
+
+    Raises:
+        PrivacyError: there is no one program.
+    """
+    leaves, structure = jax.tree.flatten(args)
+    traced = [shown(x) for x in leaves if not isinstance(x, Fixed)]
+
+    def program_of(*operands: Any) -> Any:
+        rest = iter(operands)
+        return step(*structure.unflatten([x.value if isinstance(x, Fixed) else next(rest) for x in leaves]))
+
+    try:
+        program, out_shape = jax.make_jaxpr(lambda *x: program_of(*x), return_shape=True)(*traced)
+    except NoNoiseError as error:
+        raise PrivacyError(f"the program adds no noise: {error}", REMEDIES["noise scale"]) from error
+    except (TypeError, *_NEEDS_VALUES) as error:
+        if any(map(is_symbolic, leaves)):
+            error.add_note(
+                "Symbols are traced: they can be numbers in a program, and not shapes or lengths of loops. For a number of "
+                "steps, certify one step with times=dp.symbol(...)."
+            )
+        if any(map(is_symbolic, leaves)) or not isinstance(error, _NEEDS_VALUES):
+            raise
+        raise _untraceable(error) from error
+    again = jax.make_jaxpr(lambda *x: program_of(*x))(*traced)
+    held, held_again = all_constants(program), all_constants(again)
+    same = str(program.jaxpr) == str(again.jaxpr) and len(held) == len(held_again)
+    same = same and all(constant_bytes(a) == constant_bytes(b) for a, b in zip(held, held_again, strict=True))
+    if not same:
+        raise PrivacyError(
+            "the program is another one each time it is traced: it depends on something that is no argument.",
+            "make the function pure: no NumPy random numbers, clocks or counters in it; pass what changes as arguments.",
+            chain=line_of(step),
+        )
+    return program, out_shape
+
+
+_NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+def _untraceable(error: Exception) -> PrivacyError:
+    """For a program whose course depends on the values of its arguments: JAX cannot write it down beforehand."""
+    return PrivacyError(
+        f"the program cannot be traced ({type(error).__name__}): Python, or NumPy, needs the value of an array that is known "
+        "only when the program runs.",
+        "use jnp.where or jax.lax.cond in the place of `if`, jax.lax.scan or jax.lax.fori_loop in that of a loop that depends "
+        "on arrays, masks in that of arrays whose shape does, jnp in that of numpy; and let the function close over "
+        "numbers that never change.",
+        chain=tuple(
+            f"{frame.filename}:{frame.lineno} ({frame.name})"
+            for frame in traceback.extract_tb(error.__traceback__)
+            if users_file(frame.filename)
+        )[-1:],
+    )
+
+
+def names_of(step: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
+    """The array arguments as people call them: by position, and by the name in the function."""
+    try:
+        named = list(inspect.signature(step).bind(*args).arguments.items())
+    except (TypeError, ValueError):
+        named = []
+    names: list[str] = []
+    for position, arg in enumerate(args):
+        name = named[position][0] if len(named) == len(args) and named[position][1] is arg else ""
+        paths = [path for path, x in jax.tree_util.tree_leaves_with_path(arg) if not isinstance(x, Fixed)]
+        names += [f"{position}{f', {name}' if name else ''}{jax.tree_util.keystr(path)}" for path in paths]
+    return names
+
+
+def inputs_of(
+    checker: Checker,
+    args: tuple[Any, ...],
+    names: Sequence[str],
+    positions: tuple[int, ...],
+    mask: int | None,
+) -> list[Value]:
+    """What is known of each argument before the program runs.
+
+    Raises:
+        ValueError: positions that name no arrays of records.
+    """
+    if any(not 0 <= i < len(args) for i in (*positions, *(() if mask is None else (mask,)))) or mask in positions:
+        raise ValueError(
+            f"certify: records={positions} and mask={mask} are positions among {len(args)} arguments, counted from 0, and "
+            "differ. Say which arguments hold the records."
+        )
+    sizes: set[int] = set()
+    values: list[Value] = []
+    for position, arg in enumerate(args):
+        for leaf in jax.tree.leaves(arg):
+            if isinstance(leaf, Fixed):
+                continue
+            name, example = f"argument {names[len(values)]}", shown(leaf)
+            kind = example if isinstance(example, jax.ShapeDtypeStruct) else jax.eval_shape(lambda x=example: x)
+            if position in positions or position == mask:
+                if kind.ndim == 0:
+                    raise ValueError(
+                        f"certify: {name} is a number; records need a leading axis. Pass arrays, one row per record."
+                    )
+                sizes.add(kind.shape[0])
+                values.append(_record_value(name, kind, position == mask, checker.table))
+            elif is_symbolic(leaf):
+                values.append(Public(scale=checker.symbols.scale(leaf)))
+            elif isinstance(leaf, Given):
+                values.append(constant(np.asarray(leaf.value)))
+            elif is_key(kind):
+                values.append(checker.keys.new(tuple(kind.shape), SECRET))
+            else:
+                single = kind.ndim == 0 and np.dtype(kind.dtype).kind == "f"
+                values.append(Public(scale=Scale(1.0, ((new_symbol(), 1.0),)) if single else None))
+    if len(sizes) > 1:
+        raise ValueError(
+            f"certify: records and mask have {sorted(sizes)} rows. Every array of records has one row per record: pad them alike."
+        )
+    return values
+
+
+def _record_value(name: str, kind: Any, is_mask: bool, table: Batch) -> Private:
+    if is_mask and (kind.dtype != np.bool_ or kind.ndim != 1):
+        raise ValueError(
+            f"certify: the mask, {name}, is {kind.dtype}{list(kind.shape)}; it must be one truth value per row."
+        )
+    if is_key(kind):
+        raise ValueError(f"certify: {name} holds keys. Keys are no records: pass them as an argument of their own.")
+    dtype = np.dtype(kind.dtype)
+    origin = Origin("", f"{name} (the {'mask' if is_mask else 'records'})", mask=is_mask)
+    whole = dtype.kind in "biu"
+    limit = 1.0 if dtype.kind == "b" else None
+    zero = frozenset([table]) if is_mask else frozenset()
+    return Private(table, (0,), origin, linf=limit, finite=whole, zero=zero)
+
+
+def refuse_captured_records(
+    program: ClosedJaxpr, step: Callable[..., Any], args: tuple[Any, ...], positions: tuple[int, ...]
+) -> None:
+    """Refuse a table that is a constant of the program, and would count as public.
+
+    Raises:
+        PrivacyError: naming the shape.
+    """
+    leaves = [shown(x) for i in positions if 0 <= i < len(args) for x in jax.tree.leaves(args[i])]
+    tables = [
+        np.asarray(x)
+        for x in leaves
+        if not isinstance(x, jax.ShapeDtypeStruct) and not is_key(jax.eval_shape(lambda x=x: x))
+    ]
+    for value in all_constants(program):
+        if is_key(value):
+            continue
+        for table in tables:
+            if (
+                value.shape == table.shape
+                and table.size > 1
+                and len(np.unique(table)) > 1
+                and np.array_equal(value, table, equal_nan=table.dtype.kind == "f")
+            ):
+                raise PrivacyError(
+                    f"the program holds the records as a constant of shape {list(table.shape)}: the function uses a variable "
+                    "from outside that is equal to an argument, and constants count as public.",
+                    "use the argument inside of the function.",
+                    chain=line_of(step),
+                )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Certificate:
+    """A proof that a program is private, and the program. Made by `certify`.
+
+    Guarantee: under `relation` and `assumptions`, all `times` calls of the certificate are the composition that `event`
+    names, within total variation `slack`; so what they return together is (epsilon, delta) differentially private as `epsilon`
+    and `delta` say. With symbols left open, that is so for every value for which `at` returns a certificate.
+
+    Attributes:
+        event: what the program does to the data, in all calls; its numbers may be sympy expressions.
+        slack: total variation between the samplers as run and as accounted for; NaN while symbols are open in the event.
+        times: how often the program may be called on the same records.
+        relation: which tables are neighbours.
+        outputs: for each output its status, "public" (the data have no influence) or "released".
+        assumptions: what the proof rests on, in words.
+        notes: what made the event worse than it could be.
+        fingerprint: SHA-256 of the program, constants included.
+        versions: of discreet, JAX and Python.
+        trail: what was found out of each line.
+    """
+
+    event: DpEvent
+    slack: float
+    times: Any
+    relation: Relation
+    outputs: Mapping[str, str]
+    assumptions: tuple[str, ...]
+    notes: tuple[str, ...]
+    fingerprint: str
+    versions: Mapping[str, str]
+    _known: tuple[str, ...] = dataclasses.field(repr=False)
+    _again: Callable[[Mapping[str, Any]], Certificate] = dataclasses.field(repr=False)
+    _fixed: Mapping[int, float] = dataclasses.field(repr=False)
+    _given: Mapping[int, np.ndarray] = dataclasses.field(repr=False)
+    trail: Trail = dataclasses.field(repr=False)
+    _program: ClosedJaxpr = dataclasses.field(repr=False)
+    _in_tree: Any = dataclasses.field(repr=False)
+    _out_tree: Any = dataclasses.field(repr=False)
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The names of the symbols that the event depends on. One that cancels is none of them."""
+        return open_in(numbers_of(self.event))
+
+    def at(self, /, **values: Any) -> Certificate:
+        """The certificate with numbers in the place of symbols: the program is traced and proved again with them.
+
+        So every condition on a value is that of the proof: a rate above 1 is refused, and a capacity that is too small for it.
+
+        Args:
+            values: a number for each symbol; those that are left out stay open.
+
+        Returns:
+            The certificate. It is called with the same arguments as this one, those numbers among them.
+
+        Raises:
+            ValueError: no such symbol; a value that is not positive, or beyond 1e-30 to 1e30; or what the program refuses.
+            PrivacyError: no proof with these numbers.
+        """
+        return self._again(checked_values(values, self._known))
+
+    def profile(self) -> PrivacyProfile:
+        """The privacy profile of all calls.
+
+        Raises:
+            ValueError: the event depends on symbols.
+        """
+        return self._profile
+
+    @functools.cached_property
+    def _profile(self) -> PrivacyProfile:
+        if self.symbols:
+            named = ", ".join(f"{x}=..." for x in self.symbols)
+            raise ValueError(
+                f"The price depends on {', '.join(self.symbols)}. Give their values: certificate.at({named})."
+            )
+        return profile(self.event, self.relation, slack=min(1.0, self.slack))
+
+    def epsilon(self, delta: float, **values: Any) -> float:
+        """Epsilon at `delta` of all calls, at the `values` of symbols: an upper bound; infinity where unattainable."""
+        return (self.at(**values) if values else self).profile().epsilon(delta)
+
+    def delta(self, epsilon: float, **values: Any) -> float:
+        """Delta at `epsilon` of all calls, at the `values` of symbols: an upper bound."""
+        return float((self.at(**values) if values else self).profile().delta(epsilon))
+
+    def delta_expression(self, epsilon: Any = None) -> Any:
+        """Delta as a sympy expression of epsilon and the symbols: the exact profile of the event, no bound on it.
+
+        Args:
+            epsilon: a number, or an expression; left out, the symbol `epsilon`.
+
+        Raises:
+            ValueError: no closed form is known, as for random samples.
+        """
+        found = delta_formula(self.event, self.relation, epsilon)
+        if found is None:
+            raise ValueError(
+                f"No closed form of delta(epsilon) is known for {self.event}. certificate.epsilon(delta, ...) computes an "
+                "upper bound at values of the symbols."
+            )
+        return found
+
+    def check(self, claimed: Any) -> None:
+        """Compare with what the program is claimed to do.
+
+        Args:
+            claimed: a DpEvent, or a PrivacyPlan.
+
+        Raises:
+            PrivacyError: the program does more, with both events and the reason.
+        """
+        check_expected(self.event, self.slack, claimed, self.relation, self.notes)
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the very program that was certified.
+
+        Args:
+            args: as at certification: the same structure, shapes and dtypes, and in the place of symbols the numbers that
+                they were given; keys that were used for nothing else.
+
+        Raises:
+            TypeError: the arguments are of another kind, so that this program is not theirs.
+            ValueError: a symbol has no value, or another than the number that is passed.
+        """
+        if self._known:
+            named = ", ".join(f"{x}=..." for x in self._known)
+            raise ValueError(
+                f"What is open has no value yet, and no proof with it: call certificate.at({named}) instead."
+            )
+        leaves, tree = jax.tree.flatten(args)
+        if tree != self._in_tree:
+            raise TypeError(
+                f"The certificate is for arguments of structure {self._in_tree}, these have {tree}. Certify again for these."
+            )
+        for number, value in self._fixed.items():
+            if isinstance(leaves[number], Tracer) or leaves[number] != value:
+                raise ValueError(
+                    f"Argument leaf {number} is {leaves[number]}; the certificate is for {value}: another program. Pass that "
+                    "number, or take certificate.at with another."
+                )
+        leaves = [x for i, x in enumerate(leaves) if i not in self._fixed]
+        for number, value in self._given.items():
+            if isinstance(leaves[number], Tracer) or not np.array_equal(leaves[number], value):
+                raise ValueError(
+                    f"Argument leaf {number} is {leaves[number]}; the certificate knows it to be {value}. Pass that value, or "
+                    "certify again with another."
+                )
+        for number, (leaf, kind) in enumerate(zip(leaves, self._program.in_avals, strict=True)):
+            shape, dtype = np.shape(leaf), jax.dtypes.result_type(leaf) if not hasattr(leaf, "dtype") else leaf.dtype
+            if tuple(shape) != tuple(kind.shape) or dtype != kind.dtype:
+                raise TypeError(
+                    f"Argument leaf {number} is {dtype}{list(shape)}, the certified program takes {kind.dtype}"
+                    f"{list(kind.shape)}: another program. Certify again, or pad to the certified number of rows."
+                )
+        return jax.tree.unflatten(self._out_tree, self._run(*leaves))
+
+    @functools.cached_property
+    def _run(self) -> Callable[..., list[Any]]:
+        return jax.jit(functools.partial(run_jaxpr, self._program))
+
+    def __str__(self) -> str:
+        """The certificate in some lines."""
+        lines = [f"Certified under {self.relation.name}: {self.event}"]
+        if self.symbols:
+            named = ", ".join(f"{x}=..." for x in self.symbols)
+            lines += [f"  {x}" for x in formula_lines(self.event, self.relation)]
+            lines.append(f"  epsilon(delta), computed from above: certificate.epsilon(delta, {named})")
+        lines += [f"  output {name}: {status}" for name, status in self.outputs.items()]
+        lines += [f"  note: {x}" for x in self.notes]
+        lines += [f"  assuming: {x}" for x in self.assumptions]
+        lines.append(f"  program {self.fingerprint[:16]}, " + ", ".join(f"{k} {v}" for k, v in self.versions.items()))
+        return "\n".join(lines)
+
+
+def fingerprint(program: ClosedJaxpr, given: Sequence[Any] = ()) -> str:
+    """SHA-256 of a program: its jaxpr as text, its constants, and the values it is given. The same in every process."""
+    # Not `str`, which is coloured in a terminal; and functions are printed with the place where they lie in memory.
+    text = re.sub(r"\b0x[0-9a-f]+", "0x", program.jaxpr.pretty_print(use_color=False))
+    digest = hashlib.sha256(text.encode())
+    for value in [*all_constants(program), *map(np.asarray, given)]:
+        digest.update(constant_bytes(value))
+    return digest.hexdigest()
+
+
+def constant_bytes(value: Any) -> bytes:
+    """The content of a captured constant. Of a key only the kind: what it holds is secret."""
+    if str(value.dtype).startswith("key<"):
+        return str(value.dtype).encode()
+    return np.asarray(value).tobytes()
+
+
+def versions() -> dict[str, str]:
+    """What the proof was made with."""
+    return {"discreet": version("discreet"), "jax": jax.__version__, "python": platform.python_version()}
 
 
 def certify(

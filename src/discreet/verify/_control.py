@@ -1,22 +1,159 @@
-"""Programs within programs: calls are walked into; branches and loops need public decisions."""
+"""Programs within programs: calls, branches and loops."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, aval, hi_primitives, inner_programs, source_line
+from discreet._jax import Jaxpr, JaxprEqn, Literal, aval, hi_primitives, inner_programs, scan_of, source_line
 from discreet._jax import primitives as p
-from discreet.verify._bounds import fresh, source_of, total_of
-from discreet.verify._domain import Key, Private, Public, Value, constant, new_symbol
+from discreet.verify._domain import (
+    KNOWN,
+    PRIVATE,
+    SECRET,
+    Batch,
+    Group,
+    Key,
+    Part,
+    Private,
+    Public,
+    Scale,
+    Term,
+    Value,
+    added,
+    constant,
+    fresh,
+    new_symbol,
+    scaled,
+    source_of,
+    total_of,
+    without,
+)
 from discreet.verify._errors import REMEDIES, PrivacyError, chain_of
-from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, is_key, shape_of
-from discreet.verify._join import join, of_a_turn, renamed, same
-from discreet.verify._keys import KNOWN, PRIVATE, SECRET
-from discreet.verify._ledger import Choice, Repeat
+from discreet.verify._events import Choice, Repeat
+from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, as_sum, is_key, shape_of, varies_along
+
+
+def same(a: Value, b: Value) -> bool:
+    """Whether two values say the same."""
+    if isinstance(a, Public) and isinstance(b, Public):
+        if (a.const is None) != (b.const is None) or (a.exact, a.uniform, a.scale, a.counter, a.released) != (
+            b.exact,
+            b.uniform,
+            b.scale,
+            b.counter,
+            b.released,
+        ):
+            return False
+        return (
+            a.const is None or b.const is None or np.array_equal(a.const, b.const, equal_nan=a.const.dtype.kind == "f")
+        )
+    if isinstance(a, Private) and isinstance(b, Private):
+        fields = ("batch", "axes", "terms", "linf", "finite", "zero", "positional", "additive")
+        return all(getattr(a, f) == getattr(b, f) for f in fields)
+    return isinstance(a, Key) and isinstance(b, Key)
+
+
+def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
+    """What holds of both."""
+    if isinstance(a, Key) or isinstance(b, Key):
+        return a
+    if isinstance(a, Public) and isinstance(b, Public):
+        return _both_public(a, b, len(shape))
+    if isinstance(a, Private) and isinstance(b, Private):
+        return _both_private(checker, equation, a, b)
+    private, public = (a, b) if isinstance(a, Private) else (b, a)
+    assert isinstance(private, Private)
+    assert isinstance(public, Public)
+    if private.axes is None:
+        return private.but(additive=False)
+    zero = public.is_zero
+    known = private.linf is not None and public.magnitude is not None
+    return private.but(
+        terms=private.terms if zero else None,
+        linf=max(private.linf or 0.0, public.magnitude or 0.0) if known else None,
+        zero=private.zero if zero else frozenset(),
+        finite=private.finite and public.magnitude is not None,
+        positional=private.positional or varies_along(public, shape, private.axes),
+    )
+
+
+def of_a_turn(a: Value, joined: Value, before: int) -> Value:
+    """What a turn starts with: where its number is already one that may be any, it needs no new name.
+
+    Args:
+        a: what this turn started with.
+        joined: what holds of that and of what the turn ends with.
+        before: names from here on were given within the loop.
+    """
+    if not (isinstance(a, Public) and isinstance(joined, Public)) or a.scale is None or joined.scale is None:
+        return joined
+    free = a.scale.factor == 1.0 and len(a.scale.powers) == 1 and a.scale.powers[0][0] >= before
+    return dataclasses.replace(joined, scale=a.scale) if free and a.scale.powers[0][1] == 1.0 else joined
+
+
+def renamed(value: Value) -> Value:
+    """A public number after a loop: not the one that it was in a turn."""
+    if isinstance(value, Public) and value.scale is not None and value.scale.powers:
+        return dataclasses.replace(value, scale=Scale(1.0, ((new_symbol(), 1.0),)))
+    return value
+
+
+def _both_public(a: Public, b: Public, rank: int) -> Public:
+    if a.const is not None and b.const is not None and np.array_equal(a.const, b.const):
+        return dataclasses.replace(a, exact=a.exact and b.exact)
+    if (
+        a.const is None
+        and b.const is None
+        and a.scale == b.scale
+        and a.uniform == b.uniform
+        and a.counter == b.counter
+        and a.released == b.released
+    ):
+        return a
+    uniform = a.uniform & b.uniform
+    scale = Scale(1.0, ((new_symbol(), 1.0),)) if len(uniform) == rank else None
+    return Public(uniform=uniform, scale=scale, released=a.released or b.released)
+
+
+def _both_private(checker: Checker, equation: JaxprEqn, a: Private, b: Private) -> Private:
+    if same(a, b):
+        return a.but()  # of which elements is forgotten
+    if a.batch is not b.batch or a.axes != b.axes:
+        return checker.unbounded(equation, [a, b], "[rows] a value is at one time of one kind, at another of another")
+    terms = None
+    if a.terms is not None and b.terms is not None:
+        terms = a.terms if a.terms == b.terms else _larger(a, b)
+    linf = max(a.linf, b.linf) if a.linf is not None and b.linf is not None else None
+    return a.but(
+        terms=terms,
+        linf=linf,
+        zero=a.zero & b.zero,
+        finite=a.finite and b.finite,
+        positional=a.positional or b.positional,
+        additive=False,
+        why=a.why or b.why,
+    )
+
+
+def _larger(a: Private, b: Private):
+    assert a.terms is not None
+    assert b.terms is not None
+    if len(a.terms) == len(b.terms) == 1:
+        (x,), (y,) = a.terms, b.terms
+        if x.group is y.group and x.leaves == y.leaves and x.source is y.source and x.bound.powers == y.bound.powers:
+            return a.terms if x.bound.factor >= y.bound.factor else b.terms
+    sizes = total_of(a.terms), total_of(b.terms)
+    if sizes[0] is None or sizes[1] is None or sizes[0].powers != sizes[1].powers or sizes[0].powers:
+        return None
+    # No share of a group: the larger number, for a value of its own.
+    larger = sizes[0] if sizes[0].factor >= sizes[1].factor else sizes[1]
+    return fresh(larger, source_of((*a.terms, *b.terms)))
 
 
 def inner(checker: Checker, program: Any) -> tuple[Jaxpr, list[Value]]:
@@ -277,3 +414,321 @@ INLINED.update(
     }
 )
 STRUCTURED.update({p.cond_p: _cond, p.while_p: _while})
+
+
+_FADES = 1.0
+"""The largest factor by which what is carried may be multiplied in a turn."""
+
+
+@dataclasses.dataclass
+class _Scan:
+    """One loop while it is looked at."""
+
+    checker: Checker
+    equation: JaxprEqn
+    loop: Loop
+    before: int
+    parts: dict[tuple[Batch, int], Batch] = dataclasses.field(default_factory=dict)
+    """By what they are cut from, and `before`: with the number of turns, this says which records a turn sees."""
+
+    def turn_of(self, value: Value, shape: tuple[int, ...]) -> Value:
+        """What one turn sees of an array that the loop goes through."""
+        if isinstance(value, Key):
+            self.checker.keys.spend(value, "the turns of the loop", source_line(self.equation))
+            kind, why = self.checker.keys.kind(value)
+            self.checker.keys.loops.append(self.loop)
+            key = self.checker.keys.new(value.names.shape[1:], kind, why)
+            self.checker.keys.loops.pop()
+            return key
+        if isinstance(value, Public):
+            return self._public_turn(value, shape)
+        assert isinstance(value, Private)
+        if value.axes is None:
+            found = as_sum(self.checker, value, shape)
+            return found.but(additive=False)
+        if 0 not in value.axes:
+            return value.but(axes=without(value.axes, (0,)))
+        before = math.prod(shape[a] for a in value.axes[: value.axes.index(0)])
+        assert value.batch is not None
+        name = (value.batch, before)
+        if name not in self.parts:
+            parent = value.batch
+            depth = len(self.checker.keys.loops)
+            self.parts[name] = Part(parent, parent.masked, depth, loop=self.loop, before=before)
+        part = self.parts[name]
+        kept = tuple(a for a in value.axes if a != 0)
+        terms = None
+        if value.terms is not None:
+            terms = tuple(Term(t.group, t.leaves, t.bound, part) for t in value.terms)
+        return value.but(batch=part, axes=without(kept, (0,)), terms=terms)
+
+    def _public_turn(self, value: Public, shape: tuple[int, ...]) -> Public:
+        if value.const is not None and 0 in value.uniform and shape[0]:
+            return constant(value.const[0], exact=value.exact)
+        uniform = frozenset(i - 1 for i in value.uniform if i > 0)
+        numbers = value.const if value.const is not None and value.const.dtype.kind in "iu" else None
+        if numbers is not None and len(shape) == 1 and len(np.unique(numbers)) == numbers.size:
+            return Public(counter=(self.loop, int(numbers.min()), int(numbers.max())))
+        scale = Scale(1.0, ((new_symbol(), 1.0),)) if len(uniform) == len(shape) - 1 else None
+        return Public(uniform=uniform, scale=scale, released=value.released)
+
+
+def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    parts = scan_of(equation)
+    consts, start, xs = parts.apart(operands)
+    scan = _Scan(checker, equation, Loop(parts.length), new_symbol())
+    for value in start:
+        if isinstance(value, Key):
+            checker.keys.spend(value, "the first turn of the loop", source_line(equation))
+    turns = [scan.turn_of(x, shape_of(v)) for x, v in zip(xs, parts.apart(equation.invars)[2], strict=True)]
+    consts = [x.but(additive=False) if isinstance(x, Private) else x for x in consts]
+    run = _Run(scan, consts, start, turns)
+    saved = checker.keys.snapshot(), checker.items
+    run.settle(placed=any(not isinstance(x, Private) for x in xs))
+    if scan.parts and not run.placed and run.changes():
+        checker.keys.restore(saved[0])
+        checker.items = saved[1]
+        run.settle(placed=True)
+    recorded, checker.items = checker.items, saved[1]
+    if recorded:
+        checker.items.append(Repeat(scan.loop, recorded))
+    shapes = [shape_of(v) for v in equation.outvars]
+    count = parts.num_carry
+    finals = [run.final(i, shapes[i]) for i in range(count)]
+    return finals + [_stacked(scan, x, s) for x, s in zip(run.outputs[count:], shapes[count:], strict=True)]
+
+
+@dataclasses.dataclass
+class _Run:
+    """Turn after turn, until what is carried settles."""
+
+    scan: _Scan
+    consts: list[Value]
+    start: list[Value]
+    turns: list[Value]
+    carry: list[Value] = dataclasses.field(default_factory=list)
+    outputs: list[Value] = dataclasses.field(default_factory=list)
+    atoms: dict[int, Term] = dataclasses.field(default_factory=dict)
+    placed: bool = False
+
+    def settle(self, *, placed: bool) -> None:
+        """Find out what every turn may start with. `placed`: turns differ by more than the records they see."""
+        checker, equation = self.scan.checker, self.scan.equation
+        self.placed, self.atoms = placed, {}
+        parts = set(self.scan.parts.values())
+        turns = [
+            x.but(positional=True) if placed and isinstance(x, Private) and x.batch in parts else x for x in self.turns
+        ]
+        jaxpr, own = inner(checker, equation.params["jaxpr"])
+        count = len(self.start)
+        shapes = [shape_of(v) for v in equation.outvars[:count]]
+        self.carry = _first_carry(self.scan, jaxpr, len(self.consts), self.start)
+        keys, before = checker.keys.snapshot(), self.scan.before
+        for attempt in range(16):
+            checker.keys.restore(keys)
+            checker.keys.loops.append(self.scan.loop)
+            checker.items = []
+            begin = [fresh_key(checker, x) if isinstance(x, Key) else x for x in self.carry]
+            self.outputs = checker.walk(jaxpr, own, [*self.consts, *begin, *turns])
+            check_carried_keys(checker, equation, begin, self.outputs[:count])
+            checker.keys.loops.pop()
+            joined = []
+            for i, (a, b) in enumerate(zip(self.carry, self.outputs[:count], strict=True)):
+                joined.append(self._joined(i, a, b, shapes[i], before, attempt))
+            settled = all(same(a, b) for a, b in zip(self.carry, joined, strict=True))
+            self.carry = joined
+            if settled:
+                return
+        raise not_settled(equation)
+
+    def changes(self) -> bool:
+        """Whether something public changes from turn to turn."""
+        jaxpr = self.scan.equation.params["jaxpr"].jaxpr
+        pairs = zip(self.carry, jaxpr.outvars, jaxpr.invars[len(self.consts) :], strict=False)
+        return any(not isinstance(x, Private) and end is not begin for x, end, begin in pairs)
+
+    def _joined(self, i: int, a: Value, b: Value, shape: tuple[int, ...], before: int, attempt: int) -> Value:
+        """What the next turn may start with."""
+        checker, equation = self.scan.checker, self.scan.equation
+        if isinstance(a, Public) and a.counter is not None and a.counter[0] is self.scan.loop and isinstance(b, Public):
+            return a
+        if i in self.atoms:
+            bounded = isinstance(b, Private) and b.terms is not None and b.axes is None
+            return a if bounded else given_up(checker, equation, a, b)
+        if attempt > 8:
+            return given_up(checker, equation, a, b)
+        loose = not isinstance(a, Private) or a.axes in (None, ())
+        if isinstance(b, Private) and b.axes in (None, ()) and loose:
+            atom = self._atom(i, b, shape)
+            if atom is not None:
+                return atom
+        # The records of this turn are not those of the next: a row handed on would be taken for one of theirs.
+        b = _escaped(self.scan, b) if isinstance(b, Private) else b
+        return of_a_turn(a, join(checker, equation, a, unshared(b, before), shape), before)
+
+    def _atom(self, i: int, b: Private, shape: tuple[int, ...]) -> Private | None:
+        """A sum that grows: in a turn it starts with an unknown that must come out once and unchanged."""
+        checker, start = self.scan.checker, self.start[i]
+        first = as_sum(checker, start, shape) if isinstance(start, Private) else None
+        grown = as_sum(checker, b, shape)
+        if grown.terms is None or grown.batch is None or (first is not None and first.terms is None):
+            return None
+        whole = grown.batch
+        while isinstance(whole, Part) and whole.loop is self.scan.loop and whole.parent is not None:
+            whole = whole.parent
+        if whole.depth > len(checker.keys.loops) or (first is not None and first.batch is not whole):
+            return None
+        # Of unknown size, so that no noise is a known multiple of it.
+        self.atoms[i] = Term(
+            Group(f"carry {i}", carried=True), frozenset([0]), Scale(1.0, ((new_symbol(), 1.0),)), whole
+        )
+        return Private(whole, None, b.origin, terms=(self.atoms[i],), finite=True, additive=True)
+
+    def final(self, i: int, shape: tuple[int, ...]) -> Value:
+        """What is carried out of the last turn."""
+        checker, carry, start = self.scan.checker, self.carry[i], self.start[i]
+        if i not in self.atoms or not isinstance(carry, Private) or carry.terms is None:
+            return after_loop(checker, _escaped(self.scan, carry) if isinstance(carry, Private) else _plain(carry))
+        end = self.outputs[i]
+        assert isinstance(end, Private)
+        end = as_sum(checker, end, shape)
+        initial = as_sum(checker, start, shape).terms or () if isinstance(start, Private) else ()
+        total = self._grown(self.atoms[i], end, initial)
+        if total is None:
+            lost = "[turns] what one record can change grows from turn to turn"
+            return checker.unbounded(self.scan.equation, [end], lost)
+        return Private(carry.batch, None, end.origin, terms=total, finite=True, additive=end.additive)
+
+    def _grown(self, atom: Term, end: Private, total: tuple[Term, ...]) -> tuple[Term, ...] | None:
+        """The bound after all turns, from that after one."""
+        sampled = atom.source.sampled
+        kept = any(term.group is atom.group for term in end.terms or ())
+        for term in end.terms or ():
+            if term.group is atom.group:
+                factor = term.bound.over(atom.bound)
+                if factor is None or factor > _FADES or (sampled and (factor != 1.0 or not end.additive)):
+                    return None
+                continue
+            if term.bound.powers or not math.isfinite(self.scan.loop.length):
+                return None
+            part = isinstance(term.source, Part) and term.source.loop is self.scan.loop
+            if part and sampled and not kept:
+                return None  # Which records the last turn sees depends on the others.
+            if not part and (term.source.depth > len(self.scan.checker.keys.loops) or (sampled and not end.additive)):
+                return None
+            # A record is in one part only, so it adds in one turn only; to all other things in every turn.
+            bound = term.bound if part else term.bound.times(self.scan.loop.length)
+            source = term.source.parent if part and term.source.parent is not None else term.source
+            total = added(total, (Term(term.group, term.leaves, bound, source),))
+        return total
+
+
+def _first_carry(scan: _Scan, jaxpr: Any, num_consts: int, start: Sequence[Value]) -> list[Value]:
+    """What the first turn starts with; a counter is known as one."""
+    carry: list[Value] = []
+    for i, value in enumerate(start):
+        counter = _counter(scan.loop, jaxpr, jaxpr.invars[num_consts + i], jaxpr.outvars[i], value)
+        if counter is not None:
+            carry.append(Public(counter=counter))
+        else:
+            carry.append(value.but(additive=False) if isinstance(value, Private) else value)
+    return carry
+
+
+def _counter(loop: Loop, jaxpr: Any, begin: Any, end: Any, value: Value) -> tuple[Loop, int, int] | None:
+    """An integer that grows by a known step in every turn."""
+    if not isinstance(value, Public) or value.const is None or value.const.ndim or value.const.dtype.kind not in "iu":
+        return None
+    step = _increment(jaxpr, begin, end)
+    first, last = int(value.const), int(value.const) + step * (int(loop.length) - 1)
+    limits = np.iinfo(value.const.dtype)
+    if step == 0 or min(first, last) < limits.min or max(first, last) > limits.max:
+        return None
+    return (loop, min(first, last), max(first, last))
+
+
+def _increment(jaxpr: Any, begin: Any, end: Any) -> int:
+    """The known number that a program adds to one of its inputs to get one of its results; zero if it does something else.
+
+    A function under `jit` is a program of its own, and stays one in JAX 0.12 even if it was said to be inlined.
+    """
+    for equation in jaxpr.eqns:
+        if not any(x is end for x in equation.outvars):
+            continue
+        if equation.primitive is p.add_p and begin in equation.invars:
+            other = equation.invars[1] if equation.invars[0] is begin else equation.invars[0]
+            return int(getattr(other, "val", 0))
+        if equation.primitive is p.jit_p and begin in equation.invars:
+            inside = equation.params["jaxpr"].jaxpr
+            return _increment(
+                inside, inside.invars[equation.invars.index(begin)], inside.outvars[equation.outvars.index(end)]
+            )
+    return 0
+
+
+def _plain(value: Value) -> Value:
+    """A counter, after its loop."""
+    return Public() if isinstance(value, Public) and value.counter is not None else value
+
+
+def _escaped(scan: _Scan, value: Private) -> Value:
+    """A sample that was drawn within a turn has no event outside of it."""
+    batch = value.batch
+    own = isinstance(batch, Part) and batch.loop is scan.loop
+    inside = own or (batch is not None and batch.depth > len(scan.checker.keys.loops))
+    if inside:
+        why = "[turns] values of a sample leave the turn of the loop that drew it, before their release"
+        return scan.checker.unbounded(scan.equation, [value.but(batch=None)], why)
+    return value
+
+
+def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
+    """The results of all turns, one upon the other."""
+    if isinstance(value, Key):
+        scan.checker.keys.loops.append(scan.loop)
+        scan.checker.keys.spend(value, "the results of the loop", source_line(scan.equation))
+        scan.checker.keys.loops.pop()
+        return scan.checker.keys.new(shape, *scan.checker.keys.kind(value))
+    if isinstance(value, Public):
+        return Public(uniform=frozenset(i + 1 for i in value.uniform), released=value.released)
+    assert isinstance(value, Private)
+    if any(symbol >= scan.before for t in value.terms or () for symbol, _ in t.bound.powers):
+        value = value.but(terms=None, finite=False, why=value.why or "[turns] a bound changes from turn to turn")
+    batch = value.batch
+    part = isinstance(batch, Part) and batch.loop is scan.loop
+    if part and isinstance(batch, Part) and value.axes is not None and batch.parent is not None:
+        axes = [a + 1 for a in value.axes]
+        places = (k for k in range(len(axes) + 1) if math.prod(shape[a] for a in axes[:k]) == batch.before)
+        if (place := next(places, None)) is None:
+            why = "[rows] the rows of a turn were put together, and turns are no longer one axis of the records"
+            return scan.checker.unbounded(scan.equation, [value], why)
+        axes.insert(place, 0)
+        terms = value.terms
+        if terms is not None:
+            terms = tuple(Term(t.group, t.leaves, t.bound, batch.parent) for t in terms)
+        return value.but(batch=batch.parent, axes=tuple(axes), terms=terms)
+    if not part and value.axes is not None:
+        # Every turn gives other rows of the same records.
+        terms = None if value.terms is None else fresh_multiple(value, scan.loop.length)
+        return _escaped(scan, value.but(axes=tuple(a + 1 for a in value.axes), terms=terms))
+    found = as_sum(scan.checker, value, shape[1:])
+    grows = found.terms is None or any(t.bound.powers for t in found.terms)
+    if grows or batch is None or batch.sampled:
+        why = found.why or "[turns] what one record can change grows from turn to turn"
+        return scan.checker.unbounded(scan.equation, [found], why)
+    assert found.terms is not None
+    factor = Scale(1.0 if part else math.sqrt(scan.loop.length))
+    parent = batch.parent if part and batch.parent is not None else batch
+    terms = tuple(Term(t.group, t.leaves, t.bound, parent) for t in scaled(found.terms, factor))
+    return _escaped(scan, found.but(batch=parent, terms=terms))
+
+
+def fresh_multiple(value: Private, count: float) -> tuple[Term, ...] | None:
+    """The bound of as many slices with the bound of a value, one upon the other."""
+    terms = value.terms or ()
+    if len(terms) != 1 or terms[0].bound.powers:
+        return None
+    return fresh(terms[0].bound.times(math.sqrt(count)), terms[0].source)
+
+
+STRUCTURED[p.scan_p] = _scan

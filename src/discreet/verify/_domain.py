@@ -1,15 +1,12 @@
-"""What the checker can know of a value: public, private in one of several ways, or a key.
-
-An abstract value speaks of two runs of one program, on neighbouring tables, with the same keys and the same released
-values. Neighbours differ in one row: under REPLACE_ONE in what it holds, under ADD_OR_REMOVE_ONE in whether the mask
-keeps it, and then in what it holds as well, since padding may hold anything.
-"""
+"""Abstract values: what the checker can know of one value of a program, and the arithmetic of bounds and of keys."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +14,7 @@ from dp_accounting.dp_event import DpEvent
 
 from discreet.accounting import Relation
 from discreet.sampling import Sampling
+from discreet.verify._errors import REMEDIES, Origin, PrivacyError
 
 _serial = itertools.count()
 
@@ -198,20 +196,6 @@ class Term:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Origin:
-    """Where a private value came from: the last equation, and the operand that matters most; or an argument.
-
-    Attributes:
-        mask: it comes from the mask alone, as far as this way tells.
-    """
-
-    line: str
-    what: str
-    parent: Origin | None = None
-    mask: bool = False
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Public:
     """The same in both runs.
 
@@ -286,8 +270,8 @@ class Private:
         holds: names the value of which this is a copy in another shape.
         place: names the value of which this is a copy in the same shape.
         number_if: spot and content of a value; where that is finite, this is.
-        folded: without `axes`: the axis that numbers the records and more besides, see `_rules_convolutions`.
-        norm_of: see `_norms`.
+        folded: without `axes`: the axis that numbers the records and more besides, see `Fold` in `_rules_linear`.
+        norm_of: see `Norm`.
         true: masks under which a truth value is True where there is no record.
         lacks: which of "nan", "inf" and "-inf" no element is.
         tells: of a truth value: True just where the value of that spot is "nan", "inf" or "-inf"; ("never", -1): nowhere.
@@ -355,3 +339,322 @@ def constant(value: Any, *, exact: bool = True) -> Public:
         number = abs(float(array.reshape(-1)[0]))
         scale = Scale(number) if number == 0 or SMALLEST <= number <= LARGEST else None
     return Public(const=array, exact=exact, uniform=uniform, scale=scale)
+
+
+Axes = tuple[int, ...]
+
+
+def through_reshape(old: Axes, new: Axes, axes: Axes) -> Axes | None:
+    """The axes of a reshaped array that number the same records, in the order of the record index; None if there are none.
+
+    An axis of records may be cut in several, and several put together in their order, beside axes of size 1 only.
+    """
+    if 0 in old:
+        return None
+    placed: dict[int, list[int]] = {}
+    for ours, theirs in _blocks(old, new):
+        records = [i for i in ours if i in axes]
+        if not records:
+            continue
+        if any(old[i] != 1 for i in ours if i not in axes):
+            return None
+        positions = [axes.index(i) for i in records]
+        if positions != list(range(positions[0], positions[0] + len(positions))):
+            return None
+        kept = [j for j in theirs if new[j] != 1] or theirs[:1]
+        if not kept:
+            return None
+        placed[positions[0]] = kept
+    return tuple(j for position in sorted(placed) for j in placed[position])
+
+
+def _blocks(old: Axes, new: Axes) -> list[tuple[list[int], list[int]]]:
+    """The least groups of neighbouring axes, old and new, that hold the same elements."""
+    blocks: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        ours, theirs = list(range(i, min(i + 1, len(old)))), list(range(j, min(j + 1, len(new))))
+        i, j = i + len(ours), j + len(theirs)
+        while (mine := math.prod(old[k] for k in ours)) != (other := math.prod(new[k] for k in theirs)):
+            if mine < other:
+                ours.append(i)
+                i += 1
+            else:
+                theirs.append(j)
+                j += 1
+        blocks.append((ours, theirs))
+    return blocks
+
+
+def without(axes: Axes, removed: Sequence[int]) -> Axes:
+    """Axes after others are taken out of the array; none of them may be among those."""
+    return tuple(a - sum(1 for r in removed if r < a) for a in axes)
+
+
+def scaled(terms: tuple[Term, ...], factor: Scale) -> tuple[Term, ...]:
+    """The bound of a multiple."""
+    return tuple(Term(t.group, t.leaves, t.bound * factor, t.source) for t in terms)
+
+
+def fresh(bound: Scale, source: Batch) -> tuple[Term, ...]:
+    """A bound that is shared with no other value."""
+    return (Term(Group(), frozenset([0]), bound, source),)
+
+
+def added(first: tuple[Term, ...], second: tuple[Term, ...]) -> tuple[Term, ...]:
+    """The bound of a sum: the triangle inequality, with equal terms taken together."""
+    merged: dict[tuple[int, frozenset[int], tuple, int], Term] = {}
+    for t in (*first, *second):
+        name = (id(t.group), t.leaves, t.bound.powers, id(t.source))
+        if name in merged:
+            t = Term(t.group, t.leaves, Scale(merged[name].bound.factor + t.bound.factor, t.bound.powers), t.source)
+        merged[name] = t
+    return tuple(merged.values())
+
+
+def source_of(terms: Sequence[Term]) -> Batch:
+    """The batch whose records several terms bound: where they are of different parts, what those are parts of."""
+    sources = {t.source for t in terms}
+    return sources.pop() if len(sources) == 1 else terms[0].source.whole
+
+
+def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...] | None:
+    """The bound of values side by side, as one vector; None where it has no one number.
+
+    Disjoint leaves of one group have the group's bound jointly; otherwise squares add up.
+    """
+    if len(parts) <= 1:
+        return parts[0] if parts else ()
+    single = [p[0] for p in parts if len(p) == 1]
+    if (
+        len(single) == len(parts)
+        and len({id(t.group) for t in single}) == 1
+        and len({(t.bound.powers, t.source) for t in single}) == 1
+    ):
+        count = sum(len(t.leaves) for t in single)
+        leaves = frozenset().union(*(t.leaves for t in single))
+        if len(leaves) == count:
+            bound = max((t.bound for t in single), key=lambda b: b.factor)
+            return (Term(single[0].group, leaves, bound, single[0].source),)
+    total = [total_of(p) for p in parts]
+    known = [t for t in total if t is not None]
+    if len(known) < len(total) or len({t.powers for t in known}) != 1:
+        return None
+    return fresh(Scale(math.sqrt(sum(t.factor**2 for t in known)), known[0].powers), source)
+
+
+@functools.lru_cache(maxsize=4096)
+def _pieced(pieces: tuple[tuple[Group, Batch], ...]) -> Group:
+    """The group of a sum over disjoint slices: a record in a slice moves as that slice's group lets it.
+
+    Two sums may share it only if they give every record the same group. So it is named by the groups and the slices they
+    stand in: with other borders, a record between the old border and the new would have one group in the first sum and
+    another in the second, and its loads would have to be added.
+    """
+    return Group(f"one of {len(pieces)} slices")
+
+
+def over_slices(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Merge the terms of a sum over disjoint slices of the table: a record is in one of them, so the largest counts."""
+    slices = [t.source for t in terms if isinstance(t.source, Slice)]
+    if len(terms) < 2 or len(slices) < len(terms):
+        return terms
+    ordered = [t for _, t in sorted(zip(slices, terms, strict=True), key=lambda pair: (pair[0].first, pair[0].last))]
+    apart = all(a.last < b.first for a, b in itertools.pairwise(sorted(slices, key=lambda s: (s.first, s.last))))
+    alike = len({(t.leaves, t.bound.powers, t.source.parent) for t in terms}) == 1
+    if not (apart and alike) or terms[0].source.parent is None:
+        return terms
+    bound = max((t.bound for t in terms), key=lambda b: b.factor)
+    # Slices of one group give every record that group, wherever the borders are.
+    groups = {t.group for t in terms}
+    group = groups.pop() if len(groups) == 1 else _pieced(tuple((t.group, t.source) for t in ordered))
+    return (Term(group, terms[0].leaves, bound, terms[0].source.parent),)
+
+
+def total_of(terms: tuple[Term, ...]) -> Scale | None:
+    """A bound as one number, if its terms are multiples of one another."""
+    if not terms:
+        return Scale(0.0)
+    if len({t.bound.powers for t in terms}) > 1:
+        return None
+    return Scale(sum(t.bound.factor for t in terms), terms[0].bound.powers)
+
+
+def row_terms(value: Private, size: int) -> tuple[Term, ...] | None:
+    """The bound on the L2 norm of each record's slice of `size` elements; from the bound on the elements if need be."""
+    if not value.finite or value.batch is None:
+        return None
+    if value.terms is not None:
+        return value.terms
+    if value.linf is None or not math.isfinite(value.linf):
+        return None
+    return fresh(Scale(value.linf * math.sqrt(size)), value.batch)
+
+
+def contribution_factor(value: Private, relation: Relation) -> tuple[float, str]:
+    """What to multiply a bound on rows with to get C in the units of an event, or 0 and the reason there is none.
+
+    An event names C, what a record adds to a sum; under REPLACE_ONE the accountant doubles it. Where absent rows are not
+    exactly zero, a record that comes moves the sum by what it adds and by what leaves: 2C.
+    """
+    batch = value.batch
+    assert batch is not None
+    whole, table = batch.whole, batch.table
+    add_remove = relation is Relation.ADD_OR_REMOVE_ONE
+    if whole is table:
+        return (2.0, "") if add_remove and not (table.masked and table in value.zero) else (1.0, "")
+    if value.positional:
+        return 0.0, "[position] a row's place in a random sample has an influence on it"
+    if add_remove and table.masked and table not in value.zero:
+        return 0.0, "[mask] the sample was drawn from padding rows too, and their contributions are not zero"
+    assert isinstance(whole, Sample)
+    return (1.0, "") if whole.sampling.constant_size or whole in value.zero else (2.0, "")
+
+
+def range_factor(batch: Batch, relation: Relation) -> float:
+    """The same for a value, of whatever kind, that never leaves a ball of radius C; 0 where there is no bound."""
+    whole = batch.whole
+    if isinstance(whole, Table):
+        return 2.0 if relation is Relation.ADD_OR_REMOVE_ONE else 1.0
+    if relation is Relation.ADD_OR_REMOVE_ONE and whole.table.masked:
+        return 0.0
+    return 1.0 if isinstance(whole, Sample) and whole.sampling.constant_size else 2.0
+
+
+SECRET, KNOWN, PRIVATE = "secret", "known", "private"
+"""Secret: from a key argument, so that noise made with it is fresh. Known: from a number of the program, or mixed.
+Private: what is drawn from it tells of records."""
+_WORST_FIRST = (PRIVATE, KNOWN)
+
+
+@dataclasses.dataclass
+class _Record:
+    kind: str
+    depth: int
+    why: str
+    use: tuple[str, str] | None = None
+    folds: dict[Any, str] = dataclasses.field(default_factory=dict)
+
+
+class KeyRing:
+    """All keys of a program. A key may be split, folded, drawn from, given to a mechanism or returned: one of these, once.
+
+    Folding numbers into one key is one use, as long as the numbers differ.
+    """
+
+    def __init__(self) -> None:
+        self._records: dict[int, _Record] = {}
+        self._next = 0
+        self.loops: list[Any] = []
+
+    def snapshot(self) -> dict[int, _Record]:
+        """What was used up to now, for a rehearsal."""
+        return {name: dataclasses.replace(r, folds=dict(r.folds)) for name, r in self._records.items()}
+
+    def restore(self, saved: dict[int, _Record]) -> None:
+        """Forget what happened since."""
+        self._records = {name: dataclasses.replace(r, folds=dict(r.folds)) for name, r in saved.items()}
+
+    def merge(self, others: list[dict[int, _Record]]) -> None:
+        """After branches: used is what one of them used."""
+        for other in others:
+            for name, record in other.items():
+                mine = self._records.setdefault(name, record)
+                mine.use = mine.use or record.use
+                mine.folds.update(record.folds)
+
+    def new(self, shape: tuple[int, ...], kind: str, why: str = "") -> Key:
+        """Keys that did not exist before."""
+        size = int(np.prod(shape, dtype=np.int64))
+        start = self._next
+        self._next += size
+        names = np.arange(start, start + size, dtype=np.int64).reshape(shape)
+        for name in range(start, start + size):
+            self._records[name] = _Record(kind, len(self.loops), why)
+        return Key(names)
+
+    def kind(self, key: Key) -> tuple[str, str]:
+        """Secret only if all are, private if one is; and why."""
+        records = [self._records[int(name)] for name in key.names.reshape(-1)]
+        for kind in _WORST_FIRST:
+            for record in records:
+                if record.kind == kind:
+                    return kind, record.why
+        return SECRET, ""
+
+    def spend(self, key: Key, purpose: str, line: str) -> None:
+        """Use keys up. Those that are known are no secret and may be used at will.
+
+        Raises:
+            PrivacyError: one of them was used before, or will be in another turn of a loop.
+        """
+        names = key.names.reshape(-1)
+        if len(np.unique(names)) < len(names) and self.kind(key)[0] == SECRET:
+            self._refuse(purpose, line, "the same key several times in one array", line)
+        for name in names:
+            record = self._records[int(name)]
+            if record.kind != SECRET:
+                continue
+            if record.use is not None:
+                self._refuse(purpose, line, *record.use)
+            if record.folds:
+                self._refuse(purpose, line, "jax.random.fold_in", next(iter(record.folds.values())))
+            if any(loop.length != 1 for loop in self.loops[record.depth :]):
+                self._refuse(purpose, line, "the same, in another turn of the loop", line)
+            record.use = (purpose, line)
+
+    def depth_of(self, key: Key) -> int:
+        """How many loops were around when the keys were made; the most of them."""
+        return max((self._records[int(name)].depth for name in key.names.reshape(-1)), default=0)
+
+    def spend_outside(self, key: Key, purpose: str, line: str, loop: Any) -> None:
+        """Use keys up whose every turn of the loop takes another one."""
+        kept, self.loops = self.loops, [x for x in self.loops if x is not loop]
+        self.spend(key, purpose, line)
+        self.loops = kept
+
+    def fold(self, key: Key, const: Any, counter: tuple[Any, int, int] | None, line: str) -> Key:
+        """The keys of `jax.random.fold_in`, for a known number or for a counter of the loop around."""
+        kind, why = self.kind(key)
+        if kind != SECRET:
+            return self.new(key.names.shape, kind, why)
+        for name in key.names.reshape(-1):
+            record = self._records[int(name)]
+            around = [loop for loop in self.loops[record.depth :] if loop.length != 1]
+            if record.use is not None:
+                self._refuse("jax.random.fold_in", line, *record.use)
+            taken = (const, const) if const is not None else None
+            if around and (counter is None or [counter[0]] != around):
+                self._refuse("jax.random.fold_in", line, "the same number, in another turn of the loop", line)
+            if counter is not None:
+                taken = (counter[1], counter[2])
+            if taken is None:
+                if record.folds:
+                    self._refuse("jax.random.fold_in", line, "jax.random.fold_in", next(iter(record.folds.values())))
+                taken = (-(2**40), 2**40)
+            for (low, high), where in record.folds.items():
+                if low <= taken[1] and taken[0] <= high:
+                    self._refuse(
+                        "jax.random.fold_in with a number that may be the same", line, "jax.random.fold_in", where
+                    )
+            record.folds[taken] = line
+        return self.new(key.names.shape, SECRET)
+
+    def use_of(self, key: Key) -> tuple[str, str]:
+        """What one of the keys was used for, and where; empty if for nothing."""
+        records = [self._records[int(name)] for name in key.names.reshape(-1)]
+        uses = [r.use or ("jax.random.fold_in", next(iter(r.folds.values()))) for r in records if r.use or r.folds]
+        return uses[0] if uses else ("", "")
+
+    def is_spent(self, key: Key) -> bool:
+        """Whether one of the keys was used in any way."""
+        records = [self._records[int(name)] for name in key.names.reshape(-1)]
+        return any(r.use is not None or r.folds for r in records)
+
+    def _refuse(self, purpose: str, line: str, before: str, where: str) -> None:
+        raise PrivacyError(
+            f"a key is used twice: for {purpose} at {line}, and for {before} at {where}. What is drawn from one key twice is "
+            "the same, so it can be subtracted, and two noises are one.",
+            REMEDIES["key"],
+            chain=(where, line),
+        )

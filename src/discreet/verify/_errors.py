@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import linecache
 import os
 import re
-from typing import TYPE_CHECKING
-
-from discreet.verify._domain import Origin
-
-if TYPE_CHECKING:
-    from discreet.verify._trail import Trail
 
 CALLED_AT = ", called at "
 _PLACE = re.compile(r"(.+?):(\d+) \(")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Origin:
+    """Where a private value came from: the last equation, and the operand that matters most; or an argument.
+
+    Attributes:
+        mask: it comes from the mask alone, as far as this way tells.
+    """
+
+    line: str
+    what: str
+    parent: Origin | None = None
+    mask: bool = False
 
 
 class PrivacyError(ValueError):
@@ -37,7 +46,7 @@ class PrivacyError(ValueError):
         while kept and place_of(kept[-1]) is not None and place_of(kept[-1]) == place_of(passed[-1]):
             kept.pop()
         self.chain = (*kept, *passed[-1:])
-        self.trail: Trail | None = None
+        self.trail: object | None = None
         lines = [f"No proof of privacy: {f'output {output} leaks. ' if output else ''}{self.rule}"]
         lines += [f"  {'from' if i == 0 else '  ->'} {line}" for i, line in enumerate(self.chain)]
         lines.append(f"Remedy: {remedy}")

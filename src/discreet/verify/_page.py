@@ -10,10 +10,9 @@ from typing import Any
 from discreet._extras import require
 from discreet._jax import users_file
 from discreet.accounting import upper
-from discreet.verify._certificate import Certificate
-from discreet.verify._closed_form import formula_lines
+from discreet.verify._certify import Certificate, Line, Place, Trail
 from discreet.verify._errors import PrivacyError, from_here, place_of, source_of
-from discreet.verify._trail import Line, Place, Trail
+from discreet.verify._events import formula_lines
 
 DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)
 STATED_DELTA = 1e-5

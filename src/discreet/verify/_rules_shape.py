@@ -1,22 +1,52 @@
-"""Primitives that move elements: rows stay rows as long as the axes of the records stay whole."""
+"""Primitives that move, choose or look up elements."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import JaxprEqn, primitive_of
+from discreet._jax import JaxprEqn, aval, primitive_of, unstack_p
 from discreet._jax import primitives as p
-from discreet.verify._alignment import aligned, all_finite, both_zero, expansion, varies_along, zero_under
-from discreet.verify._axes import Axes, through_reshape, without
-from discreet.verify._bounds import row_terms, scaled, source_of, stacked, total_of
-from discreet.verify._domain import Batch, Group, Private, Public, Scale, Slice, Table, Term, Value
-from discreet.verify._interpreter import RULES, Checker, common_batch, shape_of, size_per_record
-from discreet.verify._norms import FLOOR, margin, reshaped_norm
-from discreet.verify._sums import as_sum
+from discreet.verify._domain import (
+    Axes,
+    Batch,
+    Group,
+    Pick,
+    Private,
+    Public,
+    Scale,
+    Slice,
+    Table,
+    Term,
+    Value,
+    row_terms,
+    scaled,
+    source_of,
+    stacked,
+    through_reshape,
+    total_of,
+    without,
+)
+from discreet.verify._interpreter import (
+    RULES,
+    Checker,
+    aligned,
+    all_finite,
+    as_sum,
+    both_zero,
+    common_batch,
+    expansion,
+    shape_of,
+    size_per_record,
+    varies_along,
+    zero_under,
+)
+from discreet.verify._rules_elementwise import FLOOR, margin, reshaped_norm
 
 
 def moved(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | None, *, exact: bool = True) -> Private:
@@ -387,3 +417,229 @@ def masked_rows(
     guarded = not value.finite and value.guarded_by(over_the_record(mask))
     found = value.but(zero=value.zero | mask.zero, positional=value.positional or mask.positional)
     return found.but(finite=True, terms=None) if guarded else found
+
+
+def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """Elements of an array by their indices. An index out of range may give NaN, so nothing is said of sizes."""
+    source, index = operands
+    numbers = equation.params["dimension_numbers"]
+    rank = len(shape_of(equation.outvars[0]))
+    offset = [int(i) for i in numbers.offset_dims]
+    batched = [i for i in range(rank) if i not in offset]
+    source_batch = [int(i) for i in numbers.operand_batching_dims]
+    index_batch = [int(i) for i in numbers.start_indices_batching_dims]
+    origin = checker.origin(equation, operands)
+    if isinstance(source, Public) and isinstance(index, Private) and index.axes is not None:
+        if len(shape_of(equation.invars[1])) - 1 in index.axes:
+            return checker.unbounded(equation, operands, "[rows] several records make up one index")
+        axes = tuple(batched[a] for a in index.axes)
+        shared = tuple(source_batch[index_batch.index(a)] for a in index.axes if a in index_batch)
+        positional = index.positional or varies_along(source, shape_of(equation.invars[0]), shared)
+        return Private(index.batch, axes, origin, positional=positional)
+    if not isinstance(source, Private) or source.axes is None:
+        return checker.unbounded(equation, operands, "[rows] elements of what depends on all records are looked up")
+    axes_found: list[int] = []
+    kept = [
+        i
+        for i in range(len(shape_of(equation.invars[0])))
+        if i not in numbers.collapsed_slice_dims and i not in source_batch
+    ]
+    for axis in source.axes:
+        if axis in source_batch:
+            axes_found.append(batched[index_batch[source_batch.index(axis)]])
+        elif axis in kept and equation.params["slice_sizes"][axis] == shape_of(equation.invars[0])[axis]:
+            axes_found.append(offset[kept.index(axis)])
+        else:
+            return _picked(checker, equation, source, axis, index)
+    positional = source.positional
+    if isinstance(index, Private):
+        by_row = index.batch is source.batch and index.axes is not None and len(index.axes) == len(source.axes)
+        paired = by_row and all(
+            a in source_batch and b == index_batch[source_batch.index(a)]
+            for a, b in zip(source.axes, index.axes or (), strict=True)
+        )
+        if not paired:
+            return checker.unbounded(
+                equation, operands, "[rows] elements are looked up by an index that depends on records"
+            )
+        positional |= index.positional
+    elif isinstance(index, Public):
+        rows = tuple(index_batch[source_batch.index(a)] for a in source.axes if a in source_batch)
+        positional |= varies_along(index, shape_of(equation.invars[1]), rows)
+    return Private(source.batch, tuple(axes_found), origin, positional=positional)
+
+
+def _picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, index: Value) -> Private:
+    """`rows[numbers]`, for numbers that are known while tracing and differ: each record is in one row at most."""
+    numbers, count = equation.params["dimension_numbers"], shape_of(equation.invars[0])[axis]
+    simple = source.axes == (axis,) and isinstance(source.batch, Table)
+    simple = simple and tuple(numbers.start_index_map) == (axis,) and axis in numbers.collapsed_slice_dims
+    known = index.const if isinstance(index, Public) else None
+    if not simple or known is None or known.ndim != 2:
+        why = "[rows] records are picked by their number, and no proof covers that they differ"
+        return checker.unbounded(equation, [source, index], why)
+    picks = tuple(int(i) for i in known.reshape(-1))
+    if len(set(picks)) < len(picks) or any(not 0 <= i < count for i in picks):
+        why = "[rows] a record is picked several times, so that it counts as often"
+        return checker.unbounded(equation, [source, index], why)
+    name = (source.batch, "pick", picks)
+    assert source.batch is not None
+    if name not in checker.slices:
+        checker.slices[name] = Pick(source.batch, source.batch.masked, numbers=picks)
+    batch = checker.slices[name]
+    terms = None if source.terms is None else tuple(Term(t.group, t.leaves, t.bound, batch) for t in source.terms)
+    offset = {int(i) for i in numbers.offset_dims}
+    (place,) = (i for i in range(len(shape_of(equation.outvars[0]))) if i not in offset)
+    return source.but(batch=batch, axes=(place,), terms=terms, origin=checker.origin(equation, [source]))
+
+
+def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """Updates at indices, where whatever a record writes goes to its own place, and nobody else's."""
+    private = [x for x in operands if isinstance(x, Private)]
+    lost = "[rows] records' values are put at places that other records can reach"
+    own = _own_places(equation)
+    found: set[tuple[int, ...]] = set()
+    for value, places in zip(operands, own, strict=True):
+        if isinstance(value, Private):
+            if value.axes is None or value.batch is not private[0].batch or not set(value.axes) <= set(places):
+                return checker.unbounded(equation, operands, lost)
+            found.add(tuple(places[a] for a in value.axes))
+    if len(found) != 1:
+        return checker.unbounded(equation, operands, lost)
+    axes = found.pop()
+    positional = any(x.positional for x in private)
+    for value, variable, places in zip(operands, equation.invars, own, strict=True):
+        if isinstance(value, Public):
+            theirs = tuple(a for a, place in places.items() if place in axes)
+            positional |= varies_along(value, shape_of(variable), theirs)
+    return Private(private[0].batch, axes, checker.origin(equation, operands), positional=positional)
+
+
+def _own_places(equation: JaxprEqn) -> list[dict[int, int]]:
+    """For array, indices and updates: which of their axes go, place by place, to which axis of the array.
+
+    Those are the axes over which the operation is batched, and those that every window covers from end to end.
+    """
+    numbers = equation.params["dimension_numbers"]
+    target, _, updates = (shape_of(x) for x in equation.invars)
+    batched = [int(i) for i in numbers.operand_batching_dims]
+    windows = [int(i) for i in numbers.update_window_dims]
+    scattered = [i for i in range(len(updates)) if i not in windows]
+    moving = {int(i) for i in numbers.scatter_dims_to_operand_dims}
+    gone = {int(i) for i in numbers.inserted_window_dims} | set(batched)
+    kept = [i for i in range(len(target)) if i not in gone]
+    whole = {w: a for w, a in zip(windows, kept, strict=True) if a not in moving and updates[w] == target[a]}
+    indices = {int(i): a for i, a in zip(numbers.scatter_indices_batching_dims, batched, strict=True)}
+    rows = {scattered[i]: a for i, a in indices.items()}
+    return [{a: a for a in (*batched, *whole.values())}, indices, {**rows, **whole}]
+
+
+RULES[p.gather_p] = gather
+for _primitive in (p.scatter_p, p.scatter_add_p, p.scatter_mul_p, p.scatter_min_p, p.scatter_max_p):
+    RULES[_primitive] = scatter
+
+
+def common_rows(operands: Sequence[Value]) -> Axes | None:
+    """The axes of the records, where all private operands have them in one place; else None."""
+    private = [x for x in operands if isinstance(x, Private)]
+    first = private[0]
+    alike = all(x.axes == first.axes and x.batch is first.batch for x in private)
+    return first.axes if alike and first.batch is not None else None
+
+
+def rows_of_all(checker: Checker, equation: JaxprEqn, operands: list[Value], axes: Axes) -> list[Value]:
+    """Rows that are made of the operands' rows, which have the same axes as the results; nothing is said of their sizes."""
+    private = [x for x in operands if isinstance(x, Private)]
+    positional = any(x.positional for x in private)
+    for value, variable in zip(operands, equation.invars, strict=True):
+        if isinstance(value, Public):
+            positional |= varies_along(value, shape_of(variable), axes)
+    origin = checker.origin(equation, operands)
+    return [
+        Private(private[0].batch, axes, origin, finite=np.dtype(aval(v).dtype).kind in "biu", positional=positional)
+        for v in equation.outvars
+    ]
+
+
+def _windows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """Sums, maxima, ... over windows; and what their derivatives put back where the maximum was."""
+    axes, params = common_rows(operands), equation.params
+    sizes: Any = [
+        params[n] for n in ("window_dimensions", "window_strides", "base_dilation", "window_dilation") if n in params
+    ]
+    if (
+        axes is None
+        or any(x[a] != 1 for x in sizes for a in axes)
+        or any(tuple(params["padding"][a]) != (0, 0) for a in axes)
+    ):
+        return _refused(checker, equation, operands, "windows reach over several records")
+    return rows_of_all(checker, equation, operands, axes)
+
+
+def _sort(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """Sorting, of several arrays by the first of them; public ones move as records tell them to."""
+    axes = common_rows(operands)
+    if axes is None or int(equation.params["dimension"]) in axes:
+        return _refused(checker, equation, operands, "sorting moves records, or along with other records")
+    return rows_of_all(checker, equation, operands, axes)
+
+
+def _top_k(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    axes, rank = common_rows(operands), len(shape_of(equation.invars[0]))
+    if axes is None or int(equation.params.get("axis", rank - 1)) % rank in axes:
+        return _refused(checker, equation, operands, "the largest are chosen among records")
+    return rows_of_all(checker, equation, operands, axes)
+
+
+def _update_slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """A part of each record, replaced by a part of each record."""
+    target, update, *starts = operands
+    axes = None if any(isinstance(x, Private) for x in starts) else common_rows([target, update])
+    shapes = [shape_of(x) for x in equation.invars[:2]]
+    if axes is None or any(shapes[0][a] != shapes[1][a] for a in axes):
+        return _refused(checker, equation, operands, "values are put at places that other records can reach")
+    return rows_of_all(checker, equation.replace(invars=equation.invars[:2]), [target, update], axes)
+
+
+def _refused(checker: Checker, equation: JaxprEqn, operands: list[Value], why: str) -> list[Value]:
+    return [checker.unbounded(equation, operands, f"[rows] {equation.primitive.name}: {why}") for _ in equation.outvars]
+
+
+for _primitive in (
+    p.reduce_window_sum_p, p.reduce_window_max_p, p.reduce_window_min_p, p.select_and_scatter_add_p,
+    p.select_and_gather_add_p,
+):  # fmt: skip
+    RULES[_primitive] = _windows
+RULES.update({p.sort_p: _sort, p.top_k_p: _top_k, p.dynamic_update_slice_p: _update_slice})
+
+
+def _stack(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    axis, axes = int(equation.params["axis"]), common_rows(operands)
+    if axes:
+        first = next(x for x in operands if isinstance(x, Private))
+        found = concatenated_rows(checker, equation, operands, first)
+        return found.but(axes=tuple(a + (a >= axis) for a in axes))
+    return concatenate(checker, equation.replace(params={"dimension": 0}), operands)
+
+
+def _unstack(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    (value,) = operands
+    assert isinstance(value, Private)
+    axis = int(equation.params["axis"])
+    kept = value.axes is not None and axis not in value.axes
+    return parts(checker, equation, value, without(value.axes, [axis]) if kept and value.axes is not None else None)
+
+
+def _tile(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    (value,) = operands
+    assert isinstance(value, Private)
+    own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
+    kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
+    found = moved(checker, equation, value, value.axes if kept else None, exact=own == out)
+    return found if found.terms is None else found.but(terms=scaled(found.terms, Scale(expansion(own, out))))
+
+
+_LINE = jax.ShapeDtypeStruct((2,), np.float32)
+RULES[primitive_of(lambda x: jnp.stack([x, x]), _LINE)] = _stack
+RULES[unstack_p] = _unstack
+RULES[primitive_of(lambda x: jnp.tile(x, 2), _LINE)] = _tile

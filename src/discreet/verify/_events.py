@@ -1,0 +1,630 @@
+"""Events: what was released and drawn, what that comes to, and numbers that are left open."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from dp_accounting.dp_event import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
+
+from discreet.accounting import Relation, profile
+from discreet.mechanisms import Mechanism
+from discreet.verify._domain import LARGEST, SMALLEST, Batch, Cut, Group, Part, Sample, Scale, Table, open_symbol
+from discreet.verify._errors import PrivacyError
+
+_FINEST = 4096
+"""Fractions with a larger denominator are written as decimals."""
+
+
+def symbol(name: str, *, integer: bool = False) -> Any:
+    """A public parameter that is left open in a proof: a positive sympy symbol.
+
+    Pass it to `certify` where a step takes a number: noise, clipping norm, learning rate, the rate of
+    `poisson_subsample`, the end of a `jax.lax.fori_loop`, or as `times`. Arithmetic and sympy's functions make expressions,
+    which may be passed as well. Symbols of one name and kind are the same.
+
+    Args:
+        name: what the certificate prints, and the keyword of `Certificate.at`.
+        integer: it stands for whole numbers, such as a number of turns.
+
+    Returns:
+        A `sympy.Symbol`, positive.
+
+    Raises:
+        ValueError: the name is no Python identifier.
+        ImportError: sympy is not installed.
+
+    >>> import discreet as dp
+    >>> sigma, C = dp.symbol("sigma"), dp.symbol("C")
+    >>> sigma * C / C
+    sigma
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ValueError(f"symbol: {name!r} is no name that Python knows as a keyword. Pass one such as 'sigma'.")
+    kind = {"integer": True} if integer else {}
+    return load_sympy().Symbol(name, positive=True, **kind)
+
+
+def load_sympy() -> Any:
+    """Sympy, which is loaded by the first symbol.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        import sympy
+    except ImportError as error:
+        raise ImportError("Symbols are sympy's, which is not installed: pip install 'discreet[symbolic]'.") from error
+    return sympy
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether a value is an expression of sympy's. Loads nothing: without sympy there are none."""
+    sympy = sys.modules.get("sympy")
+    return sympy is not None and isinstance(value, sympy.Expr)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """An argument that stood open and has a value now: the program is traced with the number."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Given:
+    """An argument that is traced as an operand, and whose value is known to the proof: `certify` takes it in an array's place.
+
+    So one program serves all values, and each proof is about one of them. A certificate names its values: it is no proof of
+    the program with others.
+
+    Attributes:
+        value: an array, as the program is going to be given it.
+    """
+
+    value: Any
+
+
+class Symbols:
+    """Which of the checker's names stand for open parameters, and for what expressions."""
+
+    def __init__(self) -> None:
+        self._expressions: dict[int, Any] = {}
+
+    def scale(self, expression: Any) -> Scale:
+        """An expression as a number of the checker's: the same one for the same expression."""
+        name = next((n for n, x in self._expressions.items() if x == expression), None)
+        if name is None:
+            name = open_symbol()
+            self._expressions[name] = expression
+        return Scale(1.0, ((name, 1.0),))
+
+    def expression(self, scale: Scale | None) -> Any:
+        """A number of the checker's as an expression; None where other things than open parameters are in it, or none is."""
+        if scale is None or not scale.powers or not math.isfinite(scale.factor):
+            return None
+        if any(name not in self._expressions for name, _ in scale.powers):
+            return None
+        product = _exact(scale.factor)
+        for name, power in scale.powers:
+            product *= self._expressions[name] ** _exact(power)
+        return product if product.free_symbols else float(product)
+
+    def ratio(self, bound: Scale, noise: Scale) -> Any:
+        """The quotient: a float, or an expression of open parameters; None where it is not known."""
+        known = bound.over(noise)
+        return known if known is not None else self.expression(bound * noise.to(-1.0))
+
+
+def _exact(number: float) -> Any:
+    sympy, fraction = load_sympy(), Fraction(number)
+    fine = fraction.denominator > _FINEST
+    return sympy.Float(number) if fine else sympy.Rational(fraction.numerator, fraction.denominator)
+
+
+def largest(*values: Any) -> Any:
+    """The largest of numbers, some of which may be open."""
+    return load_sympy().Max(*set(values)) if any(map(is_symbolic, values)) else max(values)
+
+
+def smallest(*values: Any) -> Any:
+    """The smallest of numbers, some of which may be open."""
+    return load_sympy().Min(*set(values)) if any(map(is_symbolic, values)) else min(values)
+
+
+def square_root(value: Any) -> Any:
+    """The root of a number that may be open."""
+    return load_sympy().sqrt(value) if is_symbolic(value) else math.sqrt(value)
+
+
+def numbers_of(event: DpEvent) -> list[Any]:
+    """The numbers in an event: noise multipliers, rates, counts."""
+    if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
+        return [event.noise_multiplier]
+    if isinstance(event, PoissonSampledDpEvent):
+        return [event.sampling_probability, *numbers_of(event.event)]
+    if isinstance(event, SelfComposedDpEvent):
+        return [event.count, *numbers_of(event.event)]
+    if isinstance(event, SampledWithoutReplacementDpEvent):
+        return numbers_of(event.event)
+    return [x for part in event.events for x in numbers_of(part)] if isinstance(event, ComposedDpEvent) else []
+
+
+def open_in(values: Any) -> tuple[str, ...]:
+    """The names of the symbols in values, in order."""
+    return tuple(sorted({s.name for x in values if is_symbolic(x) for s in x.free_symbols}))
+
+
+def event_at(event: DpEvent, values: Mapping[str, float]) -> DpEvent:
+    """An event with numbers in the place of symbols."""
+    if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
+        return type(event)(number_at(event.noise_multiplier, values))
+    if isinstance(event, PoissonSampledDpEvent):
+        return PoissonSampledDpEvent(number_at(event.sampling_probability, values), event_at(event.event, values))
+    if isinstance(event, SelfComposedDpEvent):
+        return SelfComposedDpEvent(event_at(event.event, values), times_at(event.count, values))
+    if isinstance(event, SampledWithoutReplacementDpEvent):
+        inner = event_at(event.event, values)
+        return SampledWithoutReplacementDpEvent(event.source_dataset_size, event.sample_size, inner)
+    return ComposedDpEvent([event_at(x, values) for x in event.events]) if isinstance(event, ComposedDpEvent) else event
+
+
+def number_at(value: Any, values: Mapping[str, float]) -> Any:
+    """A number, or what an expression comes to; an expression where some of its symbols stay open.
+
+    Raises:
+        ValueError: a symbol of whole numbers gets another.
+    """
+    if not is_symbolic(value):
+        return value
+    broken = [s.name for s in value.free_symbols if s.is_integer and values.get(s.name, 0) % 1 != 0]
+    if broken:
+        raise ValueError(f"{broken[0]} is {values[broken[0]]!r}, and was made with integer=True. Pass a whole number.")
+    found = value.subs({s: values[s.name] for s in value.free_symbols if s.name in values})
+    if found.free_symbols:
+        return found
+    return int(found) if value.is_integer else float(found)
+
+
+def fixed_at(value: Any, values: Mapping[str, float]) -> Any:
+    """An argument with numbers in the place of symbols: fixed where none stays open."""
+    found = number_at(value, values)
+    return found if found is value or is_symbolic(found) else Fixed(found)
+
+
+def times_at(value: Any, values: Mapping[str, float]) -> Any:
+    """A number of calls: a whole number, or an expression.
+
+    Raises:
+        ValueError: it is no whole number of at least one.
+    """
+    found = number_at(value, values)
+    if is_symbolic(found):
+        return found
+    if not _is_number(found) or not 1 <= found < math.inf or found % 1 != 0:
+        raise ValueError(
+            f"times is {found!r}; a step is called a whole number of times. Pass an integer of at least 1."
+        )
+    return int(found)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def check_symbols(arguments: list[Any]) -> None:
+    """Refuse expressions of symbols that are not known to be positive.
+
+    Raises:
+        ValueError: naming the symbols.
+    """
+    unknown = {s.name for x in arguments if is_symbolic(x) for s in x.free_symbols if not s.is_positive}
+    if unknown:
+        raise ValueError(
+            f"certify: the symbols {', '.join(sorted(unknown))} may be zero or negative, as far as sympy knows, and noise, norms "
+            "and rates are not. Make them with dp.symbol."
+        )
+
+
+def checked_values(values: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, float]:
+    """Values of symbols as Python numbers, all of them for symbols that a proof left open.
+
+    Raises:
+        ValueError: naming the symbol.
+    """
+    for name, value in values.items():
+        if name not in known:
+            open_ones = f"it has {', '.join(known)}" if known else "it has none"
+            raise ValueError(f"The certificate has no symbol {name}: {open_ones}. Give values for these.")
+        if not _is_number(value) or not SMALLEST <= value <= LARGEST:
+            raise ValueError(
+                f"{name} is {value!r}; a proof covers numbers from {SMALLEST:g} to {LARGEST:g}, beyond which float32 may take "
+                "them for zero or infinite. Pass such a number."
+            )
+    return {name: int(x) if isinstance(x, int | np.integer) else float(x) for name, x in values.items()}
+
+
+Loads = dict[tuple[Group, int], Any]
+"""For each leaf of each group: the sum over releases of (bound / noise)^2, in the units of one record.
+
+Numbers, or expressions of open parameters; so are noise multipliers, rates and counts."""
+
+
+@dataclasses.dataclass
+class Release:
+    """One mechanism on values of one batch.
+
+    Attributes:
+        batch: whose records.
+        mechanism: whose noise.
+        loads: in the L2 norm.
+        size: coordinates, by which a mechanism that goes by the L1 norm is bounded.
+    """
+
+    batch: Batch
+    mechanism: Mechanism
+    loads: Loads
+    size: int
+
+
+@dataclasses.dataclass
+class Draw:
+    """A batch is drawn; it ends where the list ends that holds this."""
+
+    batch: Sample
+
+
+@dataclasses.dataclass
+class Repeat:
+    """A loop."""
+
+    loop: Any
+    items: list[Any]
+
+
+@dataclasses.dataclass
+class Choice:
+    """Branches, of which a public value chooses one."""
+
+    branches: list[list[Any]]
+
+
+@dataclasses.dataclass
+class _Spent:
+    """What was done to one batch: loads of the mechanisms whose releases add up, and events of the others."""
+
+    loads: dict[Mechanism, Loads] = dataclasses.field(default_factory=dict)
+    events: list[DpEvent] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def of(cls, release: Release) -> _Spent:
+        """What one release spends."""
+        if release.mechanism.adds_up:
+            return cls({release.mechanism: dict(release.loads)})
+        total = sum(worst_of(release.loads))
+        if release.mechanism.norm == 1:
+            # The L1 norm of d numbers is at most sqrt(d) times their L2 norm.
+            total = total * release.size
+        return cls({}, [release.mechanism.event(1 / square_root(total))] if total != 0 else [])
+
+    def add(self, other: _Spent, times: Any = 1) -> None:
+        for mechanism, loads in other.loads.items():
+            own = self.loads.setdefault(mechanism, {})
+            for name, load in loads.items():
+                own[name] = own.get(name, 0.0) + times * load
+        self.events += [_repeated(x, times) for x in other.events] if is_symbolic(times) else other.events * times
+
+    def event(self) -> DpEvent:
+        """Releases that add up are one, exactly: their squared ratios add up, over each group's worst leaf."""
+        found: list[DpEvent] = []
+        for mechanism, loads in self.loads.items():
+            total = sum(worst_of(loads))
+            found += [mechanism.event(1 / square_root(total))] if total != 0 else []
+        return _composed(found + self.events)
+
+
+def worst_of(loads: Loads) -> list[Any]:
+    """For each group the largest load of its leaves."""
+    worst: dict[int, Any] = {}
+    for (group, _), load in loads.items():
+        worst[id(group)] = largest(worst[id(group)], load) if id(group) in worst else load
+    return list(worst.values())
+
+
+Open = dict[Batch, _Spent]
+
+
+def event_of(items: list[Any], relation: Relation, times: Any = 1) -> tuple[DpEvent, float]:
+    """The event of a program that is called so many times, and the slack of one call.
+
+    Args:
+        items: what was recorded, in order.
+        relation: which tables are neighbours.
+        times: number of calls, which may be open.
+    """
+    events, still_open, slack = _settle(items, relation)
+    if still_open:
+        raise RuntimeError("a release belongs to a batch that was never drawn; this is a mistake in discreet")
+    return _repeated(_composed(events), times), slack
+
+
+def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, float]:
+    """Events of what is closed, what was done to batches drawn further out, and the slack."""
+    events: list[DpEvent] = []
+    here: Open = {}
+    drawn: list[Sample] = []
+    slack = 0.0
+    for item in items:
+        if isinstance(item, Draw):
+            drawn.append(item.batch)
+            slack += item.batch.slack
+        elif isinstance(item, Release):
+            here.setdefault(item.batch, _Spent()).add(_Spent.of(item))
+        elif isinstance(item, Repeat):
+            inner, outer, more = _settle(item.items, relation)
+            slack += more * item.loop.length
+            if inner:
+                events.append(_repeated(_composed(inner), item.loop.length))
+            for batch, spent in outer.items():
+                part = isinstance(batch, Part) and batch.loop is item.loop
+                # Each record is in one part alone: all parts together cost what one does.
+                target = batch.parent if part and batch.parent is not None else batch
+                here.setdefault(target, _Spent()).add(spent, 1 if part else item.loop.length)
+        elif isinstance(item, Choice):
+            chosen = [_settle(branch, relation) for branch in item.branches]
+            slack += largest(*(c[2] for c in chosen))
+            distinct = {repr(c[0]): c[0] for c in chosen if c[0]}
+            events += _worst(list(distinct.values()))
+            for _, outer, _ in chosen:
+                for batch, spent in outer.items():
+                    here.setdefault(batch, _Spent()).add(spent)
+    for batch in drawn:
+        if batch in here:
+            events.append(batch.event(here.pop(batch).event(), relation))
+    for part in [b for b in here if isinstance(b, Cut) and not isinstance(b, Part)]:
+        assert part.parent is not None
+        here.setdefault(part.parent, _Spent()).add(here.pop(part))
+    tables = [b for b in here if isinstance(b, Table)]
+    for table in tables:
+        events.append(here.pop(table).event())
+    return events, here, slack
+
+
+def _worst(branches: list[list[DpEvent]]) -> list[DpEvent]:
+    """What covers each of several branches: the least noise if all are Gaussian, else all that differ, one after another."""
+    single = [b[0] for b in branches if len(b) == 1]
+    gaussian = [e for e in single if isinstance(e, GaussianDpEvent)]
+    if branches and len(gaussian) == len(branches):
+        return [GaussianDpEvent(smallest(*(e.noise_multiplier for e in gaussian)))]
+    return [event for branch in branches for event in branch]
+
+
+def _composed(events: list[DpEvent]) -> DpEvent:
+    flat = [e for e in events if not isinstance(e, NoOpDpEvent)]
+    if not flat:
+        return NoOpDpEvent()
+    return flat[0] if len(flat) == 1 else ComposedDpEvent(flat)
+
+
+def _repeated(event: DpEvent, count: Any) -> DpEvent:
+    if count == 1 or isinstance(event, NoOpDpEvent):
+        return event
+    if isinstance(event, SelfComposedDpEvent):
+        return SelfComposedDpEvent(event.event, event.count * count)
+    return SelfComposedDpEvent(event, count)
+
+
+_TOLERANCE = 1e-5
+_EPSILONS = (*(2.0**k for k in range(-10, 0)), 1.0, 2.0, 4.0, 8.0, *(4.0**k for k in range(2, 8)))
+_TELLING = (1e-9, 1.0 - 1e-6)
+"""Between these, deltas say which of two events is worse."""
+
+
+def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relation, notes: tuple[str, ...]) -> None:
+    """Refuse a claim that says less than the program does.
+
+    Args:
+        event: what was proved.
+        slack: of the samplers.
+        claimed: an event, or a plan that has one.
+        relation: which tables are neighbours.
+        notes: what made the event worse than it could be.
+
+    Raises:
+        PrivacyError: the claim is not covered.
+    """
+    expected = (
+        claimed.event() if not isinstance(claimed, DpEvent) and callable(getattr(claimed, "event", None)) else claimed
+    )
+    if not isinstance(expected, DpEvent):
+        raise TypeError(f"expect is a {type(claimed).__name__}; pass a dp_accounting DpEvent, or a PrivacyPlan.")
+    stated = getattr(claimed, "relation", relation)
+    if stated is not relation:
+        raise PrivacyError(
+            f"the plan speaks of neighbours under {stated.name}, the proof of those under {relation.name}.",
+            f"certify with relation=dp.Relation.{stated.name}, or make the plan for the other relation.",
+        )
+    if covers(expected, event, slack, relation):
+        return
+    because = f", because {'; '.join(notes)}" if notes else ""
+    names = open_in([*numbers_of(event), *numbers_of(expected)])
+    if names:
+        because += f". They are compared for all values of {', '.join(names)}"
+    raise PrivacyError(
+        f"the program does more than was declared: you declared {_short(expected)}, the program has {_short(event)}{because}.",
+        "scale the noise to the sensitivity that the program has (noise multiplier times clipping norm, after all scaling of "
+        "the sum), or declare what it does.",
+    )
+
+
+def covers(expected: DpEvent, event: DpEvent, slack: float, relation: Relation) -> bool:
+    """Whether a claim says as much as the program does, or more: for all values of what is open in either."""
+    if not open_in([*numbers_of(event), *numbers_of(expected)]):
+        return _alike(_parts(event), _parts(expected)) or not _worse(event, slack, expected, relation)
+    ours, theirs = _parts(event), _parts(expected)
+    return ours.keys() <= theirs.keys() and all(_at_most(ours[k], theirs[k]) for k in ours)
+
+
+def _at_most(ours: Any, theirs: Any) -> bool:
+    """Whether one number is at most another whatever the symbols are; unknown counts as no."""
+    quotient = _plain(ours / theirs)
+    return not is_symbolic(quotient) and quotient <= 1 + _TOLERANCE
+
+
+def _plain(number: Any, digits: int = 17) -> Any:
+    """A number with so many digits, or an expression in its simplest form."""
+    if not is_symbolic(number):
+        return float(f"{number:.{digits}g}")
+    sympy = load_sympy()
+    simple = sympy.simplify(sympy.nsimplify(number, rational=True))
+    return simple if simple.free_symbols else float(f"{float(simple):.{digits}g}")
+
+
+def _parts(event: DpEvent, count: Any = 1) -> dict[tuple, Any]:
+    """What is composed: Gaussian precision, and counts of the rest by kind and numbers."""
+    found: dict[tuple, Any] = {}
+
+    def add(name: tuple, amount: Any) -> None:
+        found[name] = found.get(name, 0) + amount
+
+    if isinstance(event, NoOpDpEvent):
+        return {}
+    if isinstance(event, GaussianDpEvent):
+        add(("gaussian",), count / event.noise_multiplier**2 if event.noise_multiplier else math.inf)
+    elif isinstance(event, SelfComposedDpEvent):
+        for name, amount in _parts(event.event, count * event.count).items():
+            add(name, amount)
+    elif isinstance(event, ComposedDpEvent):
+        for part in event.events:
+            for name, amount in _parts(part, count).items():
+                add(name, amount)
+    else:
+        add((_rounded(event),), count)
+    return found
+
+
+def _rounded(event: DpEvent) -> Any:
+    if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
+        return type(event).__name__, _plain(event.noise_multiplier, 6)
+    if isinstance(event, PoissonSampledDpEvent):
+        return "poisson", _plain(event.sampling_probability, 6), _inner(event.event)
+    if isinstance(event, SampledWithoutReplacementDpEvent):
+        return "fixed", event.source_dataset_size, event.sample_size, _inner(event.event)
+    return repr(event)
+
+
+def _inner(event: DpEvent) -> frozenset[tuple[tuple, Any]]:
+    return frozenset((k, _plain(v, 6)) for k, v in _parts(event).items())
+
+
+def _alike(a: dict[tuple, float], b: dict[tuple, float]) -> bool:
+    return a.keys() == b.keys() and all(math.isclose(a[k], b[k], rel_tol=_TOLERANCE) for k in a)
+
+
+def _worse(event: DpEvent, slack: float, expected: DpEvent, relation: Relation) -> bool:
+    ours, theirs = _parts(event), _parts(expected)
+    if not theirs:
+        return bool(ours)
+    if ours.keys() <= theirs.keys() == {("gaussian",)}:
+        return sum(ours.values()) > sum(theirs.values()) * (1 + _TOLERANCE)
+    proved, claimed = (
+        profile(event, relation, slack=min(1.0, slack)),
+        profile(expected, relation, slack=min(1.0, slack)),
+    )
+    pairs = [(float(proved.delta(x)), float(claimed.delta(x))) for x in _EPSILONS]
+    telling = any(_TELLING[0] < claim < _TELLING[1] for _, claim in pairs)
+    return not telling or any(found > claim * (1 + 100 * _TOLERANCE) + 1e-13 for found, claim in pairs)
+
+
+def _short(event: DpEvent) -> str:
+    if isinstance(event, GaussianDpEvent):
+        return f"Gaussian noise of {_plain(event.noise_multiplier, 6)} times the clipping norm"
+    return repr(event)
+
+
+def delta_formula(event: DpEvent, relation: Relation, epsilon: Any = None) -> Any:
+    """Delta as a function of epsilon and of what the event leaves open, exactly; None where no closed form is known.
+
+    Args:
+        event: what is done to the data.
+        relation: which tables are neighbours.
+        epsilon: a number or an expression; left out, a symbol of that name.
+    """
+    sympy = load_sympy()
+    epsilon = sympy.Symbol("epsilon", nonnegative=True) if epsilon is None else epsilon
+    sensitivity = _sensitivity(relation)
+    if isinstance(event, LaplaceDpEvent):
+        return sympy.Max(0, 1 - sympy.exp((epsilon - sensitivity / event.noise_multiplier) / 2))
+    precision = _precision(event)
+    if precision is None:
+        return None
+    mu = sensitivity * sympy.sqrt(precision)
+    if mu == 0:
+        return sympy.Integer(0)
+    near, far = (epsilon / mu - mu / 2) / sympy.sqrt(2), (epsilon / mu + mu / 2) / sympy.sqrt(2)
+    return sympy.erfc(near) / 2 - sympy.exp(epsilon) * sympy.erfc(far) / 2
+
+
+def formula_lines(event: DpEvent, relation: Relation) -> list[str]:
+    """What the price of an event is a function of, in lines of text: exact, or nothing."""
+    sympy = load_sympy()
+    precision = _precision(event)
+    if precision is not None and precision != 0:
+        mu = _sensitivity(relation) * sympy.sqrt(precision)
+        return [
+            f"delta(epsilon) = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu) with mu = {mu}, exactly",
+        ]
+    if isinstance(event, LaplaceDpEvent):
+        return [f"delta(epsilon) = {delta_formula(event, relation)}, exactly; at delta = 0, {_pure(event, relation)}"]
+    count, step = (event.count, event.event) if isinstance(event, SelfComposedDpEvent) else (1, event)
+    if not isinstance(step, PoissonSampledDpEvent) or relation is not Relation.ADD_OR_REMOVE_ONE:
+        return []
+    inner = _precision(step.event)
+    if inner is None:
+        return []
+    q, z, T = step.sampling_probability, 1 / sympy.sqrt(inner), count
+    x = sympy.Symbol("x", real=True)
+    loss = sympy.log(1 - q + q * sympy.exp((2 * x - 1) / (2 * z**2)))
+    return [
+        "delta(epsilon) = the larger of E max(0, 1 - exp(epsilon - L)) and E max(0, 1 - exp(epsilon + M)), exactly, where",
+        f"L is the sum of {T} independent {loss} with x from N(1, s) at probability {q}, else from N(0, s),",
+        f"M is the sum of {T} independent ones with x from N(0, s); s = {z**2}",
+    ]
+
+
+def _pure(event: LaplaceDpEvent, relation: Relation) -> str:
+    return f"epsilon = {_sensitivity(relation) / event.noise_multiplier}"
+
+
+def _sensitivity(relation: Relation) -> int:
+    """What one record changes, in units of C."""
+    return 2 if relation is Relation.REPLACE_ONE else 1
+
+
+def _precision(event: DpEvent) -> Any:
+    """One over the square of the noise multiplier of Gaussian releases together; None if there is anything else."""
+    if isinstance(event, NoOpDpEvent):
+        return 0
+    if isinstance(event, GaussianDpEvent):
+        return 1 / event.noise_multiplier**2
+    if isinstance(event, SelfComposedDpEvent):
+        inner = _precision(event.event)
+        return None if inner is None else event.count * inner
+    if isinstance(event, ComposedDpEvent):
+        parts = [_precision(x) for x in event.events]
+        return None if any(x is None for x in parts) else sum(parts)
+    return None
