@@ -296,7 +296,7 @@ def test_chi_square_of_a_small_deviation_integer_by_integer():
     assert chi_square(counts, probabilities) > 1e-4
     ideal = np.exp(-(np.arange(-SMALL.largest, SMALL.largest + 1) ** 2) / (2 * 16.0**2))
     assert np.abs(probabilities - ideal / ideal.sum()).sum() < 1e-5
-    wrong = np.exp(-(np.arange(-SMALL.largest, SMALL.largest + 1) ** 2) / (2 * 16.1**2))
+    wrong = np.exp(-(np.arange(-SMALL.largest, SMALL.largest + 1) ** 2) / (2 * 16.3**2))
     assert chi_square(counts, wrong / wrong.sum()) < 1e-4
 
 
