@@ -28,9 +28,9 @@ Cost, nanoseconds of processor time a value, two Xeon cores under load, medians 
 | -------- | ----- | ----- | -------------------------------------------- |
 | 3.86     | 5.51  | 7.81  | 2.48                                         |
 
-The median of the paired ratios to `normal` is 1.43 for 2**20 (1.84 at 100 values, where all is words). The gap of 3.0 to the floor
-is two look-ups a value, which XLA compiles to scalar loops on one core at a time; a table that XLA could look up by vector
-instructions, and halves of the draw on both cores, were not tried.
+The median of the paired ratios to `normal` is 1.43 for 2**20, and 1.84 at 100 values, where nearly all is words. The gap of
+3.0 to the floor is two look-ups a value and what follows from them; vector instructions for the look-ups, and halves of a draw
+on two cores, were not tried.
 
 References: Walker, "An efficient method for generating discrete random variables with general distributions", TOMS 1977;
 Vose, "A linear algorithm for generating random numbers with a given distribution", IEEE TSE 1991; Micciancio and Walter,
