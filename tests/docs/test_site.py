@@ -113,6 +113,17 @@ def test_files_that_pages_name_are_there(repository: Path) -> None:
     for page in (repository / "docs").glob("*.md"):
         for name in re.findall(r"`((?:tests|examples|benchmarks)/[\w/.-]+)`", page.read_text(encoding="utf-8")):
             assert (repository / name).exists(), f"{page.name} names {name}"
+    for page in (repository / "CONTRIBUTING.md", repository / "docs" / "architecture.md"):
+        named = re.findall(r"`(?:discreet/)?((?:\w+/)?_?\w+\.py)`", page.read_text(encoding="utf-8"))
+        assert len(named) > 10
+        for name in named:
+            places = (
+                repository / "src" / "discreet",
+                repository / "tests",
+                repository / "tests" / "verify",
+                repository,
+            )
+            assert any((place / name).is_file() for place in places), f"{page.name} names {name}"
 
 
 @pytest.mark.exhaustive
