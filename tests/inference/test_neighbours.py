@@ -186,9 +186,8 @@ def realised_size(monkeypatch):
 
 
 def no_clipping(monkeypatch):
-    def wrong_sum(engine, loss, u, records, mask, clipping, *rest, **options):
-        wider = dataclasses.replace(clipping, norm=3 * clipping.norm)
-        total = engine(loss, u, records, mask, wider, *rest, **options)
+    def wrong_sum(engine, loss, u, records, mask, norm, *rest, **options):
+        total = engine(loss, u, records, mask, 3 * norm, *rest, **options)
         return total._replace(l2_bound=total.l2_bound / 3)
 
     replace_engine(monkeypatch, wrong_sum)

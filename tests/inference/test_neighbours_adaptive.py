@@ -157,8 +157,8 @@ def count_without_noise(monkeypatch):
 
 def replace_engine(monkeypatch, wrong_sum):
     class Engine(ReferenceEngine):
-        def __call__(self, loss, u, records, mask, clipping, channels):
-            return wrong_sum(super().__call__(loss, u, records, mask, clipping, channels), mask)
+        def __call__(self, loss, u, records, mask, norm, channels):
+            return wrong_sum(super().__call__(loss, u, records, mask, norm, channels), mask)
 
     monkeypatch.setattr(setup_file, "BookKeepingEngine", lambda *args, **options: Engine())
 
