@@ -81,18 +81,19 @@ def states_of(key: bytes, counters: np.ndarray, nonce: bytes) -> jnp.ndarray:
     return jnp.asarray(np.array(rows), jnp.uint32)
 
 
-@pytest.mark.parametrize(("key", "counter", "nonce", "expected"), VECTORS)
-@pytest.mark.parametrize("number", [1, 2, 3, 20, 600])
-def test_the_block_vectors_in_every_layout(key, counter, nonce, expected, number):
-    out = blocks(states_of(key, (np.arange(number) + counter)[::-1], nonce))
-    assert out.shape == (number, 16)
-    np.testing.assert_array_equal(out[-1], words_of(bytes.fromhex(expected)))
+@pytest.mark.parametrize("number", [6, 20, 600])
+def test_the_block_vectors_in_every_layout_of_many(number):
+    """What XLA computes for one or two blocks is compared with OpenSSL below."""
+    states = jnp.concatenate([states_of(key, np.array([counter]), nonce) for key, counter, nonce, _ in VECTORS])
+    out = blocks(jnp.resize(states, (number, 12)))
+    expected = np.stack([words_of(bytes.fromhex(block)) for *_, block in VECTORS])
+    np.testing.assert_array_equal(out, np.resize(expected, (number, 16)))
 
 
-@pytest.mark.parametrize(("key", "counter", "nonce", "expected"), VECTORS)
-def test_the_block_vectors_as_a_stream(key, counter, nonce, expected):
-    out = keystream(jnp.asarray(words_of(key)), jnp.asarray(words_of(nonce)), 1, counter)
-    np.testing.assert_array_equal(out, words_of(bytes.fromhex(expected)))
+def test_the_block_vectors_as_a_stream():
+    for key, counter, nonce, expected in VECTORS:
+        out = keystream(jnp.asarray(words_of(key)), jnp.asarray(words_of(nonce)), 1, counter)
+        np.testing.assert_array_equal(out, words_of(bytes.fromhex(expected)))
 
 
 def test_the_encryption_vector_of_section_2_4_2():
@@ -103,7 +104,7 @@ def test_the_encryption_vector_of_section_2_4_2():
     assert cipher.hex() == "6e2e359a2568f98041ba0728dd0d6981"
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 7, 8, 9, 16, 31, 512, 513, 1000])
+@pytest.mark.parametrize("number", [1, 2, 3, 8, 9, 31, 512, 513])
 def test_every_layout_agrees_with_openssl(number):
     generator = np.random.default_rng(number)
     key, nonce = generator.bytes(32), generator.bytes(12)
@@ -112,7 +113,7 @@ def test_every_layout_agrees_with_openssl(number):
     np.testing.assert_array_equal(out.reshape(number, 16).T, reference_blocks(key, counter, nonce, number))
 
 
-@pytest.mark.parametrize("number", [199, 200, 201, 1000])
+@pytest.mark.parametrize("number", [201, 1000])
 def test_a_stream_in_chunks_is_the_same(number, monkeypatch):
     monkeypatch.setattr(_chacha, "_CHUNK", 200)
     nonce = bytes(range(12))
@@ -120,7 +121,7 @@ def test_a_stream_in_chunks_is_the_same(number, monkeypatch):
     np.testing.assert_array_equal(words.reshape(number, 16).T, reference_blocks(KEY, 0, nonce, number))
 
 
-@pytest.mark.parametrize("number", [0, 1, 2, 5, 40])
+@pytest.mark.parametrize("number", [0, 1, 40])
 def test_batches_of_keys_are_computed_together_and_agree_with_openssl(number):
     keys = [bytes([i]) * 32 for i in range(6)]
     nonce = bytes(range(12))

@@ -43,7 +43,7 @@ def compiled(function, *args) -> str:
 # The same stream
 
 
-@pytest.mark.parametrize("num_blocks", [_chacha.HOST_BLOCKS, 1000, 20_001, 2**16 + 5])
+@pytest.mark.parametrize("num_blocks", [_chacha.HOST_BLOCKS, 2**16 + 5])
 def test_both_producers_make_the_same_words(num_blocks):
     """The longest is longer than the zeros that are encrypted at a time."""
     words, right = fresh(lambda key: _chacha.fast_keystream(key, NONCE, num_blocks))(WORDS)
@@ -186,15 +186,15 @@ def of_another_key(self, state, out, write=_chacha._Producer.write):
     write(self, bytes(32) + state[32:], out)
 
 
-@pytest.mark.parametrize("write", [nothing, half, of_another_key])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
-def test_words_that_were_not_made_never_become_values(monkeypatch, write, dtype):
+def test_words_that_were_not_made_never_become_values(monkeypatch, dtype):
     """The error was lost: then no value may be used, not even an old one."""
     with jax.enable_x64(dtype == "float64"):
         draw = fresh(lambda key: dr.normal(key, (SIZE,), dtype))
         draw(KEY).block_until_ready()
-        monkeypatch.setattr(_chacha._Producer, "write", write)
-        assert np.isnan(draw(unused(f"{write.__name__} {dtype}"))).all()
+        for write in (nothing, half, of_another_key):
+            monkeypatch.setattr(_chacha._Producer, "write", write)
+            assert np.isnan(draw(unused(f"{write.__name__} {dtype}"))).all()
 
 
 # Other processes: one core, two devices, Ctrl-C

@@ -22,8 +22,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream
-from discreet.random._keys import check_key
-from discreet.random._prng import NORMAL, nonce
+from discreet.random._keys import NORMAL, check_key, nonce
 
 # --- from words to pairs -------------------------------------------------------------------------
 
