@@ -122,6 +122,7 @@ def test_infeasible_calibration_is_refused(facts, message):
         ({"noise_multiplier": 0.0}, "noise_multiplier"),
         ({"noise_multiplier": math.inf}, "noise_multiplier"),
         ({"noise_multiplier": "1"}, "noise_multiplier"),
+        ({"noise_multiplier": 1e308}, "32-bit"),
         ({"num_steps": 0}, "num_steps"),
         ({"num_steps": 2.5}, "num_steps"),
         ({"num_steps": True}, "num_steps"),

@@ -107,7 +107,7 @@ class PrivacyPlan:
     def __post_init__(self) -> None:
         _check_facts(self.sampling, self.clipping_norm, self.num_records, self.relation, self.mechanism)
         _check_num_steps(self.num_steps)
-        _check_noise(self.noise_multiplier)
+        _check_noise(self.noise_multiplier, self.clipping_norm)
         if self.target_delta is not None:
             _check_delta(self.target_delta)
         object.__setattr__(self, "also", _checked_releases(self.also))
@@ -169,7 +169,7 @@ class PrivacyPlan:
         if num_steps is not None:
             _check_num_steps(num_steps)
         if noise_multiplier is not None:
-            _check_noise(noise_multiplier)
+            _check_noise(noise_multiplier, clipping_norm)
         also = _checked_releases(also)
         if epsilon is not None and also:
             _check_affordable(also, relation, epsilon, delta)
@@ -374,12 +374,17 @@ def _check_num_steps(num_steps: int) -> None:
     integer("num_steps", num_steps, hint=hint)
 
 
-def _check_noise(noise_multiplier: float) -> None:
+def _check_noise(noise_multiplier: float, clipping_norm: ClippingNorm) -> None:
     hint = (
         "It is the noise's standard deviation divided by clipping_norm; PrivacyPlan.calibrate(epsilon=..., delta=...) finds it "
         "for you."
     )
     positive("noise_multiplier", noise_multiplier, hint=hint)
+    if not noise_multiplier * as_clipping_rule(clipping_norm).start <= 1e30:
+        raise ValueError(
+            f"noise_multiplier is {noise_multiplier!r}; noise with a standard deviation (noise_multiplier * clipping_norm) above "
+            f"1e30 becomes infinite in 32-bit arithmetic. {hint}"
+        )
 
 
 def _check_delta(delta: float) -> None:
