@@ -103,7 +103,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 READS_NO_TABLE = {"models", "synthetic", "page", "planning"}
 COMPARES_WITH_REAL_ROWS = "synthetic/_utility.py"
 SCHEMA_FILES = {"_cells", "_schema", "_schema_text"}  # that read nothing
-EVERYBODY_MAY_IMPORT = {"_extras", "_jax", "_validate"}
+EVERYBODY_MAY_IMPORT = {"_jax", "_validate"}
 JAX_INTERNALS = ("jax._src", "jax.extend", "jax.interpreters")
 
 

@@ -1,17 +1,32 @@
-"""Checks of arguments, written once so that every package refuses the same values in the same words.
+"""Checks of arguments and of installed packages, written once so that every package refuses the same values in the same words.
 
 A number is what Python's `numbers` tower calls one: `int`, `float` and NumPy's scalars, but never a bool (`epsilon=True`
 is a slip, not an epsilon of 1) and never an array or a string. Each function returns the value as Python's own `float`,
 `int` or `str`, so that what is stored, hashed and saved does not depend on the type that the caller used. Each refusal is a
 `ValueError` of one form: the argument's name, the value it had, what it must be, and a hint where the caller gives one.
+
+The core (plans, mechanisms, fits, proofs, statements) imports no package of an extra. A part that needs one calls `require`
+first, so that where it is absent the error names the extra instead of a package that the reader never heard of.
 """
 
 import math
 import numbers
 from collections.abc import Collection
+from importlib.util import find_spec
 from typing import Any, NoReturn, TypeGuard
 
-__all__ = ["choice", "fraction", "integer", "is_integer", "is_real", "positive", "probability", "real", "refuse"]
+__all__ = [
+    "choice",
+    "fraction",
+    "integer",
+    "is_integer",
+    "is_real",
+    "positive",
+    "probability",
+    "real",
+    "refuse",
+    "require",
+]
 
 
 def is_real(value: Any) -> TypeGuard[float]:
@@ -125,3 +140,20 @@ def choice(name: str, value: Any, options: Collection[str], *, hint: str = "") -
 def refuse(name: str, value: Any, must: str, hint: str = "") -> NoReturn:
     """Raise the `ValueError` that all checks raise."""
     raise ValueError(f"{name} is {value!r}; it must be {must}.{' ' + hint if hint else ''}")
+
+
+def require(package: str, *, extra: str, what: str) -> None:
+    """Check that a package is installed.
+
+    Args:
+        package: Its import name.
+        extra: The extra of discreet that brings it.
+        what: What needs it, as the subject of a sentence.
+
+    Raises:
+        ModuleNotFoundError: It is not installed.
+    """
+    if find_spec(package) is None:
+        raise ModuleNotFoundError(
+            f"{what} needs {package}, which is not installed: pip install 'discreet[{extra}]'.", name=package
+        )

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from numpyro.infer.util import constrain_fn, unconstrain_fn
 from scipy.special import expit
 
-from discreet._extras import require
+from discreet._validate import require
 
 __all__ = [
     "ClassificationMetrics",

@@ -11,7 +11,7 @@ import numpyro
 import pytest
 from sklearn import linear_model
 
-from discreet.estimators import _estimators
+from discreet import estimators
 from discreet.inference import DPSVIResult
 from discreet.models import linear_regression, logistic_regression, negative_binomial_regression, poisson_regression
 from discreet.report import make_statement
@@ -73,4 +73,4 @@ def fit_without_privacy(
 @pytest.fixture
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fits in this test are the stand-in's."""
-    monkeypatch.setattr(_estimators, "fit_model", fit_without_privacy)
+    monkeypatch.setattr(estimators, "fit_model", fit_without_privacy)

@@ -17,15 +17,16 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
+from discreet import estimators
 from discreet.clipping import AdaptiveClipping
 from discreet.estimators import (
     LinearRegression,
     LogisticRegression,
     NegativeBinomialRegression,
     PoissonRegression,
-    _estimators,
+    Scaling,
+    mean_over_draws,
 )
-from discreet.estimators._estimators import Scaling, mean_over_draws
 
 RNG = np.random.default_rng(0)
 AGE = RNG.uniform(20, 80, size=(200, 1))
@@ -40,13 +41,13 @@ COUNTS = RNG.poisson(np.exp(AGE[:, 0] / 40)).astype(float)
 def seen(no_noise: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarray, np.ndarray]]:
     """The records that reached a fit."""
     records = []
-    stand_in = _estimators.fit_model
+    stand_in = estimators.fit_model
 
     def spy(settings: Any, plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, **options: Any) -> Any:
         records.append((x, y))
         return stand_in(settings, plan, num_draws, seed, x, y)
 
-    monkeypatch.setattr(_estimators, "fit_model", spy)
+    monkeypatch.setattr(estimators, "fit_model", spy)
     return records
 
 
@@ -102,7 +103,7 @@ def test_a_mean_over_draws_is_that_of_all_whatever_the_number_of_rows(monkeypatc
     rows, coef, intercept = RNG.normal(size=(7, 3)), RNG.normal(size=(11, 4, 3)), RNG.normal(size=(11, 4))
     expected = softmax(np.einsum("nf,dkf->ndk", rows, coef) + intercept, axis=2).mean(axis=1)
     for at_once in (1, 3, 7):
-        monkeypatch.setattr("discreet.estimators._estimators._ELEMENTS", at_once * 44)
+        monkeypatch.setattr("discreet.estimators._ELEMENTS", at_once * 44)
         found = mean_over_draws(lambda part: softmax(part, axis=2), rows, coef, intercept)
         np.testing.assert_allclose(found, expected, rtol=1e-12)
 

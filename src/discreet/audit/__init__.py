@@ -4,8 +4,16 @@ Nothing that is released here is private: an audit repeats its releases, with ke
 """
 
 from discreet.audit._audits import WorstCase, audit_fit, audit_mechanism, audit_one_run, canary_fit, worst_case
-from discreet.audit._bounds import Rates, clopper_pearson, epsilon_lower_bound, judge, one_run_epsilon, one_run_p_value
-from discreet.audit._verdict import Verdict, plot_verdicts
+from discreet.audit._verdict import (
+    Rates,
+    Verdict,
+    clopper_pearson,
+    epsilon_lower_bound,
+    judge,
+    one_run_epsilon,
+    one_run_p_value,
+    plot_verdicts,
+)
 
 __all__ = [
     "Rates",

@@ -31,8 +31,7 @@ from discreet import random
 from discreet._validate import choice, fraction, integer, is_real, probability, real
 from discreet.accounting import PrivacyProfile, Relation, pure_event, suggest
 from discreet.accounting import profile as profile_of
-from discreet.audit._bounds import judge, one_run_epsilon
-from discreet.audit._verdict import Claim, Verdict, claimed_epsilon
+from discreet.audit._verdict import Claim, Verdict, claimed_epsilon, judge, one_run_epsilon
 from discreet.inference import DPSGLD, DPSVI, OnePosteriorSample, releases_of
 from discreet.plan import PrivacyPlan
 

@@ -1,4 +1,9 @@
-"""The result of an audit: a lower bound beside the claim, whether both can be true, and a picture of several."""
+"""The statistics of an audit, and what it finds: from counts and scores of runs to lower bounds on ε, beside the claim.
+
+A test on the releases has a true-positive and a false-positive rate, and an (ε, δ)-private program has TPR <= e^ε FPR + δ. So
+Clopper-Pearson bounds on both rates give a lower bound on ε. The test is chosen on one half of the runs and judged by the
+other (`judge`), so nothing is paid for the choice. `one_run_p_value` is the bound for many canaries in a single run.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,279 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from scipy import stats
 
+from discreet._validate import fraction, probability, real
 from discreet.plots import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# --- bounds ---------------------------------------------------------------------------------
+
+
+def clopper_pearson(
+    successes: ArrayLike, trials: int, level: float
+) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+    """One-sided bounds on a probability: each of the two is wrong with probability at most `level`.
+
+    Args:
+        successes: Number of successes, an array or a number.
+        trials: Number of independent trials.
+        level: In (0, 1).
+
+    Returns:
+        Lower and upper bounds; 0 where nothing happened, 1 where it always did.
+
+    Raises:
+        ValueError: Counts outside [0, trials], or a level outside (0, 1).
+
+    Reference:
+        Clopper and Pearson, The use of confidence or fiducial limits, Biometrika 26(4), 1934.
+
+    >>> low, high = clopper_pearson(0, 100, 0.05)
+    >>> round(float(low), 3), round(float(high), 3)
+    (0.0, 0.03)
+    """
+    counts = np.asarray(successes)
+    if trials < 1 or (counts < 0).any() or (counts > trials).any():
+        raise ValueError(f"Of {trials} trials {successes} were successes; give counts between 0 and the trials.")
+    probability("level", level, hint="It is the probability that a bound is wrong, such as 0.01.")
+    low = np.where(counts == 0, 0.0, stats.beta.ppf(level, np.maximum(counts, 1), trials - counts + 1))
+    high = np.where(counts == trials, 1.0, stats.beta.isf(level, counts + 1, np.maximum(trials - counts, 1)))
+    return low, high
+
+
+def epsilon_lower_bound(
+    true_positive_rate: ArrayLike, false_positive_rate: ArrayLike, delta: float
+) -> Float[np.ndarray, "..."]:
+    """The least ε that is consistent with the two rates of one test at δ: log((TPR - δ) / FPR), and at least 0.
+
+    With a lower bound on the first rate and an upper bound on the second it is a lower bound on ε, with their joint confidence.
+    The other direction, log((1 - FPR - δ) / (1 - TPR)), is the same for the test that guesses the opposite.
+
+    Args:
+        true_positive_rate: Probability that a test says "there" where the canary is.
+        false_positive_rate: Probability that it says so where it is not.
+        delta: The δ of the bound.
+
+    Reference:
+        Kairouz, Oh and Viswanath, The composition theorem for differential privacy, ICML 2015, Theorem 2.1; as an audit:
+        Jagielski, Ullman and Oprea, NeurIPS 2020.
+
+    >>> round(float(epsilon_lower_bound(0.5, 0.1, 0.0)), 3)
+    1.609
+    """
+    top = np.maximum(np.asarray(true_positive_rate, float) - delta, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.log(top) - np.log(np.asarray(false_positive_rate, float))
+    return np.maximum(np.where(top > 0, ratio, 0.0), 0.0)
+
+
+def one_run_p_value(num_canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """Bound the probability of at least so many correct guesses after one run of an (ε, δ)-private program.
+
+    Each of m canaries was a record with probability 1/2 by a coin of its own; r guesses were made, v of them correct. If the
+    program is (ε, δ)-private for each coin, then with f(k) = P[Binomial(r, e^ε / (1 + e^ε)) >= k]
+
+        P[at least v correct] <= f(v) + 2 m δ max over i = 1..m of (f(v - i) - f(v)) / i.
+
+    Args:
+        num_canaries: m.
+        guesses: r, at most m. It may not depend on the coins but through what was released.
+        correct: v.
+        epsilon: At least 0.
+        delta: In [0, 1].
+
+    Raises:
+        ValueError: Numbers out of these ranges.
+
+    Reference:
+        Steinke, Nasr and Jagielski, Privacy auditing with one (1) training run, NeurIPS 2023, Theorem 5.2.
+
+    >>> round(one_run_p_value(100, 100, 60, 0.0, 0.0), 4)
+    0.0284
+    """
+    if not 0 <= correct <= guesses <= num_canaries or num_canaries < 1:
+        raise ValueError(
+            f"{correct} correct among {guesses} guesses about {num_canaries} canaries is impossible; each number is at most the "
+            "next, and there is a canary."
+        )
+    real("epsilon", epsilon, 0.0, math.inf)
+    real("delta", delta, 0.0, 1.0)
+    accuracy = 1 / (1 + math.exp(-epsilon))
+    tail = float(stats.binom.sf(correct - 1, guesses, accuracy))
+    # P[v > Binomial >= v - i] for i = 1..v; further i add nothing to the numerator.
+    below = np.cumsum(stats.binom.pmf(np.arange(correct - 1, -1, -1), guesses, accuracy))
+    worst = float(np.max(below / np.arange(1, correct + 1), initial=0.0))
+    return min(1.0, tail + 2 * num_canaries * delta * worst)
+
+
+def one_run_epsilon(num_canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
+    """Find the largest ε, rounded down, that so many correct guesses refute at δ.
+
+    Guarantee: for an (ε, δ)-private program the result exceeds ε with probability at most 1 - confidence. (A program that is
+    private at some ε is so at any larger one, so what refutes one refutes all below it.)
+
+    Args:
+        num_canaries: As in `one_run_p_value`.
+        guesses: Likewise.
+        correct: Likewise.
+        delta: Likewise.
+        confidence: Such as 0.99.
+
+    >>> round(one_run_epsilon(1000, 1000, 1000, 0.0, 0.95), 3)
+    5.809
+    """
+    level = 1 - probability("confidence", confidence, hint="0.99 is a common choice.")
+
+    def refuted(epsilon: float) -> bool:
+        return one_run_p_value(num_canaries, guesses, correct, epsilon, delta) <= level
+
+    if not refuted(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while refuted(high):
+        low, high = high, 2 * high
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+# --- a test, chosen on one half of the runs and judged by the other -----------------------
+
+
+# A chosen test was favoured by luck: choosing by bounds of higher confidence favours tests that hold up.
+_SURER = 10.0
+_ENDS = 512
+_BETWEEN = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """The rates of one test, on runs that were not used to choose it.
+
+    Attributes:
+        score: Name of the score whose tail is the test.
+        says: The test's answer in that tail: "with" the canary, or "without".
+        caught: How often that answer was right.
+        false_alarms: How often that answer was given and wrong.
+        trials: Runs of each kind.
+        true_positive_rate: Lower bound on the first's probability.
+        false_positive_rate: Upper bound on the second's. Both hold together with the confidence asked for.
+    """
+
+    score: str
+    says: str
+    caught: int
+    false_alarms: int
+    trials: int
+    true_positive_rate: float
+    false_positive_rate: float
+
+    @classmethod
+    def of(cls, score: str, says: str, caught: int, false_alarms: int, trials: int, confidence: float) -> Rates:
+        """The rates of a test, half of the error left to each of its two bounds."""
+        level = (1 - confidence) / 2
+        low, _ = clopper_pearson(caught, trials, level)
+        _, high = clopper_pearson(false_alarms, trials, level)
+        return cls(score, says, int(caught), int(false_alarms), trials, float(low), float(high))
+
+    def epsilon(self, delta: float) -> float:
+        """Lower bound on ε at δ: log((TPR - δ) / FPR). It holds for all δ at once."""
+        return float(epsilon_lower_bound(self.true_positive_rate, self.false_positive_rate, delta))
+
+    @property
+    def mu(self) -> float:
+        """The program is not μ-Gaussian private for any μ below this: the difference of the rates' normal quantiles.
+
+        Reference:
+            Dong, Roth and Su, Gaussian differential privacy, JRSS B 84(1), 2022; as an audit: Nasr et al., USENIX Security 2023.
+        """
+        rates = np.array([self.true_positive_rate, self.false_positive_rate])
+        if rates[0] <= rates[1]:
+            return 0.0
+        return max(0.0, float(np.subtract(*stats.norm.ppf(rates))))
+
+
+def judge(
+    present: Mapping[str, Float[np.ndarray, " run"]],
+    absent: Mapping[str, Float[np.ndarray, " run"]],
+    *,
+    delta: float,
+    confidence: float,
+) -> Rates:
+    """Choose the best test among the tails of all scores on the first half of the runs, and judge it by the second.
+
+    Guarantee: if the runs are independent, the bounds of what is returned hold together with probability `confidence`, so
+    `Rates.epsilon` exceeds the true ε with probability at most 1 - confidence, at all δ together. Only one test is applied to
+    the second half, so nothing is paid for the choice. A score may have been made with the first half too, not with the second.
+
+    Args:
+        present: For each score its values in runs with the canary.
+        absent: The same without it; as many.
+        delta: The δ for which the test should be good.
+        confidence: Such as 0.99.
+
+    Raises:
+        ValueError: Fewer than four runs of each kind, different numbers, or a score that is no number.
+    """
+    probability("confidence", confidence, hint="0.99 is a common choice.")
+    fraction("delta", delta, hint="It should be well below 1 / number of records.")
+    level = (1 - confidence) / 2 / _SURER
+    best: tuple[float, Rates | None] = (-1.0, None)
+    for name in present:
+        there, gone = _checked(name, present[name], absent[name])
+        half = len(there) // 2
+        for says, top, bottom in (("with", there, gone), ("without", gone, there)):
+            for sign in (1.0, -1.0):
+                found, threshold = _best_threshold(sign * top[:half], sign * bottom[:half], delta, level)
+                if found > best[0]:
+                    caught, wrong = (int(np.sum(sign * x[half:] > threshold)) for x in (top, bottom))
+                    best = found, Rates.of(name, says, caught, wrong, len(there) - half, confidence)
+    assert best[1] is not None
+    return best[1]
+
+
+def _checked(name: str, there: Any, gone: Any) -> tuple[np.ndarray, np.ndarray]:
+    there, gone = np.asarray(there, np.float64), np.asarray(gone, np.float64)
+    if there.ndim != 1 or there.shape != gone.shape or len(there) < 4:
+        raise ValueError(
+            f"The score {name!r} has shapes {there.shape} and {gone.shape}; give one number for each run, at least four runs "
+            "with the canary and as many without."
+        )
+    if np.isnan(there).any() or np.isnan(gone).any():
+        raise ValueError(
+            f"The score {name!r} is not a number in some runs. Give runs that cannot be scored an infinity."
+        )
+    return there, gone
+
+
+def _best_threshold(top: np.ndarray, bottom: np.ndarray, delta: float, level: float) -> tuple[float, float]:
+    """The largest lower bound on ε over thresholds that lie between values, and where it is reached."""
+    values = np.unique(np.concatenate([top, bottom]))
+    with np.errstate(invalid="ignore", over="ignore"):
+        between = values[:-1] + (values[1:] - values[:-1]) / 2
+    # If one end is infinite, any number beyond the other serves.
+    between = np.where(np.isfinite(between), between, np.clip(values[:-1], -1e300, 1e300))
+    if len(between) == 0:
+        return 0.0, math.inf
+    if len(between) > 2 * _ENDS + _BETWEEN:
+        inner = np.linspace(_ENDS, len(between) - _ENDS - 1, _BETWEEN).astype(int)
+        between = np.concatenate([between[:_ENDS], between[inner], between[-_ENDS:]])
+    caught, wrong = (len(x) - np.searchsorted(np.sort(x), between, side="right") for x in (top, bottom))
+    low, _ = clopper_pearson(caught, len(top), level)
+    _, high = clopper_pearson(wrong, len(bottom), level)
+    found = epsilon_lower_bound(low, high, delta)
+    chosen = int(np.argmax(found))
+    return float(found[chosen]), float(between[chosen])
+
+
+# --- the verdict ----------------------------------------------------------------------------
+
 
 FORMAT = "discreet audit, version 1"
 WIDTH = 88

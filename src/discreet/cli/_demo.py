@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from discreet._extras import require
+from discreet._validate import require
 from discreet.cli import _options as options
 from discreet.cli._report import print_statement
 from discreet.cli._run import fit_and_write

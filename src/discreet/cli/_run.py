@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from discreet._extras import require
+from discreet._validate import require
 from discreet.cli._options import AsJson
 from discreet.cli._report import plot, print_statement, say_results, write_page, write_results, write_statement
 from discreet.cli._terminal import (

@@ -17,8 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
-from discreet._extras import require
-from discreet._validate import choice, integer
+from discreet._validate import choice, integer, require
 from discreet.tables import Column, DataError, Kind, Missing, OutOfBounds, Report, Schema, numbers_of, positions_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from discreet._extras import require
+from discreet._validate import require
 from discreet.accounting import upper
 from discreet.ledger import Ledger
 from discreet.models import Levels

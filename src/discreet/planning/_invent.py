@@ -23,8 +23,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import Unit, biject_to
 from numpyro.primitives import Messenger
 
-from discreet._extras import require
-from discreet._validate import integer, positive
+from discreet._validate import integer, positive, require
 from discreet.models import MixtureOfProducts
 from discreet.plan import PrivacyPlan
 from discreet.sampling import PoissonSampling

@@ -18,7 +18,7 @@ From words to an integer, for s = 2**20:
    else, so the result is the one that all bits together give, and it depends on neither batching nor platform.
 
 The table is 32 KiB (it stays in a core's first cache). Time and memory accesses depend on the noise (which columns, how many
-undecided draws), never on data. Streams of the key (see the table in `_prng.py`): domain "dgau", word 14 log2(s), word 15 0 for
+undecided draws), never on data. Streams of the key (see the table in `_keys.py`): domain "dgau", word 14 log2(s), word 15 0 for
 first words and 1 for undecided values, whose blocks are counted by value.
 
 Cost, nanoseconds of processor time a value, two Xeon cores under load, medians of five runs next to `normal` in one process
@@ -50,8 +50,7 @@ from jax import lax
 
 from discreet import _validate
 from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream
-from discreet.random._keys import check_key
-from discreet.random._prng import nonce
+from discreet.random._keys import check_key, nonce
 
 SLACK_PER_VALUE = 2.0**-95
 """Total variation between a value of `discrete_gaussian` and D(s), and between it and a rounding of a continuous Gaussian."""

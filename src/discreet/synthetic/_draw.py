@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from discreet import random
-from discreet._extras import require
+from discreet._validate import require
 from discreet.inference import DPSVIResult, load_result
 from discreet.models import MixtureOfProducts
 from discreet.plan import PrivacyPlan

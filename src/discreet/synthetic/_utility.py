@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from discreet._extras import require
+from discreet._validate import require
 from discreet.models import Levels
 from discreet.plots import Shares, plot_shares
 from discreet.predict import classification_metrics

@@ -8,7 +8,7 @@ error occurred at all is still something that the data said, see docs/tables.md.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from discreet._extras import require
+from discreet._validate import require
 from discreet.tables._cells import OutOfBounds, Report, numbers_of, positions_of
 from discreet.tables._schema import DEFAULT_MISSING_VALUES, EPOCH, ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
 from discreet.tables._schema_text import (

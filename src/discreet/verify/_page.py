@@ -7,8 +7,8 @@ import traceback
 from importlib.resources import files
 from typing import Any
 
-from discreet._extras import require
 from discreet._jax import users_file
+from discreet._validate import require
 from discreet.accounting import upper
 from discreet.verify._certify import Certificate, Line, Place, Trail
 from discreet.verify._errors import PrivacyError, from_here, place_of, source_of

@@ -1,5 +1,6 @@
-"""Regressions behind scikit-learn's interface, each fit a `DPSVI` run with a plan and a statement of its own.
+"""Regressions with scikit-learn's interface: `fit`, `predict`, `predict_proba`, `score`, in pipelines and cross-validation.
 
+Each fit is a `DPSVI` run with a plan and a statement of its own; docs/estimators.md says what cross-validation spends.
 `PrivateRegression` has the parameters, the validation and the fit; a subclass says how its target is encoded, which model is
 fitted and what is known afterwards. Two rules keep the guarantee: whatever scikit-learn would take from the data (ranges of
 features, the target's range or classes) is a public parameter here, so that a record reaches the model by its own row alone;
@@ -21,13 +22,9 @@ import jax
 import numpy as np
 from jaxtyping import Float
 from scipy.special import expit, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.metrics import d2_tweedie_score
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from discreet import random
-from discreet._validate import integer, positive
+from discreet._validate import integer, positive, require
 from discreet.clipping import AdaptiveClipping
 from discreet.inference import DPSVI, DPSVIResult
 from discreet.ledger import Ledger
@@ -40,6 +37,15 @@ from discreet.models import (
     poisson_regression,
 )
 from discreet.plan import PrivacyPlan
+
+require("sklearn", extra="tables", what="discreet.estimators")
+
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin  # noqa: E402
+from sklearn.metrics import d2_tweedie_score  # noqa: E402
+from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
+from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: E402
+
+__all__ = ["LinearRegression", "LogisticRegression", "NegativeBinomialRegression", "PoissonRegression"]
 
 # --- public bounds of features ------------------------------------------------------------
 
