@@ -20,7 +20,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.handlers as handlers
 from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -30,9 +29,10 @@ from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.util import helpful_support_errors
 
+from discreet import random
 from discreet._jax import program_constants, program_digest, program_text, run_jaxpr, used_inputs
-from discreet.inference._records import Program, Records, WholePlates, take_apart, value_of_improper
-from discreet.inference._structure import Structure, explain_model
+from discreet.inference._records import Program, Programs, Records, WholePlates, take_apart, value_of_improper
+from discreet.inference._structure import Structure, explain_model, find_structure
 
 # --- The objective ---
 
@@ -48,10 +48,9 @@ PARAM = "param"
 class Objective:
     """A model, a guide and a placeholder record, ready for the private step.
 
-    Objectives are equal where they compute the same: what is compiled for one serves all that equal it, such as those of
-    another DPSVI of the same model with a new AutoNormal.
-
     Attributes:
+        programs: model and guide with the shapes of their arguments.
+        placeholder: arrays of one made-up record.
         structure: see `Structure`.
         transforms: from unconstrained to constrained, for each `param` site.
         touched_latents: global latents that a record's loss depends on.
@@ -64,11 +63,8 @@ class Objective:
         held: shapes of the arrays that model and guide use without having them passed as records.
     """
 
-    model: Program
-    guide: Program
-    records: Records
+    programs: Programs
     placeholder: tuple[Any, ...]
-    static: Mapping[str, Any]
     structure: Structure
     transforms: Mapping[str, Any]
     mean_field: bool
@@ -81,7 +77,13 @@ class Objective:
     held: tuple[jax.ShapeDtypeStruct, ...] = ()
 
     def _facts(self) -> tuple[Any, ...]:
-        shape = self.records.signature, self.structure, tuple(self.transforms), self.mean_field, self.num_particles
+        shape = (
+            self.programs.records.signature,
+            self.structure,
+            tuple(self.transforms),
+            self.mean_field,
+            self.num_particles,
+        )
         return self.digest, self.touched_latents, self.touched_params, self.uses_key, shape
 
     def __eq__(self, other: object) -> bool:
@@ -107,6 +109,28 @@ class Objective:
         """The inverse of `constrain`."""
         return {name: self.transforms[name].inv(value) for name, value in params.items()}
 
+    @classmethod
+    def of(
+        cls,
+        records: Records,
+        key: PRNGKeyArray,
+        *,
+        placeholder: Sequence[Any] | None,
+        init_params: Mapping[str, Any] | None = None,
+        mean_field: bool = False,
+        num_particles: int = 1,
+        look: bool = True,
+        **programs: Any,
+    ) -> tuple[Objective, dict[str, Any], PRNGKeyArray]:
+        """Take a model and its guide apart; none of it uses a record's values."""
+        structure_key, values_key, start_key = init_keys(key)
+        whole = Programs(records=records._replace(leaves=records.shapes(records.size)), **programs)
+        made_up = choose_placeholder(whole, placeholder, structure_key)
+        structure = find_structure(whole, made_up, structure_key)
+        psi, own, transforms = initial_parameters(whole, made_up, structure, values_key, init_params)
+        objective = cls(whole, tuple(made_up), structure, transforms, mean_field, num_particles, local_start=own)
+        return objective.with_dependencies(psi, start_key) if look else objective, psi, start_key
+
     # --- the data-free side ---------------------------------------------------------------
 
     def link(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> tuple[dict[str, Any], Float[Array, ""]]:
@@ -130,13 +154,9 @@ class Objective:
     @functools.partial(jax.jit, static_argnums=(0, 3))
     def draw_posterior(self, params: Mapping[str, Any], key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
         """The global latents' values in draws of the guide at constrained `params`."""
-        args, kwargs = self.records.rebuild(list(self.placeholder))
 
         def one(draw: PRNGKeyArray) -> dict[str, Array]:
-            guide = handlers.substitute(
-                handlers.seed(self._whole(self.guide, self.placeholder), draw), data=dict(params)
-            )
-            trace = handlers.trace(guide).get_trace(*args, **kwargs, **self.static)
+            trace, _ = self._trace(self.programs.guide, self.placeholder, draw, params)
             return {name: trace[name]["value"] for name in self.structure.global_latents}
 
         return jax.vmap(one)(jax.random.split(key, num_samples))
@@ -164,14 +184,9 @@ class Objective:
         self, params: Mapping[str, Any], key: PRNGKeyArray, rows: Sequence[Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         guide_key, model_key = jax.random.split(key)
-        args, kwargs = self.records.rebuild(rows)
-        guide = handlers.substitute(handlers.seed(self._whole(self.guide, rows), guide_key), data=dict(params))
-        guide_trace = handlers.trace(guide).get_trace(*args, **kwargs, **self.static)
+        guide_trace, _ = self._trace(self.programs.guide, rows, guide_key, params)
         latents = {n: guide_trace[n]["value"] for n in self.structure.global_latents}
-        values = {**params, **latents}
-        model = handlers.substitute(handlers.seed(self._whole(self.model, rows), model_key), data=values)
-        model_trace = handlers.trace(model).get_trace(*args, **kwargs, **self.static)
-        return guide_trace, model_trace
+        return guide_trace, self._trace(self.programs.model, rows, model_key, {**params, **latents})[0]
 
     def _divergence(
         self, guide_site: Mapping[str, Any], model_site: Mapping[str, Any], guide_scale: Any, model_scale: Any
@@ -185,8 +200,10 @@ class Objective:
                 pass
         return _log_prob(guide_site, guide_scale) - _log_prob(model_site, model_scale)
 
-    def _whole(self, program: Program, rows: Sequence[Any]) -> WholePlates:
-        return WholePlates(program, self.structure.record_plates, rows[0].shape[0])
+    def _trace(
+        self, program: Program, rows: Sequence[Any], key: PRNGKeyArray, values: Mapping[str, Any], **options: Any
+    ) -> tuple[dict[str, Any], WholePlates]:
+        return self.programs.trace(program, rows, key, self.structure.record_plates, values, **options)
 
     # --- the records' side ----------------------------------------------------------------
 
@@ -261,11 +278,6 @@ class Objective:
         """One record's summed latents, drawn from their exact joint posterior given `u` and the record.
 
         Not private: it is a function of the record, for records that are public or one's own.
-
-        Args:
-            u: what `link` returned, of one particle.
-            record: as `record_loss` takes it.
-            key: for the draw, and for the record's other latents.
         """
         rows, own = [x[None] for x in record[: len(self.placeholder)]], record[len(self.placeholder) :]
         named = zip(self.structure.local_params, own, strict=True)
@@ -292,7 +304,7 @@ class Objective:
         The latter comes with the scale that belongs outside of the sum over those values, 1 where nothing is summed.
         """
         guide_key, model_key = jax.random.split(key)
-        args, kwargs = self.records.rebuild(rows)
+        model, guide = self.programs.model, self.programs.guide
 
         def from_u(site: Mapping[str, Any]) -> Any:
             name = site["name"]
@@ -303,24 +315,20 @@ class Objective:
             return value_of_improper(site)
 
         def run(program: Program, draw: PRNGKeyArray, values: Mapping[str, Any]) -> tuple[Any, WholePlates]:
-            plates = self._whole(program, rows)
-            seeded = handlers.substitute(handlers.seed(plates, draw), substitute_fn=from_u)
-            if values:
-                seeded = handlers.substitute(seeded, data=dict(values))
-            return handlers.trace(seeded).get_trace(*args, **kwargs, **self.static), plates
+            return self._trace(program, rows, draw, values, rule=from_u)
 
         local: dict[str, Any] = {}
         guide_trace: dict[str, Any] = {}
         guide_plates = None
         if self.structure.guide_locals:
             # A guide may condition on the global latents, whose constrained values the model knows.
-            model_trace, _ = run(self.model, model_key, {})
+            model_trace, _ = run(model, model_key, {})
             known = {n: model_trace[n]["value"] for n in self.structure.global_latents}
-            guide_trace, guide_plates = run(self.guide, guide_key, known)
+            guide_trace, guide_plates = run(guide, guide_key, known)
             local = {n: guide_trace[n]["value"] for n in self.structure.guide_locals}
         summed = bool(self.structure.summed)
         loss = jnp.zeros(())
-        trace, plates = ({}, None) if summed else run(self.model, model_key, local)
+        trace, plates = ({}, None) if summed else run(model, model_key, local)
         # A latent's distribution in the model may depend on what is summed out; its log density is then in the sum.
         sampled = [n for n in self.structure.guide_locals if n in self.structure.local_latents] if summed else []
         for name in self.structure.guide_locals:
@@ -340,7 +348,7 @@ class Objective:
                 for name in self.structure.observed:
                     total += _log_prob(trace[name], plates.unscaled(trace[name]))
                 return total, 1.0
-            chosen, whole = run(self.model, model_key, {**local, **choice})
+            chosen, whole = run(model, model_key, {**local, **choice})
             total = jnp.zeros(())
             for name in (*self.structure.observed, *sampled, *choice):
                 total += _log_prob(chosen[name], 1.0)
@@ -376,18 +384,13 @@ class Objective:
     # --- what depends on what -------------------------------------------------------------
 
     def with_dependencies(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> Objective:
-        """Find which latents and parameters a record's loss depends on.
-
-        Raises:
-            ValueError: a record's loss depends on none, or the prior or the guide of a global
-                latent reads the records.
-        """
+        """Find which latents and parameters a record's loss depends on."""
         everything = dataclasses.replace(self, touched_latents=self.structure.global_latents, touched_params=tuple(psi))
         program = jax.make_jaxpr(everything._all)(psi, key, self.example)
         held = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in program_constants(program) if jnp.ndim(x))
         everything = dataclasses.replace(everything, digest=program_digest(program), held=held)
         # What the checks say depends on programs of several rows, too, of which the digest knows nothing.
-        name = everything, _identity(self.model), _identity(self.guide)
+        name = everything, _identity(self.programs.model), _identity(self.programs.guide)
         if name not in _LOOKED_AT:
             if len(_LOOKED_AT) >= _MOST_LOOKED_AT:
                 _LOOKED_AT.clear()
@@ -620,19 +623,15 @@ def _unconstrained(site: Mapping[str, Any]) -> Any:
 # --- Where a fit starts ---
 
 
-def choose_placeholder(
-    model: Program,
-    records: Records,
-    given: Sequence[Any] | None,
-    key: PRNGKeyArray,
-    static: Mapping[str, Any],
-    num_records: int,
-) -> list[Array]:
-    """One made-up record: the caller's, or zeros, or ones where zeros are impossible.
+@jax.jit
+def init_keys(key: PRNGKeyArray) -> PRNGKeyArray:
+    """Keys for the initial values, which see no data and may be known: threefry, for which JAX compiles less."""
+    return jax.random.split(random.as_threefry(random.subkey(key, random.Purpose.INIT)), 3)
 
-    Raises:
-        ValueError: the caller's has other shapes than the records, or none has a finite density.
-    """
+
+def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRNGKeyArray) -> list[Array]:
+    """One made-up record: the caller's, or zeros, or ones where zeros are impossible."""
+    records = programs.records
     if given is not None:
         made_up = take_apart(tuple(given), {}).leaves
         if [x.shape for x in made_up] != [(1, *x.shape[1:]) for x in records.leaves]:
@@ -643,27 +642,17 @@ def choose_placeholder(
         return [x.astype(r.dtype) for x, r in zip(made_up, records.leaves, strict=True)]
     for candidate in (records.zeros(1), records.filled(1, 1)):
         try:
-            if _has_finite_density(model, records, candidate, key, static, num_records):
+            if _has_finite_density(programs, candidate):
                 return candidate
         except (TypeError, ValueError):
-            explain_model(model, records, key, static, num_records)
+            explain_model(programs, key)
             raise
     return records.zeros(1)
 
 
-def _has_finite_density(
-    model: Program, records: Records, rows: list[Array], key: PRNGKeyArray, static: Mapping[str, Any], num_records: int
-) -> bool:
-    # A key of its own, so that whether zeros will do depends on the model alone.
-    key = jax.random.key(0)
-
+def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
     def finite(rows: list[Array], key: PRNGKeyArray) -> Array:
-        args, kwargs = records.rebuild(rows)
-        with handlers.seed(rng_seed=key):
-            sampled = handlers.substitute(model, substitute_fn=value_of_improper)
-            trace = handlers.trace(WholePlates(sampled, None, 1, num_records=num_records)).get_trace(
-                *args, **kwargs, **static
-            )
+        trace, _ = programs.trace(programs.model, rows, key, hint=programs.num_records)
         densities = [
             site["fn"].log_prob(site["value"])
             for site in trace.values()
@@ -674,7 +663,8 @@ def _has_finite_density(
     with warnings.catch_warnings():
         # Values out of support are what is being looked for.
         warnings.simplefilter("ignore")
-        program = jax.make_jaxpr(lambda: finite(rows, key))()
+        # A key of its own, so that whether zeros will do depends on the model alone.
+        program = jax.make_jaxpr(lambda: finite(rows, jax.random.key(0)))()
         digest = program_digest(program)
         if digest not in _FINITE:
             _FINITE[digest] = bool(jax.jit(lambda: run_jaxpr(program)[0])())
@@ -686,33 +676,20 @@ _FINITE: dict[str, bool] = {}
 
 
 def initial_parameters(
-    model: Program,
-    guide: Program,
-    records: Records,
+    programs: Programs,
     placeholder: list[Array],
     structure: Structure,
     key: PRNGKeyArray,
-    static: Mapping[str, Any],
     init_params: Mapping[str, Any] | None,
 ) -> tuple[dict[str, Any], dict[str, Array], dict[str, Any]]:
-    """Unconstrained initial parameters, those that each record has of its own, and transforms to constrained values.
-
-    Raises:
-        ValueError: `init_params` names no `param` site, or there is none at all.
-    """
+    """Unconstrained initial parameters, those that each record has of its own, and transforms to constrained values."""
     guide_key, model_key = jax.random.split(key)
-    args, kwargs = records.rebuild(placeholder)
-    given = {} if init_params is None else dict(init_params)
-
-    def trace_of(program: Program, seed: PRNGKeyArray, values: Mapping[str, Any]) -> dict[str, Any]:
-        whole = WholePlates(program, structure.record_plates, 1)
-        seeded = handlers.substitute(handlers.seed(whole, seed), data=dict(values))
-        return handlers.trace(seeded).get_trace(*args, **kwargs, **static)
-
-    guide_trace = trace_of(guide, guide_key, given)
+    given, plates = dict(init_params or {}), structure.record_plates
+    guide_trace, _ = programs.trace(programs.guide, placeholder, guide_key, plates, given)
     latents = {n: s["value"] for n, s in guide_trace.items() if s["type"] in ("sample", "param")}
-    has_params = structure.has_model_params
-    model_trace = trace_of(model, model_key, {**latents, **given}) if has_params else {}
+    model_trace: dict[str, Any] = {}
+    if structure.has_model_params:
+        model_trace, _ = programs.trace(programs.model, placeholder, model_key, plates, {**latents, **given})
     psi: dict[str, Any] = {}
     transforms: dict[str, Any] = {}
     # A site in both belongs to the guide, as in NumPyro.

@@ -72,9 +72,6 @@ class Checkpoint:
     Args:
         folder: where; made if absent.
         key: the key of a new fit. One that goes on has its own.
-
-    Raises:
-        ValueError: the file is damaged, or something else.
     """
 
     def __init__(self, folder: Path | str | None, key: PRNGKeyArray) -> None:
@@ -103,18 +100,7 @@ class Checkpoint:
     def describe(
         self, plan: PrivacyPlan, records: Sequence[Array], options: Any, certified: Callable[[], Certificate]
     ) -> None:
-        """Say what fit this is, and refuse to go on with another one.
-
-        Args:
-            plan: its plan.
-            records: the arrays of its records.
-            options: what else decides what it does, as text.
-            certified: reads the program.
-
-        Raises:
-            PrivacyError: there is no proof, by which a program is known.
-            ValueError: the folder holds another fit.
-        """
+        """Say what fit this is, and refuse to go on with another one."""
         if self._path is None:
             return
         self._facts = {
@@ -279,9 +265,6 @@ def run_steps(
 
     The result does not depend on how the steps were cut into compiled calls. Gradients are kept where every iterate is.
     `spend` is called once, when all is compiled and nothing released. From a `checkpoint` it goes on to the same bits.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C came before the first release; nothing was spent.
     """
     num_steps, num_records, numbers = plan.num_steps, leaves[0].shape[0], PlanNumbers.of(plan)
     flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
@@ -477,14 +460,7 @@ def fit_many(
     *,
     at_once: int = 64,
 ) -> ManyFits:
-    """Run a fit for each key, those of one program together.
-
-    Args:
-        fits: for each key the first state, without a key, the step and the plan.
-        keys: made from seeds, shape (fit,).
-        leaves: the records.
-        at_once: so many fits are mapped over in one call; memory grows with it.
-    """
+    """Run a fit for each key, those of one program together."""
     size, longest = leaves[0].shape[0], max(plan.num_steps for _, _, plan in fits)
     alike: dict[Any, list[int]] = {}
     tables = [plan.sampling.prepare(size) for _, _, plan in fits]
@@ -545,16 +521,6 @@ def certify_fit(
 
     What is traced does not depend on the plan's numbers; the noise multiplier and the sampler's tables are operands whose
     values the proof knows. So the step is traced once for all plans, and each plan is proved by itself. Proofs are kept.
-
-    Args:
-        step: what `run` repeats.
-        plan: its sampling, number of steps and relation.
-        state: the state at the start; its key is not used.
-        leaves: the records, or their shapes.
-        keep_gradients: whether the trace holds the gradients, too.
-
-    Raises:
-        PrivacyError: there is no proof.
     """
     table = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
     shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in jax.tree.leaves(state))
@@ -617,11 +583,7 @@ def _certify(
 
 
 def check_provable(required: bool) -> None:
-    """Refuse a fit that must be proved on a release of JAX on which nothing is, before any other work is done.
-
-    Raises:
-        PrivacyError: naming the releases on which proofs are made.
-    """
+    """Refuse a fit that must be proved on a release of JAX on which nothing is, before any other work is done."""
     if required and (why := untried_jax()):
         raise PrivacyError(why, "install such a release, or pass require_proof=False; the statement will say so.")
 
@@ -629,17 +591,7 @@ def check_provable(required: bool) -> None:
 def with_proof(
     statement: Statement, plan: PrivacyPlan, certified: Callable[[], Certificate], required: bool
 ) -> Statement:
-    """The statement, with what was proved of the fit that is about to run.
-
-    Args:
-        statement: what is going to be spent.
-        plan: the plan of the fit.
-        certified: makes the certificate.
-        required: whether to refuse without a proof that the plan covers.
-
-    Raises:
-        PrivacyError: there is none.
-    """
+    """The statement, with what was proved of the fit that is about to run."""
     try:
         certificate = certified()
     except PrivacyError as error:

@@ -27,19 +27,18 @@ from numpyro.infer import MCMC, NUTS
 from discreet import random
 from discreet.accounting import Relation, pure_event
 from discreet.inference._dpsvi import explain_steps
-from discreet.inference._elbo import Objective, choose_placeholder, initial_parameters, loss_at_start
+from discreet.inference._elbo import Objective, loss_at_start
 from discreet.inference._records import (
     Program,
     Records,
-    WholePlates,
     check_public,
     refuse_reshaped,
     refuse_tables,
     take_apart,
     value_of_improper,
 )
-from discreet.inference._step import check_unused, claim, init_keys
-from discreet.inference._structure import PointGuide, Structure, find_structure
+from discreet.inference._step import check_unused, claim
+from discreet.inference._structure import PointGuide
 from discreet.inference_data import to_arviz
 from discreet.ledger import Ledger, Spending
 from discreet.report import Statement, make_pure_statement
@@ -111,10 +110,6 @@ class TemperedPosterior:
 
         Never NaN on account of a record, and its gradient is never NaN at all, so that no record can keep the sampler out of
         a place: a leapfrog step along any field of directions leaves the target as it is, whereas a NaN stops it.
-
-        Args:
-            psi: the point guide's parameters.
-            leaves: the arrays of records.
         """
         u, free = self.objective.link(psi, _unused_key())
         bounded = self.bounded(jax.tree.map(_finite_gradient, u), leaves)
@@ -232,19 +227,7 @@ def run_chains(
     nuts_options: Mapping[str, Any],
     progress_bar: bool,
 ) -> Chains:
-    """Run independent chains, each from its own random start in (-2, 2)^dim.
-
-    Args:
-        posterior: what is sampled.
-        shapes: of the point guide's parameters.
-        leaves: the arrays of records.
-        key: secret; all that the chains draw follows from it.
-        num_chains: at least 2.
-        num_warmup: transitions that adapt step size and mass matrix, and are thrown away.
-        num_samples: transitions after that, none of which adapts anything.
-        nuts_options: for NumPyro's NUTS.
-        progress_bar: NumPyro's.
-    """
+    """Run independent chains, each from its own random start in (-2, 2)^dim."""
     density_of = jax.jit(posterior.log_density)
 
     def target(leaves: Sequence[Array]) -> None:
@@ -707,45 +690,37 @@ class OnePosteriorSample:
 
     def _objective(self, key: PRNGKeyArray, records: Records) -> tuple[Objective, dict[str, Any]]:
         """The model taken apart, with a point guide; none of it sees a record's values."""
-        static, guide = self.static_kwargs, PointGuide(self.model)
         # Under ADD_OR_REMOVE_ONE no check may show the number of records: then one that no plate declares stands in.
         known = records.size if self.relation is Relation.REPLACE_ONE else _NO_PLATE
         num_records = known if self.num_records is None else self.num_records
-        structure_key, values_key, start_key = init_keys(key)
-        made_up = choose_placeholder(self.model, records, self.placeholder, structure_key, static, num_records)
-        structure = find_structure(self.model, guide, records, made_up, structure_key, static, num_records)
-        if structure.has_model_params:
+        objective, psi, start_key = Objective.of(
+            records,
+            key,
+            placeholder=self.placeholder,
+            model=self.model,
+            guide=PointGuide(self.model),
+            static=self.static_kwargs,
+            num_records=num_records,
+        )
+        if objective.structure.has_model_params:
             raise ValueError(
                 "The model has a param site, which has no prior, so there is no posterior to draw it from. Make it a sample "
                 "site with a proper prior, or fit the model by DPSVI."
             )
-        self._check_priors(records, made_up, structure)
-        psi, _, transforms = initial_parameters(
-            self.model, guide, records, made_up, structure, values_key, static, None
-        )
-        objective = Objective(
-            model=self.model,
-            guide=guide,
-            records=records._replace(leaves=records.shapes(records.size)),
-            placeholder=tuple(made_up),
-            static=static,
-            structure=structure,
-            transforms=transforms,
-            mean_field=False,
-            num_particles=1,
-        ).with_dependencies(psi, start_key)
+        self._check_priors(objective)
         if objective.uses_key:
             raise ValueError(
                 "A record's log-likelihood is random (the model draws numbers beside its sites, as dropout does), so it has "
                 "no posterior density to sample. Make what is drawn a latent site outside the record plate, or leave it out."
             )
-        refuse_tables([*jax.tree.leaves(static), *objective.held], [records.size])
-        public = *jax.tree.leaves(static), *objective.placeholder, *objective.structure.combinations().values()
+        static = jax.tree.leaves(self.static_kwargs)
+        refuse_tables([*static, *objective.held], [records.size])
+        public = *static, *objective.placeholder, *objective.structure.combinations().values()
         refuse_reshaped(objective.held, public, records.leaves, records.size)
         loss_at_start(objective, psi, start_key)
         return objective, psi
 
-    def _check_priors(self, records: Records, made_up: list[Array], structure: Structure) -> None:
+    def _check_priors(self, objective: Objective) -> None:
         """A bounded likelihood leaves an improper prior improper: there would be no posterior."""
         improper: list[str] = []
 
@@ -755,13 +730,10 @@ class OnePosteriorSample:
                 improper.append(site["name"])
             return value
 
-        def look(rows: list[Array]) -> None:
-            args, kwargs = records.rebuild(rows)
-            program = handlers.substitute(self.model, substitute_fn=watch)
-            with handlers.seed(rng_seed=0):
-                WholePlates(program, structure.record_plates, 1)(*args, **kwargs, **self.static_kwargs)
+        def look(rows: Any) -> None:
+            objective.programs.trace(self.model, rows, jax.random.key(0), objective.structure.record_plates, rule=watch)
 
-        jax.eval_shape(look, made_up)
+        jax.eval_shape(look, objective.placeholder)
         if improper:
             raise ValueError(
                 f"The prior of {improper[0]!r} is improper. A clipped likelihood is bounded from below, so the posterior "
@@ -772,11 +744,7 @@ class OnePosteriorSample:
 def _limits(
     bound: Bound | None, lipschitz: float | None, radius: float | None, relation: Relation
 ) -> tuple[float, float]:
-    """What a record's log-likelihood is clipped to, in nats.
-
-    Raises:
-        ValueError, TypeError: not exactly one of the two versions, or numbers that cannot be used.
-    """
+    """What a record's log-likelihood is clipped to, in nats."""
     if relation not in (Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE):
         raise TypeError(f"relation is {relation!r}; pass Relation.REPLACE_ONE or Relation.ADD_OR_REMOVE_ONE.")
     if (bound is None) == (lipschitz is None) or (lipschitz is None) != (radius is None):

@@ -82,20 +82,11 @@ class StepKeys(NamedTuple):
         return StepKeys(sampling, noise, jax.random.fold_in(self.guide, step), local, record, *own)
 
 
-@jax.jit
-def init_keys(key: PRNGKeyArray) -> PRNGKeyArray:
-    """Keys for the initial values, which see no data and may be known: threefry, for which JAX compiles less."""
-    return jax.random.split(random.as_threefry(random.subkey(key, random.Purpose.INIT)), 3)
-
-
 def check_unused(key: PRNGKeyArray, step: int | None = None) -> None:
     """Refuse a secret key whose noise, of one step or of all (None), was drawn before in this process.
 
     Two releases with the same noise can be subtracted from one another. Keys from a seed are exempt: with them nothing
     is private anyway, and making the same release again is what they are for. So are keys that are being traced.
-
-    Raises:
-        ValueError: the noise was drawn before.
     """
     used = _used.get(_digest(key), set())
     if used == _ALL or (used and step is None) or step in used:
@@ -174,13 +165,7 @@ class Langevin(_NumPyroOptim):
         self.stddev = stddev
 
     def start(self, params: Mapping[str, Any], key: PRNGKeyArray, reached: Sequence[str]) -> Any:
-        """The first state.
-
-        Args:
-            params: unconstrained initial values.
-            key: key of the fit.
-            reached: names of the params whose gradients carry the release's noise.
-        """
+        """The first state."""
         words = jax.random.key_data(random.as_threefry(random.subkey(key, random.Purpose.LANGEVIN)))
         at = LangevinState(dict(params), words, {name: jnp.float32(name in reached) for name in params})
         return jnp.zeros((), jnp.int32), at
@@ -214,11 +199,7 @@ class Polynomial:
 
 
 def as_schedule(step_size: Any) -> Schedule:
-    """A schedule from (a, b, gamma) or a function of the step's number.
-
-    Raises:
-        TypeError, ValueError: neither, or numbers out of range.
-    """
+    """A schedule from (a, b, gamma) or a function of the step's number."""
     if callable(step_size):
         return step_size
     remedy = "Pass (a, b, gamma) for a * (b + t) ** -gamma, as in (1e-4, 10.0, 0.55), or a function of t = 0, 1, ..."
@@ -235,11 +216,7 @@ def as_schedule(step_size: Any) -> Schedule:
 
 
 def step_sizes(schedule: Schedule, num_steps: int) -> Float[np.ndarray, "step"]:
-    """The step sizes of a run, computed as the run will.
-
-    Raises:
-        TypeError, ValueError: the schedule cannot be traced, or yields anything but one positive, finite number a step.
-    """
+    """The step sizes of a run, computed as the run will."""
     try:
         sizes = jax.jit(jax.vmap(lambda t: jnp.asarray(schedule(t), jnp.float32)))(jnp.arange(num_steps))
     except Exception as error:
@@ -308,15 +285,7 @@ class Draws:
         return cls(program, tuple(run.requests) if each * num_rows <= _MOST_BYTES else ())
 
     def make(self, key: PRNGKeyArray, num_rows: int) -> tuple[list[Array], Bool[Array, ""]]:
-        """The bits of all rows, and whether they are right (`random.fast_bits`).
-
-        Args:
-            key: for these draws alone.
-            num_rows: how many rows.
-
-        Returns:
-            For each request an array whose leading axis is the rows.
-        """
+        """The bits of all rows, and whether they are right (`random.fast_bits`)."""
         words = [num_rows * math.ceil(x.size * x.dtype.itemsize / 4) for x in self.requests]
         if not sum(words):
             return [jnp.zeros((num_rows, *x.shape), x.dtype) for x in self.requests], jnp.array(True)
@@ -571,19 +540,7 @@ class PrivateStep:
         table: Sequence[Array],
         batch: Batch,
     ) -> tuple[DPSVIState, Float[Array, ""]]:
-        """Make one release and move the parameters.
-
-        Args:
-            state: the state before.
-            keys: the step's keys.
-            numbers: the plan's.
-            table: record arrays, from which the engine takes the rows that it works on and no others.
-            batch: which rows of the table.
-
-        Returns:
-            The next state, and the private estimate of the negative ELBO of all records, in nats
-            (NaN where no share was given to the loss).
-        """
+        """Make one release and move the parameters."""
         state, loss, _ = self.move(state, keys, numbers, table, batch)
         return state, loss
 

@@ -34,7 +34,7 @@ from numpyro.infer.util import helpful_support_errors
 from numpyro.primitives import Messenger
 
 from discreet._jax import captured_arrays, used_inputs, users_file
-from discreet.inference._records import Fixed, Program, Records, WholePlates, value_of_improper
+from discreet.inference._records import Fixed, Program, Programs, WholePlates, value_of_improper
 
 # --- AutoGuides ---
 
@@ -80,30 +80,15 @@ def _check_coverage(part: Any, record_plates: frozenset[str], keeps_local: bool)
 
 
 def set_up_auto_guides(
-    guide: Callable[..., Any],
-    records: Records,
-    placeholder: list[Any],
-    key: PRNGKeyArray,
-    static: Mapping[str, Any],
-    record_plates: frozenset[str],
-    hidden: Mapping[str, Any] | None = None,
-    keeps_local: bool = False,
+    programs: Programs, rows: list[Any], key: PRNGKeyArray, record_plates: frozenset[str], hidden: Mapping[str, Any]
 ) -> None:
-    """Let an AutoGuide find its latents on the placeholder, forgetting what it saw before.
+    """Let an AutoGuide find its latents on made-up rows, forgetting what it saw before.
 
-    An AutoGuide searches initial values until the model's density is finite on the arguments of
-    its first call. Had that been a call with data, the initial values would know them.
-
-    Args:
-        guide: the guide, of which AutoGuides may be parts.
-        records: the arguments taken apart.
-        placeholder: made-up records.
-        key: for the search.
-        static: public keyword arguments.
-        record_plates: the plates of the records.
-        hidden: values of the sites that are summed out, which the guide must not see.
-        keeps_local: whether records may have variational parameters of their own.
+    An AutoGuide searches initial values until the model's density is finite on the arguments of its first call. Had that
+    been a call with data, the initial values would depend on them. `hidden` has values of the sites that are summed out,
+    which the guide must not see.
     """
+    guide = programs.guide
     guides = list(auto_guides(guide))
     for part in guides:
         if not hasattr(part, "model") or not hasattr(part, "prototype_trace"):
@@ -112,17 +97,17 @@ def set_up_auto_guides(
                 "super().__init__(model)."
             )
     models = [part.model for part in guides]
-    args, kwargs = records.rebuild(placeholder)
+    args, kwargs = programs.records.rebuild(rows)
     try:
         for part in guides:
             part.prototype_trace = None
-            part.model = WholePlates(Fixed(part.model, hidden or {}), record_plates, len(placeholder[0]))
+            part.model = WholePlates(Fixed(part.model, hidden), record_plates, len(rows[0]))
         with handlers.block(), handlers.seed(rng_seed=key):
-            guide(*args, **kwargs, **static)
+            guide(*args, **kwargs, **programs.static)
         for part in guides:
             # A list knows the whole model; what it covers are its parts.
             if not isinstance(part, autoguide.AutoGuideList):
-                _check_coverage(part, record_plates, keeps_local)
+                _check_coverage(part, record_plates, programs.keeps_local)
     except RuntimeError as error:
         raise ValueError(
             f"{type(guide).__name__} found no initial values at which the placeholder record has a finite density, so "
@@ -227,11 +212,7 @@ def parameter_of(latent: str) -> str:
 
 
 def check_point_guide(guide: Program, local_latents: Sequence[str]) -> None:
-    """Refuse a point guide for a model with latents inside the record plate.
-
-    Raises:
-        ValueError: naming the first.
-    """
+    """Refuse a point guide for a model with latents inside the record plate."""
     if isinstance(guide, PointGuide) and local_latents:
         raise ValueError(
             f"The latent site {local_latents[0]!r} lies inside the record plate: each record would have a point of its "
@@ -386,29 +367,22 @@ def changing_plates(two: Traced, three: Traced) -> frozenset[str]:
 
 
 def _trace_abstractly(
-    program: Program,
-    records: Records,
-    rows: int,
-    key: PRNGKeyArray,
-    static: Mapping[str, Any],
-    num_records: int | None = None,
+    programs: Programs, program: Program, rows: int, key: PRNGKeyArray, hint: int | None = None
 ) -> Traced:
     """Sites and plate sizes of a program for `rows` records, without computing anything."""
     sites: dict[str, Site] = {}
-    sampled = handlers.substitute(program, substitute_fn=value_of_improper)
-    plates = WholePlates(sampled, None, rows, num_records=num_records)
+    sizes: dict[str, tuple[int, int | None]] = {}
 
     def run(leaves: list[Any]) -> dict[str, Any]:
-        args, kwargs = records.rebuild(leaves)
-        with handlers.seed(rng_seed=key):
-            trace = handlers.trace(plates).get_trace(*args, **kwargs, **static)
+        trace, plates = programs.trace(program, leaves, key, hint=hint)
+        sizes.update(plates.sizes)
         for name, site in trace.items():
-            sites[name] = _summary(site, plates.sizes)
+            sites[name] = _summary(site, sizes)
         given = [n for n, s in sites.items() if s.kind == "param" or (s.kind == "sample" and not s.observed)]
         return {name: trace[name]["value"] for name in given}
 
-    values = jax.eval_shape(run, records.shapes(rows))
-    return Traced(sites, plates.sizes, values)
+    values = jax.eval_shape(run, programs.records.shapes(rows))
+    return Traced(sites, sizes, values)
 
 
 def _summary(site: Mapping[str, Any], sizes: Mapping[str, tuple[int, int | None]]) -> Site:
@@ -446,11 +420,7 @@ def _scale(site: Mapping[str, Any], sizes: Mapping[str, tuple[int, int | None]])
 
 
 def _check_scale(two: Site, three: Site, num_records: int) -> None:
-    """Refuse `handlers.scale` of a minibatch, which would weigh the likelihood again.
-
-    Raises:
-        ValueError: naming the site.
-    """
+    """Refuse `handlers.scale` of a minibatch, which would weigh the likelihood again."""
     if two.scale is None or three.scale is None:
         return
     follows = not math.isclose(two.scale, three.scale)
@@ -471,11 +441,7 @@ def _without_plates(fn: Any) -> Any:
 
 
 def _density(site: Mapping[str, Any]) -> tuple[int, ...]:
-    """Shape of an observed site's log density.
-
-    Raises:
-        ValueError: value and distribution do not broadcast.
-    """
+    """Shape of an observed site's log density."""
     fn, value = site["fn"], site["value"]
     shape = jnp.shape(value)
     batch = shape[: len(shape) - fn.event_dim] if fn.event_dim else shape
@@ -510,30 +476,16 @@ def _support(fn: Any) -> np.ndarray | None:
     return values.reshape(len(values), *fn.event_shape)
 
 
-def find_structure(
-    model: Program,
-    guide: Program,
-    records: Records,
-    placeholder: list[Any],
-    key: PRNGKeyArray,
-    static: Mapping[str, Any],
-    num_records: int,
-    keeps_local: bool = False,
-) -> Structure:
-    """Trace model and guide for two and three records, and refuse what cannot be private.
-
-    With `keeps_local`, the guide may have `param` sites with a value for each record.
-
-    Raises:
-        ValueError: naming the site and the remedy.
-    """
-    with _explained("model", (records.size, num_records)):
-        two, three, hint = _trace_model(model, records, key, static, num_records)
+def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray) -> Structure:
+    """Trace model and guide for two and three records, and refuse what cannot be private."""
+    guide, num_records, keeps_local = programs.guide, programs.num_records, programs.keeps_local
+    with _explained("model", programs):
+        two, three, hint = _trace_model(programs, key)
     record_plates = changing_plates(two, three)
     _check_plate_sizes(record_plates, two.sizes, num_records)
     _check_model(two.sites, three.sites, record_plates, keeps_local)
     for name in [n for n, s in two.sites.items() if s.kind == "mutable"]:
-        _check_mutable(name, model, records, key, static, hint)
+        _check_mutable(name, programs, key, hint)
     inside = {n for n, s in two.sites.items() if record_plates.intersection(s.plates)}
     unobserved = [s for s in two.sites.values() if s.kind == "sample" and not s.observed]
     latents = [s.name for s in unobserved if not s.discrete]
@@ -548,14 +500,15 @@ def find_structure(
             "observe them in a plate."
         )
     for name in factors:
-        _check_factor(name, model, records, key, static, two, hint, record_plates)
+        _check_factor(name, programs, key, two, hint, record_plates)
     if not observed:
         raise ValueError(
             "No plate of the model follows the number of records, and no observed site has an axis that does, so the model "
             "does not say what one record contributes. Put the observations into a plate, for example "
             'with numpyro.plate("data", xs.shape[0]).'
         )
-    summed = _sum_out(_trace_abstractly(model, records, 1, key, static, hint), two, three, discrete) if discrete else ()
+    one = _trace_abstractly(programs, programs.model, 1, key, hint) if discrete else two
+    summed = _sum_out(one, two, three, discrete)
 
     check_auto_guide(guide)
     check_point_guide(guide, [n for n in latents if n in inside])
@@ -566,13 +519,13 @@ def find_structure(
         if auto and (rows == 2 or keeps_local):
             # Its parameters have the shapes of the rows on which it is set up.
             made_up = [jnp.repeat(x[:1], rows, axis=0) for x in placeholder] if keeps_local else placeholder
-            set_up_auto_guides(guide, records, made_up, key, static, record_plates, hidden, keeps_local)
-        with _explained("guide", (records.size, num_records)):
-            return _trace_abstractly(guide, records, rows, key, static, hint)
+            set_up_auto_guides(programs, made_up, key, record_plates, hidden)
+        with _explained("guide", programs):
+            return _trace_abstractly(programs, guide, rows, key, hint)
 
     guide_two, guide_three = trace_guide(2), trace_guide(3)
     if auto and keeps_local:
-        set_up_auto_guides(guide, records, placeholder, key, static, record_plates, hidden, keeps_local)
+        set_up_auto_guides(programs, placeholder, key, record_plates, hidden)
     guide_plates = changing_plates(guide_two, guide_three)
     if stray := guide_plates - record_plates:
         raise ValueError(
@@ -597,20 +550,14 @@ def find_structure(
     )
 
 
-def explain_model(
-    model: Program, records: Records, key: PRNGKeyArray, static: Mapping[str, Any], num_records: int
-) -> None:
-    """Say what is wrong with a model that failed, if tracing it on shapes shows it.
-
-    Raises:
-        ValueError: naming the site or the line, and the remedy.
-    """
-    with _explained("model", (records.size, num_records)):
-        _trace_model(model, records, key, static, num_records)
+def explain_model(programs: Programs, key: PRNGKeyArray) -> None:
+    """Say what is wrong with a model that failed, if tracing it on shapes shows it."""
+    with _explained("model", programs):
+        _trace_model(programs, key)
 
 
 @contextmanager
-def _explained(what: str, lengths: Sequence[int]) -> Iterator[None]:
+def _explained(what: str, programs: Programs) -> Iterator[None]:
     """Say what an error of JAX means that a program raises when it is traced on shapes."""
     try:
         yield
@@ -624,6 +571,7 @@ def _explained(what: str, lengths: Sequence[int]) -> Iterator[None]:
     except (TypeError, ValueError) as error:
         shapes = re.findall(r"\(\d[\d, ]*\)", str(error))
         sizes = {int(n) for shape in shapes for n in re.findall(r"\d+", shape)}
+        lengths = programs.records.size, programs.num_records
         tables = [n for n in lengths if n > _FEWEST_TELLING_ROWS and n in sizes]
         if not tables or str(error).startswith("The observed site"):
             raise
@@ -640,13 +588,11 @@ def _place(error: BaseException) -> str:
     return f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}: {frames[-1].line})" if frames else ""
 
 
-def _trace_model(
-    model: Program, records: Records, key: PRNGKeyArray, static: Mapping[str, Any], num_records: int
-) -> tuple[Traced, Traced, int | None]:
+def _trace_model(programs: Programs, key: PRNGKeyArray) -> tuple[Traced, Traced, int | None]:
     """Trace with two and with three records; if that fails, take plates of size N for record plates (the hint)."""
 
     def both(hint: int | None) -> tuple[Traced, Traced, int | None]:
-        two, three = (_trace_abstractly(model, records, rows, key, static, hint) for rows in (2, 3))
+        two, three = (_trace_abstractly(programs, programs.model, rows, key, hint) for rows in (2, 3))
         return two, three, hint
 
     try:
@@ -659,7 +605,7 @@ def _trace_model(
         # A plate of N, with two rows inside, does not broadcast.
         found = None
     try:
-        return both(num_records)
+        return both(programs.num_records)
     except (TypeError, ValueError, AssertionError):
         return both(None) if found is None else found
 
@@ -700,17 +646,10 @@ def _check_model(
             )
 
 
-def _check_mutable(
-    name: str, model: Program, records: Records, key: PRNGKeyArray, static: Mapping[str, Any], hint: int | None
-) -> None:
-    """Refuse state that a run of the model changes; statistics that stay as they are, are public constants.
-
-    Raises:
-        ValueError: naming the site and the remedy.
-    """
+def _check_mutable(name: str, programs: Programs, key: PRNGKeyArray, hint: int | None) -> None:
+    """Refuse state that a run of the model changes; statistics that stay as they are, are public constants."""
 
     def states(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
-        args, kwargs = records.rebuild(leaves)
         start: list[Any] = []
 
         class Watch(Messenger):
@@ -718,12 +657,10 @@ def _check_mutable(
                 if msg["type"] == "mutable" and msg["name"] == name and not start:
                     start.extend(jax.tree.leaves(msg["value"]))
 
-        plates = WholePlates(handlers.substitute(model, substitute_fn=value_of_improper), None, 2, num_records=hint)
-        with handlers.seed(rng_seed=key), handlers.trace() as trace, Watch():
-            plates(*args, **kwargs, **static)
+        trace, _ = programs.trace(Watch(programs.model), leaves, key, hint=hint)
         return [_bits(x) for x in start], [_bits(x) for x in jax.tree.leaves(trace[name]["value"])]
 
-    (reads,) = used_inputs(states, records.shapes(2))
+    (reads,) = used_inputs(states, programs.records.shapes(2))
     if any(jax.tree.leaves(reads)):
         raise ValueError(
             f"The model's mutable site {name!r} carries state from record to record (as batch "
@@ -731,7 +668,7 @@ def _check_mutable(
             "layer or group normalisation, or fixed statistics (use_running_average=True, module.eval())."
         )
     # It reads no record, so made-up ones show what becomes of it.
-    start, end = jax.jit(states)(records.zeros(2))
+    start, end = jax.jit(states)(programs.records.zeros(2))
     if len(start) != len(end) or not all(np.array_equal(a, b) for a, b in zip(start, end, strict=True)):
         raise ValueError(
             f"The model's mutable site {name!r} changes with each run, as the counter of random numbers of dropout does. "
@@ -747,11 +684,7 @@ def _bits(x: Any) -> Any:
 def _sort_observed(
     two: Mapping[str, Site], three: Mapping[str, Site], inside: set[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The observed sites of the records, and those that do not follow the number of records.
-
-    Raises:
-        ValueError: a site whose log density grows along several axes, so that each record meets every other.
-    """
+    """The observed sites of the records, and those that do not follow the number of records."""
     records: list[str] = []
     rest: list[str] = []
     for name, site in two.items():
@@ -771,35 +704,23 @@ def _sort_observed(
 
 
 def _check_factor(
-    name: str,
-    model: Program,
-    records: Records,
-    key: PRNGKeyArray,
-    static: Mapping[str, Any],
-    two: Traced,
-    hint: int | None,
-    record_plates: frozenset[str],
+    name: str, programs: Programs, key: PRNGKeyArray, two: Traced, hint: int | None, record_plates: frozenset[str]
 ) -> None:
     """Refuse an observed site that does not follow the number of records, unless it holds no data.
 
-    What passes goes into the data-free term, without clipping and noise.
-
-    Raises:
-        ValueError: it reads the records, a record's latents, or an array that nobody declared public.
+    What passes goes into the data-free term, without clipping and noise. Refused is what reads the records, a record's
+    latents, or an array that nobody declared public.
     """
 
     def density(values: Mapping[str, Any], leaves: list[Any]) -> Any:
-        args, kwargs = records.rebuild(leaves)
-        plates = WholePlates(handlers.substitute(model, data=dict(values)), None, 2, num_records=hint)
-        with handlers.seed(rng_seed=key):
-            site = handlers.trace(plates).get_trace(*args, **kwargs, **static)[name]
+        site = programs.trace(programs.model, leaves, key, None, values, hint=hint)[0][name]
         log_prob = site["fn"].log_prob(site["value"], *([site["intermediates"]] if site["intermediates"] else []))
         return log_prob * (1.0 if site["scale"] is None else site["scale"])
 
     plate = (
         f"move it into the plate {min(record_plates)!r}" if record_plates else 'with numpyro.plate("data", xs.shape[0])'
     )
-    leaves = records.shapes(2)
+    leaves = programs.records.shapes(2)
     uses, reads = used_inputs(density, two.values, leaves)
     if any(jax.tree.leaves(reads)):
         raise ValueError(
@@ -815,7 +736,7 @@ def _check_factor(
             f"The observed site (or factor) {name!r} lies outside the record plate but reads {local[0]!r}, of which each "
             "record has its own. Move it into the plate."
         )
-    public = [np.asarray(x) for x in jax.tree.leaves(static) if hasattr(x, "shape")]
+    public = [np.asarray(x) for x in jax.tree.leaves(programs.static) if hasattr(x, "shape")]
     for x in captured_arrays(density, two.values, leaves, used_only=True):
         if x.size > 1 and not any(p.shape == x.shape and np.array_equal(p, x) for p in public):
             raise ValueError(
@@ -826,11 +747,7 @@ def _check_factor(
 
 
 def _sum_out(one: Traced, two: Traced, three: Traced, discrete: Sequence[str]) -> tuple[Summed, ...]:
-    """The discrete latents of one record with their supports.
-
-    Raises:
-        ValueError: no fixed finite support, no axis that follows the records, or too many combinations.
-    """
+    """The discrete latents of one record with their supports."""
     found: list[Summed] = []
     for name in discrete:
         site = one.sites[name]

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.handlers as handlers
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import Unit
 from numpyro.optim import SGD
@@ -18,7 +17,7 @@ from numpyro.primitives import Messenger
 from discreet import random
 from discreet.inference._dpsvi import DPSVI
 from discreet.inference._elbo import Objective
-from discreet.inference._records import Program, Records, WholePlates, refuse_tables, take_apart, value_of_improper
+from discreet.inference._records import Program, Records, refuse_tables, take_apart
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FullBatch
 
@@ -238,11 +237,9 @@ def _prior_predictive(
     objective: Objective, psi: Mapping[str, Any], rows: list[Array], names: Sequence[str], key: PRNGKeyArray
 ) -> tuple[dict[str, Any], list[Array]]:
     """Observations of one record drawn from the model, and the record with them where it is handed over as it is."""
-    args, kwargs = objective.records.rebuild(rows)
-    unobserved = _Observations(handlers.substitute(objective.model, substitute_fn=value_of_improper), names)
-    plates = WholePlates(unobserved, objective.structure.record_plates, 1)
-    seeded = handlers.substitute(handlers.seed(plates, key), data=objective.constrain(psi))
-    trace = handlers.trace(seeded).get_trace(*args, **kwargs, **objective.static)
+    unobserved = _Observations(objective.programs.model, names)
+    plates, params = objective.structure.record_plates, objective.constrain(psi)
+    trace, _ = objective.programs.trace(unobserved, rows, key, plates, params)
     values = {name: trace[name]["value"] for name in unobserved.passed}
     # An amortised guide reads the observation too: it must see the made-up one.
     replaced = list(rows)
@@ -279,8 +276,8 @@ def _norms(
         rows, chosen = [x[None] for x in row], objective
         if redraw:
             values, rows = _prior_predictive(objective, psi, rows, redraw, prior)
-            observed = _Observations(objective.model, redraw, values)
-            chosen = dataclasses.replace(objective, model=observed)
+            observed = _Observations(objective.programs.model, redraw, values)
+            chosen = dataclasses.replace(objective, programs=dataclasses.replace(objective.programs, model=observed))
         u, _ = objective.link(psi, draw)
         gradient = jax.grad(chosen.record_loss)(u, [x[0] for x in rows], local)
         return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(gradient)))
