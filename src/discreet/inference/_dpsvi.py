@@ -42,7 +42,6 @@ from discreet.inference._records import (
     Program,
     Records,
     check_public,
-    refuse_reshaped,
     refuse_tables,
     take_apart,
 )
@@ -273,7 +272,6 @@ class DPSVI:
             raise TypeError(
                 "init looks at the model outside of JAX's transformations; call it without jit, vmap or scan."
             )
-        static, num_records = jax.tree.leaves(self.static_kwargs), self.plan.num_records
         objective, psi, start_key = Objective.of(
             records,
             key,
@@ -284,22 +282,17 @@ class DPSVI:
             model=self.model,
             guide=self.guide,
             static=self.static_kwargs,
-            num_records=num_records,
+            num_records=self.plan.num_records,
             keeps_local=self.local is not None,
         )
         signature = records.signature, tuple((str(path), x.shape) for path, x in jax.tree.leaves_with_path(psi))
         if signature not in self._steps:
-            refuse_tables([*static, *objective.held], [num_records])
-            made_up = (
-                *objective.placeholder,
-                *objective.local_start.values(),
-                *objective.structure.combinations().values(),
-            )
-            refuse_reshaped(objective.held, (*static, *made_up), records.leaves, num_records)
+            objective.refuse_tables(self.plan.num_records)
             self._steps[signature] = self._private_step(objective, psi, key)
         self._current, self._shapes = self._steps[signature], jax.eval_shape(lambda: psi)
         objective, norm = self._current.objective, jnp.float32(self.plan.clipping.start)
-        center, memory = loss_at_start(objective, psi, start_key), self._current.first_memory(records.size)
+        center, local = loss_at_start(objective, psi, start_key), self._current.local
+        memory = [] if local is None else local.rows(records.size)
         optim_state = start_optimizer(self.optim, psi, key, objective)
         return DPSVIState(optim_state, key, jnp.zeros((), jnp.int32), center, norm, memory)
 

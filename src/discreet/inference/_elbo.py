@@ -31,7 +31,16 @@ from numpyro.infer.util import helpful_support_errors
 
 from discreet import random
 from discreet._jax import program_constants, program_digest, program_text, run_jaxpr, used_inputs
-from discreet.inference._records import Program, Programs, Records, WholePlates, take_apart, value_of_improper
+from discreet.inference._records import (
+    Program,
+    Programs,
+    Records,
+    WholePlates,
+    refuse_reshaped,
+    refuse_tables,
+    take_apart,
+    value_of_improper,
+)
 from discreet.inference._structure import Structure, explain_model, find_structure
 
 # --- The objective ---
@@ -100,6 +109,13 @@ class Objective:
     def example(self) -> list[Any]:
         """One made-up record, with the values of its own `param` sites behind it, without the leading axis."""
         return [*(x[0] for x in self.placeholder), *(self.local_start[name] for name, _ in self.structure.local_params)]
+
+    def refuse_tables(self, length: int) -> None:
+        """Refuse arrays beside the records that look like a table of this length: of the closure and by keyword."""
+        static, summed = jax.tree.leaves(self.programs.static), self.structure.combinations().values()
+        refuse_tables([*static, *self.held], [length])
+        public = *static, *self.placeholder, *self.local_start.values(), *summed
+        refuse_reshaped(self.held, public, self.programs.records.leaves, length)
 
     def constrain(self, psi: Mapping[str, Any]) -> dict[str, Any]:
         """Values of the `param` sites from unconstrained parameters."""

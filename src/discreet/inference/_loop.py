@@ -33,7 +33,7 @@ from tqdm import tqdm
 from discreet import mechanisms, random
 from discreet._jax import untried_jax
 from discreet.inference._result import Outcome, kinds
-from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepKeys, check_unused, claim, take
+from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepKeys, check_unused, claim
 from discreet.inference._trace import TraceRecorder, start_mean, update_mean
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
@@ -144,7 +144,7 @@ class Checkpoint:
         spend()
         # The same releases again are none: the noise belongs to these states. What is done needs none.
         if found["key"] is not None:
-            take(self.key)
+            claim(self.key, again=True)
         leaves, tree = jax.tree.flatten(state._replace(rng_key=None))
         kept = [jnp.asarray(x, y.dtype) for x, y in zip(found["state"], leaves, strict=True)]
         recorder.restore(found["trace"])
@@ -317,7 +317,7 @@ def run_steps(
             count = int(np.clip(count * _SECONDS_A_CHUNK / max(seconds, 1e-6), count / 4, count * 8))
             count = max(1, min(count, chunk_length))
     done, losses, norms = progress.done, np.concatenate(progress.losses), np.concatenate(progress.norms)
-    return Outcome(state, losses, norms, recorder.finish(np.asarray(progress.mean), done), done, done < num_steps)
+    return Outcome(state, losses, norms, recorder.finish(np.asarray(progress.mean), done), done)
 
 
 def _bar(num_steps: int, enabled: bool) -> Any:
@@ -433,7 +433,8 @@ def update_once(
     # Where the state is being traced, no error can stop a step that nobody paid for: it then sees no record.
     paid = state.step < numbers.num_steps
     batch = Batch(jnp.arange(mask.shape[0], dtype=jnp.int32), mask & paid)
-    state, loss = step(state, StepKeys.derive(state.rng_key).at(state.step), numbers, leaves, batch)
+    keys = StepKeys.derive(state.rng_key).at(state.step)
+    state, loss, _ = step.move(state, keys, numbers, leaves, batch)
     return state, jnp.where(paid, loss, jnp.nan)
 
 
@@ -559,7 +560,7 @@ def _certify(
         no_key: Any = None
         # What the records share may be known: to the verifier it is made of public numbers.
         keys = keys._replace(guide=jax.random.wrap_key_data(keys.guide, impl=implementation))
-        memory = step.first_memory(len(leaves[0]))
+        memory = [] if step.local is None else step.local.rows(len(leaves[0]))
         start = DPSVIState(optim_state, no_key, jnp.zeros((), jnp.int32), loss_center, clipping_norm, memory)
         mean, kept = start_mean(dim, recorder.keeps_mean), (keep, keep and keep_gradients)
         end, mean, losses, norms, iterates, gradients = many_steps(

@@ -25,6 +25,7 @@ from numpyro.distributions import ImproperUniform, constraints
 from numpyro.infer import MCMC, NUTS
 
 from discreet import random
+from discreet._validate import integer, is_real, positive, real
 from discreet.accounting import Relation, pure_event
 from discreet.inference._dpsvi import explain_steps
 from discreet.inference._elbo import Objective, loss_at_start
@@ -32,7 +33,6 @@ from discreet.inference._records import (
     Program,
     Records,
     check_public,
-    refuse_reshaped,
     refuse_tables,
     take_apart,
     value_of_improper,
@@ -475,8 +475,7 @@ class OPSResult:
         Raises:
             ValueError: total_variation is no number between 0 and 1.
         """
-        if not 0.0 <= total_variation <= 1.0:
-            raise ValueError(f"total_variation is {total_variation}; it is a distance between 0 and 1, such as 1e-8.")
+        real("total_variation", total_variation, 0.0, 1.0, hint="It is a distance, such as 1e-8.")
         slack = min(1.0, self.num_draws * total_variation)
         return min(1.0, (1 + math.exp(min(self.statement.epsilon, 700.0))) * slack * (1 + 1e-12))
 
@@ -498,6 +497,7 @@ class OPSResult:
 
 Bound = float | tuple[float, float]
 _NO_PLATE = 2**31 - 1
+_RANGE = 1e-6, 1e9
 # As many as accounting sums up in closed form.
 _MOST_DRAWS = 1000
 
@@ -578,17 +578,11 @@ class OnePosteriorSample:
     ) -> None:
         """See the class."""
         low, high = _limits(log_likelihood_bound, lipschitz, radius, relation)
-        if not _is_finite(epsilon):
-            raise ValueError(f"epsilon is {epsilon!r}; it must be a finite number above 0. 1 is a common choice.")
-        pure_event(epsilon)
-        for name, value, least in (
-            ("num_draws", num_draws, 1),
-            ("num_warmup", num_warmup, 1),
-            ("num_samples", num_samples, 10),
-            ("num_chains", num_chains, 2),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
+        pure_event(positive("epsilon", epsilon, hint="1 is a common choice."))
+        self.num_draws = integer("num_draws", num_draws)
+        self.num_warmup = integer("num_warmup", num_warmup)
+        self.num_samples = integer("num_samples", num_samples, 10)
+        self.num_chains = max(integer("num_chains", num_chains, 2), self.num_draws)
         if num_draws > _MOST_DRAWS:
             raise ValueError(
                 f"num_draws is {num_draws}; of more than {_MOST_DRAWS:,} draws no pure epsilon is computed, and so many are "
@@ -597,9 +591,6 @@ class OnePosteriorSample:
         check_public(static_kwargs)
         self.model = model
         self.lipschitz, self.radius = lipschitz, radius
-        self.num_draws = int(num_draws)
-        self.num_warmup, self.num_samples = int(num_warmup), int(num_samples)
-        self.num_chains = max(int(num_chains), self.num_draws)
         self.num_records = num_records
         self.placeholder = placeholder
         self.nuts_options = dict(nuts_options or {})
@@ -713,10 +704,7 @@ class OnePosteriorSample:
                 "A record's log-likelihood is random (the model draws numbers beside its sites, as dropout does), so it has "
                 "no posterior density to sample. Make what is drawn a latent site outside the record plate, or leave it out."
             )
-        static = jax.tree.leaves(self.static_kwargs)
-        refuse_tables([*static, *objective.held], [records.size])
-        public = *static, *objective.placeholder, *objective.structure.combinations().values()
-        refuse_reshaped(objective.held, public, records.leaves, records.size)
+        objective.refuse_tables(records.size)
         loss_at_start(objective, psi, start_key)
         return objective, psi
 
@@ -758,14 +746,12 @@ def _limits(
                 "The Lipschitz version bounds the difference between two records' log-likelihoods, not one record's own, so "
                 "it holds under REPLACE_ONE only. Use that relation, or log_likelihood_bound."
             )
-        _check_positive("lipschitz", lipschitz)
-        _check_positive("radius", radius)
-        bound = lipschitz * radius
+        bound = real("lipschitz", lipschitz, *_RANGE) * real("radius", radius, *_RANGE)
     if isinstance(bound, tuple):
         # They are used in 32 bits, which far from zero may not tell them apart.
         apart = (
             float(np.float32(bound[1]) - np.float32(bound[0]))
-            if len(bound) == 2 and all(_is_finite(x) for x in bound)
+            if len(bound) == 2 and all(map(is_real, bound))
             else math.nan
         )
         if not 1e-6 <= apart <= 1e9:
@@ -775,17 +761,8 @@ def _limits(
             )
         return float(bound[0]), float(bound[1])
     assert bound is not None
-    _check_positive("log_likelihood_bound" if lipschitz is None else "lipschitz * radius", bound)
-    return -float(bound), float(bound)
-
-
-def _check_positive(name: str, value: Any) -> None:
-    if not _is_finite(value) or not 1e-6 <= value <= 1e9:
-        raise ValueError(f"{name} is {value!r}; it must be a finite number from 1e-6 to 1e9.")
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
+    high = real("log_likelihood_bound" if lipschitz is None else "lipschitz * radius", bound, *_RANGE)
+    return -high, high
 
 
 def _values(objective: Objective, psi: Mapping[str, np.ndarray], num_draws: int) -> dict[str, np.ndarray]:

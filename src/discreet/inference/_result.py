@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
+from discreet._validate import choice
 from discreet.accounting import Relation, upper
 from discreet.clipping import AdaptiveClipping
 from discreet.inference._elbo import Objective
@@ -94,15 +95,6 @@ def write_fields(path: Path | str, fields: Mapping[str, Any]) -> Path:
     return write_archive(path, WHAT, VERSION, fields, kinds())
 
 
-def read_fields(path: Path | str, expected: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
-    """A result's fields."""
-    fields = read_archive(path, WHAT, VERSION, kinds())
-    whole = isinstance(fields, dict) and set(fields) == set(expected)
-    if not whole or not all(isinstance(fields[name], kind) for name, kind in expected.items()):
-        raise ValueError(f"{path} does not hold what a {WHAT} holds: it is damaged, or was not written by discreet")
-    return fields
-
-
 def objective_of(
     form: Form,
     plan: PrivacyPlan,
@@ -166,25 +158,14 @@ def _check_same(saved: Mapping[str, str], needed: Mapping[str, str]) -> None:
 # --- The result ---
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What a loop did.
-
-    Attributes:
-        state: the last state.
-        losses: one private estimate a step done.
-        clipping_norms: C of each step done.
-        trace: the iterates kept.
-        steps: number of releases made.
-        interrupted: Ctrl-C stopped it.
-    """
+class Outcome(NamedTuple):
+    """What a loop did in `steps` releases: the last state, a private loss and C for each step, and the iterates kept."""
 
     state: DPSVIState
     losses: Float[np.ndarray, "step"]
     clipping_norms: Float[np.ndarray, "step"]
     trace: Trace
     steps: int
-    interrupted: bool
 
 
 SPREAD = (
@@ -299,7 +280,7 @@ class DPSVIResult:
         """
         return to_arviz(self.posterior(key, num_samples), statement=self.statement, note=SPREAD, **names)
 
-    def noise_aware(self, method: str = "regression", *, start: float | None = None) -> NoiseAware:
+    def noise_aware(self, method: str | None = None, *, start: float | None = None) -> NoiseAware:
         """The posterior with the noise of the private fit in it; from the trace alone, free of budget.
 
         The fit ends near the parameters that a fit without noise would have found, not at them, and `posterior` takes no
@@ -309,6 +290,7 @@ class DPSVIResult:
         Args:
             method: "trace" adds the variance of the tail's mean, in all variational parameters of any guide;
                 "regression" infers each location from the noisy gradients, which `run(..., keep_gradients=True)` keeps.
+                None: "regression" where the fit kept them, else "trace".
             start: where the tail begins, as a fraction of the trace. None: where it has no drift.
 
         Returns:
@@ -322,8 +304,9 @@ class DPSVIResult:
             "trace": Jälkö, Prediger, Honkela and Kaski, DPVIm, 2023. "regression": Alrawajfeh, Jälkö and Honkela,
             AISTATS 2025.
         """
-        if method not in METHODS:
-            raise ValueError(f'method is {method!r}; it must be "trace" or "regression".')
+        if method is None:
+            method = "trace" if self.trace.gradients is None else "regression"
+        choice("method", method, METHODS)
         if self._objective is None:
             raise ValueError(
                 "This result holds no guide, since it was unpickled, or loaded without one. Load it by "
@@ -431,7 +414,10 @@ def load_result(
         ValueError: the file is absent, damaged, incomplete, something else, or from a newer discreet; or model and guide have
             other latents, or parameters of other names, shapes or dtypes.
     """
-    fields = read_fields(path, {name.lstrip("_"): kind for name, kind in _SAVED.items()})
+    fields, expected = read_archive(path, WHAT, VERSION, kinds()), {n.lstrip("_"): kind for n, kind in _SAVED.items()}
+    whole = isinstance(fields, dict) and set(fields) == set(expected)
+    if not whole or not all(isinstance(fields[name], kind) for name, kind in expected.items()):
+        raise ValueError(f"{path} does not hold what a {WHAT} holds: it is damaged, or was not written by discreet")
     form = fields.pop("form")
     loaded = DPSVIResult(**fields, _form=form)
     if model is None and guide is None:

@@ -97,23 +97,21 @@ def check_unused(key: PRNGKeyArray, step: int | None = None) -> None:
         )
 
 
-def claim(key: PRNGKeyArray, step: int | None = None) -> None:
+def claim(key: PRNGKeyArray, step: int | None = None, *, again: bool = False) -> None:
     """Take a secret key's noise, just before it is drawn; see `check_unused`.
+
+    Args:
+        key: The key.
+        step: Number of the step; None: all steps.
+        again: The fit goes on after a crash: it draws the same noise for the states that it belongs to.
 
     Raises:
         ValueError: the noise was drawn before.
     """
-    check_unused(key, step)
-    digest = _digest(key)
-    if digest:
+    if not again:
+        check_unused(key, step)
+    if digest := _digest(key):
         _used[digest] = _ALL if step is None else {*_used.get(digest, ()), step}
-
-
-def take(key: PRNGKeyArray) -> None:
-    """Take a key for a fit that goes on: it draws noise that it drew before, for the states that it belongs to."""
-    digest = _digest(key)
-    if digest:
-        _used[digest] = _ALL
 
 
 def _digest(key: PRNGKeyArray) -> bytes:
@@ -532,22 +530,22 @@ class PrivateStep:
     local: LocalUpdates | None = None
     code: tuple[Any, ...] = dataclasses.field(default_factory=lambda: _code(), repr=False)
 
-    def __call__(
-        self,
-        state: DPSVIState,
-        keys: StepKeys,
-        numbers: PlanNumbers,
-        table: Sequence[Array],
-        batch: Batch,
-    ) -> tuple[DPSVIState, Float[Array, ""]]:
-        """Make one release and move the parameters."""
-        state, loss, _ = self.move(state, keys, numbers, table, batch)
-        return state, loss
-
     def move(
         self, state: DPSVIState, keys: StepKeys, numbers: PlanNumbers, table: Sequence[Array], batch: Batch
     ) -> tuple[DPSVIState, Float[Array, ""], Any]:
-        """As a call, with the gradient that the optimizer was given: post-processing of the release, so one itself."""
+        """Make one release and move the parameters.
+
+        Args:
+            state: the state before.
+            keys: the step's keys.
+            numbers: the plan's.
+            table: record arrays, from which the engine takes the rows that it works on and no others.
+            batch: which rows of the table.
+
+        Returns:
+            The next state; the private estimate of the negative ELBO of all records, in nats (NaN where no share was given
+            to the loss); and the gradient that the optimizer was given, post-processing of the release.
+        """
         psi = self.optim.get_params(state.optim_state)
         channels = self._channels(state.loss_center)
         norm = state.clipping_norm
@@ -579,10 +577,6 @@ class PrivateStep:
         optim_state = self.optim.update(gradient, state.optim_state, value=loss)
         state = state._replace(optim_state=optim_state, step=state.step + 1)
         return self._with_next_norm(state, released.count, channels, numbers), loss, gradient
-
-    def first_memory(self, num_records: int) -> list[Array]:
-        """What records remember before the first step: nothing of themselves."""
-        return [] if self.local is None else self.local.rows(num_records)
 
     def explain(self, psi: Any, num_rows: int) -> EngineReport:
         """How the engine goes about a batch of `num_rows` rows, for parameters of the shapes of `psi`."""
