@@ -42,7 +42,6 @@ from discreet.verify._domain import (
     SECRET,
     Batch,
     Key,
-    Origin,
     Private,
     Public,
     Scale,
@@ -52,16 +51,7 @@ from discreet.verify._domain import (
     new_symbol,
     total_of,
 )
-from discreet.verify._errors import (
-    REMEDIES,
-    PrivacyError,
-    chain_of,
-    from_here,
-    place_of,
-    remedy_for,
-    source_of,
-    without_tag,
-)
+from discreet.verify._errors import Origin, PrivacyError, Why, chain_of, from_here, place_of, source_of
 from discreet.verify._events import (
     Fixed,
     Given,
@@ -126,7 +116,7 @@ def status_of(value: Value) -> Status:
         return Status("rows", bound, f"rows of single records, with {limit}")
     if value.terms is not None:
         return Status("sum", bound, f"sum over records, to which one adds at most {bound or 'a known amount'}")
-    return Status("unknown", "", f"unknown: {without_tag(value.why) or 'nothing bounds one record'}")
+    return Status("unknown", "", f"unknown: {value.why or 'nothing bounds one record'}")
 
 
 def _bound(scale: Scale | None) -> str:
@@ -251,7 +241,7 @@ def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr,
     try:
         program, out_shape = jax.make_jaxpr(lambda *x: program_of(*x), return_shape=True)(*traced)
     except NoNoiseError as error:
-        raise PrivacyError(f"the program adds no noise: {error}", REMEDIES["noise scale"]) from error
+        raise PrivacyError(f"the program adds no noise: {error}", Why.NOISE_SCALE.remedy) from error
     except (TypeError, *_NEEDS_VALUES) as error:
         if any(map(is_symbolic, leaves)):
             error.add_note(
@@ -656,7 +646,7 @@ def certify(
             "Pass one of these, of dp.Relation."
         )
     if why := untried_jax():
-        raise PrivacyError(f"there is no proof on this release of JAX: {why}", REMEDIES["release"])
+        raise PrivacyError(f"there is no proof on this release of JAX: {why}", Why.RELEASE.remedy)
     check_symbols([*jax.tree.leaves(args), times])
     times = times_at(times, {})
     args = jax.tree.map(lambda x: fixed_at(x, {}), args)
@@ -754,22 +744,22 @@ def _status(checker: Checker, name: str, value: Value) -> str:
             purpose, line = checker.keys.use_of(value)
             raise PrivacyError(
                 f"a key is returned that was used for {purpose}, so whoever gets it can make the noise, or the batch, again.",
-                REMEDIES["key"],
+                Why.KEY.remedy,
                 output=name,
                 chain=(line,) if line else (),
             )
         if kind == PRIVATE:
-            raise PrivacyError("a key is returned that depends on records.", REMEDIES["key"], output=name)
+            raise PrivacyError("a key is returned that depends on records.", Why.KEY.remedy, output=name)
         checker.keys.spend(value, f"output {name}", "the end of the program")
         return "public"
     if isinstance(value, Public):
         return "released" if value.released else "public"
-    why, tag = value.why, remedy_for(value.why)
+    why = value.why or Why.CLIP("nothing bounds what one record can change")
     if value.axes is not None:
-        why, tag = "it has values for each record, and no noise", REMEDIES["row"]
+        why = Why.ROW("it has values for each record, and no noise")
     elif value.terms is not None:
-        why, tag = "it is a sum over records with a bound, but without noise", REMEDIES["noise"]
-    raise PrivacyError(f"{without_tag(why)}.", tag, output=name, chain=chain_of(value.origin))
+        why = Why.NOISE("it is a sum over records with a bound, but without noise")
+    raise PrivacyError(f"{why}.", why.kind.remedy, output=name, chain=chain_of(value.origin))
 
 
 def _assumptions(

@@ -29,34 +29,15 @@ from discreet.verify._domain import (
     constant,
     fresh,
     new_symbol,
+    same,
     scaled,
     source_of,
     total_of,
     without,
 )
-from discreet.verify._errors import REMEDIES, PrivacyError, chain_of
+from discreet.verify._errors import PrivacyError, Why, chain_of
 from discreet.verify._events import Choice, Repeat
-from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, as_sum, is_key, shape_of, varies_along
-
-
-def same(a: Value, b: Value) -> bool:
-    """Whether two values say the same."""
-    if isinstance(a, Public) and isinstance(b, Public):
-        if (a.const is None) != (b.const is None) or (a.exact, a.uniform, a.scale, a.counter, a.released) != (
-            b.exact,
-            b.uniform,
-            b.scale,
-            b.counter,
-            b.released,
-        ):
-            return False
-        return (
-            a.const is None or b.const is None or np.array_equal(a.const, b.const, equal_nan=a.const.dtype.kind == "f")
-        )
-    if isinstance(a, Private) and isinstance(b, Private):
-        fields = ("batch", "axes", "terms", "linf", "finite", "zero", "positional", "additive")
-        return all(getattr(a, f) == getattr(b, f) for f in fields)
-    return isinstance(a, Key) and isinstance(b, Key)
+from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, as_sum, is_key, rule, shape_of, varies_along
 
 
 def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
@@ -64,19 +45,21 @@ def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[
     if isinstance(a, Key) or isinstance(b, Key):
         return a
     if isinstance(a, Public) and isinstance(b, Public):
-        return _both_public(a, b, len(shape))
+        return a.joined(b, len(shape))
     if isinstance(a, Private) and isinstance(b, Private):
-        return _both_private(checker, equation, a, b)
+        lost = Why.ROWS("a value is at one time of one kind, at another of another")
+        return a.joined(b) or checker.unbounded(equation, [a, b], lost)
     private, public = (a, b) if isinstance(a, Private) else (b, a)
     assert isinstance(private, Private)
     assert isinstance(public, Public)
+    linf = None if private.linf is None or public.magnitude is None else max(private.linf, public.magnitude)
     if private.axes is None:
-        return private.but(additive=False)
+        # The public case is the same in both runs, so the distance of the two runs is no larger than in the other.
+        return private.but(additive=False, linf=linf)
     zero = public.is_zero
-    known = private.linf is not None and public.magnitude is not None
     return private.but(
         terms=private.terms if zero else None,
-        linf=max(private.linf or 0.0, public.magnitude or 0.0) if known else None,
+        linf=linf,
         zero=private.zero if zero else frozenset(),
         finite=private.finite and public.magnitude is not None,
         positional=private.positional or varies_along(public, shape, private.axes),
@@ -104,58 +87,6 @@ def renamed(value: Value) -> Value:
     return value
 
 
-def _both_public(a: Public, b: Public, rank: int) -> Public:
-    if a.const is not None and b.const is not None and np.array_equal(a.const, b.const):
-        return dataclasses.replace(a, exact=a.exact and b.exact)
-    if (
-        a.const is None
-        and b.const is None
-        and a.scale == b.scale
-        and a.uniform == b.uniform
-        and a.counter == b.counter
-        and a.released == b.released
-    ):
-        return a
-    uniform = a.uniform & b.uniform
-    scale = Scale(1.0, ((new_symbol(), 1.0),)) if len(uniform) == rank else None
-    return Public(uniform=uniform, scale=scale, released=a.released or b.released)
-
-
-def _both_private(checker: Checker, equation: JaxprEqn, a: Private, b: Private) -> Private:
-    if same(a, b):
-        return a.but()  # of which elements is forgotten
-    if a.batch is not b.batch or a.axes != b.axes:
-        return checker.unbounded(equation, [a, b], "[rows] a value is at one time of one kind, at another of another")
-    terms = None
-    if a.terms is not None and b.terms is not None:
-        terms = a.terms if a.terms == b.terms else _larger(a, b)
-    linf = max(a.linf, b.linf) if a.linf is not None and b.linf is not None else None
-    return a.but(
-        terms=terms,
-        linf=linf,
-        zero=a.zero & b.zero,
-        finite=a.finite and b.finite,
-        positional=a.positional or b.positional,
-        additive=False,
-        why=a.why or b.why,
-    )
-
-
-def _larger(a: Private, b: Private):
-    assert a.terms is not None
-    assert b.terms is not None
-    if len(a.terms) == len(b.terms) == 1:
-        (x,), (y,) = a.terms, b.terms
-        if x.group is y.group and x.leaves == y.leaves and x.source is y.source and x.bound.powers == y.bound.powers:
-            return a.terms if x.bound.factor >= y.bound.factor else b.terms
-    sizes = total_of(a.terms), total_of(b.terms)
-    if sizes[0] is None or sizes[1] is None or sizes[0].powers != sizes[1].powers or sizes[0].powers:
-        return None
-    # No share of a group: the larger number, for a value of its own.
-    larger = sizes[0] if sizes[0].factor >= sizes[1].factor else sizes[1]
-    return fresh(larger, source_of((*a.terms, *b.terms)))
-
-
 def inner(checker: Checker, program: Any) -> tuple[Jaxpr, list[Value]]:
     """A jaxpr, open or closed, and its constants."""
     return getattr(program, "jaxpr", program), [captured(checker, x) for x in getattr(program, "consts", ())]
@@ -173,19 +104,17 @@ def captured(checker: Checker, value: Any) -> Value:
 _SMALL = 2**18  # thresholds of a sampler, whose values say its law, are among them
 
 
-def _call(name: str):
-    def rule(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-        jaxpr, consts = inner(checker, equation.params[name])
-        return checker.walk(jaxpr, consts, operands)
-
-    return rule
-
-
-def _hi_program(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """One of JAX's own operations that is written as an object."""
-    (program,) = inner_programs(equation)  # any other was refused before
+@rule(p.jit_p, p.remat_p, p.closed_call_p, p.custom_jvp_call_p, p.custom_vjp_call_p, *hi_primitives(), table=INLINED)
+def _call(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """A call is the program that is called; the rules for its derivatives, if it has any, were applied while tracing."""
+    program = inner_programs(equation)[0] if equation.primitive in hi_primitives() else _called(equation)
     jaxpr, consts = inner(checker, program)
     return checker.walk(jaxpr, consts, operands)
+
+
+def _called(equation: JaxprEqn) -> Any:
+    params: Any = equation.params
+    return params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
 
 
 def refuse_private(checker: Checker, equation: JaxprEqn, value: Value, what: str) -> None:
@@ -197,11 +126,12 @@ def refuse_private(checker: Checker, equation: JaxprEqn, value: Value, what: str
     if isinstance(value, Private):
         raise PrivacyError(
             f"the {what} at {source_line(equation)} depends on records.",
-            REMEDIES["control"],
+            Why.CONTROL.remedy,
             chain=chain_of(checker.origin(equation, [value], what)),
         )
 
 
+@rule(p.cond_p, table=STRUCTURED)
 def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     which, *arguments = operands
     refuse_private(checker, equation, which, "choice of a branch")
@@ -243,7 +173,7 @@ def _after_branches(
         result = join(checker, equation, result, value, shape)
     if isinstance(result, Private) and result.batch is not None and id(result.batch) in drawn:
         return checker.unbounded(
-            equation, [result], "[turns] a sample leaves the branch it was drawn in, before its release"
+            equation, [result], Why.TURNS("a sample leaves the branch it was drawn in, before its release")
         )
     return result
 
@@ -260,7 +190,7 @@ def unshared(value: Value, before: int) -> Value:
     if not isinstance(value, Private) or value.terms is None:
         return value
     if any(symbol >= before for t in value.terms for symbol, _ in t.bound.powers):
-        return value.but(terms=None, finite=False, why=value.why or "[turns] a bound changes from turn to turn")
+        return value.but(terms=None, finite=False, why=value.why or Why.TURNS("a bound changes from turn to turn"))
     if all(t.group.serial < before for t in value.terms):
         return value
     whole = total_of(value.terms)
@@ -282,12 +212,13 @@ def check_carried_keys(checker: Checker, equation: JaxprEqn, start: list[Value],
                 line = source_line(equation)
                 raise PrivacyError(
                     f"the loop at {line} hands on a key that is no secret: {checker.keys.kind(last)[1]}.",
-                    REMEDIES["key"],
+                    Why.KEY.remedy,
                     chain=(line,),
                 )
             checker.keys.spend(last, "the next turn of the loop", source_line(equation))
 
 
+@rule(p.while_p, table=STRUCTURED)
 def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     params: Any = equation.params
     num_test, num_body = params["cond_nconsts"], params["body_nconsts"]
@@ -378,7 +309,7 @@ def _refuse_looking_at_keys(checker: Checker, equation: JaxprEqn, begin: list[Va
             line = source_line(equation)
             raise PrivacyError(
                 f"the condition of the while loop at {line} draws from a key that the loop hands on.",
-                REMEDIES["key"],
+                Why.KEY.remedy,
                 chain=(line,),
             )
 
@@ -386,7 +317,7 @@ def _refuse_looking_at_keys(checker: Checker, equation: JaxprEqn, begin: list[Va
 def not_settled(equation: JaxprEqn) -> PrivacyError:
     """For a loop of which nothing lasting was found out."""
     line = source_line(equation)
-    return PrivacyError(f"nothing that lasts was found out of the loop at {line}.", REMEDIES["control"], chain=(line,))
+    return PrivacyError(f"nothing that lasts was found out of the loop at {line}.", Why.CONTROL.remedy, chain=(line,))
 
 
 def after_loop(checker: Checker, value: Value) -> Value:
@@ -399,21 +330,8 @@ def after_loop(checker: Checker, value: Value) -> Value:
 def given_up(checker: Checker, equation: JaxprEqn, a: Value, b: Value) -> Value:
     if isinstance(a, Private) or isinstance(b, Private):
         private = [x for x in (a, b) if isinstance(x, Private)]
-        return checker.unbounded(equation, private, "[turns] what one record can change grows from turn to turn")
+        return checker.unbounded(equation, private, Why.TURNS("what one record can change grows from turn to turn"))
     return Public() if isinstance(a, Public) else a
-
-
-INLINED.update(
-    {
-        p.jit_p: _call("jaxpr"),
-        p.remat_p: _call("jaxpr"),
-        p.closed_call_p: _call("call_jaxpr"),
-        p.custom_jvp_call_p: _call("call_jaxpr"),
-        p.custom_vjp_call_p: _call("call_jaxpr"),
-        **dict.fromkeys(hi_primitives(), _hi_program),
-    }
-)
-STRUCTURED.update({p.cond_p: _cond, p.while_p: _while})
 
 
 _FADES = 1.0
@@ -473,6 +391,7 @@ class _Scan:
         return Public(uniform=uniform, scale=scale, released=value.released)
 
 
+@rule(p.scan_p, table=STRUCTURED)
 def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     parts = scan_of(equation)
     consts, start, xs = parts.apart(operands)
@@ -595,7 +514,7 @@ class _Run:
         initial = as_sum(checker, start, shape).terms or () if isinstance(start, Private) else ()
         total = self._grown(self.atoms[i], end, initial)
         if total is None:
-            lost = "[turns] what one record can change grows from turn to turn"
+            lost = Why.TURNS("what one record can change grows from turn to turn")
             return checker.unbounded(self.scan.equation, [end], lost)
         return Private(carry.batch, None, end.origin, terms=total, finite=True, additive=end.additive)
 
@@ -677,7 +596,7 @@ def _escaped(scan: _Scan, value: Private) -> Value:
     own = isinstance(batch, Part) and batch.loop is scan.loop
     inside = own or (batch is not None and batch.depth > len(scan.checker.keys.loops))
     if inside:
-        why = "[turns] values of a sample leave the turn of the loop that drew it, before their release"
+        why = Why.TURNS("values of a sample leave the turn of the loop that drew it, before their release")
         return scan.checker.unbounded(scan.equation, [value.but(batch=None)], why)
     return value
 
@@ -693,14 +612,14 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
         return Public(uniform=frozenset(i + 1 for i in value.uniform), released=value.released)
     assert isinstance(value, Private)
     if any(symbol >= scan.before for t in value.terms or () for symbol, _ in t.bound.powers):
-        value = value.but(terms=None, finite=False, why=value.why or "[turns] a bound changes from turn to turn")
+        value = value.but(terms=None, finite=False, why=value.why or Why.TURNS("a bound changes from turn to turn"))
     batch = value.batch
     part = isinstance(batch, Part) and batch.loop is scan.loop
     if part and isinstance(batch, Part) and value.axes is not None and batch.parent is not None:
         axes = [a + 1 for a in value.axes]
         places = (k for k in range(len(axes) + 1) if math.prod(shape[a] for a in axes[:k]) == batch.before)
         if (place := next(places, None)) is None:
-            why = "[rows] the rows of a turn were put together, and turns are no longer one axis of the records"
+            why = Why.ROWS("the rows of a turn were put together, and turns are no longer one axis of the records")
             return scan.checker.unbounded(scan.equation, [value], why)
         axes.insert(place, 0)
         terms = value.terms
@@ -714,7 +633,7 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
     found = as_sum(scan.checker, value, shape[1:])
     grows = found.terms is None or any(t.bound.powers for t in found.terms)
     if grows or batch is None or batch.sampled:
-        why = found.why or "[turns] what one record can change grows from turn to turn"
+        why = found.why or Why.TURNS("what one record can change grows from turn to turn")
         return scan.checker.unbounded(scan.equation, [found], why)
     assert found.terms is not None
     factor = Scale(1.0 if part else math.sqrt(scan.loop.length))
@@ -729,6 +648,3 @@ def fresh_multiple(value: Private, count: float) -> tuple[Term, ...] | None:
     if len(terms) != 1 or terms[0].bound.powers:
         return None
     return fresh(terms[0].bound.times(math.sqrt(count)), terms[0].source)
-
-
-STRUCTURED[p.scan_p] = _scan

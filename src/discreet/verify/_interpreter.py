@@ -39,7 +39,6 @@ from discreet.verify._domain import (
     Group,
     Key,
     KeyRing,
-    Origin,
     Part,
     Private,
     Public,
@@ -54,7 +53,7 @@ from discreet.verify._domain import (
     row_terms,
     scaled,
 )
-from discreet.verify._errors import REMEDIES, PrivacyError
+from discreet.verify._errors import Origin, PrivacyError, Reason, Why
 from discreet.verify._events import Symbols
 
 _SMALL = 4096
@@ -328,11 +327,26 @@ INLINED: dict[Primitive, Rule] = {}
 """Those that are walked into even if all is public, since constants may come out."""
 
 
-MEETS_ALL = "[rows] a record's values meet what was computed from all records"
+def rule(*primitives: Primitive, table: dict[Primitive, Any] = RULES) -> Callable[[Any], Any]:
+    """Enter a function as the rule of primitives in one of the tables above."""
+
+    def enter(function: Any) -> Any:
+        for primitive in primitives:
+            if table.setdefault(primitive, function) is not function:
+                raise ValueError(f"two rules for {primitive.name}: {table[primitive].__name__}, {function.__name__}")
+        return function
+
+    return enter
+
+
+MEETS_ALL = Why.ROWS("a record's values meet what was computed from all records")
 """Why there is no bound, as `Checker.unbounded` takes it."""
 
-HELD_AS = "[precision] a sum over records is held as {}, whose rounding no bound covers"
-"""The same, of a sum in coarse numbers."""
+
+def held_as(dtype: Any) -> Reason:
+    """The same, of a sum in coarse numbers."""
+    return Why.PRECISION(f"a sum over records is held as {dtype}, whose rounding no bound covers")
+
 
 _ORDINARY = frozenset({"bool", "float32", "float64", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))})
 """The types whose arithmetic the rules know: all others keep no bound."""
@@ -432,8 +446,7 @@ class Checker:
         if dtype in _ORDINARY or dtype.startswith("key<"):
             return value
         if value.axes is None and value.terms is not None:
-            why = HELD_AS.format(dtype)
-            return value.but(terms=None, linf=None, finite=False, why=why)
+            return value.but(terms=None, linf=None, finite=False, why=held_as(dtype))
         summed = equation.primitive in (p.reduce_sum_p, p.dot_general_p)  # each addition rounds, of what came before
         if value.axes is not None and dtype == "bfloat16" and not summed:
             terms = None if value.terms is None else scaled(value.terms, _COARSE)
@@ -452,20 +465,17 @@ class Checker:
         mask = parent is not None and parent.mask
         return Origin(source_line(equation), what or equation.primitive.name, parent, mask)
 
-    def unbounded(self, equation: JaxprEqn, operands: Sequence[Value], why: str) -> Private:
+    def unbounded(self, equation: JaxprEqn, operands: Sequence[Value], why: Reason) -> Private:
         """A value of which nothing is known; the reason is the first on the way."""
         private = [x for x in operands if isinstance(x, Private)]
-        earlier = [x.why for x in private if x.axes is None and x.terms is None and x.why]
+        earlier = next((x.why for x in private if x.axes is None and x.terms is None and x.why), None)
         batch = common_batch(private)
-        if batch is None:
-            earlier = earlier or ["[turns] values of different samples, or of different turns of a loop, are mixed"]
-        if earlier and earlier[0].startswith(("[clip]", "[nan]")) and any(x.axes is not None for x in private):
-            earlier, why = [], MEETS_ALL
-        if not earlier:
-            place = source_line(equation)
-            why = f"{why} (at {place})" if place else why
-        origin = self.origin(equation, operands)
-        return Private(batch=batch, axes=None, origin=origin, why=(earlier or [why])[0])
+        if batch is None and earlier is None:
+            earlier = Why.TURNS("values of different samples, or of different turns of a loop, are mixed")
+        if earlier is not None and earlier.kind in (Why.CLIP, Why.NAN) and any(x.axes is not None for x in private):
+            # A sum without a bound would have one if it were clipped; that rows meet it is wrong in any case.
+            earlier, why = None, MEETS_ALL
+        return Private(batch, None, self.origin(equation, operands), why=earlier or why.at(source_line(equation)))
 
 
 def _where_lost(value: Value, operands: Sequence[Value], equation: JaxprEqn) -> Value:
@@ -479,11 +489,10 @@ def _where_lost(value: Value, operands: Sequence[Value], equation: JaxprEqn) -> 
     ):
         return value
     rows = [x for x in operands if isinstance(x, Private) and x.axes is not None]
-    why = next((x.why for x in rows if x.why), "")
+    why = next((x.why for x in rows if x.why), None)
     if any(x.terms is not None for x in rows):
-        place = source_line(equation)
-        why = "[clip] what one record adds has no bound: its values were clipped, but after that went into "
-        why += f"{equation.primitive.name}{f' (at {place})' if place else ''}"
+        lost = "what one record adds has no bound: its values were clipped, but after that went into"
+        why = Why.CLIP(f"{lost} {equation.primitive.name}").at(source_line(equation))
     return dataclasses.replace(value, why=why) if why else value
 
 
@@ -510,7 +519,7 @@ def _in_range(value: Value) -> Value:
         return value
     far = any(_is_far(t.bound) for t in value.terms or ())
     if far or (value.linf is not None and value.linf > LARGEST):
-        why = "[precision] numbers are too large or too small, at one time, for float32"
+        why = Why.PRECISION("numbers are too large or too small, at one time, for float32")
         return dataclasses.replace(value, terms=None, linf=None, finite=False, norm_of=None, why=value.why or why)
     return value
 
@@ -532,7 +541,7 @@ def common_batch(values: Sequence[Private]) -> Batch | None:
 
 def unknown(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
     """What holds of a primitive without a rule: nothing."""
-    return checker.unbounded(equation, operands, f"[unknown] nothing is known of {equation.primitive.name}")
+    return checker.unbounded(equation, operands, Why.UNKNOWN(f"nothing is known of {equation.primitive.name}"))
 
 
 def _unknown_key_use(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
@@ -552,7 +561,7 @@ def _unknown_key_use(checker: Checker, equation: JaxprEqn, operands: list[Value]
             outputs.append(checker.keys.new(kind.shape, PRIVATE if private else KNOWN, why))
         elif private:
             outputs.append(
-                checker.unbounded(equation, operands, f"[unknown] nothing is known of {equation.primitive.name}")
+                checker.unbounded(equation, operands, Why.UNKNOWN(f"nothing is known of {equation.primitive.name}"))
             )
         else:
             outputs.append(Public())
@@ -576,7 +585,7 @@ def refuse_outside_effects(jaxpr: Jaxpr) -> None:
             raise PrivacyError(
                 f"{name} at {source_line(equation)} lets values of several devices meet, within shard_map or pmap, and no rule "
                 "says what they hold of one record.",
-                REMEDIES["devices"],
+                Why.DEVICES.remedy,
                 chain=(source_line(equation),),
             )
         if equation.effects or any(
@@ -585,7 +594,7 @@ def refuse_outside_effects(jaxpr: Jaxpr) -> None:
             raise PrivacyError(
                 f"the operation {name} at {source_line(equation)} hands values to the world, or takes them "
                 "from it, while the program runs: no proof covers what happens there.",
-                REMEDIES["callback"],
+                Why.CALLBACK.remedy,
                 chain=(source_line(equation),),
             )
         with inside(equation):
@@ -609,7 +618,7 @@ def refuse_closed_books(jaxpr: Jaxpr) -> None:
                 raise PrivacyError(
                     f"{equation.primitive.name} at {source_line(equation)} is {what}: what it computes, and which constants it "
                     "holds, does not show.",
-                    REMEDIES["book"],
+                    Why.BOOK.remedy,
                     chain=(source_line(equation),),
                 )
             pending += [inner.jaxpr for inner in inner_programs(equation)]
@@ -718,7 +727,7 @@ def as_sum(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
     assert value.batch is not None
     if value.batch.sampled and not (value.axes == () and isinstance(value.batch, Part)):
         return _without(
-            value, "[position] a random sample is used row by row: which row a record gets depends on the others"
+            value, Why.POSITION("a random sample is used row by row: which row a record gets depends on the others")
         )
     return summed(checker, value, shape, additive=value.axes == ())
 
@@ -730,16 +739,16 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
     terms = row_terms(value, size_per_record(shape, value.axes))
     if terms is None:
         if value.terms is None and value.linf is None:
-            return _without(value, "[clip] what one record adds has no bound: rows are summed that were not clipped")
+            return _without(value, Why.CLIP("what one record adds has no bound: rows are summed that were not clipped"))
         return _without(
-            value, "[nan] rows are summed that may hold NaN or infinity, which spoils the sum and shows the record"
+            value, Why.NAN("rows are summed that may hold NaN or infinity, which spoils the sum and shows the record")
         )
     factor, why = contribution_factor(value, checker.relation)
     if factor == 0.0:
-        return _without(value, why)
+        return _without(value, why or Why.CLIP("what one record adds has no bound"))
     count = math.prod(shape[i] for i in value.axes or ())
     if any(t.bound.factor * factor * count > _LARGEST for t in terms):
-        return _without(value, "[precision] rows are so long that their sum may not be finite")
+        return _without(value, Why.PRECISION("rows are so long that their sum may not be finite"))
     if factor > 1.0:
         reason = (
             "rows without a record are not exactly zero"
@@ -768,5 +777,5 @@ def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Privat
     return value.but(terms=scaled(terms, Scale(factor)), linf=None, additive=False, finite=True)
 
 
-def _without(value: Private, why: str) -> Private:
+def _without(value: Private, why: Reason) -> Private:
     return value.but(axes=None, terms=None, linf=None, finite=False, why=value.why or why)

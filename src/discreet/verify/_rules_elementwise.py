@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from discreet._jax import primitives as p
 from discreet.verify._domain import (
     SMALLEST,
     Batch,
-    Group,
+    Norm,
     Private,
     Public,
     Scale,
@@ -28,11 +27,10 @@ from discreet.verify._domain import (
     scaled,
     total_of,
 )
+from discreet.verify._errors import Why
 from discreet.verify._interpreter import (
-    HELD_AS,
     IDENTITY,
     MEETS_ALL,
-    RULES,
     Checker,
     aligned,
     all_finite,
@@ -40,53 +38,17 @@ from discreet.verify._interpreter import (
     both_zero,
     bound_of,
     common_batch,
+    held_as,
     is_integer,
+    rule,
     shape_of,
     size_per_record,
 )
 
-ONE = Scale(1.0)
 FLOOR = 1e-11
 """Elements below 1e-19 are lost when they are squared: of a computed norm below this nothing is known."""
 _CAP = 1e10
 """How far above its bound a factor may be cut off, for the same reason."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Norm:
-    """What a value is in relation to the joint L2 norm n of some values' slices of a record.
-
-    - "squares": sums of their squares; over all their elements where nothing but the axes of the records is left;
-    - "norm": n <= value * bound;
-    - "factor": |value| * n <= bound;
-    - "above": truth values; where False, n <= bound. "below": where True.
-
-    Attributes:
-        kind: one of these.
-        contents: the values that the norm is of.
-        bound: see above.
-        size: elements of a record in all of them.
-        finite: none of the values holds NaN or infinity; otherwise what is said here may fail where one does.
-        safe: of a norm: value * bound is at least FLOOR. Of a factor: finite whenever the norm is no NaN, and what is lost
-            in squares does not count. Without it the bound does not hold either, and the product is not called finite.
-    """
-
-    kind: str
-    contents: frozenset[int]
-    bound: Scale = ONE
-    size: int = 0
-    safe: bool = False
-    finite: bool = False
-
-    @property
-    def group(self) -> Group:
-        """The values, in units of their joint norm: whatever factors they are clipped by."""
-        return _group(self.contents)
-
-
-@functools.lru_cache(maxsize=4096)
-def _group(contents: frozenset[int]) -> Group:
-    return Group(f"norm of {len(contents)}")
 
 
 def _size(value: Private, shape: tuple[int, ...]) -> int:
@@ -283,6 +245,10 @@ _OTHERS = (
 """Not among them: the regularized incomplete beta function, which is refined for all records until the last has converged."""
 
 
+_BOUNDS: dict[Any, Any] = {}
+"""By primitive: what the operation keeps of the bounds. A function of (equation, operands) to fields of the result."""
+
+
 def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule of every primitive here: find the rows, then what the operation keeps of the bounds."""
     rows = aligned(equation, operands)
@@ -290,7 +256,7 @@ def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     if rows is None:
         if any(x.axes is None for x in private):
             return _on_sums(checker, equation, operands)
-        return checker.unbounded(equation, operands, "[rows] a record's values meet those of other records")
+        return checker.unbounded(equation, operands, Why.ROWS("a record's values meet those of other records"))
     origin = checker.origin(equation, operands)
     result = Private(rows.batch, rows.axes, origin, positional=rows.positional)
     changes = _BOUNDS.get(equation.primitive, _no_bound)(equation, operands)
@@ -318,11 +284,13 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     primitive = equation.primitive
     private = [x for x in operands if isinstance(x, Private)]
     batch = common_batch(private)
-    lost = f"[linear] what depends on all records goes into {primitive.name}: one record's influence has no bound"
+    lost = Why.LINEAR(f"what depends on all records goes into {primitive.name}: one record's influence has no bound")
     if str(aval(equation.outvars[0]).dtype) in ("bfloat16", "float16"):
-        lost = HELD_AS.format(aval(equation.outvars[0]).dtype)
+        lost = held_as(aval(equation.outvars[0]).dtype)
     if is_integer(equation):
-        lost = f"[whole numbers] whole numbers that depend on all records go into {primitive.name} and may wrap around: no bound"
+        lost = Why.WHOLE_NUMBERS(
+            f"whole numbers that depend on all records go into {primitive.name} and may wrap around: no bound"
+        )
     if batch is None or is_integer(equation):
         return checker.unbounded(equation, operands, lost)
     sums = [
@@ -358,7 +326,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     return Private(batch, None, checker.origin(equation, operands), terms=terms, finite=True, additive=additive)
 
 
-_DROWNED = "[precision] a number is added that is so large that rounding it moves the sum by more than a record does"
+_DROWNED = Why.PRECISION("a number is added that is so large that rounding it moves the sum by more than a record does")
 _ROUNDING = 2.0**-24
 
 
@@ -468,6 +436,7 @@ def _limit(value: Value) -> float | None:
     return value.magnitude if isinstance(value, Public) else None
 
 
+@rule(p.add_p, p.add_jaxvals_p, p.sub_p, table=_BOUNDS)
 def _add(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     terms: tuple[Term, ...] | None = ()
     for i, x in enumerate(operands):
@@ -483,6 +452,7 @@ def _add(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     return {"terms": terms, "linf": linf, "finite": bounded and all_finite(operands), "zero": both_zero(operands)}
 
 
+@rule(p.mul_p, table=_BOUNDS)
 def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     clipped = clipped_product(equation, operands)
     if clipped is not None:
@@ -528,6 +498,7 @@ def smaller(a: tuple[Term, ...] | None, b: tuple[Term, ...]) -> tuple[Term, ...]
     return a if sizes[0].factor < sizes[1].factor else b
 
 
+@rule(*newer_primitives("one_minus_square_p"), table=_BOUNDS)
 def _one_minus_square(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     """(1 + x)(1 - x), which the derivative of tanh is made of since JAX 0.12."""
     (limit,) = map(_limit, operands)
@@ -536,6 +507,7 @@ def _one_minus_square(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str
     return {"linf": max(1.0, limit**2) * (1.0 + 2.0**-22), "finite": all_finite(operands)}
 
 
+@rule(p.div_p, table=_BOUNDS)
 def _div(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     clipped = clipped_product(equation, operands)
     if clipped is not None:
@@ -551,6 +523,7 @@ def _div(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     return {"terms": terms, "linf": linf, "finite": finite, "zero": top.zero if nonzero else frozenset()}
 
 
+@rule(p.max_p, p.min_p, table=_BOUNDS)
 def _max_min(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     limits = [_limit(x) for x in operands]
     known = [x for x in limits if x is not None]
@@ -577,6 +550,7 @@ def _max_min(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     return changes
 
 
+@rule(p.clamp_p, table=_BOUNDS)
 def _clamp(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     low, value, high = operands
     limits = [_limit(low), _limit(high)]
@@ -591,6 +565,7 @@ def _clamp(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     }
 
 
+@rule(p.and_p, table=_BOUNDS)
 def _and(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     del equation
     private = [x for x in operands if isinstance(x, Private)]
@@ -598,6 +573,7 @@ def _and(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     return {"zero": zero, "finite_where": frozenset().union(*(x.finite_where for x in private))}
 
 
+@rule(p.or_p, table=_BOUNDS)
 def _or(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     del equation
     return {"zero": both_zero(operands)}
@@ -609,6 +585,7 @@ def _holds_all(before: Any, after: Any) -> bool:
     return own.nmant <= other.nmant and own.maxexp <= other.maxexp and own.minexp >= other.minexp
 
 
+@rule(p.convert_element_type_p, table=_BOUNDS)
 def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     (value,) = operands
     assert isinstance(value, Private)
@@ -629,19 +606,4 @@ def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     return changes
 
 
-_BOUNDS: dict[Any, Any] = {
-    p.add_p: _add,
-    p.add_jaxvals_p: _add,
-    p.sub_p: _add,
-    p.mul_p: _mul,
-    p.div_p: _div,
-    p.max_p: _max_min,
-    p.min_p: _max_min,
-    p.clamp_p: _clamp,
-    p.and_p: _and,
-    p.or_p: _or,
-    p.convert_element_type_p: _convert,
-    **dict.fromkeys(newer_primitives("one_minus_square_p"), _one_minus_square),
-}
-for _primitive in {*_KEEPS_ZERO, *_OTHERS, *_BOUNDS}:
-    RULES[_primitive] = elementwise
+rule(*_KEEPS_ZERO, *_OTHERS, *_BOUNDS)(elementwise)
