@@ -1,4 +1,10 @@
-"""From a Python function to a certificate, or to the reason why there is none."""
+"""From a Python function to a certificate, or to the reason why there is none.
+
+`certify` traces the function, refuses what cannot be read (`refuse_outside_effects`, `refuse_closed_books`) or would make
+records count as public (`refuse_captured_records`), walks through the program and asks of every output that it is public or
+released. The certificate holds the very program that was looked at, and calling it runs that program: what was proved is what
+runs. `Trail` takes down what was found of each line, for the page and for messages; no proof rests on it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""Programs within programs: calls, branches and loops."""
+"""Programs within programs: calls are walked into, branches and loops need public decisions.
+
+Control flow is observable, in the time it takes if in nothing else, so a private decision is refused. Of a public one both
+runs take the same branch, and what holds of all branches holds of the result (`join`). For a loop the checker looks for an
+invariant: it walks through the body with what a turn may start with, joins that with what the turn ends with, and repeats
+until nothing changes. What is then true at the start of one turn is true at its end, so by induction at every turn.
+
+Each join forgets, and what does not settle loses its bound (`given_up`), so this ends. Two things would forget too much and
+are treated by themselves: a public number that changes becomes a number of no value, and a sum that grows becomes an unknown,
+the atom, that must come out of a turn once and unchanged; what a turn adds to it is multiplied by the number of turns
+(`_Run._grown`).
+"""
 
 from __future__ import annotations
 
@@ -26,6 +37,7 @@ from discreet.verify._domain import (
     Term,
     Value,
     added,
+    bounding,
     constant,
     fresh,
     new_symbol,
@@ -375,10 +387,7 @@ class _Scan:
             self.parts[name] = Part(parent, parent.masked, depth, loop=self.loop, before=before)
         part = self.parts[name]
         kept = tuple(a for a in value.axes if a != 0)
-        terms = None
-        if value.terms is not None:
-            terms = tuple(Term(t.group, t.leaves, t.bound, part) for t in value.terms)
-        return value.but(batch=part, axes=without(kept, (0,)), terms=terms)
+        return value.but(batch=part, axes=without(kept, (0,)), terms=bounding(value.terms, part))
 
     def _public_turn(self, value: Public, shape: tuple[int, ...]) -> Public:
         if value.const is not None and 0 in value.uniform and shape[0]:
@@ -447,6 +456,7 @@ class _Run:
             checker.keys.restore(keys)
             checker.keys.loops.append(self.scan.loop)
             checker.items = []
+            # Keys get new names: the one of the next turn is not the one that this turn spends.
             begin = [fresh_key(checker, x) if isinstance(x, Key) else x for x in self.carry]
             self.outputs = checker.walk(jaxpr, own, [*self.consts, *begin, *turns])
             check_carried_keys(checker, equation, begin, self.outputs[:count])
@@ -622,10 +632,7 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
             why = Why.ROWS("the rows of a turn were put together, and turns are no longer one axis of the records")
             return scan.checker.unbounded(scan.equation, [value], why)
         axes.insert(place, 0)
-        terms = value.terms
-        if terms is not None:
-            terms = tuple(Term(t.group, t.leaves, t.bound, batch.parent) for t in terms)
-        return value.but(batch=batch.parent, axes=tuple(axes), terms=terms)
+        return value.but(batch=batch.parent, axes=tuple(axes), terms=bounding(value.terms, batch.parent))
     if not part and value.axes is not None:
         # Every turn gives other rows of the same records.
         terms = None if value.terms is None else fresh_multiple(value, scan.loop.length)
@@ -638,8 +645,7 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
     assert found.terms is not None
     factor = Scale(1.0 if part else math.sqrt(scan.loop.length))
     parent = batch.parent if part and batch.parent is not None else batch
-    terms = tuple(Term(t.group, t.leaves, t.bound, parent) for t in scaled(found.terms, factor))
-    return _escaped(scan, found.but(batch=parent, terms=terms))
+    return _escaped(scan, found.but(batch=parent, terms=bounding(scaled(found.terms, factor), parent)))
 
 
 def fresh_multiple(value: Private, count: float) -> tuple[Term, ...] | None:

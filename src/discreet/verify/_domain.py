@@ -181,6 +181,9 @@ class Pick(Cut):
 class Group:
     """Values with a joint bound: what one clipping returned. Identity tells groups apart.
 
+    Leaves of one group are shares of one vector of norm at most 1. Released together with equal noise they cost as much as that
+    vector does once, and not once for each leaf.
+
     Attributes:
         carried: it is the unknown sum that a turn of a loop starts with.
     """
@@ -559,6 +562,11 @@ def scaled(terms: tuple[Term, ...], factor: Scale) -> tuple[Term, ...]:
     return tuple(Term(t.group, t.leaves, t.bound * factor, t.source) for t in terms)
 
 
+def bounding(terms: tuple[Term, ...] | None, source: Batch) -> tuple[Term, ...] | None:
+    """The same bound, of the same records as they stand in another batch."""
+    return None if terms is None else tuple(dataclasses.replace(t, source=source) for t in terms)
+
+
 def fresh(bound: Scale, source: Batch) -> tuple[Term, ...]:
     """A bound that is shared with no other value."""
     return (Term(Group(), frozenset([0]), bound, source),)
@@ -566,6 +574,7 @@ def fresh(bound: Scale, source: Batch) -> tuple[Term, ...]:
 
 def added(first: tuple[Term, ...], second: tuple[Term, ...]) -> tuple[Term, ...]:
     """The bound of a sum: the triangle inequality, with equal terms taken together."""
+    # Leaves of one group are not taken together: a + b of two of them may be sqrt(2) times as long as either allows.
     merged: dict[tuple[int, frozenset[int], tuple, int], Term] = {}
     for t in (*first, *second):
         name = (id(t.group), t.leaves, t.bound.powers, id(t.source))

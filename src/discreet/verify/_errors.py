@@ -1,4 +1,10 @@
-"""The error that a program without proof gets."""
+"""Refusals: why a program has no proof, along which of its lines, and what usually helps.
+
+Whatever stands in the way of a proof becomes a `PrivacyError`. Some errors are raised where the fault is (a key used twice);
+the others wait, since a value without a bound may never be returned: such a value carries the `Reason` of the equation where
+the last bound was lost, and an `Origin` that leads back to the record, until an output turns out to need the bound. So an
+error names the first cause and not its last consequence. Nothing here decides whether there is a proof.
+"""
 
 from __future__ import annotations
 

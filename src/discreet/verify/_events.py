@@ -1,4 +1,14 @@
-"""Events: what was released and drawn, what that comes to, and numbers that are left open."""
+"""Events: what was released and drawn, what that comes to, and numbers that are left open.
+
+In four parts: symbols, which are parameters with a name instead of a value; the list of draws, releases, loops and branches
+that a walk leaves behind, and the event that follows from it; the comparison of that event with a claimed one; and events
+whose delta is a formula.
+
+The invariant: the event covers the whole program, in every run of it. Releases of one sample, from its draw to the end of the
+block that drew it, are one mechanism on that sample, and the sampler names the event of that. A release of records that no
+draw or table accounts for is an error, not a cost of zero. Nothing is rounded in favour of the program: unlike branches are
+all paid for, and a claim covers the proof only if it does so at every symbol's value.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""The walk through a jaxpr, public values, and how the operands of one equation meet."""
+"""The walk through a jaxpr, public values, and how the operands of one equation meet.
+
+The checker gives every variable an abstract value, by the rule of the equation's primitive from the values of its operands.
+The invariant: if what is said of the operands is true of two runs on neighbouring tables, so is what is said of the results.
+A primitive without a rule gives a value of which nothing is known, and a key that goes into one is spent, so a missing rule
+costs precision and no proof is wrong for it. What coarse types and the ends of the range of floats take away is taken away
+after every rule, in `Checker._equation`, so that no rule has to think of them.
+
+Public values need no rule to stay public; `public_result` only finds out what more is known of them while tracing. It follows
+NumPy where XLA must come to the same result, and forgets the value where XLA may round to another.
+"""
 
 from __future__ import annotations
 
@@ -413,6 +423,7 @@ class Checker:
         if primitive in INLINED or (primitive in STRUCTURED and (private or keyed)):
             rule = INLINED.get(primitive) or STRUCTURED[primitive]
         elif primitive in KEY_RULES:
+            # With or without a key among its operands: folding a record in makes a private key.
             rule = KEY_RULES[primitive]
         elif keyed:
             rule = _unknown_key_use
@@ -422,6 +433,7 @@ class Checker:
             rule = RULES.get(primitive, unknown)
         with inside(equation):
             found = rule(self, equation, operands)
+        # From here on only less is said of the results than the rule said.
         outputs = found if isinstance(found, list) else [found]
         if len(outputs) == 1 and len(equation.outvars) > 1:
             outputs = outputs * len(equation.outvars)
@@ -682,6 +694,11 @@ def bound_of(value: Private, equation: JaxprEqn, position: int) -> tuple[Term, .
         # Whether it is a number is looked at apart, before anything is summed.
         terms = row_terms(value.but(finite=True), size_per_record(own, value.axes))
     return None if terms is None else scaled(terms, Scale(expansion(own, out)))
+
+
+def is_whole(variable: Any) -> bool:
+    """Whether a variable holds truth values or whole numbers: none is NaN, and sums may wrap around."""
+    return np.dtype(aval(variable).dtype).kind in "biu"
 
 
 def is_integer(equation: JaxprEqn) -> bool:

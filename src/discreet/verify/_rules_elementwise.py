@@ -1,4 +1,14 @@
-"""Elementwise primitives, and the norms that programs compute with them."""
+"""Elementwise primitives, and the norms that programs compute with them.
+
+Element j of the result is computed from the elements j of the operands, so rows stay rows as long as all operands have their
+records along the same axes (`aligned`). What is left to say is how far a bound, a zero row or a finite number survives the
+operation: `_BOUNDS` has a function for each primitive that keeps more than `_no_bound` does. A sum over records keeps a bound
+through what is linear or has slope at most 1, and through nothing else (`_on_sums`).
+
+Programs also clip by themselves: `g * min(1, C / norm(g))`. The first part of this file follows such a norm from the squares
+on (`Norm`), and makes a bound of the product where the factor belongs to that very row. Squares of elements below 1e-19 are
+lost in float32, so of a norm below `FLOOR` nothing is concluded.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +24,7 @@ from discreet._jax import JaxprEqn, aval, newer_primitives
 from discreet._jax import primitives as p
 from discreet.verify._domain import (
     SMALLEST,
+    Axes,
     Batch,
     Norm,
     Private,
@@ -195,13 +206,13 @@ def margin(size: int) -> float:
     return float(np.finfo(np.float32).eps) * (8.0 + math.sqrt(size))
 
 
-def clipped_term(row: Private, by: Private) -> Term | None:
-    """The bound of a row times the factor that clips it."""
+def clipped_by(row: Private, by: Private, kind: str = "factor") -> tuple[Term, ...] | None:
+    """The bound of a row times the factor that clips it, or divided by the norm that it has; None for another row's."""
     norm = by.norm_of
-    if norm is None or norm.kind != "factor" or row.content not in norm.contents or row.batch is None:
+    if norm is None or norm.kind != kind or row.content not in norm.contents or row.batch is None:
         return None
     bound = norm.bound.times(1.0 + margin(norm.size))
-    return Term(norm.group, frozenset([row.content]), bound, row.batch)
+    return (Term(norm.group, frozenset([row.content]), bound, row.batch),)
 
 
 def clipped_product(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any] | None:
@@ -210,19 +221,13 @@ def clipped_product(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, 
     if len(private) != 2:
         return None
     for row, by in (private, private[::-1]):
-        norm = by.norm_of
-        if norm is None or row.content not in norm.contents:
-            continue
-        if tuple(aval(equation.invars[operands.index(row)]).shape) != tuple(aval(equation.outvars[0]).shape):
-            continue
-        product = equation.primitive is p.mul_p and norm.kind == "factor"
-        quotient = equation.primitive is p.div_p and norm.kind == "norm" and row is operands[0]
-        if product or quotient:
-            bound = norm.bound.times(1.0 + margin(norm.size))
-            assert row.batch is not None
-            term = Term(norm.group, frozenset([row.content]), bound, row.batch)
+        norm, quotient = by.norm_of, equation.primitive is p.div_p
+        # A row that is copied on the way has several times the norm, and a norm divided by a row is nothing.
+        copied = shape_of(equation.invars[operands.index(row)]) != shape_of(equation.outvars[0])
+        terms = clipped_by(row, by, "norm" if quotient else "factor")
+        if norm is not None and terms is not None and not copied and (row is operands[0] or not quotient):
             safe = norm.safe and row.finite and norm.finite
-            return {"terms": (term,), "finite": safe, "zero": row.zero if norm.safe else frozenset()}
+            return {"terms": terms, "finite": safe, "zero": row.zero if norm.safe else frozenset()}
     return None
 
 
@@ -465,7 +470,7 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     if len(private) == 1:
         terms = _multiple(equation, operands)
     else:
-        terms = _product_of_norms(equation, private)
+        terms = product_of_norms(private[0], private[1], [shape_of(x) for x in equation.invars])
         for i in (0, 1):
             part, limit = bound_of(private[i], equation, i), private[1 - i].linf
             if part is not None and limit is not None and private[1 - i].finite:
@@ -478,16 +483,16 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     return {"terms": terms, "linf": linf, "finite": bounded and all_finite(operands), "zero": zero}
 
 
-def _product_of_norms(equation: JaxprEqn, private: Sequence[Private]) -> tuple[Term, ...] | None:
-    """Each element of the result is one of the first times one of the second, and no two are the same pair."""
-    sizes = [size_per_record(shape_of(v), x.axes) for x, v in zip(private, equation.invars, strict=True)]
-    one, other = (row_terms(x.but(finite=True), n) for x, n in zip(private, sizes, strict=True))
-    if private[0].terms is None:
-        one, other = other, one  # the bound that others share
+def product_of_norms(first: Private, second: Private, shapes: Sequence[Axes]) -> tuple[Term, ...] | None:
+    """The bound of products of one record's elements, each pair once at most, added up or not."""
+    if first.terms is None:
+        # The first gives the group, which others may share: it should be one that was clipped.
+        first, second, shapes = second, first, shapes[::-1]
+    one = row_terms(first.but(finite=True), size_per_record(shapes[0], first.axes))
+    other = row_terms(second.but(finite=True), size_per_record(shapes[1], second.axes))
     total = None if other is None else total_of(other)
     # What the group's own value makes infinite may be chosen away; the other has to be a number by itself.
-    sound = private[0 if private[0].terms is None else 1].finite
-    return None if one is None or total is None or not sound else scaled(one, total)
+    return None if one is None or total is None or not second.finite else scaled(one, total)
 
 
 def smaller(a: tuple[Term, ...] | None, b: tuple[Term, ...]) -> tuple[Term, ...]:

@@ -1,4 +1,10 @@
-"""Sums, products of matrices, convolutions and linear algebra."""
+"""Sums, products of matrices, convolutions and linear algebra.
+
+Here rows become sums: over the axes of the records, one record changes a sum by its own row (`summed` in `_interpreter`). Over
+other axes the norm of a row grows by Cauchy and Schwarz at most: sqrt(n) for a sum of n elements, the Frobenius norm for a
+public matrix, the product of norms for two rows of one record. Within a record any function at all keeps rows rows, as the
+decompositions and transforms do that act on the last axes, record by record.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ import numpy as np
 from discreet._jax import JaxprEqn, aval
 from discreet._jax import primitives as p
 from discreet.verify._control import inner
-from discreet.verify._domain import Axes, Private, Public, Scale, Term, Value, row_terms, scaled, total_of, without
+from discreet.verify._domain import Axes, Private, Public, Scale, Value, scaled, without
 from discreet.verify._errors import Why
 from discreet.verify._interpreter import (
     RULES,
@@ -21,13 +27,14 @@ from discreet.verify._interpreter import (
     Rule,
     all_finite,
     as_sum,
+    is_whole,
     rule,
     shape_of,
     size_per_record,
     summed,
     varies_along,
 )
-from discreet.verify._rules_elementwise import clipped_term, reduced_norm
+from discreet.verify._rules_elementwise import clipped_by, product_of_norms, reduced_norm
 from discreet.verify._rules_shape import common_rows, rows_of_all
 
 _MOST_EXACT = 2**24
@@ -60,7 +67,7 @@ def _within_rows(checker: Checker, equation: JaxprEqn, value: Private, gone: lis
     linf = None if value.linf is None else value.linf * others
     if linf is not None and _overflows(equation, linf):
         linf = None
-    exact = np.dtype(aval(equation.outvars[0]).dtype).kind in "biu"
+    exact = is_whole(equation.outvars[0])
     found = value.but(
         axes=without(value.axes, gone),
         origin=checker.origin(equation, [value]),
@@ -127,7 +134,7 @@ def within_rows_only(checker: Checker, equation: JaxprEqn, operands: list[Value]
     kept = without(first.axes, axes) if smaller else first.axes
     found: list[Value] = []
     for variable in equation.outvars:
-        exact = np.dtype(aval(variable).dtype).kind in "biu"
+        exact = is_whole(variable)
         result = Private(
             first.batch, kept, checker.origin(equation, operands), positional=any(x.positional for x in private)
         )
@@ -181,8 +188,8 @@ def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         if same and pairs and all(_place(batch, a, b) for a, b in pairs):
             axes = tuple(batch[0].index(a) for a in first.axes)
             found = _rows_of(checker, equation, operands, axes, first.positional or second.positional)
-            whole_numbers = np.dtype(aval(equation.outvars[0]).dtype).kind in "biu"
-            terms = None if whole_numbers else _product(first, second, shapes)
+            whole_numbers = is_whole(equation.outvars[0])
+            terms = None if whole_numbers else product_of_norms(first, second, shapes)
             return found if terms is None else found.but(terms=terms, finite=first.finite and second.finite)
         if same and pairs and all(_place(contract, a, b) for a, b in pairs):
             return _sum_of_products(checker, equation, operands, contract, shapes)
@@ -226,20 +233,11 @@ def _by_public(
     shared = [batch[1 - side][batch[side].index(a)] for a in value.axes if a in batch[side]]
     positional = value.positional or varies_along(other, shapes[1 - side], tuple(shared))
     found = _rows_of(checker, equation, operands, tuple(place[a] for a in value.axes), positional)
-    factor = _spectral(other, shapes[1 - side])
+    factor = _weight(other, shapes[1 - side])
     if value.terms is not None and factor is not None:
         finite = value.finite
         return found.but(terms=scaled(value.terms, Scale(factor)), finite=finite, zero=value.zero)
     return found
-
-
-def _spectral(other: Public, shape: Axes) -> float | None:
-    """A bound on the norm of a known matrix, as an operator: its Frobenius norm."""
-    if other.const is not None and other.const.dtype.kind in "biuf":
-        return float(np.linalg.norm(other.const.astype(np.float64)))
-    if other.scale is not None and not other.scale.powers:
-        return other.scale.factor * math.sqrt(math.prod(shape))
-    return None
 
 
 def _weighted_sum(
@@ -252,11 +250,11 @@ def _weighted_sum(
     assert value.axes is not None
     assert value.batch is not None
     shapes = [shape_of(x) for x in equation.invars]
-    whole_numbers = np.dtype(aval(equation.outvars[0]).dtype).kind in "biu"
+    whole_numbers = is_whole(equation.outvars[0])
     if not set(value.axes) <= set(contract[side]) or batch[0] or whole_numbers:
         return checker.unbounded(equation, operands, Why.ROWS("records are summed in part only"))
     theirs = tuple(contract[1 - side][contract[side].index(a)] for a in value.axes)
-    weight = _spectral_rest(other, shapes[1 - side], theirs)
+    weight = _weight(other, shapes[1 - side], theirs)
     if weight is None:
         return checker.unbounded(
             equation, operands, Why.CLIP("a sum over records with weights of unknown size has no bound")
@@ -268,8 +266,8 @@ def _weighted_sum(
     return found.but(terms=scaled(found.terms, Scale(weight)), origin=checker.origin(equation, operands))
 
 
-def _spectral_rest(other: Public, shape: Axes, records: Axes) -> float | None:
-    """The largest norm of the weights of one record."""
+def _weight(other: Public, shape: Axes, records: Axes = ()) -> float | None:
+    """The largest norm of the weights of one record; without axes of records the Frobenius norm, at least the operator norm."""
     if other.const is not None and other.const.dtype.kind in "biuf":
         squares = np.square(other.const.astype(np.float64))
         rest = tuple(i for i in range(len(shape)) if i not in records)
@@ -277,17 +275,6 @@ def _spectral_rest(other: Public, shape: Axes, records: Axes) -> float | None:
     if other.scale is not None and not other.scale.powers:
         return other.scale.factor * math.sqrt(math.prod(n for i, n in enumerate(shape) if i not in records))
     return None
-
-
-def _product(first: Private, second: Private, shapes: Sequence[Axes]) -> tuple[Term, ...] | None:
-    """The bound of products of the elements of one record's rows, added up or not: the product of the norms."""
-    one = row_terms(first.but(finite=True), size_per_record(shapes[0], first.axes))
-    other = row_terms(second.but(finite=True), size_per_record(shapes[1], second.axes))
-    if first.terms is None:
-        one, other = other, one  # the bound that others share
-    total = None if other is None else total_of(other)
-    sound = (first if first.terms is None else second).finite  # see _product_of_norms
-    return None if one is None or total is None or not sound else scaled(one, total)
 
 
 def _sum_of_products(
@@ -298,22 +285,17 @@ def _sum_of_products(
     assert isinstance(first, Private)
     assert isinstance(second, Private)
     assert first.axes is not None
-    whole_numbers = np.dtype(aval(equation.outvars[0]).dtype).kind in "biu"
+    whole_numbers = is_whole(equation.outvars[0])
     if whole_numbers or set(contract[0]) != set(first.axes) or len(equation.params["dimension_numbers"][1][0]):
         return checker.unbounded(
             equation, operands, Why.ROWS("a product over records and other axes at once has no bound")
         )
-    for row, by, shape in ((first, second, shapes[0]), (second, first, shapes[1])):
-        single = size_per_record(shapes[1] if by is second else shapes[0], by.axes) == 1
-        term: Term | None = clipped_term(row, by) if single else None
-        terms: tuple[Term, ...] | None = (term,) if term is not None else None
-        finite = (
-            by.norm_of.safe and row.finite and by.norm_of.finite
-            if term is not None and by.norm_of is not None
-            else False
-        )
+    for row, by, shape, other in ((first, second, *shapes), (second, first, *shapes[::-1])):
+        # Either one of them is the factor that clips the other, or both have bounds of their own.
+        terms = clipped_by(row, by) if size_per_record(other, by.axes) == 1 else None
+        finite = row.finite and by.norm_of.safe and by.norm_of.finite if terms and by.norm_of else False
         if terms is None:
-            terms, finite = _product(first, second, shapes), first.finite and second.finite
+            terms, finite = product_of_norms(first, second, shapes), first.finite and second.finite
         if terms is None:
             continue
         zero = (row.zero if finite else frozenset()) | (by.zero if row.finite else frozenset())
@@ -331,7 +313,7 @@ def _sum_of_products(
 def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value], contract: list, batch: list) -> Private:
     del contract, batch
     lost = Why.LINEAR("a product with what depends on all records has no bound")
-    if np.dtype(aval(equation.outvars[0]).dtype).kind in "biu":
+    if is_whole(equation.outvars[0]):
         return checker.unbounded(equation, operands, Why.WHOLE_NUMBERS("a product of whole numbers may wrap around"))
     private = [(x, v) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)]
     other = next((x for x in operands if isinstance(x, Public)), None)
@@ -339,7 +321,7 @@ def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value], co
         return checker.unbounded(equation, operands, lost)
     found = as_sum(checker, private[0][0], shape_of(private[0][1]))
     shape = shape_of(equation.invars[1 if operands[0] is private[0][0] else 0])
-    factor = _spectral(other, shape)
+    factor = _weight(other, shape)
     if found.terms is None or factor is None:
         return checker.unbounded(equation, [found] if found.terms is None else operands, lost)
     return found.but(terms=scaled(found.terms, Scale(factor)), origin=checker.origin(equation, operands))

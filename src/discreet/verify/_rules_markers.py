@@ -1,4 +1,12 @@
-"""Keys, and the markers of `discreet.mechanisms`: where samples and bounds begin and end."""
+"""Keys, and the markers of `discreet.mechanisms`: clipping, sums, draws, noise, the gradient engine, and private memory.
+
+Here bounds begin (`clip`, `clipped_sum`) and end (`noise`), and samples begin (`draw`). Each rule is sound by the promise of
+the function that its primitive runs, which tests hold that function to. Samplers and mechanisms are asked for their law: this
+file knows none of them by name, and trusts those of the lists `SAMPLERS` and `MECHANISMS` alone.
+
+Noise protects only if it is fresh. So keys have names, which move as the keys do, and every use spends the name (`KeyRing`): what
+is drawn from a key that was used before, is known or depends on records is no noise.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +38,7 @@ from discreet.verify._domain import (
     Table,
     Term,
     Value,
+    bounding,
     over_slices,
     range_factor,
     total_of,
@@ -446,12 +455,8 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     outputs: list[Value] = [numbers, mask]
     for value in records:
         assert isinstance(value, Private)
-        terms = value.terms
-        if terms is not None:
-            terms = tuple(Term(t.group, t.leaves, t.bound, batch) for t in terms)
-        own = checker.origin(equation, [value])
-        found = value.but(batch=batch, terms=terms, zero=value.zero | {batch}, origin=own, positional=False)
-        outputs.append(found)
+        changes = {"terms": bounding(value.terms, batch), "zero": value.zero | {batch}, "positional": False}
+        outputs.append(value.but(batch=batch, origin=checker.origin(equation, [value]), **changes))
     return outputs
 
 

@@ -1,4 +1,10 @@
-"""Primitives that move, choose or look up elements."""
+"""Primitives that move, choose or look up elements: reshape, slice, concatenate, select, gather, sort, windows.
+
+Nothing is computed here, so a bound can only change by how often an element is used: k copies of a vector are sqrt(k) times
+as long, and parts of one are jointly no longer than it. Rows stay rows as long as the axes of the records stay whole. Where
+records are picked by their place, each stands in one place at most (`Slice`, `Pick`), or there are no rows any more. An index
+or a choice that depends on records is covered only where it is the record's own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, primitive_of, unstack_p
+from discreet._jax import JaxprEqn, primitive_of, unstack_p
 from discreet._jax import primitives as p
 from discreet.verify._domain import (
     Axes,
@@ -25,6 +31,7 @@ from discreet.verify._domain import (
     Table,
     Term,
     Value,
+    bounding,
     row_terms,
     scaled,
     source_of,
@@ -42,6 +49,7 @@ from discreet.verify._interpreter import (
     both_zero,
     common_batch,
     expansion,
+    is_whole,
     rule,
     shape_of,
     size_per_record,
@@ -145,9 +153,8 @@ def _slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
     if not kept and equation.primitive is p.slice_p and value.axes is not None and len(value.axes) == 1:
         part = _slice_of(checker, equation, value)
         if part is not None:
-            terms = None if value.terms is None else tuple(Term(t.group, t.leaves, t.bound, part) for t in value.terms)
             found = moved(checker, equation, value, value.axes, exact=False)
-            return found.but(batch=part, terms=terms, low=found.low, high=found.high)
+            return found.but(batch=part, terms=bounding(value.terms, part), low=found.low, high=found.high)
     return moved(checker, equation, value, value.axes if kept else None, exact=own == out)
 
 
@@ -486,7 +493,7 @@ def _picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, in
     if name not in checker.slices:
         checker.slices[name] = Pick(source.batch, source.batch.masked, numbers=picks)
     batch = checker.slices[name]
-    terms = None if source.terms is None else tuple(Term(t.group, t.leaves, t.bound, batch) for t in source.terms)
+    terms = bounding(source.terms, batch)
     offset = {int(i) for i in numbers.offset_dims}
     (place,) = (i for i in range(len(shape_of(equation.outvars[0]))) if i not in offset)
     return source.but(batch=batch, axes=(place,), terms=terms, origin=checker.origin(equation, [source]))
@@ -551,8 +558,7 @@ def rows_of_all(checker: Checker, equation: JaxprEqn, operands: list[Value], axe
             positional |= varies_along(value, shape_of(variable), axes)
     origin = checker.origin(equation, operands)
     return [
-        Private(private[0].batch, axes, origin, finite=np.dtype(aval(v).dtype).kind in "biu", positional=positional)
-        for v in equation.outvars
+        Private(private[0].batch, axes, origin, finite=is_whole(v), positional=positional) for v in equation.outvars
     ]
 
 
