@@ -257,6 +257,7 @@ def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr,
         if any(map(is_symbolic, leaves)) or not isinstance(error, _NEEDS_VALUES):
             raise
         raise _untraceable(error) from error
+    # Another lambda, so that JAX traces again and does not remember.
     again = jax.make_jaxpr(lambda *x: program_of(*x))(*traced)
     held, held_again = all_constants(program), all_constants(again)
     same = str(program.jaxpr) == str(again.jaxpr) and len(held) == len(held_again)
@@ -682,6 +683,7 @@ def _proved(
     refuse_outside_effects(program.jaxpr)
     refuse_closed_books(program.jaxpr)
     refuse_captured_records(program, step, args, positions if mask is None else (*positions, mask))
+    # What no output needs is not run either; effects, which are outputs of another kind, were refused above.
     program = without_dead_code(program)
     checker = Checker(relation, Table(masked=mask is not None), trail.see)
     names = names_of(step, args)
@@ -756,6 +758,7 @@ def _status(checker: Checker, name: str, value: Value) -> str:
             )
         if kind == PRIVATE:
             raise PrivacyError("a key is returned that depends on records.", Why.KEY.remedy, output=name)
+        # Whoever gets the key may draw from it, so no noise may come from it and it may be returned once.
         checker.keys.spend(value, f"output {name}", "the end of the program")
         return "public"
     if isinstance(value, Public):

@@ -147,6 +147,7 @@ def refuse_private(checker: Checker, equation: JaxprEqn, value: Value, what: str
 def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     which, *arguments = operands
     refuse_private(checker, equation, which, "choice of a branch")
+    # Every branch starts with the same keys, and a key that one branch uses is used.
     keys, items = checker.keys.snapshot(), checker.items
     outcomes: list[list[Value]] = []
     branches: list[list[Any]] = []
@@ -163,6 +164,7 @@ def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     checker.keys.merge(used)
     if any(branches):
         checker.items.append(Choice(branches))
+    # Samples drawn in a branch: their event ends with it, so nothing of them may leave it.
     drawn = {id(x.batch) for branch in branches for x in branch if hasattr(x, "batch") and not hasattr(x, "loads")}
     results: list[Value] = []
     for values, variable in zip(zip(*outcomes, strict=True), equation.outvars, strict=True):
@@ -201,10 +203,12 @@ def unshared(value: Value, before: int) -> Value:
     """A value for the next turn: a joint bound made in this turn says nothing of values of the next."""
     if not isinstance(value, Private) or value.terms is None:
         return value
+    # A number that got its name in this turn is another one in the next.
     if any(symbol >= before for t in value.terms for symbol, _ in t.bound.powers):
         return value.but(terms=None, finite=False, why=value.why or Why.TURNS("a bound changes from turn to turn"))
     if all(t.group.serial < before for t in value.terms):
         return value
+    # A group made in this turn belongs to this turn: the next has one of its own, and shares of both do not add up to one.
     whole = total_of(value.terms)
     terms = None if whole is None or whole.powers else fresh(whole, source_of(value.terms))
     return value.but(terms=terms, finite=value.finite)
@@ -240,6 +244,7 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     for value in start:
         if isinstance(value, Key):
             checker.keys.spend(value, "the first turn of the loop", line)
+    # A loop of unknown length may release nothing; one that counts to an open parameter has a length, as an expression.
     counter, turns = _open_count(checker, equation, start)
     loop = Loop(float("inf") if turns is None else turns)
     (test, test_own), (body, body_own) = inner(checker, params["cond_jaxpr"]), inner(checker, params["body_jaxpr"])
@@ -373,11 +378,13 @@ class _Scan:
         if isinstance(value, Public):
             return self._public_turn(value, shape)
         assert isinstance(value, Private)
+        # A sum over records, entry by entry: each turn sees a part of it, and any part is within the bound of all.
         if value.axes is None:
             found = as_sum(self.checker, value, shape)
             return found.but(additive=False)
         if 0 not in value.axes:
             return value.but(axes=without(value.axes, (0,)))
+        # The records that a turn sees, and no other turn: so what a turn adds to a sum is added by other records each time.
         before = math.prod(shape[a] for a in value.axes[: value.axes.index(0)])
         assert value.batch is not None
         name = (value.batch, before)
@@ -481,6 +488,7 @@ class _Run:
         checker, equation = self.scan.checker, self.scan.equation
         if isinstance(a, Public) and a.counter is not None and a.counter[0] is self.scan.loop and isinstance(b, Public):
             return a
+        # It has started as an atom: all that matters is that it ends as a sum with a bound, which `_grown` looks at.
         if i in self.atoms:
             bounded = isinstance(b, Private) and b.terms is not None and b.axes is None
             return a if bounded else given_up(checker, equation, a, b)
@@ -502,6 +510,7 @@ class _Run:
         grown = as_sum(checker, b, shape)
         if grown.terms is None or grown.batch is None or (first is not None and first.terms is None):
             return None
+        # The batch whose records the sum is of: a part that this loop made is one turn's, and the sum is of all turns.
         whole = grown.batch
         while isinstance(whole, Part) and whole.loop is self.scan.loop and whole.parent is not None:
             whole = whole.parent

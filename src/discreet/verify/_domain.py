@@ -608,6 +608,7 @@ def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...
         if len(leaves) == count:
             bound = max((t.bound for t in single), key=lambda b: b.factor)
             return (Term(single[0].group, leaves, bound, single[0].source),)
+    # Of unlike groups nothing is known jointly, so squares add up, for a vector that shares no group.
     total = [total_of(p) for p in parts]
     known = [t for t in total if t is not None]
     if len(known) < len(total) or len({t.powers for t in known}) != 1:
@@ -771,6 +772,7 @@ class KeyRing:
                 self._refuse(purpose, line, *record.use)
             if record.folds:
                 self._refuse(purpose, line, "jax.random.fold_in", next(iter(record.folds.values())))
+            # Made outside of a loop and used inside: used in every turn.
             if any(loop.length != 1 for loop in self.loops[record.depth :]):
                 self._refuse(purpose, line, "the same, in another turn of the loop", line)
             record.use = (purpose, line)
@@ -792,6 +794,7 @@ class KeyRing:
             return self.new(key.names.shape, kind, why)
         for name in key.names.reshape(-1):
             record = self._records[int(name)]
+            # The loops since the key was made: only a counter of the one loop around gives another number in every turn.
             around = [loop for loop in self.loops[record.depth :] if loop.length != 1]
             if record.use is not None:
                 self._refuse("jax.random.fold_in", line, *record.use)

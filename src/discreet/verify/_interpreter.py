@@ -141,6 +141,7 @@ def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray
     if folded is not None:
         return folded
     consts = [x.const for x in values]
+    # A known choice needs the chosen case alone.
     if primitive is p.select_n_p and consts[0] is not None and consts[0].ndim == 0:
         return consts[1 + int(consts[0])]
     known = [x for x in consts if x is not None]
@@ -171,6 +172,7 @@ def _lost(equation: JaxprEqn, consts: list[np.ndarray], found: np.ndarray, *, ex
     sizes = [np.abs(x.astype(np.float64)) for x in consts]
     if found.dtype.itemsize < 4 or (not np.all(np.isfinite(found)) and all(np.all(np.isfinite(x)) for x in sizes)):
         return True
+    # Cancellation: what is left of two rounded numbers may be rounding alone.
     if primitive in (p.add_p, p.add_jaxvals_p, p.sub_p):
         return not exact and bool(np.any(np.abs(found.astype(np.float64)) < np.maximum(*sizes)))
     if primitive is p.log_p:
@@ -457,6 +459,7 @@ class Checker:
         dtype = str(aval(variable).dtype)
         if dtype in _ORDINARY or dtype.startswith("key<"):
             return value
+        # Two sums that differ by the bound may round to numbers that differ by more.
         if value.axes is None and value.terms is not None:
             return value.but(terms=None, linf=None, finite=False, why=held_as(dtype))
         summed = equation.primitive in (p.reduce_sum_p, p.dot_general_p)  # each addition rounds, of what came before
@@ -668,6 +671,7 @@ def aligned(equation: JaxprEqn, operands: Sequence[Value]) -> Rows | None:
             return None
         if any(i >= len(own) or own[i] != shape[i] for i in axes):
             return None
+    # A public operand that differs from row to row makes the result depend on the place of a record.
     positional = any(x.positional for x, _ in private)
     for value, variable in zip(operands, equation.invars, strict=True):
         if isinstance(value, Public):
@@ -742,6 +746,7 @@ def as_sum(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
     if value.axes is None:
         return value if value.terms is not None or value.batch is None else _limited(checker, value, shape)
     assert value.batch is not None
+    # In a Poisson sample the record that is not drawn leaves no gap: all rows behind it differ between the two runs.
     if value.batch.sampled and not (value.axes == () and isinstance(value.batch, Part)):
         return _without(
             value, Why.POSITION("a random sample is used row by row: which row a record gets depends on the others")
@@ -753,6 +758,7 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
     """What one record adds to a sum of rows."""
     batch = value.batch
     assert batch is not None
+    # The record that differs changes the sum by its own row, which is no longer than any row may be.
     terms = row_terms(value, size_per_record(shape, value.axes))
     if terms is None:
         if value.terms is None and value.linf is None:
@@ -763,6 +769,7 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
     factor, why = contribution_factor(value, checker.relation)
     if factor == 0.0:
         return _without(value, why or Why.CLIP("what one record adds has no bound"))
+    # Each partial sum has to be a number: rows may all be as long as the bound.
     count = math.prod(shape[i] for i in value.axes or ())
     if any(t.bound.factor * factor * count > _LARGEST for t in terms):
         return _without(value, Why.PRECISION("rows are so long that their sum may not be finite"))

@@ -272,12 +272,14 @@ def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         changes["linf"] = limit = None
     if limit is not None and is_integer(equation) and limit > np.iinfo(aval(equation.outvars[0]).dtype).max:
         changes["linf"] = None
+    # Whole numbers and truth values are no NaN, but they wrap around, so no norm is kept of them.
     dtype = np.dtype(aval(equation.outvars[0]).dtype)
     if dtype.kind in "biu":
         changes |= {"finite": True, "terms": None}
         if dtype.kind == "b":
             changes["linf"] = 1.0
     norm = norm_after(equation, operands)
+    # A factor that clips is C over a norm that is no NaN and not zero: a number.
     if norm is not None and norm.kind == "factor" and norm.safe and norm.finite:
         changes["finite"] = True
     result = result.but(**changes, zero=zero)
@@ -309,6 +311,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         return checker.unbounded(equation, [bad], lost)
     terms: tuple[Term, ...] | None = None
     additive = all(x.additive for x in sums if isinstance(x, Private))
+    # A sum of sums changes by what both change by; a public number cancels in the difference of the two runs.
     if primitive in (p.add_p, p.sub_p, p.add_jaxvals_p):
         if any(isinstance(x, Public) and _drowns(x, sums) for x in sums):
             return checker.unbounded(equation, operands, _DROWNED)
@@ -320,6 +323,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         terms = _multiple(equation, sums)
     elif primitive is p.convert_element_type_p and np.dtype(aval(equation.outvars[0]).dtype).kind == "f":
         terms = sums[0].terms if isinstance(sums[0], Private) else None
+    # Functions of slope at most 1, element by element: the results are no further apart than the operands.
     elif primitive in _SLOPE_ONE or (primitive in (p.max_p, p.min_p, p.clamp_p) and len(private) == 1):
         position = next(i for i, x in enumerate(sums) if isinstance(x, Private))
         terms = bound_of(sums[position], equation, position)  # pyright: ignore[reportArgumentType]
@@ -386,6 +390,7 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         changes |= {"terms": first.terms, "linf": first.linf}
     if primitive in IDENTITY:
         changes |= {"holds": first.content, "place": first.spot}
+    # They make no NaN or infinity of a finite number.
     if primitive in _SAFE_AT_FINITE:
         changes["number_if"] = number_if(first)
     if primitive is p.is_finite_p:

@@ -225,6 +225,7 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
             checker.unbounded(equation, operands, Why.NOISE_SCALE("the clipping norm depends on records"))
         ] * len(leaves)
         return list(outputs)
+    # All leaves are scaled by one factor, so together they are one vector of norm C for each record.
     group = Group("clip_records")
     first = private[0]
     by_record = all(x.axes == first.axes and x.batch is first.batch for x in private)
@@ -282,6 +283,7 @@ def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
                 checker.unbounded(equation, [value], Why.ROWS("what is summed does not have one row per record"))
             )
             continue
+        # As the marked function computes it: a select, and then a sum.
         rows = masked_rows(checker, equation, mask, value, shape_of(variable), shape_of(equation.invars[-1]))
         summed = sum_over(checker, own, rows, shape_of(variable), (0,)) if isinstance(rows, Private) else Public()
         outputs.append(summed)
@@ -375,6 +377,7 @@ def _why_not(value: Private, noise: Scale | None) -> Reason | None:
 
 
 def _record(checker: Checker, released: list[tuple[Private, int]], noise: Scale, mechanism: Mechanism) -> None:
+    # Values that are released by one call have independent noise of one size, so their loads add up by group.
     by_batch: dict[Batch, list[tuple[Private, int]]] = {}
     for value, size in released:
         assert value.batch is not None
@@ -405,6 +408,7 @@ def _loads(checker: Checker, terms: tuple[Term, ...], noise: Scale) -> list[tupl
         ratio = checker.symbols.ratio(terms[0].bound, noise)
         if ratio is not None:
             return [((terms[0].group, leaf), ratio**2) for leaf in terms[0].leaves]
+    # Several terms have no group in common: their sum is a bound of its own, which no other release shares.
     total_bound = total_of(terms)
     ratio = None if total_bound is None else checker.symbols.ratio(total_bound, noise)
     if ratio is None:
@@ -446,9 +450,11 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
                 Why.POSITION("rows depend on their number in the table, which changes when a record is removed")
             )
     _check_sampler(checker, equation, sampling)
+    # From here on the records are those of the sample; a draw without a release costs nothing.
     batch = Sample(table, depth=len(checker.keys.loops), sampling=sampling, num_records=drawing.num_records)
     checker.items.append(Draw(batch))
     origin = checker.origin(equation, records, "" if records else "a secret sample of the records")
+    # Row numbers say who was drawn: nothing may be computed of them, but `clipped_sum` knows them again by name.
     numbers = Private(batch, None, origin, why=Why.ROWS("it tells which records are in the sample"))
     mask = Private(batch, (0,), origin, linf=1.0, finite=True, zero=frozenset([batch]))
     checker.samples[batch] = (drawing.num_records, numbers.serial, mask.serial)
@@ -532,6 +538,8 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         return _refused(checker, equation, [*operands[4:], indices], why)
     assert isinstance(indices, Private)
     assert indices.batch is not None
+    # The engine gives the gradient a share of the joint bound and the loss and count the rest; the norm that it is told is
+    # the gradient's.
     joint = bound.times(1.0 / math.sqrt(1.0 - sum(params["shares"])))
     group, origin = Group("clipped_sum"), checker.origin(equation, table)
     outputs: list[Value] = []

@@ -252,6 +252,7 @@ def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
 def parts(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | None) -> list[Value]:
     """Parts of one value, side by side: jointly no longer than it."""
     whole = moved(checker, equation, value, axes, exact=False)
+    # The parts share what the whole had: they are the leaves of a new group.
     total = None if whole.terms is None else total_of(whole.terms)
     if total is None or whole.terms is None or not whole.terms:
         return [whole.but(terms=None if whole.axes is not None else whole.terms) for _ in equation.outvars]
@@ -266,12 +267,14 @@ def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
     chosen = _only_case(which, cases)
     if chosen is not None:
         return chosen
+    # The choice belongs to the record whose row it chooses: nobody else is moved by it.
     rows = aligned(equation, operands)
     if rows is not None:
         result = Private(rows.batch, rows.axes, origin, positional=rows.positional)
         return result.but(**_selected(equation, which, cases))
     if isinstance(which, Private):
         return checker.unbounded(equation, operands, Why.CHOICE("a choice depends on records, beyond the row it is in"))
+    # A public choice, the same in both runs: element by element the result is one of the cases, so side by side they bound it.
     pairs = [(x, shape_of(v)) for x, v in zip(cases, equation.invars[1:], strict=True) if isinstance(x, Private)]
     sums = [as_sum(checker, x, shape) for x, shape in pairs]
     bad = next((x for x in sums if x.terms is None), None)
@@ -505,6 +508,7 @@ def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
     private = [x for x in operands if isinstance(x, Private)]
     lost = Why.ROWS("records' values are put at places that other records can reach")
     own = _own_places(equation)
+    # All operands must agree along which axes of the array the records are.
     found: set[tuple[int, ...]] = set()
     for value, places in zip(operands, own, strict=True):
         if isinstance(value, Private):
