@@ -1,3 +1,4 @@
+import functools
 import math
 
 import jax
@@ -13,20 +14,28 @@ from discreet.gradients._contract import squared_norms
 EVERYTHING = [0.0, 1e-30, 1e-12, 1e-3, 0.7, 0.70001, 1.0, 3.0, 1e6, 1e18, 3e38, np.inf, np.nan, -1e6, -np.inf]
 
 
-def contributions(gradients, losses, norm, channels):
-    """What each record adds, all coordinates, one record at a time and with float64 norms."""
+@functools.cache
+def _contributions(shares):
+    """Compiled once for all numbers that may be traced."""
 
-    def one(gradient, loss, norm):
+    def one(gradient, loss, norm, center, bound):
+        channels = Channels(*shares, center=center, bound=bound)
         squared = squared_norms(gradient[None], norm)
         weights = row_weights(loss[None], squared, gradient.size, jnp.ones(1, bool), norm, channels)
         row = jnp.where(weights.keep, gradient * weights.factor, 0.0)
         return jnp.concatenate([row, weights.loss[None], weights.count[None]])
 
-    compiled = jax.jit(jax.vmap(one, in_axes=(0, 0, None)))
-    return np.asarray(compiled(gradients, losses, jnp.float32(norm)), np.float64)
+    return jax.jit(jax.vmap(one, in_axes=(0, 0, None, None, None)))
 
 
-@settings(deadline=None, max_examples=40)
+def contributions(gradients, losses, norm, channels):
+    """What each record adds, all coordinates, one record at a time; in float64."""
+    numbers = map(jnp.float32, (norm, channels.center, channels.bound))
+    compiled = _contributions((channels.loss_share, channels.count_share))
+    return np.asarray(compiled(gradients, losses, *numbers), np.float64)
+
+
+@settings(deadline=None, max_examples=30)
 @given(
     seed=st.integers(0, 10_000),
     dim=st.sampled_from([1, 2, 7, 3000]),
