@@ -16,7 +16,6 @@ from discreet.verify._domain import (
     SECRET,
     Batch,
     Group,
-    Norm,
     Origin,
     Private,
     Public,
@@ -27,6 +26,7 @@ from discreet.verify._domain import (
     constant,
     new_symbol,
 )
+from discreet.verify._rules_elementwise import Norm
 
 from .claims import Book, Handed, Seen, Watching, World, complaints, computed
 

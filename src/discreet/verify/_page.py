@@ -1,4 +1,4 @@
-"""A proof, or the lack of one, as a page of HTML: the program with the status of each line. No proof rests on it."""
+"""A proof, or the lack of one, as a page: the program with the status of each line."""
 
 from __future__ import annotations
 
