@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import numbers
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
 from discreet._jax import one_process
+from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.inference import claim
 from discreet.ledger import RELEASED_BEFORE, Ledger
@@ -46,13 +46,12 @@ class Standardisation:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.num_columns, numbers.Integral) or self.num_columns < 1:
-            raise ValueError(f"num_columns is {self.num_columns!r}; give the number of columns, at least 1.")
-        if not isinstance(self.noise_multiplier, numbers.Real) or not 0 < self.noise_multiplier < math.inf:
-            raise ValueError(
-                f"noise_multiplier is {self.noise_multiplier!r}; it is the noise's standard deviation divided by "
-                "sqrt(num_columns), a finite number above 0. Standardisation.calibrate(epsilon=..., ...) finds it for you."
-            )
+        integer("num_columns", self.num_columns)
+        hint = (
+            "It is the noise's standard deviation divided by sqrt(num_columns); Standardisation.calibrate(epsilon=..., ...) "
+            "finds it."
+        )
+        positive("noise_multiplier", self.noise_multiplier, hint=hint)
 
     @classmethod
     def calibrate(

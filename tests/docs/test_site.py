@@ -126,6 +126,13 @@ def test_files_that_pages_name_are_there(repository: Path) -> None:
             assert any((place / name).is_file() for place in places), f"{page.name} names {name}"
 
 
+def test_make_targets_that_pages_name_are_there(repository: Path) -> None:
+    makefile = (repository / "Makefile").read_text(encoding="utf-8")
+    for page in (repository / "README.md", repository / "CONTRIBUTING.md", *(repository / "docs").glob("*.md")):
+        for name in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
+            assert re.search(rf"^(?:[\w-]+ )*{name}(?: [\w-]+)*:", makefile, re.MULTILINE), f"{page.name}: make {name}"
+
+
 @pytest.mark.exhaustive
 def test_the_models_of_the_page_are_accepted(repository: Path, quick_compilation) -> None:
     import numpy as np

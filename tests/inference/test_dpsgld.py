@@ -257,8 +257,8 @@ REFUSED: dict[str, tuple[Callable[[], dp.DPSGLD], Any, tuple[str, ...]]] = {
     "steps that branch": (lambda: make(step_size=lambda t: 0.1 if t < 5 else 0.01), TypeError, ("jax.numpy",)),
     "steps of a vector": (lambda: make(step_size=lambda t: jnp.ones(2)), ValueError, ("one number",)),
     "all burnt in": (lambda: make(burn_in=1.0), ValueError, ("burn_in is 1.0",)),
-    "thinned away": (lambda: make(thinning=51), ValueError, ("50 steps",)),
-    "a half thinning": (lambda: make(thinning=0.5), ValueError, ("whole number",)),
+    "thinned away": (lambda: make(thinning=51), ValueError, ("from 1 to 50",)),
+    "a half thinning": (lambda: make(thinning=0.5), ValueError, ("an integer",)),
     "a moving norm": (
         lambda: make(plan=make_plan(clipping_norm=dp.AdaptiveClipping(initial=1.0, quantile=0.9))),
         ValueError,

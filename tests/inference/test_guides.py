@@ -34,7 +34,7 @@ from discreet.sampling import PoissonSampling
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 rng = np.random.default_rng(11)
-ROWS = 60
+ROWS = 100
 GROUPS = 3
 X = jnp.asarray(rng.normal(size=(ROWS, 2)), jnp.float32)
 GROUP = jnp.asarray(rng.integers(0, GROUPS, ROWS))

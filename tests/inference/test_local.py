@@ -313,7 +313,7 @@ def shares(x):
     ("options", "says"),
     [
         ({"guide": shares}, "'part' joins the records"),
-        ({"local": "public"}, 'must be "private"'),
+        ({"local": "public"}, "one of 'private'"),
         ({"local_updates": 0}, "at least 1"),
         ({"perturb": "parameters"}, "knows no private memory"),
         ({"local": None}, 'local="private"'),

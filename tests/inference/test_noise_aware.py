@@ -209,7 +209,7 @@ def test_what_cannot_be_known_is_refused(result):
     broken = np.where(np.arange(NUM_STEPS)[:, None] < 390, result.trace.iterates, np.nan)
     few = Trace(result.trace.steps[:10], result.trace.iterates[:10], result.trace.gradients[:10])
     for fit, method, options, words in [
-        (result, "magic", {}, 'method is \'magic\'; it must be "trace" or "regression"'),
+        (result, "magic", {}, "method is 'magic'; it must be one of 'trace', 'regression'"),
         (result, "trace", {"start": 1.0}, "a fraction of the trace"),
         (result, "trace", {"start": 0.99}, "The tail holds 4 iterates"),
         (traced(iterates=moving), "trace", {}, "free of drift"),
@@ -222,6 +222,7 @@ def test_what_cannot_be_known_is_refused(result):
     ]:
         with pytest.raises(ValueError, match=words):
             fit.noise_aware(method, **options)
+    assert traced(gradients=None).noise_aware(start=0.2).method == "trace"
     noise_aware = result.noise_aware(start=0.2)
     with pytest.raises(ValueError, match="num_samples is 0"):
         noise_aware.posterior(jax.random.key(0), 0)

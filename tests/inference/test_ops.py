@@ -239,7 +239,7 @@ def test_delta_granting(run: Any) -> None:
     one = OPSResult({"w": np.zeros((2, 1))}, dataclasses.replace(result.statement, epsilon=1.0), None)
     assert one.delta_granting(1e-6) == pytest.approx((1 + math.e) * 2e-6)
     assert one.delta_granting(0.9) == 1.0
-    with pytest.raises(ValueError, match="between 0 and 1"):
+    with pytest.raises(ValueError, match="from 0 to 1"):
         one.delta_granting(-0.1)
 
 

@@ -132,7 +132,7 @@ def test_an_optimizer_that_evaluates_the_loss(refused):
     [
         ({"optim": "adam"}, TypeError, ("str", "numpyro.optim.Adam")),
         ({"plan": {"epsilon": 1.0}}, TypeError, ("dict", "PrivacyPlan.calibrate")),
-        ({"perturb": "gradients"}, ValueError, ("'gradients'", '"latents"')),
+        ({"perturb": "gradients"}, ValueError, ("'gradients'", "'latents'")),
         ({"loss_share": 1.0}, ValueError, ("loss_share", "below 1")),
         ({"loss_share": float("nan")}, ValueError, ("loss_share",)),
         ({"loss_bound": 0.0}, ValueError, ("loss_bound", "positive")),

@@ -105,7 +105,7 @@ def test_the_same_key_gives_the_same_draws(result, path):
 
 
 def test_the_file_holds_what_the_result_shows_and_the_shapes_of_records(result, path):
-    saved = _result.read_fields(path, {name.lstrip("_"): object for name in _result._SAVED})
+    saved = _result.read_archive(path, _result.WHAT, _result.VERSION, _result.kinds())
     fields = {field.name.lstrip("_") for field in dataclasses.fields(result)}
     assert set(saved) == fields - {"objective"}
     assert saved["form"] == _result.Form(

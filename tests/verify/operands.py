@@ -16,6 +16,7 @@ from discreet.verify._domain import (
     SECRET,
     Batch,
     Group,
+    Norm,
     Origin,
     Private,
     Public,
@@ -26,7 +27,6 @@ from discreet.verify._domain import (
     constant,
     new_symbol,
 )
-from discreet.verify._rules_elementwise import Norm
 
 from .claims import Book, Handed, Seen, Watching, World, complaints, computed
 

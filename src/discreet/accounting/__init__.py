@@ -8,8 +8,18 @@ from discreet.accounting._compare import (
     langevin_epsilon_2015,
 )
 from discreet.accounting._events import Relation, event_from_dict, event_to_dict, pure_event
-from discreet.accounting._profile import PrivacyProfile, calibrate_noise_multiplier, calibrate_num_steps, profile
-from discreet.accounting._renyi import ORDERS, Cost, PrivacyFilter, RenyiBound, cost_of, renyi_bound
+from discreet.accounting._profile import (
+    ORDERS,
+    Cost,
+    PrivacyFilter,
+    PrivacyProfile,
+    RenyiBound,
+    calibrate_noise_multiplier,
+    calibrate_num_steps,
+    cost_of,
+    profile,
+    renyi_bound,
+)
 from discreet.accounting._risk import Risk, Suggestion, risk, suggest, upper
 
 __all__ = [

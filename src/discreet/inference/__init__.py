@@ -4,7 +4,6 @@ from discreet.inference._dpsgld import DPSGLD, DPSGLDResult, releases_of
 from discreet.inference._dpsvi import DPSVI
 from discreet.inference._loop import ManyFits
 from discreet.inference._ops import OnePosteriorSample, OPSResult
-from discreet.inference._records import with_levels
 from discreet.inference._result import DPSVIResult, load_result
 from discreet.inference._step import DPSVIState, claim
 from discreet.inference._suggest_clipping import ClippingSuggestion, starting_objective, suggest_clipping
@@ -27,5 +26,4 @@ __all__ = [
     "releases_of",
     "starting_objective",
     "suggest_clipping",
-    "with_levels",
 ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import numbers
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,8 +20,9 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
+from discreet._validate import fraction, integer
 from discreet.accounting import Bound2015, langevin_epsilon_2015
-from discreet.inference._dpsvi import DPSVI, check_length
+from discreet.inference._dpsvi import DPSVI
 from discreet.inference._elbo import Objective
 from discreet.inference._loop import many_steps
 from discreet.inference._records import Program, take_apart
@@ -125,10 +125,9 @@ class DPSGLD:
                 f"The plan's noise is that of {type(plan.mechanism).__name__}; Langevin dynamics need Gaussian noise. Leave "
                 "mechanism out of the plan, or fit with DPSVI."
             )
-        _check_tail(plan.num_steps, burn_in, thinning)
         self.plan = plan
-        self.burn_in = burn_in
-        self.thinning = int(thinning)
+        self.burn_in = fraction("burn_in", burn_in, hint="It is a fraction of the steps, such as 0.5.")
+        self.thinning = integer("thinning", thinning, 1, plan.num_steps, hint="1 keeps every step.")
         self.step_sizes = step_sizes(schedule, plan.num_steps)
         optim.stddev = plan.noise_multiplier * self._dpsvi.contribution_bound / plan.rate
         self._made = True
@@ -341,15 +340,6 @@ class DPSGLDResult:
         )
 
 
-def _check_tail(num_steps: int, burn_in: Any, thinning: Any) -> None:
-    if not isinstance(burn_in, numbers.Real) or isinstance(burn_in, bool) or not 0 <= float(burn_in) < 1:
-        raise ValueError(f"burn_in is {burn_in!r}; it is a fraction of the steps, at least 0 and below 1, such as 0.5.")
-    if not isinstance(thinning, int | np.integer) or isinstance(thinning, bool) or not 1 <= thinning <= num_steps:
-        raise ValueError(
-            f"thinning is {thinning!r}; it must be a whole number from 1 (keep every step) to the plan's {num_steps} steps."
-        )
-
-
 # --- A fit as a function of its key ---
 
 
@@ -377,9 +367,7 @@ def releases_of(
     """
     dpsvi = method._dpsvi if isinstance(method, DPSGLD) else method
     records, plan = take_apart(args, kwargs), dpsvi.plan
-    plan.sampling.check(plan.num_records, plan.relation)
-    check_length(plan, records.size)
-    state = dpsvi._init(random.key(0), records, init_params)._replace(rng_key=None)
+    state = dpsvi._begin(random.key(0), records, init_params)._replace(rng_key=None)
     step, leaves = dpsvi._initialised(), [jnp.asarray(x) for x in records.leaves]
     tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(records.size))
 

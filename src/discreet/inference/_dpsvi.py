@@ -1,10 +1,12 @@
 """Differentially private stochastic variational inference, with NumPyro's verbs.
 
-What is refused before anything is released stands first, then the terms that a fit states, then the class.
+`init`, `update` and `evaluate` are for loops of one's own. `run` does all of it: refuse what cannot be private, state what the
+plan costs, prove the program, debit the ledger, then make the releases (`_loop`). Whatever is refused is refused before that.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +24,10 @@ from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMean
 
 from discreet import random
 from discreet._jax import program_digest
+from discreet._validate import choice, fraction, integer, probability, real
 from discreet.clipping import contribution_bound
 from discreet.gradients import BookKeepingEngine, EngineReport
-from discreet.inference._elbo import Objective, choose_placeholder, initial_parameters, loss_at_start
+from discreet.inference._elbo import Objective, loss_at_start
 from discreet.inference._loop import (
     Checkpoint,
     ManyFits,
@@ -39,7 +42,6 @@ from discreet.inference._records import (
     Program,
     Records,
     check_public,
-    refuse_reshaped,
     refuse_tables,
     take_apart,
 )
@@ -53,85 +55,13 @@ from discreet.inference._step import (
     PrivateStep,
     check_unused,
     claim,
-    init_keys,
 )
-from discreet.inference._structure import find_structure, parameter_of
+from discreet.inference._structure import parameter_of
 from discreet.inference._trace import TraceRecorder
 from discreet.ledger import Ledger, Spending
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_statement
 from discreet.verify import Certificate
-
-# --- What is refused ---
-
-
-def check_options(dpsvi: DPSVI) -> None:
-    """Refuse options of a DPSVI that make no sense.
-
-    Raises:
-        TypeError, ValueError: naming the option.
-    """
-    if not isinstance(dpsvi.plan, PrivacyPlan):
-        raise TypeError(
-            f"plan is a {type(dpsvi.plan).__name__}, not a PrivacyPlan. Make one with "
-            "discreet.PrivacyPlan.calibrate(epsilon=..., delta=..., ...)."
-        )
-    if dpsvi.perturb not in ("latents", "parameters"):
-        raise ValueError(f'perturb is {dpsvi.perturb!r}; it must be "latents" or "parameters".')
-    if not 0.0 <= dpsvi.loss_share < 1.0:
-        raise ValueError(
-            f"loss_share is {dpsvi.loss_share}; it is a share of the release, at least 0 and below 1. 0.02 costs "
-            "one per cent more noise on the gradient."
-        )
-    count_share = dpsvi.plan.clipping.count_share
-    if dpsvi.loss_share + count_share >= 1.0:
-        raise ValueError(
-            f"loss_share is {dpsvi.loss_share} and the clipping rule's count_share {count_share}; together they must be "
-            "below 1, or nothing of the release is left for the gradient. 0.02 and 0.01 are common choices."
-        )
-    if dpsvi.loss_bound is not None and not 1e-30 <= dpsvi.loss_bound <= 1e30:
-        raise ValueError(
-            f"loss_bound is {dpsvi.loss_bound}; it must be positive and finite, in nats: from 1e-30 to 1e30, between which "
-            "32-bit arithmetic tells numbers from 0 and infinity. None takes the placeholder's loss."
-        )
-    if dpsvi.microbatch_size is not None and dpsvi.microbatch_size < 1:
-        raise ValueError(f"microbatch_size is {dpsvi.microbatch_size}; it must be at least 1.")
-    if dpsvi.local is not None:
-        _check_local(dpsvi)
-    check_public(dpsvi.static_kwargs)
-
-
-def _check_local(dpsvi: DPSVI) -> None:
-    if dpsvi.local != "private":
-        raise ValueError(
-            f'local is {dpsvi.local!r}; it must be "private", which keeps the variational parameters that each record has of '
-            "its own beside the data, or None, which refuses such guides."
-        )
-    if type(dpsvi.local_updates) is not int or dpsvi.local_updates < 1:
-        raise ValueError(
-            f"local_updates is {dpsvi.local_updates!r}; a record makes a whole number of updates, at least 1."
-        )
-    if dpsvi.perturb == "parameters":
-        raise ValueError('local="private" goes with perturb="latents" only: d3p\'s rule knows no private memory.')
-    if not dpsvi.plan.sampling.independent:
-        raise ValueError(
-            f'local="private" with {type(dpsvi.plan.sampling).__name__} is refused: in its batches, whether one record was drawn '
-            "decides what others remember, which the accounting of such batches does not cover. Use "
-            "PoissonSampling(rate) or FullBatch()."
-        )
-
-
-def refuse_local(dpsvi: DPSVI, what: str) -> None:
-    """Refuse what is not told which records its rows are.
-
-    Raises:
-        ValueError: records have a memory.
-    """
-    if dpsvi.local is not None or (dpsvi._current is not None and dpsvi._current.local is not None):
-        raise ValueError(
-            f"Each record has variational parameters of its own here, and {what} cannot tell whose rows these are. Fit with run, "
-            "which draws the batches itself and keeps those parameters beside the data; or write an encoder."
-        )
 
 
 @contextmanager
@@ -152,9 +82,6 @@ def without_svi_words(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword arguments of `run` without those that NumPyro's `SVI.run` takes for itself.
 
     `stable_update` says nothing here: a record whose gradient is not finite contributes zero in any case.
-
-    Raises:
-        ValueError: one that asks for what a private fit does not do.
     """
     rest = dict(kwargs)
     rest.pop("stable_update", None)
@@ -169,146 +96,6 @@ def without_svi_words(kwargs: Mapping[str, Any]) -> dict[str, Any]:
             "ended with init_params=dpsvi.get_params(state); an interrupted fit goes on with checkpoint=."
         )
     return rest
-
-
-def check_length(plan: PrivacyPlan, size: int) -> None:
-    """Refuse a table of another length than the plan's, where the relation makes the length public.
-
-    Raises:
-        ValueError: with both lengths.
-    """
-    # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
-    if plan.relation.name != "ADD_OR_REMOVE_ONE" and size != plan.num_records:
-        raise ValueError(
-            f"The arrays hold {size} records, but the plan says num_records={plan.num_records}, which the relation "
-            f"{plan.relation.name} makes public. Calibrate a plan for {size} records."
-        )
-
-
-def check_room(psi: Any, num_steps: int) -> None:
-    """Refuse to keep gradients where the trace has no room for every iterate that they belong to.
-
-    Raises:
-        ValueError: with the sizes.
-    """
-    dim = sum(x.size for x in jax.tree.leaves(psi))
-    if not TraceRecorder(dim, num_steps).every_step:
-        raise ValueError(
-            f"keep_gradients=True needs every iterate, and {num_steps} of {dim} parameters are more than the trace's 64 MiB. "
-            "Leave it out, or plan fewer steps."
-        )
-
-
-def check_batch(plan: PrivacyPlan, records: Records, mask: Any) -> None:
-    """Refuse a batch that the plan's sampling cannot have drawn.
-
-    Raises:
-        ValueError: with the sizes.
-    """
-    plan.sampling.check_rows(records.size, plan.num_records, plan.relation, masked=mask is not None)
-    if mask is None:
-        return
-    shape, dtype = jnp.shape(mask), jnp.asarray(mask).dtype
-    if shape != (records.size,) or dtype != jnp.bool_:
-        raise ValueError(
-            f"mask has shape {shape} and dtype {dtype}; it must hold one Boolean for each of the {records.size} rows."
-        )
-
-
-def check_non_private(said: bool) -> None:
-    """Refuse to compute an exact loss for someone who did not say that it is one.
-
-    Raises:
-        ValueError: with what it shows.
-    """
-    if not said:
-        raise ValueError(
-            "evaluate computes the exact loss of the records it is given, without noise, so showing it leaks. "
-            "The losses that update and run return are private; or pass non_private=True if these records are "
-            "public or the number stays with you."
-        )
-
-
-def check_paid(plan: PrivacyPlan, steps: int) -> None:
-    """Refuse a step more than the plan's.
-
-    Raises:
-        ValueError: with the plan's number.
-    """
-    if steps >= plan.num_steps:
-        raise ValueError(
-            f"The plan pays for {plan.num_steps} steps, and this state has made them all. Plan more steps "
-            "beforehand; adding some afterwards would cost more than was promised."
-        )
-
-
-def check_outside(key: Any) -> None:
-    """Refuse to begin a fit within a transformation, where there is no model to look at.
-
-    Raises:
-        TypeError: the key is being traced.
-    """
-    if isinstance(key, Tracer):
-        raise TypeError("init looks at the model outside of JAX's transformations; call it without jit, vmap or scan.")
-
-
-# --- The terms of a fit, stated before it runs ---
-
-
-def state_terms(dpsvi: DPSVI, delta: float | None, reproducible: bool, keep_gradients: bool = False) -> Statement:
-    """The statement of all the plan's steps of a DPSVI.
-
-    Args:
-        dpsvi: the DPSVI.
-        delta: as in `make_statement`.
-        reproducible: whether the key was made from a seed.
-        keep_gradients: whether the trace holds the noisy gradients, too.
-    """
-    count_share = dpsvi.plan.clipping.count_share
-    langevin = isinstance(dpsvi.optim, Langevin)
-    released = [
-        "the latents' values after every step of the chain" if langevin else "variational parameters after every step"
-    ]
-    if keep_gradients:
-        released.append("the noisy gradient of every step")
-    if dpsvi.loss_share > 0:
-        # Each share is stated as what it costs on top of the other.
-        cost = _more_noise(dpsvi.loss_share, count_share)
-        released.append(f"a private loss estimate at every step (costing {cost:.1f} % more noise on the gradient)")
-    if count_share > 0:
-        cost = _more_noise(count_share, dpsvi.loss_share)
-        released.append(
-            "at every step the noisy number of gradients within the clipping norm, and so the clipping norms "
-            f"(costing {cost:.1f} % more noise on the gradient)"
-        )
-    programs = "the model and the step sizes" if langevin else "the model, the guide and the optimizer"
-    public = [f"{programs}, with all numbers written into them, and their initial values"]
-    public += ["shapes and dtypes of the record arrays"]
-    public += [f"the argument {name}" for name in dpsvi.static_kwargs]
-    statement = make_statement(
-        dpsvi.plan,
-        delta=delta,
-        steps_completed=dpsvi.plan.num_steps,
-        reproducible=reproducible,
-        public=public,
-        released=released,
-        contribution_bound=dpsvi.contribution_bound,
-        method="DPSGLD" if langevin else "DPSVI" if dpsvi.perturb == "latents" else 'DPSVI, perturb="parameters"',
-    )
-    if dpsvi._initialised().local is None:
-        return statement
-    return statement.with_notes(
-        "Variational parameters of the records themselves stayed beside the data: they were updated without noise, are no "
-        "part of any result, and entered what was released through their own record's clipped contribution alone."
-    )
-
-
-def _more_noise(share: float, other: float) -> float:
-    """Per cent more noise on the gradient than without this share."""
-    return 100 * (math.sqrt((1 - other) / (1 - other - share)) - 1)
-
-
-# --- The class ---
 
 
 class DPSVI:
@@ -346,8 +133,7 @@ class DPSVI:
         microbatch_size: rows that are worked on at once. None: the batch, or what a gibibyte holds.
         local: "private": the guide's `param` sites may have a value for each record, along one axis. They stay beside the
             data: `run` updates them without noise for the records of each batch, before their clipped gradients are taken,
-            and nobody sees them. None: as "private" for latents of each record that an AutoNormal or AutoDelta covers,
-            where the plan's batches and `perturb` allow it; other such sites are refused.
+            and nobody sees them. None: such sites are refused.
         local_optim: optimizer of those, as `optim`; None: the same.
         local_updates: how often a record updates its own each time it is in a batch.
         static_kwargs: public keyword arguments of model and guide, such as N.
@@ -392,8 +178,7 @@ class DPSVI:
         self.local, self.local_updates = local, local_updates
         self.local_optim = self.optim if local_optim is None else as_numpyro_optim(local_optim)
         self.static_kwargs = static_kwargs
-        check_options(self)
-        self._placeholders: dict[Any, list[Array]] = {}
+        self._check_options()
         self._steps: dict[Any, PrivateStep] = {}
         self._current, self._made = None, True
 
@@ -409,6 +194,47 @@ class DPSVI:
                 f"{name} of a DPSVI is fixed when it is made. Make another DPSVI with the {name} you want."
             )
         super().__setattr__(name, value)
+
+    def _check_options(self) -> None:
+        if not isinstance(self.plan, PrivacyPlan):
+            raise TypeError(
+                f"plan is a {type(self.plan).__name__}, not a PrivacyPlan. Make one with "
+                "discreet.PrivacyPlan.calibrate(epsilon=..., delta=..., ...)."
+            )
+        choice("perturb", self.perturb, ("latents", "parameters"))
+        fraction("loss_share", self.loss_share, hint="0.02 costs one per cent more noise on the gradient.")
+        count_share = self.plan.clipping.count_share
+        if self.loss_share + count_share >= 1.0:
+            raise ValueError(
+                f"loss_share is {self.loss_share} and the clipping rule's count_share {count_share}; together they must be "
+                "below 1, or nothing of the release is left for the gradient. 0.02 and 0.01 are common choices."
+            )
+        if self.loss_bound is not None:
+            must = "positive and finite, in nats: from 1e-30 to 1e30, as 32-bit arithmetic has it"
+            real("loss_bound", self.loss_bound, 1e-30, 1e30, must=must, hint="None takes the placeholder's loss.")
+        if self.microbatch_size is not None:
+            integer("microbatch_size", self.microbatch_size)
+        check_public(self.static_kwargs)
+        if self.local is None:
+            return
+        choice("local", self.local, ("private",), hint="None refuses guides with parameters of the records' own.")
+        integer("local_updates", self.local_updates, hint="It is the number of updates that a record makes in a batch.")
+        if self.perturb == "parameters":
+            raise ValueError('local="private" goes with perturb="latents" only: d3p\'s rule knows no private memory.')
+        if not self.plan.sampling.independent:
+            raise ValueError(
+                f'local="private" with {type(self.plan.sampling).__name__} is refused: in its batches, whether one record was '
+                "drawn decides what others remember, which the accounting of such batches does not cover. Use "
+                "PoissonSampling(rate) or FullBatch()."
+            )
+
+    def _refuse_local(self, what: str) -> None:
+        """Refuse what is not told which records its rows are, where records have a memory."""
+        if self.local is not None:
+            raise ValueError(
+                f'With local="private" each record has parameters of its own, and {what} cannot tell whose rows these are. '
+                "Fit with run, which draws the batches itself."
+            )
 
     # --- NumPyro's verbs ------------------------------------------------------------------
 
@@ -433,58 +259,77 @@ class DPSVI:
         Raises:
             TypeError, ValueError: a model, guide, key or argument that cannot be fitted privately.
         """
-        refuse_local(self, "update, which init is for,")
+        self._refuse_local("update, which init is for,")
         key = random.check_key(rng_key)
         check_unused(key, INIT)
         state = self._init(key, take_apart(args, kwargs), init_params)
-        refuse_local(self, "update, which init is for,")
         # Updates that a caller compiles cannot be watched: let a key start one fit only.
         claim(key, INIT)
         return state
 
     def _init(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
-        check_outside(key)
-        num_records, static, keeps = self.plan.num_records, self.static_kwargs, self.local is not None
-        structure_key, values_key, start_key = init_keys(key)
-        made_up = self._placeholder_for(records, structure_key)
-        # What the private memory needs; local="private" has been checked for it.
-        may_keep = self.plan.sampling.independent and self.perturb == "latents"
-        structure = find_structure(
-            self.model, self.guide, records, made_up, structure_key, static, num_records, keeps, may_keep
-        )
-        psi, own, transforms = initial_parameters(
-            self.model, self.guide, records, made_up, structure, values_key, static, init_params
+        if isinstance(key, Tracer):
+            raise TypeError(
+                "init looks at the model outside of JAX's transformations; call it without jit, vmap or scan."
+            )
+        objective, psi, start_key = Objective.of(
+            records,
+            key,
+            placeholder=self.placeholder,
+            init_params=init_params,
+            mean_field=isinstance(self.loss, TraceMeanField_ELBO),
+            num_particles=self.loss.num_particles,
+            model=self.model,
+            guide=self.guide,
+            static=self.static_kwargs,
+            num_records=self.plan.num_records,
+            keeps_local=self.local is not None,
         )
         signature = records.signature, tuple((str(path), x.shape) for path, x in jax.tree.leaves_with_path(psi))
         if signature not in self._steps:
-            objective = Objective(
-                model=self.model,
-                guide=self.guide,
-                records=records._replace(leaves=records.shapes(records.size)),
-                placeholder=tuple(made_up),
-                static=static,
-                structure=structure,
-                transforms=transforms,
-                mean_field=isinstance(self.loss, TraceMeanField_ELBO),
-                num_particles=self.loss.num_particles,
-                local_start=own,
-            ).with_dependencies(psi, start_key)
-            refuse_tables([*jax.tree.leaves(static), *objective.held], [num_records])
-            public = *jax.tree.leaves(static), *made_up, *own.values(), *structure.combinations().values()
-            refuse_reshaped(objective.held, public, records.leaves, num_records)
-            self._steps[signature] = private_step(self, objective, psi, key)
+            objective.refuse_tables(self.plan.num_records)
+            self._steps[signature] = self._private_step(objective, psi, key)
         self._current, self._shapes = self._steps[signature], jax.eval_shape(lambda: psi)
         objective, norm = self._current.objective, jnp.float32(self.plan.clipping.start)
-        center, memory = loss_at_start(objective, psi, start_key), self._current.first_memory(records.size)
+        center, local = loss_at_start(objective, psi, start_key), self._current.local
+        memory = [] if local is None else local.rows(records.size)
         optim_state = start_optimizer(self.optim, psi, key, objective)
         return DPSVIState(optim_state, key, jnp.zeros((), jnp.int32), center, norm, memory)
 
-    def _placeholder_for(self, records: Records, key: PRNGKeyArray) -> list[Array]:
-        if records.signature not in self._placeholders:
-            self._placeholders[records.signature] = choose_placeholder(
-                self.model, records, self.placeholder, key, self.static_kwargs, self.plan.num_records
+    def _private_step(self, objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> PrivateStep:
+        plan, local, own = self.plan, None, dict(objective.local_start)
+        if own:
+            digest = optimizer_digest(self.local_optim, own)
+            local = LocalUpdates(objective, self.local_optim, digest, self.local_updates)
+        return PrivateStep(
+            objective=objective,
+            engine=BookKeepingEngine(
+                plan.sampling.typical_sizes(plan.num_records), microbatch_size=self.microbatch_size
+            ),
+            optim=self.optim,
+            optim_digest=optimizer_digest(self.optim, psi, start_optimizer(self.optim, psi, key, objective)),
+            mechanism=plan.mechanism,
+            adapts=plan.clipping.adapts,
+            count_share=plan.clipping.count_share,
+            num_records=plan.num_records,
+            loss_share=self.loss_share,
+            loss_bound=self.loss_bound,
+            perturb_parameters=self.perturb == "parameters",
+            local=local,
+        )
+
+    def _begin(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
+        """The first state of a fit of these records, checked against the plan."""
+        plan = self.plan
+        plan.sampling.check(plan.num_records, plan.relation)
+        # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
+        if plan.relation.name != "ADD_OR_REMOVE_ONE" and records.size != plan.num_records:
+            raise ValueError(
+                f"The arrays hold {records.size} records, but the plan says num_records={plan.num_records}, which the relation "
+                f"{plan.relation.name} makes public. Calibrate a plan for {records.size} records."
             )
-        return self._placeholders[records.signature]
+        refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
+        return self._init(key, records, init_params)
 
     def update(
         self, state: DPSVIState, *args: Any, mask: Bool[Array, "record"] | None = None, **kwargs: Any
@@ -508,20 +353,29 @@ class DPSVI:
             ValueError: `init` was not called, the batch does not fit the plan, or the plan's
                 steps are used up.
         """
-        refuse_local(self, "update")
-        records = take_apart(args, kwargs)
+        self._refuse_local("update")
+        records, plan = take_apart(args, kwargs), self.plan
         step = self._step_for(records)
-        check_batch(self.plan, records, mask)
+        plan.sampling.check_rows(records.size, plan.num_records, plan.relation, masked=mask is not None)
         mask = jnp.ones(records.size, bool) if mask is None else jnp.asarray(mask)
+        if mask.shape != (records.size,) or mask.dtype != jnp.bool_:
+            raise ValueError(
+                f"mask has shape {mask.shape} and dtype {mask.dtype}; it must hold one Boolean for each of the {records.size} "
+                "rows."
+            )
         if not isinstance(state.step, Tracer):
-            check_paid(self.plan, int(state.step))
+            if int(state.step) >= plan.num_steps:
+                raise ValueError(
+                    f"The plan pays for {plan.num_steps} steps, and this state has made them all. Plan more steps "
+                    "beforehand; adding some afterwards would cost more than was promised."
+                )
             claim(state.rng_key, int(state.step))
-        return update_once(step, PlanNumbers.of(self.plan), state, records.leaves, mask)
+        return update_once(step, PlanNumbers.of(plan), state, records.leaves, mask)
 
     def _step_for(self, records: Records) -> PrivateStep:
         self._initialised()
         for step in reversed(self._steps.values()):
-            if step.objective.records.signature == records.signature:
+            if step.objective.programs.records.signature == records.signature:
                 return step
         raise ValueError(
             "These arguments are not those of init: they are nested or named in another way, have other shapes or dtypes, "
@@ -550,8 +404,13 @@ class DPSVI:
         Raises:
             ValueError: `non_private` was not set, or records have parameters of their own.
         """
-        check_non_private(non_private)
-        refuse_local(self, "evaluate")
+        if not non_private:
+            raise ValueError(
+                "evaluate computes the exact loss of the records it is given, without noise, so showing it leaks. "
+                "The losses that update and run return are private; or pass non_private=True if these records are "
+                "public or the number stays with you."
+            )
+        self._refuse_local("evaluate")
         records = take_apart(args, kwargs)
         objective, leaves = self._step_for(records).objective, records.leaves
         psi = self.optim.get_params(state.optim_state)
@@ -573,11 +432,8 @@ class DPSVI:
             TypeError, ValueError: as `init`.
         """
         records = take_apart(args, kwargs)
-        return self._certificate(self._init(random.key(), records, init_params), records, keep_gradients)
-
-    def _certificate(self, state: DPSVIState, records: Records, keep_gradients: bool) -> Certificate:
-        step = self._initialised()
-        return certify_fit(step, self.plan, state, records.leaves, keep_gradients)
+        state = self._init(random.key(), records, init_params)
+        return certify_fit(self._initialised(), self.plan, state, records.leaves, keep_gradients)
 
     def run(
         self,
@@ -624,32 +480,82 @@ class DPSVI:
         check_provable(require_proof)
         saved = Checkpoint(checkpoint, random.check_key(rng_key))
         key, records = saved.key, take_apart(args, without_svi_words(kwargs))
-        self.plan.sampling.check(self.plan.num_records, self.plan.relation)
-        check_length(self.plan, records.size)
-        if delta is not None and not 0.0 < delta < 1.0:
-            raise ValueError(f"delta is {delta}; it must lie between 0 and 1, well below 1 / num_records.")
-        refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
+        if delta is not None:
+            probability("delta", delta, hint="It should be well below 1 / num_records.")
         with explain_steps(args):
-            state = self._init(key, records, init_params)
+            state = self._begin(key, records, init_params)
         step, psi = self._initialised(), self.optim.get_params(state.optim_state)
         refuse_tables(step.objective.held, [records.size])
-        if keep_gradients:
-            check_room(psi, self.plan.num_steps)
+        dim = sum(x.size for x in jax.tree.leaves(psi))
+        if keep_gradients and not TraceRecorder(dim, self.plan.num_steps).every_step:
+            raise ValueError(
+                f"keep_gradients=True needs every iterate, and {self.plan.num_steps} of {dim} parameters are more than the "
+                "trace's 64 MiB. Leave it out, or plan fewer steps."
+            )
         # Stated before it is spent: what cannot be accounted for must not run.
-        statement = state_terms(self, delta, saved.reproducible, keep_gradients)
+        statement = self._terms(delta, saved.reproducible, keep_gradients)
         statement = statement if person is None else statement.for_person(person)
-        certified = functools.partial(self._certificate, state, records, keep_gradients)
+        certified = functools.partial(certify_fit, step, self.plan, state, records.leaves, keep_gradients)
         saved.describe(self.plan, records.leaves, (statement.delta, keep_gradients), certified)
         stated = with_proof(statement, self.plan, certified, require_proof)
         spending = Spending(ledger, self.plan, stated, saved.run_id)
-        options = {
-            "progress_bar": progress_bar,
-            "keep_gradients": keep_gradients,
-            "spend": spending,
-            "checkpoint": saved,
-        }
-        outcome = run_steps(step, self.plan, state, records.leaves, **options)
+        outcome = run_steps(
+            step,
+            self.plan,
+            state,
+            records.leaves,
+            progress_bar=progress_bar,
+            keep_gradients=keep_gradients,
+            spend=spending,
+            checkpoint=saved,
+        )
         return result_of(step, outcome, spending.stated(), self.plan)
+
+    def _terms(self, delta: float | None, reproducible: bool, keep_gradients: bool) -> Statement:
+        """The statement of all the plan's steps, as `run` makes it before the first."""
+        count_share, langevin = self.plan.clipping.count_share, isinstance(self.optim, Langevin)
+
+        def cost(share: float, other: float) -> str:
+            """More noise on the gradient than without this share, beside the other one."""
+            return (
+                f"(costing {100 * (math.sqrt((1 - other) / (1 - other - share)) - 1):.1f} % more noise on the gradient)"
+            )
+
+        released = [
+            "the latents' values after every step of the chain"
+            if langevin
+            else "variational parameters after every step"
+        ]
+        if keep_gradients:
+            released.append("the noisy gradient of every step")
+        if self.loss_share > 0:
+            released.append(f"a private loss estimate at every step {cost(self.loss_share, count_share)}")
+        if count_share > 0:
+            released.append(
+                "at every step the noisy number of gradients within the clipping norm, and so the clipping norms "
+                + cost(count_share, self.loss_share)
+            )
+        programs = "the model and the step sizes" if langevin else "the model, the guide and the optimizer"
+        statement = make_statement(
+            self.plan,
+            delta=delta,
+            steps_completed=self.plan.num_steps,
+            reproducible=reproducible,
+            public=[
+                f"{programs}, with all numbers written into them, and their initial values",
+                "shapes and dtypes of the record arrays",
+                *(f"the argument {name}" for name in self.static_kwargs),
+            ],
+            released=released,
+            contribution_bound=self.contribution_bound,
+            method="DPSGLD" if langevin else "DPSVI" if self.perturb == "latents" else 'DPSVI, perturb="parameters"',
+        )
+        if self._initialised().local is None:
+            return statement
+        return statement.with_notes(
+            "Variational parameters of the records themselves stayed beside the data: they were updated without noise, are no "
+            "part of any result, and entered what was released through their own record's clipped contribution alone."
+        )
 
     def run_many(
         self,
@@ -708,26 +614,12 @@ class DPSVI:
             raise ValueError(f"run_many has {len(keys)} keys and {len(chosen)} plans. Pass one plan for each key.")
         fits: dict[PrivacyPlan, Any] = {}
         for plan in dict.fromkeys(chosen):
-            plan.sampling.check(plan.num_records, plan.relation)
-            check_length(plan, records.size)
-            other = self._with_plan(plan)
-            state = other._init(key, records, init_params)._replace(rng_key=None)
+            other = copy.copy(self)
+            vars(other).update(plan=plan, _steps={})
+            other._check_options()
+            state = other._begin(key, records, init_params)._replace(rng_key=None)
             fits[plan] = state, other._initialised(), plan
         return fit_many([fits[plan] for plan in chosen], keys, [jnp.asarray(x) for x in records.leaves])
-
-    def _with_plan(self, plan: PrivacyPlan) -> DPSVI:
-        options = "perturb", "placeholder", "loss_share", "loss_bound", "microbatch_size", "local", "local_updates"
-        same = {name: getattr(self, name) for name in options}
-        return DPSVI(
-            self.model,
-            self.guide,
-            self.optim,
-            self.loss,
-            plan=plan,
-            local_optim=self.local_optim,
-            **same,
-            **self.static_kwargs,
-        )
 
     def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:
         """`DPSVIResult.posterior` for `params` from elsewhere, such as a pickle, after `init` or `run`.
@@ -743,29 +635,6 @@ class DPSVI:
         return self._current
 
 
-def private_step(dpsvi: DPSVI, objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> PrivateStep:
-    """The step of a DPSVI."""
-    plan = dpsvi.plan
-    local = None
-    if objective.structure.local_params:
-        digest = optimizer_digest(dpsvi.local_optim, dict(objective.local_start))
-        local = LocalUpdates(objective, dpsvi.local_optim, digest, dpsvi.local_updates)
-    return PrivateStep(
-        objective=objective,
-        engine=BookKeepingEngine(plan.sampling.typical_sizes(plan.num_records), microbatch_size=dpsvi.microbatch_size),
-        optim=dpsvi.optim,
-        optim_digest=optimizer_digest(dpsvi.optim, psi, start_optimizer(dpsvi.optim, psi, key, objective)),
-        mechanism=plan.mechanism,
-        adapts=plan.clipping.adapts,
-        count_share=plan.clipping.count_share,
-        num_records=plan.num_records,
-        loss_share=dpsvi.loss_share,
-        loss_bound=dpsvi.loss_bound,
-        perturb_parameters=dpsvi.perturb == "parameters",
-        local=local,
-    )
-
-
 def optimizer_digest(optim: Any, psi: Mapping[str, Any], state: Any = None) -> str:
     """What an optimizer computes, from its first state on."""
 
@@ -779,11 +648,7 @@ def optimizer_digest(optim: Any, psi: Mapping[str, Any], state: Any = None) -> s
 
 
 def as_numpyro_optim(optim: Any) -> Any:
-    """The optimizer, if need be wrapped as NumPyro does.
-
-    Raises:
-        TypeError, ValueError: no optimizer, or one that evaluates the loss itself.
-    """
+    """The optimizer, if need be wrapped as NumPyro does."""
     if isinstance(optim, numpyro_optim.Minimize):
         raise ValueError(
             "numpyro.optim.Minimize evaluates the loss many times a step, each of which would be a release. Use a "
@@ -803,11 +668,7 @@ def as_numpyro_optim(optim: Any) -> Any:
 
 
 def _refuse_line_search(optim: Any) -> None:
-    """Refuse an optax optimizer that asks for the loss as a function, as `optax.lbfgs` does.
-
-    Raises:
-        ValueError: naming a remedy.
-    """
+    """Refuse an optax optimizer that asks for the loss as a function, as `optax.lbfgs` does."""
     toy = {"x": jnp.zeros(1)}
     try:
         jax.eval_shape(lambda x: optim.update(x, optim.init(x), x), toy)
@@ -821,11 +682,7 @@ def _refuse_line_search(optim: Any) -> None:
 
 
 def check_loss(loss: Any) -> Any:
-    """The loss, if its gradient is a sum over records.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """The loss, if its gradient is a sum over records."""
     # Here guides are reparametrised and discrete latents of one record are summed out: then these are Trace_ELBO.
     same = (Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO)
     if type(loss) not in same or getattr(loss, "multi_sample_guide", False):
@@ -837,11 +694,7 @@ def check_loss(loss: Any) -> Any:
 
 
 def start_optimizer(optim: Any, psi: Mapping[str, Any], key: PRNGKeyArray, objective: Objective) -> Any:
-    """The optimizer's first state; Langevin dynamics take a key and the parameters that the release's noise reaches.
-
-    Raises:
-        ValueError: Langevin dynamics of a `param` site, which has no prior.
-    """
+    """The optimizer's first state; Langevin dynamics take a key and the parameters that the release's noise reaches."""
     if not isinstance(optim, Langevin):
         return optim.init(psi)
     if strays := set(psi) - {parameter_of(name) for name in objective.structure.global_latents}:

@@ -20,7 +20,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.handlers as handlers
 from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -30,9 +29,19 @@ from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.util import helpful_support_errors
 
-from discreet._jax import program_constants, program_digest, program_text, programs_in, run_jaxpr, used_inputs
-from discreet.inference._records import Program, Records, WholePlates, take_apart, value_of_improper
-from discreet.inference._structure import Structure, explain_model
+from discreet import random
+from discreet._jax import program_constants, program_digest, program_text, run_jaxpr, used_inputs
+from discreet.inference._records import (
+    Program,
+    Programs,
+    Records,
+    WholePlates,
+    refuse_reshaped,
+    refuse_tables,
+    take_apart,
+    value_of_improper,
+)
+from discreet.inference._structure import Structure, explain_model, find_structure
 
 # --- The objective ---
 
@@ -48,10 +57,9 @@ PARAM = "param"
 class Objective:
     """A model, a guide and a placeholder record, ready for the private step.
 
-    Objectives are equal where they compute the same: what is compiled for one serves all that equal it, such as those of
-    another DPSVI of the same model with a new AutoNormal.
-
     Attributes:
+        programs: model and guide with the shapes of their arguments.
+        placeholder: arrays of one made-up record.
         structure: see `Structure`.
         transforms: from unconstrained to constrained, for each `param` site.
         touched_latents: global latents that a record's loss depends on.
@@ -61,14 +69,11 @@ class Objective:
         num_particles: number of guide draws that a step averages over.
         local_start: the unconstrained value with which each record's own `param` sites start.
         digest: of all that is computed from it, once `with_dependencies` has looked; empty: it equals itself alone.
-        held: shapes of the arrays that model and guide use without having them passed as records, known constants aside.
+        held: shapes of the arrays that model and guide use without having them passed as records.
     """
 
-    model: Program
-    guide: Program
-    records: Records
+    programs: Programs
     placeholder: tuple[Any, ...]
-    static: Mapping[str, Any]
     structure: Structure
     transforms: Mapping[str, Any]
     mean_field: bool
@@ -81,7 +86,13 @@ class Objective:
     held: tuple[jax.ShapeDtypeStruct, ...] = ()
 
     def _facts(self) -> tuple[Any, ...]:
-        shape = self.records.signature, self.structure, tuple(self.transforms), self.mean_field, self.num_particles
+        shape = (
+            self.programs.records.signature,
+            self.structure,
+            tuple(self.transforms),
+            self.mean_field,
+            self.num_particles,
+        )
         return self.digest, self.touched_latents, self.touched_params, self.uses_key, shape
 
     def __eq__(self, other: object) -> bool:
@@ -99,6 +110,13 @@ class Objective:
         """One made-up record, with the values of its own `param` sites behind it, without the leading axis."""
         return [*(x[0] for x in self.placeholder), *(self.local_start[name] for name, _ in self.structure.local_params)]
 
+    def refuse_tables(self, length: int) -> None:
+        """Refuse arrays beside the records that look like a table of this length: of the closure and by keyword."""
+        static, summed = jax.tree.leaves(self.programs.static), self.structure.combinations().values()
+        refuse_tables([*static, *self.held], [length])
+        public = *static, *self.placeholder, *self.local_start.values(), *summed
+        refuse_reshaped(self.held, public, self.programs.records.leaves, length)
+
     def constrain(self, psi: Mapping[str, Any]) -> dict[str, Any]:
         """Values of the `param` sites from unconstrained parameters."""
         return {name: self.transforms[name](value) for name, value in psi.items()}
@@ -106,6 +124,28 @@ class Objective:
     def unconstrain(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The inverse of `constrain`."""
         return {name: self.transforms[name].inv(value) for name, value in params.items()}
+
+    @classmethod
+    def of(
+        cls,
+        records: Records,
+        key: PRNGKeyArray,
+        *,
+        placeholder: Sequence[Any] | None,
+        init_params: Mapping[str, Any] | None = None,
+        mean_field: bool = False,
+        num_particles: int = 1,
+        look: bool = True,
+        **programs: Any,
+    ) -> tuple[Objective, dict[str, Any], PRNGKeyArray]:
+        """Take a model and its guide apart; none of it uses a record's values."""
+        structure_key, values_key, start_key = init_keys(key)
+        whole = Programs(records=records._replace(leaves=records.shapes(records.size)), **programs)
+        made_up = choose_placeholder(whole, placeholder, structure_key)
+        structure = find_structure(whole, made_up, structure_key)
+        psi, own, transforms = initial_parameters(whole, made_up, structure, values_key, init_params)
+        objective = cls(whole, tuple(made_up), structure, transforms, mean_field, num_particles, local_start=own)
+        return objective.with_dependencies(psi, start_key) if look else objective, psi, start_key
 
     # --- the data-free side ---------------------------------------------------------------
 
@@ -130,13 +170,9 @@ class Objective:
     @functools.partial(jax.jit, static_argnums=(0, 3))
     def draw_posterior(self, params: Mapping[str, Any], key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
         """The global latents' values in draws of the guide at constrained `params`."""
-        args, kwargs = self.records.rebuild(list(self.placeholder))
 
         def one(draw: PRNGKeyArray) -> dict[str, Array]:
-            guide = handlers.substitute(
-                handlers.seed(self._whole(self.guide, self.placeholder), draw), data=dict(params)
-            )
-            trace = handlers.trace(guide).get_trace(*args, **kwargs, **self.static)
+            trace, _ = self._trace(self.programs.guide, self.placeholder, draw, params)
             return {name: trace[name]["value"] for name in self.structure.global_latents}
 
         return jax.vmap(one)(jax.random.split(key, num_samples))
@@ -164,14 +200,9 @@ class Objective:
         self, params: Mapping[str, Any], key: PRNGKeyArray, rows: Sequence[Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         guide_key, model_key = jax.random.split(key)
-        args, kwargs = self.records.rebuild(rows)
-        guide = handlers.substitute(handlers.seed(self._whole(self.guide, rows), guide_key), data=dict(params))
-        guide_trace = handlers.trace(guide).get_trace(*args, **kwargs, **self.static)
+        guide_trace, _ = self._trace(self.programs.guide, rows, guide_key, params)
         latents = {n: guide_trace[n]["value"] for n in self.structure.global_latents}
-        values = {**params, **latents}
-        model = handlers.substitute(handlers.seed(self._whole(self.model, rows), model_key), data=values)
-        model_trace = handlers.trace(model).get_trace(*args, **kwargs, **self.static)
-        return guide_trace, model_trace
+        return guide_trace, self._trace(self.programs.model, rows, model_key, {**params, **latents})[0]
 
     def _divergence(
         self, guide_site: Mapping[str, Any], model_site: Mapping[str, Any], guide_scale: Any, model_scale: Any
@@ -185,8 +216,10 @@ class Objective:
                 pass
         return _log_prob(guide_site, guide_scale) - _log_prob(model_site, model_scale)
 
-    def _whole(self, program: Program, rows: Sequence[Any]) -> WholePlates:
-        return WholePlates(program, self.structure.record_plates, rows[0].shape[0])
+    def _trace(
+        self, program: Program, rows: Sequence[Any], key: PRNGKeyArray, values: Mapping[str, Any], **options: Any
+    ) -> tuple[dict[str, Any], WholePlates]:
+        return self.programs.trace(program, rows, key, self.structure.record_plates, values, **options)
 
     # --- the records' side ----------------------------------------------------------------
 
@@ -218,7 +251,7 @@ class Objective:
         rows: Sequence[Any],
         key: PRNGKeyArray,
     ) -> Float[Array, ""]:
-        loss, log_joint, _ = self._terms_of_rows(latents, params, rows, key)
+        loss, log_joint = self._terms_of_rows(latents, params, rows, key)
         if not self.structure.summed:
             return loss - log_joint({})[0]
         logits, scale = self._log_weights(log_joint)
@@ -261,11 +294,6 @@ class Objective:
         """One record's summed latents, drawn from their exact joint posterior given `u` and the record.
 
         Not private: it is a function of the record, for records that are public or one's own.
-
-        Args:
-            u: what `link` returned, of one particle.
-            record: as `record_loss` takes it.
-            key: for the draw, and for the record's other latents.
         """
         rows, own = [x[None] for x in record[: len(self.placeholder)]], record[len(self.placeholder) :]
         named = zip(self.structure.local_params, own, strict=True)
@@ -286,15 +314,13 @@ class Objective:
         params: Mapping[str, Any],
         rows: Sequence[Any],
         key: PRNGKeyArray,
-        given: Mapping[str, Any] | None = None,
-    ) -> tuple[Float[Array, ""], Callable[[Mapping[str, Any]], tuple[Float[Array, ""], Any]], dict[str, Any]]:
-        """The guide's part of the loss, the model's log density of the rows given the summed latents, and the local latents.
+    ) -> tuple[Float[Array, ""], Callable[[Mapping[str, Any]], tuple[Float[Array, ""], Any]]]:
+        """The guide's part of the loss, and the model's log density of the rows given values of the summed latents.
 
-        The log density comes with the scale that belongs outside of the sum over the summed latents, 1 where there are none.
-        The local latents are drawn by the guide, unless they are `given`.
+        The latter comes with the scale that belongs outside of the sum over those values, 1 where nothing is summed.
         """
         guide_key, model_key = jax.random.split(key)
-        args, kwargs = self.records.rebuild(rows)
+        model, guide = self.programs.model, self.programs.guide
 
         def from_u(site: Mapping[str, Any]) -> Any:
             name = site["name"]
@@ -305,24 +331,20 @@ class Objective:
             return value_of_improper(site)
 
         def run(program: Program, draw: PRNGKeyArray, values: Mapping[str, Any]) -> tuple[Any, WholePlates]:
-            plates = self._whole(program, rows)
-            seeded = handlers.substitute(handlers.seed(plates, draw), substitute_fn=from_u)
-            if values:
-                seeded = handlers.substitute(seeded, data=dict(values))
-            return handlers.trace(seeded).get_trace(*args, **kwargs, **self.static), plates
+            return self._trace(program, rows, draw, values, rule=from_u)
 
         local: dict[str, Any] = {}
         guide_trace: dict[str, Any] = {}
         guide_plates = None
         if self.structure.guide_locals:
             # A guide may condition on the global latents, whose constrained values the model knows.
-            model_trace, _ = run(self.model, model_key, {})
+            model_trace, _ = run(model, model_key, {})
             known = {n: model_trace[n]["value"] for n in self.structure.global_latents}
-            guide_trace, guide_plates = run(self.guide, guide_key, {**known, **(given or {})})
+            guide_trace, guide_plates = run(guide, guide_key, known)
             local = {n: guide_trace[n]["value"] for n in self.structure.guide_locals}
         summed = bool(self.structure.summed)
         loss = jnp.zeros(())
-        trace, plates = ({}, None) if summed else run(self.model, model_key, local)
+        trace, plates = ({}, None) if summed else run(model, model_key, local)
         # A latent's distribution in the model may depend on what is summed out; its log density is then in the sum.
         sampled = [n for n in self.structure.guide_locals if n in self.structure.local_latents] if summed else []
         for name in self.structure.guide_locals:
@@ -342,13 +364,13 @@ class Objective:
                 for name in self.structure.observed:
                     total += _log_prob(trace[name], plates.unscaled(trace[name]))
                 return total, 1.0
-            chosen, whole = run(self.model, model_key, {**local, **choice})
+            chosen, whole = run(model, model_key, {**local, **choice})
             total = jnp.zeros(())
             for name in (*self.structure.observed, *sampled, *choice):
                 total += _log_prob(chosen[name], 1.0)
             return total, _common_scale(chosen, whole, (*self.structure.observed, *sampled, *choice))
 
-        return loss, log_joint, local
+        return loss, log_joint
 
     @functools.partial(jax.jit, static_argnums=0)
     def start(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -378,24 +400,13 @@ class Objective:
     # --- what depends on what -------------------------------------------------------------
 
     def with_dependencies(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> Objective:
-        """Find which latents and parameters a record's loss depends on.
-
-        Raises:
-            ValueError: a record's loss depends on none, or the prior or the guide of a global
-                latent reads the records.
-        """
+        """Find which latents and parameters a record's loss depends on."""
         everything = dataclasses.replace(self, touched_latents=self.structure.global_latents, touched_params=tuple(psi))
         program = jax.make_jaxpr(everything._all)(psi, key, self.example)
-        _refuse_callbacks(program)
-        public = [
-            np.asarray(x)
-            for x in (*self.placeholder, *self.local_start.values(), *self.structure.combinations().values())
-        ]
-        arrays = [x for x in program_constants(program) if jnp.ndim(x) and not _is_known(x, public)]
-        held = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays)
+        held = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in program_constants(program) if jnp.ndim(x))
         everything = dataclasses.replace(everything, digest=program_digest(program), held=held)
         # What the checks say depends on programs of several rows, too, of which the digest knows nothing.
-        name = everything, _identity(self.model), _identity(self.guide)
+        name = everything, _identity(self.programs.model), _identity(self.programs.guide)
         if name not in _LOOKED_AT:
             if len(_LOOKED_AT) >= _MOST_LOOKED_AT:
                 _LOOKED_AT.clear()
@@ -430,7 +441,9 @@ class Objective:
             self, touched_latents=latents, touched_params=params, uses_key=any(jax.tree.leaves(uses_key))
         )
         result._check_data_free(psi, key)
-        result._check_separable(psi)
+        # An AutoGuide's parameters of each record have the shape of one row here, so several rows cannot be looked at.
+        if not self.structure.local_params:
+            result._check_separable(psi)
         return latents, params, result.uses_key
 
     def _check_data_free(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> None:
@@ -463,9 +476,8 @@ class Objective:
 
         Of such a sum, the mixed difference L(a, b) - L(a', b) - L(a, b') + L(a', b') of any two records is zero, whatever
         random numbers each row meets. Rows that are shifted, sorted or reversed against one another show in it, and what
-        normalises over a batch. A mean over the records does not, so the losses of the rows alone are added up as well:
-        with local latents at the values that the guide drew for the rows together. Where a row meets other random
-        numbers, such as those of dropout, there is no such sum to compare with.
+        normalises over a batch. A mean over the records does not: where no row meets random numbers, the losses of the
+        rows alone are added up as well.
         """
         # At other parameters than a fit starts with: weights that start at zero would hide what they multiply.
         psi = jax.tree.map(lambda x: x + 0.1 + 0.05 * _scattered(x.shape).astype(x.dtype), psi)
@@ -473,34 +485,17 @@ class Objective:
         keys = jax.random.split(jax.random.key(0), 4)
         changed = np.array([[i in which for i in range(3)] for which in ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2))])
 
-        def joint(u: Any, choice: Mapping[str, Any], rows: Any, key: Any, given: Any = None) -> tuple[Any, Any]:
-            """The loss of the rows together, and their local latents."""
-            start = (
-                (name, axis, jnp.expand_dims(self.local_start[name], axis))
-                for name, axis in self.structure.local_params
-            )
-            own = {name: jnp.repeat(value, len(rows[0]), axis) for name, axis, value in start}
-            latents = jax.tree.map(lambda x: x[0], u[LATENT])
-            loss, log_joint, local = self._terms_of_rows(latents, {**u[PARAM], **own}, rows, key, given)
+        def joint(latents: Any, params: Mapping[str, Any], choice: Mapping[str, Any], rows: Any, key: Any) -> Any:
+            loss, log_joint = self._terms_of_rows(latents, params, rows, key)
             # A density that factorises over the records does so at any values of what is summed out.
             value, scale = log_joint(choice)
-            return loss - scale * value, local
-
-        def local_axes(u: Any, choice: Mapping[str, Any], rows: Any, key: Any) -> dict[str, int] | None:
-            """The axis of each local latent that numbers the records; None: one has no such axis."""
-            two = jax.eval_shape(lambda: joint(u, {n: x[1] for n, x in choice.items()}, [x[:2] for x in rows], key)[1])
-            three = jax.eval_shape(lambda: joint(u, {n: x[2] for n, x in choice.items()}, rows, key)[1])
-            pairs = {n: list(zip(two[n].shape, three[n].shape, strict=True)) for n in two}
-            return (
-                {n: p.index((2, 3)) for n, p in pairs.items()}
-                if all(p.count((2, 3)) == 1 for p in pairs.values())
-                else None
-            )
+            return loss - scale * value
 
         # Parameters and key as arguments: a program that held them would be another one for each fit.
         @jax.jit
         def losses(rows: Any, other: Any, psi: Mapping[str, Any], key: PRNGKeyArray) -> tuple[Array, Array]:
             u, _ = self.link(psi, key)
+            latents = jax.tree.map(lambda x: x[0], u[LATENT])
             ends = {site.name: [jnp.asarray(site.values()[i]) for i in (0, -1)] for site in self.structure.summed}
             axes = {site.name: site.axis for site in self.structure.summed}
 
@@ -514,31 +509,16 @@ class Objective:
                     name: jnp.concatenate([jnp.where(last[i], *pair[::-1]) for i in range(3)], axis=axes[name])
                     for name, pair in ends.items()
                 }
-                return joint(u, choice, chosen, key)[0]
+                return joint(latents, u[PARAM], choice, chosen, key)
 
             together = jax.vmap(of)(jnp.asarray(changed))
-            last = {n: [jnp.repeat(pair[1], count, axis=axes[n]) for count in (1, 2, 3)] for n, pair in ends.items()}
-            numbered = local_axes(u, last, rows, key)
-            if numbered is None:
-                return together, jnp.zeros(0)
-            _, drawn = joint(u, {n: x[2] for n, x in last.items()}, rows, key)
-
-            def alone(i: int, j: int, key: Any) -> Any:
-                given = {n: jax.lax.slice_in_dim(drawn[n], i, j, axis=axis) for n, axis in numbered.items()}
-                return joint(u, {n: x[j - i - 1] for n, x in last.items()}, [x[i:j] for x in rows], key, given)[0]
-
-            if used_inputs(lambda key: alone(0, 2, key), key)[0]:
+            if self.uses_key:
                 return together, jnp.zeros(0)
             # The last record is left out: of a shift by three, three rows show nothing.
-            return together, jnp.stack([alone(*part, key) for part in ((0, 2), (0, 1), (1, 2))])
-
-        if self.structure.local_params:
-            made_up = [x for x, _ in (_three_rows(x, True) for x in self.placeholder)]
-            try:
-                jax.eval_shape(losses, made_up, made_up, psi, keys[0])
-            except ValueError:
-                # In a plate, an AutoGuide's parameters of each record have the size of the one row that it was set up on.
-                return
+            parts = [[x[i:j] for x in rows] for i, j in ((0, 2), (0, 1), (1, 2))]
+            last = {n: [jnp.repeat(pair[1], len(part[0]), axis=axes[n]) for part in parts] for n, pair in ends.items()}
+            apart = [joint(latents, u[PARAM], {n: x[i] for n, x in last.items()}, p, key) for i, p in enumerate(parts)]
+            return together, jnp.stack(apart)
 
         def check(varied: Sequence[bool]) -> bool:
             """Whether numbers made up for these arguments have a finite loss, and thus say something."""
@@ -571,30 +551,6 @@ class Objective:
         varied = [check([i == j for j in range(count)]) for i in range(count)]
         if sum(varied) > 1:
             check(varied)
-
-
-def _refuse_callbacks(program: Any) -> None:
-    """Refuse a model or guide that hands values to Python or prints them while it runs.
-
-    Raises:
-        ValueError: naming JAX's primitive.
-    """
-    names = {equation.primitive.name for inner in programs_in(program) for equation in inner.jaxpr.eqns}
-    if calls := sorted(name for name in names if "callback" in name or "debug_print" in name):
-        raise ValueError(
-            f"The model or the guide prints or calls Python while it runs ({calls[0]}, as by jax.debug.print, "
-            "jax.debug.callback or io_callback), which would show single records. Remove the call; to look at a model, run it "
-            "on made-up records under numpyro.handlers.trace."
-        )
-
-
-def _is_known(array: Any, public: Sequence[np.ndarray]) -> bool:
-    """Whether an array of a program holds no data: one of what is public here, or one number over and over."""
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return True
-    values = np.asarray(array)
-    uniform = values.size == 0 or bool(np.all(values == values.flat[0]))
-    return uniform or any(values.shape == x.shape and np.array_equal(values, x) for x in public)
 
 
 def _identity(program: Any) -> Any:
@@ -683,19 +639,15 @@ def _unconstrained(site: Mapping[str, Any]) -> Any:
 # --- Where a fit starts ---
 
 
-def choose_placeholder(
-    model: Program,
-    records: Records,
-    given: Sequence[Any] | None,
-    key: PRNGKeyArray,
-    static: Mapping[str, Any],
-    num_records: int,
-) -> list[Array]:
-    """One made-up record: the caller's, or zeros, or ones where zeros are impossible.
+@jax.jit
+def init_keys(key: PRNGKeyArray) -> PRNGKeyArray:
+    """Keys for the initial values, which see no data and may be known: threefry, for which JAX compiles less."""
+    return jax.random.split(random.as_threefry(random.subkey(key, random.Purpose.INIT)), 3)
 
-    Raises:
-        ValueError: the caller's has other shapes than the records, or none has a finite density.
-    """
+
+def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRNGKeyArray) -> list[Array]:
+    """One made-up record: the caller's, or zeros, or ones where zeros are impossible."""
+    records = programs.records
     if given is not None:
         made_up = take_apart(tuple(given), {}).leaves
         if [x.shape for x in made_up] != [(1, *x.shape[1:]) for x in records.leaves]:
@@ -706,29 +658,17 @@ def choose_placeholder(
         return [x.astype(r.dtype) for x, r in zip(made_up, records.leaves, strict=True)]
     for candidate in (records.zeros(1), records.filled(1, 1)):
         try:
-            if _has_finite_density(model, records, candidate, key, static, num_records):
+            if _has_finite_density(programs, candidate):
                 return candidate
-        except (TypeError, ValueError) as error:
-            explain_model(model, records, key, static, num_records)
-            # With NumPyro's validation on, a column of standard errors must not be zero.
-            if "distribution got invalid" not in str(error):
-                raise
+        except (TypeError, ValueError):
+            explain_model(programs, key)
+            raise
     return records.zeros(1)
 
 
-def _has_finite_density(
-    model: Program, records: Records, rows: list[Array], key: PRNGKeyArray, static: Mapping[str, Any], num_records: int
-) -> bool:
-    # A key of its own, so that whether zeros will do depends on the model alone.
-    key = jax.random.key(0)
-
+def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
     def finite(rows: list[Array], key: PRNGKeyArray) -> Array:
-        args, kwargs = records.rebuild(rows)
-        with handlers.seed(rng_seed=key):
-            sampled = handlers.substitute(model, substitute_fn=value_of_improper)
-            trace = handlers.trace(WholePlates(sampled, None, 1, num_records=num_records)).get_trace(
-                *args, **kwargs, **static
-            )
+        trace, _ = programs.trace(programs.model, rows, key, hint=programs.num_records)
         densities = [
             site["fn"].log_prob(site["value"])
             for site in trace.values()
@@ -739,7 +679,8 @@ def _has_finite_density(
     with warnings.catch_warnings():
         # Values out of support are what is being looked for.
         warnings.simplefilter("ignore")
-        program = jax.make_jaxpr(lambda: finite(rows, key))()
+        # A key of its own, so that whether zeros will do depends on the model alone.
+        program = jax.make_jaxpr(lambda: finite(rows, jax.random.key(0)))()
         digest = program_digest(program)
         if digest not in _FINITE:
             _FINITE[digest] = bool(jax.jit(lambda: run_jaxpr(program)[0])())
@@ -751,33 +692,20 @@ _FINITE: dict[str, bool] = {}
 
 
 def initial_parameters(
-    model: Program,
-    guide: Program,
-    records: Records,
+    programs: Programs,
     placeholder: list[Array],
     structure: Structure,
     key: PRNGKeyArray,
-    static: Mapping[str, Any],
     init_params: Mapping[str, Any] | None,
 ) -> tuple[dict[str, Any], dict[str, Array], dict[str, Any]]:
-    """Unconstrained initial parameters, those that each record has of its own, and transforms to constrained values.
-
-    Raises:
-        ValueError: `init_params` names no `param` site, or there is none at all.
-    """
+    """Unconstrained initial parameters, those that each record has of its own, and transforms to constrained values."""
     guide_key, model_key = jax.random.split(key)
-    args, kwargs = records.rebuild(placeholder)
-    given = {} if init_params is None else dict(init_params)
-
-    def trace_of(program: Program, seed: PRNGKeyArray, values: Mapping[str, Any]) -> dict[str, Any]:
-        whole = WholePlates(program, structure.record_plates, 1)
-        seeded = handlers.substitute(handlers.seed(whole, seed), data=dict(values))
-        return handlers.trace(seeded).get_trace(*args, **kwargs, **static)
-
-    guide_trace = trace_of(guide, guide_key, given)
+    given, plates = dict(init_params or {}), structure.record_plates
+    guide_trace, _ = programs.trace(programs.guide, placeholder, guide_key, plates, given)
     latents = {n: s["value"] for n, s in guide_trace.items() if s["type"] in ("sample", "param")}
-    has_params = structure.has_model_params
-    model_trace = trace_of(model, model_key, {**latents, **given}) if has_params else {}
+    model_trace: dict[str, Any] = {}
+    if structure.has_model_params:
+        model_trace, _ = programs.trace(programs.model, placeholder, model_key, plates, {**latents, **given})
     psi: dict[str, Any] = {}
     transforms: dict[str, Any] = {}
     # A site in both belongs to the guide, as in NumPyro.

@@ -33,7 +33,7 @@ from tqdm import tqdm
 from discreet import mechanisms, random
 from discreet._jax import untried_jax
 from discreet.inference._result import Outcome, kinds
-from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepKeys, check_unused, claim, take
+from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepKeys, check_unused, claim
 from discreet.inference._trace import TraceRecorder, start_mean, update_mean
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
@@ -72,9 +72,6 @@ class Checkpoint:
     Args:
         folder: where; made if absent.
         key: the key of a new fit. One that goes on has its own.
-
-    Raises:
-        ValueError: the file is damaged, or something else.
     """
 
     def __init__(self, folder: Path | str | None, key: PRNGKeyArray) -> None:
@@ -103,18 +100,7 @@ class Checkpoint:
     def describe(
         self, plan: PrivacyPlan, records: Sequence[Array], options: Any, certified: Callable[[], Certificate]
     ) -> None:
-        """Say what fit this is, and refuse to go on with another one.
-
-        Args:
-            plan: its plan.
-            records: the arrays of its records.
-            options: what else decides what it does, as text.
-            certified: reads the program.
-
-        Raises:
-            PrivacyError: there is no proof, by which a program is known.
-            ValueError: the folder holds another fit.
-        """
+        """Say what fit this is, and refuse to go on with another one."""
         if self._path is None:
             return
         self._facts = {
@@ -158,7 +144,7 @@ class Checkpoint:
         spend()
         # The same releases again are none: the noise belongs to these states. What is done needs none.
         if found["key"] is not None:
-            take(self.key)
+            claim(self.key, again=True)
         leaves, tree = jax.tree.flatten(state._replace(rng_key=None))
         kept = [jnp.asarray(x, y.dtype) for x, y in zip(found["state"], leaves, strict=True)]
         recorder.restore(found["trace"])
@@ -279,9 +265,6 @@ def run_steps(
 
     The result does not depend on how the steps were cut into compiled calls. Gradients are kept where every iterate is.
     `spend` is called once, when all is compiled and nothing released. From a `checkpoint` it goes on to the same bits.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C came before the first release; nothing was spent.
     """
     num_steps, num_records, numbers = plan.num_steps, leaves[0].shape[0], PlanNumbers.of(plan)
     flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
@@ -334,7 +317,7 @@ def run_steps(
             count = int(np.clip(count * _SECONDS_A_CHUNK / max(seconds, 1e-6), count / 4, count * 8))
             count = max(1, min(count, chunk_length))
     done, losses, norms = progress.done, np.concatenate(progress.losses), np.concatenate(progress.norms)
-    return Outcome(state, losses, norms, recorder.finish(np.asarray(progress.mean), done), done, done < num_steps)
+    return Outcome(state, losses, norms, recorder.finish(np.asarray(progress.mean), done), done)
 
 
 def _bar(num_steps: int, enabled: bool) -> Any:
@@ -450,7 +433,8 @@ def update_once(
     # Where the state is being traced, no error can stop a step that nobody paid for: it then sees no record.
     paid = state.step < numbers.num_steps
     batch = Batch(jnp.arange(mask.shape[0], dtype=jnp.int32), mask & paid)
-    state, loss = step(state, StepKeys.derive(state.rng_key).at(state.step), numbers, leaves, batch)
+    keys = StepKeys.derive(state.rng_key).at(state.step)
+    state, loss, _ = step.move(state, keys, numbers, leaves, batch)
     return state, jnp.where(paid, loss, jnp.nan)
 
 
@@ -477,14 +461,7 @@ def fit_many(
     *,
     at_once: int = 64,
 ) -> ManyFits:
-    """Run a fit for each key, those of one program together.
-
-    Args:
-        fits: for each key the first state, without a key, the step and the plan.
-        keys: made from seeds, shape (fit,).
-        leaves: the records.
-        at_once: so many fits are mapped over in one call; memory grows with it.
-    """
+    """Run a fit for each key, those of one program together."""
     size, longest = leaves[0].shape[0], max(plan.num_steps for _, _, plan in fits)
     alike: dict[Any, list[int]] = {}
     tables = [plan.sampling.prepare(size) for _, _, plan in fits]
@@ -545,16 +522,6 @@ def certify_fit(
 
     What is traced does not depend on the plan's numbers; the noise multiplier and the sampler's tables are operands whose
     values the proof knows. So the step is traced once for all plans, and each plan is proved by itself. Proofs are kept.
-
-    Args:
-        step: what `run` repeats.
-        plan: its sampling, number of steps and relation.
-        state: the state at the start; its key is not used.
-        leaves: the records, or their shapes.
-        keep_gradients: whether the trace holds the gradients, too.
-
-    Raises:
-        PrivacyError: there is no proof.
     """
     table = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
     shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in jax.tree.leaves(state))
@@ -593,7 +560,7 @@ def _certify(
         no_key: Any = None
         # What the records share may be known: to the verifier it is made of public numbers.
         keys = keys._replace(guide=jax.random.wrap_key_data(keys.guide, impl=implementation))
-        memory = step.first_memory(len(leaves[0]))
+        memory = [] if step.local is None else step.local.rows(len(leaves[0]))
         start = DPSVIState(optim_state, no_key, jnp.zeros((), jnp.int32), loss_center, clipping_norm, memory)
         mean, kept = start_mean(dim, recorder.keeps_mean), (keep, keep and keep_gradients)
         end, mean, losses, norms, iterates, gradients = many_steps(
@@ -617,11 +584,7 @@ def _certify(
 
 
 def check_provable(required: bool) -> None:
-    """Refuse a fit that must be proved on a release of JAX on which nothing is, before any other work is done.
-
-    Raises:
-        PrivacyError: naming the releases on which proofs are made.
-    """
+    """Refuse a fit that must be proved on a release of JAX on which nothing is, before any other work is done."""
     if required and (why := untried_jax()):
         raise PrivacyError(why, "install such a release, or pass require_proof=False; the statement will say so.")
 
@@ -629,17 +592,7 @@ def check_provable(required: bool) -> None:
 def with_proof(
     statement: Statement, plan: PrivacyPlan, certified: Callable[[], Certificate], required: bool
 ) -> Statement:
-    """The statement, with what was proved of the fit that is about to run.
-
-    Args:
-        statement: what is going to be spent.
-        plan: the plan of the fit.
-        certified: makes the certificate.
-        required: whether to refuse without a proof that the plan covers.
-
-    Raises:
-        PrivacyError: there is none.
-    """
+    """The statement, with what was proved of the fit that is about to run."""
     try:
         certificate = certified()
     except PrivacyError as error:

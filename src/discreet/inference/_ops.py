@@ -25,21 +25,20 @@ from numpyro.distributions import ImproperUniform, constraints
 from numpyro.infer import MCMC, NUTS
 
 from discreet import random
+from discreet._validate import integer, is_real, positive, real
 from discreet.accounting import Relation, pure_event
 from discreet.inference._dpsvi import explain_steps
-from discreet.inference._elbo import Objective, choose_placeholder, initial_parameters, loss_at_start
+from discreet.inference._elbo import Objective, loss_at_start
 from discreet.inference._records import (
     Program,
     Records,
-    WholePlates,
     check_public,
-    refuse_reshaped,
     refuse_tables,
     take_apart,
     value_of_improper,
 )
-from discreet.inference._step import check_unused, claim, init_keys
-from discreet.inference._structure import PointGuide, Structure, find_structure
+from discreet.inference._step import check_unused, claim
+from discreet.inference._structure import PointGuide
 from discreet.inference_data import to_arviz
 from discreet.ledger import Ledger, Spending
 from discreet.report import Statement, make_pure_statement
@@ -111,10 +110,6 @@ class TemperedPosterior:
 
         Never NaN on account of a record, and its gradient is never NaN at all, so that no record can keep the sampler out of
         a place: a leapfrog step along any field of directions leaves the target as it is, whereas a NaN stops it.
-
-        Args:
-            psi: the point guide's parameters.
-            leaves: the arrays of records.
         """
         u, free = self.objective.link(psi, _unused_key())
         bounded = self.bounded(jax.tree.map(_finite_gradient, u), leaves)
@@ -232,19 +227,7 @@ def run_chains(
     nuts_options: Mapping[str, Any],
     progress_bar: bool,
 ) -> Chains:
-    """Run independent chains, each from its own random start in (-2, 2)^dim.
-
-    Args:
-        posterior: what is sampled.
-        shapes: of the point guide's parameters.
-        leaves: the arrays of records.
-        key: secret; all that the chains draw follows from it.
-        num_chains: at least 2.
-        num_warmup: transitions that adapt step size and mass matrix, and are thrown away.
-        num_samples: transitions after that, none of which adapts anything.
-        nuts_options: for NumPyro's NUTS.
-        progress_bar: NumPyro's.
-    """
+    """Run independent chains, each from its own random start in (-2, 2)^dim."""
     density_of = jax.jit(posterior.log_density)
 
     def target(leaves: Sequence[Array]) -> None:
@@ -492,8 +475,7 @@ class OPSResult:
         Raises:
             ValueError: total_variation is no number between 0 and 1.
         """
-        if not 0.0 <= total_variation <= 1.0:
-            raise ValueError(f"total_variation is {total_variation}; it is a distance between 0 and 1, such as 1e-8.")
+        real("total_variation", total_variation, 0.0, 1.0, hint="It is a distance, such as 1e-8.")
         slack = min(1.0, self.num_draws * total_variation)
         return min(1.0, (1 + math.exp(min(self.statement.epsilon, 700.0))) * slack * (1 + 1e-12))
 
@@ -515,6 +497,7 @@ class OPSResult:
 
 Bound = float | tuple[float, float]
 _NO_PLATE = 2**31 - 1
+_RANGE = 1e-6, 1e9
 # As many as accounting sums up in closed form.
 _MOST_DRAWS = 1000
 
@@ -595,17 +578,11 @@ class OnePosteriorSample:
     ) -> None:
         """See the class."""
         low, high = _limits(log_likelihood_bound, lipschitz, radius, relation)
-        if not _is_finite(epsilon):
-            raise ValueError(f"epsilon is {epsilon!r}; it must be a finite number above 0. 1 is a common choice.")
-        pure_event(epsilon)
-        for name, value, least in (
-            ("num_draws", num_draws, 1),
-            ("num_warmup", num_warmup, 1),
-            ("num_samples", num_samples, 10),
-            ("num_chains", num_chains, 2),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
+        pure_event(positive("epsilon", epsilon, hint="1 is a common choice."))
+        self.num_draws = integer("num_draws", num_draws)
+        self.num_warmup = integer("num_warmup", num_warmup)
+        self.num_samples = integer("num_samples", num_samples, 10)
+        self.num_chains = max(integer("num_chains", num_chains, 2), self.num_draws)
         if num_draws > _MOST_DRAWS:
             raise ValueError(
                 f"num_draws is {num_draws}; of more than {_MOST_DRAWS:,} draws no pure epsilon is computed, and so many are "
@@ -614,9 +591,6 @@ class OnePosteriorSample:
         check_public(static_kwargs)
         self.model = model
         self.lipschitz, self.radius = lipschitz, radius
-        self.num_draws = int(num_draws)
-        self.num_warmup, self.num_samples = int(num_warmup), int(num_samples)
-        self.num_chains = max(int(num_chains), self.num_draws)
         self.num_records = num_records
         self.placeholder = placeholder
         self.nuts_options = dict(nuts_options or {})
@@ -707,45 +681,34 @@ class OnePosteriorSample:
 
     def _objective(self, key: PRNGKeyArray, records: Records) -> tuple[Objective, dict[str, Any]]:
         """The model taken apart, with a point guide; none of it sees a record's values."""
-        static, guide = self.static_kwargs, PointGuide(self.model)
         # Under ADD_OR_REMOVE_ONE no check may show the number of records: then one that no plate declares stands in.
         known = records.size if self.relation is Relation.REPLACE_ONE else _NO_PLATE
         num_records = known if self.num_records is None else self.num_records
-        structure_key, values_key, start_key = init_keys(key)
-        made_up = choose_placeholder(self.model, records, self.placeholder, structure_key, static, num_records)
-        structure = find_structure(self.model, guide, records, made_up, structure_key, static, num_records)
-        if structure.has_model_params:
+        objective, psi, start_key = Objective.of(
+            records,
+            key,
+            placeholder=self.placeholder,
+            model=self.model,
+            guide=PointGuide(self.model),
+            static=self.static_kwargs,
+            num_records=num_records,
+        )
+        if objective.structure.has_model_params:
             raise ValueError(
                 "The model has a param site, which has no prior, so there is no posterior to draw it from. Make it a sample "
                 "site with a proper prior, or fit the model by DPSVI."
             )
-        self._check_priors(records, made_up, structure)
-        psi, _, transforms = initial_parameters(
-            self.model, guide, records, made_up, structure, values_key, static, None
-        )
-        objective = Objective(
-            model=self.model,
-            guide=guide,
-            records=records._replace(leaves=records.shapes(records.size)),
-            placeholder=tuple(made_up),
-            static=static,
-            structure=structure,
-            transforms=transforms,
-            mean_field=False,
-            num_particles=1,
-        ).with_dependencies(psi, start_key)
+        self._check_priors(objective)
         if objective.uses_key:
             raise ValueError(
                 "A record's log-likelihood is random (the model draws numbers beside its sites, as dropout does), so it has "
                 "no posterior density to sample. Make what is drawn a latent site outside the record plate, or leave it out."
             )
-        refuse_tables([*jax.tree.leaves(static), *objective.held], [records.size])
-        public = *jax.tree.leaves(static), *objective.placeholder, *objective.structure.combinations().values()
-        refuse_reshaped(objective.held, public, records.leaves, records.size)
+        objective.refuse_tables(records.size)
         loss_at_start(objective, psi, start_key)
         return objective, psi
 
-    def _check_priors(self, records: Records, made_up: list[Array], structure: Structure) -> None:
+    def _check_priors(self, objective: Objective) -> None:
         """A bounded likelihood leaves an improper prior improper: there would be no posterior."""
         improper: list[str] = []
 
@@ -755,13 +718,10 @@ class OnePosteriorSample:
                 improper.append(site["name"])
             return value
 
-        def look(rows: list[Array]) -> None:
-            args, kwargs = records.rebuild(rows)
-            program = handlers.substitute(self.model, substitute_fn=watch)
-            with handlers.seed(rng_seed=0):
-                WholePlates(program, structure.record_plates, 1)(*args, **kwargs, **self.static_kwargs)
+        def look(rows: Any) -> None:
+            objective.programs.trace(self.model, rows, jax.random.key(0), objective.structure.record_plates, rule=watch)
 
-        jax.eval_shape(look, made_up)
+        jax.eval_shape(look, objective.placeholder)
         if improper:
             raise ValueError(
                 f"The prior of {improper[0]!r} is improper. A clipped likelihood is bounded from below, so the posterior "
@@ -772,11 +732,7 @@ class OnePosteriorSample:
 def _limits(
     bound: Bound | None, lipschitz: float | None, radius: float | None, relation: Relation
 ) -> tuple[float, float]:
-    """What a record's log-likelihood is clipped to, in nats.
-
-    Raises:
-        ValueError, TypeError: not exactly one of the two versions, or numbers that cannot be used.
-    """
+    """What a record's log-likelihood is clipped to, in nats."""
     if relation not in (Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE):
         raise TypeError(f"relation is {relation!r}; pass Relation.REPLACE_ONE or Relation.ADD_OR_REMOVE_ONE.")
     if (bound is None) == (lipschitz is None) or (lipschitz is None) != (radius is None):
@@ -790,14 +746,12 @@ def _limits(
                 "The Lipschitz version bounds the difference between two records' log-likelihoods, not one record's own, so "
                 "it holds under REPLACE_ONE only. Use that relation, or log_likelihood_bound."
             )
-        _check_positive("lipschitz", lipschitz)
-        _check_positive("radius", radius)
-        bound = lipschitz * radius
+        bound = real("lipschitz", lipschitz, *_RANGE) * real("radius", radius, *_RANGE)
     if isinstance(bound, tuple):
         # They are used in 32 bits, which far from zero may not tell them apart.
         apart = (
             float(np.float32(bound[1]) - np.float32(bound[0]))
-            if len(bound) == 2 and all(_is_finite(x) for x in bound)
+            if len(bound) == 2 and all(map(is_real, bound))
             else math.nan
         )
         if not 1e-6 <= apart <= 1e9:
@@ -807,17 +761,8 @@ def _limits(
             )
         return float(bound[0]), float(bound[1])
     assert bound is not None
-    _check_positive("log_likelihood_bound" if lipschitz is None else "lipschitz * radius", bound)
-    return -float(bound), float(bound)
-
-
-def _check_positive(name: str, value: Any) -> None:
-    if not _is_finite(value) or not 1e-6 <= value <= 1e9:
-        raise ValueError(f"{name} is {value!r}; it must be a finite number from 1e-6 to 1e9.")
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
+    high = real("log_likelihood_bound" if lipschitz is None else "lipschitz * radius", bound, *_RANGE)
+    return -high, high
 
 
 def _values(objective: Objective, psi: Mapping[str, np.ndarray], num_draws: int) -> dict[str, np.ndarray]:

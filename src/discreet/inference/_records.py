@@ -7,26 +7,22 @@ declare: on made-up rows while a program is being looked at, on one record at a 
 
 from __future__ import annotations
 
-import functools
-import inspect
-import itertools
+import dataclasses
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jaxtyping import Array
+import numpyro.handlers as handlers
+from jaxtyping import Array, PRNGKeyArray
 from numpyro.contrib.control_flow.scan import scan_wrapper
 from numpyro.distributions import ImproperUniform, biject_to
 from numpyro.primitives import _PYRO_STACK, Messenger
 
 from discreet._jax import one_process, warn_of_release, warn_of_spread
-from discreet._validate import integer
 
 # --- Arguments ---
 
@@ -83,10 +79,6 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Records:
         args: positional arguments, pytrees of arrays with records along the leading axis;
             Python numbers, strings and None are static and public.
         kwargs: likewise.
-
-    Raises:
-        TypeError: an argument is neither an array nor static.
-        ValueError: no record array, arrays of different lengths, no record at all, or several processes.
     """
     passed = jax.tree.leaves((tuple(args), dict(kwargs)))
     warn_of_release()
@@ -164,11 +156,7 @@ def _as_records(leaf: Any) -> Array:
 
 
 def check_public(values: Mapping[str, Any]) -> None:
-    """Refuse NaN and infinity in public keyword arguments.
-
-    Raises:
-        ValueError: naming the argument.
-    """
+    """Refuse NaN and infinity in public keyword arguments."""
     for name, value in values.items():
         for leaf in jax.tree.leaves(value):
             if isinstance(leaf, float) and not math.isfinite(leaf):
@@ -185,15 +173,7 @@ def check_public(values: Mapping[str, Any]) -> None:
 
 
 def refuse_tables(arrays: Sequence[Any], lengths: Sequence[int]) -> None:
-    """Refuse arrays as long as the table that come in beside the records: they are the table.
-
-    Args:
-        arrays: what model and guide use without having it passed as records.
-        lengths: how long tables are here.
-
-    Raises:
-        ValueError: with the shape.
-    """
+    """Refuse arrays as long as the table that come in beside the records: they are the table."""
     telling = {n for n in lengths if n > _FEWEST_TELLING_ROWS}
     for x in arrays:
         if telling.intersection(getattr(x, "shape", ())):
@@ -210,15 +190,6 @@ def refuse_reshaped(arrays: Sequence[Any], public: Sequence[Any], records: Seque
 
     Only shapes are looked at. A table in the closure cannot be told for sure: not if it is summed up, or cut into small
     parts.
-
-    Args:
-        arrays: what model and guide use without having it passed as records.
-        public: what holds no data, such as what was passed to DPSVI by keyword; an array of such a shape is not looked at.
-        records: the record arrays, or their shapes, of any number of rows.
-        length: how many records a table has.
-
-    Raises:
-        ValueError: with the shape.
     """
     if length <= _FEWEST_TELLING_ROWS:
         return
@@ -236,60 +207,6 @@ def refuse_reshaped(arrays: Sequence[Any], public: Sequence[Any], records: Seque
                 "run, or they would be used whole in every record's loss, without clipping. A public array can be passed "
                 "to DPSVI as a keyword argument, which the model then takes."
             )
-
-
-_COUNTING = threading.RLock()
-
-
-class with_levels:  # noqa: N801 - used like NumPyro's handlers
-    """A model whose sizes are public numbers, where its text takes them from columns of codes.
-
-    Inside the model `np.unique(column)` gives 0, ..., levels - 1 and `np.max(column)` gives levels - 1, and so do those of
-    jax.numpy, for the arguments named here; everything else sees the records. So a model that says
-    `len(np.unique(dept))` or `int(np.max(answers)) + 1` is taken as it is written, and no size is read from the data.
-
-    Args:
-        model: the model; give the result to the guide and to `DPSVI`.
-        levels: for each such argument its number of levels; codes are 0, ..., levels - 1.
-
-    Raises:
-        ValueError: no argument of that name, or less than one level.
-
-    Example:
-        >>> def model(dept):
-        ...     return len(np.unique(dept))
-        >>> with_levels(model, dept=6)(np.zeros(3))
-        6
-    """
-
-    def __init__(self, model: Callable[..., Any], **levels: int) -> None:
-        """See the class."""
-        functools.update_wrapper(self, model, updated=[])
-        self._model, self._signature = model, inspect.signature(model)
-        if unknown := set(levels) - set(self._signature.parameters):
-            raise ValueError(f"with_levels names {min(unknown)!r}, which is no argument of the model.")
-        self._levels = {name: integer(name, value) for name, value in levels.items()}
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model."""
-        given = self._signature.bind(*args, **kwargs).arguments
-        columns = [(given[name], levels) for name, levels in self._levels.items() if name in given]
-
-        def counting(function: Callable[..., Any], of_levels: Callable[[int], Any]) -> Callable[..., Any]:
-            def counted(*operands: Any, **options: Any) -> Any:
-                found = [n for column, n in columns if len(operands) == 1 and not options and operands[0] is column]
-                return of_levels(found[0]) if found else function(*operands, **options)
-
-            return counted
-
-        # The functions themselves are replaced while the model runs: JAX's arrays of a program that is being compiled
-        # have no hook for NumPy's.
-        with _COUNTING, ExitStack() as stack:
-            for module, name in itertools.product((np, jnp), ("unique", "max", "amax")):
-                plain = getattr(module, name)
-                stack.callback(setattr, module, name, plain)
-                setattr(module, name, counting(plain, np.arange if name == "unique" else lambda n: np.int64(n - 1)))
-            return self._model(*args, **kwargs)
 
 
 # --- Plates ---
@@ -397,3 +314,52 @@ def value_of_improper(site: Mapping[str, Any]) -> Any:
     transform = biject_to(site["fn"].support)
     shape = site["kwargs"].get("sample_shape", ()) + transform.inverse_shape(site["fn"].shape())
     return transform(jnp.zeros(shape))
+
+
+# --- Model and guide with their arguments ---
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Programs:
+    """A model and a guide, and the arguments that they are called with; of the records only shapes and dtypes are used.
+
+    Attributes:
+        static: Public keyword arguments.
+        num_records: How many records a table has, as far as that is public.
+        keeps_local: Whether the guide may have `param` sites with a value for each record.
+    """
+
+    model: Program
+    guide: Program
+    records: Records
+    static: Mapping[str, Any]
+    num_records: int
+    keeps_local: bool = False
+
+    def trace(
+        self,
+        program: Program,
+        rows: Sequence[Any],
+        key: PRNGKeyArray,
+        plates: frozenset[str] | None = None,
+        values: Mapping[str, Any] | None = None,
+        *,
+        rule: Callable[[Mapping[str, Any]], Any] = value_of_improper,
+        hint: int | None = None,
+    ) -> tuple[dict[str, Any], WholePlates]:
+        """Run one of the programs on these rows and return its sites, and the plates that covered them.
+
+        Args:
+            program: Model or guide, perhaps with handlers around it.
+            rows: Record arrays of any length.
+            key: For what it draws.
+            plates: The record plates; None while they are being found.
+            values: Values of sites.
+            rule: Values of other sites, or None.
+            hint: Take a plate of this size for a record plate.
+        """
+        whole = WholePlates(program, plates, rows[0].shape[0], num_records=hint)
+        run = handlers.substitute(handlers.seed(whole, key), substitute_fn=rule)
+        args, kwargs = self.records.rebuild(rows)
+        run = handlers.substitute(run, data=dict(values)) if values else run
+        return handlers.trace(run).get_trace(*args, **kwargs, **self.static), whole

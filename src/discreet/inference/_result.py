@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
+from discreet._validate import choice
 from discreet.accounting import Relation, upper
 from discreet.clipping import AdaptiveClipping
-from discreet.inference._elbo import Objective, choose_placeholder, initial_parameters
+from discreet.inference._elbo import Objective
 from discreet.inference._records import Program, take_apart
-from discreet.inference._step import DPSVIState, PrivateStep, init_keys
-from discreet.inference._structure import find_structure
+from discreet.inference._step import DPSVIState, PrivateStep
 from discreet.inference._trace import METHODS, NoiseAware, Trace
 from discreet.inference_data import to_arviz
 from discreet.mechanisms import GAUSSIAN, MECHANISMS
@@ -60,7 +60,7 @@ class Form:
     @classmethod
     def of(cls, objective: Objective) -> Form:
         """The form of a fit."""
-        records, structure = objective.records, objective.structure
+        records, structure = objective.programs.records, objective.structure
         arguments = records.rebuild([ArrayForm(tuple(x.shape[1:]), str(x.dtype)) for x in records.leaves])
         return cls(arguments if _is_plain(arguments) else None, structure.global_latents, bool(structure.local_params))
 
@@ -95,23 +95,6 @@ def write_fields(path: Path | str, fields: Mapping[str, Any]) -> Path:
     return write_archive(path, WHAT, VERSION, fields, kinds())
 
 
-def read_fields(path: Path | str, expected: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
-    """A result's fields.
-
-    Args:
-        path: the file.
-        expected: names of the fields and what they are.
-
-    Raises:
-        ValueError: as `read_archive`, or there are other fields.
-    """
-    fields = read_archive(path, WHAT, VERSION, kinds())
-    whole = isinstance(fields, dict) and set(fields) == set(expected)
-    if not whole or not all(isinstance(fields[name], kind) for name, kind in expected.items()):
-        raise ValueError(f"{path} does not hold what a {WHAT} holds: it is damaged, or was not written by discreet")
-    return fields
-
-
 def objective_of(
     form: Form,
     plan: PrivacyPlan,
@@ -121,11 +104,7 @@ def objective_of(
     placeholder: Sequence[Any] | None,
     static: Mapping[str, Any],
 ) -> Objective:
-    """The program of a fit again, as far as draws need it.
-
-    Raises:
-        ValueError: model and guide are not those of the fit, as far as names, shapes and dtypes tell.
-    """
+    """The program of a fit again, as far as draws need it."""
     if form.arguments is None:
         raise ValueError(
             "The fit's arguments were nested in objects that a file does not hold, so its guide cannot be set up again. Load "
@@ -134,32 +113,23 @@ def objective_of(
     made = jax.tree.map(
         lambda x: np.zeros((1, *x.shape), x.dtype) if isinstance(x, ArrayForm) else x, tuple(form.arguments)
     )
-    records = take_apart(*made)
-    structure_key, values_key, _ = init_keys(random.key(0))
-    made_up = choose_placeholder(model, records, placeholder, structure_key, static, plan.num_records)
-    structure = find_structure(
-        model, guide, records, made_up, structure_key, static, plan.num_records, form.keeps_local
-    )
-    if structure.global_latents != form.latents:
-        raise ValueError(
-            f"The file is of a fit of {_named(form.latents)}, and this model has {_named(structure.global_latents)}: give the "
-            "model that was fitted."
-        )
-    psi, own, transforms = initial_parameters(
-        model, guide, records, made_up, structure, values_key, static, init_params=None
-    )
-    objective = Objective(
+    objective, psi, _ = Objective.of(
+        take_apart(*made),
+        random.key(0),
+        placeholder=placeholder,
+        look=False,
         model=model,
         guide=guide,
-        records=records._replace(leaves=records.shapes(records.size)),
-        placeholder=tuple(made_up),
         static=static,
-        structure=structure,
-        transforms=transforms,
-        mean_field=False,
-        num_particles=1,
-        local_start=own,
+        num_records=plan.num_records,
+        keeps_local=form.keeps_local,
     )
+    latents = objective.structure.global_latents
+    if latents != form.latents:
+        raise ValueError(
+            f"The file is of a fit of {_named(form.latents)}, and this model has {_named(latents)}: give the "
+            "model that was fitted."
+        )
     _check_same(_shapes(params), _shapes(jax.eval_shape(objective.constrain, psi)))
     return objective
 
@@ -188,25 +158,14 @@ def _check_same(saved: Mapping[str, str], needed: Mapping[str, str]) -> None:
 # --- The result ---
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What a loop did.
-
-    Attributes:
-        state: the last state.
-        losses: one private estimate a step done.
-        clipping_norms: C of each step done.
-        trace: the iterates kept.
-        steps: number of releases made.
-        interrupted: Ctrl-C stopped it.
-    """
+class Outcome(NamedTuple):
+    """What a loop did in `steps` releases: the last state, a private loss and C for each step, and the iterates kept."""
 
     state: DPSVIState
     losses: Float[np.ndarray, "step"]
     clipping_norms: Float[np.ndarray, "step"]
     trace: Trace
     steps: int
-    interrupted: bool
 
 
 SPREAD = (
@@ -297,7 +256,7 @@ class DPSVIResult:
                 'discrete latents of each record that the guide leaves out, no local="private", and num_samples >= 1.'
             )
         records = take_apart(args, kwargs)
-        if records.signature != objective.records.signature:
+        if records.signature != objective.programs.records.signature:
             raise ValueError(
                 "The arguments are not like those of the fit: the same nesting, shapes of a row and dtypes."
             )
@@ -321,7 +280,7 @@ class DPSVIResult:
         """
         return to_arviz(self.posterior(key, num_samples), statement=self.statement, note=SPREAD, **names)
 
-    def noise_aware(self, method: str = "regression", *, start: float | None = None) -> NoiseAware:
+    def noise_aware(self, method: str | None = None, *, start: float | None = None) -> NoiseAware:
         """The posterior with the noise of the private fit in it; from the trace alone, free of budget.
 
         The fit ends near the parameters that a fit without noise would have found, not at them, and `posterior` takes no
@@ -331,6 +290,7 @@ class DPSVIResult:
         Args:
             method: "trace" adds the variance of the tail's mean, in all variational parameters of any guide;
                 "regression" infers each location from the noisy gradients, which `run(..., keep_gradients=True)` keeps.
+                None: "regression" where the fit kept them, else "trace".
             start: where the tail begins, as a fraction of the trace. None: where it has no drift.
 
         Returns:
@@ -344,8 +304,9 @@ class DPSVIResult:
             "trace": Jälkö, Prediger, Honkela and Kaski, DPVIm, 2023. "regression": Alrawajfeh, Jälkö and Honkela,
             AISTATS 2025.
         """
-        if method not in METHODS:
-            raise ValueError(f'method is {method!r}; it must be "trace" or "regression".')
+        if method is None:
+            method = "trace" if self.trace.gradients is None else "regression"
+        choice("method", method, METHODS)
         if self._objective is None:
             raise ValueError(
                 "This result holds no guide, since it was unpickled, or loaded without one. Load it by "
@@ -453,7 +414,10 @@ def load_result(
         ValueError: the file is absent, damaged, incomplete, something else, or from a newer discreet; or model and guide have
             other latents, or parameters of other names, shapes or dtypes.
     """
-    fields = read_fields(path, {name.lstrip("_"): kind for name, kind in _SAVED.items()})
+    fields, expected = read_archive(path, WHAT, VERSION, kinds()), {n.lstrip("_"): kind for n, kind in _SAVED.items()}
+    whole = isinstance(fields, dict) and set(fields) == set(expected)
+    if not whole or not all(isinstance(fields[name], kind) for name, kind in expected.items()):
+        raise ValueError(f"{path} does not hold what a {WHAT} holds: it is damaged, or was not written by discreet")
     form = fields.pop("form")
     loaded = DPSVIResult(**fields, _form=form)
     if model is None and guide is None:
@@ -472,11 +436,7 @@ def load_result(
 def draw_posterior(
     objective: Objective, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int
 ) -> dict[str, Array]:
-    """Draws of the global latents from the guide at `params`.
-
-    Raises:
-        ValueError: num_samples < 1.
-    """
+    """Draws of the global latents from the guide at `params`."""
     if num_samples < 1:
         raise ValueError(f"num_samples is {num_samples}; draw at least one.")
     secret = random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)

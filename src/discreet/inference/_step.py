@@ -82,20 +82,11 @@ class StepKeys(NamedTuple):
         return StepKeys(sampling, noise, jax.random.fold_in(self.guide, step), local, record, *own)
 
 
-@jax.jit
-def init_keys(key: PRNGKeyArray) -> PRNGKeyArray:
-    """Keys for the initial values, which see no data and may be known: threefry, for which JAX compiles less."""
-    return jax.random.split(random.as_threefry(random.subkey(key, random.Purpose.INIT)), 3)
-
-
 def check_unused(key: PRNGKeyArray, step: int | None = None) -> None:
     """Refuse a secret key whose noise, of one step or of all (None), was drawn before in this process.
 
     Two releases with the same noise can be subtracted from one another. Keys from a seed are exempt: with them nothing
     is private anyway, and making the same release again is what they are for. So are keys that are being traced.
-
-    Raises:
-        ValueError: the noise was drawn before.
     """
     used = _used.get(_digest(key), set())
     if used == _ALL or (used and step is None) or step in used:
@@ -106,23 +97,21 @@ def check_unused(key: PRNGKeyArray, step: int | None = None) -> None:
         )
 
 
-def claim(key: PRNGKeyArray, step: int | None = None) -> None:
+def claim(key: PRNGKeyArray, step: int | None = None, *, again: bool = False) -> None:
     """Take a secret key's noise, just before it is drawn; see `check_unused`.
+
+    Args:
+        key: The key.
+        step: Number of the step; None: all steps.
+        again: The fit goes on after a crash: it draws the same noise for the states that it belongs to.
 
     Raises:
         ValueError: the noise was drawn before.
     """
-    check_unused(key, step)
-    digest = _digest(key)
-    if digest:
+    if not again:
+        check_unused(key, step)
+    if digest := _digest(key):
         _used[digest] = _ALL if step is None else {*_used.get(digest, ()), step}
-
-
-def take(key: PRNGKeyArray) -> None:
-    """Take a key for a fit that goes on: it draws noise that it drew before, for the states that it belongs to."""
-    digest = _digest(key)
-    if digest:
-        _used[digest] = _ALL
 
 
 def _digest(key: PRNGKeyArray) -> bytes:
@@ -174,13 +163,7 @@ class Langevin(_NumPyroOptim):
         self.stddev = stddev
 
     def start(self, params: Mapping[str, Any], key: PRNGKeyArray, reached: Sequence[str]) -> Any:
-        """The first state.
-
-        Args:
-            params: unconstrained initial values.
-            key: key of the fit.
-            reached: names of the params whose gradients carry the release's noise.
-        """
+        """The first state."""
         words = jax.random.key_data(random.as_threefry(random.subkey(key, random.Purpose.LANGEVIN)))
         at = LangevinState(dict(params), words, {name: jnp.float32(name in reached) for name in params})
         return jnp.zeros((), jnp.int32), at
@@ -214,11 +197,7 @@ class Polynomial:
 
 
 def as_schedule(step_size: Any) -> Schedule:
-    """A schedule from (a, b, gamma) or a function of the step's number.
-
-    Raises:
-        TypeError, ValueError: neither, or numbers out of range.
-    """
+    """A schedule from (a, b, gamma) or a function of the step's number."""
     if callable(step_size):
         return step_size
     remedy = "Pass (a, b, gamma) for a * (b + t) ** -gamma, as in (1e-4, 10.0, 0.55), or a function of t = 0, 1, ..."
@@ -235,11 +214,7 @@ def as_schedule(step_size: Any) -> Schedule:
 
 
 def step_sizes(schedule: Schedule, num_steps: int) -> Float[np.ndarray, "step"]:
-    """The step sizes of a run, computed as the run will.
-
-    Raises:
-        TypeError, ValueError: the schedule cannot be traced, or yields anything but one positive, finite number a step.
-    """
+    """The step sizes of a run, computed as the run will."""
     try:
         sizes = jax.jit(jax.vmap(lambda t: jnp.asarray(schedule(t), jnp.float32)))(jnp.arange(num_steps))
     except Exception as error:
@@ -308,15 +283,7 @@ class Draws:
         return cls(program, tuple(run.requests) if each * num_rows <= _MOST_BYTES else ())
 
     def make(self, key: PRNGKeyArray, num_rows: int) -> tuple[list[Array], Bool[Array, ""]]:
-        """The bits of all rows, and whether they are right (`random.fast_bits`).
-
-        Args:
-            key: for these draws alone.
-            num_rows: how many rows.
-
-        Returns:
-            For each request an array whose leading axis is the rows.
-        """
+        """The bits of all rows, and whether they are right (`random.fast_bits`)."""
         words = [num_rows * math.ceil(x.size * x.dtype.itemsize / 4) for x in self.requests]
         if not sum(words):
             return [jnp.zeros((num_rows, *x.shape), x.dtype) for x in self.requests], jnp.array(True)
@@ -563,14 +530,9 @@ class PrivateStep:
     local: LocalUpdates | None = None
     code: tuple[Any, ...] = dataclasses.field(default_factory=lambda: _code(), repr=False)
 
-    def __call__(
-        self,
-        state: DPSVIState,
-        keys: StepKeys,
-        numbers: PlanNumbers,
-        table: Sequence[Array],
-        batch: Batch,
-    ) -> tuple[DPSVIState, Float[Array, ""]]:
+    def move(
+        self, state: DPSVIState, keys: StepKeys, numbers: PlanNumbers, table: Sequence[Array], batch: Batch
+    ) -> tuple[DPSVIState, Float[Array, ""], Any]:
         """Make one release and move the parameters.
 
         Args:
@@ -581,16 +543,9 @@ class PrivateStep:
             batch: which rows of the table.
 
         Returns:
-            The next state, and the private estimate of the negative ELBO of all records, in nats
-            (NaN where no share was given to the loss).
+            The next state; the private estimate of the negative ELBO of all records, in nats (NaN where no share was given
+            to the loss); and the gradient that the optimizer was given, post-processing of the release.
         """
-        state, loss, _ = self.move(state, keys, numbers, table, batch)
-        return state, loss
-
-    def move(
-        self, state: DPSVIState, keys: StepKeys, numbers: PlanNumbers, table: Sequence[Array], batch: Batch
-    ) -> tuple[DPSVIState, Float[Array, ""], Any]:
-        """As a call, with the gradient that the optimizer was given: post-processing of the release, so one itself."""
         psi = self.optim.get_params(state.optim_state)
         channels = self._channels(state.loss_center)
         norm = state.clipping_norm
@@ -622,10 +577,6 @@ class PrivateStep:
         optim_state = self.optim.update(gradient, state.optim_state, value=loss)
         state = state._replace(optim_state=optim_state, step=state.step + 1)
         return self._with_next_norm(state, released.count, channels, numbers), loss, gradient
-
-    def first_memory(self, num_records: int) -> list[Array]:
-        """What records remember before the first step: nothing of themselves."""
-        return [] if self.local is None else self.local.rows(num_records)
 
     def explain(self, psi: Any, num_rows: int) -> EngineReport:
         """How the engine goes about a batch of `num_rows` rows, for parameters of the shapes of `psi`."""

@@ -34,7 +34,7 @@ from numpyro.infer.util import helpful_support_errors
 from numpyro.primitives import Messenger
 
 from discreet._jax import captured_arrays, used_inputs, users_file
-from discreet.inference._records import Fixed, Program, Records, WholePlates, value_of_improper
+from discreet.inference._records import Fixed, Program, Programs, WholePlates, value_of_improper
 
 # --- AutoGuides ---
 
@@ -58,58 +58,37 @@ def check_auto_guide(guide: Callable[..., Any]) -> None:
         )
 
 
-def keeps_by_itself(guide: Callable[..., Any]) -> bool:
-    """Whether a guide is an AutoGuide, or a list with one, that gives each record's latent parameters of its own."""
-    return isinstance(guide, autoguide.AutoGuide) and any(type(part) in _SITE_BY_SITE for part in auto_guides(guide))
-
-
-def _check_coverage(part: Any, inside: set[str], keeps_local: bool) -> None:
-    """Refuse an AutoGuide, once set up, that has found latents of each record and has nowhere to keep them."""
+def _check_coverage(part: Any, record_plates: frozenset[str], keeps_local: bool) -> None:
+    """Refuse an AutoGuide, once set up, that has found latents inside the record plates and has nowhere to keep them."""
     for name, site in part.prototype_trace.items():
-        if site["type"] != "sample" or site["is_observed"] or name not in inside:
+        frames = {frame.name for frame in site.get("cond_indep_stack", ())}
+        if site["type"] != "sample" or site["is_observed"] or not record_plates & frames:
             continue
         kind = type(part).__name__
         if not keeps_local:
             raise ValueError(
                 f"{kind} would give each record its own variational parameters for the per-record latent {name!r}, and "
-                "these would publish the record. DPSVI.run keeps them as a private memory beside the data with AutoNormal or "
-                'AutoDelta, batches of PoissonSampling or FullBatch, and perturb="latents"; or write a guide that computes '
-                "them from the record (an encoder); or integrate the latent out."
+                "these would publish the record. Keep them as a private memory beside the data with DPSVI(..., "
+                'local="private") and AutoNormal or AutoDelta; or write a guide that computes them from the record (an '
+                "encoder); or integrate the latent out."
             )
         if type(part) not in _SITE_BY_SITE:
             raise ValueError(
                 f"{kind} joins the per-record latent {name!r} with others in one vector, of which no record has a part of its "
-                "own. Use AutoNormal or AutoDelta, or a guide of your own."
+                'own. With local="private" use AutoNormal or AutoDelta, or a guide of your own.'
             )
 
 
 def set_up_auto_guides(
-    guide: Callable[..., Any],
-    records: Records,
-    placeholder: list[Any],
-    key: PRNGKeyArray,
-    static: Mapping[str, Any],
-    record_plates: frozenset[str],
-    inside: set[str],
-    hidden: Mapping[str, Any] | None = None,
-    keeps_local: bool = False,
+    programs: Programs, rows: list[Any], key: PRNGKeyArray, record_plates: frozenset[str], hidden: Mapping[str, Any]
 ) -> None:
-    """Let an AutoGuide find its latents on the placeholder, forgetting what it saw before.
+    """Let an AutoGuide find its latents on made-up rows, forgetting what it saw before.
 
-    An AutoGuide searches initial values until the model's density is finite on the arguments of
-    its first call. Had that been a call with data, the initial values would know them.
-
-    Args:
-        guide: the guide, of which AutoGuides may be parts.
-        records: the arguments taken apart.
-        placeholder: made-up records.
-        key: for the search.
-        static: public keyword arguments.
-        record_plates: the plates of the records.
-        inside: the sites of each record.
-        hidden: values of the sites that are summed out, which the guide must not see.
-        keeps_local: whether records may have variational parameters of their own.
+    An AutoGuide searches initial values until the model's density is finite on the arguments of its first call. Had that
+    been a call with data, the initial values would depend on them. `hidden` has values of the sites that are summed out,
+    which the guide must not see.
     """
+    guide = programs.guide
     guides = list(auto_guides(guide))
     for part in guides:
         if not hasattr(part, "model") or not hasattr(part, "prototype_trace"):
@@ -118,17 +97,17 @@ def set_up_auto_guides(
                 "super().__init__(model)."
             )
     models = [part.model for part in guides]
-    args, kwargs = records.rebuild(placeholder)
+    args, kwargs = programs.records.rebuild(rows)
     try:
         for part in guides:
             part.prototype_trace = None
-            part.model = WholePlates(Fixed(part.model, hidden or {}), record_plates, len(placeholder[0]))
+            part.model = WholePlates(Fixed(part.model, hidden), record_plates, len(rows[0]))
         with handlers.block(), handlers.seed(rng_seed=key):
-            guide(*args, **kwargs, **static)
+            guide(*args, **kwargs, **programs.static)
         for part in guides:
             # A list knows the whole model; what it covers are its parts.
             if not isinstance(part, autoguide.AutoGuideList):
-                _check_coverage(part, inside, keeps_local)
+                _check_coverage(part, record_plates, programs.keeps_local)
     except RuntimeError as error:
         raise ValueError(
             f"{type(guide).__name__} found no initial values at which the placeholder record has a finite density, so "
@@ -233,11 +212,7 @@ def parameter_of(latent: str) -> str:
 
 
 def check_point_guide(guide: Program, local_latents: Sequence[str]) -> None:
-    """Refuse a point guide for a model with latents inside the record plate.
-
-    Raises:
-        ValueError: naming the first.
-    """
+    """Refuse a point guide for a model with latents inside the record plate."""
     if isinstance(guide, PointGuide) and local_latents:
         raise ValueError(
             f"The latent site {local_latents[0]!r} lies inside the record plate: each record would have a point of its "
@@ -291,7 +266,6 @@ class Site:
         scale: factor of an observed site's log density beside those of its plates; None: not a fixed number.
         density: shape of an observed site's log density.
         own: batch shape of an observed site's distribution, without what its plates add.
-        batch: batch shape of a site's distribution.
         support: the values that one element of a discrete latent can have; None: no fixed finite set.
     """
 
@@ -307,7 +281,6 @@ class Site:
     scale: float | None = 1.0
     density: tuple[int, ...] = ()
     own: tuple[int, ...] = ()
-    batch: tuple[int, ...] = ()
     support: np.ndarray | None = None
 
 
@@ -349,11 +322,11 @@ class Structure:
 
     Attributes:
         record_plates: names of the plates whose size follows the number of records.
-        global_latents: model latents that all records share, in the model's order.
-        local_latents: model latents of each record: inside the record plates, or with a batch axis that follows the records.
+        global_latents: model latents outside the record plates, in the model's order.
+        local_latents: model latents inside them, one value (or block) a record.
         observed: observed sites of the records: inside a record plate, or with an axis that follows the records.
-        guide_globals: guide sample sites that all records share, auxiliary ones included.
-        guide_locals: guide sample sites of each record.
+        guide_globals: guide sample sites outside the record plates, auxiliary ones included.
+        guide_locals: guide sample sites inside them.
         has_model_params: whether the model has `param` sites.
         local_params: the guide's `param` sites with a value for each record, and the axis that numbers the records.
         factors: observed sites and factors that hold no data.
@@ -393,46 +366,23 @@ def changing_plates(two: Traced, three: Traced) -> frozenset[str]:
     return frozenset(name for name, size in two.sizes.items() if three.sizes.get(name) != size)
 
 
-def sites_of_records(two: Traced, three: Traced, record_plates: frozenset[str]) -> set[str]:
-    """The sites of which each record has its own: inside a record plate, or with a batch axis that follows the records.
-
-    A distribution is independent along its batch axes, with or without a plate. Its event axes are one joint density, so
-    a latent whose event axis follows the records, such as a random walk over them, is no latent of each.
-    """
-    found = {name for name, site in two.sites.items() if record_plates.intersection(site.plates)}
-    for name, site in two.sites.items():
-        other = three.sites[name].batch if name in three.sites else ()
-        if len(site.batch) == len(other) and [x for x in zip(site.batch, other, strict=True) if x[0] != x[1]] == [
-            (2, 3)
-        ]:
-            found.add(name)
-    return found
-
-
 def _trace_abstractly(
-    program: Program,
-    records: Records,
-    rows: int,
-    key: PRNGKeyArray,
-    static: Mapping[str, Any],
-    num_records: int | None = None,
+    programs: Programs, program: Program, rows: int, key: PRNGKeyArray, hint: int | None = None
 ) -> Traced:
     """Sites and plate sizes of a program for `rows` records, without computing anything."""
     sites: dict[str, Site] = {}
-    sampled = handlers.substitute(program, substitute_fn=value_of_improper)
-    plates = WholePlates(sampled, None, rows, num_records=num_records)
+    sizes: dict[str, tuple[int, int | None]] = {}
 
     def run(leaves: list[Any]) -> dict[str, Any]:
-        args, kwargs = records.rebuild(leaves)
-        with handlers.seed(rng_seed=key):
-            trace = handlers.trace(plates).get_trace(*args, **kwargs, **static)
+        trace, plates = programs.trace(program, leaves, key, hint=hint)
+        sizes.update(plates.sizes)
         for name, site in trace.items():
-            sites[name] = _summary(site, plates.sizes)
+            sites[name] = _summary(site, sizes)
         given = [n for n, s in sites.items() if s.kind == "param" or (s.kind == "sample" and not s.observed)]
         return {name: trace[name]["value"] for name in given}
 
-    values = jax.eval_shape(run, records.shapes(rows))
-    return Traced(sites, plates.sizes, values)
+    values = jax.eval_shape(run, programs.records.shapes(rows))
+    return Traced(sites, sizes, values)
 
 
 def _summary(site: Mapping[str, Any], sizes: Mapping[str, tuple[int, int | None]]) -> Site:
@@ -455,7 +405,6 @@ def _summary(site: Mapping[str, Any], sizes: Mapping[str, tuple[int, int | None]
         scale=_scale(site, sizes) if observed else 1.0,
         density=_density(site) if observed else (),
         own=_without_plates(site["fn"]).batch_shape if observed else (),
-        batch=tuple(site["fn"].batch_shape) if sample else (),
         support=_support(site["fn"]) if discrete else None,
     )
 
@@ -471,11 +420,7 @@ def _scale(site: Mapping[str, Any], sizes: Mapping[str, tuple[int, int | None]])
 
 
 def _check_scale(two: Site, three: Site, num_records: int) -> None:
-    """Refuse `handlers.scale` of a minibatch, which would weigh the likelihood again.
-
-    Raises:
-        ValueError: naming the site.
-    """
+    """Refuse `handlers.scale` of a minibatch, which would weigh the likelihood again."""
     if two.scale is None or three.scale is None:
         return
     follows = not math.isclose(two.scale, three.scale)
@@ -496,11 +441,7 @@ def _without_plates(fn: Any) -> Any:
 
 
 def _density(site: Mapping[str, Any]) -> tuple[int, ...]:
-    """Shape of an observed site's log density.
-
-    Raises:
-        ValueError: value and distribution do not broadcast.
-    """
+    """Shape of an observed site's log density."""
     fn, value = site["fn"], site["value"]
     shape = jnp.shape(value)
     batch = shape[: len(shape) - fn.event_dim] if fn.event_dim else shape
@@ -535,33 +476,17 @@ def _support(fn: Any) -> np.ndarray | None:
     return values.reshape(len(values), *fn.event_shape)
 
 
-def find_structure(
-    model: Program,
-    guide: Program,
-    records: Records,
-    placeholder: list[Any],
-    key: PRNGKeyArray,
-    static: Mapping[str, Any],
-    num_records: int,
-    keeps_local: bool = False,
-    may_keep_local: bool = False,
-) -> Structure:
-    """Trace model and guide for two and three records, and refuse what cannot be private.
-
-    With `keeps_local`, the guide may have `param` sites with a value for each record. With `may_keep_local` an AutoNormal or
-    AutoDelta may, of a model whose records have latents of their own.
-
-    Raises:
-        ValueError: naming the site and the remedy.
-    """
-    with _explained("model", (records.size, num_records)):
-        two, three, hint = _trace_model(model, records, key, static, num_records)
+def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray) -> Structure:
+    """Trace model and guide for two and three records, and refuse what cannot be private."""
+    guide, num_records, keeps_local = programs.guide, programs.num_records, programs.keeps_local
+    with _explained("model", programs):
+        two, three, hint = _trace_model(programs, key)
     record_plates = changing_plates(two, three)
     _check_plate_sizes(record_plates, two.sizes, num_records)
-    inside = sites_of_records(two, three, record_plates)
-    _check_model(two.sites, three.sites, inside, keeps_local)
+    _check_model(two.sites, three.sites, record_plates, keeps_local)
     for name in [n for n, s in two.sites.items() if s.kind == "mutable"]:
-        _check_mutable(name, model, records, key, static, hint)
+        _check_mutable(name, programs, key, hint)
+    inside = {n for n, s in two.sites.items() if record_plates.intersection(s.plates)}
     unobserved = [s for s in two.sites.values() if s.kind == "sample" and not s.observed]
     latents = [s.name for s in unobserved if not s.discrete]
     discrete = [s.name for s in unobserved if s.discrete]
@@ -575,32 +500,32 @@ def find_structure(
             "observe them in a plate."
         )
     for name in factors:
-        _check_factor(name, model, records, key, static, two, hint, record_plates, inside)
+        _check_factor(name, programs, key, two, hint, record_plates)
     if not observed:
         raise ValueError(
             "No plate of the model follows the number of records, and no observed site has an axis that does, so the model "
             "does not say what one record contributes. Put the observations into a plate, for example "
             'with numpyro.plate("data", xs.shape[0]).'
         )
-    summed = _sum_out(_trace_abstractly(model, records, 1, key, static, hint), two, three, discrete) if discrete else ()
+    one = _trace_abstractly(programs, programs.model, 1, key, hint) if discrete else two
+    summed = _sum_out(one, two, three, discrete)
 
     check_auto_guide(guide)
     check_point_guide(guide, [n for n in latents if n in inside])
     auto = any(True for _ in auto_guides(guide))
-    keeps_local = keeps_local or (may_keep_local and not inside.isdisjoint(latents) and keeps_by_itself(guide))
     hidden = {site.name: site.support[0].astype(site.dtype) for site in summed}
 
     def trace_guide(rows: int) -> Traced:
         if auto and (rows == 2 or keeps_local):
             # Its parameters have the shapes of the rows on which it is set up.
             made_up = [jnp.repeat(x[:1], rows, axis=0) for x in placeholder] if keeps_local else placeholder
-            set_up_auto_guides(guide, records, made_up, key, static, record_plates, inside, hidden, keeps_local)
-        with _explained("guide", (records.size, num_records)):
-            return _trace_abstractly(guide, records, rows, key, static, hint)
+            set_up_auto_guides(programs, made_up, key, record_plates, hidden)
+        with _explained("guide", programs):
+            return _trace_abstractly(programs, guide, rows, key, hint)
 
     guide_two, guide_three = trace_guide(2), trace_guide(3)
     if auto and keeps_local:
-        set_up_auto_guides(guide, records, placeholder, key, static, record_plates, inside, hidden, keeps_local)
+        set_up_auto_guides(programs, placeholder, key, record_plates, hidden)
     guide_plates = changing_plates(guide_two, guide_three)
     if stray := guide_plates - record_plates:
         raise ValueError(
@@ -608,9 +533,9 @@ def find_structure(
             "record plate of that name. Use the model's name for it."
         )
     local_params = _local_params(guide_two.sites, guide_three.sites, keeps_local)
-    guide_inside = sites_of_records(guide_two, guide_three, record_plates)
-    _check_guide(guide_two.sites, latents, discrete, inside, guide_inside)
+    _check_guide(guide_two.sites, latents, discrete, inside, record_plates)
     guide_sites = [n for n, s in guide_two.sites.items() if s.kind == "sample" and not s.observed]
+    guide_inside = {n for n in guide_sites if record_plates.intersection(guide_two.sites[n].plates)}
     return Structure(
         record_plates=record_plates,
         global_latents=tuple(n for n in latents if n not in inside),
@@ -625,20 +550,14 @@ def find_structure(
     )
 
 
-def explain_model(
-    model: Program, records: Records, key: PRNGKeyArray, static: Mapping[str, Any], num_records: int
-) -> None:
-    """Say what is wrong with a model that failed, if tracing it on shapes shows it.
-
-    Raises:
-        ValueError: naming the site or the line, and the remedy.
-    """
-    with _explained("model", (records.size, num_records)):
-        _trace_model(model, records, key, static, num_records)
+def explain_model(programs: Programs, key: PRNGKeyArray) -> None:
+    """Say what is wrong with a model that failed, if tracing it on shapes shows it."""
+    with _explained("model", programs):
+        _trace_model(programs, key)
 
 
 @contextmanager
-def _explained(what: str, lengths: Sequence[int]) -> Iterator[None]:
+def _explained(what: str, programs: Programs) -> Iterator[None]:
     """Say what an error of JAX means that a program raises when it is traced on shapes."""
     try:
         yield
@@ -646,13 +565,13 @@ def _explained(what: str, lengths: Sequence[int]) -> Iterator[None]:
         raise ValueError(
             f"The {what} computes a size, an index or a condition from the records{_place(error)}. The number of groups or of "
             "missing values, for example, would be taken from the data and become public. Give it as a public number, by "
-            "name: DPSVI(..., num_groups=6), or as an argument that is a Python number; or leave the model as it is and say "
-            "discreet.inference.with_levels(model, group=6) for np.unique(group) and np.max(group). In place of if and of "
+            "name: DPSVI(..., num_groups=6), or as an argument that is a Python number; in place of if and of "
             "np.nonzero(...) use jnp.where, in place of numpy's functions jax.numpy's."
         ) from None
     except (TypeError, ValueError) as error:
         shapes = re.findall(r"\(\d[\d, ]*\)", str(error))
         sizes = {int(n) for shape in shapes for n in re.findall(r"\d+", shape)}
+        lengths = programs.records.size, programs.num_records
         tables = [n for n in lengths if n > _FEWEST_TELLING_ROWS and n in sizes]
         if not tables or str(error).startswith("The observed site"):
             raise
@@ -669,13 +588,11 @@ def _place(error: BaseException) -> str:
     return f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}: {frames[-1].line})" if frames else ""
 
 
-def _trace_model(
-    model: Program, records: Records, key: PRNGKeyArray, static: Mapping[str, Any], num_records: int
-) -> tuple[Traced, Traced, int | None]:
+def _trace_model(programs: Programs, key: PRNGKeyArray) -> tuple[Traced, Traced, int | None]:
     """Trace with two and with three records; if that fails, take plates of size N for record plates (the hint)."""
 
     def both(hint: int | None) -> tuple[Traced, Traced, int | None]:
-        two, three = (_trace_abstractly(model, records, rows, key, static, hint) for rows in (2, 3))
+        two, three = (_trace_abstractly(programs, programs.model, rows, key, hint) for rows in (2, 3))
         return two, three, hint
 
     try:
@@ -688,7 +605,7 @@ def _trace_model(
         # A plate of N, with two rows inside, does not broadcast.
         found = None
     try:
-        return both(num_records)
+        return both(programs.num_records)
     except (TypeError, ValueError, AssertionError):
         return both(None) if found is None else found
 
@@ -706,19 +623,22 @@ def _check_plate_sizes(
             )
 
 
-def _check_model(two: Mapping[str, Site], three: Mapping[str, Site], inside: set[str], keeps_local: bool) -> None:
+def _check_model(
+    two: Mapping[str, Site], three: Mapping[str, Site], record_plates: frozenset[str], keeps_local: bool
+) -> None:
     for name, site in two.items():
+        inside = bool(record_plates.intersection(site.plates))
         if site.kind == "param" and site.shape != three[name].shape:
             raise _per_record_parameters(name)
         if site.kind != "sample" or site.observed:
             continue
-        if name not in inside and site.shape != three[name].shape:
+        if not inside and site.shape != three[name].shape:
             raise ValueError(
-                f"The latent site {name!r} has a value for each record but one joint distribution of them all: to_event, or a "
-                "random walk or a Gaussian process over the records, which couples them in principle. Move it into the plate"
+                f"The latent site {name!r} has a value for each record but lies outside the record plate. "
+                "Move it into the plate"
                 + ("." if keeps_local else ', and sum or integrate it out, write an encoder, or use local="private".')
             )
-        if site.discrete and name not in inside:
+        if site.discrete and not inside:
             raise ValueError(
                 f"The global latent site {name!r} is discrete, so its value has no gradient. Sum it out, for example with "
                 "numpyro.distributions.MixtureSameFamily. (Discrete latents of one record, inside the record plate, are "
@@ -726,17 +646,10 @@ def _check_model(two: Mapping[str, Site], three: Mapping[str, Site], inside: set
             )
 
 
-def _check_mutable(
-    name: str, model: Program, records: Records, key: PRNGKeyArray, static: Mapping[str, Any], hint: int | None
-) -> None:
-    """Refuse state that a run of the model changes; statistics that stay as they are, are public constants.
-
-    Raises:
-        ValueError: naming the site and the remedy.
-    """
+def _check_mutable(name: str, programs: Programs, key: PRNGKeyArray, hint: int | None) -> None:
+    """Refuse state that a run of the model changes; statistics that stay as they are, are public constants."""
 
     def states(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
-        args, kwargs = records.rebuild(leaves)
         start: list[Any] = []
 
         class Watch(Messenger):
@@ -744,12 +657,10 @@ def _check_mutable(
                 if msg["type"] == "mutable" and msg["name"] == name and not start:
                     start.extend(jax.tree.leaves(msg["value"]))
 
-        plates = WholePlates(handlers.substitute(model, substitute_fn=value_of_improper), None, 2, num_records=hint)
-        with handlers.seed(rng_seed=key), handlers.trace() as trace, Watch():
-            plates(*args, **kwargs, **static)
+        trace, _ = programs.trace(Watch(programs.model), leaves, key, hint=hint)
         return [_bits(x) for x in start], [_bits(x) for x in jax.tree.leaves(trace[name]["value"])]
 
-    (reads,) = used_inputs(states, records.shapes(2))
+    (reads,) = used_inputs(states, programs.records.shapes(2))
     if any(jax.tree.leaves(reads)):
         raise ValueError(
             f"The model's mutable site {name!r} carries state from record to record (as batch "
@@ -757,7 +668,7 @@ def _check_mutable(
             "layer or group normalisation, or fixed statistics (use_running_average=True, module.eval())."
         )
     # It reads no record, so made-up ones show what becomes of it.
-    start, end = jax.jit(states)(records.zeros(2))
+    start, end = jax.jit(states)(programs.records.zeros(2))
     if len(start) != len(end) or not all(np.array_equal(a, b) for a, b in zip(start, end, strict=True)):
         raise ValueError(
             f"The model's mutable site {name!r} changes with each run, as the counter of random numbers of dropout does. "
@@ -773,11 +684,7 @@ def _bits(x: Any) -> Any:
 def _sort_observed(
     two: Mapping[str, Site], three: Mapping[str, Site], inside: set[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The observed sites of the records, and those that do not follow the number of records.
-
-    Raises:
-        ValueError: a site whose log density grows along several axes, so that each record meets every other.
-    """
+    """The observed sites of the records, and those that do not follow the number of records."""
     records: list[str] = []
     rest: list[str] = []
     for name, site in two.items():
@@ -797,36 +704,23 @@ def _sort_observed(
 
 
 def _check_factor(
-    name: str,
-    model: Program,
-    records: Records,
-    key: PRNGKeyArray,
-    static: Mapping[str, Any],
-    two: Traced,
-    hint: int | None,
-    record_plates: frozenset[str],
-    inside: set[str],
+    name: str, programs: Programs, key: PRNGKeyArray, two: Traced, hint: int | None, record_plates: frozenset[str]
 ) -> None:
     """Refuse an observed site that does not follow the number of records, unless it holds no data.
 
-    What passes goes into the data-free term, without clipping and noise.
-
-    Raises:
-        ValueError: it reads the records, a record's latents, or an array that nobody declared public.
+    What passes goes into the data-free term, without clipping and noise. Refused is what reads the records, a record's
+    latents, or an array that nobody declared public.
     """
 
     def density(values: Mapping[str, Any], leaves: list[Any]) -> Any:
-        args, kwargs = records.rebuild(leaves)
-        plates = WholePlates(handlers.substitute(model, data=dict(values)), None, 2, num_records=hint)
-        with handlers.seed(rng_seed=key):
-            site = handlers.trace(plates).get_trace(*args, **kwargs, **static)[name]
+        site = programs.trace(programs.model, leaves, key, None, values, hint=hint)[0][name]
         log_prob = site["fn"].log_prob(site["value"], *([site["intermediates"]] if site["intermediates"] else []))
         return log_prob * (1.0 if site["scale"] is None else site["scale"])
 
     plate = (
         f"move it into the plate {min(record_plates)!r}" if record_plates else 'with numpyro.plate("data", xs.shape[0])'
     )
-    leaves = records.shapes(2)
+    leaves = programs.records.shapes(2)
     uses, reads = used_inputs(density, two.values, leaves)
     if any(jax.tree.leaves(reads)):
         raise ValueError(
@@ -836,12 +730,13 @@ def _check_factor(
             "joint density of all records, such as a Gaussian process or a time series whose steps are the records, couples "
             "them in principle."
         )
+    inside = {n for n, s in two.sites.items() if record_plates.intersection(s.plates)}
     if local := [n for n, used in uses.items() if n in inside and any(jax.tree.leaves(used))]:
         raise ValueError(
             f"The observed site (or factor) {name!r} lies outside the record plate but reads {local[0]!r}, of which each "
             "record has its own. Move it into the plate."
         )
-    public = [np.asarray(x) for x in jax.tree.leaves(static) if hasattr(x, "shape")]
+    public = [np.asarray(x) for x in jax.tree.leaves(programs.static) if hasattr(x, "shape")]
     for x in captured_arrays(density, two.values, leaves, used_only=True):
         if x.size > 1 and not any(p.shape == x.shape and np.array_equal(p, x) for p in public):
             raise ValueError(
@@ -852,11 +747,7 @@ def _check_factor(
 
 
 def _sum_out(one: Traced, two: Traced, three: Traced, discrete: Sequence[str]) -> tuple[Summed, ...]:
-    """The discrete latents of one record with their supports.
-
-    Raises:
-        ValueError: no fixed finite support, no axis that follows the records, or too many combinations.
-    """
+    """The discrete latents of one record with their supports."""
     found: list[Summed] = []
     for name in discrete:
         site = one.sites[name]
@@ -918,7 +809,7 @@ def _check_guide(
     latents: list[str],
     discrete: list[str],
     inside: set[str],
-    guide_inside: set[str],
+    record_plates: frozenset[str],
 ) -> None:
     sampled = {n for n, s in two.items() if s.kind == "sample"}
     if missing := [n for n in latents if n not in sampled]:
@@ -948,8 +839,9 @@ def _check_guide(
                 f"The guide's site {name!r} has no reparametrised sampler, so gradients cannot pass through "
                 "its draw. Use a distribution that has one (Normal, LogNormal, ...), or a transform of one."
             )
-        if name in latents and (name in guide_inside) != (name in inside):
+        in_plate = bool(record_plates.intersection(site.plates))
+        if name in latents and in_plate != (name in inside):
             raise ValueError(
-                f"The latent {name!r} is one of each record in one of model and guide (inside the record plate, say) and "
-                "one of all records in the other. Make it the same in both."
+                f"The latent {name!r} is inside the record plate in one of model and guide and outside it "
+                "in the other. Put it on the same side in both."
             )

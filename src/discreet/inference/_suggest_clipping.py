@@ -9,16 +9,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.handlers as handlers
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import Unit
 from numpyro.optim import SGD
 from numpyro.primitives import Messenger
 
 from discreet import random
+from discreet._validate import integer, probability
 from discreet.inference._dpsvi import DPSVI
 from discreet.inference._elbo import Objective
-from discreet.inference._records import Program, Records, WholePlates, refuse_tables, take_apart, value_of_improper
+from discreet.inference._records import Program, Records, refuse_tables, take_apart
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FullBatch
 
@@ -107,7 +107,8 @@ def suggest_clipping(
         >>> bool(1.0 < suggestion.norm < 4.0), suggestion.redrawn
         (True, ('y',))
     """
-    _check_numbers(quantile, num_made_up)
+    probability("suggest_clipping: quantile", quantile, hint="It is the fraction of made-up gradients within the norm.")
+    integer("suggest_clipping: num_made_up", num_made_up, 10)
     # A stream of its own, and one for which JAX compiles less: there is nothing to keep secret.
     secret = random.subkey(random.check_key(key, "key"), random.Purpose.INIT)
     row_key, start_key, each_key = jax.random.split(random.as_threefry(secret), 3)
@@ -149,16 +150,6 @@ def _starting(dpsvi: DPSVI, key: PRNGKeyArray, records: Records) -> tuple[Object
     return dpsvi._initialised().objective, dpsvi.optim.get_params(state.optim_state)
 
 
-def _check_numbers(quantile: float, num_made_up: int) -> None:
-    if not 0 < quantile < 1:
-        raise ValueError(
-            f"suggest_clipping: quantile is {quantile!r}; it is the fraction of made-up gradients that are to be within the "
-            "norm, above 0 and below 1."
-        )
-    if isinstance(num_made_up, bool) or not isinstance(num_made_up, int) or num_made_up < 10:
-        raise ValueError(f"suggest_clipping: num_made_up is {num_made_up!r}; make up at least 10 records.")
-
-
 def _made_up(
     shapes: Sequence[Any], make_up: MakeUp | None, key: PRNGKeyArray, rows: int
 ) -> tuple[tuple[Any, ...], int | None]:
@@ -181,7 +172,8 @@ def _column(leaf: Any, key: PRNGKeyArray, rows: int) -> Any:
         if not leaf.shape:
             raise ValueError("suggest_clipping: a shape is (), without a leading axis for the records.")
         shape = (rows, *leaf.shape[1:])
-        return jax.random.normal(key, shape, leaf.dtype) if _is_float(leaf) else jnp.zeros(shape, leaf.dtype)
+        real = jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jax.random.normal(key, shape, leaf.dtype) if real else jnp.zeros(shape, leaf.dtype)
     if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")) or np.ndim(leaf) == 0:
         return leaf
     if leaf.shape[0] != 1:
@@ -191,10 +183,6 @@ def _column(leaf: Any, key: PRNGKeyArray, rows: int) -> Any:
             "leading axis of one, or make_up=, a function that draws made-up records."
         )
     return jnp.repeat(jnp.asarray(leaf), rows, axis=0)
-
-
-def _is_float(leaf: Any) -> bool:
-    return bool(jnp.issubdtype(leaf.dtype, jnp.floating))
 
 
 def _called(make_up: MakeUp, key: PRNGKeyArray, rows: int) -> tuple[Any, ...]:
@@ -238,11 +226,9 @@ def _prior_predictive(
     objective: Objective, psi: Mapping[str, Any], rows: list[Array], names: Sequence[str], key: PRNGKeyArray
 ) -> tuple[dict[str, Any], list[Array]]:
     """Observations of one record drawn from the model, and the record with them where it is handed over as it is."""
-    args, kwargs = objective.records.rebuild(rows)
-    unobserved = _Observations(handlers.substitute(objective.model, substitute_fn=value_of_improper), names)
-    plates = WholePlates(unobserved, objective.structure.record_plates, 1)
-    seeded = handlers.substitute(handlers.seed(plates, key), data=objective.constrain(psi))
-    trace = handlers.trace(seeded).get_trace(*args, **kwargs, **objective.static)
+    unobserved = _Observations(objective.programs.model, names)
+    plates, params = objective.structure.record_plates, objective.constrain(psi)
+    trace, _ = objective.programs.trace(unobserved, rows, key, plates, params)
     values = {name: trace[name]["value"] for name in unobserved.passed}
     # An amortised guide reads the observation too: it must see the made-up one.
     replaced = list(rows)
@@ -279,11 +265,10 @@ def _norms(
         rows, chosen = [x[None] for x in row], objective
         if redraw:
             values, rows = _prior_predictive(objective, psi, rows, redraw, prior)
-            observed = _Observations(objective.model, redraw, values)
-            chosen = dataclasses.replace(objective, model=observed)
+            observed = _Observations(objective.programs.model, redraw, values)
+            chosen = dataclasses.replace(objective, programs=dataclasses.replace(objective.programs, model=observed))
         u, _ = objective.link(psi, draw)
-        own = [objective.local_start[name] for name, _ in objective.structure.local_params]
-        gradient = jax.grad(chosen.record_loss)(u, [*(x[0] for x in rows), *own], local)
+        gradient = jax.grad(chosen.record_loss)(u, [x[0] for x in rows], local)
         return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(gradient)))
 
     return jax.jit(lambda *records: jax.lax.map(one, records, batch_size=_AT_ONCE))(leaves, keys)

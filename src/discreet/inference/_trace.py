@@ -139,12 +139,6 @@ def update_mean(
 
     The planned steps are cut into tenths, counted from the end. One row is the mean of the tenth that is under way, the other
     that of the tenth before, so that a fit which is stopped anywhere has the mean of one tenth at least.
-
-    Args:
-        mean: what the call before returned.
-        iterate: parameters after the step.
-        step: number of steps made, this one included.
-        num_steps: number of steps planned.
     """
     place = _place(step, num_steps)
     before, current = jnp.where(place == 1, jnp.stack([mean[1], jnp.zeros_like(iterate)]), mean)
@@ -206,12 +200,7 @@ class TraceRecorder:
             self._gradients = [] if trace.gradients is None else [trace.gradients]
 
     def finish(self, mean: Float[np.ndarray, "two dim"] | None = None, done: int = 0) -> Trace:
-        """The trace of what was kept.
-
-        Args:
-            mean: the last value of `update_mean`; None, or empty: none was kept.
-            done: number of steps made.
-        """
+        """The trace of what was kept."""
         if not self._rows:
             return Trace(np.zeros(0, np.int64), np.zeros((0, self.dim), np.float32))
         gradients = np.concatenate(self._gradients) if self._gradients else None
@@ -263,11 +252,7 @@ class TailMean:
 
 
 def tail_mean(tail: Float[np.ndarray, "step dim"]) -> TailMean:
-    """The mean, with the error that the correlation of iterates leaves it.
-
-    Raises:
-        ValueError: half of the coordinates travel too slowly for their fluctuation to be seen.
-    """
+    """The mean, with the error that the correlation of iterates leaves it."""
     tail = tail.astype(np.float64)
     mean = tail.mean(axis=0)
     centered = tail - mean

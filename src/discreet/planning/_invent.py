@@ -527,16 +527,16 @@ class Judge:
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def _means(self, site: str, u: Any, rows: Sequence[Any]) -> Float[Array, " record"]:
         """Expected value of each row."""
-        objective = self.objective
-        args, kwargs = objective.records.rebuild(rows)
+        programs = self.objective.programs
+        args, kwargs = programs.records.rebuild(rows)
 
         def from_u(at: dict[str, Any]) -> Any:
             if at["type"] == "sample" and at["name"] in u["latent"]:
                 return biject_to(at["fn"].support)(u["latent"][at["name"]][0])
             return None
 
-        seeded = handlers.substitute(handlers.seed(objective.model, jax.random.key(0)), substitute_fn=from_u)
-        trace = handlers.trace(seeded).get_trace(*args, **kwargs, **objective.static)
+        seeded = handlers.substitute(handlers.seed(programs.model, jax.random.key(0)), substitute_fn=from_u)
+        trace = handlers.trace(seeded).get_trace(*args, **kwargs, **programs.static)
         return jnp.asarray(trace[site]["fn"].mean)
 
 

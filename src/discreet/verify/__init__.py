@@ -3,16 +3,13 @@
 docs/prover.md has the lattice, what each abstract value claims, join and widening, and why each rule is sound.
 """
 
-from discreet.verify import (
-    _control,  # noqa: F401  the rules enter themselves in the list of rules
-    _rules_elementwise,  # noqa: F401
-    _rules_linear,  # noqa: F401
-    _rules_markers,  # noqa: F401
-    _rules_shape,  # noqa: F401
-)
+from discreet.verify import _control, _rules_elementwise, _rules_linear, _rules_markers, _rules_shape
 from discreet.verify._certify import Certificate, certify
 from discreet.verify._errors import PrivacyError, from_here
 from discreet.verify._events import Given, symbol
 from discreet.verify._page import html_page
 
 __all__ = ["Certificate", "Given", "PrivacyError", "certify", "from_here", "html_page", "symbol"]
+
+RULES_ARE_IN = (_control, _rules_elementwise, _rules_shape, _rules_linear, _rules_markers)
+"""The modules whose functions enter themselves, by `rule`, in the tables of the interpreter."""

@@ -1,4 +1,10 @@
-"""From a Python function to a certificate, or to the reason why there is none."""
+"""From a Python function to a certificate, or to the reason why there is none.
+
+`certify` traces the function, refuses what cannot be read (`refuse_outside_effects`, `refuse_closed_books`) or would make
+records count as public (`refuse_captured_records`), walks through the program and asks of every output that it is public or
+released. The certificate holds the very program that was looked at, and calling it runs that program: what was proved is what
+runs. `Trail` takes down what was found of each line, for the page and for messages; no proof rests on it.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +48,6 @@ from discreet.verify._domain import (
     SECRET,
     Batch,
     Key,
-    Origin,
     Private,
     Public,
     Scale,
@@ -52,16 +57,7 @@ from discreet.verify._domain import (
     new_symbol,
     total_of,
 )
-from discreet.verify._errors import (
-    REMEDIES,
-    PrivacyError,
-    chain_of,
-    from_here,
-    place_of,
-    remedy_for,
-    source_of,
-    without_tag,
-)
+from discreet.verify._errors import Origin, PrivacyError, Why, chain_of, from_here, place_of, source_of
 from discreet.verify._events import (
     Fixed,
     Given,
@@ -126,7 +122,7 @@ def status_of(value: Value) -> Status:
         return Status("rows", bound, f"rows of single records, with {limit}")
     if value.terms is not None:
         return Status("sum", bound, f"sum over records, to which one adds at most {bound or 'a known amount'}")
-    return Status("unknown", "", f"unknown: {without_tag(value.why) or 'nothing bounds one record'}")
+    return Status("unknown", "", f"unknown: {value.why or 'nothing bounds one record'}")
 
 
 def _bound(scale: Scale | None) -> str:
@@ -251,7 +247,7 @@ def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr,
     try:
         program, out_shape = jax.make_jaxpr(lambda *x: program_of(*x), return_shape=True)(*traced)
     except NoNoiseError as error:
-        raise PrivacyError(f"the program adds no noise: {error}", REMEDIES["noise scale"]) from error
+        raise PrivacyError(f"the program adds no noise: {error}", Why.NOISE_SCALE.remedy) from error
     except (TypeError, *_NEEDS_VALUES) as error:
         if any(map(is_symbolic, leaves)):
             error.add_note(
@@ -261,6 +257,7 @@ def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr,
         if any(map(is_symbolic, leaves)) or not isinstance(error, _NEEDS_VALUES):
             raise
         raise _untraceable(error) from error
+    # Another lambda, so that JAX traces again and does not remember.
     again = jax.make_jaxpr(lambda *x: program_of(*x))(*traced)
     held, held_again = all_constants(program), all_constants(again)
     same = str(program.jaxpr) == str(again.jaxpr) and len(held) == len(held_again)
@@ -656,7 +653,7 @@ def certify(
             "Pass one of these, of dp.Relation."
         )
     if why := untried_jax():
-        raise PrivacyError(f"there is no proof on this release of JAX: {why}", REMEDIES["release"])
+        raise PrivacyError(f"there is no proof on this release of JAX: {why}", Why.RELEASE.remedy)
     check_symbols([*jax.tree.leaves(args), times])
     times = times_at(times, {})
     args = jax.tree.map(lambda x: fixed_at(x, {}), args)
@@ -686,6 +683,7 @@ def _proved(
     refuse_outside_effects(program.jaxpr)
     refuse_closed_books(program.jaxpr)
     refuse_captured_records(program, step, args, positions if mask is None else (*positions, mask))
+    # What no output needs is not run either; effects, which are outputs of another kind, were refused above.
     program = without_dead_code(program)
     checker = Checker(relation, Table(masked=mask is not None), trail.see)
     names = names_of(step, args)
@@ -754,22 +752,23 @@ def _status(checker: Checker, name: str, value: Value) -> str:
             purpose, line = checker.keys.use_of(value)
             raise PrivacyError(
                 f"a key is returned that was used for {purpose}, so whoever gets it can make the noise, or the batch, again.",
-                REMEDIES["key"],
+                Why.KEY.remedy,
                 output=name,
                 chain=(line,) if line else (),
             )
         if kind == PRIVATE:
-            raise PrivacyError("a key is returned that depends on records.", REMEDIES["key"], output=name)
+            raise PrivacyError("a key is returned that depends on records.", Why.KEY.remedy, output=name)
+        # Whoever gets the key may draw from it, so no noise may come from it and it may be returned once.
         checker.keys.spend(value, f"output {name}", "the end of the program")
         return "public"
     if isinstance(value, Public):
         return "released" if value.released else "public"
-    why, tag = value.why, remedy_for(value.why)
+    why = value.why or Why.CLIP("nothing bounds what one record can change")
     if value.axes is not None:
-        why, tag = "it has values for each record, and no noise", REMEDIES["row"]
+        why = Why.ROW("it has values for each record, and no noise")
     elif value.terms is not None:
-        why, tag = "it is a sum over records with a bound, but without noise", REMEDIES["noise"]
-    raise PrivacyError(f"{without_tag(why)}.", tag, output=name, chain=chain_of(value.origin))
+        why = Why.NOISE("it is a sum over records with a bound, but without noise")
+    raise PrivacyError(f"{why}.", why.kind.remedy, output=name, chain=chain_of(value.origin))
 
 
 def _assumptions(

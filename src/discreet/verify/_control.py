@@ -1,4 +1,15 @@
-"""Programs within programs: calls, branches and loops."""
+"""Programs within programs: calls are walked into, branches and loops need public decisions.
+
+Control flow is observable, in the time it takes if in nothing else, so a private decision is refused. Of a public one both
+runs take the same branch, and what holds of all branches holds of the result (`join`). For a loop the checker looks for an
+invariant: it walks through the body with what a turn may start with, joins that with what the turn ends with, and repeats
+until nothing changes. What is then true at the start of one turn is true at its end, so by induction at every turn.
+
+Each join forgets, and what does not settle loses its bound (`given_up`), so this ends. Two things would forget too much and
+are treated by themselves: a public number that changes becomes a number of no value, and a sum that grows becomes an unknown,
+the atom, that must come out of a turn once and unchanged; what a turn adds to it is multiplied by the number of turns
+(`_Run._grown`).
+"""
 
 from __future__ import annotations
 
@@ -26,37 +37,19 @@ from discreet.verify._domain import (
     Term,
     Value,
     added,
+    bounding,
     constant,
     fresh,
     new_symbol,
+    same,
     scaled,
     source_of,
     total_of,
     without,
 )
-from discreet.verify._errors import REMEDIES, PrivacyError, chain_of
+from discreet.verify._errors import PrivacyError, Why, chain_of
 from discreet.verify._events import Choice, Repeat
-from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, as_sum, is_key, shape_of, varies_along
-
-
-def same(a: Value, b: Value) -> bool:
-    """Whether two values say the same."""
-    if isinstance(a, Public) and isinstance(b, Public):
-        if (a.const is None) != (b.const is None) or (a.exact, a.uniform, a.scale, a.counter, a.released) != (
-            b.exact,
-            b.uniform,
-            b.scale,
-            b.counter,
-            b.released,
-        ):
-            return False
-        return (
-            a.const is None or b.const is None or np.array_equal(a.const, b.const, equal_nan=a.const.dtype.kind == "f")
-        )
-    if isinstance(a, Private) and isinstance(b, Private):
-        fields = ("batch", "axes", "terms", "linf", "finite", "zero", "positional", "additive")
-        return all(getattr(a, f) == getattr(b, f) for f in fields)
-    return isinstance(a, Key) and isinstance(b, Key)
+from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, as_sum, is_key, rule, shape_of, varies_along
 
 
 def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
@@ -64,19 +57,21 @@ def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[
     if isinstance(a, Key) or isinstance(b, Key):
         return a
     if isinstance(a, Public) and isinstance(b, Public):
-        return _both_public(a, b, len(shape))
+        return a.joined(b, len(shape))
     if isinstance(a, Private) and isinstance(b, Private):
-        return _both_private(checker, equation, a, b)
+        lost = Why.ROWS("a value is at one time of one kind, at another of another")
+        return a.joined(b) or checker.unbounded(equation, [a, b], lost)
     private, public = (a, b) if isinstance(a, Private) else (b, a)
     assert isinstance(private, Private)
     assert isinstance(public, Public)
+    linf = None if private.linf is None or public.magnitude is None else max(private.linf, public.magnitude)
     if private.axes is None:
-        return private.but(additive=False)
+        # The public case is the same in both runs, so the distance of the two runs is no larger than in the other.
+        return private.but(additive=False, linf=linf)
     zero = public.is_zero
-    known = private.linf is not None and public.magnitude is not None
     return private.but(
         terms=private.terms if zero else None,
-        linf=max(private.linf or 0.0, public.magnitude or 0.0) if known else None,
+        linf=linf,
         zero=private.zero if zero else frozenset(),
         finite=private.finite and public.magnitude is not None,
         positional=private.positional or varies_along(public, shape, private.axes),
@@ -104,58 +99,6 @@ def renamed(value: Value) -> Value:
     return value
 
 
-def _both_public(a: Public, b: Public, rank: int) -> Public:
-    if a.const is not None and b.const is not None and np.array_equal(a.const, b.const):
-        return dataclasses.replace(a, exact=a.exact and b.exact)
-    if (
-        a.const is None
-        and b.const is None
-        and a.scale == b.scale
-        and a.uniform == b.uniform
-        and a.counter == b.counter
-        and a.released == b.released
-    ):
-        return a
-    uniform = a.uniform & b.uniform
-    scale = Scale(1.0, ((new_symbol(), 1.0),)) if len(uniform) == rank else None
-    return Public(uniform=uniform, scale=scale, released=a.released or b.released)
-
-
-def _both_private(checker: Checker, equation: JaxprEqn, a: Private, b: Private) -> Private:
-    if same(a, b):
-        return a.but()  # of which elements is forgotten
-    if a.batch is not b.batch or a.axes != b.axes:
-        return checker.unbounded(equation, [a, b], "[rows] a value is at one time of one kind, at another of another")
-    terms = None
-    if a.terms is not None and b.terms is not None:
-        terms = a.terms if a.terms == b.terms else _larger(a, b)
-    linf = max(a.linf, b.linf) if a.linf is not None and b.linf is not None else None
-    return a.but(
-        terms=terms,
-        linf=linf,
-        zero=a.zero & b.zero,
-        finite=a.finite and b.finite,
-        positional=a.positional or b.positional,
-        additive=False,
-        why=a.why or b.why,
-    )
-
-
-def _larger(a: Private, b: Private):
-    assert a.terms is not None
-    assert b.terms is not None
-    if len(a.terms) == len(b.terms) == 1:
-        (x,), (y,) = a.terms, b.terms
-        if x.group is y.group and x.leaves == y.leaves and x.source is y.source and x.bound.powers == y.bound.powers:
-            return a.terms if x.bound.factor >= y.bound.factor else b.terms
-    sizes = total_of(a.terms), total_of(b.terms)
-    if sizes[0] is None or sizes[1] is None or sizes[0].powers != sizes[1].powers or sizes[0].powers:
-        return None
-    # No share of a group: the larger number, for a value of its own.
-    larger = sizes[0] if sizes[0].factor >= sizes[1].factor else sizes[1]
-    return fresh(larger, source_of((*a.terms, *b.terms)))
-
-
 def inner(checker: Checker, program: Any) -> tuple[Jaxpr, list[Value]]:
     """A jaxpr, open or closed, and its constants."""
     return getattr(program, "jaxpr", program), [captured(checker, x) for x in getattr(program, "consts", ())]
@@ -173,19 +116,17 @@ def captured(checker: Checker, value: Any) -> Value:
 _SMALL = 2**18  # thresholds of a sampler, whose values say its law, are among them
 
 
-def _call(name: str):
-    def rule(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-        jaxpr, consts = inner(checker, equation.params[name])
-        return checker.walk(jaxpr, consts, operands)
-
-    return rule
-
-
-def _hi_program(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """One of JAX's own operations that is written as an object."""
-    (program,) = inner_programs(equation)  # any other was refused before
+@rule(p.jit_p, p.remat_p, p.closed_call_p, p.custom_jvp_call_p, p.custom_vjp_call_p, *hi_primitives(), table=INLINED)
+def _call(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """A call is the program that is called; the rules for its derivatives, if it has any, were applied while tracing."""
+    program = inner_programs(equation)[0] if equation.primitive in hi_primitives() else _called(equation)
     jaxpr, consts = inner(checker, program)
     return checker.walk(jaxpr, consts, operands)
+
+
+def _called(equation: JaxprEqn) -> Any:
+    params: Any = equation.params
+    return params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
 
 
 def refuse_private(checker: Checker, equation: JaxprEqn, value: Value, what: str) -> None:
@@ -197,14 +138,16 @@ def refuse_private(checker: Checker, equation: JaxprEqn, value: Value, what: str
     if isinstance(value, Private):
         raise PrivacyError(
             f"the {what} at {source_line(equation)} depends on records.",
-            REMEDIES["control"],
+            Why.CONTROL.remedy,
             chain=chain_of(checker.origin(equation, [value], what)),
         )
 
 
+@rule(p.cond_p, table=STRUCTURED)
 def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     which, *arguments = operands
     refuse_private(checker, equation, which, "choice of a branch")
+    # Every branch starts with the same keys, and a key that one branch uses is used.
     keys, items = checker.keys.snapshot(), checker.items
     outcomes: list[list[Value]] = []
     branches: list[list[Any]] = []
@@ -221,6 +164,7 @@ def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     checker.keys.merge(used)
     if any(branches):
         checker.items.append(Choice(branches))
+    # Samples drawn in a branch: their event ends with it, so nothing of them may leave it.
     drawn = {id(x.batch) for branch in branches for x in branch if hasattr(x, "batch") and not hasattr(x, "loads")}
     results: list[Value] = []
     for values, variable in zip(zip(*outcomes, strict=True), equation.outvars, strict=True):
@@ -243,7 +187,7 @@ def _after_branches(
         result = join(checker, equation, result, value, shape)
     if isinstance(result, Private) and result.batch is not None and id(result.batch) in drawn:
         return checker.unbounded(
-            equation, [result], "[turns] a sample leaves the branch it was drawn in, before its release"
+            equation, [result], Why.TURNS("a sample leaves the branch it was drawn in, before its release")
         )
     return result
 
@@ -259,10 +203,12 @@ def unshared(value: Value, before: int) -> Value:
     """A value for the next turn: a joint bound made in this turn says nothing of values of the next."""
     if not isinstance(value, Private) or value.terms is None:
         return value
+    # A number that got its name in this turn is another one in the next.
     if any(symbol >= before for t in value.terms for symbol, _ in t.bound.powers):
-        return value.but(terms=None, finite=False, why=value.why or "[turns] a bound changes from turn to turn")
+        return value.but(terms=None, finite=False, why=value.why or Why.TURNS("a bound changes from turn to turn"))
     if all(t.group.serial < before for t in value.terms):
         return value
+    # A group made in this turn belongs to this turn: the next has one of its own, and shares of both do not add up to one.
     whole = total_of(value.terms)
     terms = None if whole is None or whole.powers else fresh(whole, source_of(value.terms))
     return value.but(terms=terms, finite=value.finite)
@@ -282,12 +228,13 @@ def check_carried_keys(checker: Checker, equation: JaxprEqn, start: list[Value],
                 line = source_line(equation)
                 raise PrivacyError(
                     f"the loop at {line} hands on a key that is no secret: {checker.keys.kind(last)[1]}.",
-                    REMEDIES["key"],
+                    Why.KEY.remedy,
                     chain=(line,),
                 )
             checker.keys.spend(last, "the next turn of the loop", source_line(equation))
 
 
+@rule(p.while_p, table=STRUCTURED)
 def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     params: Any = equation.params
     num_test, num_body = params["cond_nconsts"], params["body_nconsts"]
@@ -297,6 +244,7 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     for value in start:
         if isinstance(value, Key):
             checker.keys.spend(value, "the first turn of the loop", line)
+    # A loop of unknown length may release nothing; one that counts to an open parameter has a length, as an expression.
     counter, turns = _open_count(checker, equation, start)
     loop = Loop(float("inf") if turns is None else turns)
     (test, test_own), (body, body_own) = inner(checker, params["cond_jaxpr"]), inner(checker, params["body_jaxpr"])
@@ -378,7 +326,7 @@ def _refuse_looking_at_keys(checker: Checker, equation: JaxprEqn, begin: list[Va
             line = source_line(equation)
             raise PrivacyError(
                 f"the condition of the while loop at {line} draws from a key that the loop hands on.",
-                REMEDIES["key"],
+                Why.KEY.remedy,
                 chain=(line,),
             )
 
@@ -386,7 +334,7 @@ def _refuse_looking_at_keys(checker: Checker, equation: JaxprEqn, begin: list[Va
 def not_settled(equation: JaxprEqn) -> PrivacyError:
     """For a loop of which nothing lasting was found out."""
     line = source_line(equation)
-    return PrivacyError(f"nothing that lasts was found out of the loop at {line}.", REMEDIES["control"], chain=(line,))
+    return PrivacyError(f"nothing that lasts was found out of the loop at {line}.", Why.CONTROL.remedy, chain=(line,))
 
 
 def after_loop(checker: Checker, value: Value) -> Value:
@@ -399,21 +347,8 @@ def after_loop(checker: Checker, value: Value) -> Value:
 def given_up(checker: Checker, equation: JaxprEqn, a: Value, b: Value) -> Value:
     if isinstance(a, Private) or isinstance(b, Private):
         private = [x for x in (a, b) if isinstance(x, Private)]
-        return checker.unbounded(equation, private, "[turns] what one record can change grows from turn to turn")
+        return checker.unbounded(equation, private, Why.TURNS("what one record can change grows from turn to turn"))
     return Public() if isinstance(a, Public) else a
-
-
-INLINED.update(
-    {
-        p.jit_p: _call("jaxpr"),
-        p.remat_p: _call("jaxpr"),
-        p.closed_call_p: _call("call_jaxpr"),
-        p.custom_jvp_call_p: _call("call_jaxpr"),
-        p.custom_vjp_call_p: _call("call_jaxpr"),
-        **dict.fromkeys(hi_primitives(), _hi_program),
-    }
-)
-STRUCTURED.update({p.cond_p: _cond, p.while_p: _while})
 
 
 _FADES = 1.0
@@ -443,11 +378,13 @@ class _Scan:
         if isinstance(value, Public):
             return self._public_turn(value, shape)
         assert isinstance(value, Private)
+        # A sum over records, entry by entry: each turn sees a part of it, and any part is within the bound of all.
         if value.axes is None:
             found = as_sum(self.checker, value, shape)
             return found.but(additive=False)
         if 0 not in value.axes:
             return value.but(axes=without(value.axes, (0,)))
+        # The records that a turn sees, and no other turn: so what a turn adds to a sum is added by other records each time.
         before = math.prod(shape[a] for a in value.axes[: value.axes.index(0)])
         assert value.batch is not None
         name = (value.batch, before)
@@ -457,10 +394,7 @@ class _Scan:
             self.parts[name] = Part(parent, parent.masked, depth, loop=self.loop, before=before)
         part = self.parts[name]
         kept = tuple(a for a in value.axes if a != 0)
-        terms = None
-        if value.terms is not None:
-            terms = tuple(Term(t.group, t.leaves, t.bound, part) for t in value.terms)
-        return value.but(batch=part, axes=without(kept, (0,)), terms=terms)
+        return value.but(batch=part, axes=without(kept, (0,)), terms=bounding(value.terms, part))
 
     def _public_turn(self, value: Public, shape: tuple[int, ...]) -> Public:
         if value.const is not None and 0 in value.uniform and shape[0]:
@@ -473,6 +407,7 @@ class _Scan:
         return Public(uniform=uniform, scale=scale, released=value.released)
 
 
+@rule(p.scan_p, table=STRUCTURED)
 def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     parts = scan_of(equation)
     consts, start, xs = parts.apart(operands)
@@ -528,6 +463,7 @@ class _Run:
             checker.keys.restore(keys)
             checker.keys.loops.append(self.scan.loop)
             checker.items = []
+            # Keys get new names: the one of the next turn is not the one that this turn spends.
             begin = [fresh_key(checker, x) if isinstance(x, Key) else x for x in self.carry]
             self.outputs = checker.walk(jaxpr, own, [*self.consts, *begin, *turns])
             check_carried_keys(checker, equation, begin, self.outputs[:count])
@@ -552,6 +488,7 @@ class _Run:
         checker, equation = self.scan.checker, self.scan.equation
         if isinstance(a, Public) and a.counter is not None and a.counter[0] is self.scan.loop and isinstance(b, Public):
             return a
+        # It has started as an atom: all that matters is that it ends as a sum with a bound, which `_grown` looks at.
         if i in self.atoms:
             bounded = isinstance(b, Private) and b.terms is not None and b.axes is None
             return a if bounded else given_up(checker, equation, a, b)
@@ -573,6 +510,7 @@ class _Run:
         grown = as_sum(checker, b, shape)
         if grown.terms is None or grown.batch is None or (first is not None and first.terms is None):
             return None
+        # The batch whose records the sum is of: a part that this loop made is one turn's, and the sum is of all turns.
         whole = grown.batch
         while isinstance(whole, Part) and whole.loop is self.scan.loop and whole.parent is not None:
             whole = whole.parent
@@ -595,7 +533,7 @@ class _Run:
         initial = as_sum(checker, start, shape).terms or () if isinstance(start, Private) else ()
         total = self._grown(self.atoms[i], end, initial)
         if total is None:
-            lost = "[turns] what one record can change grows from turn to turn"
+            lost = Why.TURNS("what one record can change grows from turn to turn")
             return checker.unbounded(self.scan.equation, [end], lost)
         return Private(carry.batch, None, end.origin, terms=total, finite=True, additive=end.additive)
 
@@ -677,7 +615,7 @@ def _escaped(scan: _Scan, value: Private) -> Value:
     own = isinstance(batch, Part) and batch.loop is scan.loop
     inside = own or (batch is not None and batch.depth > len(scan.checker.keys.loops))
     if inside:
-        why = "[turns] values of a sample leave the turn of the loop that drew it, before their release"
+        why = Why.TURNS("values of a sample leave the turn of the loop that drew it, before their release")
         return scan.checker.unbounded(scan.equation, [value.but(batch=None)], why)
     return value
 
@@ -693,20 +631,17 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
         return Public(uniform=frozenset(i + 1 for i in value.uniform), released=value.released)
     assert isinstance(value, Private)
     if any(symbol >= scan.before for t in value.terms or () for symbol, _ in t.bound.powers):
-        value = value.but(terms=None, finite=False, why=value.why or "[turns] a bound changes from turn to turn")
+        value = value.but(terms=None, finite=False, why=value.why or Why.TURNS("a bound changes from turn to turn"))
     batch = value.batch
     part = isinstance(batch, Part) and batch.loop is scan.loop
     if part and isinstance(batch, Part) and value.axes is not None and batch.parent is not None:
         axes = [a + 1 for a in value.axes]
         places = (k for k in range(len(axes) + 1) if math.prod(shape[a] for a in axes[:k]) == batch.before)
         if (place := next(places, None)) is None:
-            why = "[rows] the rows of a turn were put together, and turns are no longer one axis of the records"
+            why = Why.ROWS("the rows of a turn were put together, and turns are no longer one axis of the records")
             return scan.checker.unbounded(scan.equation, [value], why)
         axes.insert(place, 0)
-        terms = value.terms
-        if terms is not None:
-            terms = tuple(Term(t.group, t.leaves, t.bound, batch.parent) for t in terms)
-        return value.but(batch=batch.parent, axes=tuple(axes), terms=terms)
+        return value.but(batch=batch.parent, axes=tuple(axes), terms=bounding(value.terms, batch.parent))
     if not part and value.axes is not None:
         # Every turn gives other rows of the same records.
         terms = None if value.terms is None else fresh_multiple(value, scan.loop.length)
@@ -714,13 +649,12 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
     found = as_sum(scan.checker, value, shape[1:])
     grows = found.terms is None or any(t.bound.powers for t in found.terms)
     if grows or batch is None or batch.sampled:
-        why = found.why or "[turns] what one record can change grows from turn to turn"
+        why = found.why or Why.TURNS("what one record can change grows from turn to turn")
         return scan.checker.unbounded(scan.equation, [found], why)
     assert found.terms is not None
     factor = Scale(1.0 if part else math.sqrt(scan.loop.length))
     parent = batch.parent if part and batch.parent is not None else batch
-    terms = tuple(Term(t.group, t.leaves, t.bound, parent) for t in scaled(found.terms, factor))
-    return _escaped(scan, found.but(batch=parent, terms=terms))
+    return _escaped(scan, found.but(batch=parent, terms=bounding(scaled(found.terms, factor), parent)))
 
 
 def fresh_multiple(value: Private, count: float) -> tuple[Term, ...] | None:
@@ -729,6 +663,3 @@ def fresh_multiple(value: Private, count: float) -> tuple[Term, ...] | None:
     if len(terms) != 1 or terms[0].bound.powers:
         return None
     return fresh(terms[0].bound.times(math.sqrt(count)), terms[0].source)
-
-
-STRUCTURED[p.scan_p] = _scan

@@ -1,4 +1,15 @@
-"""Abstract values: what the checker can know of one value of a program, and the arithmetic of bounds and of keys."""
+"""Abstract values: what the checker can know of one value of a program, and the arithmetic of bounds and of keys.
+
+An abstract value speaks of two runs of one program, on neighbouring tables, with the same keys and the same released
+values. Neighbours differ in one row: under REPLACE_ONE in what it holds, under ADD_OR_REMOVE_ONE in whether the mask
+keeps it, and then in what it holds as well, since padding may hold anything. It stands for all pairs of concrete values
+for which its claims are true: `Public` that they are equal, `Private` what its groups of fields say, `Key` which names
+keys have.
+
+The invariant of this file: every function returns claims that follow from the claims it is given. What `Private.but` and
+`Private.joined` do with a field stands beside the field (`fact`), so a field that somebody adds is forgotten by both, which
+is sound, unless its author says how it is kept and joined.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +17,8 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +26,7 @@ from dp_accounting.dp_event import DpEvent
 
 from discreet.accounting import Relation
 from discreet.sampling import Sampling
-from discreet.verify._errors import REMEDIES, Origin, PrivacyError
+from discreet.verify._errors import Origin, PrivacyError, Reason, Why
 
 _serial = itertools.count()
 
@@ -169,6 +181,9 @@ class Pick(Cut):
 class Group:
     """Values with a joint bound: what one clipping returned. Identity tells groups apart.
 
+    Leaves of one group are shares of one vector of norm at most 1. Released together with equal noise they cost as much as that
+    vector does once, and not once for each leaf.
+
     Attributes:
         carried: it is the unknown sum that a turn of a loop starts with.
     """
@@ -228,77 +243,178 @@ class Public:
         """Known to be zero everywhere."""
         return self.magnitude == 0.0
 
+    def joined(self, other: Public, rank: int) -> Public:
+        """What holds of a value that is one of the two: nothing but what is named here."""
+        if same(self, other):
+            return self
+        released = self.released or other.released
+        if self.const is not None and other.const is not None and np.array_equal(self.const, other.const):
+            return dataclasses.replace(constant(self.const, exact=self.exact and other.exact), released=released)
+        uniform = self.uniform & other.uniform
+        return Public(uniform=uniform, scale=anew(rank, uniform), released=released)
 
-# What an operation does not hand on unless its rule says so.
-_OWN = {
-    "holds": -1,
-    "norm_of": None,
-    "low": None,
-    "high": None,
-    "finite_where": frozenset(),
-    "place": -1,
-    "number_if": (-1, -1),
-    "folded": None,
-    "true": frozenset(),
-    "lacks": frozenset(),
-    "tells": ("", -1),
-}
+
+ONE = Scale(1.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Private:
-    """May differ between the runs.
+class Norm:
+    """What a value is in relation to the joint L2 norm n of some values' slices of a record.
+
+    - "squares": sums of their squares; over all their elements where nothing but the axes of the records is left;
+    - "norm": n <= value * bound;
+    - "factor": |value| * n <= bound;
+    - "above": truth values; where False, n <= bound. "below": where True.
+
+    Attributes:
+        kind: one of these.
+        contents: the values that the norm is of.
+        bound: see above.
+        size: elements of a record in all of them.
+        finite: none of the values holds NaN or infinity; otherwise what is said here may fail where one does.
+        safe: of a norm: value * bound is at least `FLOOR`. Of a factor: finite whenever the norm is no NaN, and what is lost
+            in squares does not count. Without it the bound does not hold either, and the product is not called finite.
+    """
+
+    kind: str
+    contents: frozenset[int]
+    bound: Scale = ONE
+    size: int = 0
+    safe: bool = False
+    finite: bool = False
+
+    @property
+    def group(self) -> Group:
+        """The values, in units of their joint norm: whatever factors they are clipped by."""
+        return _group(self.contents)
+
+
+@functools.lru_cache(maxsize=4096)
+def _group(contents: frozenset[int]) -> Group:
+    return Group(f"norm of {len(contents)}")
+
+
+Join = Callable[[Any, Any], Any]
+
+
+def fact(default: Any, *, join: Join | None = None, compared: bool = True) -> Any:
+    """A field of a private value: one claim, whose default says least.
+
+    Args:
+        default: what is said where nothing is said.
+        join: from two claims the one that both imply; such a field is handed on by `Private.but`. Without it the claim is
+            about these very elements: `but` and `joined` forget it.
+        compared: whether values that differ in it say something else.
+    """
+    return dataclasses.field(default=default, compare=compared, metadata={"join": join})
+
+
+def _first(a: Any, b: Any) -> Any:
+    return a or b
+
+
+def _never(a: bool, b: bool) -> bool:
+    """What holds of two values need not hold of one that is now this, now that."""
+    return False
+
+
+def _largest(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else max(a, b)
+
+
+def _larger(a: tuple[Term, ...] | None, b: tuple[Term, ...] | None) -> tuple[Term, ...] | None:
+    """The bound of a value that is one of two: the larger where they share a group, or both are numbers."""
+    if a is None or b is None or a == b:
+        return a if a == b else None
+    if len(a) == len(b) == 1:
+        (x,), (y,) = a, b
+        if x.group is y.group and x.leaves == y.leaves and x.source is y.source and x.bound.powers == y.bound.powers:
+            return a if x.bound.factor >= y.bound.factor else b
+    sizes = total_of(a), total_of(b)
+    if sizes[0] is None or sizes[1] is None or sizes[0].powers or sizes[1].powers:
+        return None
+    # No share of a group: the larger number, for a value of its own.
+    return fresh(max(sizes[0], sizes[1], key=lambda x: x.factor), source_of((*a, *b)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Extent:
+    """Which records a value depends on, and where they are.
 
     Attributes:
         batch: the records it depends on; None if it mixes batches.
         axes: the axes that number the records, in the order of the record index: element (.., j, ..) depends on record
             j alone. None: no such axes.
-        terms: a bound. With `axes`: on the L2 norm of each record's slice. Without: on the L2 norm of what one record
+        positional: a record's slice depends also on its place.
+        zero: masks under which it is zero: slices of records that are not in these batches are exactly 0.
+        additive: a sum over records; its terms came about by adding only. Counts without `axes`.
+        true: masks under which a truth value is True where there is no record.
+        folded: without `axes`: the axis that numbers the records and more besides, see `Fold` in `_rules_linear`.
+    """
+
+    # Values of different batches or axes have no join at all, see `Private.joined`.
+    batch: Batch | None = dataclasses.field(kw_only=False, metadata={"join": _first})
+    axes: tuple[int, ...] | None = dataclasses.field(kw_only=False, metadata={"join": _first})
+    positional: bool = fact(False, join=operator.or_)
+    zero: frozenset[Batch] = fact(frozenset(), join=operator.and_)
+    additive: bool = fact(False, join=_never)
+    true: frozenset[Batch] = fact(frozenset())
+    folded: tuple[int, int, int] | None = fact(None)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Bound:
+    """How large it is, or how far the two runs are apart.
+
+    Attributes:
+        terms: with `axes`: a bound on the L2 norm of each record's slice. Without: on the L2 norm of what one record
             adds, in the units of the event's clipping norm C. None: no bound.
         linf: bound on the size of each element that is a number.
         low: no element that is a number lies below.
         high: nor above.
+    """
+
+    terms: tuple[Term, ...] | None = fact(None, join=_larger)
+    linf: float | None = fact(None, join=_largest)
+    low: float | None = fact(None)
+    high: float | None = fact(None)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Finiteness:
+    """What is known of NaN and infinity.
+
+    Attributes:
         finite: no element is NaN or infinite.
-        zero: masks under which it is zero: slices of records that are not in these batches are exactly 0.
-        positional: a record's slice depends also on its place.
-        additive: a sum over records; its terms came about by adding only. Counts without `axes`.
-        origin: where it came from.
-        why: why it has no bound, or no axes.
+        lacks: which of "nan", "inf" and "-inf" no element is.
         finite_where: where this truth value is True, a value is finite: in the same place ("each", spot), or all over the
             record ("all", content). Where it is True all over a record, so is that value finite ("of", content).
-        serial: names the value.
-        holds: names the value of which this is a copy in another shape.
-        place: names the value of which this is a copy in the same shape.
         number_if: spot and content of a value; where that is finite, this is.
-        folded: without `axes`: the axis that numbers the records and more besides, see `Fold` in `_rules_linear`.
-        norm_of: see `Norm`.
-        true: masks under which a truth value is True where there is no record.
-        lacks: which of "nan", "inf" and "-inf" no element is.
         tells: of a truth value: True just where the value of that spot is "nan", "inf" or "-inf"; ("never", -1): nowhere.
     """
 
-    batch: Batch | None
-    axes: tuple[int, ...] | None
-    origin: Origin
-    terms: tuple[Term, ...] | None = None
-    linf: float | None = None
-    low: float | None = None
-    high: float | None = None
-    finite: bool = False
-    zero: frozenset[Batch] = frozenset()
-    positional: bool = False
-    additive: bool = False
-    why: str = ""
-    finite_where: frozenset[tuple[str, int]] = frozenset()
-    norm_of: Any = None
-    serial: int = dataclasses.field(default_factory=lambda: next(_serial))
-    holds: int = -1
-    place: int = -1
-    number_if: tuple[int, int] = (-1, -1)
-    folded: tuple[int, int, int] | None = None
-    true: frozenset[Batch] = frozenset()
-    lacks: frozenset[str] = frozenset()
-    tells: tuple[str, int] = ("", -1)
+    finite: bool = fact(False, join=operator.and_)
+    lacks: frozenset[str] = fact(frozenset())
+    finite_where: frozenset[tuple[str, int]] = fact(frozenset())
+    number_if: tuple[int, int] = fact((-1, -1))
+    tells: tuple[str, int] = fact(("", -1))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Identity:
+    """Names of the elements, so that a fact about a value is used for that value only; and what it is a norm of.
+
+    Attributes:
+        serial: names the value.
+        holds: names the value of which this is a copy in another shape.
+        place: names the value of which this is a copy in the same shape.
+        norm_of: for clipping that a program writes out by itself, see `Norm`.
+    """
+
+    serial: int = dataclasses.field(default_factory=lambda: next(_serial), compare=False, metadata={"join": None})
+    holds: int = fact(-1, compared=False)
+    place: int = fact(-1, compared=False)
+    norm_of: Norm | None = dataclasses.field(default=None, metadata={"join": None})
 
     @property
     def content(self) -> int:
@@ -310,14 +426,45 @@ class Private:
         """Names the elements, each in its place."""
         return self.serial if self.place < 0 else self.place
 
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Explanation:
+    """For messages; no proof rests on it.
+
+    Attributes:
+        origin: where the value came from.
+        why: why it has no bound, or no axes.
+    """
+
+    origin: Origin = dataclasses.field(kw_only=False, compare=False, metadata={"join": _first})
+    why: Reason | None = dataclasses.field(default=None, compare=False, metadata={"join": _first})
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Private(Explanation, Identity, Finiteness, Bound, Extent):
+    """May differ between the runs, as far as the five groups of fields allow."""
+
     def guarded_by(self, condition: frozenset[tuple[str, int]]) -> bool:
         """Whether it is finite where a condition holds."""
         own = {("each", self.spot), ("all", self.content), ("each", self.number_if[0]), ("all", self.number_if[1])}
         return bool(own & condition)
 
     def but(self, **changes: Any) -> Private:
-        """A copy with other attributes, and another identity."""
-        return dataclasses.replace(self, **{**_OWN, "serial": next(_serial), **changes})
+        """What an operation makes of it: another value, of which no fact about the old elements is known unless it is given."""
+        return dataclasses.replace(self, **{**_FORGOTTEN, "serial": next(_serial), **changes})
+
+    def joined(self, other: Private) -> Private | None:
+        """What both say, of a value that is one of the two; None where they speak of other records, or other axes."""
+        if self.batch is not other.batch or self.axes != other.axes:
+            return None
+        if same(self, other):
+            return self.but()
+        return self.but(**{name: join(getattr(self, name), getattr(other, name)) for name, join in _JOINS.items()})
+
+
+# A field that does not say how it is joined ends the import here.
+_JOINS: dict[str, Join] = {x.name: x.metadata["join"] for x in dataclasses.fields(Private) if x.metadata["join"]}
+_FORGOTTEN = {x.name: x.default for x in dataclasses.fields(Private) if x.name not in (*_JOINS, "serial")}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -328,6 +475,25 @@ class Key:
 
 
 Value = Public | Private | Key
+
+
+def same(a: Value, b: Value) -> bool:
+    """Whether two values say the same: in all fields but names and explanations."""
+    if isinstance(a, Key) or isinstance(b, Key):
+        return isinstance(a, Key) and isinstance(b, Key)
+    alike = isinstance(a, Public) == isinstance(b, Public)
+    return alike and all(_equal(getattr(a, x.name), getattr(b, x.name)) for x in dataclasses.fields(a) if x.compare)
+
+
+def _equal(x: Any, y: Any) -> bool:
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+        return np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
+    return not isinstance(x, np.ndarray) and not isinstance(y, np.ndarray) and x == y
+
+
+def anew(rank: int, uniform: frozenset[int] = frozenset()) -> Scale | None:
+    """The size of one number that has no name yet; None for an array that is not the same all over."""
+    return Scale(1.0, ((new_symbol(), 1.0),)) if len(uniform) == rank else None
 
 
 def constant(value: Any, *, exact: bool = True) -> Public:
@@ -396,6 +562,11 @@ def scaled(terms: tuple[Term, ...], factor: Scale) -> tuple[Term, ...]:
     return tuple(Term(t.group, t.leaves, t.bound * factor, t.source) for t in terms)
 
 
+def bounding(terms: tuple[Term, ...] | None, source: Batch) -> tuple[Term, ...] | None:
+    """The same bound, of the same records as they stand in another batch."""
+    return None if terms is None else tuple(dataclasses.replace(t, source=source) for t in terms)
+
+
 def fresh(bound: Scale, source: Batch) -> tuple[Term, ...]:
     """A bound that is shared with no other value."""
     return (Term(Group(), frozenset([0]), bound, source),)
@@ -403,6 +574,7 @@ def fresh(bound: Scale, source: Batch) -> tuple[Term, ...]:
 
 def added(first: tuple[Term, ...], second: tuple[Term, ...]) -> tuple[Term, ...]:
     """The bound of a sum: the triangle inequality, with equal terms taken together."""
+    # Leaves of one group are not taken together: a + b of two of them may be sqrt(2) times as long as either allows.
     merged: dict[tuple[int, frozenset[int], tuple, int], Term] = {}
     for t in (*first, *second):
         name = (id(t.group), t.leaves, t.bound.powers, id(t.source))
@@ -436,6 +608,7 @@ def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...
         if len(leaves) == count:
             bound = max((t.bound for t in single), key=lambda b: b.factor)
             return (Term(single[0].group, leaves, bound, single[0].source),)
+    # Of unlike groups nothing is known jointly, so squares add up, for a vector that shares no group.
     total = [total_of(p) for p in parts]
     known = [t for t in total if t is not None]
     if len(known) < len(total) or len({t.powers for t in known}) != 1:
@@ -491,7 +664,7 @@ def row_terms(value: Private, size: int) -> tuple[Term, ...] | None:
     return fresh(Scale(value.linf * math.sqrt(size)), value.batch)
 
 
-def contribution_factor(value: Private, relation: Relation) -> tuple[float, str]:
+def contribution_factor(value: Private, relation: Relation) -> tuple[float, Reason | None]:
     """What to multiply a bound on rows with to get C in the units of an event, or 0 and the reason there is none.
 
     An event names C, what a record adds to a sum; under REPLACE_ONE the accountant doubles it. Where absent rows are not
@@ -502,13 +675,13 @@ def contribution_factor(value: Private, relation: Relation) -> tuple[float, str]
     whole, table = batch.whole, batch.table
     add_remove = relation is Relation.ADD_OR_REMOVE_ONE
     if whole is table:
-        return (2.0, "") if add_remove and not (table.masked and table in value.zero) else (1.0, "")
+        return (2.0 if add_remove and not (table.masked and table in value.zero) else 1.0), None
     if value.positional:
-        return 0.0, "[position] a row's place in a random sample has an influence on it"
+        return 0.0, Why.POSITION("a row's place in a random sample has an influence on it")
     if add_remove and table.masked and table not in value.zero:
-        return 0.0, "[mask] the sample was drawn from padding rows too, and their contributions are not zero"
+        return 0.0, Why.MASK("the sample was drawn from padding rows too, and their contributions are not zero")
     assert isinstance(whole, Sample)
-    return (1.0, "") if whole.sampling.constant_size or whole in value.zero else (2.0, "")
+    return (1.0 if whole.sampling.constant_size or whole in value.zero else 2.0), None
 
 
 def range_factor(batch: Batch, relation: Relation) -> float:
@@ -599,6 +772,7 @@ class KeyRing:
                 self._refuse(purpose, line, *record.use)
             if record.folds:
                 self._refuse(purpose, line, "jax.random.fold_in", next(iter(record.folds.values())))
+            # Made outside of a loop and used inside: used in every turn.
             if any(loop.length != 1 for loop in self.loops[record.depth :]):
                 self._refuse(purpose, line, "the same, in another turn of the loop", line)
             record.use = (purpose, line)
@@ -620,6 +794,7 @@ class KeyRing:
             return self.new(key.names.shape, kind, why)
         for name in key.names.reshape(-1):
             record = self._records[int(name)]
+            # The loops since the key was made: only a counter of the one loop around gives another number in every turn.
             around = [loop for loop in self.loops[record.depth :] if loop.length != 1]
             if record.use is not None:
                 self._refuse("jax.random.fold_in", line, *record.use)
@@ -655,6 +830,6 @@ class KeyRing:
         raise PrivacyError(
             f"a key is used twice: for {purpose} at {line}, and for {before} at {where}. What is drawn from one key twice is "
             "the same, so it can be subtracted, and two noises are one.",
-            REMEDIES["key"],
+            Why.KEY.remedy,
             chain=(where, line),
         )

@@ -1,11 +1,112 @@
-"""The error that a program without proof gets."""
+"""Refusals: why a program has no proof, along which of its lines, and what usually helps.
+
+Whatever stands in the way of a proof becomes a `PrivacyError`. Some errors are raised where the fault is (a key used twice);
+the others wait, since a value without a bound may never be returned: such a value carries the `Reason` of the equation where
+the last bound was lost, and an `Origin` that leads back to the record, until an output turns out to need the bound. So an
+error names the first cause and not its last consequence. Nothing here decides whether there is a proof.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import linecache
 import os
 import re
+
+
+@enum.unique
+class Why(enum.Enum):
+    """The kinds of failure; the value of each is what usually helps. `Why.ROWS("...")` is a reason of that kind."""
+
+    CLIP = (
+        "bound each record's contribution with dp.clip_records, then sum with dp.sum_records and add noise with "
+        "dp.gaussian_mechanism."
+    )
+    NOISE = (
+        "add noise with dp.gaussian_mechanism before the value is returned. What is drawn with jax.random.normal, as by "
+        "optax.contrib.differentially_private_aggregate, ends at 5.4 standard deviations and does not count as noise."
+    )
+    ROWS = "compute each record's contribution from that record alone (jax.vmap over the records), clip it, then sum."
+    NAN = (
+        "select such values away with jnp.where before clipping, or use dp.clip_records, which makes such records zero."
+    )
+    MASK = (
+        "select rows with dp.sum_records(rows, mask) or jnp.where(mask, rows, 0), after clipping; where the table was "
+        "padded before a sample was drawn, draw its mask along and use both."
+    )
+    KEY = "split the key with jax.random.split, use each part once, and return none that was used."
+    CONTROL = "let control flow depend on public or released values only; inside jax.vmap a cond becomes a select, row by row."
+    ROW = (
+        "return no value of a single record: sum over the records with dp.clip_records and dp.sum_records, and add noise with "
+        "dp.gaussian_mechanism."
+    )
+    LINEAR = (
+        "before the noise only add, or multiply by public numbers: divide by the expected number of records, which is "
+        "public, and not by a count of them. Do everything else with what dp.gaussian_mechanism returns."
+    )
+    WHOLE_NUMBERS = "convert to float32 before anything is multiplied or summed: whole numbers wrap around."
+    TURNS = (
+        "draw, clip, sum and release within one turn of the loop; hand on only what is public or released, or a sum "
+        "that is only added to."
+    )
+    CHOICE = "let a row be chosen by its own element of the mask, and anything else by what is public."
+    UNKNOWN = (
+        "write it with operations that the checker knows, on each record alone, or apply it to what "
+        "dp.gaussian_mechanism returns."
+    )
+    CALLBACK = "remove the callback or print; return what is public, and print it outside of the program."
+    DEVICES = (
+        "write the step for the whole table, and let jax.jit spread it over devices: jax.lax.with_sharding_constraint is "
+        "no obstacle to a proof."
+    )
+    BOOK = "write it with JAX's own functions, or compute it outside of the step and pass the result, which counts as public."
+    POSITION = "treat all rows of a sample alike: which row a record gets says who else is in it."
+    SAMPLER = (
+        "draw with a sampler of discreet.sampling; one of your own is listed in discreet.sampling.SAMPLERS once its law "
+        "is tested."
+    )
+    MECHANISM = (
+        "use dp.gaussian_mechanism or dp.laplace_mechanism; one of your own is listed in "
+        "discreet.mechanisms.MECHANISMS once its noise is tested."
+    )
+    RATE = "pass the rate as a Python number that the step holds, or as dp.symbol, whose value Certificate.at takes."
+    PRECISION = (
+        "sum in float32 and keep large numbers out of it until the noise is added: rounding can move the sum by more "
+        "than any bound."
+    )
+    RELEASE = "install a release of JAX that discreet was tested on."
+    NOISE_SCALE = (
+        "let the noise be a known multiple of the clipping norm: stddev = noise_multiplier * clipping_norm, as "
+        "Python numbers or from one traced norm."
+    )
+
+    @property
+    def remedy(self) -> str:
+        """What usually helps."""
+        return self.value
+
+    def __call__(self, text: str) -> Reason:
+        """A reason of this kind."""
+        return Reason(self, text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reason:
+    """Why nothing bounds a value: the kind says the remedy, the text and the place are for people."""
+
+    kind: Why
+    text: str
+    place: str = ""
+
+    def at(self, place: str) -> Reason:
+        """The same with its place in the program; the first one stays."""
+        return dataclasses.replace(self, place=self.place or place)
+
+    def __str__(self) -> str:
+        """The reason as a clause of a sentence."""
+        return f"{self.text} (at {self.place})" if self.place else self.text
+
 
 CALLED_AT = ", called at "
 _PLACE = re.compile(r"(.+?):(\d+) \(")
@@ -106,54 +207,3 @@ def chain_of(origin: Origin | None) -> tuple[str, ...]:
         caller = called_at
     lines += [caller] if caller else []
     return tuple(line for i, line in enumerate(lines) if i == 0 or line != lines[i - 1])
-
-
-REMEDIES = {
-    "clip": "bound each record's contribution with dp.clip_records, then sum with dp.sum_records and add noise with "
-    "dp.gaussian_mechanism.",
-    "noise": "add noise with dp.gaussian_mechanism before the value is returned. What is drawn with jax.random.normal, as by "
-    "optax.contrib.differentially_private_aggregate, ends at 5.4 standard deviations and does not count as noise.",
-    "rows": "compute each record's contribution from that record alone (jax.vmap over the records), clip it, then sum.",
-    "nan": "select such values away with jnp.where before clipping, or use dp.clip_records, which makes such records zero.",
-    "mask": "select rows with dp.sum_records(rows, mask) or jnp.where(mask, rows, 0), after clipping; where the table was "
-    "padded before a sample was drawn, draw its mask along and use both.",
-    "key": "split the key with jax.random.split, use each part once, and return none that was used.",
-    "control": "let control flow depend on public or released values only; inside jax.vmap a cond becomes a select, row by row.",
-    "row": "return no value of a single record: sum over the records with dp.clip_records and dp.sum_records, and add noise with "
-    "dp.gaussian_mechanism.",
-    "linear": "before the noise only add, or multiply by public numbers: divide by the expected number of records, which is "
-    "public, and not by a count of them. Do everything else with what dp.gaussian_mechanism returns.",
-    "whole numbers": "convert to float32 before anything is multiplied or summed: whole numbers wrap around.",
-    "turns": "draw, clip, sum and release within one turn of the loop; hand on only what is public or released, or a sum "
-    "that is only added to.",
-    "choice": "let a row be chosen by its own element of the mask, and anything else by what is public.",
-    "unknown": "write it with operations that the checker knows, on each record alone, or apply it to what "
-    "dp.gaussian_mechanism returns.",
-    "callback": "remove the callback or print; return what is public, and print it outside of the program.",
-    "devices": "write the step for the whole table, and let jax.jit spread it over devices: jax.lax.with_sharding_constraint is "
-    "no obstacle to a proof.",
-    "book": "write it with JAX's own functions, or compute it outside of the step and pass the result, which counts as public.",
-    "position": "treat all rows of a sample alike: which row a record gets says who else is in it.",
-    "sampler": "draw with a sampler of discreet.sampling; one of your own is listed in discreet.sampling.SAMPLERS once its law "
-    "is tested.",
-    "mechanism": "use dp.gaussian_mechanism or dp.laplace_mechanism; one of your own is listed in "
-    "discreet.mechanisms.MECHANISMS once its noise is tested.",
-    "rate": "pass the rate as a Python number that the step holds, or as dp.symbol, whose value Certificate.at takes.",
-    "precision": "sum in float32 and keep large numbers out of it until the noise is added: rounding can move the sum by more "
-    "than any bound.",
-    "release": "install a release of JAX that discreet was tested on.",
-    "noise scale": "let the noise be a known multiple of the clipping norm: stddev = noise_multiplier * clipping_norm, as "
-    "Python numbers or from one traced norm.",
-}
-"""What usually helps, by the kind of failure."""
-
-
-def remedy_for(why: str) -> str:
-    """The remedy whose tag ("[clip] ...") the reason begins with."""
-    tag = why[1 : why.index("]")] if why.startswith("[") and "]" in why else "clip"
-    return REMEDIES.get(tag, REMEDIES["clip"])
-
-
-def without_tag(why: str) -> str:
-    """The reason for people."""
-    return why[why.index("]") + 2 :] if why.startswith("[") and "]" in why else why

@@ -1,4 +1,14 @@
-"""Events: what was released and drawn, what that comes to, and numbers that are left open."""
+"""Events: what was released and drawn, what that comes to, and numbers that are left open.
+
+In four parts: symbols, which are parameters with a name instead of a value; the list of draws, releases, loops and branches
+that a walk leaves behind, and the event that follows from it; the comparison of that event with a claimed one; and events
+whose delta is a formula.
+
+The invariant: the event covers the whole program, in every run of it. Releases of one sample, from its draw to the end of the
+block that drew it, are one mechanism on that sample, and the sampler names the event of that. A release of records that no
+draw or table accounts for is an error, not a cost of zero. Nothing is rounded in favour of the program: unlike branches are
+all paid for, and a claim covers the proof only if it does so at every symbol's value.
+"""
 
 from __future__ import annotations
 
@@ -375,6 +385,8 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
         elif isinstance(item, Release):
             here.setdefault(item.batch, _Spent()).add(_Spent.of(item))
         elif isinstance(item, Repeat):
+            # Samples that a turn draws end in that turn, and their event comes once for each turn. What a turn does to a batch
+            # that was drawn outside is added to that batch, as often as there are turns.
             inner, outer, more = _settle(item.items, relation)
             slack += more * item.loop.length
             if inner:
@@ -387,14 +399,17 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
         elif isinstance(item, Choice):
             chosen = [_settle(branch, relation) for branch in item.branches]
             slack += largest(*(c[2] for c in chosen))
+            # One branch runs, and which one is public. To batches drawn outside all branches are charged together, which is more.
             distinct = {repr(c[0]): c[0] for c in chosen if c[0]}
             events += _worst(list(distinct.values()))
             for _, outer, _ in chosen:
                 for batch, spent in outer.items():
                     here.setdefault(batch, _Spent()).add(spent)
+    # The block ends here, and with it the samples that it drew.
     for batch in drawn:
         if batch in here:
             events.append(batch.event(here.pop(batch).event(), relation))
+    # Slices and picks are charged to what they are cut from, as if they held all of its records.
     for part in [b for b in here if isinstance(b, Cut) and not isinstance(b, Part)]:
         assert part.parent is not None
         here.setdefault(part.parent, _Spent()).add(here.pop(part))
@@ -539,6 +554,7 @@ def _worse(event: DpEvent, slack: float, expected: DpEvent, relation: Relation) 
     ours, theirs = _parts(event), _parts(expected)
     if not theirs:
         return bool(ours)
+    # Gaussian against Gaussian needs no numbers: the larger precision reveals more.
     if ours.keys() <= theirs.keys() == {("gaussian",)}:
         return sum(ours.values()) > sum(theirs.values()) * (1 + _TOLERANCE)
     proved, claimed = (
@@ -546,6 +562,7 @@ def _worse(event: DpEvent, slack: float, expected: DpEvent, relation: Relation) 
         profile(expected, relation, slack=min(1.0, slack)),
     )
     pairs = [(float(proved.delta(x)), float(claimed.delta(x))) for x in _EPSILONS]
+    # Where no delta is between the two, equal deltas say nothing of the events, and the claim is refused.
     telling = any(_TELLING[0] < claim < _TELLING[1] for _, claim in pairs)
     return not telling or any(found > claim * (1 + 100 * _TOLERANCE) + 1e-13 for found, claim in pairs)
 

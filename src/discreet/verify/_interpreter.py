@@ -1,4 +1,14 @@
-"""The walk through a jaxpr, public values, and how the operands of one equation meet."""
+"""The walk through a jaxpr, public values, and how the operands of one equation meet.
+
+The checker gives every variable an abstract value, by the rule of the equation's primitive from the values of its operands.
+The invariant: if what is said of the operands is true of two runs on neighbouring tables, so is what is said of the results.
+A primitive without a rule gives a value of which nothing is known, and a key that goes into one is spent, so a missing rule
+costs precision and no proof is wrong for it. What coarse types and the ends of the range of floats take away is taken away
+after every rule, in `Checker._equation`, so that no rule has to think of them.
+
+Public values need no rule to stay public; `public_result` only finds out what more is known of them while tracing. It follows
+NumPy where XLA must come to the same result, and forgets the value where XLA may round to another.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +49,6 @@ from discreet.verify._domain import (
     Group,
     Key,
     KeyRing,
-    Origin,
     Part,
     Private,
     Public,
@@ -54,7 +63,7 @@ from discreet.verify._domain import (
     row_terms,
     scaled,
 )
-from discreet.verify._errors import REMEDIES, PrivacyError
+from discreet.verify._errors import Origin, PrivacyError, Reason, Why
 from discreet.verify._events import Symbols
 
 _SMALL = 4096
@@ -132,6 +141,7 @@ def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray
     if folded is not None:
         return folded
     consts = [x.const for x in values]
+    # A known choice needs the chosen case alone.
     if primitive is p.select_n_p and consts[0] is not None and consts[0].ndim == 0:
         return consts[1 + int(consts[0])]
     known = [x for x in consts if x is not None]
@@ -162,6 +172,7 @@ def _lost(equation: JaxprEqn, consts: list[np.ndarray], found: np.ndarray, *, ex
     sizes = [np.abs(x.astype(np.float64)) for x in consts]
     if found.dtype.itemsize < 4 or (not np.all(np.isfinite(found)) and all(np.all(np.isfinite(x)) for x in sizes)):
         return True
+    # Cancellation: what is left of two rounded numbers may be rounding alone.
     if primitive in (p.add_p, p.add_jaxvals_p, p.sub_p):
         return not exact and bool(np.any(np.abs(found.astype(np.float64)) < np.maximum(*sizes)))
     if primitive is p.log_p:
@@ -328,11 +339,26 @@ INLINED: dict[Primitive, Rule] = {}
 """Those that are walked into even if all is public, since constants may come out."""
 
 
-MEETS_ALL = "[rows] a record's values meet what was computed from all records"
+def rule(*primitives: Primitive, table: dict[Primitive, Any] = RULES) -> Callable[[Any], Any]:
+    """Enter a function as the rule of primitives in one of the tables above."""
+
+    def enter(function: Any) -> Any:
+        for primitive in primitives:
+            if table.setdefault(primitive, function) is not function:
+                raise ValueError(f"two rules for {primitive.name}: {table[primitive].__name__}, {function.__name__}")
+        return function
+
+    return enter
+
+
+MEETS_ALL = Why.ROWS("a record's values meet what was computed from all records")
 """Why there is no bound, as `Checker.unbounded` takes it."""
 
-HELD_AS = "[precision] a sum over records is held as {}, whose rounding no bound covers"
-"""The same, of a sum in coarse numbers."""
+
+def held_as(dtype: Any) -> Reason:
+    """The same, of a sum in coarse numbers."""
+    return Why.PRECISION(f"a sum over records is held as {dtype}, whose rounding no bound covers")
+
 
 _ORDINARY = frozenset({"bool", "float32", "float64", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))})
 """The types whose arithmetic the rules know: all others keep no bound."""
@@ -399,6 +425,7 @@ class Checker:
         if primitive in INLINED or (primitive in STRUCTURED and (private or keyed)):
             rule = INLINED.get(primitive) or STRUCTURED[primitive]
         elif primitive in KEY_RULES:
+            # With or without a key among its operands: folding a record in makes a private key.
             rule = KEY_RULES[primitive]
         elif keyed:
             rule = _unknown_key_use
@@ -408,6 +435,7 @@ class Checker:
             rule = RULES.get(primitive, unknown)
         with inside(equation):
             found = rule(self, equation, operands)
+        # From here on only less is said of the results than the rule said.
         outputs = found if isinstance(found, list) else [found]
         if len(outputs) == 1 and len(equation.outvars) > 1:
             outputs = outputs * len(equation.outvars)
@@ -431,9 +459,9 @@ class Checker:
         dtype = str(aval(variable).dtype)
         if dtype in _ORDINARY or dtype.startswith("key<"):
             return value
+        # Two sums that differ by the bound may round to numbers that differ by more.
         if value.axes is None and value.terms is not None:
-            why = HELD_AS.format(dtype)
-            return value.but(terms=None, linf=None, finite=False, why=why)
+            return value.but(terms=None, linf=None, finite=False, why=held_as(dtype))
         summed = equation.primitive in (p.reduce_sum_p, p.dot_general_p)  # each addition rounds, of what came before
         if value.axes is not None and dtype == "bfloat16" and not summed:
             terms = None if value.terms is None else scaled(value.terms, _COARSE)
@@ -452,20 +480,17 @@ class Checker:
         mask = parent is not None and parent.mask
         return Origin(source_line(equation), what or equation.primitive.name, parent, mask)
 
-    def unbounded(self, equation: JaxprEqn, operands: Sequence[Value], why: str) -> Private:
+    def unbounded(self, equation: JaxprEqn, operands: Sequence[Value], why: Reason) -> Private:
         """A value of which nothing is known; the reason is the first on the way."""
         private = [x for x in operands if isinstance(x, Private)]
-        earlier = [x.why for x in private if x.axes is None and x.terms is None and x.why]
+        earlier = next((x.why for x in private if x.axes is None and x.terms is None and x.why), None)
         batch = common_batch(private)
-        if batch is None:
-            earlier = earlier or ["[turns] values of different samples, or of different turns of a loop, are mixed"]
-        if earlier and earlier[0].startswith(("[clip]", "[nan]")) and any(x.axes is not None for x in private):
-            earlier, why = [], MEETS_ALL
-        if not earlier:
-            place = source_line(equation)
-            why = f"{why} (at {place})" if place else why
-        origin = self.origin(equation, operands)
-        return Private(batch=batch, axes=None, origin=origin, why=(earlier or [why])[0])
+        if batch is None and earlier is None:
+            earlier = Why.TURNS("values of different samples, or of different turns of a loop, are mixed")
+        if earlier is not None and earlier.kind in (Why.CLIP, Why.NAN) and any(x.axes is not None for x in private):
+            # A sum without a bound would have one if it were clipped; that rows meet it is wrong in any case.
+            earlier, why = None, MEETS_ALL
+        return Private(batch, None, self.origin(equation, operands), why=earlier or why.at(source_line(equation)))
 
 
 def _where_lost(value: Value, operands: Sequence[Value], equation: JaxprEqn) -> Value:
@@ -479,11 +504,10 @@ def _where_lost(value: Value, operands: Sequence[Value], equation: JaxprEqn) -> 
     ):
         return value
     rows = [x for x in operands if isinstance(x, Private) and x.axes is not None]
-    why = next((x.why for x in rows if x.why), "")
+    why = next((x.why for x in rows if x.why), None)
     if any(x.terms is not None for x in rows):
-        place = source_line(equation)
-        why = "[clip] what one record adds has no bound: its values were clipped, but after that went into "
-        why += f"{equation.primitive.name}{f' (at {place})' if place else ''}"
+        lost = "what one record adds has no bound: its values were clipped, but after that went into"
+        why = Why.CLIP(f"{lost} {equation.primitive.name}").at(source_line(equation))
     return dataclasses.replace(value, why=why) if why else value
 
 
@@ -510,7 +534,7 @@ def _in_range(value: Value) -> Value:
         return value
     far = any(_is_far(t.bound) for t in value.terms or ())
     if far or (value.linf is not None and value.linf > LARGEST):
-        why = "[precision] numbers are too large or too small, at one time, for float32"
+        why = Why.PRECISION("numbers are too large or too small, at one time, for float32")
         return dataclasses.replace(value, terms=None, linf=None, finite=False, norm_of=None, why=value.why or why)
     return value
 
@@ -532,7 +556,7 @@ def common_batch(values: Sequence[Private]) -> Batch | None:
 
 def unknown(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
     """What holds of a primitive without a rule: nothing."""
-    return checker.unbounded(equation, operands, f"[unknown] nothing is known of {equation.primitive.name}")
+    return checker.unbounded(equation, operands, Why.UNKNOWN(f"nothing is known of {equation.primitive.name}"))
 
 
 def _unknown_key_use(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
@@ -552,7 +576,7 @@ def _unknown_key_use(checker: Checker, equation: JaxprEqn, operands: list[Value]
             outputs.append(checker.keys.new(kind.shape, PRIVATE if private else KNOWN, why))
         elif private:
             outputs.append(
-                checker.unbounded(equation, operands, f"[unknown] nothing is known of {equation.primitive.name}")
+                checker.unbounded(equation, operands, Why.UNKNOWN(f"nothing is known of {equation.primitive.name}"))
             )
         else:
             outputs.append(Public())
@@ -576,7 +600,7 @@ def refuse_outside_effects(jaxpr: Jaxpr) -> None:
             raise PrivacyError(
                 f"{name} at {source_line(equation)} lets values of several devices meet, within shard_map or pmap, and no rule "
                 "says what they hold of one record.",
-                REMEDIES["devices"],
+                Why.DEVICES.remedy,
                 chain=(source_line(equation),),
             )
         if equation.effects or any(
@@ -585,7 +609,7 @@ def refuse_outside_effects(jaxpr: Jaxpr) -> None:
             raise PrivacyError(
                 f"the operation {name} at {source_line(equation)} hands values to the world, or takes them "
                 "from it, while the program runs: no proof covers what happens there.",
-                REMEDIES["callback"],
+                Why.CALLBACK.remedy,
                 chain=(source_line(equation),),
             )
         with inside(equation):
@@ -609,7 +633,7 @@ def refuse_closed_books(jaxpr: Jaxpr) -> None:
                 raise PrivacyError(
                     f"{equation.primitive.name} at {source_line(equation)} is {what}: what it computes, and which constants it "
                     "holds, does not show.",
-                    REMEDIES["book"],
+                    Why.BOOK.remedy,
                     chain=(source_line(equation),),
                 )
             pending += [inner.jaxpr for inner in inner_programs(equation)]
@@ -647,6 +671,7 @@ def aligned(equation: JaxprEqn, operands: Sequence[Value]) -> Rows | None:
             return None
         if any(i >= len(own) or own[i] != shape[i] for i in axes):
             return None
+    # A public operand that differs from row to row makes the result depend on the place of a record.
     positional = any(x.positional for x, _ in private)
     for value, variable in zip(operands, equation.invars, strict=True):
         if isinstance(value, Public):
@@ -673,6 +698,11 @@ def bound_of(value: Private, equation: JaxprEqn, position: int) -> tuple[Term, .
         # Whether it is a number is looked at apart, before anything is summed.
         terms = row_terms(value.but(finite=True), size_per_record(own, value.axes))
     return None if terms is None else scaled(terms, Scale(expansion(own, out)))
+
+
+def is_whole(variable: Any) -> bool:
+    """Whether a variable holds truth values or whole numbers: none is NaN, and sums may wrap around."""
+    return np.dtype(aval(variable).dtype).kind in "biu"
 
 
 def is_integer(equation: JaxprEqn) -> bool:
@@ -716,9 +746,10 @@ def as_sum(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
     if value.axes is None:
         return value if value.terms is not None or value.batch is None else _limited(checker, value, shape)
     assert value.batch is not None
+    # In a Poisson sample the record that is not drawn leaves no gap: all rows behind it differ between the two runs.
     if value.batch.sampled and not (value.axes == () and isinstance(value.batch, Part)):
         return _without(
-            value, "[position] a random sample is used row by row: which row a record gets depends on the others"
+            value, Why.POSITION("a random sample is used row by row: which row a record gets depends on the others")
         )
     return summed(checker, value, shape, additive=value.axes == ())
 
@@ -727,19 +758,21 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
     """What one record adds to a sum of rows."""
     batch = value.batch
     assert batch is not None
+    # The record that differs changes the sum by its own row, which is no longer than any row may be.
     terms = row_terms(value, size_per_record(shape, value.axes))
     if terms is None:
         if value.terms is None and value.linf is None:
-            return _without(value, "[clip] what one record adds has no bound: rows are summed that were not clipped")
+            return _without(value, Why.CLIP("what one record adds has no bound: rows are summed that were not clipped"))
         return _without(
-            value, "[nan] rows are summed that may hold NaN or infinity, which spoils the sum and shows the record"
+            value, Why.NAN("rows are summed that may hold NaN or infinity, which spoils the sum and shows the record")
         )
     factor, why = contribution_factor(value, checker.relation)
     if factor == 0.0:
-        return _without(value, why)
+        return _without(value, why or Why.CLIP("what one record adds has no bound"))
+    # Each partial sum has to be a number: rows may all be as long as the bound.
     count = math.prod(shape[i] for i in value.axes or ())
     if any(t.bound.factor * factor * count > _LARGEST for t in terms):
-        return _without(value, "[precision] rows are so long that their sum may not be finite")
+        return _without(value, Why.PRECISION("rows are so long that their sum may not be finite"))
     if factor > 1.0:
         reason = (
             "rows without a record are not exactly zero"
@@ -768,5 +801,5 @@ def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Privat
     return value.but(terms=scaled(terms, Scale(factor)), linf=None, additive=False, finite=True)
 
 
-def _without(value: Private, why: str) -> Private:
+def _without(value: Private, why: Reason) -> Private:
     return value.but(axes=None, terms=None, linf=None, finite=False, why=value.why or why)

@@ -1,4 +1,4 @@
-"""A proof, or the lack of one, as a page: the program with the status of each line."""
+"""A proof, or the lack of one, as a page of HTML: the program with the status of each line. No proof rests on it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,18 @@
-"""Elementwise primitives, and the norms that programs compute with them."""
+"""Elementwise primitives, and the norms that programs compute with them.
+
+Element j of the result is computed from the elements j of the operands, so rows stay rows as long as all operands have their
+records along the same axes (`aligned`). What is left to say is how far a bound, a zero row or a finite number survives the
+operation: `_BOUNDS` has a function for each primitive that keeps more than `_no_bound` does. A sum over records keeps a bound
+through what is linear or has slope at most 1, and through nothing else (`_on_sums`).
+
+Programs also clip by themselves: `g * min(1, C / norm(g))`. The first part of this file follows such a norm from the squares
+on (`Norm`), and makes a bound of the product where the factor belongs to that very row. Squares of elements below 1e-19 are
+lost in float32, so of a norm below `FLOOR` nothing is concluded.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +24,9 @@ from discreet._jax import JaxprEqn, aval, newer_primitives
 from discreet._jax import primitives as p
 from discreet.verify._domain import (
     SMALLEST,
+    Axes,
     Batch,
-    Group,
+    Norm,
     Private,
     Public,
     Scale,
@@ -28,11 +38,10 @@ from discreet.verify._domain import (
     scaled,
     total_of,
 )
+from discreet.verify._errors import Why
 from discreet.verify._interpreter import (
-    HELD_AS,
     IDENTITY,
     MEETS_ALL,
-    RULES,
     Checker,
     aligned,
     all_finite,
@@ -40,53 +49,17 @@ from discreet.verify._interpreter import (
     both_zero,
     bound_of,
     common_batch,
+    held_as,
     is_integer,
+    rule,
     shape_of,
     size_per_record,
 )
 
-ONE = Scale(1.0)
 FLOOR = 1e-11
 """Elements below 1e-19 are lost when they are squared: of a computed norm below this nothing is known."""
 _CAP = 1e10
 """How far above its bound a factor may be cut off, for the same reason."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Norm:
-    """What a value is in relation to the joint L2 norm n of some values' slices of a record.
-
-    - "squares": sums of their squares; over all their elements where nothing but the axes of the records is left;
-    - "norm": n <= value * bound;
-    - "factor": |value| * n <= bound;
-    - "above": truth values; where False, n <= bound. "below": where True.
-
-    Attributes:
-        kind: one of these.
-        contents: the values that the norm is of.
-        bound: see above.
-        size: elements of a record in all of them.
-        finite: none of the values holds NaN or infinity; otherwise what is said here may fail where one does.
-        safe: of a norm: value * bound is at least FLOOR. Of a factor: finite whenever the norm is no NaN, and what is lost
-            in squares does not count. Without it the bound does not hold either, and the product is not called finite.
-    """
-
-    kind: str
-    contents: frozenset[int]
-    bound: Scale = ONE
-    size: int = 0
-    safe: bool = False
-    finite: bool = False
-
-    @property
-    def group(self) -> Group:
-        """The values, in units of their joint norm: whatever factors they are clipped by."""
-        return _group(self.contents)
-
-
-@functools.lru_cache(maxsize=4096)
-def _group(contents: frozenset[int]) -> Group:
-    return Group(f"norm of {len(contents)}")
 
 
 def _size(value: Private, shape: tuple[int, ...]) -> int:
@@ -233,13 +206,13 @@ def margin(size: int) -> float:
     return float(np.finfo(np.float32).eps) * (8.0 + math.sqrt(size))
 
 
-def clipped_term(row: Private, by: Private) -> Term | None:
-    """The bound of a row times the factor that clips it."""
+def clipped_by(row: Private, by: Private, kind: str = "factor") -> tuple[Term, ...] | None:
+    """The bound of a row times the factor that clips it, or divided by the norm that it has; None for another row's."""
     norm = by.norm_of
-    if norm is None or norm.kind != "factor" or row.content not in norm.contents or row.batch is None:
+    if norm is None or norm.kind != kind or row.content not in norm.contents or row.batch is None:
         return None
     bound = norm.bound.times(1.0 + margin(norm.size))
-    return Term(norm.group, frozenset([row.content]), bound, row.batch)
+    return (Term(norm.group, frozenset([row.content]), bound, row.batch),)
 
 
 def clipped_product(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any] | None:
@@ -248,19 +221,13 @@ def clipped_product(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, 
     if len(private) != 2:
         return None
     for row, by in (private, private[::-1]):
-        norm = by.norm_of
-        if norm is None or row.content not in norm.contents:
-            continue
-        if tuple(aval(equation.invars[operands.index(row)]).shape) != tuple(aval(equation.outvars[0]).shape):
-            continue
-        product = equation.primitive is p.mul_p and norm.kind == "factor"
-        quotient = equation.primitive is p.div_p and norm.kind == "norm" and row is operands[0]
-        if product or quotient:
-            bound = norm.bound.times(1.0 + margin(norm.size))
-            assert row.batch is not None
-            term = Term(norm.group, frozenset([row.content]), bound, row.batch)
+        norm, quotient = by.norm_of, equation.primitive is p.div_p
+        # A row that is copied on the way has several times the norm, and a norm divided by a row is nothing.
+        copied = shape_of(equation.invars[operands.index(row)]) != shape_of(equation.outvars[0])
+        terms = clipped_by(row, by, "norm" if quotient else "factor")
+        if norm is not None and terms is not None and not copied and (row is operands[0] or not quotient):
             safe = norm.safe and row.finite and norm.finite
-            return {"terms": (term,), "finite": safe, "zero": row.zero if norm.safe else frozenset()}
+            return {"terms": terms, "finite": safe, "zero": row.zero if norm.safe else frozenset()}
     return None
 
 
@@ -283,6 +250,10 @@ _OTHERS = (
 """Not among them: the regularized incomplete beta function, which is refined for all records until the last has converged."""
 
 
+_BOUNDS: dict[Any, Any] = {}
+"""By primitive: what the operation keeps of the bounds. A function of (equation, operands) to fields of the result."""
+
+
 def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule of every primitive here: find the rows, then what the operation keeps of the bounds."""
     rows = aligned(equation, operands)
@@ -290,7 +261,7 @@ def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     if rows is None:
         if any(x.axes is None for x in private):
             return _on_sums(checker, equation, operands)
-        return checker.unbounded(equation, operands, "[rows] a record's values meet those of other records")
+        return checker.unbounded(equation, operands, Why.ROWS("a record's values meet those of other records"))
     origin = checker.origin(equation, operands)
     result = Private(rows.batch, rows.axes, origin, positional=rows.positional)
     changes = _BOUNDS.get(equation.primitive, _no_bound)(equation, operands)
@@ -301,12 +272,14 @@ def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         changes["linf"] = limit = None
     if limit is not None and is_integer(equation) and limit > np.iinfo(aval(equation.outvars[0]).dtype).max:
         changes["linf"] = None
+    # Whole numbers and truth values are no NaN, but they wrap around, so no norm is kept of them.
     dtype = np.dtype(aval(equation.outvars[0]).dtype)
     if dtype.kind in "biu":
         changes |= {"finite": True, "terms": None}
         if dtype.kind == "b":
             changes["linf"] = 1.0
     norm = norm_after(equation, operands)
+    # A factor that clips is C over a norm that is no NaN and not zero: a number.
     if norm is not None and norm.kind == "factor" and norm.safe and norm.finite:
         changes["finite"] = True
     result = result.but(**changes, zero=zero)
@@ -318,11 +291,13 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     primitive = equation.primitive
     private = [x for x in operands if isinstance(x, Private)]
     batch = common_batch(private)
-    lost = f"[linear] what depends on all records goes into {primitive.name}: one record's influence has no bound"
+    lost = Why.LINEAR(f"what depends on all records goes into {primitive.name}: one record's influence has no bound")
     if str(aval(equation.outvars[0]).dtype) in ("bfloat16", "float16"):
-        lost = HELD_AS.format(aval(equation.outvars[0]).dtype)
+        lost = held_as(aval(equation.outvars[0]).dtype)
     if is_integer(equation):
-        lost = f"[whole numbers] whole numbers that depend on all records go into {primitive.name} and may wrap around: no bound"
+        lost = Why.WHOLE_NUMBERS(
+            f"whole numbers that depend on all records go into {primitive.name} and may wrap around: no bound"
+        )
     if batch is None or is_integer(equation):
         return checker.unbounded(equation, operands, lost)
     sums = [
@@ -336,6 +311,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         return checker.unbounded(equation, [bad], lost)
     terms: tuple[Term, ...] | None = None
     additive = all(x.additive for x in sums if isinstance(x, Private))
+    # A sum of sums changes by what both change by; a public number cancels in the difference of the two runs.
     if primitive in (p.add_p, p.sub_p, p.add_jaxvals_p):
         if any(isinstance(x, Public) and _drowns(x, sums) for x in sums):
             return checker.unbounded(equation, operands, _DROWNED)
@@ -347,6 +323,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         terms = _multiple(equation, sums)
     elif primitive is p.convert_element_type_p and np.dtype(aval(equation.outvars[0]).dtype).kind == "f":
         terms = sums[0].terms if isinstance(sums[0], Private) else None
+    # Functions of slope at most 1, element by element: the results are no further apart than the operands.
     elif primitive in _SLOPE_ONE or (primitive in (p.max_p, p.min_p, p.clamp_p) and len(private) == 1):
         position = next(i for i, x in enumerate(sums) if isinstance(x, Private))
         terms = bound_of(sums[position], equation, position)  # pyright: ignore[reportArgumentType]
@@ -358,7 +335,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     return Private(batch, None, checker.origin(equation, operands), terms=terms, finite=True, additive=additive)
 
 
-_DROWNED = "[precision] a number is added that is so large that rounding it moves the sum by more than a record does"
+_DROWNED = Why.PRECISION("a number is added that is so large that rounding it moves the sum by more than a record does")
 _ROUNDING = 2.0**-24
 
 
@@ -413,6 +390,7 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         changes |= {"terms": first.terms, "linf": first.linf}
     if primitive in IDENTITY:
         changes |= {"holds": first.content, "place": first.spot}
+    # They make no NaN or infinity of a finite number.
     if primitive in _SAFE_AT_FINITE:
         changes["number_if"] = number_if(first)
     if primitive is p.is_finite_p:
@@ -468,6 +446,7 @@ def _limit(value: Value) -> float | None:
     return value.magnitude if isinstance(value, Public) else None
 
 
+@rule(p.add_p, p.add_jaxvals_p, p.sub_p, table=_BOUNDS)
 def _add(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     terms: tuple[Term, ...] | None = ()
     for i, x in enumerate(operands):
@@ -483,6 +462,7 @@ def _add(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     return {"terms": terms, "linf": linf, "finite": bounded and all_finite(operands), "zero": both_zero(operands)}
 
 
+@rule(p.mul_p, table=_BOUNDS)
 def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     clipped = clipped_product(equation, operands)
     if clipped is not None:
@@ -495,7 +475,7 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     if len(private) == 1:
         terms = _multiple(equation, operands)
     else:
-        terms = _product_of_norms(equation, private)
+        terms = product_of_norms(private[0], private[1], [shape_of(x) for x in equation.invars])
         for i in (0, 1):
             part, limit = bound_of(private[i], equation, i), private[1 - i].linf
             if part is not None and limit is not None and private[1 - i].finite:
@@ -508,16 +488,16 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     return {"terms": terms, "linf": linf, "finite": bounded and all_finite(operands), "zero": zero}
 
 
-def _product_of_norms(equation: JaxprEqn, private: Sequence[Private]) -> tuple[Term, ...] | None:
-    """Each element of the result is one of the first times one of the second, and no two are the same pair."""
-    sizes = [size_per_record(shape_of(v), x.axes) for x, v in zip(private, equation.invars, strict=True)]
-    one, other = (row_terms(x.but(finite=True), n) for x, n in zip(private, sizes, strict=True))
-    if private[0].terms is None:
-        one, other = other, one  # the bound that others share
+def product_of_norms(first: Private, second: Private, shapes: Sequence[Axes]) -> tuple[Term, ...] | None:
+    """The bound of products of one record's elements, each pair once at most, added up or not."""
+    if first.terms is None:
+        # The first gives the group, which others may share: it should be one that was clipped.
+        first, second, shapes = second, first, shapes[::-1]
+    one = row_terms(first.but(finite=True), size_per_record(shapes[0], first.axes))
+    other = row_terms(second.but(finite=True), size_per_record(shapes[1], second.axes))
     total = None if other is None else total_of(other)
     # What the group's own value makes infinite may be chosen away; the other has to be a number by itself.
-    sound = private[0 if private[0].terms is None else 1].finite
-    return None if one is None or total is None or not sound else scaled(one, total)
+    return None if one is None or total is None or not second.finite else scaled(one, total)
 
 
 def smaller(a: tuple[Term, ...] | None, b: tuple[Term, ...]) -> tuple[Term, ...]:
@@ -528,6 +508,7 @@ def smaller(a: tuple[Term, ...] | None, b: tuple[Term, ...]) -> tuple[Term, ...]
     return a if sizes[0].factor < sizes[1].factor else b
 
 
+@rule(*newer_primitives("one_minus_square_p"), table=_BOUNDS)
 def _one_minus_square(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     """(1 + x)(1 - x), which the derivative of tanh is made of since JAX 0.12."""
     (limit,) = map(_limit, operands)
@@ -536,6 +517,7 @@ def _one_minus_square(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str
     return {"linf": max(1.0, limit**2) * (1.0 + 2.0**-22), "finite": all_finite(operands)}
 
 
+@rule(p.div_p, table=_BOUNDS)
 def _div(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     clipped = clipped_product(equation, operands)
     if clipped is not None:
@@ -551,6 +533,7 @@ def _div(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     return {"terms": terms, "linf": linf, "finite": finite, "zero": top.zero if nonzero else frozenset()}
 
 
+@rule(p.max_p, p.min_p, table=_BOUNDS)
 def _max_min(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     limits = [_limit(x) for x in operands]
     known = [x for x in limits if x is not None]
@@ -577,6 +560,7 @@ def _max_min(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     return changes
 
 
+@rule(p.clamp_p, table=_BOUNDS)
 def _clamp(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     low, value, high = operands
     limits = [_limit(low), _limit(high)]
@@ -591,6 +575,7 @@ def _clamp(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     }
 
 
+@rule(p.and_p, table=_BOUNDS)
 def _and(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     del equation
     private = [x for x in operands if isinstance(x, Private)]
@@ -598,6 +583,7 @@ def _and(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     return {"zero": zero, "finite_where": frozenset().union(*(x.finite_where for x in private))}
 
 
+@rule(p.or_p, table=_BOUNDS)
 def _or(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     del equation
     return {"zero": both_zero(operands)}
@@ -609,6 +595,7 @@ def _holds_all(before: Any, after: Any) -> bool:
     return own.nmant <= other.nmant and own.maxexp <= other.maxexp and own.minexp >= other.minexp
 
 
+@rule(p.convert_element_type_p, table=_BOUNDS)
 def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     (value,) = operands
     assert isinstance(value, Private)
@@ -629,19 +616,4 @@ def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     return changes
 
 
-_BOUNDS: dict[Any, Any] = {
-    p.add_p: _add,
-    p.add_jaxvals_p: _add,
-    p.sub_p: _add,
-    p.mul_p: _mul,
-    p.div_p: _div,
-    p.max_p: _max_min,
-    p.min_p: _max_min,
-    p.clamp_p: _clamp,
-    p.and_p: _and,
-    p.or_p: _or,
-    p.convert_element_type_p: _convert,
-    **dict.fromkeys(newer_primitives("one_minus_square_p"), _one_minus_square),
-}
-for _primitive in {*_KEEPS_ZERO, *_OTHERS, *_BOUNDS}:
-    RULES[_primitive] = elementwise
+rule(*_KEEPS_ZERO, *_OTHERS, *_BOUNDS)(elementwise)

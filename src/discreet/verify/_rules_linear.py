@@ -1,4 +1,10 @@
-"""Sums, products of matrices, convolutions and linear algebra."""
+"""Sums, products of matrices, convolutions and linear algebra.
+
+Here rows become sums: over the axes of the records, one record changes a sum by its own row (`summed` in `_interpreter`). Over
+other axes the norm of a row grows by Cauchy and Schwarz at most: sqrt(n) for a sum of n elements, the Frobenius norm for a
+public matrix, the product of norms for two rows of one record. Within a record any function at all keeps rows rows, as the
+decompositions and transforms do that act on the last axes, record by record.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,8 @@ import numpy as np
 from discreet._jax import JaxprEqn, aval
 from discreet._jax import primitives as p
 from discreet.verify._control import inner
-from discreet.verify._domain import Axes, Private, Public, Scale, Term, Value, row_terms, scaled, total_of, without
+from discreet.verify._domain import Axes, Private, Public, Scale, Value, scaled, without
+from discreet.verify._errors import Why
 from discreet.verify._interpreter import (
     RULES,
     STRUCTURED,
@@ -20,17 +27,21 @@ from discreet.verify._interpreter import (
     Rule,
     all_finite,
     as_sum,
+    is_whole,
+    rule,
     shape_of,
     size_per_record,
     summed,
     varies_along,
 )
-from discreet.verify._rules_elementwise import clipped_term, reduced_norm
+from discreet.verify._rules_elementwise import clipped_by, product_of_norms, reduced_norm
 from discreet.verify._rules_shape import common_rows, rows_of_all
 
 _MOST_EXACT = 2**24
+_UNCLIPPED = Why.CLIP("a sum over records of rows that have no bound")
 
 
+@rule(p.reduce_sum_p)
 def reduce_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """A sum over some axes."""
     return sum_over(checker, equation, operands[0], shape_of(equation.invars[0]), equation.params["axes"])
@@ -56,7 +67,7 @@ def _within_rows(checker: Checker, equation: JaxprEqn, value: Private, gone: lis
     linf = None if value.linf is None else value.linf * others
     if linf is not None and _overflows(equation, linf):
         linf = None
-    exact = np.dtype(aval(equation.outvars[0]).dtype).kind in "biu"
+    exact = is_whole(equation.outvars[0])
     found = value.but(
         axes=without(value.axes, gone),
         origin=checker.origin(equation, [value]),
@@ -73,14 +84,16 @@ def _over_records(
     assert value.batch is not None
     assert value.axes is not None
     if value.batch.sampled and len(records) < len(value.axes):
-        why = "[position] rows of a random sample are summed in parts: which part a record is in depends on the others"
+        why = Why.POSITION(
+            "rows of a random sample are summed in parts: which part a record is in depends on the others"
+        )
         return checker.unbounded(equation, [value], why)
     count = math.prod(shape[i] for i in value.axes)
     if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu":
         most = None if value.linf is None else value.linf * others * count
         if most is None or _overflows(equation, most) or most >= _MOST_EXACT:
             return checker.unbounded(
-                equation, [value], "[whole numbers] a sum of whole numbers that may wrap around has no bound"
+                equation, [value], Why.WHOLE_NUMBERS("a sum of whole numbers that may wrap around has no bound")
             )
     found = summed(checker, value, shape, additive=True)
     return _times_root(checker, equation, found, others)
@@ -94,30 +107,34 @@ def _overflows(equation: JaxprEqn, most: float) -> bool:
 def _times_root(checker: Checker, equation: JaxprEqn, value: Private, count: int) -> Private:
     """What one record adds, after `count` elements were added to one."""
     if value.terms is None:
-        return checker.unbounded(equation, [value], value.why or "[clip] a sum over records of rows that have no bound")
+        return checker.unbounded(equation, [value], value.why or _UNCLIPPED)
     if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu" and count > 1:
         return checker.unbounded(
-            equation, [value], "[whole numbers] a sum of whole numbers that may wrap around has no bound"
+            equation, [value], Why.WHOLE_NUMBERS("a sum of whole numbers that may wrap around has no bound")
         )
     terms = scaled(value.terms, Scale(math.sqrt(count)))
     return value.but(terms=terms, origin=checker.origin(equation, [value]))
 
 
+@rule(
+    p.reduce_max_p, p.reduce_min_p, p.reduce_prod_p, p.reduce_and_p, p.reduce_or_p, p.reduce_xor_p, p.argmax_p, p.argmin_p,
+    p.cumsum_p, p.cumprod_p, p.cummax_p, p.cummin_p, p.cumlogsumexp_p,
+)  # fmt: skip
 def within_rows_only(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private | list[Value]:
     """Reductions and scans that are safe inside of a row and nowhere else: max, product, sort, cumsum, argmax, ..."""
     private = [x for x in operands if isinstance(x, Private)]
     axes = _reduced_axes(equation)
     first = private[0]
     if len(private) < len(operands) or any(x.axes != first.axes or x.batch is not first.batch for x in private):
-        return checker.unbounded(equation, operands, f"[rows] {equation.primitive.name} of rows and other values")
+        return checker.unbounded(equation, operands, Why.ROWS(f"{equation.primitive.name} of rows and other values"))
     if first.axes is None or set(axes) & set(first.axes):
-        why = f"[rows] {equation.primitive.name} over records makes each of its values depend on all of them"
+        why = Why.ROWS(f"{equation.primitive.name} over records makes each of its values depend on all of them")
         return checker.unbounded(equation, operands, why)
     smaller = len(shape_of(equation.outvars[0])) < len(shape_of(equation.invars[0]))
     kept = without(first.axes, axes) if smaller else first.axes
     found: list[Value] = []
     for variable in equation.outvars:
-        exact = np.dtype(aval(variable).dtype).kind in "biu"
+        exact = is_whole(variable)
         result = Private(
             first.batch, kept, checker.origin(equation, operands), positional=any(x.positional for x in private)
         )
@@ -148,6 +165,7 @@ def _reduced_axes(equation: JaxprEqn) -> list[int]:
     return [int(params["axis"])]
 
 
+@rule(p.dot_general_p)
 def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """Products of matrices: by public ones row by row, of rows with rows, and over the records."""
     dims = equation.params["dimension_numbers"]
@@ -170,12 +188,12 @@ def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         if same and pairs and all(_place(batch, a, b) for a, b in pairs):
             axes = tuple(batch[0].index(a) for a in first.axes)
             found = _rows_of(checker, equation, operands, axes, first.positional or second.positional)
-            whole_numbers = np.dtype(aval(equation.outvars[0]).dtype).kind in "biu"
-            terms = None if whole_numbers else _product(first, second, shapes)
+            whole_numbers = is_whole(equation.outvars[0])
+            terms = None if whole_numbers else product_of_norms(first, second, shapes)
             return found if terms is None else found.but(terms=terms, finite=first.finite and second.finite)
         if same and pairs and all(_place(contract, a, b) for a, b in pairs):
             return _sum_of_products(checker, equation, operands, contract, shapes)
-        return checker.unbounded(equation, operands, "[rows] a product joins each record with every other")
+        return checker.unbounded(equation, operands, Why.ROWS("a product joins each record with every other"))
     side = private[0]
     value, other = operands[side], operands[1 - side]
     assert isinstance(value, Private)
@@ -215,20 +233,11 @@ def _by_public(
     shared = [batch[1 - side][batch[side].index(a)] for a in value.axes if a in batch[side]]
     positional = value.positional or varies_along(other, shapes[1 - side], tuple(shared))
     found = _rows_of(checker, equation, operands, tuple(place[a] for a in value.axes), positional)
-    factor = _spectral(other, shapes[1 - side])
+    factor = _weight(other, shapes[1 - side])
     if value.terms is not None and factor is not None:
         finite = value.finite
         return found.but(terms=scaled(value.terms, Scale(factor)), finite=finite, zero=value.zero)
     return found
-
-
-def _spectral(other: Public, shape: Axes) -> float | None:
-    """A bound on the norm of a known matrix, as an operator: its Frobenius norm."""
-    if other.const is not None and other.const.dtype.kind in "biuf":
-        return float(np.linalg.norm(other.const.astype(np.float64)))
-    if other.scale is not None and not other.scale.powers:
-        return other.scale.factor * math.sqrt(math.prod(shape))
-    return None
 
 
 def _weighted_sum(
@@ -241,24 +250,24 @@ def _weighted_sum(
     assert value.axes is not None
     assert value.batch is not None
     shapes = [shape_of(x) for x in equation.invars]
-    whole_numbers = np.dtype(aval(equation.outvars[0]).dtype).kind in "biu"
+    whole_numbers = is_whole(equation.outvars[0])
     if not set(value.axes) <= set(contract[side]) or batch[0] or whole_numbers:
-        return checker.unbounded(equation, operands, "[rows] records are summed in part only")
+        return checker.unbounded(equation, operands, Why.ROWS("records are summed in part only"))
     theirs = tuple(contract[1 - side][contract[side].index(a)] for a in value.axes)
-    weight = _spectral_rest(other, shapes[1 - side], theirs)
+    weight = _weight(other, shapes[1 - side], theirs)
     if weight is None:
         return checker.unbounded(
-            equation, operands, "[clip] a sum over records with weights of unknown size has no bound"
+            equation, operands, Why.CLIP("a sum over records with weights of unknown size has no bound")
         )
     positional = value.positional or varies_along(other, shapes[1 - side], theirs)
     found = summed(checker, value.but(positional=positional), shapes[side], additive=True)
     if found.terms is None:
-        return checker.unbounded(equation, [found], found.why)
+        return checker.unbounded(equation, [found], found.why or _UNCLIPPED)
     return found.but(terms=scaled(found.terms, Scale(weight)), origin=checker.origin(equation, operands))
 
 
-def _spectral_rest(other: Public, shape: Axes, records: Axes) -> float | None:
-    """The largest norm of the weights of one record."""
+def _weight(other: Public, shape: Axes, records: Axes = ()) -> float | None:
+    """The largest norm of the weights of one record; without axes of records the Frobenius norm, at least the operator norm."""
     if other.const is not None and other.const.dtype.kind in "biuf":
         squares = np.square(other.const.astype(np.float64))
         rest = tuple(i for i in range(len(shape)) if i not in records)
@@ -266,17 +275,6 @@ def _spectral_rest(other: Public, shape: Axes, records: Axes) -> float | None:
     if other.scale is not None and not other.scale.powers:
         return other.scale.factor * math.sqrt(math.prod(n for i, n in enumerate(shape) if i not in records))
     return None
-
-
-def _product(first: Private, second: Private, shapes: Sequence[Axes]) -> tuple[Term, ...] | None:
-    """The bound of products of the elements of one record's rows, added up or not: the product of the norms."""
-    one = row_terms(first.but(finite=True), size_per_record(shapes[0], first.axes))
-    other = row_terms(second.but(finite=True), size_per_record(shapes[1], second.axes))
-    if first.terms is None:
-        one, other = other, one  # the bound that others share
-    total = None if other is None else total_of(other)
-    sound = (first if first.terms is None else second).finite  # see _product_of_norms
-    return None if one is None or total is None or not sound else scaled(one, total)
 
 
 def _sum_of_products(
@@ -287,22 +285,17 @@ def _sum_of_products(
     assert isinstance(first, Private)
     assert isinstance(second, Private)
     assert first.axes is not None
-    whole_numbers = np.dtype(aval(equation.outvars[0]).dtype).kind in "biu"
+    whole_numbers = is_whole(equation.outvars[0])
     if whole_numbers or set(contract[0]) != set(first.axes) or len(equation.params["dimension_numbers"][1][0]):
         return checker.unbounded(
-            equation, operands, "[rows] a product over records and other axes at once has no bound"
+            equation, operands, Why.ROWS("a product over records and other axes at once has no bound")
         )
-    for row, by, shape in ((first, second, shapes[0]), (second, first, shapes[1])):
-        single = size_per_record(shapes[1] if by is second else shapes[0], by.axes) == 1
-        term: Term | None = clipped_term(row, by) if single else None
-        terms: tuple[Term, ...] | None = (term,) if term is not None else None
-        finite = (
-            by.norm_of.safe and row.finite and by.norm_of.finite
-            if term is not None and by.norm_of is not None
-            else False
-        )
+    for row, by, shape, other in ((first, second, *shapes), (second, first, *shapes[::-1])):
+        # Either one of them is the factor that clips the other, or both have bounds of their own.
+        terms = clipped_by(row, by) if size_per_record(other, by.axes) == 1 else None
+        finite = row.finite and by.norm_of.safe and by.norm_of.finite if terms and by.norm_of else False
         if terms is None:
-            terms, finite = _product(first, second, shapes), first.finite and second.finite
+            terms, finite = product_of_norms(first, second, shapes), first.finite and second.finite
         if terms is None:
             continue
         zero = (row.zero if finite else frozenset()) | (by.zero if row.finite else frozenset())
@@ -311,38 +304,27 @@ def _sum_of_products(
         found = summed(checker, product, shape, additive=True)
         if found.terms is not None:
             return found.but(origin=checker.origin(equation, operands))
-        return checker.unbounded(equation, [found], found.why)
-    return checker.unbounded(equation, operands, "[clip] products of rows that have no bound are summed over records")
+        return checker.unbounded(equation, [found], found.why or _UNCLIPPED)
+    return checker.unbounded(
+        equation, operands, Why.CLIP("products of rows that have no bound are summed over records")
+    )
 
 
 def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value], contract: list, batch: list) -> Private:
     del contract, batch
-    lost = "[linear] a product with what depends on all records has no bound"
-    if np.dtype(aval(equation.outvars[0]).dtype).kind in "biu":
-        return checker.unbounded(equation, operands, "[whole numbers] a product of whole numbers may wrap around")
+    lost = Why.LINEAR("a product with what depends on all records has no bound")
+    if is_whole(equation.outvars[0]):
+        return checker.unbounded(equation, operands, Why.WHOLE_NUMBERS("a product of whole numbers may wrap around"))
     private = [(x, v) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)]
     other = next((x for x in operands if isinstance(x, Public)), None)
     if len(private) == 2 or other is None:
         return checker.unbounded(equation, operands, lost)
     found = as_sum(checker, private[0][0], shape_of(private[0][1]))
     shape = shape_of(equation.invars[1 if operands[0] is private[0][0] else 0])
-    factor = _spectral(other, shape)
+    factor = _weight(other, shape)
     if found.terms is None or factor is None:
         return checker.unbounded(equation, [found] if found.terms is None else operands, lost)
     return found.but(terms=scaled(found.terms, Scale(factor)), origin=checker.origin(equation, operands))
-
-
-RULES.update(
-    {
-        p.reduce_sum_p: reduce_sum,
-        p.dot_general_p: dot_general,
-    }
-)
-for _primitive in (
-    p.reduce_max_p, p.reduce_min_p, p.reduce_prod_p, p.reduce_and_p, p.reduce_or_p, p.reduce_xor_p, p.argmax_p, p.argmin_p,
-    p.cumsum_p, p.cumprod_p, p.cummax_p, p.cummin_p, p.cumlogsumexp_p,
-):  # fmt: skip
-    RULES[_primitive] = within_rows_only
 
 
 Fold = tuple[int, int, int]
@@ -369,7 +351,7 @@ def folded_rows(checker: Checker, equation: JaxprEqn, operands: list[Value], fol
     origin = checker.origin(equation, operands)
     if outer == inner == 1:
         return Private(batch, (axis,), origin, positional=positional)
-    why = "[rows] the axis of the records is one with another axis"
+    why = Why.ROWS("the axis of the records is one with another axis")
     return Private(batch, None, origin, positional=positional, folded=fold, why=why)
 
 
@@ -434,6 +416,7 @@ def _folding(rule: Rule, move: _Move) -> Rule:
     return with_folds
 
 
+@rule(p.conv_general_dilated_p)
 def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """Images and kernels, of which each record has its own, or which all share."""
     params: Any = equation.params
@@ -441,7 +424,7 @@ def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     images, kernels = operands
     left, right = fold_of(images), fold_of(kernels)
     shapes = [shape_of(x) for x in equation.invars]
-    lost = "[rows] a convolution puts records together with other records"
+    lost = Why.ROWS("a convolution puts records together with other records")
     if any(isinstance(x, Private) and f is None for x, f in ((images, left), (kernels, right))):
         return checker.unbounded(equation, operands, lost)
     outputs = shapes[1][spec.rhs_spec[0]]
@@ -462,7 +445,7 @@ def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     if axis == spec.lhs_spec[0] and not all_finite(operands):
         # XLA makes one convolution of groups of images and hides the others' by zeros: what is infinite comes through.
         return checker.unbounded(
-            equation, operands, "[nan] images in groups, of which one that is not finite shows in others"
+            equation, operands, Why.NAN("images in groups, of which one that is not finite shows in others")
         )
     own = (spec.rhs_spec[0], 1, outputs // count)
     if isinstance(kernels, Private) and (right != own or kernels.batch is not images.batch):
@@ -477,7 +460,6 @@ def _placed(value: Value) -> bool:
     return isinstance(value, Private) and value.positional
 
 
-RULES[p.conv_general_dilated_p] = convolution
 for _primitive, _move in (
     (p.reshape_p, _reshaped),
     (p.transpose_p, _transposed),
@@ -490,13 +472,12 @@ for _primitive, _move in (
     RULES[_primitive] = _folding(RULES[_primitive], _move)
 
 
-_LAST_TWO = (p.cholesky_p, p.lu_p, p.qr_p, p.eigh_p, p.svd_p)
-
-
+@rule(p.cholesky_p, p.lu_p, p.qr_p, p.eigh_p, p.svd_p)
 def _of_matrices(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     return _leading(checker, equation, operands, 2)
 
 
+@rule(p.fft_p)
 def _transform(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     return _leading(checker, equation, operands, len(equation.params["fft_lengths"]))
 
@@ -505,11 +486,12 @@ def _leading(checker: Checker, equation: JaxprEqn, operands: list[Value], taken:
     """Records along the leading axes, and the last `taken` axes the values of one problem."""
     axes, rank = common_rows(operands), len(shape_of(equation.invars[0]))
     if axes is None or any(a >= rank - taken for a in axes):
-        why = f"[rows] {equation.primitive.name} over records makes each of its values depend on all of them"
+        why = Why.ROWS(f"{equation.primitive.name} over records makes each of its values depend on all of them")
         return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
     return rows_of_all(checker, equation, operands, axes)
 
 
+@rule(p.triangular_solve_p)
 def _triangular(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """Systems of one matrix for each record, or of a public one whose right-hand sides are the records'."""
     matrix, sides = operands
@@ -521,6 +503,7 @@ def _triangular(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     return _leading(checker, equation, operands, 2)
 
 
+@rule(p.linear_solve_p, table=STRUCTURED)
 def _linear_solve(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """What solves the system is a program; the others among its parameters are for derivatives."""
     lengths, programs = equation.params["const_lengths"], equation.params["jaxprs"]
@@ -528,9 +511,3 @@ def _linear_solve(checker: Checker, equation: JaxprEqn, operands: list[Value]) -
     first = lengths.matvec + lengths.vecmat
     sides: Any = operands[sum(lengths) :]
     return checker.walk(jaxpr, consts, [*operands[first : first + lengths.solve], *sides])
-
-
-for _primitive in _LAST_TWO:
-    RULES[_primitive] = _of_matrices
-RULES.update({p.fft_p: _transform, p.triangular_solve_p: _triangular})
-STRUCTURED[p.linear_solve_p] = _linear_solve

@@ -1,4 +1,12 @@
-"""Keys, and the markers of `discreet.mechanisms`: where samples and bounds begin and end."""
+"""Keys, and the markers of `discreet.mechanisms`: clipping, sums, draws, noise, the gradient engine, and private memory.
+
+Here bounds begin (`clip`, `clipped_sum`) and end (`noise`), and samples begin (`draw`). Each rule is sound by the promise of
+the function that its primitive runs, which tests hold that function to. Samplers and mechanisms are asked for their law: this
+file knows none of them by name, and trusts those of the lists `SAMPLERS` and `MECHANISMS` alone.
+
+Noise protects only if it is fresh. So keys have names, which move as the keys do, and every use spends the name (`KeyRing`): what
+is drawn from a key that was used before, is known or depends on records is no noise.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +38,12 @@ from discreet.verify._domain import (
     Table,
     Term,
     Value,
+    bounding,
     over_slices,
     range_factor,
     total_of,
 )
-from discreet.verify._errors import REMEDIES, PrivacyError
+from discreet.verify._errors import PrivacyError, Reason, Why
 from discreet.verify._events import Draw, Loads, Release
 from discreet.verify._interpreter import (
     IDENTITY,
@@ -43,6 +52,7 @@ from discreet.verify._interpreter import (
     Checker,
     as_sum,
     public_result,
+    rule,
     shape_of,
     size_per_record,
     unknown,
@@ -53,8 +63,13 @@ from discreet.verify._rules_shape import masked_rows
 
 _WORDS = 2**32
 """Numbers are folded in modulo this."""
+_KEY = jax.eval_shape(lambda: jax.random.key(0))
+_UNWRAP = primitive_of(jax.random.key_data, _KEY)
+_WRAP = primitive_of(jax.random.wrap_key_data, jax.ShapeDtypeStruct((2,), np.uint32))
+_STACK = primitive_of(lambda x: jnp.stack([x, x]), 1.0)
 
 
+@rule(p.random_split_p, table=KEY_RULES)
 def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     (key,) = operands
     assert isinstance(key, Key)
@@ -63,6 +78,7 @@ def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
 
 
+@rule(p.random_fold_in_p, table=KEY_RULES)
 def _fold_in(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     key, data = operands
     line = source_line(equation)
@@ -84,15 +100,17 @@ def _fold_in(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key
     return checker.keys.new(shape, kind, why)
 
 
+@rule(p.random_bits_p, _UNWRAP, table=KEY_RULES)
 def _bits(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
     (key,) = operands
     assert isinstance(key, Key)
     checker.keys.spend(key, equation.primitive.name, source_line(equation))
     if checker.keys.kind(key)[0] == PRIVATE:
-        return checker.unbounded(equation, operands, "[key] random numbers from a key that depends on records")
+        return checker.unbounded(equation, operands, Why.KEY("random numbers from a key that depends on records"))
     return Public()
 
 
+@rule(p.random_gamma_p, table=KEY_RULES)
 def _gamma(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
     """Draws from gamma distributions, each with a shape of its own and its own part of the key."""
     key, shape = operands
@@ -100,10 +118,11 @@ def _gamma(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value
     if isinstance(found, Private) or not isinstance(shape, Private):
         return found
     if shape.axes is None:
-        return checker.unbounded(equation, operands, "[rows] random numbers whose law depends on all records")
+        return checker.unbounded(equation, operands, Why.ROWS("random numbers whose law depends on all records"))
     return Private(shape.batch, shape.axes, checker.origin(equation, operands), positional=True)
 
 
+@rule(_WRAP, p.random_seed_p, table=KEY_RULES)
 def _wrap(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     line = source_line(equation)
     kind, why = KNOWN, f"it is made from numbers at {line}"
@@ -112,6 +131,10 @@ def _wrap(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
 
 
+@rule(
+    p.slice_p, p.squeeze_p, p.reshape_p, p.transpose_p, p.broadcast_in_dim_p, p.concatenate_p, p.dynamic_slice_p, *IDENTITY,
+    _STACK, unstack_p, table=KEY_RULES,
+)  # fmt: skip
 def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value | list[Value]:
     """The names move as the keys do."""
     key = operands[0]
@@ -179,29 +202,6 @@ def _picked(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
 
 
-_KEY = jax.eval_shape(lambda: jax.random.key(0))
-_UNWRAP = primitive_of(jax.random.key_data, _KEY)
-_STACK = primitive_of(lambda x: jnp.stack([x, x]), 1.0)
-_WRAP = primitive_of(jax.random.wrap_key_data, jax.ShapeDtypeStruct((2,), np.uint32))
-
-KEY_RULES.update(
-    {
-        p.random_split_p: _split,
-        p.random_fold_in_p: _fold_in,
-        p.random_bits_p: _bits,
-        p.random_gamma_p: _gamma,
-        _UNWRAP: _bits,
-        _WRAP: _wrap,
-        p.random_seed_p: _wrap,
-    }
-)
-for _primitive in (
-    p.slice_p, p.squeeze_p, p.reshape_p, p.transpose_p, p.broadcast_in_dim_p, p.concatenate_p, p.dynamic_slice_p, *IDENTITY,
-    _STACK, unstack_p,
-):  # fmt: skip
-    KEY_RULES[_primitive] = _moved
-
-
 def _number(equation: JaxprEqn, operands: list[Value], name: str) -> tuple[list[Value], Scale | None]:
     """The arrays, and the number that is a parameter or comes last."""
     known = equation.params[name]
@@ -215,20 +215,22 @@ def number_of(value: Value) -> Scale | None:
     return value.scale if isinstance(value, Public) else None
 
 
+@rule(CLIP)
 def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """Rows of joint L2 norm at most C, without NaN; a row of zeros stays one."""
     leaves, bound = _number(equation, operands, "norm")
     private = [x for x in leaves if isinstance(x, Private)]
     if not private or bound is None:
-        outputs = [checker.unbounded(equation, operands, "[noise scale] the clipping norm depends on records")] * len(
-            leaves
-        )
+        outputs = [
+            checker.unbounded(equation, operands, Why.NOISE_SCALE("the clipping norm depends on records"))
+        ] * len(leaves)
         return list(outputs)
+    # All leaves are scaled by one factor, so together they are one vector of norm C for each record.
     group = Group("clip_records")
     first = private[0]
     by_record = all(x.axes == first.axes and x.batch is first.batch for x in private)
     if any(x.batch is not first.batch for x in private):
-        why = "[rows] values of different samples are clipped by one norm"
+        why = Why.ROWS("values of different samples are clipped by one norm")
         return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
     shapes = [shape_of(v) for v in equation.outvars]
     single = all(s[0] == 1 for s in shapes)
@@ -241,7 +243,7 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
             value = first.but(zero=frozenset())
             if not by_record or first.axes not in ((0,), ()):
                 outputs.append(
-                    checker.unbounded(equation, operands, "[rows] a public leaf is clipped with what is private")
+                    checker.unbounded(equation, operands, Why.ROWS("a public leaf is clipped with what is private"))
                 )
                 continue
         if by_record and (first.axes == (0,) or (first.axes == () and single)) and first.batch is not None:
@@ -258,7 +260,7 @@ def _clip_of_sum(checker: Checker, equation: JaxprEqn, value: Private, term: Ter
     batch = value.batch
     factor = range_factor(batch, checker.relation) if batch is not None and not isinstance(batch, Cut) else 0.0
     if batch is None or not single or value.axes is not None or factor == 0.0:
-        why = "[rows] clip_records bounds one row, but here a record has an influence on other rows too"
+        why = Why.ROWS("clip_records bounds one row, but here a record has an influence on other rows too")
         return checker.unbounded(equation, [value], why)
     # Whatever it was, it is a vector of norm C now; one record may turn it round.
     if factor > 1.0:
@@ -269,6 +271,7 @@ def _clip_of_sum(checker: Checker, equation: JaxprEqn, value: Private, term: Ter
     return Private(batch, None, checker.origin(equation, [value]), terms=terms, finite=True)
 
 
+@rule(SUM)
 def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """The sum of the rows that a mask keeps."""
     *leaves, mask = operands
@@ -277,9 +280,10 @@ def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
         own = equation.replace(outvars=[result])
         if isinstance(value, Private) and value.axes is None and value.terms is None:
             outputs.append(
-                checker.unbounded(equation, [value], "[rows] what is summed does not have one row per record")
+                checker.unbounded(equation, [value], Why.ROWS("what is summed does not have one row per record"))
             )
             continue
+        # As the marked function computes it: a select, and then a sum.
         rows = masked_rows(checker, equation, mask, value, shape_of(variable), shape_of(equation.invars[-1]))
         summed = sum_over(checker, own, rows, shape_of(variable), (0,)) if isinstance(rows, Private) else Public()
         outputs.append(summed)
@@ -300,7 +304,7 @@ def spend_secret(checker: Checker, equation: JaxprEqn, key: Value) -> None:
     """
     line, name = source_line(equation), caller_of(equation)
     if not isinstance(key, Key):
-        raise PrivacyError(f"the key of {name} at {line} depends on records.", REMEDIES["key"], chain=(line,))
+        raise PrivacyError(f"the key of {name} at {line} depends on records.", Why.KEY.remedy, chain=(line,))
     kind, why = checker.keys.kind(key)
     if kind != SECRET:
         raise PrivacyError(
@@ -311,17 +315,18 @@ def spend_secret(checker: Checker, equation: JaxprEqn, key: Value) -> None:
     checker.keys.spend(key, name, line)
 
 
+@rule(NOISE, table=KEY_RULES)
 def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """A release, if the noise is a known multiple of what one record can add: the mechanism says what that is worth."""
     spend_secret(checker, equation, operands[0])
     params: Any = equation.params
     mechanism: Mechanism = params["mechanism"]
     if mechanism not in MECHANISMS:
-        why = f"[mechanism] nothing is known of the noise of {type(mechanism).__name__}"
+        why = Why.MECHANISM(f"nothing is known of the noise of {type(mechanism).__name__}")
         return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
     arrays, noise = _number(equation, operands[1:], "size")
     if params["size"] is None and not isinstance(operands[-1], Public):
-        why = "[noise scale] the size of the noise depends on records"
+        why = Why.NOISE_SCALE("the size of the noise depends on records")
         return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
     if not any(isinstance(x, Private) for x in arrays):
         return [Public() for _ in equation.outvars]
@@ -343,9 +348,8 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
         try:
             _record(checker, released, noise, mechanism)
         except _NoRatioError as error:
-            why = str(error)
             return [
-                x if isinstance(v, Public) else checker.unbounded(equation, [v], why)
+                x if isinstance(v, Public) else checker.unbounded(equation, [v], error.why)
                 for x, v in zip(outputs, arrays, strict=True)
             ]
     return outputs
@@ -354,20 +358,26 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
 class _NoRatioError(Exception):
     """The noise is no known multiple of the bound."""
 
+    def __init__(self, why: Reason) -> None:
+        """Keep the reason."""
+        super().__init__(str(why))
+        self.why = why
 
-def _why_not(value: Private, noise: Scale | None) -> str:
+
+def _why_not(value: Private, noise: Scale | None) -> Reason | None:
     if value.terms is None:
-        return value.why or "[clip] noise is added to a value without a bound on one record's influence"
+        return value.why or Why.CLIP("noise is added to a value without a bound on one record's influence")
     if noise is None or noise.factor == 0:
-        return "[noise scale] the noise is not known to be above zero"
+        return Why.NOISE_SCALE("the noise is not known to be above zero")
     if value.batch is None:
-        return "[clip] values of different samples are mixed in one release"
+        return Why.CLIP("values of different samples are mixed in one release")
     if isinstance(value.batch, Part) and value.batch.sampled:
-        return "[position] parts of a random sample are released: which part a record is in depends on the others"
-    return ""
+        return Why.POSITION("parts of a random sample are released: which part a record is in depends on the others")
+    return None
 
 
 def _record(checker: Checker, released: list[tuple[Private, int]], noise: Scale, mechanism: Mechanism) -> None:
+    # Values that are released by one call have independent noise of one size, so their loads add up by group.
     by_batch: dict[Batch, list[tuple[Private, int]]] = {}
     for value, size in released:
         assert value.batch is not None
@@ -375,7 +385,9 @@ def _record(checker: Checker, released: list[tuple[Private, int]], noise: Scale,
     found: list[Release] = []
     for batch, values in by_batch.items():
         if checker.remembers and batch.sampled and not _is_fresh(checker, batch):
-            raise _NoRatioError("[rows] records may have remembered that they were in this sample, and told so since")
+            raise _NoRatioError(
+                Why.ROWS("records may have remembered that they were in this sample, and told so since")
+            )
         loads: Loads = {}
         for value, _ in values:
             assert value.terms is not None
@@ -396,13 +408,15 @@ def _loads(checker: Checker, terms: tuple[Term, ...], noise: Scale) -> list[tupl
         ratio = checker.symbols.ratio(terms[0].bound, noise)
         if ratio is not None:
             return [((terms[0].group, leaf), ratio**2) for leaf in terms[0].leaves]
+    # Several terms have no group in common: their sum is a bound of its own, which no other release shares.
     total_bound = total_of(terms)
     ratio = None if total_bound is None else checker.symbols.ratio(total_bound, noise)
     if ratio is None:
-        raise _NoRatioError("[noise scale] the noise is not a known multiple of the bound on one record's influence")
+        raise _NoRatioError(Why.NOISE_SCALE("the noise is not a known multiple of the bound on one record's influence"))
     return [((Group(), 0), ratio**2)]
 
 
+@rule(DRAW, table=KEY_RULES)
 def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """A sample of the table: row numbers, mask, and the rows of what is drawn from, which are zero where the mask is False.
 
@@ -415,42 +429,40 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     if records and not any(isinstance(x, Private) for x in records):
         return [Public() for _ in equation.outvars]
 
-    def refused(why: str) -> list[Value]:
+    def refused(why: Reason) -> list[Value]:
         # No draw is recorded, so that what comes of it is no sample.
         return _refused(checker, equation, operands, why)
 
     drawing = params["drawing"]
     sampling = _law(checker, drawing, params["structure"], tables)
     if sampling is None:
-        return refused("[rate] the sampling rate is not known before the program runs")
+        return refused(Why.RATE("the sampling rate is not known before the program runs"))
     if not isinstance(drawing, OpenPoisson) and not _is_vouched_for(sampling, drawing):
-        return refused(f"[sampler] nothing is known of the batches of {type(sampling).__name__}")
+        return refused(Why.SAMPLER(f"nothing is known of the batches of {type(sampling).__name__}"))
     table = next((x.batch for x in records if isinstance(x, Private)), checker.table)
     if table is None or not isinstance(table, Table) or (not records and table.masked):
-        return refused("[rows] a sample is drawn from something that is not one row per record of the table")
+        return refused(Why.ROWS("a sample is drawn from something that is not one row per record of the table"))
     for value in records:
         if not isinstance(value, Private) or value.axes != (0,) or value.batch is not table:
-            return refused("[rows] a sample is drawn from something that is not one row per record of the table")
+            return refused(Why.ROWS("a sample is drawn from something that is not one row per record of the table"))
         if value.positional and checker.relation is Relation.ADD_OR_REMOVE_ONE and not table.masked:
             return refused(
-                "[position] rows depend on their number in the table, which changes when a record is removed"
+                Why.POSITION("rows depend on their number in the table, which changes when a record is removed")
             )
     _check_sampler(checker, equation, sampling)
+    # From here on the records are those of the sample; a draw without a release costs nothing.
     batch = Sample(table, depth=len(checker.keys.loops), sampling=sampling, num_records=drawing.num_records)
     checker.items.append(Draw(batch))
     origin = checker.origin(equation, records, "" if records else "a secret sample of the records")
-    numbers = Private(batch, None, origin, why="[rows] it tells which records are in the sample")
+    # Row numbers say who was drawn: nothing may be computed of them, but `clipped_sum` knows them again by name.
+    numbers = Private(batch, None, origin, why=Why.ROWS("it tells which records are in the sample"))
     mask = Private(batch, (0,), origin, linf=1.0, finite=True, zero=frozenset([batch]))
     checker.samples[batch] = (drawing.num_records, numbers.serial, mask.serial)
     outputs: list[Value] = [numbers, mask]
     for value in records:
         assert isinstance(value, Private)
-        terms = value.terms
-        if terms is not None:
-            terms = tuple(Term(t.group, t.leaves, t.bound, batch) for t in terms)
-        own = checker.origin(equation, [value])
-        found = value.but(batch=batch, terms=terms, zero=value.zero | {batch}, origin=own, positional=False)
-        outputs.append(found)
+        changes = {"terms": bounding(value.terms, batch), "zero": value.zero | {batch}, "positional": False}
+        outputs.append(value.but(batch=batch, origin=checker.origin(equation, [value]), **changes))
     return outputs
 
 
@@ -499,6 +511,7 @@ def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> 
         )
 
 
+@rule(CLIPPED_SUM, table=KEY_RULES)
 def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """What a gradient engine promises: each record of the batch adds at most the joint bound to all outputs together.
 
@@ -510,20 +523,23 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     norms, *public, table = params["layout"].parts(operands[4:])
     for key in keys:
         spend_secret(checker, equation, key)
-    why = ""
+    why = None
     bound = Scale(abs(params["norm"])) if params["norm"] is not None else number_of(norms[0])
     if not params["trusted"]:
-        why = "[rows] nothing is known of the gradient engine"
+        why = Why.ROWS("nothing is known of the gradient engine")
     elif any(not isinstance(x, Public) for part in public for x in part):
-        why = "[rows] the loss of one record takes what depends on others"
+        why = Why.ROWS("the loss of one record takes what depends on others")
     elif bound is None:
-        why = "[noise scale] the clipping norm is not known to be public"
+        why = Why.NOISE_SCALE("the clipping norm is not known to be public")
     elif not _is_draw(checker, equation, indices, mask, table):
         why = _no_draw(checker, indices)
-    if why or bound is None:
+    if why is not None or bound is None:
+        assert why is not None
         return _refused(checker, equation, [*operands[4:], indices], why)
     assert isinstance(indices, Private)
     assert indices.batch is not None
+    # The engine gives the gradient a share of the joint bound and the loss and count the rest; the norm that it is told is
+    # the gradient's.
     joint = bound.times(1.0 / math.sqrt(1.0 - sum(params["shares"])))
     group, origin = Group("clipped_sum"), checker.origin(equation, table)
     outputs: list[Value] = []
@@ -534,18 +550,17 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     return [*outputs, Public()]
 
 
-def _no_draw(checker: Checker, indices: Value) -> str:
+def _no_draw(checker: Checker, indices: Value) -> Reason:
     """Why row numbers are no draw's: the reason why the draw was none, if that is where they come from."""
     unknown = isinstance(indices, Private) and (indices.batch is None or indices.batch not in checker.samples)
-    own = indices.why if unknown and isinstance(indices, Private) else ""
-    return own or "[rows] the rows are not those of a sample of the table"
+    own = indices.why if unknown and isinstance(indices, Private) else None
+    return own or Why.ROWS("the rows are not those of a sample of the table")
 
 
-def _refused(checker: Checker, equation: JaxprEqn, operands: list[Value], why: str) -> list[Value]:
+def _refused(checker: Checker, equation: JaxprEqn, operands: list[Value], why: Reason) -> list[Value]:
     found = checker.unbounded(equation, operands, why)
     # What is wrong with this use of the sample, not what a sample may not be used for.
-    line = source_line(equation)
-    return [found.but(why=f"{why} (at {line})" if line and line not in why else why) for _ in equation.outvars]
+    return [found.but(why=why.at(source_line(equation))) for _ in equation.outvars]
 
 
 def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, table: list[Value]) -> bool:
@@ -568,6 +583,7 @@ def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, 
     return checker.samples.get(indices.batch) == (*rows, indices.serial, mask.serial)
 
 
+@rule(UPDATE_ROWS, table=KEY_RULES)
 def update_rows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """Rows of the table after each record of a sample has looked at itself and at what is public.
 
@@ -578,20 +594,15 @@ def update_rows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     params: Any = equation.params
     public, table, memory = params["layout"].parts(operands[3:])
     spend_secret(checker, equation, key)
-    why = ""
+    why = None
     if any(not isinstance(x, Public) for x in public):
-        why = "[rows] what one record remembers takes what depends on others"
+        why = Why.ROWS("what one record remembers takes what depends on others")
     elif not _is_draw(checker, equation, indices, mask, [*table, *memory]):
         why = _no_draw(checker, indices)
     elif checker.draws_dependently:
-        why = "[rows] records remember samples of a fixed size, in which one record decides what others remember"
+        why = Why.ROWS("records remember samples of a fixed size, in which one record decides what others remember")
     if why:
         return _refused(checker, equation, [*operands[3:], indices], why)
     checker.remembers = True
     origin = checker.origin(equation, [*table, *memory])
     return [Private(checker.table, (0,), origin) for _ in equation.outvars]
-
-
-RULES[CLIP] = clip
-RULES[SUM] = total
-KEY_RULES.update({NOISE: noise, DRAW: draw, CLIPPED_SUM: clipped_sum, UPDATE_ROWS: update_rows})

@@ -1,4 +1,10 @@
-"""Primitives that move, choose or look up elements."""
+"""Primitives that move, choose or look up elements: reshape, slice, concatenate, select, gather, sort, windows.
+
+Nothing is computed here, so a bound can only change by how often an element is used: k copies of a vector are sqrt(k) times
+as long, and parts of one are jointly no longer than it. Rows stay rows as long as the axes of the records stay whole. Where
+records are picked by their place, each stands in one place at most (`Slice`, `Pick`), or there are no rows any more. An index
+or a choice that depends on records is covered only where it is the record's own.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, primitive_of, unstack_p
+from discreet._jax import JaxprEqn, primitive_of, unstack_p
 from discreet._jax import primitives as p
 from discreet.verify._domain import (
     Axes,
     Batch,
     Group,
+    Norm,
     Pick,
     Private,
     Public,
@@ -24,6 +31,7 @@ from discreet.verify._domain import (
     Table,
     Term,
     Value,
+    bounding,
     row_terms,
     scaled,
     source_of,
@@ -32,8 +40,8 @@ from discreet.verify._domain import (
     total_of,
     without,
 )
+from discreet.verify._errors import Why
 from discreet.verify._interpreter import (
-    RULES,
     Checker,
     aligned,
     all_finite,
@@ -41,12 +49,16 @@ from discreet.verify._interpreter import (
     both_zero,
     common_batch,
     expansion,
+    is_whole,
+    rule,
     shape_of,
     size_per_record,
     varies_along,
     zero_under,
 )
 from discreet.verify._rules_elementwise import FLOOR, margin, reshaped_norm
+
+_LINE = jax.ShapeDtypeStruct((2,), np.float32)
 
 
 def moved(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | None, *, exact: bool = True) -> Private:
@@ -76,11 +88,12 @@ def moved_sum(checker: Checker, equation: JaxprEqn, value: Private) -> Private:
     """The same where no axes number records: what one record can change is no more than before."""
     found = as_sum(checker, value, shape_of(equation.invars[0]))
     if found.terms is None:
-        lost = f"[rows] {equation.primitive.name} mixes the axis of the records with others"
+        lost = Why.ROWS(f"{equation.primitive.name} mixes the axis of the records with others")
         return checker.unbounded(equation, [found], found.why or lost)
     return found.but(origin=checker.origin(equation, [value]))
 
 
+@rule(p.reshape_p)
 def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     (value,) = operands
     assert isinstance(value, Private)
@@ -92,6 +105,7 @@ def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     return moved(checker, equation, value, through_reshape(old, shape_of(equation.outvars[0]), own))
 
 
+@rule(p.squeeze_p)
 def _squeeze(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     (value,) = operands
     assert isinstance(value, Private)
@@ -100,6 +114,7 @@ def _squeeze(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     return moved(checker, equation, value, without(value.axes, gone) if kept and value.axes is not None else None)
 
 
+@rule(p.transpose_p)
 def _transpose(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     (value,) = operands
     assert isinstance(value, Private)
@@ -108,6 +123,7 @@ def _transpose(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> P
     return moved(checker, equation, value, axes)
 
 
+@rule(p.broadcast_in_dim_p)
 def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     value = operands[0]
     assert isinstance(value, Private)
@@ -125,18 +141,20 @@ def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> P
     return found if found.terms is None else found.but(terms=scaled(found.terms, factor))
 
 
+@rule(p.slice_p, p.dynamic_slice_p)
 def _slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     value = operands[0]
     if not isinstance(value, Private) or any(isinstance(x, Private) for x in operands[1:]):
-        return checker.unbounded(equation, operands, "[rows] elements are chosen by an index that depends on records")
+        return checker.unbounded(
+            equation, operands, Why.ROWS("elements are chosen by an index that depends on records")
+        )
     own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
     if not kept and equation.primitive is p.slice_p and value.axes is not None and len(value.axes) == 1:
         part = _slice_of(checker, equation, value)
         if part is not None:
-            terms = None if value.terms is None else tuple(Term(t.group, t.leaves, t.bound, part) for t in value.terms)
             found = moved(checker, equation, value, value.axes, exact=False)
-            return found.but(batch=part, terms=terms, low=found.low, high=found.high)
+            return found.but(batch=part, terms=bounding(value.terms, part), low=found.low, high=found.high)
     return moved(checker, equation, value, value.axes if kept else None, exact=own == out)
 
 
@@ -154,6 +172,7 @@ def _slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | N
     return checker.slices[name]
 
 
+@rule(p.rev_p)
 def _rev(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     (value,) = operands
     assert isinstance(value, Private)
@@ -161,10 +180,11 @@ def _rev(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private
     return moved(checker, equation, value, value.axes if kept else None, exact=False)
 
 
+@rule(p.pad_p)
 def _pad(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     value, filler = operands
     if not isinstance(value, Private) or not isinstance(filler, Public):
-        return checker.unbounded(equation, operands, "[rows] padding depends on records")
+        return checker.unbounded(equation, operands, Why.ROWS("padding depends on records"))
     config = equation.params["padding_config"]
     kept = value.axes is not None and all(tuple(config[a]) == (0, 0, 0) for a in value.axes)
     found = moved(checker, equation, value, value.axes if kept else None, exact=False)
@@ -175,6 +195,7 @@ def _pad(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private
     return found.but(terms=None, linf=limit, zero=frozenset(), finite=found.finite and limit is not None)
 
 
+@rule(p.concatenate_p)
 def concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     axis = int(equation.params["dimension"])
     private = [x for x in operands if isinstance(x, Private)]
@@ -189,7 +210,7 @@ def concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     parts = [x.terms for x in sums if x.terms is not None]
     terms = stacked(parts, batch) if bad is None and batch is not None else None
     if terms is None:
-        lost = "[rows] values without a bound are put side by side along the axis of the records"
+        lost = Why.ROWS("values without a bound are put side by side along the axis of the records")
         return checker.unbounded(equation, [bad] if bad is not None else operands, lost)
     origin = checker.origin(equation, operands)
     return Private(batch, None, origin, terms=terms, finite=True, additive=all(x.additive for x in sums))
@@ -216,11 +237,11 @@ def concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Value
     sizes = [x for x in limits if x is not None]
     linf = max(sizes) if len(sizes) == len(limits) else None
     origin = checker.origin(equation, operands)
-    finite = all_finite(operands)
-    zero = both_zero(operands)
-    return Private(first.batch, first.axes, origin, bounded, linf, finite=finite, zero=zero, positional=positional)
+    kept = {"finite": all_finite(operands), "zero": both_zero(operands), "positional": positional}
+    return Private(first.batch, first.axes, origin, terms=bounded, linf=linf, **kept)
 
 
+@rule(primitive_of(lambda x: jax.lax.split(x, (1, 1)), _LINE))
 def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     (value,) = operands
     assert isinstance(value, Private)
@@ -231,6 +252,7 @@ def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
 def parts(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | None) -> list[Value]:
     """Parts of one value, side by side: jointly no longer than it."""
     whole = moved(checker, equation, value, axes, exact=False)
+    # The parts share what the whole had: they are the leaves of a new group.
     total = None if whole.terms is None else total_of(whole.terms)
     if total is None or whole.terms is None or not whole.terms:
         return [whole.but(terms=None if whole.axes is not None else whole.terms) for _ in equation.outvars]
@@ -238,29 +260,32 @@ def parts(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | Non
     return [whole.but(terms=(Term(group, frozenset([i]), total, source),)) for i in range(len(equation.outvars))]
 
 
+@rule(p.select_n_p)
 def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     which, cases = operands[0], operands[1:]
     origin = checker.origin(equation, operands)
     chosen = _only_case(which, cases)
     if chosen is not None:
         return chosen
+    # The choice belongs to the record whose row it chooses: nobody else is moved by it.
     rows = aligned(equation, operands)
     if rows is not None:
         result = Private(rows.batch, rows.axes, origin, positional=rows.positional)
         return result.but(**_selected(equation, which, cases))
     if isinstance(which, Private):
-        return checker.unbounded(equation, operands, "[choice] a choice depends on records, beyond the row it is in")
+        return checker.unbounded(equation, operands, Why.CHOICE("a choice depends on records, beyond the row it is in"))
+    # A public choice, the same in both runs: element by element the result is one of the cases, so side by side they bound it.
     pairs = [(x, shape_of(v)) for x, v in zip(cases, equation.invars[1:], strict=True) if isinstance(x, Private)]
     sums = [as_sum(checker, x, shape) for x, shape in pairs]
     bad = next((x for x in sums if x.terms is None), None)
     batch = common_batch(sums)
     if bad is not None or batch is None:
-        lost = "[rows] a choice between values without a bound"
+        lost = Why.ROWS("a choice between values without a bound")
         return checker.unbounded(equation, [bad] if bad is not None else operands, lost)
     parts = [x.terms for x in sums if x.terms is not None]
     terms = parts[0] if len(parts) == 1 else stacked(parts, batch)
     if terms is None:
-        return checker.unbounded(equation, operands, "[clip] bounds of the two cases cannot be compared")
+        return checker.unbounded(equation, operands, Why.CLIP("bounds of the two cases cannot be compared"))
     return Private(batch, None, origin, terms=terms, finite=True)
 
 
@@ -359,10 +384,10 @@ def _within_by_choice(which: Value, number: int, value: Private) -> tuple[Term, 
     return (Term(norm.group, frozenset([value.content]), bound, value.batch),)
 
 
-def _factor_of_choice(which: Value, cases: Sequence[Value], factor: Private):
+def _factor_of_choice(which: Value, cases: Sequence[Value], factor: Private) -> Norm | None:
     """`where(norm > C, C / norm, 1)`: a factor all the same."""
     norm, own = which.norm_of if isinstance(which, Private) else None, factor.norm_of
-    if all(x is factor or (isinstance(x, Public) and x.is_zero) for x in cases):
+    if own is None or all(x is factor or (isinstance(x, Public) and x.is_zero) for x in cases):
         return own
     if norm is None or norm.contents != own.contents or norm.bound.powers or own.bound.powers:
         return None
@@ -378,23 +403,6 @@ def _factor_of_choice(which: Value, cases: Sequence[Value], factor: Private):
     return dataclasses.replace(own, bound=bound, safe=norm.bound.factor >= FLOOR)
 
 
-RULES.update(
-    {
-        p.reshape_p: _reshape,
-        p.squeeze_p: _squeeze,
-        p.transpose_p: _transpose,
-        p.broadcast_in_dim_p: _broadcast,
-        p.slice_p: _slice,
-        p.dynamic_slice_p: _slice,
-        p.rev_p: _rev,
-        p.pad_p: _pad,
-        p.concatenate_p: concatenate,
-        p.select_n_p: _select,
-        primitive_of(lambda x: jax.lax.split(x, (1, 1)), jax.ShapeDtypeStruct((2,), np.float32)): _split,
-    }
-)
-
-
 def masked_rows(
     checker: Checker, equation: JaxprEqn, mask: Value, value: Value, shape: Axes, mask_shape: Axes
 ) -> Value:
@@ -404,7 +412,7 @@ def masked_rows(
             return value.but(positional=value.positional or varies_along(mask, mask_shape, (0,)))
         return value
     if not isinstance(mask, Private) or mask.axes != (0,):
-        return checker.unbounded(equation, [mask, value], "[rows] the mask does not have one element per record")
+        return checker.unbounded(equation, [mask, value], Why.ROWS("the mask does not have one element per record"))
     if isinstance(value, Public):
         positional = mask.positional or varies_along(value, shape, (0,))
         finite = all_finite([value])
@@ -413,12 +421,13 @@ def masked_rows(
         )
     assert isinstance(value, Private)
     if value.axes != (0,) or value.batch is not mask.batch:
-        return checker.unbounded(equation, [mask, value], "[rows] mask and rows do not belong to the same records")
+        return checker.unbounded(equation, [mask, value], Why.ROWS("mask and rows do not belong to the same records"))
     guarded = not value.finite and value.guarded_by(over_the_record(mask))
     found = value.but(zero=value.zero | mask.zero, positional=value.positional or mask.positional)
     return found.but(finite=True, terms=None) if guarded else found
 
 
+@rule(p.gather_p)
 def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """Elements of an array by their indices. An index out of range may give NaN, so nothing is said of sizes."""
     source, index = operands
@@ -431,13 +440,13 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
     origin = checker.origin(equation, operands)
     if isinstance(source, Public) and isinstance(index, Private) and index.axes is not None:
         if len(shape_of(equation.invars[1])) - 1 in index.axes:
-            return checker.unbounded(equation, operands, "[rows] several records make up one index")
+            return checker.unbounded(equation, operands, Why.ROWS("several records make up one index"))
         axes = tuple(batched[a] for a in index.axes)
         shared = tuple(source_batch[index_batch.index(a)] for a in index.axes if a in index_batch)
         positional = index.positional or varies_along(source, shape_of(equation.invars[0]), shared)
         return Private(index.batch, axes, origin, positional=positional)
     if not isinstance(source, Private) or source.axes is None:
-        return checker.unbounded(equation, operands, "[rows] elements of what depends on all records are looked up")
+        return checker.unbounded(equation, operands, Why.ROWS("elements of what depends on all records are looked up"))
     axes_found: list[int] = []
     kept = [
         i
@@ -460,7 +469,7 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
         )
         if not paired:
             return checker.unbounded(
-                equation, operands, "[rows] elements are looked up by an index that depends on records"
+                equation, operands, Why.ROWS("elements are looked up by an index that depends on records")
             )
         positional |= index.positional
     elif isinstance(index, Public):
@@ -476,28 +485,30 @@ def _picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, in
     simple = simple and tuple(numbers.start_index_map) == (axis,) and axis in numbers.collapsed_slice_dims
     known = index.const if isinstance(index, Public) else None
     if not simple or known is None or known.ndim != 2:
-        why = "[rows] records are picked by their number, and no proof covers that they differ"
+        why = Why.ROWS("records are picked by their number, and no proof covers that they differ")
         return checker.unbounded(equation, [source, index], why)
     picks = tuple(int(i) for i in known.reshape(-1))
     if len(set(picks)) < len(picks) or any(not 0 <= i < count for i in picks):
-        why = "[rows] a record is picked several times, so that it counts as often"
+        why = Why.ROWS("a record is picked several times, so that it counts as often")
         return checker.unbounded(equation, [source, index], why)
     name = (source.batch, "pick", picks)
     assert source.batch is not None
     if name not in checker.slices:
         checker.slices[name] = Pick(source.batch, source.batch.masked, numbers=picks)
     batch = checker.slices[name]
-    terms = None if source.terms is None else tuple(Term(t.group, t.leaves, t.bound, batch) for t in source.terms)
+    terms = bounding(source.terms, batch)
     offset = {int(i) for i in numbers.offset_dims}
     (place,) = (i for i in range(len(shape_of(equation.outvars[0]))) if i not in offset)
     return source.but(batch=batch, axes=(place,), terms=terms, origin=checker.origin(equation, [source]))
 
 
+@rule(p.scatter_p, p.scatter_add_p, p.scatter_mul_p, p.scatter_min_p, p.scatter_max_p)
 def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """Updates at indices, where whatever a record writes goes to its own place, and nobody else's."""
     private = [x for x in operands if isinstance(x, Private)]
-    lost = "[rows] records' values are put at places that other records can reach"
+    lost = Why.ROWS("records' values are put at places that other records can reach")
     own = _own_places(equation)
+    # All operands must agree along which axes of the array the records are.
     found: set[tuple[int, ...]] = set()
     for value, places in zip(operands, own, strict=True):
         if isinstance(value, Private):
@@ -534,11 +545,6 @@ def _own_places(equation: JaxprEqn) -> list[dict[int, int]]:
     return [{a: a for a in (*batched, *whole.values())}, indices, {**rows, **whole}]
 
 
-RULES[p.gather_p] = gather
-for _primitive in (p.scatter_p, p.scatter_add_p, p.scatter_mul_p, p.scatter_min_p, p.scatter_max_p):
-    RULES[_primitive] = scatter
-
-
 def common_rows(operands: Sequence[Value]) -> Axes | None:
     """The axes of the records, where all private operands have them in one place; else None."""
     private = [x for x in operands if isinstance(x, Private)]
@@ -556,11 +562,14 @@ def rows_of_all(checker: Checker, equation: JaxprEqn, operands: list[Value], axe
             positional |= varies_along(value, shape_of(variable), axes)
     origin = checker.origin(equation, operands)
     return [
-        Private(private[0].batch, axes, origin, finite=np.dtype(aval(v).dtype).kind in "biu", positional=positional)
-        for v in equation.outvars
+        Private(private[0].batch, axes, origin, finite=is_whole(v), positional=positional) for v in equation.outvars
     ]
 
 
+@rule(
+    p.reduce_window_sum_p, p.reduce_window_max_p, p.reduce_window_min_p, p.select_and_scatter_add_p,
+    p.select_and_gather_add_p,
+)  # fmt: skip
 def _windows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """Sums, maxima, ... over windows; and what their derivatives put back where the maximum was."""
     axes, params = common_rows(operands), equation.params
@@ -576,6 +585,7 @@ def _windows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> lis
     return rows_of_all(checker, equation, operands, axes)
 
 
+@rule(p.sort_p)
 def _sort(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """Sorting, of several arrays by the first of them; public ones move as records tell them to."""
     axes = common_rows(operands)
@@ -584,6 +594,7 @@ def _sort(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     return rows_of_all(checker, equation, operands, axes)
 
 
+@rule(p.top_k_p)
 def _top_k(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     axes, rank = common_rows(operands), len(shape_of(equation.invars[0]))
     if axes is None or int(equation.params.get("axis", rank - 1)) % rank in axes:
@@ -591,6 +602,7 @@ def _top_k(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     return rows_of_all(checker, equation, operands, axes)
 
 
+@rule(p.dynamic_update_slice_p)
 def _update_slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """A part of each record, replaced by a part of each record."""
     target, update, *starts = operands
@@ -602,17 +614,12 @@ def _update_slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -
 
 
 def _refused(checker: Checker, equation: JaxprEqn, operands: list[Value], why: str) -> list[Value]:
-    return [checker.unbounded(equation, operands, f"[rows] {equation.primitive.name}: {why}") for _ in equation.outvars]
+    return [
+        checker.unbounded(equation, operands, Why.ROWS(f"{equation.primitive.name}: {why}")) for _ in equation.outvars
+    ]
 
 
-for _primitive in (
-    p.reduce_window_sum_p, p.reduce_window_max_p, p.reduce_window_min_p, p.select_and_scatter_add_p,
-    p.select_and_gather_add_p,
-):  # fmt: skip
-    RULES[_primitive] = _windows
-RULES.update({p.sort_p: _sort, p.top_k_p: _top_k, p.dynamic_update_slice_p: _update_slice})
-
-
+@rule(primitive_of(lambda x: jnp.stack([x, x]), _LINE))
 def _stack(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     axis, axes = int(equation.params["axis"]), common_rows(operands)
     if axes:
@@ -622,6 +629,7 @@ def _stack(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
     return concatenate(checker, equation.replace(params={"dimension": 0}), operands)
 
 
+@rule(unstack_p)
 def _unstack(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     (value,) = operands
     assert isinstance(value, Private)
@@ -630,6 +638,7 @@ def _unstack(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> lis
     return parts(checker, equation, value, without(value.axes, [axis]) if kept and value.axes is not None else None)
 
 
+@rule(primitive_of(lambda x: jnp.tile(x, 2), _LINE))
 def _tile(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     (value,) = operands
     assert isinstance(value, Private)
@@ -637,9 +646,3 @@ def _tile(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Privat
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
     found = moved(checker, equation, value, value.axes if kept else None, exact=own == out)
     return found if found.terms is None else found.but(terms=scaled(found.terms, Scale(expansion(own, out))))
-
-
-_LINE = jax.ShapeDtypeStruct((2,), np.float32)
-RULES[primitive_of(lambda x: jnp.stack([x, x]), _LINE)] = _stack
-RULES[unstack_p] = _unstack
-RULES[primitive_of(lambda x: jnp.tile(x, 2), _LINE)] = _tile

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import math
 import weakref
 from collections.abc import Callable, Sequence
@@ -36,7 +35,6 @@ __all__ = [
     "Source",
     "batch_size_to_q",
     "live_sources",
-    "number_of",
     "poisson_batchify_data",
     "poisson_sample_idxs",
     "q_to_batch_size",
@@ -184,40 +182,23 @@ class GetBatch:
             batchifier_state: from `init`.
         """
         batch = self._get(i, batchifier_state)
-        number = _number(i, batchifier_state)
         for array in jax.tree.leaves(batch):
             forget = functools.partial(_handed_out.pop, id(array))
-            _handed_out[id(array)] = weakref.ref(array, forget), self.source, number
+            _handed_out[id(array)] = weakref.ref(array, forget), self.source
         return batch
-
-
-def _number(i: Any, batchifier_state: Any) -> tuple[int, bytes] | None:
-    """What tells a batch from all others of its batchifier; None in a program that is being compiled."""
-    if isinstance(i, Tracer) or isinstance(batchifier_state, Tracer):
-        return None
-    with jax.ensure_compile_time_eval():
-        keyed = jnp.issubdtype(jnp.result_type(batchifier_state), jax.dtypes.prng_key)
-        words = jax.random.key_data(batchifier_state) if keyed else batchifier_state
-        return int(i), hashlib.sha256(np.asarray(words).tobytes()).digest()
 
 
 _live: weakref.WeakSet[GetBatch] = weakref.WeakSet()
 
-_handed_out: dict[int, tuple[weakref.ref[Any], Source, tuple[int, bytes] | None]] = {}
-"""The arrays that batchifiers handed out and that still exist, by identity, with the batch's number: concrete ones, and the
-tracers of a program that is being compiled. An entry goes when its array does, so that an identity is never another array's."""
+_handed_out: dict[int, tuple[weakref.ref[Any], Source]] = {}
+"""The arrays that batchifiers handed out and that still exist, by identity: concrete ones, and the tracers of a
+program that is being compiled. An entry goes when its array does, so that an identity is never another array's."""
 
 
 def source_of(arrays: Sequence[Any]) -> Source | None:
     """The batchifier that handed out all of these arrays, unchanged; None where they are not of one batchifier."""
     sources = {entry[1] if (entry := _handed_out.get(id(array))) else None for array in arrays}
     return sources.pop() if len(sources) == 1 else None
-
-
-def number_of(arrays: Sequence[Any]) -> tuple[int, bytes] | None:
-    """The number of the batch that these arrays are, among those of `source_of`; None where it is not known."""
-    numbers = {entry[2] if (entry := _handed_out.get(id(array))) else None for array in arrays}
-    return numbers.pop() if len(numbers) == 1 else None
 
 
 def live_sources(rows: int) -> list[Source]:

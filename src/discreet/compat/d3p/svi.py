@@ -32,7 +32,7 @@ from discreet import inference, random
 from discreet._validate import positive
 from discreet.compat.d3p import random as d3p_random
 from discreet.compat.d3p.dputil import Calibration, D3PAccountingWarning, NoiseScale, whole_steps
-from discreet.compat.d3p.minibatch import BatchLaw, GetBatch, Source, live_sources, number_of, source_of
+from discreet.compat.d3p.minibatch import BatchLaw, GetBatch, Source, live_sources, source_of
 from discreet.compat.d3p.util import is_array
 from discreet.inference import DPSVIState, claim
 from discreet.plan import PrivacyPlan
@@ -451,8 +451,6 @@ class DPSVI(SVI):
         """The bindings since `init`, by the kind of batch and the batchifier that it came from."""
         self._used: dict[Binding, set[Drawn]] = {}
         """What updates were made with."""
-        self._batches_of: dict[bytes, set[Any]] = {}
-        """The batches of the updates since `init`, by the key of the fit."""
         self._tested: dict[Source, None] = {}
         """The batchifiers of the test records that `evaluate` was given."""
         self._exact_notes: set[str] = set()
@@ -476,7 +474,7 @@ class DPSVI(SVI):
         """
         key = d3p_random.as_key(rng_key)
         args = _as_batch(args)
-        self._found, self._batches_of = {}, {}
+        self._found = {}
         binding, _ = self._bind(args, kwargs)
         return binding.fit.init(key, *args, init_params=init_params)
 
@@ -513,7 +511,6 @@ class DPSVI(SVI):
         self._check_horizon(svi_state)
         if drawn not in self._used.get(binding, ()):
             self._check_untested(drawn)
-        self._check_fresh(svi_state, Layout.of(args)[1])
         if not isinstance(svi_state.step, Tracer):
             claim(svi_state.rng_key, int(svi_state.step))
         self._used.setdefault(binding, set()).add(drawn)
@@ -695,28 +692,6 @@ class DPSVI(SVI):
                 f"num_iter = {self._num_iter} updates were declared, and this state has made them all. More would cost "
                 "more than was promised; declare them beforehand."
             )
-
-    def _check_fresh(self, state: DPSVIState, arrays: Sequence[Any]) -> None:
-        """Refuse a batch that an update of this fit has had before, as by `get_batch(0, batchifier_state)` in every step.
-
-        Raises:
-            ValueError: it was used, or a compiled program would use it each time it runs.
-        """
-        source, number = source_of(arrays), number_of(arrays)
-        if source is None or number is None:
-            return
-        remedy = (
-            "Records in it would be in more updates than the accounting of fresh batches says. Draw one for each update: "
-            "get_batch(i, batchifier_state) with i the number of the update."
-        )
-        if isinstance(state.step, Tracer):
-            raise ValueError(f"A compiled loop would use batch number {number[0]} in every update. {remedy}")
-        if isinstance(state.rng_key, Tracer):
-            return
-        used = self._batches_of.setdefault(np.asarray(jax.random.key_data(state.rng_key)).tobytes(), set())
-        if (source, number) in used:
-            raise ValueError(f"Batch number {number[0]} of this batchifier state was in an update before. {remedy}")
-        used.add((source, number))
 
     def _check_test_data(self, args: tuple[Any, ...]) -> None:
         """Let `evaluate` have records of a table that this fit does not use, and say what that means.
