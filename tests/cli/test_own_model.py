@@ -113,9 +113,3 @@ def test_raw_columns_hold_what_the_table_holds(folder):
     records = encode(read_table(folder / "few.csv", schema), schema, raw=True)
     assert records.feature_names == ("leukocytes", "rhinovirus")
     np.testing.assert_array_equal(records.x, np.float32([[7.5, 1], [np.nan, 0], [20, np.nan]]))
-
-
-def test_twinifys_text_files_are_named(folder):
-    done = run(f"{FIT} --model small_model.txt --steps 1")
-    assert done.exit_code == 2
-    assert "as twinify reads it" in " ".join(done.stderr.split())

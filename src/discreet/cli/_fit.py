@@ -1,12 +1,13 @@
 """`discreet fit`: a table, a model and a budget to a posterior and a statement."""
 
+import dataclasses
 import functools
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from discreet.cli import _options as options
-from discreet.cli._options import TWIN, ChosenModel, choose_model
+from discreet.cli._options import TWIN, choose_model
 from discreet.cli._plan import PlanValues, say_other_size, with_plan
 from discreet.cli._run import fit_and_write, is_own_statement, kept_secret, remember
 from discreet.cli._tables import how_converted
@@ -15,6 +16,7 @@ from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines
 if TYPE_CHECKING:
     import pyarrow
 
+    from discreet.cli._own_model import Prepared
     from discreet.models import MixtureOfProducts
     from discreet.report import Statement
     from discreet.tables import Conversion, Records, Schema
@@ -56,6 +58,7 @@ def fit(
     checkpoint: options.CheckpointFolder = None,
     out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE,
     raw: options.Raw = False,
+    model_args: options.ModelArgs = None,
     seed: options.Seed = None,
     non_private_bounds: options.NonPrivateBounds = False,
     out: options.Out = Path("discreet-fit"),
@@ -77,9 +80,9 @@ def fit(
     Bounds and categories are public input: take them from the questionnaire, never from the data. Quote `|`, `<` and `>` in the
     shell. `--plan` takes the settings that `discreet plan` proposed; command-line options override them.
 
-    Writes statement.json, statement.txt, report.html, posterior.npz, summary.json and, with matplotlib, fit.png; for twins, the
-    files that `discreet synth` needs instead of posterior and summary. Each further fit of the same data spends again: the ε of
-    all fits add up.
+    Writes statement.json, statement.txt, report.html, posterior.npz, summary.json and, with matplotlib, fit.png. `discreet synth`
+    needs model.json as well, which a model of your own gets; a twin gets its own files instead of posterior and summary. Each
+    further fit of the same data spends again: the ε of all fits add up.
     """
     planned = None
     if plan_file is not None:
@@ -90,18 +93,22 @@ def fit(
     if epsilon is None:
         raise ValueError("--epsilon is missing: give a privacy budget, or a --plan that contains one")
     _check_options(out, checkpoint, overwrite, draws, learning_rate)
-    chosen = choose_model(model, components=components)
+    chosen = choose_model(model, components=components, words=model_args, epsilon=epsilon, delta=delta)
     defaults = chosen.defaults
     made = how_converted(data, non_private_bounds=non_private_bounds, out_of_bounds=out_of_bounds)
     odd_cells = str(out_of_bounds) if made is None else made.out_of_bounds
     described = options.schema_of(data, chosen, target, bounds, schema, non_private_bounds, made)
-    whole = None if chosen.of_table is None else chosen.of_table(described)
-    function = chosen.function_for(described) if whole is None else whole.model
+    own = None if chosen.own is None else chosen.own.prepare(described, raw=raw)
+    described = described if own is None else own.schema
+    whole = chosen.build(described) if model == TWIN else None
+    function = chosen.build(described) if own is None else own.function
     order = _order_of_rows(seed, None if described.person is None else checkpoint)
-    _check_raw(data, chosen, raw, made)
-    if chosen.own and not as_json:
-        _say_features(described, chosen, raw)
-    records = _records(data, described, odd_cells, order, whole, made, raw)
+    _check_raw(data, model, own, raw, made)
+    if own is not None and not as_json:
+        _say_features(own)
+    records = _records(data, described, odd_cells, order, whole, made, own)
+    if own is not None and own.preprocesses:
+        own = dataclasses.replace(own, seen=records.feature_names)
     public_count = records.num_records if num_records is None else num_records
     if plan_file is not None and planned is not None:
         say_other_size(plan_file, planned, public_count)
@@ -122,10 +129,10 @@ def fit(
     counted = num_records is None
     fitted = fit_and_write(
         out,
-        function,
+        function if whole is None else whole.model,
         plan,
         records,
-        complete=functools.partial(_complete, schema=described, out_of_bounds=odd_cells, counted=counted),
+        complete=functools.partial(_complete, schema=described, out_of_bounds=odd_cells, counted=counted, own=own),
         learning_rate=defaults.learning_rate if learning_rate is None else learning_rate,
         seed=seed,
         draws=draws,
@@ -134,8 +141,7 @@ def fit(
         ledger=ledger,
         checkpoint=checkpoint,
         person=described.person,
-        columns=described if chosen.of_columns else None,
-        raw=raw,
+        own=own,
     )
     if as_json:
         say_json("fit", {"statement": fitted.statement.to_dict(), "files": [str(file) for file in fitted.files]})
@@ -175,31 +181,32 @@ def default_clip(model: "MixtureOfProducts | None") -> str:
     return "1.0" if model is None else f"{model.gradient_bound / 3.6:.1f}"
 
 
-def _check_raw(data: Path, chosen: ChosenModel, raw: bool, made: "Conversion | None") -> None:
-    if raw and not chosen.own:
-        raise ValueError(f"--raw is for a model of your own: {chosen.name} needs scaled columns, leave --raw out")
-    if raw and made is not None:
-        raise ValueError(f"{data} holds converted records, which are scaled: for --raw give the table itself")
+def _check_raw(data: Path, model: str, own: "Prepared | None", raw: bool, made: "Conversion | None") -> None:
+    if raw and own is None:
+        raise ValueError(f"--raw is for a model of your own: {model} needs scaled columns, leave --raw out")
+    if own is not None and own.raw and made is not None:
+        raise ValueError(f"{data} holds converted records, which are scaled: for raw columns give the table itself")
 
 
-def _say_features(schema: "Schema", chosen: ChosenModel, raw: bool) -> None:
+def _say_features(own: "Prepared") -> None:
     """Print what the model gets, before anything is spent: wrong columns fit as smoothly as right ones."""
     from discreet.tables import describe_features
 
-    target = schema.target_column
-    if chosen.of_columns:
+    target = own.schema.target_column
+    if own.preprocesses:
+        say(f"preprocess of {own.own.path} makes the columns of x. It gets one row at a time, with these columns:")
+    elif own.of_columns:
         say("The model gets a dict named columns. Its arrays, by name:")
     else:
         say(f"The model gets x{'' if target is None else ' and y'}. The columns of x, by position:")
-    for place, (name, meaning) in enumerate(describe_features(schema, raw=raw)):
-        say_lines(
-            f"  {repr(name) if chosen.of_columns else place}: {'' if chosen.of_columns else f'{name}, '}{meaning}"
-        )
+    named = own.of_columns or own.preprocesses
+    for place, (name, meaning) in enumerate(describe_features(own.schema, raw=own.raw)):
+        say_lines(f"  {repr(name) if named else place}: {'' if named else f'{name}, '}{meaning}")
     if target is not None:
-        scaled = target.kind.has_bounds and target.kind != "count" and not raw
+        scaled = target.kind.has_bounds and target.kind != "count" and not own.raw
         meaning = target.rule() + (", scaled to -1 to 1" if scaled else "")
-        say_lines(f"  {repr(target.name) if chosen.of_columns else 'y'}: {target.name}, {meaning}")
-    if not raw:
+        say_lines(f"  {repr(target.name) if named else 'y'}: {target.name}, {meaning}")
+    if not own.raw:
         say("With --raw: one column for each column of the schema, in its own unit, NaN where a cell is missing.")
     say()
 
@@ -218,9 +225,9 @@ def _records(
     order: bytes | None,
     whole: "MixtureOfProducts | None",
     made: "Conversion | None",
-    raw: bool,
+    own: "Prepared | None",
 ) -> "Records":
-    from discreet.tables import OutOfBounds, encode, open_records, read_table
+    from discreet.tables import OutOfBounds, decode, encode, open_records, read_table
 
     if made is not None and whole is not None:
         raise ValueError(
@@ -236,7 +243,10 @@ def _records(
         )
     table = read_table(data, schema, out_of_bounds=out_of_bounds)
     if whole is None:
-        return encode(table, schema, out_of_bounds=out_of_bounds, key=order, raw=raw)
+        records = encode(table, schema, out_of_bounds=out_of_bounds, key=order, raw=own is not None and own.raw)
+        if own is None or not own.preprocesses:
+            return records
+        return own.preprocessed(decode(records.x, schema, records.y, raw=True))
     return _levels(table, whole, out_of_bounds, order)
 
 
@@ -267,7 +277,9 @@ def _warn(schema: "Schema", seed: int | None, ledger: Path | None) -> None:
         say_error("NOT PRIVATE: with --seed the noise can be reproduced and removed. The statement says so.")
 
 
-def _complete(statement: "Statement", schema: "Schema", out_of_bounds: str, *, counted: bool) -> "Statement":
+def _complete(
+    statement: "Statement", schema: "Schema", out_of_bounds: str, *, counted: bool, own: "Prepared | None"
+) -> "Statement":
     """The statement of the fit with what the command line knows besides."""
     lines = zip(schema.columns, schema.describe(), strict=True)
     public = [line for column, line in lines if column.name not in schema.inferred]
@@ -282,6 +294,11 @@ def _complete(statement: "Statement", schema: "Schema", out_of_bounds: str, *, c
     if not counted:
         statement = statement.with_notes(
             "The number of records is a public figure that the user gave, not the file's count."
+        )
+    if own is not None and own.preprocesses:
+        statement = statement.with_notes(
+            f"preprocess of {own.own.path.name} was called with each row by itself. That it keeps nothing from one call to the "
+            "next was not checked."
         )
     if schema.inferred:
         statement = statement.with_violations(

@@ -1,21 +1,21 @@
 """Options that several commands take, what they mean in the library, and which model a name means."""
 
 import dataclasses
+import difflib
 import enum
-import importlib.util
-import inspect
-import traceback
+import shlex
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+
+from discreet.cli._own_model import OwnModel, failure
+from discreet.cli._own_model import choose as choose_own
 
 if TYPE_CHECKING:
     from discreet.accounting import Relation
     from discreet.clipping import AdaptiveClipping
-    from discreet.models import MixtureOfProducts
     from discreet.plan import PrivacyPlan
     from discreet.sampling import Sampling as Sampler
     from discreet.tables import Conversion, Kind, Schema
@@ -43,40 +43,26 @@ class Defaults:
 
 @dataclasses.dataclass(frozen=True)
 class ChosenModel:
-    """A model and what it expects: a function of (x, y) or (x), or a model of whole tables.
+    """A model and what it expects.
 
     Attributes:
         name: As given.
-        function: The NumPyro model; None for a model of whole tables, which `of_table` makes.
+        build: From the schema to the NumPyro model of (x, y), or to a model of the whole table; unused for the user's.
         target_kind: The kind that its target must have; None for whatever the schema says.
-        own: Whether it is the user's.
-        of_columns: Whether it takes a dict from names to columns, as a user's model may.
-        of_classes: From the number of the target's categories to the NumPyro model, in the place of `function`.
-        of_table: From the schema to a model of all its columns, from which twins are drawn.
+        own: The user's file, if it is the user's model.
         defaults: Of the fit's options.
     """
 
     name: str
-    function: Callable[..., object] | None
-    target_kind: "Kind | None"
-    own: bool
-    of_classes: Callable[[int], Callable[..., object]] | None = None
-    of_table: "Callable[[Schema], MixtureOfProducts] | None" = None
+    build: "Callable[[Schema], Any]"
+    target_kind: "Kind | None" = None
+    own: OwnModel | None = None
     defaults: Defaults = Defaults()
-    of_columns: bool = False
 
     @property
     def needs_target(self) -> bool:
         """Whether it explains a column by the others."""
-        return not self.own and self.of_table is None
-
-    def function_for(self, schema: "Schema") -> Callable[..., object]:
-        """The NumPyro model of records that are described so; for a model that is not of whole tables."""
-        if self.of_classes is not None:
-            assert schema.target_column is not None
-            return self.of_classes(len(schema.target_column.categories))
-        assert self.function is not None
-        return self.function
+        return self.own is None and self.name != TWIN
 
 
 MODELS = {
@@ -87,121 +73,66 @@ MODELS = {
     "negative-binomial": "for counts that scatter more",
     "twin": "for all columns, of which discreet synth draws twins",
 }
-TEXT_MODEL = (
-    ". A text file with a distribution for each column, as twinify reads it, is no model here: --model twin learns each "
-    "column's shape, and --schema has what is publicly known of the columns"
-)
 MULTINOMIAL, TWIN = "multinomial", "twin"
-COLUMNS = "columns"
-"""The name of a first parameter that takes a dict from names to columns."""
 COMPONENTS = 16
 
 
-def choose_model(name: str, *, components: int | None = None) -> ChosenModel:
-    """A built-in model by name, or `FILE.py:FUNCTION`. Runs the file.
+def choose_model(
+    name: str, *, components: int | None = None, words: str | None = None, **arguments: Any
+) -> ChosenModel:
+    """A built-in model by name, or the user's: `FILE.py:FUNCTION`, or a text file. Runs the file.
 
     Args:
         name: As on the command line.
         components: Number of components of a mixture; None: 16.
+        words: What --model-args says, for a factory.
+        arguments: Other options that a factory may read.
 
     Raises:
         ValueError: An unknown name, a file that is absent or fails, a function that is not in it, or components of a model
             that has none.
     """
-    from discreet.models import (
-        linear_regression,
-        logistic_regression,
-        multinomial_regression,
-        negative_binomial_regression,
-        poisson_regression,
-    )
+    from discreet import models
     from discreet.tables import Kind
 
+    if components is not None and not 1 <= components <= MOST_COMPONENTS:
+        raise ValueError(f"--components is {components}: give a number from 1 to {MOST_COMPONENTS}, 16 say")
+    count = COMPONENTS if components is None else components
+    text = name.endswith(".txt")
+    if components is not None and name != TWIN and not text:
+        raise ValueError(f"--components is for --model {TWIN} and text files: the model {name} has none, leave it out")
     if name == TWIN:
-        return _twin(COMPONENTS if components is None else components)
-    if components is not None:
-        raise ValueError(f"--components is for --model {TWIN}: the model {name} has none, leave it out")
+        return ChosenModel(name, lambda schema: models.MixtureOfProducts(schema, components=count), defaults=TWINS)
     built_in = {
-        "logistic": (logistic_regression, Kind.BINARY),
-        "linear": (linear_regression, Kind.REAL),
-        "poisson": (poisson_regression, Kind.COUNT),
-        "negative-binomial": (negative_binomial_regression, Kind.COUNT),
+        "logistic": (models.logistic_regression, Kind.BINARY),
+        "linear": (models.linear_regression, Kind.REAL),
+        "poisson": (models.poisson_regression, Kind.COUNT),
+        "negative-binomial": (models.negative_binomial_regression, Kind.COUNT),
     }
     if name == MULTINOMIAL:
-        return ChosenModel(name, None, Kind.CATEGORICAL, own=False, of_classes=multinomial_regression)
+        return ChosenModel(
+            name,
+            lambda schema: models.multinomial_regression(len(schema.target_column.categories)),  # pyright: ignore[reportOptionalMemberAccess]
+            Kind.CATEGORICAL,
+        )
     if name in built_in:
         function, kind = built_in[name]
-        return ChosenModel(name, function, kind, own=False)
-    file, colon, attribute = name.rpartition(":")
-    if not colon or not file.endswith(".py"):
+        return ChosenModel(name, lambda schema: function, kind)
+    if not text and not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
+        near = difflib.get_close_matches(name, MODELS, 1)
         raise ValueError(
-            f"the model {name!r} is not known: choose {', '.join(MODELS)}, or FILE.py:FUNCTION of your own"
-            + (TEXT_MODEL if name.endswith(".txt") else "")
+            f"the model {name!r} is not known{f', did you mean {near[0]}?' if near else ':'} choose {', '.join(MODELS)}, "
+            "FILE.py:FUNCTION of your own, or FILE.txt with lines such as Age: Poisson"
         )
-    path = Path(file)
-    module = run_file(path, "model file")
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        raise ValueError(f"{path} has no function {attribute}: name the model function after the colon")
-    return ChosenModel(name, function, None, own=True, of_columns=_first_parameter(function) == COLUMNS)
-
-
-def _first_parameter(function: Callable[..., object]) -> str | None:
-    """The name of a function's first parameter; None if it has none that can be read."""
-    try:
-        return next(iter(inspect.signature(function).parameters), None)
-    except (TypeError, ValueError):
-        return None
+    own = choose_own(name, components=count, words=tuple(shlex.split(words or "")), arguments=arguments)
+    return ChosenModel(name, lambda schema: None, own=own, defaults=TEXTS if text else Defaults())
 
 
 MOST_COMPONENTS = 1_000
-
-
-def _twin(components: int) -> ChosenModel:
-    from discreet.models import MixtureOfProducts
-
-    if not 1 <= components <= MOST_COMPONENTS:
-        raise ValueError(f"--components is {components}: give a number from 1 to {MOST_COMPONENTS}, 16 say")
-
-    def of_table(schema: "Schema") -> "MixtureOfProducts":
-        return MixtureOfProducts(schema, components=components)
-
-    # Fewer and larger steps than a regression's: the noise is on thousands of parameters (docs/twins.md).
-    defaults = Defaults(steps=300, batch=1_000, learning_rate=0.05, clip=None)
-    return ChosenModel(TWIN, None, None, own=False, of_table=of_table, defaults=defaults)
-
-
-def run_file(path: Path, what: str) -> ModuleType:
-    """Run a Python file of the user's.
-
-    Args:
-        path: Where it is.
-        what: What it is, for the error.
-
-    Raises:
-        ValueError: It is absent or fails.
-    """
-    if not path.is_file():
-        raise ValueError(f"the {what} {path} does not exist: check the path")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        # No data have been read: the message is about the user's code and may be shown.
-        raise ValueError(f"the {what} {path} fails on import {failure(error)}") from error
-    return module
-
-
-def failure(error: BaseException) -> str:
-    """Where the user's code failed, and with what, as the end of a sentence."""
-    from discreet._jax import users_file
-
-    own = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
-    place = f"at {own[-1].filename}:{own[-1].lineno} ({own[-1].name}) " if own else ""
-    return f"{place}with {type(error).__name__}: {str(error).rstrip('.')}".replace(f"{Path.cwd()}/", "")
+# Fewer and larger steps than a regression's: the noise is on thousands of parameters (docs/twins.md).
+TWINS = Defaults(steps=300, batch=1_000, learning_rate=0.05, clip=None)
+# Records whose cells are present have larger gradients than those with missing cells: a small norm would count the latter more.
+TEXTS = Defaults(steps=500, batch=1_000, learning_rate=0.05, clip="5.0")
 
 
 def returned_by(
@@ -346,8 +277,8 @@ Model = Annotated[
         rich_help_panel=TABLE,
         autocompletion=_complete_model,
         help="logistic, multinomial, linear, poisson or negative-binomial; twin, for synthetic twins of the table; or "
-        "FILE.py:FUNCTION, a NumPyro model of (x, y) or (x). If its first parameter is called columns, it gets a dict from the "
-        "names of all columns to arrays instead.",
+        "FILE.py:FUNCTION, a NumPyro model of (x, y) or (x), or a model_factory. If its first parameter is called columns, it "
+        "gets a dict from the names of all columns to arrays instead. Or FILE.txt with lines such as Age: Poisson.",
     ),
 ]
 Target = Annotated[str | None, typer.Option(rich_help_panel=TABLE, help="Column to predict.")]
@@ -382,6 +313,10 @@ Raw = Annotated[
         "Default: numbers scaled to [-1, 1], a column for each category and for missing cells.",
     ),
 ]
+ModelArgs = Annotated[
+    str | None,
+    typer.Option(rich_help_panel=TABLE, help="For a model_factory: the words that it gets, in quotes: '--prior 2'."),
+]
 NonPrivateBounds = Annotated[
     bool,
     typer.Option(
@@ -397,11 +332,12 @@ FitSteps = Annotated[
         rich_help_panel=METHOD,
         max=MOST_STEPS,
         metavar="<int>",
-        help="Number of steps. Default: 1000; for twin, 300.",
+        help="Number of steps. Default: 1000; for twin, 300; for FILE.txt, 500.",
     ),
 ]
 Components = Annotated[
-    int | None, typer.Option(rich_help_panel=METHOD, help="Number of mixture components, for twin only. Default: 16.")
+    int | None,
+    typer.Option(rich_help_panel=METHOD, help="Number of mixture components, for twin and FILE.txt. Default: 16."),
 ]
 Clip = Annotated[
     str | None,

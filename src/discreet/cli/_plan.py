@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from discreet.cli import _options as options
-from discreet.cli._options import TWIN, choose_model
+from discreet.cli._options import MULTINOMIAL, TWIN, choose_model
 from discreet.cli._run import keep_compiled_programs
 from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines, say_text, settings, write_file
 
@@ -313,20 +313,22 @@ def _what(
             "the columns are not described: give their public bounds and categories with --bounds or --schema"
         )
     chosen = choose_model(model, components=components)
-    if chosen.of_classes is not None:
+    if model == MULTINOMIAL:
         raise ValueError(
             f"there is no dry run of the model {model} yet: give fit its steps, rate and clipping norm by options, or rehearse "
             "logistic for one category against the others"
         )
-    if chosen.of_columns:
-        raise ValueError(
-            f"there is no dry run of {model} yet, since it takes a dict of columns: give fit its steps, rate and clipping norm "
-            "by options"
-        )
     described = options.schema_of(None, chosen, target, bounds, file, non_private_bounds=False)
-    if chosen.of_table is not None:
-        return chosen.of_table(described), None
-    return chosen.function_for(described), described
+    if chosen.own is not None:
+        own = chosen.own.prepare(described)
+        if own.of_columns or own.raw:
+            raise ValueError(
+                f"there is no dry run of {model} yet, since it takes {'a dict of columns' if own.of_columns else 'raw columns'}: "
+                "give fit its steps, rate and clipping norm by options"
+            )
+        return own.function, described
+    built = chosen.build(described)
+    return (built, None) if model == TWIN else (built, described)
 
 
 def _draw(rehearsal: "DryRun", file: Path, *, asked: bool) -> list[Path]:

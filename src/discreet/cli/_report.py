@@ -34,6 +34,7 @@ FILES = (
     "twin.json",
     "twin.result",
     "twin.schema.toml",
+    "model.json",
     "report.html",
 )
 

@@ -16,6 +16,7 @@ import typer
 
 from discreet._validate import require
 from discreet.cli._options import AsJson
+from discreet.cli._own_model import FILE as MODEL_FILE
 from discreet.cli._report import plot, print_statement, say_results, write_page, write_results, write_statement
 from discreet.cli._terminal import (
     continue_hint,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import PRNGKeyArray
 
+    from discreet.cli._own_model import Prepared
     from discreet.inference import DPSVIResult
     from discreet.models import MixtureOfProducts
     from discreet.plan import PrivacyPlan
@@ -154,14 +156,14 @@ class Fitted:
         statement: Its statement, complete.
         samples: The draws of each global latent along the leading axis; none of a model of a whole table.
         files: What was written.
-        raw: Whether features are in their own units.
+        own: The user's model, if it is one.
     """
 
     result: "DPSVIResult"
     statement: "Statement"
     samples: dict[str, np.ndarray]
     files: list[Path]
-    raw: bool = False
+    own: "Prepared | None" = None
 
     def say(self, records: "Records") -> None:
         """Posterior table, statement and file names on the screen."""
@@ -170,7 +172,11 @@ class Fitted:
             say()
             say_lines(f"Next: discreet synth {self.files[0].parent} --twins 5 --out twins")
             return
-        say_results(self.statement, self.samples, records, self.files, raw=self.raw)
+        raw = self.own is not None and self.own.raw
+        say_results(self.statement, self.samples, records, self.files, raw=raw)
+        if self.own is not None and self.own.draws_rows:
+            say()
+            say_lines(f"Next: discreet synth {self.files[0].parent} --model {self.own.own.name} --out twins")
 
     def leave(self) -> None:
         """End the command with the exit code of an interrupted one, if Ctrl-C stopped the fit.
@@ -201,8 +207,7 @@ def fit_and_write(
     ledger: Path | None = None,
     checkpoint: Path | None = None,
     person: str | None = None,
-    columns: "Schema | None" = None,
-    raw: bool = False,
+    own: "Prepared | None" = None,
 ) -> Fitted:
     """Spend the budget, and write the statement before anything else can fail.
 
@@ -220,8 +225,7 @@ def fit_and_write(
         ledger: The table's ledger, if it has one.
         checkpoint: Folder from which the fit goes on if it dies.
         person: The column that says whose a row is, if one row of each person was kept.
-        columns: The schema, if the model takes a dict from names to columns.
-        raw: Whether the records are in their own units.
+        own: The user's model, if it is one: then what twins need is written, too.
 
     Returns:
         The results and the files that hold them.
@@ -242,7 +246,7 @@ def fit_and_write(
             ledger=ledger,
             checkpoint=checkpoint,
             person=person,
-            columns=columns,
+            own=own,
         )
         spent(f"no statement was written, so {PLAN_IS_SPENT}")
         statement = complete(result.statement).with_notes(SPREAD if whole is None else TWIN_SPREAD)
@@ -264,13 +268,14 @@ def fit_and_write(
             )
         if whole is None:
             files += write_results(out, result, samples, records, statement=statement, note=SPREAD)
+            files += [] if own is None else [write_file(out / MODEL_FILE, own.settings_text())]
         else:
             from discreet.synthetic import write_fitted
 
             files += write_fitted(out, dataclasses.replace(result, statement=statement), whole)
         files += plot(out, result)
         files.append(write_page(out, ledger=ledger).file)
-        return Fitted(result, statement, samples, files, raw)
+        return Fitted(result, statement, samples, files, own)
 
 
 def run(
@@ -285,7 +290,7 @@ def run(
     ledger: Path | None = None,
     checkpoint: Path | None = None,
     person: str | None = None,
-    columns: "Schema | None" = None,
+    own: "Prepared | None" = None,
 ) -> tuple["DPSVIResult", Draw]:
     """Fit by DPSVI with a diagonal normal guide, or the whole table's own. Arguments as in `fit_and_write`.
 
@@ -308,11 +313,12 @@ def run(
         # A fit that continues draws the same posterior sample as one that was never stopped.
         words = np.frombuffer(kept_secret(checkpoint / "draws.key"), "<u4")
         draw_key = random.key_from_words(words, reproducible=False)
-    guide, placeholder = guide_for(whole or model), None if whole is None else whole.placeholder
+    guide = own.guide if own is not None and own.guide is not None else guide_for(whole or model)
+    placeholder = None if whole is None else whole.placeholder
     dpsvi = DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan, placeholder=placeholder)
     arrays = (records.x,) if records.y is None else (records.x, records.y)
-    if columns is not None:
-        arrays = (_by_name(records, columns),)
+    if own is not None and own.of_columns:
+        arrays = (_by_name(records, own.schema),)
     if checkpoint is not None and (checkpoint / CHECKPOINT).exists():
         spent(f"it was started earlier, so {PLAN_IS_SPENT}")
     try:

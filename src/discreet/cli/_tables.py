@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from discreet.cli import _options as options
+from discreet.cli._own_model import FILE as OWN
+from discreet.cli._own_model import OwnFit, read_own_fit
 from discreet.cli._terminal import (
     Commands,
     folder_for_results,
@@ -209,6 +211,10 @@ COMBINE = (
     "T = (1 + 1/m) b - v (discreet.synthetic.combine). Never pool the rows of several twins, and never use one twin as if it "
     "were the table: both make intervals too narrow."
 )
+DO_NOT_COMBINE = (
+    "The rows of a twin come from several posterior draws. They resemble new rows, and intervals from several such twins cannot "
+    "be combined: for that, draw twins without --rows-per-draw."
+)
 ROWS_ARE_NOBODY = (
     "Rows drawn from a model that was fitted under differential privacy: no row belongs to a person. The twins lack whatever "
     "the model lacks, such as fine dependence between columns."
@@ -225,11 +231,30 @@ class FormatName(enum.StrEnum):
 @refusing
 def synth(
     fitted: Annotated[
-        Path, typer.Argument(metavar="FIT", help="The folder that discreet fit --model twin wrote.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FIT", help="The folder that discreet fit wrote, with --model twin or your own.", show_default=False
+        ),
     ],
-    twins: Annotated[int, typer.Option(help="Number of twins: 5 for predictions, 20 or more for intervals.")] = 5,
+    model: Annotated[
+        str | None,
+        typer.Option(help="If you fitted a model of your own: that model again, FILE.py:FUNCTION or FILE.txt."),
+    ] = None,
+    twins: Annotated[
+        int, typer.Option(help="Number of twins, a file each: 5 for predictions, 20 or more for intervals.")
+    ] = 1,
     rows: Annotated[
         int | None, typer.Option(help="Rows of each twin. Default: the public number of records of the fitted table.")
+    ] = None,
+    rows_per_draw: Annotated[
+        int | None,
+        typer.Option(
+            "--rows-per-draw",
+            "--m",
+            min=1,
+            help="Rows from one posterior draw; 1 is a draw for each row. Default: all rows of a twin, which combining twins "
+            "needs.",
+        ),
     ] = None,
     file_format: Annotated[FormatName, typer.Option("--format", help="File format of the twins.")] = FormatName.CSV,
     seed: Annotated[
@@ -245,6 +270,8 @@ def synth(
 
     `discreet synth discreet-fit --twins 20 --rows 100000 --format parquet --out twins`
 
+    `discreet synth discreet-fit --model mine.py:model --m 1 --out twins`
+
     Reads only the fit's folder, so any number of twins costs nothing beyond the fit's ε.
 
     Writes twin-1.csv and so on, their schema (twins.schema.toml), and the statement with instructions for analysing several twins
@@ -255,17 +282,25 @@ def synth(
     from discreet.tables import schema_to_toml
 
     _check(out, overwrite, twins, rows)
-    fit = read_fitted(fitted)
-    statement = fit.result.statement
+    own = (fitted / OWN).is_file()
+    if model is not None and not own:
+        raise ValueError(f"{fitted} holds no fit of a model of your own: leave out --model")
+    fit = read_own_fit(fitted, model) if own else read_fitted(fitted)
+    if isinstance(fit, OwnFit) and rows_per_draw is None and twins > fit.num_draws:
+        raise ValueError(
+            f"--twins is {twins}, and the fit wrote {fit.num_draws} posterior draws: ask for fewer twins, or fit with more "
+            "--draws"
+        )
+    statement = fit.statement
     if not statement.is_private:
         say_error("NOT PRIVATE: the fit is not private, as its statement says, so the twins are not either.")
-    count = fit.result.plan.num_records if rows is None else rows
+    count = statement.plan["num_records"] if rows is None else rows
     # A twin's rows are nobody's, so whose they are is no column of it.
     schema = dataclasses.replace(fit.model.schema, person=None)
     check_format(schema, file_format)
     with folder_for_results(out):
         _remove_twins(out)
-        files = _draw(fit, schema, out, twins, count, file_format, seed, progress_bar=not as_json)
+        files = _draw(fit, schema, out, twins, count, rows_per_draw, file_format, seed, progress_bar=not as_json)
         files.append(write_file(out / SCHEMA, schema_to_toml(schema)))
         about = {
             "format": FORMAT,
@@ -273,10 +308,11 @@ def synth(
             "sha256": {file.name: digest_of(file) for file in files[:-1]},
             "rows": count,
             "columns": [column.name for column in fit.model.schema.columns],
-            "model": {"components": fit.model.components, "slices": fit.model.slices},
+            "model": fit.about,
+            "rows_per_draw": rows_per_draw,
             "seed": seed,
             "what_they_are": ROWS_ARE_NOBODY,
-            "how_to_combine": COMBINE,
+            "how_to_combine": COMBINE if rows_per_draw is None else DO_NOT_COMBINE,
             "statement": statement.to_dict(),
         }
         files.append(write_file(out / TEXT, text_about(about, statement)))
@@ -323,11 +359,12 @@ def _remove_twins(folder: Path) -> None:
 
 
 def _draw(
-    fit: "Fitted",
+    fit: "Fitted | OwnFit",
     schema: "Schema",
     out: Path,
     twins: int,
     rows: int,
+    rows_per_draw: int | None,
     file_format: str,
     seed: int | None,
     *,
@@ -347,6 +384,7 @@ def _draw(
             out,
             num_twins=twins,
             num_records=rows,
+            rows_per_draw=rows_per_draw,
             file_format=file_format,
             on_rows=bar.update,
         )

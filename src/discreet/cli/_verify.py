@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from discreet.cli import _options as options
-from discreet.cli._options import AsJson, returned_by, run_file
+from discreet.cli._options import AsJson, returned_by
+from discreet.cli._own_model import run_file
 from discreet.cli._terminal import refusing, say_error, say_json, say_lines, write_file
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 Twins are post-processing. They are computed from a result's released posterior, the model's public description and a key, so
 they cost nothing beyond the fit's statement; this file imports no reader of tables. Each twin comes from a posterior draw of
-its own (`start_twins`), because only then do the differences between twins show what the posterior does not know, which
+its own (`_start_twins`), because only then do the differences between twins show what the posterior does not know, which
 `combine` needs.
 """
 
@@ -12,6 +12,7 @@ import csv
 import enum
 import hashlib
 import io
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from discreet._validate import require
 from discreet.inference import DPSVIResult, load_result
 from discreet.models import MixtureOfProducts
 from discreet.plan import PrivacyPlan
+from discreet.report import Statement
 from discreet.storage import replacing, write_file
 from discreet.tables import DataError, Missing, Schema, schema_from_toml, schema_to_toml
 
@@ -56,6 +58,7 @@ def synthesize(
     *,
     num_twins: int = 5,
     num_records: int | None = None,
+    rows_per_draw: int | None = None,
 ) -> list[pyarrow.Table]:
     """Draw synthetic twins of the table that was fitted.
 
@@ -72,6 +75,8 @@ def synthesize(
         model: The model that was fitted, such as `MixtureOfProducts`.
         num_twins: Number of twins, at least 1. Use 5 for predictions, 20 or more for `combine`.
         num_records: Rows of each; None: the public number of records of the result's plan.
+        rows_per_draw: How many rows come from one posterior draw; None: all of a twin. With fewer, a twin is a sample of the
+            posterior predictive distribution: closer to new rows, but `combine` is then not valid.
 
     Returns:
         pyarrow tables with the schema's columns.
@@ -80,27 +85,74 @@ def synthesize(
         ValueError: A number below 1, no number of records, or too few draws.
     """
     rows = rows_of(result, num_records)
-    return [model.draw(latents, rows, rng) for latents, rng in start_twins(key, result, num_twins)]
+    started = _start_twins(key, result, num_twins, rows, rows_per_draw)
+    return [piece for draws, rng in started for piece in _pieces(model, draws, rng, rows, rows_per_draw, rows)]
 
 
-def start_twins(
-    key: PRNGKeyArray, result: Posterior | Mapping[str, Any], num_twins: int
-) -> list[tuple[dict[str, np.ndarray], np.random.Generator]]:
-    """A posterior draw and a random generator for each twin. Arguments and errors as in `synthesize`."""
-    if num_twins < 1:
-        raise ValueError(f"num_twins is {num_twins}; it must be at least 1.")
+def _start_twins(
+    key: PRNGKeyArray, result: Posterior | Mapping[str, Any], num_twins: int, rows: int, rows_per_draw: int | None
+) -> Iterator[tuple[Iterator[dict[str, np.ndarray]], np.random.Generator]]:
+    """The posterior draws and a random generator of each twin. Arguments and errors as in `synthesize`."""
+    for name, value in (("num_twins", num_twins), ("rows_per_draw", rows_per_draw)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1.")
+    each = -(-rows // (rows_per_draw or rows))
     posterior_key, rows_key = jax.random.split(random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR))
-    draws = result if isinstance(result, Mapping) else result.posterior(posterior_key, num_twins)
-    draws = {name: np.asarray(values) for name, values in draws.items()}
-    if short := [name for name, values in draws.items() if len(values) < num_twins]:
-        raise ValueError(
-            f"There are fewer draws of {short[0]!r} than the {num_twins} twins asked for, and each twin needs its own: draw "
-            "more from the posterior, or ask for fewer twins."
-        )
     seeds = np.asarray(jax.random.bits(rows_key, (num_twins, 4)))
-    return [
-        ({name: values[i] for name, values in draws.items()}, np.random.default_rng(seeds[i])) for i in range(num_twins)
-    ]
+    draws = _draws(posterior_key, result, num_twins * each)
+    return ((itertools.islice(draws, each), np.random.default_rng(seed)) for seed in seeds)
+
+
+MOST_DRAWS = 1_000
+"""Posterior draws in memory at a time."""
+
+
+def _draws(key: PRNGKeyArray, result: Posterior | Mapping[str, Any], number: int) -> Iterator[dict[str, np.ndarray]]:
+    """Posterior draws, one after the other."""
+    if isinstance(result, Mapping):
+        if short := [name for name, values in result.items() if len(values) < number]:
+            raise ValueError(
+                f"There are fewer draws of {short[0]!r} than the {number} that the twins need, each its own: draw "
+                "more from the posterior, or ask for fewer twins."
+            )
+        return ({name: np.asarray(values[i]) for name, values in result.items()} for i in range(number))
+    return _draws_in_blocks(key, result, number)
+
+
+def _draws_in_blocks(key: PRNGKeyArray, result: Posterior, number: int) -> Iterator[dict[str, np.ndarray]]:
+    for first in range(0, number, MOST_DRAWS):
+        size = min(MOST_DRAWS, number - first)
+        block = result.posterior(jax.random.fold_in(key, first) if first else key, size)
+        block = {name: np.asarray(values) for name, values in block.items()}
+        yield from ({name: values[i] for name, values in block.items()} for i in range(size))
+
+
+def _pieces(
+    model: Model,
+    draws: Iterator[dict[str, np.ndarray]],
+    rng: np.random.Generator,
+    rows: int,
+    rows_per_draw: int | None,
+    most: int,
+) -> Iterator[pyarrow.Table]:
+    """The rows of a twin, in tables of at most `most` rows."""
+    latents, left = {}, 0
+    for first in range(0, rows, most):
+        tables, needed = [], min(most, rows - first)
+        while needed:
+            if not left:
+                latents, left = next(draws), rows_per_draw or rows
+            taken = min(left, needed)
+            tables.append(model.draw(latents, taken, rng))
+            left, needed = left - taken, needed - taken
+        yield tables[0] if len(tables) == 1 else _concatenated(tables)
+
+
+def _concatenated(tables: list[pyarrow.Table]) -> pyarrow.Table:
+    require("pyarrow", extra="tables", what="A twin from several draws")
+    import pyarrow
+
+    return pyarrow.concat_tables(tables)
 
 
 def rows_of(result: Any, num_records: int | None) -> int:
@@ -143,6 +195,7 @@ def write_twins(
     *,
     num_twins: int = 5,
     num_records: int | None = None,
+    rows_per_draw: int | None = None,
     file_format: TwinFormat | str = TwinFormat.CSV,
     on_rows: Callable[[int], object] = lambda rows: None,
 ) -> list[Path]:
@@ -158,6 +211,7 @@ def write_twins(
         folder: Where to write `twin-1.csv` and so on; files of that name are replaced.
         num_twins: As in `synthesize`.
         num_records: As in `synthesize`.
+        rows_per_draw: As in `synthesize`.
         file_format: "csv" or "parquet".
         on_rows: Called with the number of rows of each piece that was written.
 
@@ -171,8 +225,8 @@ def write_twins(
     check_format(schema, file_format)
     write = {TwinFormat.CSV: _write_csv, TwinFormat.PARQUET: _write_parquet}[TwinFormat(file_format)]
     rows, files = rows_of(result, num_records), []
-    for number, (latents, rng) in enumerate(start_twins(key, result, num_twins), start=1):
-        pieces = (model.draw(latents, min(PIECE_ROWS, rows - first), rng) for first in range(0, rows, PIECE_ROWS))
+    for number, (draws, rng) in enumerate(_start_twins(key, result, num_twins, rows, rows_per_draw), start=1):
+        pieces = _pieces(model, draws, rng, rows, rows_per_draw, PIECE_ROWS)
         path = Path(folder) / f"twin-{number:0{len(str(num_twins))}d}.{TwinFormat(file_format)}"
         with replacing(path) as file:
             for written in write(file, pieces, schema):
@@ -286,6 +340,16 @@ class Fitted(NamedTuple):
     def plan(self) -> PrivacyPlan:
         """The plan of the fit."""
         return self.result.plan
+
+    @property
+    def statement(self) -> Statement:
+        """The fit's statement."""
+        return self.result.statement
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the twins say of the model."""
+        return {"components": self.model.components, "slices": self.model.slices}
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
         """Draws of the latents, as `DPSVIResult.posterior` has them.

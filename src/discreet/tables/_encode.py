@@ -131,9 +131,10 @@ class Layout:
     @functools.cached_property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the columns of x."""
-        return tuple(name for column in self.schema.features for name in self._names(column))
+        return tuple(name for column in self.schema.features for name in self.names(column))
 
-    def _names(self, column: Column) -> list[str]:
+    def names(self, column: Column) -> list[str]:
+        """Names of the columns of x that a column becomes."""
         return [column.name] if self.raw else feature_names(column)
 
     @property
@@ -154,7 +155,7 @@ class Layout:
         """Encode a table into a float32 matrix of rows by `width`, the target last. Reported cells become zeros."""
         first = 0
         for column in self.schema.features:
-            width = len(self._names(column))
+            width = len(self.names(column))
             fill = _raw_feature if self.raw else _feature
             fill(column, table.column(column.name), matrix[:, first : first + width], report)
             first += width
@@ -310,7 +311,7 @@ def _codes(column: Column) -> np.ndarray:
 # --- arrays to a table --------------------------------------------------------------------
 
 
-def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None) -> pyarrow.Table:
+def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None, *, raw: bool = False) -> pyarrow.Table:
     """A table with the schema's columns, types, bounds and categories, from arrays as `encode` gives them.
 
     Arrays that are not an encoding, say the draws of a model, become the nearest table: numbers are clipped to their
@@ -320,6 +321,7 @@ def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None) -> 
         x: Records by features, in the order of the names that `encode` gives.
         schema: The public description.
         y: One entry a record; needed if and only if the schema has a target.
+        raw: Whether the arrays are in the columns' own units, as `encode(raw=True)` gives them, with NaN for a missing cell.
 
     Returns:
         Real columns as 64-bit floats, counts as 64-bit integers, dates as days, categories as texts; a missing cell is null.
@@ -331,7 +333,7 @@ def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None) -> 
     >>> decode([[0.0, 1.0], [1.0, 0.0]], schema_from_bounds("age=20:60,smoker=no|yes")).to_pylist()
     [{'age': 40.0, 'smoker': 'yes'}, {'age': 60.0, 'smoker': 'no'}]
     """
-    layout = Layout(schema)
+    layout = Layout(schema, raw)
     x = np.asarray(x, np.float64)
     if x.ndim != 2 or x.shape[1] != len(layout.feature_names):
         raise ValueError(f"x has the shape {x.shape}: the schema's records have {len(layout.feature_names)} features")
@@ -339,8 +341,8 @@ def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None) -> 
         raise ValueError(f"the schema has {'no' if y is not None else 'a'} target: give y if and only if it has one")
     columns, first = {}, 0
     for column in schema.features:
-        last = first + len(feature_names(column))
-        columns[column.name] = _column(column, x[:, first:last])
+        last = first + len(layout.names(column))
+        columns[column.name] = (_raw_column if raw else _column)(column, x[:, first:last])
         first = last
     target = schema.target_column
     if target is not None:
@@ -350,6 +352,14 @@ def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None) -> 
         centre, scale = layout.target_scaling
         columns[target.name] = _values(target, values * scale + centre, None)
     return pyarrow.table({column.name: columns[column.name] for column in schema.columns})
+
+
+def _raw_column(column: Column, block: np.ndarray) -> pyarrow.Array:
+    numbers = block[:, 0]
+    if column.missing is not Missing.INDICATOR:
+        return _values(column, numbers, None)
+    missing = np.isnan(numbers)
+    return _values(column, np.where(missing, 0.0, numbers), missing)
 
 
 def _column(column: Column, block: np.ndarray) -> pyarrow.Array:
@@ -384,4 +394,7 @@ def _values(column: Column, numbers: np.ndarray, missing: np.ndarray | None) -> 
 
 def _finite(column: Column, numbers: np.ndarray) -> None:
     if not np.isfinite(numbers).all():
-        raise ValueError(f"column '{column.name}' has numbers that are not finite: they are no cells")
+        raise ValueError(
+            f"column '{column.name}' has numbers that are not finite: they are no cells (a missing one is NaN in raw columns, "
+            'and needs missing = "indicator" in the schema)'
+        )

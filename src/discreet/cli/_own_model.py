@@ -1,0 +1,561 @@
+"""Models that users bring: a NumPyro program in a Python file, or a text file with a distribution for each column.
+
+`choose` reads the file before any data are read, `OwnModel.prepare` makes the model once the public schema is known (a
+`model_factory` and a text file need it), and the fit writes `settings_text` beside its posterior. That is all that synthetic
+twins need: `read_own_fit` takes the posterior draws from posterior.npz and the public facts from model.json, and
+`Prepared.draw` runs the program again without records. No program is kept with a fit, because whoever can write to the
+folder could then have theirs executed: the user names the file again.
+
+The program's contract is twinify's: `model(x=None)` returns the row that it samples. A `preprocess` is called with one row at a
+time, so that a record's numbers depend on its own cells; errors in it are shown without their message, which may quote a cell.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import functools
+import hashlib
+import importlib.util
+import inspect
+import json
+import math
+import tomllib
+import traceback
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from discreet.cli._terminal import say_error
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow
+    from jaxtyping import PRNGKeyArray
+
+    from discreet.report import Statement
+    from discreet.tables import Column, Records, Schema
+
+FILE = "model.json"
+FORMAT = "discreet model of one's own, version 1"
+FACTORY, COLUMNS = "model_factory", "columns"
+"""Names with a meaning: a function that makes the model, and a first parameter that takes a dict from names to columns."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OwnModel:
+    """A user's model file.
+
+    Attributes:
+        name: As on the command line.
+        path: The file.
+        function: The model or the factory; None for a text file.
+        module: The module with `guide`, `preprocess`, `postprocess` and `draw`, each of which may be absent.
+        components: Of the mixture, for a text file.
+        words: What a factory gets as unparsed arguments.
+        arguments: What a factory gets as parsed arguments.
+    """
+
+    name: str
+    path: Path
+    function: Callable[..., Any] | None
+    module: ModuleType | None
+    components: int = 16
+    words: tuple[str, ...] = ()
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def prepare(self, schema: "Schema", *, raw: bool = False) -> "Prepared":
+        """The model of tables that are described so.
+
+        Raises:
+            ValueError: The factory fails, or the text does not fit the schema.
+        """
+        if self.function is None:
+            described, function, guide = text_model(self.path, schema, self.components)
+            return Prepared(self, described, function, guide, raw=True)
+        function, guide = self.function, getattr(self.module, "guide", None)
+        if function.__name__ == FACTORY:
+            arguments = argparse.Namespace(**self.arguments)
+            try:
+                made = function(arguments, list(self.words), schema)
+            except (Exception, SystemExit) as error:
+                raise ValueError(
+                    f"{self.name} fails {failure(error)}. It is called with a namespace of options, the words of --model-args "
+                    "and the schema"
+                ) from error
+            function, guide = made if isinstance(made, tuple) and len(made) == 2 else (made, guide)
+            if not callable(function):
+                raise ValueError(
+                    f"{self.name} returned a {type(made).__name__}: let it return a model, or (model, guide)"
+                )
+        return Prepared(self, schema, function, guide, raw=raw or hasattr(self.module, "preprocess"))
+
+
+def choose(name: str, **settings: Any) -> OwnModel:
+    """The model in a file: `FILE.py:FUNCTION`, `FILE.py` (its `model` or `model_factory`), or a text file. Runs a Python file.
+
+    Raises:
+        ValueError: The file is absent or fails, or has no such function.
+    """
+    file, _, attribute = name.rpartition(":") if name.rpartition(":")[0].endswith(".py") else (name, "", "")
+    path = Path(file)
+    if path.suffix != ".py":
+        return OwnModel(name, path, None, None, **settings)
+    module = run_file(path, "model file")
+    function = getattr(module, attribute or "model", None if attribute else getattr(module, FACTORY, None))
+    if not callable(function):
+        raise ValueError(
+            f"{path} has no function {attribute or 'model or ' + FACTORY}: name the model function after a colon"
+        )
+    return OwnModel(name, path, function, module, **settings)
+
+
+def run_file(path: Path, what: str) -> ModuleType:
+    """Run a Python file of the user's.
+
+    Args:
+        path: Where it is.
+        what: What it is, for the error.
+
+    Raises:
+        ValueError: It is absent or fails.
+    """
+    if not path.is_file():
+        raise ValueError(f"the {what} {path} does not exist: check the path")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        # No data have been read: the message is about the user's code and may be shown.
+        raise ValueError(f"the {what} {path} fails on import {failure(error)}") from error
+    return module
+
+
+def failure(error: BaseException, *, quote: bool = True) -> str:
+    """Where the user's code failed, and with what, as the end of a sentence; without the message, if that may quote a cell."""
+    from discreet._jax import users_file
+
+    own = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
+    place = f"at {own[-1].filename}:{own[-1].lineno} ({own[-1].name}) " if own else ""
+    message = f": {str(error).rstrip('.')}" if quote else ""
+    return f"{place}with {type(error).__name__}{message}".replace(f"{Path.cwd()}/", "")
+
+
+# --- a model of a table: records in, rows out ---------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prepared:
+    """A user's model of one table, from which rows can be drawn.
+
+    Attributes:
+        own: The file.
+        schema: The public description of the table.
+        function: The NumPyro model.
+        guide: The user's guide; None for the default.
+        raw: Whether x has the columns of the schema in their own units, with NaN for missing cells.
+        seen: Names of the columns that `preprocess` returns, once it has been called.
+    """
+
+    own: OwnModel
+    schema: "Schema"
+    function: Callable[..., Any]
+    guide: Callable[..., Any] | None
+    raw: bool
+    seen: tuple[str, ...] | None = None
+
+    @property
+    def of_columns(self) -> bool:
+        """Whether the model takes a dict from names to columns."""
+        try:
+            return next(iter(inspect.signature(self.function).parameters), None) == COLUMNS
+        except (TypeError, ValueError):
+            return False
+
+    @property
+    def preprocesses(self) -> bool:
+        """Whether the file has a `preprocess`, which makes the columns of x."""
+        return hasattr(self.own.module, "preprocess")
+
+    @property
+    def draws_rows(self) -> bool:
+        """Whether the program may draw rows: it can be called without records, or has a `draw`."""
+        parameters = inspect.signature(self.function).parameters.values() if callable(self.function) else ()
+        optional = all(x.default is not x.empty or x.kind in (x.VAR_POSITIONAL, x.VAR_KEYWORD) for x in parameters)
+        return optional or hasattr(self.own.module, "draw")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of x, then of y."""
+        from discreet.tables import describe_features
+
+        names = self.seen or tuple(name for name, _ in describe_features(self.schema, raw=self.raw))
+        return names if self.schema.target is None else (*names, self.schema.target)
+
+    def preprocessed(self, table: "pyarrow.Table") -> "Records":
+        """Call the user's `preprocess` for each row by itself.
+
+        Guarantee: as far as the user's function keeps nothing from one call to the next, a record depends on its own row only.
+
+        Args:
+            table: Checked, as `decode` gives it.
+
+        Raises:
+            ValueError: The function fails, or returns something else than one row (or none) of the same columns of numbers.
+        """
+        import numpy as np
+        import pandas as pd
+
+        from discreet.tables import Records
+
+        if self.schema.target is not None:
+            raise ValueError(f"{self.own.path} has a preprocess, which gets all columns: leave out the target")
+        assert self.own.module is not None
+        rows, names = [], None
+        for row in table.to_pylist():
+            # A frame of this row alone: its types and categories depend on no other row.
+            frame = pd.DataFrame([{name: math.nan if cell is None else cell for name, cell in row.items()}])
+            try:
+                found: Any = self.own.module.preprocess(frame)
+                found = found.to_frame() if isinstance(found, pd.Series) else found
+                numbers, has = found.to_numpy(np.float32), tuple(map(str, found.columns))
+            except Exception as error:
+                raise ValueError(
+                    f"preprocess of {self.own.path} fails {failure(error, quote=False)}. It is called with each row by itself, "
+                    "as a data frame, and should return a frame of numbers (the message is not shown, since it may quote a "
+                    "cell)"
+                ) from None
+            if len(numbers) > 1 or (names or has) != has:
+                raise ValueError(
+                    f"preprocess of {self.own.path} returned several rows for one, or other columns for another row: it is "
+                    "called with each row by itself"
+                )
+            names = has
+            rows.append(numbers)
+        x = np.concatenate(rows) if rows else np.zeros((0, 0), np.float32)
+        if not x.size:
+            raise ValueError(f"preprocess of {self.own.path} left no rows or no columns: there is nothing to fit")
+        return Records(x=x, y=None, feature_names=names or ())
+
+    def draw(self, latents: Mapping[str, Any], num_records: int, rng: "np.random.Generator") -> "pyarrow.Table":
+        """A table of `num_records` rows, as `discreet.synthetic` asks for it.
+
+        Raises:
+            ValueError: The program fails without records, or returns something else than a row of the table.
+        """
+        import jax
+        import numpy as np
+        import pandas as pd
+
+        from discreet.tables import decode, encode, read_table
+
+        module, schema = self.own.module, self.schema
+        own_draw, postprocess = getattr(module, "draw", None), getattr(module, "postprocess", None)
+        try:
+            if own_draw is not None:
+                frame = own_draw(latents, num_records, rng)
+            else:
+                keys = jax.random.split(jax.random.key(int(rng.integers(2**63))), num_records)
+                x = np.asarray(self._rows(dict(latents), keys), np.float64)
+                if postprocess is None and self.seen is None:
+                    width = len(self.columns) - (schema.target is not None)
+                    return decode(x[:, :width], schema, x[:, width] if width < x.shape[1] else None, raw=self.raw)
+                frame = pd.DataFrame(x, columns=list(self.columns))
+                frame = frame if postprocess is None else postprocess(frame)
+        except Exception as error:
+            raise ValueError(f"{self.own.name} drew no rows: it failed {failure(error)}") from error
+        others = sorted({*map(str, getattr(frame, "columns", ()))} - {column.name for column in schema.columns})
+        if isinstance(frame, pd.DataFrame) and others:
+            raise ValueError(
+                f"{self.own.path} returned the columns {', '.join(others)}, which the schema does not describe: leave them out"
+            )
+        features = dataclasses.replace(schema, target=None, person=None)
+        checked = encode(read_table(frame, features), features, out_of_bounds="clip", raw=True)
+        return decode(checked.x, features, raw=True)
+
+    def check(self, draws: Mapping[str, Any]) -> None:
+        """Check that the program has the latents of a posterior.
+
+        Raises:
+            ValueError: It does not, or fails without records.
+        """
+        import jax
+        import numpy as np
+        from numpyro import handlers
+
+        if getattr(self.own.module, "draw", None) is not None:
+            return
+        try:
+            found = handlers.trace(handlers.seed(self.function, jax.random.key(0))).get_trace(*self._none)
+        except Exception as error:
+            raise ValueError(
+                f"{self.own.name} cannot be called without records, it fails {failure(error)}. Where x is None it should sample "
+                "one row and return it: rows = 1 if x is None else x.shape[0]; with numpyro.plate('rows', rows): "
+                "return numpyro.sample('x', ..., obs=x)"
+            ) from error
+        sites = {name: np.shape(site["value"]) for name, site in found.items()}
+        if wrong := [name for name, values in draws.items() if sites.get(name) != np.shape(values)[1:]]:
+            raise ValueError(
+                f"{self.own.name} is not the model of this fit: the posterior has a latent {wrong[0]} of shape "
+                f"{np.shape(draws[wrong[0]])[1:]}, and the model {sites.get(wrong[0], 'has none')}: name the model that was "
+                "fitted"
+            )
+
+    @property
+    def _none(self) -> list[None]:
+        return [None] * (2 if self.schema.target is not None and not self.of_columns else 1)
+
+    @functools.cached_property
+    def _rows(self) -> Callable[..., Any]:
+        import jax
+        from numpyro import handlers
+
+        def one(latents: dict[str, Any], key: "PRNGKeyArray") -> Any:
+            return self._as_row(handlers.seed(handlers.substitute(self.function, data=latents), key)(*self._none))
+
+        return jax.jit(jax.vmap(one, (None, 0)))
+
+    def _as_row(self, returned: Any) -> Any:
+        """The cells of x, then y, as one vector."""
+        import jax.numpy as jnp
+        import numpy as np
+
+        names = self.columns
+        if isinstance(returned, Mapping) and set(names) <= set(returned):
+            returned = tuple(returned[name] for name in names)
+        try:
+            parts = returned if isinstance(returned, tuple | list) else [returned]
+            row = jnp.concatenate([jnp.ravel(jnp.asarray(part, float)) for part in parts])
+        except (TypeError, ValueError):
+            row = np.zeros(0)
+        if row.shape != (len(names),):
+            raise ValueError(
+                f"it should return one row of {len(names)} numbers ({', '.join(names)}) where it gets no records, and returned "
+                f"{'nothing' if returned is None else f'{row.size} numbers' if row.size else type(returned).__name__}"
+            )
+        return row
+
+    def settings_text(self) -> str:
+        """What a fit keeps of the model, without the program: public facts."""
+        from discreet.tables import schema_to_toml
+
+        facts = {
+            "format": FORMAT,
+            "model": self.own.name,
+            "sha256": _digest(self.own.path),
+            "components": self.own.components,
+            "words": self.own.words,
+            "arguments": self.own.arguments,
+            "raw": self.raw,
+            "seen": self.seen,
+            "schema": schema_to_toml(self.schema),
+        }
+        return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+
+
+class OwnFit(NamedTuple):
+    """A fit of a user's model, from which twins are drawn; made by `read_own_fit`.
+
+    Attributes:
+        statement: The fit's statement.
+        model: The model.
+        draws: The draws of each latent that the fit released, along the leading axis.
+    """
+
+    statement: "Statement"
+    model: Prepared
+    draws: dict[str, "np.ndarray"]
+
+    @property
+    def num_draws(self) -> int:
+        """How many draws the fit released."""
+        return len(next(iter(self.draws.values())))
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the twins say of the model."""
+        return {"name": self.model.own.name}
+
+    def posterior(self, key: "PRNGKeyArray", num_samples: int) -> dict[str, "np.ndarray"]:
+        """Draws that the fit released, in random order; if more are asked for, they repeat."""
+        import jax
+        import numpy as np
+
+        order = np.resize(np.asarray(jax.random.permutation(key, self.num_draws)), num_samples)
+        return {name: values[order] for name, values in self.draws.items()}
+
+
+def read_own_fit(folder: Path, name: str | None) -> OwnFit:
+    """Read what the fit of a user's model left, and run the model's file.
+
+    Args:
+        folder: The folder of the fit.
+        name: The model, as `choose` takes it.
+
+    Raises:
+        ValueError: No model, another model, or a file that is damaged.
+    """
+    import numpy as np
+
+    from discreet.report import statement_from_dict
+    from discreet.tables import schema_from_dict
+
+    path = folder / FILE
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        if facts["format"] != FORMAT:
+            raise ValueError
+        schema = schema_from_dict(tomllib.loads(facts["schema"]))
+        statement = statement_from_dict(json.loads((folder / "statement.json").read_text(encoding="utf-8")))
+        with np.load(folder / "posterior.npz", allow_pickle=False) as file:
+            draws = {latent: file[latent] for latent in file.files}
+        fitted, words, arguments = str(facts["model"]), tuple(map(str, facts["words"])), dict(facts["arguments"])
+        raw, components = bool(facts["raw"]), int(facts["components"])
+        seen = None if facts["seen"] is None else tuple(map(str, facts["seen"]))
+    except (OSError, EOFError, zipfile.BadZipFile, ValueError, LookupError, TypeError, RecursionError):
+        raise ValueError(
+            f"{folder}: {FILE}, statement.json or posterior.npz is damaged: restore what the fit wrote"
+        ) from None
+    if name is None:
+        raise ValueError(
+            f"{folder} holds a fit of your own model, and no program is kept with it: name the model again, --model {fitted}"
+        )
+    own = choose(name, words=words, arguments=arguments, components=components)
+    if _digest(own.path) != facts["sha256"]:
+        say_error(f"{own.path} was changed since the fit: the twins are right only if the model is the same.")
+    if not draws or not all(np.isfinite(values).all() for values in draws.values()):
+        raise ValueError(f"The fit in {folder} failed: its posterior is not finite, so no twin can be drawn")
+    model = dataclasses.replace(own.prepare(schema, raw=raw), seen=seen)
+    model.check(draws)
+    return OwnFit(statement, model, draws)
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ValueError(f"the model file {path} cannot be read ({error.strerror}): check the path") from None
+
+
+# --- a text file with a distribution for each column --------------------------------------
+
+
+KINDS = {
+    "Normal": ("real", "count", "date"),
+    "Poisson": ("count",),
+    "Bernoulli": ("binary",),
+    "Categorical": ("categorical", "ordered", "binary"),
+}
+
+
+def text_model(
+    path: Path, schema: "Schema", components: int
+) -> tuple["Schema", Callable[..., Any], Callable[..., Any]]:
+    """A mixture with a distribution for each column, from lines such as `Age: Poisson`; # starts a comment.
+
+    Returns:
+        The schema of the columns that the file names, the model, and its guide.
+
+    Raises:
+        ValueError: The file is absent, a line is not of that form, or a distribution does not fit the column's kind.
+    """
+    from numpyro.infer import init_to_uniform
+    from numpyro.infer.autoguide import AutoNormal
+
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise ValueError(f"the model file {path} cannot be read as text: check the path") from None
+    described, families = {column.name: column for column in schema.columns}, {}
+    for number, line in enumerate((line.partition("#")[0].strip() for line in lines), start=1):
+        name, colon, family = (part.strip() for part in line.rpartition(":"))
+        if not line:
+            continue
+        where = f"{path}, line {number}"
+        if not colon or not name:
+            raise ValueError(f"{where}: write COLUMN: DISTRIBUTION, for example Age: Poisson")
+        if family.title() not in KINDS:
+            near = difflib.get_close_matches(family.title(), KINDS, 1)
+            meant = f"did you mean {near[0]}?" if near else f"choose {', '.join(KINDS)}"
+            raise ValueError(f"{where}: the distribution {family} is not known: {meant}")
+        if name not in described:
+            near = difflib.get_close_matches(name, described, 1)
+            meant = f"did you mean {near[0]}?" if near else "describe it, or leave out the line"
+            raise ValueError(f"{where}: the schema does not describe the column {name}: {meant}")
+        if described[name].kind not in KINDS[family.title()]:
+            raise ValueError(
+                f"{where}: {family.title()} is for columns of kind {' or '.join(KINDS[family.title()])}, and {name} is described "
+                f"as {described[name].kind}: change one of them"
+            )
+        families[name] = family.title()
+    if not families:
+        raise ValueError(f"{path} describes no column: write lines such as Age: Poisson")
+    schema = dataclasses.replace(schema, columns=tuple(described[name] for name in families), target=None)
+    model = mixture(schema.columns, families, components)
+    # Away from the point where all components are the same.
+    return schema, model, AutoNormal(model, init_loc_fn=init_to_uniform(radius=1))
+
+
+def mixture(columns: "tuple[Column, ...]", families: Mapping[str, str], components: int) -> Callable[..., Any]:
+    """The NumPyro model of raw columns: components with independent columns, whose priors are scaled by the public bounds."""
+    import jax
+    import jax.numpy as jnp
+    import numpyro
+    from numpyro import distributions as dist
+
+    def each(name: str, prior: Any) -> Any:
+        return numpyro.sample(name, prior.expand([components]).to_event(1))
+
+    def family(column: "Column") -> Callable[[Any], Any]:
+        """The column's distribution in some of the components."""
+        name, kind = column.name, families[column.name]
+        if kind == "Bernoulli":
+            probs = each(f"{name}_probs", dist.Beta(1.0, 1.0))
+            return lambda part: dist.Bernoulli(probs[part])
+        if kind == "Categorical":
+            shares = each(f"{name}_probs", dist.Dirichlet(jnp.ones(len(column.categories))))
+            return lambda part: dist.Categorical(shares[part])
+        low, high = column.limits
+        middle, half = (low + high) / 2, (high - low) / 2
+        if kind == "Poisson":
+            # In units in which a record's gradient is of about the same size as another column's.
+            unit = math.sqrt(middle)
+            rate = middle * jnp.exp(each(f"{name}_log_rate", dist.Normal(0.0, unit)) / unit)
+            return lambda part: dist.Poisson(rate[part])
+        loc = middle + half * each(f"{name}_loc", dist.Normal(0.0, 1.0))
+        scale = half * each(f"{name}_scale", dist.LogNormal(-1.0, 1.0))
+        return lambda part: dist.Normal(loc[part], scale[part])
+
+    def model(x: Any = None) -> Any:
+        weights: Any = numpyro.sample("weights", dist.Dirichlet(jnp.ones(components)))
+        priors = [family(column) for column in columns]
+        gone = [
+            each(f"{column.name}_na_prob", dist.Beta(2.0, 2.0)) if column.missing == "indicator" else None
+            for column in columns
+        ]
+        with numpyro.plate("rows", 1 if x is None else x.shape[0]):
+            if x is None:
+                part, cells = numpyro.sample("component", dist.Categorical(weights)), []
+                for column, prior, absent in zip(columns, priors, gone, strict=True):
+                    cell = 1.0 * numpyro.sample(f"cell {column.name}", prior(part))
+                    if absent is not None:
+                        missing = numpyro.sample(f"missing {column.name}", dist.Bernoulli(absent[part]))
+                        cell = jnp.where(missing == 1, jnp.nan, cell)
+                    cells.append(cell)
+                return jnp.stack(cells, axis=-1)
+            score = jnp.log(weights)
+            for i, (column, prior, absent) in enumerate(zip(columns, priors, gone, strict=True)):
+                cell = x[:, i, None]
+                value = jnp.nan_to_num(cell)
+                here = prior(slice(None)).log_prob(value if families[column.name] == "Normal" else value.astype(int))
+                if absent is not None:
+                    here = jnp.where(jnp.isnan(cell), jnp.log(absent), jnp.log1p(-absent) + here)
+                score = score + here
+            numpyro.factor("row", jax.nn.logsumexp(score, axis=-1))
+        return x
+
+    return model
