@@ -14,7 +14,7 @@ from discreet import audit, planning
 from discreet.cli import _run
 from discreet.cli._app import app
 from discreet.report import make_statement
-from discreet.tables import encode, read_table, schema_from_toml
+from discreet.tables import describe_features, encode, read_table, schema_from_toml
 
 from .fits import made_up_result
 from .world import dry_run
@@ -30,6 +30,14 @@ PAGES = [
     "docs/migrating-from-twinify.md",
 ]
 SURVEY = "age,visits,region,income,smoker\n20,3,north,100,no\n88,0,east,50000,yes\n"
+
+# Without records it returns a row.
+MINE = """
+import jax.numpy as jnp, numpyro, numpyro.distributions as dist
+
+def model(x=None, y=None):
+    return jnp.append(numpyro.sample("weights", dist.Normal().expand([{width}]).to_event(1)), 1.0)
+"""
 
 
 def printed_commands() -> list[str]:
@@ -70,10 +78,10 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(planning, "dry_run", dry_run)
     monkeypatch.chdir(tmp_path)
     Path("survey.csv").write_text(SURVEY)
-    Path("mine.py").write_text("def model(x, y=None): ...\n")
     Path("step.py").write_text(re.findall(r"```python\n(.*?)```", (ROOT / "docs/proofs.md").read_text(), re.DOTALL)[0])
     toml = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/tables.md").read_text(), re.DOTALL)[0]
     Path("schema.toml").write_text(toml)
+    Path("mine.py").write_text(MINE.format(width=len(describe_features(schema_from_toml("schema.toml")))))
     if "visits.parquet" in command:
         command = command.replace("visits.parquet", "survey.csv")
     if "discreet utility" in command:
@@ -86,7 +94,8 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
             app, shlex.split("fit --data survey.csv --model linear --target age --schema schema.toml --epsilon 1")
         )
     if command.startswith(("discreet synth", "discreet report")):
-        fit = "fit --data survey.csv --model twin --schema schema.toml --epsilon 1 --delta 1e-5"
+        model = "mine.py:model" if "mine.py" in command else "twin"
+        fit = f"fit --data survey.csv --model {model} --schema schema.toml --epsilon 1 --delta 1e-5"
         assert RUN.invoke(app, shlex.split(fit)).exit_code == 0
         # The survey's two rows make twins as short.
         command = re.sub("--rows [0-9]+", "--rows 20", command)
