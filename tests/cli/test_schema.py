@@ -97,7 +97,7 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
     schema = Schema(columns=(Column(name="age", kind=Kind.REAL, bounds=(0, 120)),), person="id")
     plan = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=4.0, num_steps=1, num_records=5)
     statement = make_statement(plan, steps_completed=1, reproducible=False)
-    notes = " ".join(_complete(statement, schema, "missing", counted=True).notes)
+    notes = " ".join(_complete(statement, schema, "missing", counted=True, own=None).notes)
     assert "Each person is one record" in notes
     assert "were treated as missing" in notes
 
