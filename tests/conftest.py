@@ -20,7 +20,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 COSTS = Path(__file__).with_name("costs.tsv")
-QUICK_SECONDS = 2.0
+QUICK_SECONDS = 1.0
 _STARTED = pytest.StashKey[float]()
 _measured: dict[str, float] = {}
 

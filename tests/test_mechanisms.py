@@ -62,6 +62,7 @@ class TestRefusals:
             mechanism(jax.random.PRNGKey(0), jnp.zeros(3), 1.0)
 
 
+@pytest.mark.essential
 def test_a_release_scales_its_noise_to_the_bound_it_carries():
     """The same sum with twice the bound gets twice the noise, on gradient, loss and count alike."""
     key = discreet.random.key(5)

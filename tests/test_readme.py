@@ -32,6 +32,7 @@ def check_means(names: dict) -> None:
     np.testing.assert_array_less(np.abs(np.mean(names["weights"], axis=0) - mean), 2.0 * stddev)
 
 
+@pytest.mark.essential
 def test_the_example_prints_what_the_page_shows(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (repository / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)

@@ -148,6 +148,7 @@ def test_with_little_noise_it_is_the_mean_and_the_standard_deviation(relation) -
     assert not scaling.reproducible
 
 
+@pytest.mark.essential
 def test_the_noise_has_the_size_that_is_paid_for() -> None:
     """2,000 coordinates of one release: their standard deviation is wrong by more than 8 % with probability below 1e-6."""
     x = np.full((7, 1_000), 0.5, np.float32)

@@ -125,6 +125,7 @@ def said(outcome):
     return " ".join(outcome.stderr.split())
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("moment", ["mid-fit", "between statement and posterior"])
 def test_ctrl_c_then_resume(folder, monkeypatch, moment):
     """The first Ctrl-C arrives after the first steps, or when only the statement is written."""

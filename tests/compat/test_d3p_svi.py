@@ -42,6 +42,7 @@ def table(n=200):
     return (np.full(n, 5.0, np.float32),)
 
 
+@pytest.mark.essential
 def test_the_release_is_d3ps_sum_of_clipped_gradients_with_noise_dp_scale_times_the_threshold():
     """gradient = N / B (sum of clipped gradients + dp_scale C xi); the loss's share of the release adds one per cent."""
     xs = table()

@@ -133,6 +133,7 @@ def result(sgld: dp.DPSGLD) -> dp.inference.DPSGLDResult:
     return sgld.run(dp.random.key(), XS, progress_bar=False, delta=1e-3)
 
 
+@pytest.mark.essential
 def test_a_run_is_proved_and_costs_what_the_plan_says(sgld: dp.DPSGLD, result: dp.inference.DPSGLDResult) -> None:
     statement = result.statement
     assert statement.is_private

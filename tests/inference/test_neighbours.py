@@ -193,6 +193,7 @@ def no_clipping(monkeypatch):
     replace_engine(monkeypatch, wrong_sum)
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("wrong", [halved_noise, ignored_mask, realised_size, no_clipping])
 def test_a_wrong_step_is_caught(monkeypatch, wrong):
     wrong(monkeypatch)

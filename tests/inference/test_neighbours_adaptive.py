@@ -180,6 +180,7 @@ def count_not_in_the_bound(monkeypatch):
     )
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("wrong", [count_without_noise, realised_size, count_not_in_the_bound])
 def test_a_wrong_step_is_caught(monkeypatch, wrong):
     wrong(monkeypatch)

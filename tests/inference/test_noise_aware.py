@@ -172,6 +172,7 @@ def test_the_gradients_kept_are_those_that_moved_the_parameters(result):
     assert "the noisy gradient of every step" in result.statement.released
 
 
+@pytest.mark.essential
 def test_the_regression_finds_the_noise_that_was_added(result, table):
     """Here all is known: curvature N + 1, optimum, noise of 10 C / q a step and that of the batches."""
     noise_aware = result.noise_aware(start=0.2)

@@ -181,6 +181,7 @@ def run() -> tuple[OnePosteriorSample, OPSResult]:
     return ops, ops.run(random.key(5), y, progress_bar=False)
 
 
+@pytest.mark.essential
 def test_draws_follow_the_tempered_posterior(run: Any) -> None:
     """False alarm: 1e-3. Clipping at 20 nats moves nothing that matters, so the law is Beta(2 + 45 p, 2 + 15 p)."""
     ops, result = run

@@ -105,6 +105,7 @@ def test_a_step_is_what_its_plan_says(name):
 _RUN = {"Poisson", "fixed size", "adaptive", "rejection"}
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name not in _RUN)) for name in HONEST]
 )
@@ -140,6 +141,7 @@ WRONG = {
 }
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_fit_that_does_more_does_not_run(monkeypatch, wrong):
     weaken(monkeypatch, WRONG[wrong])

@@ -278,6 +278,7 @@ def dpsvi():
 Y = np.zeros(1000, np.float32)
 
 
+@pytest.mark.essential
 def test_a_fit_is_debited_once_and_its_statement_says_where(ledger, dpsvi):
     result = dpsvi.run(dp.random.key(), Y, progress_bar=False, ledger=ledger)
     (debit,) = ledger.debits
