@@ -1,10 +1,11 @@
 """Fixtures and options that all tests share: where the tables are, compiled programs, and which tests are quick.
 
 Most tests take milliseconds, and a few hundred compile a fit for seconds: those carry nine tenths of the time.
-`tests/costs.tsv` holds the processor time of every test that takes more than a second. `make test` (`--quick`) leaves out
-the tests that cost more than `QUICK_SECONDS` there, except those marked `essential`: an honest fit and a planted fault for
-each method. `make test-all` runs everything and, with `--record-costs`, writes the file anew. A test that the file does
-not name counts as quick.
+`tests/costs.tsv` holds the processor time of every test that takes more than a third of a second. `make test` (`--quick`)
+leaves out the tests that cost more than `QUICK_SECONDS` there, except those marked `essential`: an honest fit and a planted
+fault for each method. `make test-all` runs everything and, with `--record-costs`, writes the file anew. A test that the
+file does not name counts as quick. A fixture that tests share is counted in full for each of them: without the first
+of them, the next one pays for it.
 """
 
 import gc
@@ -23,6 +24,8 @@ COSTS = Path(__file__).with_name("costs.tsv")
 QUICK_SECONDS = 1.0
 _STARTED = pytest.StashKey[float]()
 _measured: dict[str, float] = {}
+_shared: dict[Any, float] = {}  # seconds that a fixture of more than one test took, the last time that it was made
+_made_now: set[Any] = set()  # those made since the present test began
 
 
 # Traces are large and live long: looking through them for garbage at Python's own rate takes a twentieth of the tests' time.
@@ -63,13 +66,28 @@ def processor_time() -> float:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     item.stash[_STARTED] = processor_time()
+    _made_now.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any) -> Generator[None, Any, Any]:
+    started = processor_time()
+    try:
+        return (yield)
+    finally:
+        if fixturedef.scope != "function":
+            _shared[fixturedef] = processor_time() - started
+            _made_now.add(fixturedef)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     report = yield
     if call.when == "teardown":
-        report.user_properties.append(("processor seconds", processor_time() - item.stash[_STARTED]))
+        used = {found[-1] for found in item._fixtureinfo.name2fixturedefs.values()}
+        own = processor_time() - item.stash[_STARTED] - sum(_shared[fixture] for fixture in _made_now)
+        seconds = own + sum(_shared.get(fixture, 0.0) for fixture in used)
+        report.user_properties.append(("processor seconds", seconds))
     return report
 
 
@@ -80,8 +98,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("--record-costs") and not hasattr(session.config, "workerinput"):
-        costly = sorted((name, seconds) for name, seconds in _measured.items() if seconds >= 1.0)
-        COSTS.write_text("".join(f"{seconds:.1f}\t{name}\n" for name, seconds in costly), encoding="utf-8")
+        costly = sorted((name, seconds) for name, seconds in _measured.items() if seconds >= 0.33)
+        COSTS.write_text("".join(f"{seconds:.2f}\t{name}\n" for name, seconds in costly), encoding="utf-8")
 
 
 def pytest_configure(config: pytest.Config) -> None:
