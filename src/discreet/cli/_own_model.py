@@ -543,7 +543,7 @@ def mixture(columns: "tuple[Column, ...]", families: Mapping[str, str], componen
                 for column, prior, absent in zip(columns, priors, gone, strict=True):
                     cell = 1.0 * numpyro.sample(f"cell {column.name}", prior(part))
                     if absent is not None:
-                        missing = numpyro.sample(f"missing {column.name}", dist.Bernoulli(absent[part]))
+                        missing = numpyro.sample(f"missing {column.name}", dist.BernoulliProbs(absent[part]))
                         cell = jnp.where(missing == 1, jnp.nan, cell)
                     cells.append(cell)
                 return jnp.stack(cells, axis=-1)
