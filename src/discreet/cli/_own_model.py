@@ -539,7 +539,7 @@ def mixture(columns: "tuple[Column, ...]", families: Mapping[str, str], componen
         ]
         with numpyro.plate("rows", 1 if x is None else x.shape[0]):
             if x is None:
-                part, cells = numpyro.sample("component", dist.Categorical(weights)), []
+                part, cells = numpyro.sample("component", dist.CategoricalProbs(weights)), []
                 for column, prior, absent in zip(columns, priors, gone, strict=True):
                     cell = 1.0 * numpyro.sample(f"cell {column.name}", prior(part))
                     if absent is not None:
