@@ -227,8 +227,10 @@ def test_ctrl_c_at_random_moments(folder, seed):
                 process.send_signal(signal.SIGINT)
             error = process.stderr.read()
         assert process.returncode in (0, 130, -signal.SIGINT)  # the last: while Python itself was starting
-        # Python loses a Ctrl-C that arrives while it collects garbage.
-        if moment is None and "Exception ignored" not in error:
+        # On a busy machine all may be written before the signal comes. Python loses one that comes while it collects garbage.
+        if process.returncode == 0:
+            assert (folder / "discreet-fit" / "posterior.npz").exists()
+        elif moment is None and "Exception ignored" not in error:
             assert process.returncode == 130
             assert not (folder / "discreet-fit" / "posterior.npz").exists()
     with start("resume saved", folder) as process:
