@@ -1,6 +1,9 @@
 """Proofs: what a JAX program may reveal about one record, found in its jaxpr before it runs, by abstract interpretation.
 
 docs/prover.md has the lattice, what each abstract value claims, join and widening, and why each rule is sound.
+
+Each file imports only from those before it: `_errors.py`, `_domain.py` (values, bounds, keys), `_events.py` (ledger, symbols),
+`_interpreter.py` (the walk), `_control.py` (join, loops), `_rules_*.py`, `_certify.py` (entry, certificate), `_page.py` (HTML).
 """
 
 from discreet.verify import _control, _rules_elementwise, _rules_linear, _rules_markers, _rules_shape
