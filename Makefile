@@ -20,7 +20,7 @@ help:  ## Show what can be made
 demo: $(VENV)/.ready-demo  ## Fit a bundled table at epsilon 1 and show what was spent
 	$(BIN)/discreet demo --out "$(DEMO_OUT)"
 
-test: lint  ## Format, lint, types, then the tests, but for more cases of the same and for those that tests/costs.tsv, if it is there, calls slow
+test: lint  ## Format, lint, types, then the quick tests: those that tests/costs.tsv calls slow are left out, but for the essential ones
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal --durations 20 --quick -m "not exhaustive"
 
 test-all: lint  ## Format, lint, types, then every test; PYTEST_OPTIONS=--record-costs writes tests/costs.tsv, by which `make test` chooses
