@@ -53,8 +53,8 @@ from discreet.verify._domain import (
     Scale,
     Table,
     Value,
+    anew,
     constant,
-    new_symbol,
     total_of,
 )
 from discreet.verify._errors import Origin, PrivacyError, Why, chain_of, from_here, place_of, source_of
@@ -126,9 +126,7 @@ def status_of(value: Value) -> Status:
 
 
 def _bound(scale: Scale | None) -> str:
-    if scale is None:
-        return ""
-    return f"{scale.factor:.4g}" + (" × a public number" if scale.powers else "")
+    return "" if scale is None else f"{scale.factor:.4g}" + (" × a public number" if scale.powers else "")
 
 
 class Trail:
@@ -247,7 +245,7 @@ def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr,
     try:
         program, out_shape = jax.make_jaxpr(lambda *x: program_of(*x), return_shape=True)(*traced)
     except NoNoiseError as error:
-        raise PrivacyError(f"the program adds no noise: {error}", Why.NOISE_SCALE.remedy) from error
+        raise Why.NOISE_SCALE.refusal(f"the program adds no noise: {error}") from error
     except (TypeError, *_NEEDS_VALUES) as error:
         if any(map(is_symbolic, leaves)):
             error.add_note(
@@ -281,17 +279,14 @@ _NEEDS_VALUES = (
 
 def _untraceable(error: Exception) -> PrivacyError:
     """For a program whose course depends on the values of its arguments: JAX cannot write it down beforehand."""
+    frames = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
     return PrivacyError(
         f"the program cannot be traced ({type(error).__name__}): Python, or NumPy, needs the value of an array that is known "
         "only when the program runs.",
         "use jnp.where or jax.lax.cond in the place of `if`, jax.lax.scan or jax.lax.fori_loop in that of a loop that depends "
         "on arrays, masks in that of arrays whose shape does, jnp in that of numpy; and let the function close over "
         "numbers that never change.",
-        chain=tuple(
-            f"{frame.filename}:{frame.lineno} ({frame.name})"
-            for frame in traceback.extract_tb(error.__traceback__)
-            if users_file(frame.filename)
-        )[-1:],
+        chain=tuple(f"{x.filename}:{x.lineno} ({x.name})" for x in frames[-1:]),
     )
 
 
@@ -349,7 +344,7 @@ def inputs_of(
                 values.append(checker.keys.new(tuple(kind.shape), SECRET))
             else:
                 single = kind.ndim == 0 and np.dtype(kind.dtype).kind == "f"
-                values.append(Public(scale=Scale(1.0, ((new_symbol(), 1.0),)) if single else None))
+                values.append(Public(scale=anew() if single else None))
     if len(sizes) > 1:
         raise ValueError(
             f"certify: records and mask have {sorted(sizes)} rows. Every array of records has one row per record: pad them alike."
@@ -364,12 +359,10 @@ def _record_value(name: str, kind: Any, is_mask: bool, table: Batch) -> Private:
         )
     if is_key(kind):
         raise ValueError(f"certify: {name} holds keys. Keys are no records: pass them as an argument of their own.")
-    dtype = np.dtype(kind.dtype)
     origin = Origin("", f"{name} (the {'mask' if is_mask else 'records'})", mask=is_mask)
-    whole = dtype.kind in "biu"
-    limit = 1.0 if dtype.kind == "b" else None
+    dtype = np.dtype(kind.dtype).kind
     zero = frozenset([table]) if is_mask else frozenset()
-    return Private(table, (0,), origin, linf=limit, finite=whole, zero=zero)
+    return Private(table, (0,), origin, linf=1.0 if dtype == "b" else None, finite=dtype in "biu", zero=zero)
 
 
 def refuse_captured_records(
@@ -381,21 +374,14 @@ def refuse_captured_records(
         PrivacyError: naming the shape.
     """
     leaves = [shown(x) for i in positions if 0 <= i < len(args) for x in jax.tree.leaves(args[i])]
-    tables = [
-        np.asarray(x)
-        for x in leaves
-        if not isinstance(x, jax.ShapeDtypeStruct) and not is_key(jax.eval_shape(lambda x=x: x))
+    arrays = [
+        x for x in leaves if not isinstance(x, jax.ShapeDtypeStruct) and not is_key(jax.eval_shape(lambda x=x: x))
     ]
+    tables = [x for x in map(np.asarray, arrays) if x.size > 1 and len(np.unique(x)) > 1]
     for value in all_constants(program):
-        if is_key(value):
-            continue
-        for table in tables:
-            if (
-                value.shape == table.shape
-                and table.size > 1
-                and len(np.unique(table)) > 1
-                and np.array_equal(value, table, equal_nan=table.dtype.kind == "f")
-            ):
+        for table in tables if not is_key(value) else ():
+            nan = table.dtype.kind == "f"
+            if value.shape == table.shape and np.array_equal(value, table, equal_nan=nan):
                 raise PrivacyError(
                     f"the program holds the records as a constant of shape {list(table.shape)}: the function uses a variable "
                     "from outside that is equal to an argument, and constants count as public.",
@@ -476,9 +462,8 @@ class Certificate:
     @functools.cached_property
     def _profile(self) -> PrivacyProfile:
         if self.symbols:
-            named = ", ".join(f"{x}=..." for x in self.symbols)
             raise ValueError(
-                f"The price depends on {', '.join(self.symbols)}. Give their values: certificate.at({named})."
+                f"The price depends on {', '.join(self.symbols)}. Give their values: certificate.at({_named(self.symbols)})."
             )
         return profile(self.event, self.relation, slack=min(1.0, self.slack))
 
@@ -530,7 +515,7 @@ class Certificate:
             ValueError: a symbol has no value, or another than the number that is passed.
         """
         if self._known:
-            named = ", ".join(f"{x}=..." for x in self._known)
+            named = _named(self._known)
             raise ValueError(
                 f"What is open has no value yet, and no proof with it: call certificate.at({named}) instead."
             )
@@ -569,14 +554,17 @@ class Certificate:
         """The certificate in some lines."""
         lines = [f"Certified under {self.relation.name}: {self.event}"]
         if self.symbols:
-            named = ", ".join(f"{x}=..." for x in self.symbols)
             lines += [f"  {x}" for x in formula_lines(self.event, self.relation)]
-            lines.append(f"  epsilon(delta), computed from above: certificate.epsilon(delta, {named})")
+            lines.append(f"  epsilon(delta), computed from above: certificate.epsilon(delta, {_named(self.symbols)})")
         lines += [f"  output {name}: {status}" for name, status in self.outputs.items()]
         lines += [f"  note: {x}" for x in self.notes]
         lines += [f"  assuming: {x}" for x in self.assumptions]
         lines.append(f"  program {self.fingerprint[:16]}, " + ", ".join(f"{k} {v}" for k, v in self.versions.items()))
         return "\n".join(lines)
+
+
+def _named(symbols: Sequence[str]) -> str:
+    return ", ".join(f"{x}=..." for x in symbols)
 
 
 def fingerprint(program: ClosedJaxpr, given: Sequence[Any] = ()) -> str:
@@ -653,7 +641,7 @@ def certify(
             "Pass one of these, of dp.Relation."
         )
     if why := untried_jax():
-        raise PrivacyError(f"there is no proof on this release of JAX: {why}", Why.RELEASE.remedy)
+        raise Why.RELEASE.refusal(f"there is no proof on this release of JAX: {why}")
     check_symbols([*jax.tree.leaves(args), times])
     times = times_at(times, {})
     args = jax.tree.map(lambda x: fixed_at(x, {}), args)
@@ -748,16 +736,14 @@ def _certify_at(
 def _status(checker: Checker, name: str, value: Value) -> str:
     if isinstance(value, Key):
         kind, _ = checker.keys.kind(value)
-        if kind == SECRET and checker.keys.is_spent(value):
-            purpose, line = checker.keys.use_of(value)
-            raise PrivacyError(
-                f"a key is returned that was used for {purpose}, so whoever gets it can make the noise, or the batch, again.",
-                Why.KEY.remedy,
+        if kind == SECRET and (used := checker.keys.use_of(value)):
+            raise Why.KEY.refusal(
+                f"a key is returned that was used for {used[0]}, so whoever gets it can make the noise, or the batch, again.",
+                *filter(None, used[1:]),
                 output=name,
-                chain=(line,) if line else (),
             )
         if kind == PRIVATE:
-            raise PrivacyError("a key is returned that depends on records.", Why.KEY.remedy, output=name)
+            raise Why.KEY.refusal("a key is returned that depends on records.", output=name)
         # Whoever gets the key may draw from it, so no noise may come from it and it may be returned once.
         checker.keys.spend(value, f"output {name}", "the end of the program")
         return "public"
@@ -768,7 +754,7 @@ def _status(checker: Checker, name: str, value: Value) -> str:
         why = Why.ROW("it has values for each record, and no noise")
     elif value.terms is not None:
         why = Why.NOISE("it is a sum over records with a bound, but without noise")
-    raise PrivacyError(f"{why}.", why.kind.remedy, output=name, chain=chain_of(value.origin))
+    raise why.kind.refusal(f"{why}.", *chain_of(value.origin), output=name)
 
 
 def _assumptions(
@@ -781,10 +767,8 @@ def _assumptions(
 ) -> tuple[str, ...]:
     named = open_in([*jax.tree.leaves(args), times])
     values = _given(args)
-    args = jax.tree.map(shown, args)
-    keys = [
-        k for x in jax.tree.leaves(args) if is_key(k := jax.eval_shape(lambda x=x: x) if not hasattr(x, "dtype") else x)
-    ]
+    kinds = [jax.eval_shape(lambda x=x: x) for x in jax.tree.leaves(jax.tree.map(shown, args))]
+    keys = [x for x in kinds if is_key(x)]
     held = [f"{x.dtype}{list(x.shape)}" for x in all_constants(program)]
     words = [
         f"records are rows of argument{'s' if len(positions) > 1 else ''} {', '.join(map(str, positions))}; one person has one "
@@ -807,10 +791,8 @@ def _assumptions(
             "of its own, and its public arguments may follow from what earlier calls returned"
         )
     if values:
-        shown_values = ", ".join(f"{x.value}" for x in values.values() if np.ndim(x.value) == 0)
-        words.append(
-            f"the program is given the values that the proof knows{f': {shown_values}' if shown_values else ''}"
-        )
+        numbers = ", ".join(f"{x.value}" for x in values.values() if np.ndim(x.value) == 0)
+        words.append(f"the program is given the values that the proof knows{f': {numbers}' if numbers else ''}")
     if held:
         words.append(f"constants held by the program are public: {', '.join(held)}")
     if any("chacha20" not in str(k.dtype) or "seeded" in str(k.dtype) for k in keys):

@@ -37,6 +37,7 @@ from discreet.verify._domain import (
     Term,
     Value,
     added,
+    anew,
     bounding,
     constant,
     fresh,
@@ -45,11 +46,15 @@ from discreet.verify._domain import (
     scaled,
     source_of,
     total_of,
+    unnamed,
     without,
 )
 from discreet.verify._errors import PrivacyError, Why, chain_of
 from discreet.verify._events import Choice, Repeat
 from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, as_sum, is_key, rule, shape_of, varies_along
+
+_GROWS = Why.TURNS("what one record can change grows from turn to turn")
+_CHANGES = Why.TURNS("a bound changes from turn to turn")
 
 
 def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
@@ -79,12 +84,9 @@ def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[
 
 
 def of_a_turn(a: Value, joined: Value, before: int) -> Value:
-    """What a turn starts with: where its number is already one that may be any, it needs no new name.
+    """What a turn starts with, from what the one before started with and what holds of that and of its end.
 
-    Args:
-        a: what this turn started with.
-        joined: what holds of that and of what the turn ends with.
-        before: names from here on were given within the loop.
+    Where its number is already one that may be any, named within the loop (from `before` on), it needs no new name.
     """
     if not (isinstance(a, Public) and isinstance(joined, Public)) or a.scale is None or joined.scale is None:
         return joined
@@ -95,7 +97,7 @@ def of_a_turn(a: Value, joined: Value, before: int) -> Value:
 def renamed(value: Value) -> Value:
     """A public number after a loop: not the one that it was in a turn."""
     if isinstance(value, Public) and value.scale is not None and value.scale.powers:
-        return dataclasses.replace(value, scale=Scale(1.0, ((new_symbol(), 1.0),)))
+        return dataclasses.replace(value, scale=unnamed())
     return value
 
 
@@ -119,14 +121,10 @@ _SMALL = 2**18  # thresholds of a sampler, whose values say its law, are among t
 @rule(p.jit_p, p.remat_p, p.closed_call_p, p.custom_jvp_call_p, p.custom_vjp_call_p, *hi_primitives(), table=INLINED)
 def _call(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """A call is the program that is called; the rules for its derivatives, if it has any, were applied while tracing."""
-    program = inner_programs(equation)[0] if equation.primitive in hi_primitives() else _called(equation)
-    jaxpr, consts = inner(checker, program)
-    return checker.walk(jaxpr, consts, operands)
-
-
-def _called(equation: JaxprEqn) -> Any:
     params: Any = equation.params
-    return params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
+    program = params["jaxpr"] if "jaxpr" in params else params.get("call_jaxpr")
+    jaxpr, consts = inner(checker, inner_programs(equation)[0] if equation.primitive in hi_primitives() else program)
+    return checker.walk(jaxpr, consts, operands)
 
 
 def refuse_private(checker: Checker, equation: JaxprEqn, value: Value, what: str) -> None:
@@ -136,11 +134,8 @@ def refuse_private(checker: Checker, equation: JaxprEqn, value: Value, what: str
         PrivacyError: the value is private.
     """
     if isinstance(value, Private):
-        raise PrivacyError(
-            f"the {what} at {source_line(equation)} depends on records.",
-            Why.CONTROL.remedy,
-            chain=chain_of(checker.origin(equation, [value], what)),
-        )
+        chain = chain_of(checker.origin(equation, [value], what))
+        raise Why.CONTROL.refusal(f"the {what} at {source_line(equation)} depends on records.", *chain)
 
 
 @rule(p.cond_p, table=STRUCTURED)
@@ -186,9 +181,8 @@ def _after_branches(
     for value in values[1:]:
         result = join(checker, equation, result, value, shape)
     if isinstance(result, Private) and result.batch is not None and id(result.batch) in drawn:
-        return checker.unbounded(
-            equation, [result], Why.TURNS("a sample leaves the branch it was drawn in, before its release")
-        )
+        why = Why.TURNS("a sample leaves the branch it was drawn in, before its release")
+        return checker.unbounded(equation, [result], why)
     return result
 
 
@@ -205,7 +199,7 @@ def unshared(value: Value, before: int) -> Value:
         return value
     # A number that got its name in this turn is another one in the next.
     if any(symbol >= before for t in value.terms for symbol, _ in t.bound.powers):
-        return value.but(terms=None, finite=False, why=value.why or Why.TURNS("a bound changes from turn to turn"))
+        return value.but(terms=None, finite=False, why=value.why or _CHANGES)
     if all(t.group.serial < before for t in value.terms):
         return value
     # A group made in this turn belongs to this turn: the next has one of its own, and shares of both do not add up to one.
@@ -225,12 +219,8 @@ def check_carried_keys(checker: Checker, equation: JaxprEqn, start: list[Value],
     for first, last in zip(start, end, strict=True):
         if isinstance(first, Key) and isinstance(last, Key):
             if checker.keys.kind(last)[0] != checker.keys.kind(first)[0]:
-                line = source_line(equation)
-                raise PrivacyError(
-                    f"the loop at {line} hands on a key that is no secret: {checker.keys.kind(last)[1]}.",
-                    Why.KEY.remedy,
-                    chain=(line,),
-                )
+                line, why = source_line(equation), checker.keys.kind(last)[1]
+                raise Why.KEY.refusal(f"the loop at {line} hands on a key that is no secret: {why}.", line)
             checker.keys.spend(last, "the next turn of the loop", source_line(equation))
 
 
@@ -241,9 +231,7 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     test_consts, body_consts = operands[:num_test], operands[num_test : num_test + num_body]
     start = operands[num_test + num_body :]
     line = source_line(equation)
-    for value in start:
-        if isinstance(value, Key):
-            checker.keys.spend(value, "the first turn of the loop", line)
+    _spend_first(checker, equation, start)
     # A loop of unknown length may release nothing; one that counts to an open parameter has a length, as an expression.
     counter, turns = _open_count(checker, equation, start)
     loop = Loop(float("inf") if turns is None else turns)
@@ -260,7 +248,10 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
         begin = [fresh_key(checker, x) if isinstance(x, Key) else x for x in carry]
         (decision,) = checker.walk(test, test_own, [*test_consts, *begin])
         refuse_private(checker, equation, decision, "condition of a while loop")
-        _refuse_looking_at_keys(checker, equation, begin)
+        if any(isinstance(x, Key) and checker.keys.use_of(x) for x in begin):
+            # The condition sees the key that comes out of the loop: it could wait for one that makes little noise.
+            seen = f"the condition of the while loop at {line} draws from a key that the loop hands on."
+            raise Why.KEY.refusal(seen, line)
         end = checker.walk(body, body_own, [*body_consts, *begin])
         check_carried_keys(checker, equation, begin, end)
         checker.keys.loops.pop()
@@ -319,22 +310,16 @@ def _adds_one(equation: JaxprEqn, number: Any) -> bool:
     return isinstance(other, Literal) and np.ndim(other.val) == 0 and bool(other.val == 1)
 
 
-def _refuse_looking_at_keys(checker: Checker, equation: JaxprEqn, begin: list[Value]) -> None:
-    """The condition sees the key that comes out of the loop: it could wait for one that makes little noise."""
-    for value in begin:
-        if isinstance(value, Key) and checker.keys.is_spent(value):
-            line = source_line(equation)
-            raise PrivacyError(
-                f"the condition of the while loop at {line} draws from a key that the loop hands on.",
-                Why.KEY.remedy,
-                chain=(line,),
-            )
+def _spend_first(checker: Checker, equation: JaxprEqn, start: list[Value]) -> None:
+    for value in start:
+        if isinstance(value, Key):
+            checker.keys.spend(value, "the first turn of the loop", source_line(equation))
 
 
 def not_settled(equation: JaxprEqn) -> PrivacyError:
     """For a loop of which nothing lasting was found out."""
     line = source_line(equation)
-    return PrivacyError(f"nothing that lasts was found out of the loop at {line}.", Why.CONTROL.remedy, chain=(line,))
+    return Why.CONTROL.refusal(f"nothing that lasts was found out of the loop at {line}.", line)
 
 
 def after_loop(checker: Checker, value: Value) -> Value:
@@ -345,9 +330,9 @@ def after_loop(checker: Checker, value: Value) -> Value:
 
 
 def given_up(checker: Checker, equation: JaxprEqn, a: Value, b: Value) -> Value:
-    if isinstance(a, Private) or isinstance(b, Private):
-        private = [x for x in (a, b) if isinstance(x, Private)]
-        return checker.unbounded(equation, private, Why.TURNS("what one record can change grows from turn to turn"))
+    private = [x for x in (a, b) if isinstance(x, Private)]
+    if private:
+        return checker.unbounded(equation, private, _GROWS)
     return Public() if isinstance(a, Public) else a
 
 
@@ -380,8 +365,7 @@ class _Scan:
         assert isinstance(value, Private)
         # A sum over records, entry by entry: each turn sees a part of it, and any part is within the bound of all.
         if value.axes is None:
-            found = as_sum(self.checker, value, shape)
-            return found.but(additive=False)
+            return as_sum(self.checker, value, shape).but(additive=False)
         if 0 not in value.axes:
             return value.but(axes=without(value.axes, (0,)))
         # The records that a turn sees, and no other turn: so what a turn adds to a sum is added by other records each time.
@@ -389,9 +373,8 @@ class _Scan:
         assert value.batch is not None
         name = (value.batch, before)
         if name not in self.parts:
-            parent = value.batch
             depth = len(self.checker.keys.loops)
-            self.parts[name] = Part(parent, parent.masked, depth, loop=self.loop, before=before)
+            self.parts[name] = Part(value.batch, value.batch.masked, depth, loop=self.loop, before=before)
         part = self.parts[name]
         kept = tuple(a for a in value.axes if a != 0)
         return value.but(batch=part, axes=without(kept, (0,)), terms=bounding(value.terms, part))
@@ -403,8 +386,7 @@ class _Scan:
         numbers = value.const if value.const is not None and value.const.dtype.kind in "iu" else None
         if numbers is not None and len(shape) == 1 and len(np.unique(numbers)) == numbers.size:
             return Public(counter=(self.loop, int(numbers.min()), int(numbers.max())))
-        scale = Scale(1.0, ((new_symbol(), 1.0),)) if len(uniform) == len(shape) - 1 else None
-        return Public(uniform=uniform, scale=scale, released=value.released)
+        return Public(uniform=uniform, scale=anew(len(shape) - 1, uniform), released=value.released)
 
 
 @rule(p.scan_p, table=STRUCTURED)
@@ -412,9 +394,7 @@ def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     parts = scan_of(equation)
     consts, start, xs = parts.apart(operands)
     scan = _Scan(checker, equation, Loop(parts.length), new_symbol())
-    for value in start:
-        if isinstance(value, Key):
-            checker.keys.spend(value, "the first turn of the loop", source_line(equation))
+    _spend_first(checker, equation, start)
     turns = [scan.turn_of(x, shape_of(v)) for x, v in zip(xs, parts.apart(equation.invars)[2], strict=True)]
     consts = [x.but(additive=False) if isinstance(x, Private) else x for x in consts]
     run = _Run(scan, consts, start, turns)
@@ -517,9 +497,7 @@ class _Run:
         if whole.depth > len(checker.keys.loops) or (first is not None and first.batch is not whole):
             return None
         # Of unknown size, so that no noise is a known multiple of it.
-        self.atoms[i] = Term(
-            Group(f"carry {i}", carried=True), frozenset([0]), Scale(1.0, ((new_symbol(), 1.0),)), whole
-        )
+        self.atoms[i] = Term(Group(f"carry {i}", carried=True), frozenset([0]), unnamed(), whole)
         return Private(whole, None, b.origin, terms=(self.atoms[i],), finite=True, additive=True)
 
     def final(self, i: int, shape: tuple[int, ...]) -> Value:
@@ -533,8 +511,7 @@ class _Run:
         initial = as_sum(checker, start, shape).terms or () if isinstance(start, Private) else ()
         total = self._grown(self.atoms[i], end, initial)
         if total is None:
-            lost = Why.TURNS("what one record can change grows from turn to turn")
-            return checker.unbounded(self.scan.equation, [end], lost)
+            return checker.unbounded(self.scan.equation, [end], _GROWS)
         return Private(carry.batch, None, end.origin, terms=total, finite=True, additive=end.additive)
 
     def _grown(self, atom: Term, end: Private, total: tuple[Term, ...]) -> tuple[Term, ...] | None:
@@ -598,9 +575,8 @@ def _increment(jaxpr: Any, begin: Any, end: Any) -> int:
             return int(getattr(other, "val", 0))
         if equation.primitive is p.jit_p and begin in equation.invars:
             inside = equation.params["jaxpr"].jaxpr
-            return _increment(
-                inside, inside.invars[equation.invars.index(begin)], inside.outvars[equation.outvars.index(end)]
-            )
+            place, result = equation.invars.index(begin), equation.outvars.index(end)
+            return _increment(inside, inside.invars[place], inside.outvars[result])
     return 0
 
 
@@ -613,8 +589,7 @@ def _escaped(scan: _Scan, value: Private) -> Value:
     """A sample that was drawn within a turn has no event outside of it."""
     batch = value.batch
     own = isinstance(batch, Part) and batch.loop is scan.loop
-    inside = own or (batch is not None and batch.depth > len(scan.checker.keys.loops))
-    if inside:
+    if own or (batch is not None and batch.depth > len(scan.checker.keys.loops)):
         why = Why.TURNS("values of a sample leave the turn of the loop that drew it, before their release")
         return scan.checker.unbounded(scan.equation, [value.but(batch=None)], why)
     return value
@@ -631,7 +606,7 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
         return Public(uniform=frozenset(i + 1 for i in value.uniform), released=value.released)
     assert isinstance(value, Private)
     if any(symbol >= scan.before for t in value.terms or () for symbol, _ in t.bound.powers):
-        value = value.but(terms=None, finite=False, why=value.why or Why.TURNS("a bound changes from turn to turn"))
+        value = value.but(terms=None, finite=False, why=value.why or _CHANGES)
     batch = value.batch
     part = isinstance(batch, Part) and batch.loop is scan.loop
     if part and isinstance(batch, Part) and value.axes is not None and batch.parent is not None:
@@ -643,23 +618,15 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
         axes.insert(place, 0)
         return value.but(batch=batch.parent, axes=tuple(axes), terms=bounding(value.terms, batch.parent))
     if not part and value.axes is not None:
-        # Every turn gives other rows of the same records.
-        terms = None if value.terms is None else fresh_multiple(value, scan.loop.length)
+        # Every turn gives other rows of the same records: as many slices with the bound of one, one upon the other.
+        one = value.terms if value.terms and len(value.terms) == 1 and not value.terms[0].bound.powers else None
+        terms = fresh(one[0].bound.times(math.sqrt(scan.loop.length)), one[0].source) if one else None
         return _escaped(scan, value.but(axes=tuple(a + 1 for a in value.axes), terms=terms))
     found = as_sum(scan.checker, value, shape[1:])
     grows = found.terms is None or any(t.bound.powers for t in found.terms)
     if grows or batch is None or batch.sampled:
-        why = found.why or Why.TURNS("what one record can change grows from turn to turn")
-        return scan.checker.unbounded(scan.equation, [found], why)
+        return scan.checker.unbounded(scan.equation, [found], found.why or _GROWS)
     assert found.terms is not None
     factor = Scale(1.0 if part else math.sqrt(scan.loop.length))
     parent = batch.parent if part and batch.parent is not None else batch
     return _escaped(scan, found.but(batch=parent, terms=bounding(scaled(found.terms, factor), parent)))
-
-
-def fresh_multiple(value: Private, count: float) -> tuple[Term, ...] | None:
-    """The bound of as many slices with the bound of a value, one upon the other."""
-    terms = value.terms or ()
-    if len(terms) != 1 or terms[0].bound.powers:
-        return None
-    return fresh(terms[0].bound.times(math.sqrt(count)), terms[0].source)

@@ -26,7 +26,7 @@ from dp_accounting.dp_event import DpEvent
 
 from discreet.accounting import Relation
 from discreet.sampling import Sampling
-from discreet.verify._errors import Origin, PrivacyError, Reason, Why
+from discreet.verify._errors import Origin, Reason, Why
 
 _serial = itertools.count()
 
@@ -294,28 +294,20 @@ def _group(contents: frozenset[int]) -> Group:
     return Group(f"norm of {len(contents)}")
 
 
-Join = Callable[[Any, Any], Any]
-
-
-def fact(default: Any, *, join: Join | None = None, compared: bool = True) -> Any:
+def fact(default: Any, *, join: Callable[[Any, Any], Any] | None = None, compared: bool = True) -> Any:
     """A field of a private value: one claim, whose default says least.
 
     Args:
-        default: what is said where nothing is said.
-        join: from two claims the one that both imply; such a field is handed on by `Private.but`. Without it the claim is
+        default: What is said where nothing is said.
+        join: From two claims the one that both imply; such a field is handed on by `Private.but`. Without it the claim is
             about these very elements: `but` and `joined` forget it.
-        compared: whether values that differ in it say something else.
+        compared: Whether values that differ in it say something else.
     """
     return dataclasses.field(default=default, compare=compared, metadata={"join": join})
 
 
 def _first(a: Any, b: Any) -> Any:
     return a or b
-
-
-def _never(a: bool, b: bool) -> bool:
-    """What holds of two values need not hold of one that is now this, now that."""
-    return False
 
 
 def _largest(a: float | None, b: float | None) -> float | None:
@@ -357,7 +349,8 @@ class Extent:
     axes: tuple[int, ...] | None = dataclasses.field(kw_only=False, metadata={"join": _first})
     positional: bool = fact(False, join=operator.or_)
     zero: frozenset[Batch] = fact(frozenset(), join=operator.and_)
-    additive: bool = fact(False, join=_never)
+    # What holds of two values need not hold of one that is now this, now that.
+    additive: bool = fact(False, join=lambda a, b: False)
     true: frozenset[Batch] = fact(frozenset())
     folded: tuple[int, int, int] | None = fact(None)
 
@@ -463,7 +456,7 @@ class Private(Explanation, Identity, Finiteness, Bound, Extent):
 
 
 # A field that does not say how it is joined ends the import here.
-_JOINS: dict[str, Join] = {x.name: x.metadata["join"] for x in dataclasses.fields(Private) if x.metadata["join"]}
+_JOINS: dict[str, Any] = {x.name: x.metadata["join"] for x in dataclasses.fields(Private) if x.metadata["join"]}
 _FORGOTTEN = {x.name: x.default for x in dataclasses.fields(Private) if x.name not in (*_JOINS, "serial")}
 
 
@@ -491,9 +484,14 @@ def _equal(x: Any, y: Any) -> bool:
     return not isinstance(x, np.ndarray) and not isinstance(y, np.ndarray) and x == y
 
 
-def anew(rank: int, uniform: frozenset[int] = frozenset()) -> Scale | None:
+def anew(rank: int = 0, uniform: frozenset[int] = frozenset()) -> Scale | None:
     """The size of one number that has no name yet; None for an array that is not the same all over."""
-    return Scale(1.0, ((new_symbol(), 1.0),)) if len(uniform) == rank else None
+    return unnamed() if len(uniform) == rank else None
+
+
+def unnamed() -> Scale:
+    """The size of a number that has no name yet."""
+    return Scale(1.0, ((new_symbol(), 1.0),))
 
 
 def constant(value: Any, *, exact: bool = True) -> Public:
@@ -708,6 +706,11 @@ class _Record:
     use: tuple[str, str] | None = None
     folds: dict[Any, str] = dataclasses.field(default_factory=dict)
 
+    @property
+    def taken(self) -> tuple[str, str] | None:
+        """What the key was used for, and where; None for nothing."""
+        return self.use or next((("jax.random.fold_in", line) for line in self.folds.values()), None)
+
 
 class KeyRing:
     """All keys of a program. A key may be split, folded, drawn from, given to a mechanism or returned: one of these, once.
@@ -726,7 +729,8 @@ class KeyRing:
 
     def restore(self, saved: dict[int, _Record]) -> None:
         """Forget what happened since."""
-        self._records = {name: dataclasses.replace(r, folds=dict(r.folds)) for name, r in saved.items()}
+        self._records = saved
+        self._records = self.snapshot()
 
     def merge(self, others: list[dict[int, _Record]]) -> None:
         """After branches: used is what one of them used."""
@@ -738,22 +742,17 @@ class KeyRing:
 
     def new(self, shape: tuple[int, ...], kind: str, why: str = "") -> Key:
         """Keys that did not exist before."""
-        size = int(np.prod(shape, dtype=np.int64))
-        start = self._next
-        self._next += size
-        names = np.arange(start, start + size, dtype=np.int64).reshape(shape)
-        for name in range(start, start + size):
-            self._records[name] = _Record(kind, len(self.loops), why)
-        return Key(names)
+        start, self._next = self._next, self._next + math.prod(shape)
+        self._records |= {name: _Record(kind, len(self.loops), why) for name in range(start, self._next)}
+        return Key(np.arange(start, self._next, dtype=np.int64).reshape(shape))
+
+    def _of(self, key: Key) -> list[_Record]:
+        return [self._records[int(name)] for name in key.names.reshape(-1)]
 
     def kind(self, key: Key) -> tuple[str, str]:
         """Secret only if all are, private if one is; and why."""
-        records = [self._records[int(name)] for name in key.names.reshape(-1)]
-        for kind in _WORST_FIRST:
-            for record in records:
-                if record.kind == kind:
-                    return kind, record.why
-        return SECRET, ""
+        found = ((kind, x.why) for kind in (PRIVATE, KNOWN) for x in self._of(key) if x.kind == kind)
+        return next(found, (SECRET, ""))
 
     def spend(self, key: Key, purpose: str, line: str) -> None:
         """Use keys up. Those that are known are no secret and may be used at will.
@@ -761,17 +760,13 @@ class KeyRing:
         Raises:
             PrivacyError: one of them was used before, or will be in another turn of a loop.
         """
-        names = key.names.reshape(-1)
-        if len(np.unique(names)) < len(names) and self.kind(key)[0] == SECRET:
+        if len(np.unique(key.names)) < key.names.size and self.kind(key)[0] == SECRET:
             self._refuse(purpose, line, "the same key several times in one array", line)
-        for name in names:
-            record = self._records[int(name)]
+        for record in self._of(key):
             if record.kind != SECRET:
                 continue
-            if record.use is not None:
-                self._refuse(purpose, line, *record.use)
-            if record.folds:
-                self._refuse(purpose, line, "jax.random.fold_in", next(iter(record.folds.values())))
+            if record.taken is not None:
+                self._refuse(purpose, line, *record.taken)
             # Made outside of a loop and used inside: used in every turn.
             if any(loop.length != 1 for loop in self.loops[record.depth :]):
                 self._refuse(purpose, line, "the same, in another turn of the loop", line)
@@ -779,7 +774,7 @@ class KeyRing:
 
     def depth_of(self, key: Key) -> int:
         """How many loops were around when the keys were made; the most of them."""
-        return max((self._records[int(name)].depth for name in key.names.reshape(-1)), default=0)
+        return max((x.depth for x in self._of(key)), default=0)
 
     def spend_outside(self, key: Key, purpose: str, line: str, loop: Any) -> None:
         """Use keys up whose every turn of the loop takes another one."""
@@ -792,44 +787,36 @@ class KeyRing:
         kind, why = self.kind(key)
         if kind != SECRET:
             return self.new(key.names.shape, kind, why)
-        for name in key.names.reshape(-1):
-            record = self._records[int(name)]
+        for record in self._of(key):
             # The loops since the key was made: only a counter of the one loop around gives another number in every turn.
             around = [loop for loop in self.loops[record.depth :] if loop.length != 1]
             if record.use is not None:
                 self._refuse("jax.random.fold_in", line, *record.use)
-            taken = (const, const) if const is not None else None
             if around and (counter is None or [counter[0]] != around):
                 self._refuse("jax.random.fold_in", line, "the same number, in another turn of the loop", line)
             if counter is not None:
                 taken = (counter[1], counter[2])
-            if taken is None:
-                if record.folds:
-                    self._refuse("jax.random.fold_in", line, "jax.random.fold_in", next(iter(record.folds.values())))
+            elif const is not None:
+                taken = (const, const)
+            else:
+                if record.taken is not None:
+                    self._refuse("jax.random.fold_in", line, *record.taken)
                 taken = (-(2**40), 2**40)
             for (low, high), where in record.folds.items():
                 if low <= taken[1] and taken[0] <= high:
-                    self._refuse(
-                        "jax.random.fold_in with a number that may be the same", line, "jax.random.fold_in", where
-                    )
+                    again = "jax.random.fold_in with a number that may be the same"
+                    self._refuse(again, line, "jax.random.fold_in", where)
             record.folds[taken] = line
         return self.new(key.names.shape, SECRET)
 
-    def use_of(self, key: Key) -> tuple[str, str]:
-        """What one of the keys was used for, and where; empty if for nothing."""
-        records = [self._records[int(name)] for name in key.names.reshape(-1)]
-        uses = [r.use or ("jax.random.fold_in", next(iter(r.folds.values()))) for r in records if r.use or r.folds]
-        return uses[0] if uses else ("", "")
-
-    def is_spent(self, key: Key) -> bool:
-        """Whether one of the keys was used in any way."""
-        records = [self._records[int(name)] for name in key.names.reshape(-1)]
-        return any(r.use is not None or r.folds for r in records)
+    def use_of(self, key: Key) -> tuple[str, str] | None:
+        """What one of the keys was used for, and where; None if for nothing."""
+        return next((x.taken for x in self._of(key) if x.taken), None)
 
     def _refuse(self, purpose: str, line: str, before: str, where: str) -> None:
-        raise PrivacyError(
+        raise Why.KEY.refusal(
             f"a key is used twice: for {purpose} at {line}, and for {before} at {where}. What is drawn from one key twice is "
             "the same, so it can be subtracted, and two noises are one.",
-            Why.KEY.remedy,
-            chain=(where, line),
+            where,
+            line,
         )

@@ -90,6 +90,10 @@ class Why(enum.Enum):
         """A reason of this kind."""
         return Reason(self, text)
 
+    def refusal(self, text: str, *chain: str, output: str = "") -> PrivacyError:
+        """An error of this kind, with the lines of the program that it is about."""
+        return PrivacyError(text, self.value, output=output, chain=chain)
+
 
 @dataclasses.dataclass(frozen=True)
 class Reason:

@@ -56,14 +56,14 @@ from discreet.verify._domain import (
     Table,
     Term,
     Value,
+    anew,
     constant,
     contribution_factor,
-    new_symbol,
     range_factor,
     row_terms,
     scaled,
 )
-from discreet.verify._errors import Origin, PrivacyError, Reason, Why
+from discreet.verify._errors import Origin, Reason, Why
 from discreet.verify._events import Symbols
 
 _SMALL = 4096
@@ -108,9 +108,9 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
     del checker
     values = [x for x in operands if isinstance(x, Public)]
     assert len(values) == len(operands)
+    released = any(x.released for x in values)
     if len(equation.outvars) != 1:
-        released = any(x.released for x in values)
-        return [Public(scale=_anew(aval(x).shape), released=released) for x in equation.outvars]
+        return [Public(scale=anew(len(aval(x).shape)), released=released) for x in equation.outvars]
     kind = aval(equation.outvars[0])
     const = _evaluate(equation, values, kind)
     if const is not None:
@@ -119,14 +119,8 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
     scale = _scale(equation, values) if len(uniform) == len(kind.shape) else None
     if scale is not None and scale.factor != 0 and not SMALLEST <= scale.factor <= LARGEST:
         scale = None
-    scale = scale or _anew(kind.shape, uniform)
-    released = any(x.released for x in values)
+    scale = scale or anew(len(kind.shape), uniform)
     return [Public(uniform=uniform, scale=scale, counter=_counter(equation, values), released=released)]
-
-
-def _anew(shape: tuple[int, ...], uniform: frozenset[int] = frozenset()) -> Scale | None:
-    """The size of one number that has no name yet."""
-    return Scale(1.0, ((new_symbol(), 1.0),)) if len(uniform) == len(shape) else None
 
 
 def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray | None:
@@ -238,9 +232,7 @@ def _calculate(primitive: Any, params: Any, consts: list[np.ndarray], kind: Any)
         for axis, n in zip(params["broadcast_dimensions"], first.shape, strict=True):
             shape[axis] = n
         return np.broadcast_to(first.reshape(shape), kind.shape)
-    if (primitive in (p.reshape_p, p.squeeze_p) and params.get("dimensions", None) is None) or primitive is p.squeeze_p:
-        return np.asarray(consts[0]).reshape(kind.shape)
-    return None
+    return np.asarray(consts[0]).reshape(kind.shape) if primitive in (p.reshape_p, p.squeeze_p) else None
 
 
 def _from_counter(equation: JaxprEqn, values: list[Public]) -> np.ndarray | None:
@@ -495,13 +487,9 @@ class Checker:
 
 def _where_lost(value: Value, operands: Sequence[Value], equation: JaxprEqn) -> Value:
     """Rows without a bound, with the reason if they had one before."""
-    if (
-        not isinstance(value, Private)
-        or value.axes is None
-        or value.terms is not None
-        or value.linf is not None
-        or value.why
-    ):
+    if not isinstance(value, Private) or value.axes is None or value.why:
+        return value
+    if value.terms is not None or value.linf is not None:
         return value
     rows = [x for x in operands if isinstance(x, Private) and x.axes is not None]
     why = next((x.why for x in rows if x.why), None)
@@ -517,11 +505,8 @@ def _in_order(value: Value, equation: JaxprEqn, operands: Sequence[Value]) -> Va
     Where it is turned over in every turn (`row - total`, `total[::-1] + row`) each turn weighs in another way; in a random
     sample one record decides in which turns the others are.
     """
-    if (
-        not isinstance(value, Private)
-        or not value.additive
-        or equation.primitive in (*INLINED, *STRUCTURED, *_AS_IT_IS)
-    ):
+    adds = equation.primitive in (*INLINED, *STRUCTURED, *_AS_IT_IS)
+    if not isinstance(value, Private) or not value.additive or adds:
         return value
     looked_at = operands[1:] if equation.primitive is p.sub_p else operands
     turned = any(t.group.carried for x in looked_at if isinstance(x, Private) for t in x.terms or ())
@@ -575,9 +560,7 @@ def _unknown_key_use(checker: Checker, equation: JaxprEqn, operands: list[Value]
             why = f"it depends on records, by {equation.primitive.name} at {line}" if private else why
             outputs.append(checker.keys.new(kind.shape, PRIVATE if private else KNOWN, why))
         elif private:
-            outputs.append(
-                checker.unbounded(equation, operands, Why.UNKNOWN(f"nothing is known of {equation.primitive.name}"))
-            )
+            outputs.append(unknown(checker, equation, operands))
         else:
             outputs.append(Public())
     return outputs
@@ -597,20 +580,17 @@ def refuse_outside_effects(jaxpr: Jaxpr) -> None:
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         if is_over_devices(equation):
-            raise PrivacyError(
+            raise Why.DEVICES.refusal(
                 f"{name} at {source_line(equation)} lets values of several devices meet, within shard_map or pmap, and no rule "
                 "says what they hold of one record.",
-                Why.DEVICES.remedy,
-                chain=(source_line(equation),),
+                source_line(equation),
             )
-        if equation.effects or any(
-            word in name for word in ("callback", "debug_print", "ffi_call", "infeed", "outfeed")
-        ):
-            raise PrivacyError(
+        outside = ("callback", "debug_print", "ffi_call", "infeed", "outfeed")
+        if equation.effects or any(word in name for word in outside):
+            raise Why.CALLBACK.refusal(
                 f"the operation {name} at {source_line(equation)} hands values to the world, or takes them "
                 "from it, while the program runs: no proof covers what happens there.",
-                Why.CALLBACK.remedy,
-                chain=(source_line(equation),),
+                source_line(equation),
             )
         with inside(equation):
             for inner in inner_programs(equation):
@@ -630,11 +610,10 @@ def refuse_closed_books(jaxpr: Jaxpr) -> None:
             exported = any(isinstance(x, jax.export.Exported) for x in equation.params.values())
             if equation.primitive not in known or exported or is_closed_book(equation):
                 what = "an exported program" if exported else "no primitive of JAX"
-                raise PrivacyError(
+                raise Why.BOOK.refusal(
                     f"{equation.primitive.name} at {source_line(equation)} is {what}: what it computes, and which constants it "
                     "holds, does not show.",
-                    Why.BOOK.remedy,
-                    chain=(source_line(equation),),
+                    source_line(equation),
                 )
             pending += [inner.jaxpr for inner in inner_programs(equation)]
 
@@ -649,21 +628,11 @@ def size_per_record(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> int
     return int(np.prod([n for i, n in enumerate(shape) if i not in (axes or ())], dtype=np.int64))
 
 
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """Where the rows of an elementwise result come from."""
-
-    batch: Batch
-    axes: tuple[int, ...]
-    positional: bool
-
-
-def aligned(equation: JaxprEqn, operands: Sequence[Value]) -> Rows | None:
-    """The common rows of operands that meet element by element; None if records meet other records."""
+def aligned(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> Private | None:
+    """Rows of an elementwise result of which nothing else is known; None if records meet other records."""
     shape = shape_of(equation.outvars[0])
     private = [(x, shape_of(v)) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)]
-    first, _ = private[0]
-    axes = first.axes
+    first, axes = private[0][0], private[0][0].axes
     if axes is None or first.batch is None:
         return None
     for value, own in private:
@@ -671,12 +640,17 @@ def aligned(equation: JaxprEqn, operands: Sequence[Value]) -> Rows | None:
             return None
         if any(i >= len(own) or own[i] != shape[i] for i in axes):
             return None
-    # A public operand that differs from row to row makes the result depend on the place of a record.
-    positional = any(x.positional for x, _ in private)
-    for value, variable in zip(operands, equation.invars, strict=True):
-        if isinstance(value, Public):
-            positional |= varies_along(value, shape_of(variable), axes)
-    return Rows(first.batch, axes, positional)
+    positional = is_positional(equation, operands, axes)
+    return Private(first.batch, axes, checker.origin(equation, operands), positional=positional)
+
+
+def is_positional(equation: JaxprEqn, operands: Sequence[Value], axes: tuple[int, ...]) -> bool:
+    """Whether rows made of operands depend on their place: those of one did, or a public operand differs from row to row."""
+    pairs = zip(operands, equation.invars, strict=True)
+    return any(
+        x.positional if isinstance(x, Private) else isinstance(x, Public) and varies_along(x, shape_of(v), axes)
+        for x, v in pairs
+    )
 
 
 def varies_along(value: Public, shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
@@ -692,11 +666,9 @@ def expansion(own: tuple[int, ...], out: tuple[int, ...]) -> float:
 def bound_of(value: Private, equation: JaxprEqn, position: int) -> tuple[Term, ...] | None:
     """The bound of an operand in the shape of the result."""
     own, out = shape_of(equation.invars[position]), shape_of(equation.outvars[0])
-    if value.axes is None:
-        terms = value.terms
-    else:
-        # Whether it is a number is looked at apart, before anything is summed.
-        terms = row_terms(value.but(finite=True), size_per_record(own, value.axes))
+    # Whether it is a number is looked at apart, before anything is summed.
+    rows = value.axes is not None
+    terms = row_terms(value.but(finite=True), size_per_record(own, value.axes)) if rows else value.terms
     return None if terms is None else scaled(terms, Scale(expansion(own, out)))
 
 
@@ -712,13 +684,13 @@ def is_integer(equation: JaxprEqn) -> bool:
 
 def all_finite(operands: Sequence[Value]) -> bool:
     """Whether no operand holds NaN or infinity."""
-    for value in operands:
+
+    def finite(value: Value) -> bool:
         if isinstance(value, Private):
-            if not value.finite:
-                return False
-        elif not isinstance(value, Public) or value.magnitude is None or not math.isfinite(value.magnitude):
-            return False
-    return True
+            return value.finite
+        return isinstance(value, Public) and value.magnitude is not None and math.isfinite(value.magnitude)
+
+    return all(map(finite, operands))
 
 
 def zero_under(value: Value) -> frozenset[Batch] | None:
@@ -748,9 +720,8 @@ def as_sum(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
     assert value.batch is not None
     # In a Poisson sample the record that is not drawn leaves no gap: all rows behind it differ between the two runs.
     if value.batch.sampled and not (value.axes == () and isinstance(value.batch, Part)):
-        return _without(
-            value, Why.POSITION("a random sample is used row by row: which row a record gets depends on the others")
-        )
+        why = Why.POSITION("a random sample is used row by row: which row a record gets depends on the others")
+        return _without(value, why)
     return summed(checker, value, shape, additive=value.axes == ())
 
 
@@ -761,11 +732,10 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
     # The record that differs changes the sum by its own row, which is no longer than any row may be.
     terms = row_terms(value, size_per_record(shape, value.axes))
     if terms is None:
-        if value.terms is None and value.linf is None:
-            return _without(value, Why.CLIP("what one record adds has no bound: rows are summed that were not clipped"))
-        return _without(
-            value, Why.NAN("rows are summed that may hold NaN or infinity, which spoils the sum and shows the record")
-        )
+        why = Why.CLIP("what one record adds has no bound: rows are summed that were not clipped")
+        if value.terms is not None or value.linf is not None:
+            why = Why.NAN("rows are summed that may hold NaN or infinity, which spoils the sum and shows the record")
+        return _without(value, why)
     factor, why = contribution_factor(value, checker.relation)
     if factor == 0.0:
         return _without(value, why or Why.CLIP("what one record adds has no bound"))
@@ -774,11 +744,8 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
     if any(t.bound.factor * factor * count > _LARGEST for t in terms):
         return _without(value, Why.PRECISION("rows are so long that their sum may not be finite"))
     if factor > 1.0:
-        reason = (
-            "rows without a record are not exactly zero"
-            if batch.table.masked or batch.whole is not batch.table
-            else "there is no mask"
-        )
+        padded = batch.table.masked or batch.whole is not batch.table
+        reason = "rows without a record are not exactly zero" if padded else "there is no mask"
         checker.notes.append(f"the sum's sensitivity is 2C, since {reason} ({value.origin.line or value.origin.what})")
         terms = tuple(Term(_doubled(t.group), t.leaves, t.bound.times(factor), t.source) for t in terms)
     return value.but(axes=None, terms=terms, additive=additive, zero=frozenset(), linf=None, finite=True)

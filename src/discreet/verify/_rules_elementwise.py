@@ -62,12 +62,8 @@ _CAP = 1e10
 """How far above its bound a factor may be cut off, for the same reason."""
 
 
-def _size(value: Private, shape: tuple[int, ...]) -> int:
-    return int(np.prod([n for i, n in enumerate(shape) if i not in (value.axes or ())], dtype=np.int64))
-
-
 def _complete(value: Private, shape: tuple[int, ...]) -> bool:
-    return value.axes is not None and _size(value, shape) == 1
+    return value.axes is not None and size_per_record(shape, value.axes) == 1
 
 
 def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
@@ -107,9 +103,10 @@ def _square(equation: JaxprEqn, operands: Sequence[Value], shapes: list[tuple[in
         return None
     if equation.primitive is p.mul_p and equation.invars[0] is not equation.invars[1]:
         return None
-    if np.dtype(aval(equation.outvars[0]).dtype).kind != "f" or np.dtype(aval(equation.outvars[0]).dtype).itemsize < 4:
+    kind = np.dtype(aval(equation.outvars[0]).dtype)
+    if kind.kind != "f" or kind.itemsize < 4:
         return None  # a norm in coarse numbers is no norm
-    return Norm("squares", frozenset([value.content]), size=_size(value, shapes[0]), finite=value.finite)
+    return Norm("squares", frozenset([value.content]), size=size_per_record(shapes[0], value.axes), finite=value.finite)
 
 
 def _lowest(other: Value | None) -> float | None:
@@ -173,14 +170,9 @@ def _of_factor(primitive: Any, position: int, value: Any, norm: Norm, other: Any
     if primitive is p.min_p and least is not None and least >= 0:
         low = not norm.bound.powers and float(other.const.max()) <= _CAP * norm.bound.factor
         return dataclasses.replace(norm, safe=norm.safe or low)
-    if (
-        primitive is p.mul_p
-        and isinstance(other, Public)
-        and other.scale is not None
-        and least is not None
-        and least >= 0
-    ):
-        return dataclasses.replace(norm, bound=norm.bound * other.scale) if _moderate(norm.bound, other.scale) else None
+    weight = other.scale if isinstance(other, Public) else None
+    if primitive is p.mul_p and weight is not None and least is not None and least >= 0:
+        return dataclasses.replace(norm, bound=norm.bound * weight) if _moderate(norm.bound, weight) else None
     limit = other.linf if isinstance(other, Private) and other.finite else None
     if primitive is p.mul_p and limit is not None and norm.safe and _moderate(norm.bound, Scale(limit)):
         return dataclasses.replace(norm, bound=norm.bound.times(limit))
@@ -196,9 +188,7 @@ def reduced_norm(primitive: Any, value: Private) -> Norm | None:
 def reshaped_norm(value: Private, shape: tuple[int, ...]) -> Norm | None:
     """After a change of shape or a broadcast: one number per record stays that number."""
     norm = value.norm_of
-    if norm is None or not (norm.kind != "squares" or _complete(value, shape)):
-        return None
-    return norm
+    return norm if norm is not None and (norm.kind != "squares" or _complete(value, shape)) else None
 
 
 def margin(size: int) -> float:
@@ -256,24 +246,19 @@ _BOUNDS: dict[Any, Any] = {}
 
 def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule of every primitive here: find the rows, then what the operation keeps of the bounds."""
-    rows = aligned(equation, operands)
-    private = [x for x in operands if isinstance(x, Private)]
-    if rows is None:
-        if any(x.axes is None for x in private):
+    result = aligned(checker, equation, operands)
+    if result is None:
+        if any(x.axes is None for x in operands if isinstance(x, Private)):
             return _on_sums(checker, equation, operands)
         return checker.unbounded(equation, operands, Why.ROWS("a record's values meet those of other records"))
-    origin = checker.origin(equation, operands)
-    result = Private(rows.batch, rows.axes, origin, positional=rows.positional)
     changes = _BOUNDS.get(equation.primitive, _no_bound)(equation, operands)
-    zero = changes.pop("zero", frozenset())
+    dtype = np.dtype(aval(equation.outvars[0]).dtype)
     limit = changes.get("linf")
-    unsigned = np.dtype(aval(equation.outvars[0]).dtype).kind == "u"
-    if unsigned and equation.primitive in (p.sub_p, p.neg_p):
+    if dtype.kind == "u" and equation.primitive in (p.sub_p, p.neg_p):
         changes["linf"] = limit = None
-    if limit is not None and is_integer(equation) and limit > np.iinfo(aval(equation.outvars[0]).dtype).max:
+    if limit is not None and is_integer(equation) and limit > np.iinfo(dtype).max:
         changes["linf"] = None
     # Whole numbers and truth values are no NaN, but they wrap around, so no norm is kept of them.
-    dtype = np.dtype(aval(equation.outvars[0]).dtype)
     if dtype.kind in "biu":
         changes |= {"finite": True, "terms": None}
         if dtype.kind == "b":
@@ -282,8 +267,7 @@ def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     # A factor that clips is C over a norm that is no NaN and not zero: a number.
     if norm is not None and norm.kind == "factor" and norm.safe and norm.finite:
         changes["finite"] = True
-    result = result.but(**changes, zero=zero)
-    return dataclasses.replace(result, norm_of=norm) if norm is not None else result
+    return result.but(**changes, **({} if norm is None else {"norm_of": norm}))
 
 
 def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
@@ -291,24 +275,23 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     primitive = equation.primitive
     private = [x for x in operands if isinstance(x, Private)]
     batch = common_batch(private)
+    batch, dtype = common_batch(private), aval(equation.outvars[0]).dtype
     lost = Why.LINEAR(f"what depends on all records goes into {primitive.name}: one record's influence has no bound")
-    if str(aval(equation.outvars[0]).dtype) in ("bfloat16", "float16"):
-        lost = held_as(aval(equation.outvars[0]).dtype)
+    if str(dtype) in ("bfloat16", "float16"):
+        lost = held_as(dtype)
     if is_integer(equation):
-        lost = Why.WHOLE_NUMBERS(
-            f"whole numbers that depend on all records go into {primitive.name} and may wrap around: no bound"
-        )
-    if batch is None or is_integer(equation):
+        lost = f"whole numbers that depend on all records go into {primitive.name} and may wrap around: no bound"
+        return checker.unbounded(equation, operands, Why.WHOLE_NUMBERS(lost))
+    if batch is None:
         return checker.unbounded(equation, operands, lost)
     sums = [
         as_sum(checker, x, shape_of(v)) if isinstance(x, Private) else x
         for x, v in zip(operands, equation.invars, strict=True)
     ]
     bad = next((x for x in sums if isinstance(x, Private) and x.terms is None), None)
-    if bad is not None and any(x.axes is not None for x in private):
-        return checker.unbounded(equation, operands, MEETS_ALL)
     if bad is not None:
-        return checker.unbounded(equation, [bad], lost)
+        rows = any(x.axes is not None for x in private)
+        return checker.unbounded(equation, operands if rows else [bad], MEETS_ALL if rows else lost)
     terms: tuple[Term, ...] | None = None
     additive = all(x.additive for x in sums if isinstance(x, Private))
     # A sum of sums changes by what both change by; a public number cancels in the difference of the two runs.
@@ -321,7 +304,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
             terms = added(terms, part or ())
     elif primitive in (p.mul_p, p.div_p) and len(private) == 1:
         terms = _multiple(equation, sums)
-    elif primitive is p.convert_element_type_p and np.dtype(aval(equation.outvars[0]).dtype).kind == "f":
+    elif primitive is p.convert_element_type_p and np.dtype(dtype).kind == "f":
         terms = sums[0].terms if isinstance(sums[0], Private) else None
     # Functions of slope at most 1, element by element: the results are no further apart than the operands.
     elif primitive in _SLOPE_ONE or (primitive in (p.max_p, p.min_p, p.clamp_p) and len(private) == 1):
@@ -440,10 +423,11 @@ def number_if(value: Private) -> tuple[int, int]:
     return value.number_if if value.number_if[0] >= 0 else (value.spot, value.content)
 
 
-def _limit(value: Value) -> float | None:
-    if isinstance(value, Private):
-        return value.linf
-    return value.magnitude if isinstance(value, Public) else None
+def limits_of(values: Sequence[Value]) -> list[float] | None:
+    """The largest sizes of all elements of each value; None if one of them is not known."""
+    found = [x.linf if isinstance(x, Private) else x.magnitude if isinstance(x, Public) else None for x in values]
+    known = [x for x in found if x is not None]
+    return known if len(known) == len(found) else None
 
 
 @rule(p.add_p, p.add_jaxvals_p, p.sub_p, table=_BOUNDS)
@@ -455,9 +439,8 @@ def _add(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
             terms = None if part is None or terms is None else added(terms, part)
         elif isinstance(x, Public) and not x.is_zero:
             terms = None
-    limits = [_limit(x) for x in operands]
-    known = [x for x in limits if x is not None]
-    linf = sum(known) if len(known) == len(limits) else None
+    limits = limits_of(operands)
+    linf = None if limits is None else sum(limits)
     bounded = terms is not None or linf is not None
     return {"terms": terms, "linf": linf, "finite": bounded and all_finite(operands), "zero": both_zero(operands)}
 
@@ -468,9 +451,8 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     if clipped is not None:
         return clipped
     private = [x for x in operands if isinstance(x, Private)]
-    limits = [_limit(x) for x in operands]
-    known = [x for x in limits if x is not None]
-    linf = known[0] * known[1] if len(known) == 2 else None
+    limits = limits_of(operands)
+    linf = None if limits is None else math.prod(limits)
     terms, zero = None, frozenset[Batch]()
     if len(private) == 1:
         terms = _multiple(equation, operands)
@@ -511,10 +493,10 @@ def smaller(a: tuple[Term, ...] | None, b: tuple[Term, ...]) -> tuple[Term, ...]
 @rule(*newer_primitives("one_minus_square_p"), table=_BOUNDS)
 def _one_minus_square(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     """(1 + x)(1 - x), which the derivative of tanh is made of since JAX 0.12."""
-    (limit,) = map(_limit, operands)
-    if limit is None or np.dtype(aval(equation.outvars[0]).dtype).kind == "u":  # 1 - x wraps around
+    limits = limits_of(operands)
+    if limits is None or np.dtype(aval(equation.outvars[0]).dtype).kind == "u":  # 1 - x wraps around
         return {}
-    return {"linf": max(1.0, limit**2) * (1.0 + 2.0**-22), "finite": all_finite(operands)}
+    return {"linf": max(1.0, limits[0] ** 2) * (1.0 + 2.0**-22), "finite": all_finite(operands)}
 
 
 @rule(p.div_p, table=_BOUNDS)
@@ -535,44 +517,38 @@ def _div(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
 
 @rule(p.max_p, p.min_p, table=_BOUNDS)
 def _max_min(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
-    limits = [_limit(x) for x in operands]
-    known = [x for x in limits if x is not None]
-    changes: dict[str, Any] = {"linf": max(known) if len(known) == len(limits) else None}
+    limits = limits_of(operands)
+    changes: dict[str, Any] = {"linf": None if limits is None else max(limits)}
     changes |= {"finite": all_finite(operands), "zero": both_zero(operands)}
     private = [x for x in operands if isinstance(x, Private)]
     public = [x.const for x in operands if isinstance(x, Public) and x.const is not None and x.const.size]
     if len(private) == 1 and public:
         # jnp.clip is a maximum and then a minimum.
         (value,), (bound,) = private, public
+        least, most = float(bound.min()), float(bound.max())
         if equation.primitive is p.max_p:
-            changes |= {"low": float(bound.min()), "high": None}
-            other, own = value.high, float(bound.max())
+            changes |= {"low": least, "high": None}
             # What lay below a high bound lies below the larger of the two.
-            limits = (float(bound.min()), None if other is None else max(other, own))
+            ends = (least, None if value.high is None else max(value.high, most))
         else:
-            changes |= {"high": float(bound.max()), "low": None}
-            other, own = value.low, float(bound.min())
-            limits = (None if other is None else min(other, own), float(bound.max()))
+            changes |= {"high": most, "low": None}
+            ends = (None if value.low is None else min(value.low, least), most)
         if all_finite([x for x in operands if isinstance(x, Public)]):
             changes["number_if"] = number_if(value)
-        if limits[0] is not None and limits[1] is not None:
-            changes["linf"] = max(abs(limits[0]), abs(limits[1]))
+        if ends[0] is not None and ends[1] is not None:
+            changes["linf"] = max(abs(ends[0]), abs(ends[1]))
     return changes
 
 
 @rule(p.clamp_p, table=_BOUNDS)
 def _clamp(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     low, value, high = operands
-    limits = [_limit(low), _limit(high)]
     if not isinstance(value, Private) or isinstance(low, Private) or isinstance(high, Private):
         return {}
-    known = [x for x in limits if x is not None]
-    limit = max(known) if len(known) == 2 else None
-    return {
-        "linf": limit,
-        "finite": all_finite(operands),
-        "number_if": number_if(value) if limit is not None else (-1, -1),
-    }
+    changes: dict[str, Any] = {"finite": all_finite(operands)}
+    if limits := limits_of([low, high]):
+        changes |= {"linf": max(limits), "number_if": number_if(value)}
+    return changes
 
 
 @rule(p.and_p, table=_BOUNDS)

@@ -39,6 +39,7 @@ from discreet.verify._rules_shape import common_rows, rows_of_all
 
 _MOST_EXACT = 2**24
 _UNCLIPPED = Why.CLIP("a sum over records of rows that have no bound")
+_WRAPS = Why.WHOLE_NUMBERS("a sum of whole numbers that may wrap around has no bound")
 
 
 @rule(p.reduce_sum_p)
@@ -56,26 +57,24 @@ def sum_over(checker: Checker, equation: JaxprEqn, value: Value, shape: Axes, ax
         return _times_root(checker, equation, found, math.prod(shape[i] for i in gone))
     records = [i for i in gone if i in value.axes]
     others = math.prod(shape[i] for i in gone if i not in value.axes)
-    if not records:
-        return _within_rows(checker, equation, value, gone, others)
-    return _over_records(checker, equation, value, shape, records, others)
+    if records:
+        return _over_records(checker, equation, value, shape, records, others)
+    return _within_rows(checker, equation, value, gone, others)
 
 
 def _within_rows(checker: Checker, equation: JaxprEqn, value: Private, gone: list[int], others: int) -> Private:
     assert value.axes is not None
     terms = None if value.terms is None else scaled(value.terms, Scale(math.sqrt(others)))
-    linf = None if value.linf is None else value.linf * others
-    if linf is not None and _overflows(equation, linf):
-        linf = None
+    linf = None if value.linf is None or _overflows(equation, value.linf * others) else value.linf * others
     exact = is_whole(equation.outvars[0])
-    found = value.but(
+    return value.but(
         axes=without(value.axes, gone),
         origin=checker.origin(equation, [value]),
         terms=terms,
         linf=linf,
         finite=exact or (value.finite and (terms is not None or linf is not None)),
+        norm_of=reduced_norm(equation.primitive, value),
     )
-    return dataclasses.replace(found, norm_of=reduced_norm(equation.primitive, value))
 
 
 def _over_records(
@@ -84,19 +83,15 @@ def _over_records(
     assert value.batch is not None
     assert value.axes is not None
     if value.batch.sampled and len(records) < len(value.axes):
-        why = Why.POSITION(
-            "rows of a random sample are summed in parts: which part a record is in depends on the others"
-        )
+        why = "rows of a random sample are summed in parts: which part a record is in depends on the others"
+        return checker.unbounded(equation, [value], Why.POSITION(why))
         return checker.unbounded(equation, [value], why)
     count = math.prod(shape[i] for i in value.axes)
     if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu":
         most = None if value.linf is None else value.linf * others * count
         if most is None or _overflows(equation, most) or most >= _MOST_EXACT:
-            return checker.unbounded(
-                equation, [value], Why.WHOLE_NUMBERS("a sum of whole numbers that may wrap around has no bound")
-            )
-    found = summed(checker, value, shape, additive=True)
-    return _times_root(checker, equation, found, others)
+            return checker.unbounded(equation, [value], _WRAPS)
+    return _times_root(checker, equation, summed(checker, value, shape, additive=True), others)
 
 
 def _overflows(equation: JaxprEqn, most: float) -> bool:
@@ -109,9 +104,7 @@ def _times_root(checker: Checker, equation: JaxprEqn, value: Private, count: int
     if value.terms is None:
         return checker.unbounded(equation, [value], value.why or _UNCLIPPED)
     if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu" and count > 1:
-        return checker.unbounded(
-            equation, [value], Why.WHOLE_NUMBERS("a sum of whole numbers that may wrap around has no bound")
-        )
+        return checker.unbounded(equation, [value], _WRAPS)
     terms = scaled(value.terms, Scale(math.sqrt(count)))
     return value.but(terms=terms, origin=checker.origin(equation, [value]))
 
@@ -132,37 +125,27 @@ def within_rows_only(checker: Checker, equation: JaxprEqn, operands: list[Value]
         return checker.unbounded(equation, operands, why)
     smaller = len(shape_of(equation.outvars[0])) < len(shape_of(equation.invars[0]))
     kept = without(first.axes, axes) if smaller else first.axes
+    positional = any(x.positional for x in private)
     found: list[Value] = []
     for variable in equation.outvars:
-        exact = is_whole(variable)
-        result = Private(
-            first.batch, kept, checker.origin(equation, operands), positional=any(x.positional for x in private)
-        )
+        result = Private(first.batch, kept, checker.origin(equation, operands), positional=positional)
         truths = np.dtype(aval(variable).dtype).kind == "b"  # of numbers it is bits that are put together
         chooses = equation.primitive in (p.reduce_max_p, p.reduce_min_p)
         chooses |= truths and equation.primitive in (p.reduce_and_p, p.reduce_or_p)
         if chooses and 0 not in shape_of(equation.invars[0]):
             result = result.but(linf=first.linf, zero=first.zero, finite=first.finite)
-        if equation.primitive is p.reduce_and_p and math.prod(shape_of(variable)[i] for i in kept) == math.prod(
-            shape_of(variable)
-        ):
+        if equation.primitive is p.reduce_and_p and size_per_record(shape_of(variable), kept) == 1:
             # All of a record's elements are finite: that is true wherever they are put.
-            result = dataclasses.replace(result, finite_where=_of_all(first))
-        found.append(dataclasses.replace(result, finite=result.finite or exact))
+            where = first.finite_where | {("all", content) for kind, content in first.finite_where if kind == "of"}
+            result = dataclasses.replace(result, finite_where=where)
+        found.append(dataclasses.replace(result, finite=result.finite or is_whole(variable)))
     return found
 
 
-def _of_all(value: Private) -> frozenset[tuple[str, int]]:
-    return value.finite_where | {("all", content) for kind, content in value.finite_where if kind == "of"}
-
-
 def _reduced_axes(equation: JaxprEqn) -> list[int]:
-    params = equation.params
-    if "axes" in params:
-        return [int(i) for i in params["axes"]]
-    if "dimension" in params:
-        return [int(params["dimension"])]
-    return [int(params["axis"])]
+    params: Any = equation.params
+    found = params["axes"] if "axes" in params else [params["dimension" if "dimension" in params else "axis"]]
+    return [int(i) for i in found]
 
 
 @rule(p.dot_general_p)
@@ -174,7 +157,7 @@ def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     shapes = [shape_of(x) for x in equation.invars]
     private = [i for i in (0, 1) if isinstance(operands[i], Private)]
     if any(isinstance(x, Private) and x.axes is None for x in operands):
-        return _dot_of_sums(checker, equation, operands, contract, batch)
+        return _dot_of_sums(checker, equation, operands)
     if len(private) == 2:
         first, second = operands
         assert isinstance(first, Private)
@@ -182,14 +165,13 @@ def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         assert first.axes is not None
         assert second.axes is not None
         same = first.batch is second.batch and len(first.axes) == len(second.axes)
+        positional = first.positional or second.positional
         if same and first.axes == ():
-            return _rows_of(checker, equation, operands, (), first.positional or second.positional)
+            return _rows_of(checker, equation, operands, (), positional)
         pairs = list(zip(first.axes, second.axes, strict=False))
         if same and pairs and all(_place(batch, a, b) for a, b in pairs):
-            axes = tuple(batch[0].index(a) for a in first.axes)
-            found = _rows_of(checker, equation, operands, axes, first.positional or second.positional)
-            whole_numbers = is_whole(equation.outvars[0])
-            terms = None if whole_numbers else product_of_norms(first, second, shapes)
+            found = _rows_of(checker, equation, operands, tuple(batch[0].index(a) for a in first.axes), positional)
+            terms = None if is_whole(equation.outvars[0]) else product_of_norms(first, second, shapes)
             return found if terms is None else found.but(terms=terms, finite=first.finite and second.finite)
         if same and pairs and all(_place(contract, a, b) for a, b in pairs):
             return _sum_of_products(checker, equation, operands, contract, shapes)
@@ -198,10 +180,9 @@ def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     value, other = operands[side], operands[1 - side]
     assert isinstance(value, Private)
     assert isinstance(other, Public)
-    assert value.axes is not None
-    if not set(value.axes) & set(contract[side]):
-        return _by_public(checker, equation, operands, side, contract, batch)
-    return _weighted_sum(checker, equation, operands, side, contract, batch)
+    summed_over = set(value.axes or ()) & set(contract[side])
+    by = _weighted_sum if summed_over else _by_public
+    return by(checker, equation, value, other, side, contract, batch)
 
 
 def _place(sides: list[list[int]], a: int, b: int) -> bool:
@@ -218,12 +199,9 @@ def _rows_of(checker: Checker, equation: JaxprEqn, operands: Sequence[Value], ax
 
 
 def _by_public(
-    checker: Checker, equation: JaxprEqn, operands: list[Value], side: int, contract: list, batch: list
+    checker: Checker, equation: JaxprEqn, value: Private, other: Public, side: int, contract: list, batch: list
 ) -> Private:
     """Each row times a public matrix."""
-    value, other = operands[side], operands[1 - side]
-    assert isinstance(value, Private)
-    assert isinstance(other, Public)
     assert value.axes is not None
     shapes = [shape_of(x) for x in equation.invars]
     free = [[i for i in range(len(shapes[s])) if i not in contract[s] and i not in batch[s]] for s in (0, 1)]
@@ -232,38 +210,33 @@ def _by_public(
     place |= {axis: start + n for n, axis in enumerate(free[side])}
     shared = [batch[1 - side][batch[side].index(a)] for a in value.axes if a in batch[side]]
     positional = value.positional or varies_along(other, shapes[1 - side], tuple(shared))
-    found = _rows_of(checker, equation, operands, tuple(place[a] for a in value.axes), positional)
+    axes = tuple(place[a] for a in value.axes)
+    operands = [value, other] if side == 0 else [other, value]
+    found = _rows_of(checker, equation, operands, axes, positional)
     factor = _weight(other, shapes[1 - side])
-    if value.terms is not None and factor is not None:
-        finite = value.finite
-        return found.but(terms=scaled(value.terms, Scale(factor)), finite=finite, zero=value.zero)
-    return found
+    if value.terms is None or factor is None:
+        return found
+    return found.but(terms=scaled(value.terms, Scale(factor)), finite=value.finite, zero=value.zero)
 
 
 def _weighted_sum(
-    checker: Checker, equation: JaxprEqn, operands: list[Value], side: int, contract: list, batch: list
+    checker: Checker, equation: JaxprEqn, value: Private, other: Public, side: int, contract: list, batch: list
 ) -> Private:
     """A sum over records with public weights: what one record adds is its row times its weights."""
-    value, other = operands[side], operands[1 - side]
-    assert isinstance(value, Private)
-    assert isinstance(other, Public)
     assert value.axes is not None
-    assert value.batch is not None
     shapes = [shape_of(x) for x in equation.invars]
-    whole_numbers = is_whole(equation.outvars[0])
-    if not set(value.axes) <= set(contract[side]) or batch[0] or whole_numbers:
-        return checker.unbounded(equation, operands, Why.ROWS("records are summed in part only"))
+    if not set(value.axes) <= set(contract[side]) or batch[0] or is_whole(equation.outvars[0]):
+        return checker.unbounded(equation, [value], Why.ROWS("records are summed in part only"))
     theirs = tuple(contract[1 - side][contract[side].index(a)] for a in value.axes)
     weight = _weight(other, shapes[1 - side], theirs)
     if weight is None:
-        return checker.unbounded(
-            equation, operands, Why.CLIP("a sum over records with weights of unknown size has no bound")
-        )
+        why = Why.CLIP("a sum over records with weights of unknown size has no bound")
+        return checker.unbounded(equation, [value], why)
     positional = value.positional or varies_along(other, shapes[1 - side], theirs)
     found = summed(checker, value.but(positional=positional), shapes[side], additive=True)
     if found.terms is None:
         return checker.unbounded(equation, [found], found.why or _UNCLIPPED)
-    return found.but(terms=scaled(found.terms, Scale(weight)), origin=checker.origin(equation, operands))
+    return found.but(terms=scaled(found.terms, Scale(weight)), origin=checker.origin(equation, [value]))
 
 
 def _weight(other: Public, shape: Axes, records: Axes = ()) -> float | None:
@@ -287,9 +260,8 @@ def _sum_of_products(
     assert first.axes is not None
     whole_numbers = is_whole(equation.outvars[0])
     if whole_numbers or set(contract[0]) != set(first.axes) or len(equation.params["dimension_numbers"][1][0]):
-        return checker.unbounded(
-            equation, operands, Why.ROWS("a product over records and other axes at once has no bound")
-        )
+        why = Why.ROWS("a product over records and other axes at once has no bound")
+        return checker.unbounded(equation, operands, why)
     for row, by, shape, other in ((first, second, *shapes), (second, first, *shapes[::-1])):
         # Either one of them is the factor that clips the other, or both have bounds of their own.
         terms = clipped_by(row, by) if size_per_record(other, by.axes) == 1 else None
@@ -305,23 +277,20 @@ def _sum_of_products(
         if found.terms is not None:
             return found.but(origin=checker.origin(equation, operands))
         return checker.unbounded(equation, [found], found.why or _UNCLIPPED)
-    return checker.unbounded(
-        equation, operands, Why.CLIP("products of rows that have no bound are summed over records")
-    )
+    why = Why.CLIP("products of rows that have no bound are summed over records")
+    return checker.unbounded(equation, operands, why)
 
 
-def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value], contract: list, batch: list) -> Private:
-    del contract, batch
+def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     lost = Why.LINEAR("a product with what depends on all records has no bound")
     if is_whole(equation.outvars[0]):
         return checker.unbounded(equation, operands, Why.WHOLE_NUMBERS("a product of whole numbers may wrap around"))
-    private = [(x, v) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)]
-    other = next((x for x in operands if isinstance(x, Public)), None)
-    if len(private) == 2 or other is None:
+    side = 0 if isinstance(operands[0], Private) else 1
+    value, other = operands[side], operands[1 - side]
+    if not isinstance(value, Private) or not isinstance(other, Public):
         return checker.unbounded(equation, operands, lost)
-    found = as_sum(checker, private[0][0], shape_of(private[0][1]))
-    shape = shape_of(equation.invars[1 if operands[0] is private[0][0] else 0])
-    factor = _weight(other, shape)
+    found = as_sum(checker, value, shape_of(equation.invars[side]))
+    factor = _weight(other, shape_of(equation.invars[1 - side]))
     if found.terms is None or factor is None:
         return checker.unbounded(equation, [found] if found.terms is None else operands, lost)
     return found.but(terms=scaled(found.terms, Scale(factor)), origin=checker.origin(equation, operands))
@@ -386,29 +355,15 @@ def _squeezed(equation: JaxprEqn, fold: Fold) -> Fold | None:
     return None if fold[0] in gone else (fold[0] - sum(i < fold[0] for i in gone), *fold[1:])
 
 
-def _turned(equation: JaxprEqn, fold: Fold) -> Fold | None:
-    return None if fold[0] in equation.params["dimensions"] else fold
-
-
-def _same(equation: JaxprEqn, fold: Fold) -> Fold:
-    del equation
-    return fold
-
-
-_Move = Callable[[JaxprEqn, Fold], Fold | None]
-
-
-def _folding(rule: Rule, move: _Move) -> Rule:
+def _folding(rule: Rule, move: Callable[[JaxprEqn, Fold], Fold | None]) -> Rule:
     """A rule that also moves folded axes; where it finds rows by itself, it knows more of them."""
 
     def with_folds(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value | list[Value]:
-        found = rule(checker, equation, operands)
-        fold = fold_of(operands[0])
+        found, first, fold = rule(checker, equation, operands), operands[0], fold_of(operands[0])
         if fold is None or len(operands) > 1 or not isinstance(found, Private):
             return found
         if found.axes is not None or found.terms is not None:
             return found
-        first = operands[0]
         moved = move(equation, fold)
         assert isinstance(first, Private)
         return found if moved is None else folded_rows(checker, equation, operands, moved, first.positional)
@@ -444,9 +399,8 @@ def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         return checker.unbounded(equation, operands, lost)
     if axis == spec.lhs_spec[0] and not all_finite(operands):
         # XLA makes one convolution of groups of images and hides the others' by zeros: what is infinite comes through.
-        return checker.unbounded(
-            equation, operands, Why.NAN("images in groups, of which one that is not finite shows in others")
-        )
+        lost = Why.NAN("images in groups, of which one that is not finite shows in others")
+        return checker.unbounded(equation, operands, lost)
     own = (spec.rhs_spec[0], 1, outputs // count)
     if isinstance(kernels, Private) and (right != own or kernels.batch is not images.batch):
         return checker.unbounded(equation, operands, lost)
@@ -465,9 +419,9 @@ for _primitive, _move in (
     (p.transpose_p, _transposed),
     (p.broadcast_in_dim_p, _broadcast),
     (p.squeeze_p, _squeezed),
-    (p.rev_p, _turned),
-    (p.neg_p, _same),
-    (p.convert_element_type_p, _same),
+    (p.rev_p, lambda equation, fold: None if fold[0] in equation.params["dimensions"] else fold),
+    (p.neg_p, lambda equation, fold: fold),
+    (p.convert_element_type_p, lambda equation, fold: fold),
 ):
     RULES[_primitive] = _folding(RULES[_primitive], _move)
 

@@ -49,6 +49,7 @@ from discreet.verify._interpreter import (
     both_zero,
     common_batch,
     expansion,
+    is_positional,
     is_whole,
     rule,
     shape_of,
@@ -56,7 +57,7 @@ from discreet.verify._interpreter import (
     varies_along,
     zero_under,
 )
-from discreet.verify._rules_elementwise import FLOOR, margin, reshaped_norm
+from discreet.verify._rules_elementwise import FLOOR, limits_of, margin, reshaped_norm
 
 _LINE = jax.ShapeDtypeStruct((2,), np.float32)
 
@@ -66,17 +67,13 @@ def moved(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | Non
     if value.axes is None or axes is None:
         return moved_sum(checker, equation, value)
     shape = shape_of(equation.invars[0])
-    origin = checker.origin(equation, [value])
-    found = value.but(axes=axes, origin=origin, low=value.low, high=value.high)
-    complete = size_per_record(shape, value.axes) == 1
-    changes = {
-        "norm_of": reshaped_norm(value, shape) if exact else None,
-        "holds": value.content if exact else -1,
-        "finite_where": over_the_record(value) if exact and complete else frozenset(),
-        "true": value.true if exact else frozenset(),
-        "lacks": value.lacks if exact else frozenset(),
-    }
-    return dataclasses.replace(found, **changes)
+    found = value.but(axes=axes, origin=checker.origin(equation, [value]), low=value.low, high=value.high)
+    if not exact:
+        return found
+    where = over_the_record(value) if size_per_record(shape, value.axes) == 1 else frozenset[tuple[str, int]]()
+    norm = reshaped_norm(value, shape)
+    kept = {"holds": value.content, "finite_where": where, "true": value.true, "lacks": value.lacks}
+    return dataclasses.replace(found, norm_of=norm, **kept)
 
 
 def over_the_record(value: Private) -> frozenset[tuple[str, int]]:
@@ -145,9 +142,8 @@ def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> P
 def _slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     value = operands[0]
     if not isinstance(value, Private) or any(isinstance(x, Private) for x in operands[1:]):
-        return checker.unbounded(
-            equation, operands, Why.ROWS("elements are chosen by an index that depends on records")
-        )
+        why = Why.ROWS("elements are chosen by an index that depends on records")
+        return checker.unbounded(equation, operands, why)
     own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
     if not kept and equation.primitive is p.slice_p and value.axes is not None and len(value.axes) == 1:
@@ -219,26 +215,22 @@ def concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
 def concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Value], first: Private) -> Private:
     assert first.axes is not None
     assert first.batch is not None
-    positional, parts, limits = False, [], []
-    for value, variable in zip(operands, equation.invars, strict=True):
-        shape = shape_of(variable)
-        if isinstance(value, Private):
-            positional |= value.positional
-            parts.append(value.terms)
-            limits.append(value.linf)
-        elif isinstance(value, Public):
-            positional |= varies_along(value, shape, first.axes)
-            parts.append(() if value.is_zero else None)
-            limits.append(value.magnitude)
+    parts: list[tuple[Term, ...] | None] = []
+    for value in operands:
+        parts.append(value.terms if isinstance(value, Private) else () if zero_under(value) is None else None)
     known = [x for x in parts if x is not None]
-    bounded: tuple[Term, ...] | None = None
-    if len(known) == len(parts):
-        bounded = stacked([x for x in known if x], first.batch)
-    sizes = [x for x in limits if x is not None]
-    linf = max(sizes) if len(sizes) == len(limits) else None
-    origin = checker.origin(equation, operands)
-    kept = {"finite": all_finite(operands), "zero": both_zero(operands), "positional": positional}
-    return Private(first.batch, first.axes, origin, terms=bounded, linf=linf, **kept)
+    terms = stacked([x for x in known if x], first.batch) if len(known) == len(parts) else None
+    limits = limits_of(operands)
+    return Private(
+        first.batch,
+        first.axes,
+        checker.origin(equation, operands),
+        terms=terms,
+        linf=None if limits is None else max(limits),
+        finite=all_finite(operands),
+        zero=both_zero(operands),
+        positional=is_positional(equation, operands, first.axes),
+    )
 
 
 @rule(primitive_of(lambda x: jax.lax.split(x, (1, 1)), _LINE))
@@ -263,15 +255,13 @@ def parts(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | Non
 @rule(p.select_n_p)
 def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     which, cases = operands[0], operands[1:]
-    origin = checker.origin(equation, operands)
     chosen = _only_case(which, cases)
     if chosen is not None:
         return chosen
     # The choice belongs to the record whose row it chooses: nobody else is moved by it.
-    rows = aligned(equation, operands)
+    rows = aligned(checker, equation, operands)
     if rows is not None:
-        result = Private(rows.batch, rows.axes, origin, positional=rows.positional)
-        return result.but(**_selected(equation, which, cases))
+        return rows.but(**_selected(equation, which, cases))
     if isinstance(which, Private):
         return checker.unbounded(equation, operands, Why.CHOICE("a choice depends on records, beyond the row it is in"))
     # A public choice, the same in both runs: element by element the result is one of the cases, so side by side they bound it.
@@ -286,7 +276,7 @@ def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
     terms = parts[0] if len(parts) == 1 else stacked(parts, batch)
     if terms is None:
         return checker.unbounded(equation, operands, Why.CLIP("bounds of the two cases cannot be compared"))
-    return Private(batch, None, origin, terms=terms, finite=True)
+    return Private(batch, None, checker.origin(equation, operands), terms=terms, finite=True)
 
 
 def _only_case(which: Value, cases: Sequence[Value]) -> Private | None:
@@ -318,11 +308,9 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
         cases = [cases[0], cases[1].but(terms=None)] if not finite[1] else cases
         finite[1] = True
     _finite_by_choice(which, cases, finite)
-    limits = [x.linf if isinstance(x, Private) else x.magnitude if isinstance(x, Public) else None for x in cases]
-    known = [x for x in limits if x is not None]
-    linf = max(known) if len(known) == len(limits) else None
+    limits = limits_of(cases)
     terms = _bound_of_choice(equation, which, cases)
-    changes = {"zero": zero, "finite": all(finite), "linf": linf, "terms": terms}
+    changes = {"zero": zero, "finite": all(finite), "linf": None if limits is None else max(limits), "terms": terms}
     if len(cases) == 2 and isinstance(which, Private) and isinstance(first, Private) and which.tells[1] == first.spot:
         lacks = first.lacks | {which.tells[0]} if all_finite(cases[1:]) else frozenset()
         changes |= {"lacks": lacks, "finite": all(finite) or len(lacks) == 3, "place": -1}
@@ -393,13 +381,10 @@ def _factor_of_choice(which: Value, cases: Sequence[Value], factor: Private) -> 
         return None
     number = 1 if cases[1] is factor else 0
     other = cases[1 - number]
-    if (
-        (norm.kind, number) not in (("above", 1), ("below", 0))
-        or not isinstance(other, Public)
-        or other.magnitude is None
-    ):
+    largest = other.magnitude if isinstance(other, Public) else None
+    if (norm.kind, number) not in (("above", 1), ("below", 0)) or largest is None:
         return None
-    bound = Scale(max(own.bound.factor, norm.bound.factor * other.magnitude))
+    bound = Scale(max(own.bound.factor, norm.bound.factor * largest))
     return dataclasses.replace(own, bound=bound, safe=norm.bound.factor >= FLOOR)
 
 
@@ -415,10 +400,8 @@ def masked_rows(
         return checker.unbounded(equation, [mask, value], Why.ROWS("the mask does not have one element per record"))
     if isinstance(value, Public):
         positional = mask.positional or varies_along(value, shape, (0,))
-        finite = all_finite([value])
-        return mask.but(
-            linf=value.magnitude, finite=finite, positional=positional, origin=checker.origin(equation, [mask])
-        )
+        origin = checker.origin(equation, [mask])
+        return mask.but(linf=value.magnitude, finite=all_finite([value]), positional=positional, origin=origin)
     assert isinstance(value, Private)
     if value.axes != (0,) or value.batch is not mask.batch:
         return checker.unbounded(equation, [mask, value], Why.ROWS("mask and rows do not belong to the same records"))
@@ -448,11 +431,8 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
     if not isinstance(source, Private) or source.axes is None:
         return checker.unbounded(equation, operands, Why.ROWS("elements of what depends on all records are looked up"))
     axes_found: list[int] = []
-    kept = [
-        i
-        for i in range(len(shape_of(equation.invars[0])))
-        if i not in numbers.collapsed_slice_dims and i not in source_batch
-    ]
+    gone = (*numbers.collapsed_slice_dims, *source_batch)
+    kept = [i for i in range(len(shape_of(equation.invars[0]))) if i not in gone]
     for axis in source.axes:
         if axis in source_batch:
             axes_found.append(batched[index_batch[source_batch.index(axis)]])
@@ -468,9 +448,8 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
             for a, b in zip(source.axes, index.axes or (), strict=True)
         )
         if not paired:
-            return checker.unbounded(
-                equation, operands, Why.ROWS("elements are looked up by an index that depends on records")
-            )
+            why = Why.ROWS("elements are looked up by an index that depends on records")
+            return checker.unbounded(equation, operands, why)
         positional |= index.positional
     elif isinstance(index, Public):
         rows = tuple(index_batch[source_batch.index(a)] for a in source.axes if a in source_batch)
@@ -555,15 +534,9 @@ def common_rows(operands: Sequence[Value]) -> Axes | None:
 
 def rows_of_all(checker: Checker, equation: JaxprEqn, operands: list[Value], axes: Axes) -> list[Value]:
     """Rows that are made of the operands' rows, which have the same axes as the results; nothing is said of their sizes."""
-    private = [x for x in operands if isinstance(x, Private)]
-    positional = any(x.positional for x in private)
-    for value, variable in zip(operands, equation.invars, strict=True):
-        if isinstance(value, Public):
-            positional |= varies_along(value, shape_of(variable), axes)
-    origin = checker.origin(equation, operands)
-    return [
-        Private(private[0].batch, axes, origin, finite=is_whole(v), positional=positional) for v in equation.outvars
-    ]
+    batch = next(x.batch for x in operands if isinstance(x, Private))
+    positional, origin = is_positional(equation, operands, axes), checker.origin(equation, operands)
+    return [Private(batch, axes, origin, finite=is_whole(v), positional=positional) for v in equation.outvars]
 
 
 @rule(
@@ -573,14 +546,10 @@ def rows_of_all(checker: Checker, equation: JaxprEqn, operands: list[Value], axe
 def _windows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """Sums, maxima, ... over windows; and what their derivatives put back where the maximum was."""
     axes, params = common_rows(operands), equation.params
-    sizes: Any = [
-        params[n] for n in ("window_dimensions", "window_strides", "base_dilation", "window_dilation") if n in params
-    ]
-    if (
-        axes is None
-        or any(x[a] != 1 for x in sizes for a in axes)
-        or any(tuple(params["padding"][a]) != (0, 0) for a in axes)
-    ):
+    names = ("window_dimensions", "window_strides", "base_dilation", "window_dilation")
+    sizes: Any = [params[n] for n in names if n in params]
+    padded = any(tuple(params["padding"][a]) != (0, 0) for a in axes or ())
+    if axes is None or padded or any(x[a] != 1 for x in sizes for a in axes):
         return _refused(checker, equation, operands, "windows reach over several records")
     return rows_of_all(checker, equation, operands, axes)
 
@@ -614,9 +583,8 @@ def _update_slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -
 
 
 def _refused(checker: Checker, equation: JaxprEqn, operands: list[Value], why: str) -> list[Value]:
-    return [
-        checker.unbounded(equation, operands, Why.ROWS(f"{equation.primitive.name}: {why}")) for _ in equation.outvars
-    ]
+    lost = Why.ROWS(f"{equation.primitive.name}: {why}")
+    return [checker.unbounded(equation, operands, lost) for _ in equation.outvars]
 
 
 @rule(primitive_of(lambda x: jnp.stack([x, x]), _LINE))
