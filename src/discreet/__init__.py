@@ -76,6 +76,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet import inference as inference
     from discreet import inference_data as inference_data
     from discreet import ledger as ledger
+    from discreet import marginals as marginals
     from discreet import mechanisms as mechanisms
     from discreet import models as models
     from discreet import optimizers as optimizers

@@ -144,6 +144,15 @@ def _clipping() -> None:
     enter("sum_records", lambda t, g, x: dp.sum_records(x, t[:, 0] & g[:, 0]), "truth", "whole guard", "raw")
     enter("sum_records", lambda *xs: [dp.sum_records(x, np.arange(N) < 5) for x in xs], *ROWS)
     enter("sum_records", lambda t, s: dp.sum_records(jnp.broadcast_to(s, (N, D)), t[:, 0]), "truth", "sum")
+    tables = (3, 3, 3), ((0,), (1, 2)), (1, 2)
+    kept = lambda x: dp.mechanisms.count_cells(x[0] + 1, x[1][:, 0], *tables)  # noqa: E731
+    enter("count_cells", lambda t, *xs: [kept((x, t)) for x in xs], "truth", *WHOLE)
+    enter("count_cells", lambda *xs: [dp.mechanisms.count_cells(x, np.arange(N) < 5, *tables) for x in xs], *WHOLE)
+    enter("count_cells", lambda t, n: kept((jnp.broadcast_to(n - 1, (N, D)), t)), "truth", "numbers")
+    whole = dp.mechanisms.count_cells
+    enter("count_cells", lambda t, x: whole(x, t[:, 0], *tables, jnp.arange(12)), "truth", "few")
+    enter("count_cells", lambda t, s, x: whole(x, t[:, 0], *tables, s[0].astype(int)), "truth", "sum", "few")
+    enter("count_cells", lambda t, s: whole(jnp.broadcast_to(s.astype(int), (N, D)), t[:, 0], *tables), "truth", "sum")
 
 
 def _programs() -> None:

@@ -41,7 +41,7 @@ from discreet.inference._step import check_unused, claim
 from discreet.inference._structure import PointGuide
 from discreet.inference_data import to_arviz
 from discreet.ledger import Ledger, Spending
-from discreet.report import Statement, make_pure_statement
+from discreet.report import Statement, make_release_statement
 
 # --- The tempered posterior ---
 
@@ -359,7 +359,7 @@ def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool) -
     }
     if replace:
         facts["num_records"] = num_records
-    return make_pure_statement(
+    return make_release_statement(
         ops.event(),
         ops.relation,
         method="one posterior sample",

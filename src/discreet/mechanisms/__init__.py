@@ -3,6 +3,7 @@
 from discreet.mechanisms._markers import (
     CLIP,
     CLIPPED_SUM,
+    COUNT,
     DRAW,
     GAUSSIAN,
     LAPLACE,
@@ -16,6 +17,7 @@ from discreet.mechanisms._markers import (
     add_noise,
     clip_records,
     clipped_sum,
+    count_cells,
     draw_batch,
     gaussian_mechanism,
     laplace_mechanism,
@@ -29,6 +31,7 @@ from discreet.mechanisms._markers import (
 __all__ = [
     "CLIP",
     "CLIPPED_SUM",
+    "COUNT",
     "DRAW",
     "GAUSSIAN",
     "LAPLACE",
@@ -42,6 +45,7 @@ __all__ = [
     "add_noise",
     "clip_records",
     "clipped_sum",
+    "count_cells",
     "draw_batch",
     "gaussian_mechanism",
     "laplace_mechanism",

@@ -4,6 +4,7 @@ A mechanism is an object (`GaussianMechanism`, `LaplaceMechanism`) with its nois
 that event; a sampler likewise (`discreet.sampling`). The primitives:
 
     CLIP, SUM      rows of joint norm at most C; the sum of the rows that a mask keeps
+    COUNT          cross tables of whole numbers: a record is in one cell of each, whatever its numbers are
     DRAW           a secret batch of the table, and its rows; the parameter is the sampler's drawing
     NOISE          noise on a tree of arrays; the parameter is the mechanism
     CLIPPED_SUM    what a gradient engine promises. Clip and sum cannot express it, since an engine never forms the records'
@@ -23,15 +24,17 @@ from __future__ import annotations
 import abc
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from discreet import gradients, random
 from discreet._jax import ClosedJaxpr, marker, one_process, open_program, run_jaxpr
@@ -185,6 +188,37 @@ def _sum(*operands: Array) -> list[Array]:
     return gradients.sum_records(rows, mask)
 
 
+def _counted(
+    levels: Array,
+    mask: Array,
+    *counted: Array,
+    sizes: tuple[int, ...],
+    tables: tuple[tuple[int, ...], ...],
+    weights: tuple[int, ...],
+) -> list[Array]:
+    """`count_cells`: one scatter a table, in whole numbers, which become floats where all of them are exact."""
+    cells = [math.prod(sizes[column] for column in table) for table in tables]
+    strides = np.zeros((len(tables), len(sizes)), np.int32)
+    for number, table in enumerate(tables):
+        for place, column in enumerate(table):
+            strides[number, column] = math.prod(sizes[c] for c in table[place + 1 :])
+    levels, limits = levels.astype(jnp.int32), np.asarray(sizes, np.int32)
+    real = mask & jnp.all((levels >= 0) & (levels < limits), axis=1)
+
+    def add(total: Array, table: tuple[Array, Array]) -> tuple[Array, None]:
+        code = table[1] + levels @ table[0]
+        return total.at[jnp.where(real, code, sum(cells))].add(1, mode="drop"), None
+
+    start = jnp.zeros(sum(cells), jnp.result_type(int))
+    total, _ = jax.lax.scan(add, start, (jnp.asarray(strides), jnp.cumsum(jnp.asarray([0, *cells[:-1]], jnp.int32))))
+    dtype = jnp.result_type(float)
+    weight = np.repeat(np.asarray(weights), cells)
+    # A count that a float cannot hold exactly stops there: it never moves by more than one.
+    most = np.asarray(2 ** (jnp.finfo(dtype).nmant + 1) // weight, total.dtype)
+    before = jnp.clip(counted[0], 0, most) if counted else 0
+    return [jnp.asarray(weight, dtype) * jnp.minimum(before + total, most).astype(dtype)]
+
+
 def _drawn(
     key: PRNGKeyArray, *operands: Array, drawing: Drawing, structure: Any, name: str, mapped: bool
 ) -> list[Array]:
@@ -222,6 +256,7 @@ def _unmapped(why: str) -> Callable[..., str | None]:
 
 CLIP = marker("clip_records", _clip, refuse=None)
 SUM = marker("sum_records", _sum, refuse=None)
+COUNT = marker("count_cells", _counted, refuse=None)
 NOISE = marker(
     "noise",
     _noised,
@@ -307,6 +342,65 @@ def sum_records(tree: Any, mask: Bool[Array, "record"]) -> Any:
     """
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, SUM.bind(*leaves, mask)) if leaves else tree
+
+
+def count_cells(
+    levels: Int[Array, "record column"],
+    mask: Bool[Array, "record"],
+    sizes: Sequence[int],
+    tables: Sequence[Sequence[int]],
+    weights: Sequence[int],
+    counted: Int[Array, "cell"] | None = None,
+) -> Float[Array, "cell"]:
+    """Count how many records are in each cell of some cross tables, each table times its weight.
+
+    Guarantee: a record that is added or removed changes the result by at most sqrt(sum of squared weights) in L2, and one that is
+    replaced by sqrt(2) times that, whatever its levels: it is in at most one cell of each table. Nothing is rounded. A
+    row that the mask drops, or with a level that its column does not have, is in none.
+
+    Args:
+        levels: The level of each cell, from 0.
+        mask: Which rows are real.
+        sizes: Number of levels of each column.
+        tables: The columns of each table, by position.
+        weights: Of the tables, whole numbers of at least 1.
+        counted: Counts of further records, the tables' cells in a row, the last column's levels next to each other; public.
+
+    Returns:
+        Weighted counts in the order of `counted`: float32, which end at 2^24, or float64, at 2^53, where JAX has 64 bits.
+
+    Raises:
+        ValueError, TypeError: Arguments of other shapes or types.
+
+    >>> import jax.numpy as jnp
+    >>> count_cells(jnp.array([[0, 1], [1, 1], [0, 1]]), jnp.ones(3, bool), (2, 2), [(0,), (0, 1)], [1, 3]).tolist()
+    [2.0, 1.0, 0.0, 6.0, 0.0, 3.0]
+    """
+    levels, mask = jnp.asarray(levels), jnp.asarray(mask)
+    if not jnp.issubdtype(levels.dtype, jnp.integer) or mask.dtype != bool:
+        raise TypeError(
+            f"count_cells: levels are {levels.dtype} and the mask is {mask.dtype}; pass integers and Booleans."
+        )
+    sizes, weights, tables = tuple(map(int, sizes)), tuple(map(int, weights)), tuple(tuple(map(int, x)) for x in tables)
+    columns = [column for table in tables for column in table]
+    fits = levels.ndim == 2 and levels.shape[1] == len(sizes) and mask.shape == levels.shape[:1]
+    if not (fits and tables and all(tables) and len(weights) == len(tables) and set(columns) <= set(range(len(sizes)))):
+        raise ValueError(
+            f"count_cells: levels have the shape {levels.shape} and the mask {mask.shape}, for {len(sizes)} columns, tables "
+            f"{tables} and {len(weights)} weights. Pass a level for each column, and tables of these columns with a weight each."
+        )
+    cells = sum(math.prod(sizes[column] for column in table) for table in tables)
+    if min(weights) < 1 or max(weights) > 2**20 or min(sizes) < 1 or max(cells, len(levels)) >= 2**30:
+        raise ValueError(
+            f"count_cells: weights are {weights} and there are {cells} cells; pass weights from 1 to 2^20, columns with levels, "
+            "and fewer than 2^30 records and cells."
+        )
+    further = [] if counted is None else [jnp.asarray(counted)]
+    if any(x.shape != (cells,) or not jnp.issubdtype(x.dtype, jnp.integer) for x in further):
+        raise ValueError(
+            f"count_cells: counted has the shape {further[0].shape}; pass {cells} whole numbers, one for each cell."
+        )
+    return COUNT.bind(levels, mask, *further, sizes=sizes, tables=tables, weights=weights)[0]
 
 
 def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array, ""]) -> Any:

@@ -77,6 +77,8 @@ def _typed(column: Column, cells: Any) -> Any:
     import pyarrow
 
     kind = "double" if column.kind.has_bounds else "string"
+    if kind == "string" and pyarrow.types.is_dictionary(cells.type) and cells.type.value_type == pyarrow.string():
+        return cells
     try:
         return cells.cast("date32" if column.kind is Kind.DATE else kind)
     except pyarrow.ArrowException:

@@ -171,6 +171,7 @@ class Purpose(IntEnum):
     MEMORY = 8
     LANGEVIN = 9
     STANDARDISATION = 10
+    MARGINALS = 11
 
 
 def key(seed: int | None = None) -> jax.Array:

@@ -1,6 +1,6 @@
 """The privacy statement: what was spent, on what terms, and what it does not cover."""
 
-from discreet.report._make import make_pure_statement, make_statement, plan_facts
+from discreet.report._make import make_release_statement, make_statement, plan_facts
 from discreet.report._statement import (
     ProfilePoint,
     Statement,
@@ -14,7 +14,7 @@ from discreet.report._statement import (
 __all__ = [
     "ProfilePoint",
     "Statement",
-    "make_pure_statement",
+    "make_release_statement",
     "make_statement",
     "plan_facts",
     "relation_name",

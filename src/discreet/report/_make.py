@@ -1,4 +1,4 @@
-"""From a plan that ran, or from releases with a pure epsilon, to the statement."""
+"""From a plan that ran, or from the event of other releases, to the statement."""
 
 import dataclasses
 import importlib.metadata
@@ -236,10 +236,17 @@ PURE_ACCOUNTANT = (
 )
 
 
-def make_pure_statement(
+RELEASE_ACCOUNTANT = (
+    "ε is an upper bound, from discreet's own accountant: the privacy profile of the noise, rounded upward. It follows from the "
+    "bound on a record's contribution and the noise that were used."
+)
+
+
+def make_release_statement(
     event: DpEvent,
     relation: Relation,
     *,
+    delta: float = 0.0,
     method: str,
     mechanism: str,
     plan: Mapping[str, Any],
@@ -251,14 +258,15 @@ def make_pure_statement(
     notes: Sequence[str] = (),
     warnings: Sequence[str] = (),
 ) -> Statement:
-    """State what releases with a pure ε spent.
+    """State what releases spent that are no fit by a `PrivacyPlan`.
 
-    Guarantee: `epsilon` is an upper bound at δ = 0 for all `num_releases` together, under `relation`, if each is what the
+    Guarantee: `epsilon` is an upper bound at `delta` for all `num_releases` together, under `relation`, if each is what the
     event says.
 
     Args:
-        event: What was done, made of `accounting.pure_event`.
+        event: What was done.
         relation: Which tables are neighbours.
+        delta: The δ at which ε is stated; 0 for an event made of `accounting.pure_event`.
         method: What ran.
         mechanism: What was done to the records, in words.
         plan: The numbers of the run, all public.
@@ -274,20 +282,22 @@ def make_pure_statement(
         The statement.
 
     Raises:
-        ValueError: an event without sound accounting, or one with no pure ε.
+        ValueError: an event without sound accounting, or one with no ε at this δ.
     """
     spent = profile(event, relation)
-    meaning = risk(spent, 0.0)
+    meaning = risk(spent, delta)
     return Statement(
         method=method,
         released=tuple(released),
         unit=UNIT,
         relation=relation.name,
         relation_in_words=relation_words(relation),
-        epsilon=spent.epsilon(0.0),
-        delta=0.0,
-        delta_chosen="0: the ε is pure",
-        profile=tuple(ProfilePoint(delta=d, epsilon=spent.epsilon(d)) for d in (*PROFILE_DELTAS, 0.0)),
+        epsilon=spent.epsilon(delta),
+        delta=delta,
+        delta_chosen="asked for" if delta else "0: the ε is pure",
+        profile=tuple(
+            ProfilePoint(delta=d, epsilon=spent.epsilon(d)) for d in sorted({*PROFILE_DELTAS, delta}, reverse=True)
+        ),
         meaning=str(meaning),
         attack_power=meaning.true_positive_rates,
         posterior_beliefs=meaning.posterior_beliefs,
@@ -298,7 +308,7 @@ def make_pure_statement(
         event=str(event),
         steps_completed=num_releases,
         horizon=num_releases,
-        accountant=PURE_ACCOUNTANT,
+        accountant=RELEASE_ACCOUNTANT if delta else PURE_ACCOUNTANT,
         versions=versions(),
         public=tuple(public),
         reproducible=reproducible,

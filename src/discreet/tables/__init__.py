@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from discreet.tables._convert import Conversion, conversion_of, convert, open_records
     from discreet.tables._encode import Records, decode, describe_features, encode, keep_one_row_a_person
     from discreet.tables._infer import infer_columns_non_private
-    from discreet.tables._read import column_names, read_table
+    from discreet.tables._read import column_names, over_pieces, read_table
 
 __all__ = [
     "DEFAULT_MISSING_VALUES",
@@ -48,6 +48,7 @@ __all__ = [
     "keep_one_row_a_person",
     "numbers_of",
     "open_records",
+    "over_pieces",
     "positions_of",
     "read_table",
     "schema_from_bounds",
@@ -62,7 +63,7 @@ _READERS = {
     "_convert": ("Conversion", "conversion_of", "convert", "open_records"),
     "_encode": ("Records", "decode", "describe_features", "encode", "keep_one_row_a_person"),
     "_infer": ("infer_columns_non_private",),
-    "_read": ("column_names", "read_table"),
+    "_read": ("column_names", "over_pieces", "read_table"),
 }
 
 

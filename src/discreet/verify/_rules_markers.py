@@ -20,7 +20,7 @@ import numpy as np
 from discreet._jax import JaxprEqn, aval, primitive_of, source_line, unstack_p
 from discreet._jax import primitives as p
 from discreet.accounting import Relation
-from discreet.mechanisms import CLIP, CLIPPED_SUM, DRAW, MECHANISMS, NOISE, SUM, UPDATE_ROWS, Mechanism
+from discreet.mechanisms import CLIP, CLIPPED_SUM, COUNT, DRAW, MECHANISMS, NOISE, SUM, UPDATE_ROWS, Mechanism
 from discreet.sampling import SAMPLERS, OpenPoisson, Sampling
 from discreet.verify._domain import (
     KNOWN,
@@ -39,6 +39,7 @@ from discreet.verify._domain import (
     Term,
     Value,
     bounding,
+    fresh,
     over_slices,
     range_factor,
     total_of,
@@ -55,6 +56,7 @@ from discreet.verify._interpreter import (
     rule,
     shape_of,
     size_per_record,
+    summed,
     unknown,
     varies_along,
 )
@@ -288,6 +290,34 @@ def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
         summed = sum_over(checker, own, rows, shape_of(variable), (0,)) if isinstance(rows, Private) else Public()
         outputs.append(summed)
     return outputs
+
+
+@rule(COUNT)
+def count(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """Cross tables: each record adds a vector with one entry, the weight, in each table, or zero.
+
+    So its norm is the root of the sum of squared weights. Two such vectors are sqrt(2) times that apart, where any two vectors of
+    this norm may be twice as far: under REPLACE_ONE the event's C, half of the distance, is smaller by sqrt(2). That is so of
+    the table only: in a sample an absent record adds zero, which is not nearer.
+    """
+    levels, mask, *counted = operands
+    if any(isinstance(x, Private) for x in counted):
+        return checker.unbounded(equation, operands, Why.ROWS("counts are added to what depends on other records"))
+    if isinstance(levels, Private):
+        if levels.axes != (0,):
+            return checker.unbounded(equation, operands, Why.ROWS("what is counted does not have one row per record"))
+        # A row of zeros is in a cell like any other.
+        levels = levels.but(zero=frozenset(), terms=None, linf=None)
+    rows = masked_rows(checker, equation, mask, levels, shape_of(equation.invars[0]), shape_of(equation.invars[1]))
+    if not isinstance(rows, Private) or rows.axes != (0,) or rows.batch is None:
+        return checker.unbounded(equation, operands, Why.ROWS("what is counted does not have one row per record"))
+    params: Any = equation.params
+    half = checker.relation is Relation.REPLACE_ONE and not rows.batch.sampled
+    norm = math.sqrt(sum(weight**2 for weight in params["weights"]) / (2 if half else 1))
+    counts = rows.but(
+        terms=fresh(Scale(norm), rows.batch), linf=None, finite=True, origin=checker.origin(equation, operands)
+    )
+    return summed(checker, counts, shape_of(equation.invars[0]), additive=True)
 
 
 def caller_of(equation: JaxprEqn) -> str:
