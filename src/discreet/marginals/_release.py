@@ -318,8 +318,8 @@ def private_marginals(
     """Count the cross tables of a plan, with noise.
 
     Guarantee: what is returned is one `plan.event()` under the plan's relation, for one record, or for one person where the
-    schema names the person column. The program is proved to be that before it runs. A file is read in one pass, in pieces (two, where
-    persons are to be told apart), so it may be larger than memory.
+    schema names the person column. The program is proved to be that before it runs. A file is read in one pass, in pieces (in
+    two passes, where persons are to be told apart), so it may be larger than memory.
 
     Args:
         rng_key: `discreet.random.key()`, for this release alone.
