@@ -7,6 +7,7 @@ plan costs, prove the program, debit the ledger, then make the releases (`_loop`
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -297,29 +298,40 @@ class DPSVI:
         return DPSVIState(optim_state, key, jnp.zeros((), jnp.int32), center, norm, memory)
 
     def _private_step(self, objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> PrivateStep:
-        plan, local, own = self.plan, None, dict(objective.local_start)
+        local, own = None, dict(objective.local_start)
         if own:
             digest = optimizer_digest(self.local_optim, own)
             local = LocalUpdates(objective, self.local_optim, digest, self.local_updates)
         return PrivateStep(
             objective=objective,
-            engine=BookKeepingEngine(
-                plan.sampling.typical_sizes(plan.num_records), microbatch_size=self.microbatch_size
-            ),
             optim=self.optim,
             optim_digest=optimizer_digest(self.optim, psi, start_optimizer(self.optim, psi, key, objective)),
-            mechanism=plan.mechanism,
-            adapts=plan.clipping.adapts,
-            count_share=plan.clipping.count_share,
-            num_records=plan.num_records,
             loss_share=self.loss_share,
             loss_bound=self.loss_bound,
             perturb_parameters=self.perturb == "parameters",
             local=local,
+            **self._of_plan(),
         )
+
+    def _of_plan(self) -> dict[str, Any]:
+        """What a step has from the plan beside its numbers."""
+        plan = self.plan
+        sizes = plan.sampling.typical_sizes(plan.num_records)
+        return {
+            "engine": BookKeepingEngine(sizes, microbatch_size=self.microbatch_size),
+            "mechanism": plan.mechanism,
+            "adapts": plan.clipping.adapts,
+            "count_share": plan.clipping.count_share,
+            "num_records": plan.num_records,
+        }
 
     def _begin(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
         """The first state of a fit of these records, checked against the plan."""
+        self._check_records(records)
+        refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
+        return self._init(key, records, init_params)
+
+    def _check_records(self, records: Records) -> None:
         plan = self.plan
         plan.sampling.check(plan.num_records, plan.relation)
         # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
@@ -328,8 +340,6 @@ class DPSVI:
                 f"The arrays hold {records.size} records, but the plan says num_records={plan.num_records}, which the relation "
                 f"{plan.relation.name} makes public. Calibrate a plan for {records.size} records."
             )
-        refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
-        return self._init(key, records, init_params)
 
     def update(
         self, state: DPSVIState, *args: Any, mask: Bool[Array, "record"] | None = None, **kwargs: Any
@@ -569,7 +579,8 @@ class DPSVI:
 
         Each fit makes the steps that `run` would make from that key, but that all start from the same initial values and
         `params` is the mean over the last tenth of the steps. Fits of one program (plans that differ in noise, clipping norm
-        or number of steps, and in a rate whose batches have the same room) are mapped over together.
+        or number of steps, and in a rate whose batches have the same room) are one call: side by side on a GPU, one after
+        another on a CPU.
 
         **For records that are made up or public.** Nothing is proved, debited or stated, so only keys that were made from
         seeds are taken, with which nothing is private. Fitting records of people many times costs the budget of all fits
@@ -613,12 +624,19 @@ class DPSVI:
         if len(chosen) != len(keys):
             raise ValueError(f"run_many has {len(keys)} keys and {len(chosen)} plans. Pass one plan for each key.")
         fits: dict[PrivacyPlan, Any] = {}
+        starts: dict[int, tuple[DPSVIState, PrivateStep]] = {}
         for plan in dict.fromkeys(chosen):
             other = copy.copy(self)
             vars(other).update(plan=plan, _steps={})
             other._check_options()
-            state = other._begin(key, records, init_params)._replace(rng_key=None)
-            fits[plan] = state, other._initialised(), plan
+            other._check_records(records)
+            if plan.num_records not in starts:
+                state = other._begin(key, records, init_params)._replace(rng_key=None)
+                starts[plan.num_records] = state, other._initialised()
+            # The model is looked at once for all plans.
+            state, step = starts[plan.num_records]
+            state = state._replace(clipping_norm=jnp.float32(plan.clipping.start))
+            fits[plan] = state, dataclasses.replace(step, **other._of_plan()), plan
         return fit_many([fits[plan] for plan in chosen], keys, [jnp.asarray(x) for x in records.leaves])
 
     def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:

@@ -3,7 +3,7 @@
 `many_steps` is the program. `run_steps` compiles it once for all plans of its shapes, cuts a fit into calls of a quarter of a
 second, and writes checkpoints, from which a fit that died goes on to the same bits: whatever the cuts, the result is the same.
 `certify_fit` gives the same program to the verifier, with the plan's number of steps and with numbers whose values the proof
-knows. `fit_many` maps it over fits.
+knows. `fit_many` repeats it for many fits in one call.
 """
 
 from __future__ import annotations
@@ -455,13 +455,9 @@ class ManyFits(NamedTuple):
 
 
 def fit_many(
-    fits: Sequence[tuple[DPSVIState, PrivateStep, PrivacyPlan]],
-    keys: PRNGKeyArray,
-    leaves: Sequence[Array],
-    *,
-    at_once: int = 64,
+    fits: Sequence[tuple[DPSVIState, PrivateStep, PrivacyPlan]], keys: PRNGKeyArray, leaves: Sequence[Array]
 ) -> ManyFits:
-    """Run a fit for each key, those of one program together."""
+    """Run a fit for each key, those of one program in one call."""
     size, longest = leaves[0].shape[0], max(plan.num_steps for _, _, plan in fits)
     alike: dict[Any, list[int]] = {}
     tables = [plan.sampling.prepare(size) for _, _, plan in fits]
@@ -470,13 +466,11 @@ def fit_many(
         alike.setdefault((step, plan.sampling.drawing(size), shapes), []).append(number)
     rows: dict[int, Any] = {}
     for (step, drawing, _), numbers in alike.items():
-        for first in range(0, len(numbers), at_once):
-            chosen = numbers[first : first + at_once]
-            inputs = [(PlanNumbers.of(fits[i][2]), fits[i][0], tables[i]) for i in chosen]
-            stacked = jax.tree.map(lambda *x: jnp.stack(x), *inputs)
-            found = jax.device_get(_many(step, drawing, longest, *stacked, list(leaves), keys[np.array(chosen)]))
-            for place, number in enumerate(chosen):
-                rows[number] = jax.tree.map(lambda x, place=place: x[place], found)
+        inputs = [(PlanNumbers.of(fits[i][2]), fits[i][0], tables[i]) for i in numbers]
+        stacked = jax.tree.map(lambda *x: jnp.stack(x), *inputs)
+        found = jax.device_get(_many(step, drawing, longest, *stacked, list(leaves), keys[np.array(numbers)]))
+        for place, number in enumerate(numbers):
+            rows[number] = jax.tree.map(lambda x, place=place: x[place], found)
     params, last, losses, norms = jax.tree.map(lambda *x: np.stack(x), *(rows[i] for i in range(len(fits))))
     steps = np.array([plan.num_steps for _, _, plan in fits])
     beyond = np.arange(longest) >= steps[:, None]
@@ -498,7 +492,8 @@ def _many(
         jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), step.optim.get_params(state.optim_state))
     )
 
-    def one(numbers: PlanNumbers, state: DPSVIState, tables: Any, key: PRNGKeyArray) -> Any:
+    def one(fit: tuple[PlanNumbers, DPSVIState, Any, PRNGKeyArray]) -> Any:
+        numbers, state, tables, key = fit
         norm, mean = state.clipping_norm, start_mean(flat.size, keep=True)
         keys = StepKeys.derive(key, memory=step.local is not None)
         end, mean, losses, norms, _, _ = many_steps(
@@ -509,7 +504,10 @@ def _many(
         norms = norms if step.adapts else jnp.full(longest, norm)
         return *map(step.objective.constrain, psi), losses, norms
 
-    return jax.vmap(one)(numbers, state, tables, keys)
+    # A CPU has no lanes to fill, and mapping makes it run all branches of a step and wait for the longest of many loops: two
+    # to three times the work. There the fits follow one another in the one call.
+    at_once = None if jax.default_backend() == "cpu" else 64
+    return jax.lax.map(one, (numbers, state, tables, keys), batch_size=at_once)
 
 
 # --- The proof ---
