@@ -533,6 +533,14 @@ def _jitted(function: Callable[..., Any], parameters: tuple[tuple[str, Any], ...
     return jax.jit(partial(function, **dict(parameters)))
 
 
+def run_once(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """`jax.jit` for a small program that is called a few times in all: compiled in half the time, without optimisations.
+
+    Not for use within another `jit`, where JAX refuses compiler options.
+    """
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0}, **options)
+
+
 # Releases of jaxlib in which `one_kernel` was tried out: with others nothing is marked, and all is only slower.
 _ONE_KERNEL_TRIED_IN = frozenset({"0.10.2", "0.12.0.1"})
 

@@ -30,7 +30,7 @@ from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.util import helpful_support_errors
 
 from discreet import random
-from discreet._jax import program_constants, program_digest, program_text, run_jaxpr, used_inputs
+from discreet._jax import program_constants, program_digest, program_text, run_jaxpr, run_once, used_inputs
 from discreet.inference._records import (
     Program,
     Programs,
@@ -372,7 +372,7 @@ class Objective:
 
         return loss, log_joint
 
-    @functools.partial(jax.jit, static_argnums=0)
+    @functools.partial(run_once, static_argnums=0)
     def start(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """The data-free term and the placeholder record's loss, in nats."""
         draw, local = jax.random.split(key)
@@ -639,7 +639,7 @@ def _unconstrained(site: Mapping[str, Any]) -> Any:
 # --- Where a fit starts ---
 
 
-@jax.jit
+@run_once
 def init_keys(key: PRNGKeyArray) -> PRNGKeyArray:
     """Keys for the initial values, which see no data and may be known: threefry, for which JAX compiles less."""
     return jax.random.split(random.as_threefry(random.subkey(key, random.Purpose.INIT)), 3)
@@ -683,7 +683,7 @@ def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
         program = jax.make_jaxpr(lambda: finite(rows, jax.random.key(0)))()
         digest = program_digest(program)
         if digest not in _FINITE:
-            _FINITE[digest] = bool(jax.jit(lambda: run_jaxpr(program)[0])())
+            _FINITE[digest] = bool(run_once(lambda: run_jaxpr(program)[0])())
         return _FINITE[digest]
 
 

@@ -16,6 +16,7 @@ import inspect
 import itertools
 import math
 import re
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,10 +31,11 @@ from jax.core import Tracer
 from jaxtyping import Array, PRNGKeyArray
 from numpyro.distributions import Delta, ExpandedDistribution, Independent, MaskedDistribution, biject_to
 from numpyro.infer import autoguide
+from numpyro.infer import util as numpyro_util
 from numpyro.infer.util import helpful_support_errors
 from numpyro.primitives import Messenger
 
-from discreet._jax import captured_arrays, used_inputs, users_file
+from discreet._jax import captured_arrays, run_once, used_inputs, users_file
 from discreet.inference._records import Fixed, Program, Programs, WholePlates, value_of_improper
 
 # --- AutoGuides ---
@@ -102,7 +104,7 @@ def set_up_auto_guides(
         for part in guides:
             part.prototype_trace = None
             part.model = WholePlates(Fixed(part.model, hidden), record_plates, len(rows[0]))
-        with handlers.block(), handlers.seed(rng_seed=key):
+        with _searching_at_once(), handlers.block(), handlers.seed(rng_seed=key):
             guide(*args, **kwargs, **programs.static)
         for part in guides:
             # A list knows the whole model; what it covers are its parts.
@@ -117,6 +119,30 @@ def set_up_auto_guides(
     finally:
         for part, model in zip(guides, models, strict=True):
             part.model = model
+
+
+_ONE_SEARCH = threading.Lock()
+
+
+@contextmanager
+def _searching_at_once() -> Iterator[None]:
+    """Let NumPyro's search for initial values be one compiled program; each of its operations alone takes as long to compile.
+
+    The values are the same: it is NumPyro's own search, of which only the first try would not have been compiled.
+    """
+    search = numpyro_util.find_valid_initial_params
+
+    def at_once(key: PRNGKeyArray, model: Program, *, prototype_params: Any = None, **options: Any) -> Any:
+        return run_once(lambda *start: search(start[0], model, prototype_params=start[1], **options))(
+            key, prototype_params
+        )
+
+    with _ONE_SEARCH:
+        numpyro_util.find_valid_initial_params = at_once
+        try:
+            yield
+        finally:
+            numpyro_util.find_valid_initial_params = search
 
 
 def auto_guides(program: Any, seen: set[int] | None = None) -> Iterator[Any]:
