@@ -20,12 +20,13 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from discreet.accounting import (
     Cost,
+    Planned,
     PrivacyFilter,
     Relation,
     cost_of,
@@ -82,7 +83,7 @@ def read(path: Path) -> list[Entry]:
     """All entries, checked.
 
     Raises:
-        LedgerError: a line that is no entry, or not the one that was written.
+        LedgerError: a line that is no entry, or not the one that was written; or another format.
     """
     with contextlib.closing(_Opened(path, os.O_RDONLY)) as file:
         return file.entries()
@@ -107,11 +108,8 @@ class _Opened:
         try:
             self.handle = os.open(path, how)
         except OSError as error:
-            remedy = (
-                "Create one with Ledger.create or `discreet ledger open`"
-                if not path.exists()
-                else "Check its permissions"
-            )
+            create = "Create one with Ledger.create or `discreet ledger open`"
+            remedy = "Check its permissions" if path.exists() else create
             raise LedgerError(f"The ledger {path} cannot be opened ({error.strerror}). {remedy}.") from None
 
     def close(self) -> None:
@@ -128,6 +126,11 @@ class _Opened:
         found: list[Entry] = []
         for number, line in enumerate(lines):
             found.append(self._checked(number, line, found))
+        if found[0].get("format") != FORMAT:
+            raise LedgerError(
+                f"{self.path} is not of the format '{FORMAT}' but {found[0].get('format')!r}. Use the version of discreet that "
+                "wrote it, or a newer one."
+            )
         return found
 
     def append(self, entries: Sequence[Entry], content: Entry) -> Entry:
@@ -208,35 +211,12 @@ class SpentError(ValueError):
     """The budget does not hold what is asked for; nothing was debited."""
 
 
-class Planned(Protocol):
-    """What is debited: a `PrivacyPlan`, or what else has an event."""
-
-    @property
-    def relation(self) -> Relation:
-        """Which data sets are neighbours."""
-        ...
-
-    @property
-    def slack(self) -> float:
-        """Probability with which the run may leave its event."""
-        ...
-
-    def event(self) -> DpEvent:
-        """What the run releases, of all its steps."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Receipt:
-    """One debit.
+    """One debit, with the hash of its entry, and so of all before it.
 
     Attributes:
-        ledger: the file's name, without its folder.
-        dataset: the table that it is about.
-        number: of the entry.
-        hash: of the entry, and so of all before it.
-        spent: of the cap's epsilon, by the filter, this debit included.
-        filter: the cap.
+        spent: Of the cap's epsilon, by the filter, this debit included.
         unit: Whose privacy the fit protects: "one record", "one person".
         ledger_unit: Whose privacy the ledger says it is about.
     """
@@ -268,17 +248,7 @@ class Receipt:
 
 @dataclasses.dataclass(frozen=True)
 class Debit:
-    """An entry that spent something, as `Ledger.debits` lists it.
-
-    Attributes:
-        number: of the entry.
-        time: when, in UTC.
-        method: what was to run.
-        event: what it releases.
-        delta: what it was planned at.
-        cost: what it adds to the filter.
-        unit: Whose privacy it protects.
-    """
+    """An entry that spent something, as `Ledger.debits` lists it: when (in UTC), for what, and what it adds to the filter."""
 
     number: int
     time: str
@@ -446,14 +416,13 @@ class Ledger:
             LedgerError: the file was changed.
         """
         with appending(self.path) as file:
-            entries = _checked(file.entries(), self.path)
+            entries = file.entries()
             entry = _of_run(entries, run_id, plan)
             if entry is None:
                 spent, (event, paid_before) = self._admit(entries, plan, delta), _unpaid(entries, plan)
                 content = {"kind": "debit", "method": method, "event": event_to_dict(event), "paid_before": paid_before}
-                entry = file.append(
-                    entries, {**content, "slack": plan.slack, "delta": delta, "run_id": run_id, "unit": unit}
-                )
+                content |= {"slack": plan.slack, "delta": delta, "run_id": run_id, "unit": unit}
+                entry = file.append(entries, content)
             else:
                 spent = _cap(entries).spent([debit.cost for debit in _debits(entries)])
         first = entries[0]
@@ -482,7 +451,7 @@ class Ledger:
         """
         cap = PrivacyFilter(epsilon=epsilon, delta=delta)
         with appending(self.path) as file:
-            entries = _checked(file.entries(), self.path)
+            entries = file.entries()
             old = _cap(entries)
             if (cap.epsilon > old.epsilon or cap.delta > old.delta) and not raised:
                 raise ValueError(
@@ -517,7 +486,7 @@ class Ledger:
         return "\n".join(lines)
 
     def _read(self) -> list[Entry]:
-        return _checked(read(self.path), self.path)
+        return read(self.path)
 
     def _admit(self, entries: Sequence[Entry], plan: Planned, delta: float) -> float:
         """The share of the cap that is spent with the plan."""
@@ -525,30 +494,18 @@ class Ledger:
         if plan.relation is not relation:
             raise ValueError(
                 f"The ledger is for the relation {relation.name}, and this plan for {plan.relation.name}: their "
-                "costs cannot be added. "
-                "Make the plan for the ledger's relation."
+                "costs cannot be added. Make the plan for the ledger's relation."
             )
         cap, before = _cap(entries), [debit.cost for debit in _debits(entries)]
         spent = cap.spent([*before, cost_of(_unpaid(entries, plan)[0], relation, delta=delta, slack=plan.slack)])
         if spent > cap.epsilon:
             raise SpentError(
                 f"The plan exceeds the remaining budget of '{entries[0]['dataset']}': the total would be ε = "
-                f"{upper(spent)}, and the cap is "
-                f"ε = {upper(cap.epsilon)} at δ = {cap.delta:.3g}, of which {upper(cap.spent(before))} is spent. "
-                "Nothing was debited. Plan a "
-                "smaller ε. (The δ of all fits must add up to at most half of the cap's δ; beyond that only their Rényi "
-                "divergences count, which are higher for a single fit.)"
+                f"{upper(spent)}, and the cap is ε = {upper(cap.epsilon)} at δ = {cap.delta:.3g}, of which "
+                f"{upper(cap.spent(before))} is spent. Nothing was debited. Plan a smaller ε. (The δ of all fits must add up to "
+                "at most half of the cap's δ; beyond that only their Rényi divergences count, which are higher for a single fit.)"
             )
         return spent
-
-
-def _checked(entries: list[Entry], path: Path) -> list[Entry]:
-    if entries[0].get("format") != FORMAT:
-        raise LedgerError(
-            f"{path} is not of the format '{FORMAT}' but {entries[0].get('format')!r}. Use the version of discreet that wrote "
-            "it, or a newer one."
-        )
-    return entries
 
 
 def _cap(entries: Sequence[Entry]) -> PrivacyFilter:
@@ -580,11 +537,11 @@ def _unpaid(entries: Sequence[Entry], plan: Planned) -> tuple[DpEvent, list[int]
     found: list[int] = []
     for release in plan.also:
         wanted = event_to_dict(release.event())
-        same = [
+        same = (
             entry["number"]
             for entry in entries
             if entry["kind"] == "debit" and entry["method"] == RELEASED_BEFORE and entry["event"] == wanted
-        ]
+        )
         left = [number for number in same if number not in used and number not in found]
         if not left:
             return plan.event(), []
@@ -592,28 +549,21 @@ def _unpaid(entries: Sequence[Entry], plan: Planned) -> tuple[DpEvent, list[int]
     return plan.alone().event(), found
 
 
-def _debits(entries: Sequence[Entry]) -> list[Debit]:
-    relation = Relation[entries[0]["relation"]]
-    return [_debit(entry, relation) for entry in entries if entry["kind"] == "debit"]
-
-
 # What an entry costs, by its hash, which stands for all that is in it and before it: of the relation too.
 _costs: dict[str, Cost] = {}
 
 
-def _debit(entry: Entry, relation: Relation) -> Debit:
-    event, digest = event_from_dict(entry["event"]), entry["hash"]
-    if digest not in _costs:
-        _costs[digest] = cost_of(event, relation, delta=entry["delta"], slack=entry["slack"])
-    return Debit(
-        entry["number"],
-        entry["time"],
-        entry["method"],
-        event,
-        entry["delta"],
-        _costs[digest],
-        entry.get("unit", "one record"),
-    )
+def _debits(entries: Sequence[Entry]) -> list[Debit]:
+    relation, found = Relation[entries[0]["relation"]], []
+    for entry in entries:
+        if entry["kind"] != "debit":
+            continue
+        event, digest, delta = event_from_dict(entry["event"]), entry["hash"], entry["delta"]
+        if digest not in _costs:
+            _costs[digest] = cost_of(event, relation, delta=delta, slack=entry["slack"])
+        unit = entry.get("unit", "one record")
+        found.append(Debit(entry["number"], entry["time"], entry["method"], event, delta, _costs[digest], unit))
+    return found
 
 
 class Spending:

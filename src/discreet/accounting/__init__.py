@@ -4,6 +4,7 @@ from discreet.accounting._compare import (
     Account,
     AccountantComparison,
     Bound2015,
+    Planned,
     compare_accountants,
     langevin_epsilon_2015,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "AccountantComparison",
     "Bound2015",
     "Cost",
+    "Planned",
     "PrivacyFilter",
     "PrivacyProfile",
     "Relation",

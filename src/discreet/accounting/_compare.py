@@ -85,11 +85,7 @@ class Steps:
 
 
 def steps_of(event: DpEvent, relation: Relation, slack: float) -> Steps:
-    """Takes a plan's event apart.
-
-    Raises:
-        ValueError: it is not a Gaussian mechanism repeated on all records, a Poisson sample or a sample without replacement.
-    """
+    """Takes a plan's event apart."""
     step, count = event, 1
     if isinstance(event, SelfComposedDpEvent):
         step, count = event.event, event.count

@@ -1,7 +1,6 @@
 """`discreet account`, `explain` and `ledger`: what a plan costs, what epsilon means, and what has been spent."""
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,23 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from discreet.cli import _options as options
-from discreet.cli._options import (
-    AsJson,
-    BatchSize,
-    Delta,
-    Epsilon,
-    Rate,
-    RelationOption,
-    Sampling,
-    Steps,
-    plan_of,
-    sampling_of,
-)
-from discreet.cli._report import finite_or_none
+from discreet.cli._options import AsJson
+from discreet.cli._report import finite_or_none, read_json
 from discreet.cli._terminal import Commands, refusing, say, say_json, say_lines, say_text
 
 if TYPE_CHECKING:
-    from discreet.accounting import AccountantComparison
     from discreet.ledger import Ledger
     from discreet.plan import PrivacyPlan
 
@@ -33,16 +20,16 @@ if TYPE_CHECKING:
 @refusing
 def account(
     num_records: Annotated[int, typer.Option(help="Records in the table; treated as public.")],
-    rate: Rate = None,
-    batch_size: BatchSize = None,
-    steps: Steps = None,
+    rate: options.Rate = None,
+    batch_size: options.BatchSize = None,
+    steps: options.Steps = None,
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Noise standard deviation divided by the clipping norm, on the sum.")
     ] = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    sampling: Sampling = "poisson",
-    relation: RelationOption = None,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = None,
+    sampling: options.Sampling = "poisson",
+    relation: options.RelationOption = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Print what other accountants say of the plan, as a table.")
     ] = False,
@@ -64,6 +51,8 @@ def account(
     Basic and advanced composition, Rényi and PLD side by side:
     `discreet account --num-records 3341 --rate 0.05 --steps 1000 --noise-multiplier 2.4 --delta 1e-3 --compare`
     """
+    from discreet.accounting import compare_accountants
+
     if num_records < 1:
         raise ValueError(f"--num-records is {num_records}: give the number of records in the table, at least 1")
     given = {"--epsilon": epsilon, "--noise-multiplier": noise_multiplier, "--steps": steps}
@@ -73,22 +62,25 @@ def account(
             f"of --epsilon, --noise-multiplier and --steps exactly two must be given, to solve for the third; now "
             f"{', '.join(missing) or 'none'} {'is' if len(missing) == 1 else 'are'} left open"
         )
-    plan = plan_of(
+    plan = options.plan_of(
         num_records=num_records,
         epsilon=epsilon,
         delta=delta,
-        steps=steps,
+        num_steps=steps,
         noise_multiplier=noise_multiplier,
-        sampling=sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=num_records),
+        sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=num_records),
         relation=relation,
     )
+    assert plan.target_delta is not None
+    compared = compare_accountants(plan, plan.target_delta) if compare else None
     if as_json:
-        say_json("account", {**facts(plan), **(compared(plan) if compare else {})})
-        return
-    if compare:
-        say_text(str(_comparison(plan)))
-        return
-    say_lines(plan.explain())
+        rows = [] if compared is None else [dataclasses.asdict(row) for row in compared.rows]
+        rows = [{**row, "epsilon": finite_or_none(row["epsilon"])} for row in rows]
+        say_json("account", {**facts(plan), **({"accountants": rows} if compare else {})})
+    elif compared is not None:
+        say_text(str(compared))
+    else:
+        say_lines(plan.explain())
 
 
 def facts(plan: "PrivacyPlan") -> dict[str, Any]:
@@ -97,29 +89,13 @@ def facts(plan: "PrivacyPlan") -> dict[str, Any]:
 
     delta = plan.target_delta
     assert delta is not None
-    epsilon = plan.epsilon(delta)
     return {
-        "epsilon": epsilon if epsilon < float("inf") else None,
+        "epsilon": finite_or_none(plan.epsilon(delta)),
         "delta": delta,
         "relation": plan.relation.name,
         **plan_facts(plan),
         "event": str(plan.event()),
     }
-
-
-def compared(plan: "PrivacyPlan") -> dict[str, Any]:
-    """What each accountant says, for programs; an ε that does not exist is None."""
-    rows = [dataclasses.asdict(row) for row in _comparison(plan).rows]
-    return {
-        "accountants": [{**row, "epsilon": row["epsilon"] if row["epsilon"] < float("inf") else None} for row in rows]
-    }
-
-
-def _comparison(plan: "PrivacyPlan") -> "AccountantComparison":
-    from discreet.accounting import compare_accountants
-
-    assert plan.target_delta is not None
-    return compare_accountants(plan, plan.target_delta)
 
 
 PRIORS = (0.01, 0.1, 0.5)
@@ -156,8 +132,8 @@ def explain(
     facts = meaning(epsilon, delta, num_records)
     if as_json:
         say_json("explain", facts)
-        return
-    _print(facts)
+    else:
+        _print(facts)
 
 
 def _explain_statement(content: dict[str, Any], as_json: bool) -> None:
@@ -174,17 +150,8 @@ def _explain_statement(content: dict[str, Any], as_json: bool) -> None:
 
 
 def read_statement(path: Path) -> dict[str, Any]:
-    """The content of a statement file.
-
-    Raises:
-        ValueError: The file cannot be read, is no statement, or states no finite ε.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): check the path") from None
-    except ValueError:
-        raise ValueError(f"{path} is not JSON: give the statement.json that a fit wrote") from None
+    """The content of a statement file."""
+    content = read_json(path, "give the statement.json that a fit wrote")
     if not isinstance(content, dict) or not str(content.get("format", "")).startswith("discreet privacy statement"):
         raise ValueError(f"{path} is not a discreet privacy statement: give the statement.json that a fit wrote")
     lacking = [name for name in ("is_private", "violations", "randomness", "method", *EXPLAINED) if name not in content]
@@ -271,6 +238,11 @@ def _print(facts: dict[str, Any]) -> None:
         say(f"Warning: {warning}")
 
 
+def _say_book(book: "Ledger", text: str, as_json: bool, **besides: Any) -> None:
+    """Print a ledger: as facts for programs, or a text for people."""
+    say_json("ledger", {**besides, **_facts(book)}) if as_json else say_lines(text)
+
+
 ledger = typer.Typer(
     cls=Commands, no_args_is_help=True, help="Track the privacy budget of a table: a cap, and what fits spent of it."
 )
@@ -304,12 +276,9 @@ def begin(
     from discreet.accounting import Relation
     from discreet.ledger import Ledger
 
-    found = Relation[relation.value.upper().replace("-", "_")]
+    found = Relation[relation.name]
     book = Ledger.create(file, dataset=dataset, epsilon=epsilon, delta=delta, relation=found, unit=unit)
-    if as_json:
-        say_json("ledger", _facts(book))
-        return
-    say(f"Created {file}. Fits of '{dataset}' run with --ledger {file} are charged to it.")
+    _say_book(book, f"Created {file}. Fits of '{dataset}' run with --ledger {file} are charged to it.", as_json)
 
 
 @ledger.command()
@@ -322,10 +291,7 @@ def show(file: LedgerFile, as_json: options.AsJson = False) -> None:
     from discreet.ledger import Ledger
 
     book = Ledger(file)
-    if not as_json:
-        say_lines(str(book))
-        return
-    say_json("ledger", _facts(book))
+    _say_book(book, str(book), as_json)
 
 
 def _facts(book: "Ledger") -> dict[str, Any]:
@@ -371,10 +337,7 @@ def verify(
 
     book = Ledger(file)
     entries = book.verify(entry)
-    if as_json:
-        say_json("ledger", {"entries": entries, **_facts(book)})
-        return
-    say(f"{file} contains {entries} entries, all unchanged.")
+    _say_book(book, f"{file} contains {entries} entries, all unchanged.", as_json, entries=entries)
 
 
 @ledger.command()
@@ -399,7 +362,4 @@ def cap(
 
     book = Ledger(file)
     book.set_cap(epsilon=epsilon, delta=delta, raised=raised)
-    if as_json:
-        say_json("ledger", _facts(book))
-        return
-    say(f"The cap of {file} is epsilon {epsilon:g} at delta {delta:g}.")
+    _say_book(book, f"The cap of {file} is epsilon {epsilon:g} at delta {delta:g}.", as_json)

@@ -15,7 +15,6 @@ from discreet.cli._terminal import refusing, say, say_json
 if TYPE_CHECKING:
     import numpy as np
 
-    from discreet.report import Statement
     from discreet.tables import Records
 
 # Public bounds: round numbers that such measurements of cell nuclei stay within, not the extremes of this table.
@@ -68,7 +67,7 @@ def demo(
         num_records=train.num_records,
         epsilon=epsilon,
         delta=DELTA,
-        steps=STEPS,
+        num_steps=STEPS,
         sampling=options.sampling_of("poisson", rate=RATE, batch_size=None, num_records=train.num_records),
         relation=None,
     )
@@ -77,7 +76,7 @@ def demo(
         logistic_regression,
         plan,
         train,
-        complete=complete,
+        complete=lambda statement: statement.with_public(BOUNDS_ARE_PUBLIC).with_notes(TABLE_IS_PUBLIC),
         learning_rate=LEARNING_RATE,
         seed=seed,
         draws=1_000,
@@ -97,11 +96,6 @@ def demo(
     say()
     print_statement(statement, files)
     fitted.leave()
-
-
-def complete(statement: "Statement") -> "Statement":
-    """The statement of the fit with what is particular to the demo."""
-    return statement.with_public(BOUNDS_ARE_PUBLIC).with_notes(TABLE_IS_PUBLIC)
 
 
 def may_overwrite(path: Path) -> bool:
@@ -147,13 +141,9 @@ def bounds_of(name: str) -> tuple[float, float]:
     >>> bounds_of("radius error")
     (0.0, 3.0)
     """
-    if name.endswith(" error"):
-        bounds = BOUNDS[name.removesuffix(" error")][1]
-    elif name.startswith("mean "):
-        bounds = BOUNDS[name.removeprefix("mean ")][0]
-    else:
-        bounds = BOUNDS[name.removeprefix("worst ")][2]
-    return float(bounds[0]), float(bounds[1])
+    kind = next(i for i, word in enumerate(("mean ", " error", "worst ")) if word in name)
+    low, high = BOUNDS[name.removeprefix("mean ").removeprefix("worst ").removesuffix(" error")][kind]
+    return float(low), float(high)
 
 
 def score(samples: "dict[str, np.ndarray]", test: "Records") -> dict[str, float]:

@@ -118,7 +118,7 @@ def fit(
         num_records=public_count,
         epsilon=epsilon,
         delta=delta,
-        steps=defaults.steps if steps is None else steps,
+        num_steps=defaults.steps if steps is None else steps,
         clipping_norm=options.clipping_of(clip or defaults.clip or default_clip(whole)),
         sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=public_count),
         relation=relation,
@@ -238,8 +238,7 @@ def _records(
     if whole is not None and out_of_bounds == OutOfBounds.MISSING:
         raise ValueError(
             f"--out-of-bounds missing does not work with --model {TWIN}: choose refuse or clip, or list the texts "
-            "that stand for a "
-            "missing cell as missing_values in the schema"
+            "that stand for a missing cell as missing_values in the schema"
         )
     table = read_table(data, schema, out_of_bounds=out_of_bounds)
     if whole is None:
@@ -265,8 +264,7 @@ def _warn(schema: "Schema", seed: int | None, ledger: Path | None) -> None:
     if ledger is not None and (schema.inferred or seed is not None):
         raise ValueError(
             "--ledger is for private fits, and this one would not be private (--seed, or bounds from the data): "
-            "leave one of them "
-            "out"
+            "leave one of them out"
         )
     if schema.inferred:
         say_error(
@@ -285,21 +283,20 @@ def _complete(
     public = [line for column, line in lines if column.name not in schema.inferred]
     if public:
         statement = statement.with_public(f"Columns and their bounds or categories: {'; '.join(public)}.")
-    statement = statement.with_notes(ODD_CELLS[out_of_bounds])
+    notes = [ODD_CELLS[out_of_bounds]]
     if schema.person is not None:
-        statement = statement.with_notes(
+        notes.append(
             f"Each person is one record: of the rows with the same '{schema.person}' one was kept, by a secret order that "
             "depends on nobody else's rows. The number of records is the number of persons."
         )
     if not counted:
-        statement = statement.with_notes(
-            "The number of records is a public figure that the user gave, not the file's count."
-        )
+        notes.append("The number of records is a public figure that the user gave, not the file's count.")
     if own is not None and own.preprocesses:
-        statement = statement.with_notes(
+        notes.append(
             f"preprocess of {own.own.path.name} was called with each row by itself. That it keeps nothing from one call to the "
             "next was not checked."
         )
+    statement = statement.with_notes(*notes)
     if schema.inferred:
         statement = statement.with_violations(
             f"Bounds or categories of these columns were taken from the data: "

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import enum
+import functools
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,6 @@ from discreet.cli._own_model import OwnModel, failure
 from discreet.cli._own_model import choose as choose_own
 
 if TYPE_CHECKING:
-    from discreet.accounting import Relation
     from discreet.clipping import AdaptiveClipping
     from discreet.plan import PrivacyPlan
     from discreet.sampling import Sampling as Sampler
@@ -26,14 +26,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """What a fit takes where its options are left out.
-
-    Attributes:
-        steps: Number of steps.
-        batch: Expected number of records in a batch.
-        learning_rate: Step size of Adam.
-        clip: Clipping norm; None: from the model's own bound on a record's gradient.
-    """
+    """What a fit takes where its options are left out; a `clip` of None follows from the model's own bound on a gradient."""
 
     steps: int = 1_000
     batch: int = 500
@@ -46,10 +39,8 @@ class ChosenModel:
     """A model and what it expects.
 
     Attributes:
-        name: As given.
         build: From the schema to the NumPyro model of (x, y), or to a model of the whole table; unused for the user's.
         target_kind: The kind that its target must have; None for whatever the schema says.
-        own: The user's file, if it is the user's model.
         defaults: Of the fit's options.
     """
 
@@ -82,15 +73,7 @@ def choose_model(
 ) -> ChosenModel:
     """A built-in model by name, or the user's: `FILE.py:FUNCTION`, or a text file. Runs the file.
 
-    Args:
-        name: As on the command line.
-        components: Number of components of a mixture; None: 16.
-        words: What --model-args says, for a factory.
-        arguments: Other options that a factory may read.
-
-    Raises:
-        ValueError: An unknown name, a file that is absent or fails, a function that is not in it, or components of a model
-            that has none.
+    For a factory, `words` is what --model-args says and `arguments` are other options that it may read.
     """
     from discreet import models
     from discreet.tables import Kind
@@ -104,20 +87,17 @@ def choose_model(
     if name == TWIN:
         return ChosenModel(name, lambda schema: models.MixtureOfProducts(schema, components=count), defaults=TWINS)
     built_in = {
-        "logistic": (models.logistic_regression, Kind.BINARY),
-        "linear": (models.linear_regression, Kind.REAL),
-        "poisson": (models.poisson_regression, Kind.COUNT),
-        "negative-binomial": (models.negative_binomial_regression, Kind.COUNT),
-    }
-    if name == MULTINOMIAL:
-        return ChosenModel(
-            name,
-            lambda schema: models.multinomial_regression(len(schema.target_column.categories)),  # pyright: ignore[reportOptionalMemberAccess]
+        "logistic": (lambda _: models.logistic_regression, Kind.BINARY),
+        MULTINOMIAL: (
+            lambda schema: models.multinomial_regression(len(schema.target_column.categories)),
             Kind.CATEGORICAL,
-        )
+        ),
+        "linear": (lambda _: models.linear_regression, Kind.REAL),
+        "poisson": (lambda _: models.poisson_regression, Kind.COUNT),
+        "negative-binomial": (lambda _: models.negative_binomial_regression, Kind.COUNT),
+    }
     if name in built_in:
-        function, kind = built_in[name]
-        return ChosenModel(name, lambda schema: function, kind)
+        return ChosenModel(name, *built_in[name])
     if not text and not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
         near = difflib.get_close_matches(name, MODELS, 1)
         raise ValueError(
@@ -143,18 +123,7 @@ def returned_by(
     *,
     passing: tuple[type[Exception], ...] = (),
 ) -> T:
-    """What the user's function returns.
-
-    Args:
-        program: What the user called it.
-        function: The function.
-        kind: What it is to return.
-        remedy: What to do where it returns something else.
-        passing: Errors that are an answer, too.
-
-    Raises:
-        ValueError: It fails, or returns something else.
-    """
+    """What the user's function returns; errors of the types in `passing` are an answer, too."""
     try:
         found = function()
     except passing:
@@ -196,205 +165,137 @@ def _complete_clip(incomplete: str) -> list[str]:
     return ["adaptive"] if incomplete and "adaptive".startswith(incomplete) else []
 
 
-# Panels of --help.
-TABLE = "Table"
-BUDGET = "Budget"
-METHOD = "Method (the defaults are fine)"
-OUTPUT = "Output"
-NOT_PRIVATE = "Not private"
+# Panels of --help, each as the options in it are declared.
+_table = functools.partial(typer.Option, rich_help_panel="Table")
+_budget = functools.partial(typer.Option, rich_help_panel="Budget")
+_method = functools.partial(typer.Option, rich_help_panel="Method (the defaults are fine)")
+_output = functools.partial(typer.Option, rich_help_panel="Output")
+_not_private = functools.partial(typer.Option, rich_help_panel="Not private")
 # The compiled loop counts steps in 32 bits.
 MOST_STEPS = 2**31 - 1
 
-Epsilon = Annotated[float | None, typer.Option(rich_help_panel=BUDGET, help="Privacy budget ε.")]
+Epsilon = Annotated[float | None, _budget(help="Privacy budget ε.")]
 Delta = Annotated[
-    float | None,
-    typer.Option(
-        rich_help_panel=BUDGET, help="Privacy budget δ. Default: a tenth of 1 / number of records, and at most 1e-5."
-    ),
+    float | None, _budget(help="Privacy budget δ. Default: a tenth of 1 / number of records, and at most 1e-5.")
 ]
 Sampling = Annotated[
     str,
-    typer.Option(
-        rich_help_panel=METHOD,
+    _method(
         metavar="<sampler>",
         autocompletion=_complete_sampler,
         help="poisson: each record enters a batch independently. fixed: batches of one size. full: all records.",
     ),
 ]
-Rate = Annotated[
-    float | None, typer.Option(rich_help_panel=METHOD, help="Probability that a record enters a batch (poisson).")
-]
+Rate = Annotated[float | None, _method(help="Probability that a record enters a batch (poisson).")]
 BatchSize = Annotated[
-    int | None,
-    typer.Option(
-        "--batch-size", "--batch", rich_help_panel=METHOD, help="Records in a batch; with poisson, the expected number."
-    ),
+    int | None, _method("--batch-size", "--batch", help="Records in a batch; with poisson, the expected number.")
 ]
 RelationOption = Annotated[
     RelationName | None,
-    typer.Option(
+    _method(
         "--relation",
-        rich_help_panel=METHOD,
         metavar="<relation>",
         help="Which tables are neighbours: add-or-remove-one or replace-one. Default: replace-one with fixed "
         "batches, otherwise add-or-remove-one.",
     ),
 ]
-Steps = Annotated[
-    int | None, typer.Option(rich_help_panel=METHOD, max=MOST_STEPS, metavar="<int>", help="Number of steps.")
-]
-AsJson = Annotated[
-    bool,
-    typer.Option(
-        "--json", rich_help_panel=OUTPUT, help="Print one JSON document instead of text, and no progress bar."
-    ),
-]
-Out = Annotated[Path, typer.Option(rich_help_panel=OUTPUT, help="Folder for the results.")]
+Steps = Annotated[int | None, _method(max=MOST_STEPS, metavar="<int>", help="Number of steps.")]
+AsJson = Annotated[bool, _output("--json", help="Print one JSON document instead of text, and no progress bar.")]
+Out = Annotated[Path, _output(help="Folder for the results.")]
 Seed = Annotated[
     int | None,
-    typer.Option(
-        "--non-private-seed",
-        "--seed",
-        rich_help_panel=NOT_PRIVATE,
-        help="Make the run reproducible and NOT PRIVATE; for tests.",
-    ),
+    _not_private("--non-private-seed", "--seed", help="Make the run reproducible and NOT PRIVATE; for tests."),
 ]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", rich_help_panel=OUTPUT, help="Replace the results of an earlier fit.")
-]
+Overwrite = Annotated[bool, _output("--overwrite", help="Replace the results of an earlier fit.")]
+OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")]
 
 # Of fit alone; here so that its signature stays readable.
 Data = Annotated[
     Path,
-    typer.Option(
-        rich_help_panel=TABLE,
-        help="The table: a .csv, .csv.gz, .parquet, .arrow or .feather file with column names, or records by discreet convert.",
+    _table(
+        help="The table: a .csv, .csv.gz, .parquet, .arrow or .feather file with column names, or records by discreet convert."
     ),
 ]
 Model = Annotated[
     str,
-    typer.Option(
-        rich_help_panel=TABLE,
+    _table(
         autocompletion=_complete_model,
         help="logistic, multinomial, linear, poisson or negative-binomial; twin, for synthetic twins of the table; or "
         "FILE.py:FUNCTION, a NumPyro model of (x, y) or (x), or a model_factory. If its first parameter is called columns, it "
         "gets a dict from the names of all columns to arrays instead. Or FILE.txt with lines such as Age: Poisson.",
     ),
 ]
-Target = Annotated[str | None, typer.Option(rich_help_panel=TABLE, help="Column to predict.")]
+Target = Annotated[str | None, _table(help="Column to predict.")]
 Bounds = Annotated[
     str | None,
-    typer.Option(
-        rich_help_panel=TABLE,
-        help="Public bounds and categories: age=17:90,sex=Female|Male. Only these columns are used.",
-    ),
+    _table(help="Public bounds and categories: age=17:90,sex=Female|Male. Only these columns are used."),
 ]
 SchemaFile = Annotated[
     Path | None,
-    typer.Option(
-        "--schema",
-        rich_help_panel=TABLE,
-        help="A TOML file with bounds, categories and more: discreet schema init writes a template.",
-    ),
+    _table("--schema", help="A TOML file with bounds, categories and more: discreet schema init writes a template."),
 ]
 OutOfBoundsRule = Annotated[
     OutOfBoundsName,
-    typer.Option(
-        rich_help_panel=TABLE,
-        help="If the schema does not allow a cell: refuse the table, clip the number, or treat the cell as missing.",
+    _table(
+        help="If the schema does not allow a cell: refuse the table, clip the number, or treat the cell as missing."
     ),
 ]
 Raw = Annotated[
     bool,
-    typer.Option(
+    _table(
         "--raw",
-        rich_help_panel=TABLE,
         help="For a model of your own: one column of x for each column of the schema, in its own unit, NaN if missing. "
         "Default: numbers scaled to [-1, 1], a column for each category and for missing cells.",
     ),
 ]
-ModelArgs = Annotated[
-    str | None,
-    typer.Option(rich_help_panel=TABLE, help="For a model_factory: the words that it gets, in quotes: '--prior 2'."),
-]
+ModelArgs = Annotated[str | None, _table(help="For a model_factory: the words that it gets, in quotes: '--prior 2'.")]
 NonPrivateBounds = Annotated[
-    bool,
-    typer.Option(
-        "--non-private-bounds",
-        rich_help_panel=NOT_PRIVATE,
-        help="Take missing bounds from the data. The result is NOT PRIVATE.",
-    ),
+    bool, _not_private("--non-private-bounds", help="Take missing bounds from the data. The result is NOT PRIVATE.")
 ]
 FitSteps = Annotated[
     int | None,
-    typer.Option(
+    _method(
         "--steps",
-        rich_help_panel=METHOD,
         max=MOST_STEPS,
         metavar="<int>",
         help="Number of steps. Default: 1000; for twin, 300; for FILE.txt, 500.",
     ),
 ]
-Components = Annotated[
-    int | None,
-    typer.Option(rich_help_panel=METHOD, help="Number of mixture components, for twin and FILE.txt. Default: 16."),
-]
+Components = Annotated[int | None, _method(help="Number of mixture components, for twin and FILE.txt. Default: 16.")]
 Clip = Annotated[
     str | None,
-    typer.Option(
+    _method(
         "--clip",
         "--clipping-norm",
-        rich_help_panel=METHOD,
         autocompletion=_complete_clip,
         help="Clipping norm C of a record's gradient: a number, or 'adaptive' to follow a private quantile of "
-        "the gradient norms. "
-        "Default: 1; for twin, a quarter of the largest possible norm.",
+        "the gradient norms. Default: 1; for twin, a quarter of the largest possible norm.",
     ),
 ]
-LearningRate = Annotated[
-    float | None,
-    typer.Option(rich_help_panel=METHOD, help="Step size of the Adam optimizer. Default: 0.02; for twin, 0.05."),
-]
+LearningRate = Annotated[float | None, _method(help="Step size of the Adam optimizer. Default: 0.02; for twin, 0.05.")]
 PlanFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--plan",
-        rich_help_panel=BUDGET,
-        help="Settings that `discreet plan` wrote. Command-line options override them.",
-    ),
+    Path | None, _budget("--plan", help="Settings that `discreet plan` wrote. Command-line options override them.")
 ]
 NumRecords = Annotated[
     int | None,
-    typer.Option(
-        rich_help_panel=TABLE,
-        help="A public figure for the number of records. Default: the exact number, which becomes public.",
-    ),
+    _table(help="A public figure for the number of records. Default: the exact number, which becomes public."),
 ]
-Draws = Annotated[int, typer.Option(rich_help_panel=OUTPUT, help="Number of posterior draws to write.")]
+Draws = Annotated[int, _output(help="Number of posterior draws to write.")]
 LedgerFile = Annotated[
     Path | None,
-    typer.Option(
-        "--ledger",
-        rich_help_panel=BUDGET,
-        help="The table's ledger, charged before the first release (see discreet ledger).",
-    ),
+    _budget("--ledger", help="The table's ledger, charged before the first release (see discreet ledger)."),
 ]
 CheckpointFolder = Annotated[
     Path | None,
-    typer.Option(
+    _output(
         "--checkpoint",
-        rich_help_panel=OUTPUT,
         help="Folder from which discreet resume continues after Ctrl-C or a crash. It contains the key: keep it secret.",
     ),
 ]
 
 
 def sampling_of(name: str, *, rate: float | None, batch_size: int | None, num_records: int) -> "Sampler":
-    """The sampler that the options describe.
-
-    Raises:
-        ValueError: No such sampler, or options that contradict each other, or too few.
-    """
+    """The sampler that the options describe."""
     from discreet.sampling import SAMPLERS
 
     samplers = {x.option: x for x in SAMPLERS}
@@ -403,19 +304,8 @@ def sampling_of(name: str, *, rate: float | None, batch_size: int | None, num_re
     return samplers[name].from_options(rate=rate, batch_size=batch_size, num_records=num_records)
 
 
-def relation_of(name: RelationName | None, sampling: "Sampler") -> "Relation":
-    """The relation asked for, or the one under which the sampler has sound accounting."""
-    from discreet.accounting import Relation
-
-    return sampling.usual_relation() if name is None else Relation[name.name]
-
-
 def clipping_of(text: str) -> "float | AdaptiveClipping":
-    """The clipping norm that the option says, or the rule that finds one.
-
-    Raises:
-        ValueError: Neither a number nor "adaptive".
-    """
+    """The clipping norm that the option says, or the rule that finds one."""
     from discreet.clipping import AdaptiveClipping
 
     if text == "adaptive":
@@ -430,27 +320,26 @@ def clipping_of(text: str) -> "float | AdaptiveClipping":
 def plan_of(
     *,
     num_records: int,
-    epsilon: float | None = None,
     delta: float | None,
-    steps: int | None = None,
-    noise_multiplier: float | None = None,
-    clipping_norm: "float | AdaptiveClipping" = 1.0,
     sampling: "Sampler",
     relation: RelationName | None,
+    clipping_norm: "float | AdaptiveClipping" = 1.0,
+    **numbers: Any,
 ) -> "PrivacyPlan":
-    """The plan that the options describe, solved for the one number left open."""
-    from discreet.accounting import suggest
+    """The plan that the options describe, solved for the one of the `numbers` that `PrivacyPlan.calibrate` is to find.
+
+    Where no relation was asked for, it is the one under which the sampler has sound accounting.
+    """
+    from discreet.accounting import Relation, suggest
     from discreet.plan import PrivacyPlan
 
     return PrivacyPlan.calibrate(
-        epsilon=epsilon,
         delta=delta if delta is not None else suggest(num_records=num_records).delta,
         num_records=num_records,
-        num_steps=steps,
-        noise_multiplier=noise_multiplier,
         sampling=sampling,
         clipping_norm=clipping_norm,
-        relation=relation_of(relation, sampling),
+        relation=sampling.usual_relation() if relation is None else Relation[relation.name],
+        **numbers,
     )
 
 
@@ -478,7 +367,12 @@ def schema_of(
             bounds, target=target, target_kind=model.target_kind, target_follows=non_private_bounds
         )
     elif made is not None:
-        public = _target_of(made, target)
+        if target not in (None, made.schema.target):
+            raise ValueError(
+                f"the records were converted with {made.schema.target or 'no column'} as the target: leave --target "
+                f"out, or convert the table again with --target {target}"
+            )
+        public = made.schema
     if non_private_bounds and data is not None:
         public = infer_columns_non_private(data, public, target=target, target_kind=model.target_kind)
     if public is None:
@@ -495,18 +389,3 @@ def schema_of(
             f"{column.kind}: choose another model or describe it differently"
         )
     return public
-
-
-def _target_of(made: "Conversion", target: str | None) -> "Schema":
-    """The schema of converted records, if its target is the one asked for.
-
-    Raises:
-        ValueError: It is not.
-    """
-    if target not in (None, made.schema.target):
-        raise ValueError(
-            f"the records were converted with {made.schema.target or 'no column'} as the target: leave --target "
-            "out, or convert "
-            f"the table again with --target {target}"
-        )
-    return made.schema

@@ -22,7 +22,7 @@ import math
 import tomllib
 import traceback
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,13 +48,10 @@ class OwnModel:
     """A user's model file.
 
     Attributes:
-        name: As on the command line.
-        path: The file.
         function: The model or the factory; None for a text file.
         module: The module with `guide`, `preprocess`, `postprocess` and `draw`, each of which may be absent.
         components: Of the mixture, for a text file.
-        words: What a factory gets as unparsed arguments.
-        arguments: What a factory gets as parsed arguments.
+        words: What a factory gets as unparsed arguments; `arguments` as parsed ones.
     """
 
     name: str
@@ -66,11 +63,7 @@ class OwnModel:
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def prepare(self, schema: "Schema", *, raw: bool = False) -> "Prepared":
-        """The model of tables that are described so.
-
-        Raises:
-            ValueError: The factory fails, or the text does not fit the schema.
-        """
+        """The model of tables that are described so."""
         if self.function is None:
             described, function, guide = text_model(self.path, schema, self.components)
             return Prepared(self, described, function, guide, raw=True)
@@ -93,11 +86,7 @@ class OwnModel:
 
 
 def choose(name: str, **settings: Any) -> OwnModel:
-    """The model in a file: `FILE.py:FUNCTION`, `FILE.py` (its `model` or `model_factory`), or a text file. Runs a Python file.
-
-    Raises:
-        ValueError: The file is absent or fails, or has no such function.
-    """
+    """The model in a file: `FILE.py:FUNCTION`, `FILE.py` (its `model` or `model_factory`), or a text file. Runs a Python file."""
     file, _, attribute = name.rpartition(":") if name.rpartition(":")[0].endswith(".py") else (name, "", "")
     path = Path(file)
     if path.suffix != ".py":
@@ -112,15 +101,7 @@ def choose(name: str, **settings: Any) -> OwnModel:
 
 
 def run_file(path: Path, what: str) -> ModuleType:
-    """Run a Python file of the user's.
-
-    Args:
-        path: Where it is.
-        what: What it is, for the error.
-
-    Raises:
-        ValueError: It is absent or fails.
-    """
+    """Run a Python file of the user's; `what` is what an error calls it."""
     if not path.is_file():
         raise ValueError(f"the {what} {path} does not exist: check the path")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -153,9 +134,6 @@ class Prepared:
     """A user's model of one table, from which rows can be drawn.
 
     Attributes:
-        own: The file.
-        schema: The public description of the table.
-        function: The NumPyro model.
         guide: The user's guide; None for the default.
         raw: Whether x has the columns of the schema in their own units, with NaN for missing cells.
         seen: Names of the columns that `preprocess` returns, once it has been called.
@@ -197,15 +175,9 @@ class Prepared:
         return names if self.schema.target is None else (*names, self.schema.target)
 
     def preprocessed(self, table: "pyarrow.Table") -> "Records":
-        """Call the user's `preprocess` for each row by itself.
+        """Call the user's `preprocess` for each row by itself, of a table as `decode` gives it.
 
         Guarantee: as far as the user's function keeps nothing from one call to the next, a record depends on its own row only.
-
-        Args:
-            table: Checked, as `decode` gives it.
-
-        Raises:
-            ValueError: The function fails, or returns something else than one row (or none) of the same columns of numbers.
         """
         import numpy as np
         import pandas as pd
@@ -242,11 +214,7 @@ class Prepared:
         return Records(x=x, y=None, feature_names=names or ())
 
     def draw(self, latents: Mapping[str, Any], num_records: int, rng: "np.random.Generator") -> "pyarrow.Table":
-        """A table of `num_records` rows, as `discreet.synthetic` asks for it.
-
-        Raises:
-            ValueError: The program fails without records, or returns something else than a row of the table.
-        """
+        """A table of `num_records` rows, as `discreet.synthetic` asks for it."""
         import jax
         import numpy as np
         import pandas as pd
@@ -278,11 +246,7 @@ class Prepared:
         return decode(checked.x, features, raw=True)
 
     def check(self, draws: Mapping[str, Any]) -> None:
-        """Check that the program has the latents of a posterior.
-
-        Raises:
-            ValueError: It does not, or fails without records.
-        """
+        """Check that the program has the latents of a posterior."""
         import jax
         import numpy as np
         from numpyro import handlers
@@ -358,13 +322,7 @@ class Prepared:
 
 
 class OwnFit(NamedTuple):
-    """A fit of a user's model, from which twins are drawn; made by `read_own_fit`.
-
-    Attributes:
-        statement: The fit's statement.
-        model: The model.
-        draws: The draws of each latent that the fit released, along the leading axis.
-    """
+    """A fit of a user's model, from which twins are drawn; `draws` has those of each latent along the leading axis."""
 
     statement: "Statement"
     model: Prepared
@@ -390,15 +348,7 @@ class OwnFit(NamedTuple):
 
 
 def read_own_fit(folder: Path, name: str | None) -> OwnFit:
-    """Read what the fit of a user's model left, and run the model's file.
-
-    Args:
-        folder: The folder of the fit.
-        name: The model, as `choose` takes it.
-
-    Raises:
-        ValueError: No model, another model, or a file that is damaged.
-    """
+    """Read what the fit of a user's model left, and run the model's file, which `name` says as `choose` takes it."""
     import numpy as np
 
     from discreet.report import statement_from_dict
@@ -459,9 +409,6 @@ def text_model(
 
     Returns:
         The schema of the columns that the file names, the model, and its guide.
-
-    Raises:
-        ValueError: The file is absent, a line is not of that form, or a distribution does not fit the column's kind.
     """
     from numpyro.infer import init_to_uniform
     from numpyro.infer.autoguide import AutoNormal
@@ -479,12 +426,10 @@ def text_model(
         if not colon or not name:
             raise ValueError(f"{where}: write COLUMN: DISTRIBUTION, for example Age: Poisson")
         if family.title() not in KINDS:
-            near = difflib.get_close_matches(family.title(), KINDS, 1)
-            meant = f"did you mean {near[0]}?" if near else f"choose {', '.join(KINDS)}"
+            meant = _meant(family.title(), KINDS, f"choose {', '.join(KINDS)}")
             raise ValueError(f"{where}: the distribution {family} is not known: {meant}")
         if name not in described:
-            near = difflib.get_close_matches(name, described, 1)
-            meant = f"did you mean {near[0]}?" if near else "describe it, or leave out the line"
+            meant = _meant(name, described, "describe it, or leave out the line")
             raise ValueError(f"{where}: the schema does not describe the column {name}: {meant}")
         if described[name].kind not in KINDS[family.title()]:
             raise ValueError(
@@ -498,6 +443,11 @@ def text_model(
     model = mixture(schema.columns, families, components)
     # Away from the point where all components are the same.
     return schema, model, AutoNormal(model, init_loc_fn=init_to_uniform(radius=1))
+
+
+def _meant(word: str, known: Iterable[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 def mixture(columns: "tuple[Column, ...]", families: Mapping[str, str], components: int) -> Callable[..., Any]:

@@ -13,7 +13,17 @@ import typer
 from discreet.cli import _options as options
 from discreet.cli._options import MULTINOMIAL, TWIN, choose_model
 from discreet.cli._run import keep_compiled_programs
-from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines, say_text, settings, write_file
+from discreet.cli._terminal import (
+    check_file,
+    refusing,
+    say,
+    say_error,
+    say_files,
+    say_json,
+    say_lines,
+    settings,
+    write_file,
+)
 
 if TYPE_CHECKING:
     from discreet.planning import DryRun
@@ -24,20 +34,7 @@ HEAD = "# Proposed by `discreet plan` after a dry run on invented tables. No dat
 
 
 class PlanValues(NamedTuple):
-    """What a plan file sets, by the names of `fit`'s options; None: left open.
-
-    Attributes:
-        epsilon: The ε to keep to.
-        delta: The δ.
-        steps: Number of steps.
-        rate: Probability that a record enters a batch.
-        clip: What --clip says.
-        learning_rate: Step size of Adam.
-        components: Of the mixture, for a twin.
-        target: Column to explain, where an option named it.
-        bounds: What --bounds said.
-        schema: The schema's file.
-    """
+    """What a plan file sets, by the names of `fit`'s options; None: left open. `clip` and `bounds` are what the options say."""
 
     epsilon: float | None
     delta: float | None
@@ -53,47 +50,24 @@ class PlanValues(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PlanFile:
-    """A plan file.
-
-    Attributes:
-        values: What it sets.
-        model: What was rehearsed; None if the file does not say.
-        num_records: Number of records rehearsed for; None likewise.
-    """
+    """A plan file: what it sets, and for which model and number of records it was made, if it says so."""
 
     values: PlanValues
     model: str | None = None
     num_records: int | None = None
 
 
+KINDS = dict(zip(PlanValues._fields, (float, float, int, float, float, float, int, str, str, str), strict=True))
 OPTIONS = PlanValues._fields[:6]
-"""What each plan file has."""
-ABOUT = PlanValues._fields[6:]
-"""What it may have besides: of the model and its columns."""
+"""What each plan file has; the rest, of the model and its columns, it may have besides."""
 
 
-def plan_text(
-    rehearsal: "DryRun",
-    model: str,
-    *,
-    components: int | None = None,
-    target: str | None = None,
-    bounds: str | None = None,
-    schema: str | None = None,
-) -> str:
-    """The content of a plan file; its options as for `PlanValues`, the schema as seen from the file's folder."""
+def plan_text(rehearsal: "DryRun", model: str, **about: Any) -> str:
+    """The content of a plan file; `about` as in `PlanValues`, the schema as seen from the file's folder."""
     plan, setting = rehearsal.plan, rehearsal.proposed.setting
-    values = (
-        rehearsal.epsilon,
-        plan.target_delta,
-        setting.num_steps,
-        setting.rate,
-        setting.clipping_norm,
-        setting.learning_rate,
-    )
-    lines = [HEAD, *(f"{name} = {value!r}" for name, value in zip(OPTIONS, values, strict=True))]
-    about = dict(zip(ABOUT, (components, target, bounds, schema), strict=True))
-    lines += [f"{name} = {_toml(value)}" for name, value in about.items() if value is not None]
+    numbers = (setting.num_steps, setting.rate, setting.clipping_norm, setting.learning_rate)
+    values = dict(zip(OPTIONS, (rehearsal.epsilon, plan.target_delta, *numbers), strict=True)) | about
+    lines = [HEAD, *(f"{name} = {_toml(value)}" for name, value in values.items() if value is not None)]
     lines += ["", "[rehearsed]", f"model = {_toml(model)}", f"num_records = {plan.num_records}"]
     lines += [f"verdict = {_toml(str(rehearsal.verdict))}"]
     for kind in ("private", "non_private"):
@@ -108,11 +82,7 @@ def seen_from(folder: Path, file: Path | None) -> str | None:
 
 
 def read_plan(path: Path) -> PlanFile:
-    """Read a plan file.
-
-    Raises:
-        ValueError: It cannot be read, is no TOML, or is no plan.
-    """
+    """Read a plan file."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -120,16 +90,16 @@ def read_plan(path: Path) -> PlanFile:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"--plan: {path} is no TOML file ({error}): write it with discreet plan --out") from None
     rehearsed = content.pop("rehearsed", {})
-    missing, unknown = sorted(set(OPTIONS) - set(content)), sorted(set(content) - set(OPTIONS) - set(ABOUT))
+    missing, unknown = sorted(set(OPTIONS) - set(content)), sorted(set(content) - set(KINDS))
     if missing or unknown:
         said = [f"lacks {', '.join(missing)}"] if missing else []
         said += [f"has unknown keys {', '.join(unknown)}"] if unknown else []
         raise ValueError(f"--plan: {path} {' and '.join(said)}: write it with discreet plan --out")
-    for name, kind in zip(OPTIONS, (float, float, int, float, float, float), strict=True):
-        _check_kind(path, name, content[name], kind)
-    for name, kind in zip(ABOUT, (int, str, str, str), strict=True):
-        if name in content:
-            _check_kind(path, name, content[name], kind)
+    words = {int: "an integer", float: "a number", str: "a string"}
+    for name, value in content.items():
+        kind = KINDS[name]
+        if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
+            raise ValueError(f"--plan: {name} in {path} is {value!r}: give {words[kind]}")
     facts = rehearsed if isinstance(rehearsed, dict) else {}
     model, count = facts.get("model"), facts.get("num_records")
     schema = path.parent / content["schema"] if "schema" in content else None
@@ -140,24 +110,11 @@ def read_plan(path: Path) -> PlanFile:
     )
 
 
-_KINDS = {int: "an integer", float: "a number", str: "a string"}
-
-
-def _check_kind(path: Path, name: str, value: object, kind: type) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
-        raise ValueError(f"--plan: {name} in {path} is {value!r}: give {_KINDS[kind]}")
-
-
 def with_plan(path: Path, model: str, given: PlanValues, *, drawn_otherwise: bool) -> PlanFile:
     """A plan file, with the options given beside it in its place; says on standard error what differs.
 
-    The noise is solved for by `fit` in any case, so that ε holds whatever replaces what.
-
-    Args:
-        path: The file.
-        model: What is to be fitted.
-        given: The options beside it.
-        drawn_otherwise: Whether other options say how batches are drawn, so that the file's rate does not.
+    The noise is solved for by `fit` in any case, so that ε holds whatever replaces what. With `drawn_otherwise`, other options
+    say how batches are drawn, so that the file's rate does not.
     """
     planned = read_plan(path)
     if planned.model is not None and planned.model != model:
@@ -169,8 +126,7 @@ def with_plan(path: Path, model: str, given: PlanValues, *, drawn_otherwise: boo
     if replaced := sorted(name for name in taken if _differs(taken[name], getattr(planned.values, name))):
         say_error(
             f"Of {path}, {', '.join(replaced)} {'is' if len(replaced) == 1 else 'are'} overridden by options: its "
-            "predictions were made "
-            "without them."
+            "predictions were made without them."
         )
     if given.schema is not None or given.bounds is not None:
         # Either says all that the other would.
@@ -190,13 +146,12 @@ def say_other_size(path: Path, planned: PlanFile, num_records: int) -> None:
     if planned.num_records is not None and not 0.8 <= num_records / planned.num_records <= 1.25:
         say_error(
             f"{path} was made for {planned.num_records:,} records, and there are {num_records:,}: the noise is "
-            "calibrated again, "
-            "but another plan may be better."
+            "calibrated again, but another plan may be better."
         )
 
 
-def _toml(value: str | int) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _toml(value: float | str) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 SHOWN = 10
@@ -239,12 +194,16 @@ def plan(
     from discreet.planning import default_grid, dry_run
 
     picture = plot if plot is not None else out.with_suffix(".png") if out is not None else None
-    for file in (out, picture):
-        if file is not None:
-            _check_file(file, overwrite=overwrite)
-    lists = _lists(steps, rates, clips, learning_rates)
+    check_file(out, overwrite=overwrite)
+    check_file(picture, "--plot", overwrite=overwrite)
+    lists = {
+        "steps": _numbers("--steps", steps, int),
+        "rates": _numbers("--rates", rates),
+        "clipping_norms": _numbers("--clips", clips),
+        "learning_rates": _numbers("--learning-rates", learning_rates),
+    }
     function, about = _what(model, components, target, bounds, schema)
-    grid = dataclasses.replace(default_grid(function), **lists)
+    grid = dataclasses.replace(default_grid(function), **{name: x for name, x in lists.items() if x is not None})
     keep_compiled_programs(settings.compilation_cache)
     rehearsal = dry_run(
         function,
@@ -273,35 +232,13 @@ def plan(
         raise typer.Exit(130)
 
 
-def _check_file(file: Path, *, overwrite: bool) -> None:
-    if file.is_dir():
-        raise ValueError(f"{file} is a folder: give a file name")
-    if file.exists() and not overwrite:
-        raise ValueError(f"{file} already exists: choose another name, or replace it with --overwrite")
-    if not file.parent.is_dir():
-        raise ValueError(f"the folder {file.parent} does not exist: create it, or choose another")
-
-
-def _lists(steps: str | None, rates: str | None, clips: str | None, learning_rates: str | None) -> dict[str, Any]:
-    """What the options say of the grid."""
-    given = {
-        "steps": _numbers("--steps", steps, whole=True),
-        "rates": _numbers("--rates", rates),
-        "clipping_norms": _numbers("--clips", clips),
-        "learning_rates": _numbers("--learning-rates", learning_rates),
-    }
-    return {name: values for name, values in given.items() if values is not None}
-
-
-def _numbers(option: str, text: str | None, *, whole: bool = False) -> tuple[Any, ...] | None:
+def _numbers(option: str, text: str | None, kind: type[float] = float) -> tuple[Any, ...] | None:
     """The numbers of a list; None if it was not given."""
-    if text is None:
-        return None
     try:
-        return tuple((int if whole else float)(part) for part in text.split(","))
+        return None if text is None else tuple(kind(part) for part in text.split(","))
     except ValueError:
-        kind = "integers" if whole else "numbers"
-        raise ValueError(f"{option} is {text!r}: give {kind} separated by commas") from None
+        kinds = "integers" if kind is int else "numbers"
+        raise ValueError(f"{option} is {text!r}: give {kinds} separated by commas") from None
 
 
 def _what(
@@ -362,16 +299,10 @@ def _say(rehearsal: "DryRun", files: list[Path]) -> None:
         table.add_column(heading, justify="right")
     for row in rehearsal.rows[:SHOWN]:
         setting = row.setting
-        table.add_row(
-            f"{setting.num_steps:,}",
-            f"{setting.rate:g}",
-            f"{setting.clipping_norm:g}",
-            f"{setting.learning_rate:g}",
-            f"{row.noise_multiplier:.3g}",
-            f"{row.mean(measure):.3f}",
-            f"{row.mean(measure, 'non_private'):.3f}",
-            f"{row.lost:.3g}",
-        )
+        numbers = (setting.rate, setting.clipping_norm, setting.learning_rate)
+        means = (row.mean(measure), row.mean(measure, "non_private"))
+        cells = (f"{setting.num_steps:,}", *(f"{x:g}" for x in numbers), f"{row.noise_multiplier:.3g}")
+        table.add_row(*cells, *(f"{x:.3f}" for x in means), f"{row.lost:.3g}")
     Console().print(table)
     if len(rehearsal.rows) > SHOWN:
         say(f"and {len(rehearsal.rows) - SHOWN} more; --json has all.")
@@ -379,6 +310,4 @@ def _say(rehearsal: "DryRun", files: list[Path]) -> None:
     say_lines(str(rehearsal))
     if files:
         say()
-        say("Files:")
-        for file in files:
-            say_text(f"  {file}")
+        say_files(files)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from discreet.cli import _options as options
-from discreet.cli._terminal import refusing, say, say_error, say_json, say_text, write_file
+from discreet.cli._terminal import refusing, say, say_error, say_files, say_json, say_text, write_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,11 +40,7 @@ FILES = (
 
 
 def write_statement(out: Path, statement: "Statement") -> list[Path]:
-    """Write the statement into a folder, after removing what an earlier fit left there.
-
-    Returns:
-        The files, in the order written.
-    """
+    """Write the statement into a folder, after removing what an earlier fit left there; returns the files."""
     for name in FILES[1:]:
         # Beside the new statement they would pass for what it covers, if the rest cannot be written.
         (out / name).unlink(missing_ok=True)
@@ -60,11 +56,7 @@ def write_results(
     statement: "Statement",
     note: str,
 ) -> list[Path]:
-    """Write what a fit released into a folder, beside its statement.
-
-    Returns:
-        The files, in the order written.
-    """
+    """Write what a fit released into a folder, beside its statement; returns the files."""
     from discreet.page import course_of, profile_pairs
 
     summary = {
@@ -114,19 +106,19 @@ def summarise(samples: Mapping[str, np.ndarray], records: "Records") -> list[tup
         flat = np.asarray(drawn, np.float64).reshape(len(drawn), -1)
         features = site == "weights" and np.shape(drawn)[1:2] == (len(records.feature_names),)
         classes = flat.shape[1] // len(records.feature_names)
-        for place in range(flat.shape[1]):
+        for place, column in enumerate(flat.T):
+            name = site if flat.shape[1] == 1 else f"{site}[{place}]"
             if features:
-                name = records.feature_names[place // classes]
                 # The class, by its place among the schema's categories.
-                name += f"[{place % classes}]" if np.ndim(drawn) > 2 else ""
-            else:
-                name = site if flat.shape[1] == 1 else f"{site}[{place}]"
+                name = records.feature_names[place // classes] + (f"[{place % classes}]" if np.ndim(drawn) > 2 else "")
             # A fit that diverged has draws without a mean; that is no reason to lose the others.
             with np.errstate(all="ignore"):
-                low, high = np.quantile(flat[:, place], [0.05, 0.95])
-                row = {"mean": flat[:, place].mean(), "sd": flat[:, place].std(), "low": low, "high": high}
-            rows.append((name, {part: float(value) for part, value in row.items()}))
+                numbers = (column.mean(), column.std(), *np.quantile(column, [0.05, 0.95]))
+            rows.append((name, dict(zip(PARTS, map(float, numbers), strict=True))))
     return rows
+
+
+PARTS = ("mean", "sd", "low", "high")
 
 
 def say_results(
@@ -142,15 +134,12 @@ def say_results(
     from rich.table import Table
 
     scale = "in their own units" if raw else "scaled to [-1, 1] by their public bounds"
-    title = (
-        f"Posterior (features {scale}). sd and interval are those of the fitted guide, without "
-        "the noise of the private fit"
-    )
+    title = f"Posterior (features {scale}). sd and interval are those of the fitted guide, without the noise of the private fit"
     table = Table(title=title, title_justify="left")
     for heading in ("", "mean", "sd", "5 %", "95 %"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, row in summarise(samples, records):
-        table.add_row(name, *(f"{row[part]:.3f}" for part in ("mean", "sd", "low", "high")))
+        table.add_row(name, *(f"{row[part]:.3f}" for part in PARTS))
     Console().print(table)
     say()
     print_statement(statement, files)
@@ -159,9 +148,7 @@ def say_results(
 def print_statement(statement: "Statement", files: list[Path]) -> None:
     """The statement as it is in its file, then the files."""
     say_text(str(statement))
-    say("Files:")
-    for file in files:
-        say_text(f"  {file}")
+    say_files(files)
 
 
 def plot(out: Path, result: "DPSVIResult") -> list[Path]:
@@ -186,13 +173,7 @@ PUT_BACK = "is damaged: put back the file that the fit wrote"
 
 
 class Written(NamedTuple):
-    """A page that was written.
-
-    Attributes:
-        file: where.
-        statement: what it states.
-        parts: what it shows besides the statement.
-    """
+    """A page that was written: where, what it states, and what it shows besides the statement."""
 
     file: Path
     statement: "Statement"
@@ -246,23 +227,13 @@ def report(
 def write_page(
     fitted: Path, out: Path | None = None, *, ledger: Path | None = None, twins: Path | None = None
 ) -> Written:
-    """Write the page of a fit's folder.
-
-    Args:
-        fitted: The folder.
-        out: The page; None: in the folder.
-        ledger: The table's ledger.
-        twins: The folder of twins of this fit.
-
-    Raises:
-        ValueError: The folder holds no fit, one of its files is damaged or of another fit, or the page cannot be written.
-    """
+    """Write the page of a fit's folder, by default into it, with its table's ledger and the folder of its twins if given."""
     from discreet.ledger import Ledger
     from discreet.page import budget_of, statement_page
     from discreet.report import statement_from_dict
 
     path = fitted / "statement.json"
-    content = _json(path, "give the folder that discreet fit wrote")
+    content = read_json(path, "give the folder that discreet fit wrote")
     try:
         statement = statement_from_dict(content)
     except ValueError as error:
@@ -286,7 +257,8 @@ def write_page(
         raise ValueError(f"{out or fitted / PAGE} cannot be written ({error.strerror}): choose another --out") from None
 
 
-def _json(path: Path, remedy: str) -> Any:
+def read_json(path: Path, remedy: str) -> Any:
+    """The content of a JSON file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -300,7 +272,7 @@ def _of_summary(fitted: Path, statement: "Statement") -> dict[str, Any]:
     from discreet.page import losses_of, may_hold, panel_of_summary
 
     path = fitted / "summary.json"
-    summary = _json(path, "put back the file that the fit wrote")
+    summary = read_json(path, "put back the file that the fit wrote")
     digest = hashlib.sha256((fitted / "statement.json").read_bytes()).hexdigest()
     if not isinstance(summary, dict):
         raise ValueError(f"{path} {PUT_BACK}")
@@ -338,7 +310,7 @@ def _marginals(folder: Path, content: Any) -> "Marginals":
     from discreet.tables import read_table, schema_from_toml
 
     remedy = "give the folder that discreet synth wrote, since a table of people must not be shown"
-    about = _json(folder / ABOUT, remedy)
+    about = read_json(folder / ABOUT, remedy)
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ValueError(f"{folder / ABOUT} is not what discreet synth wrote: {remedy}")
     if about.get("statement") != content:

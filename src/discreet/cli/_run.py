@@ -10,7 +10,7 @@ import secrets
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from discreet.models import MixtureOfProducts
     from discreet.plan import PrivacyPlan
     from discreet.report import Statement
-    from discreet.tables import Records, Schema
+    from discreet.tables import Records
 
     Draw = Callable[[int], dict[str, np.ndarray]]
 
@@ -68,8 +68,7 @@ def resume(context: typer.Context, folder: Folder, as_json: AsJson = False) -> N
             f"{folder} contains no fit that was started with --checkpoint: check the path. To continue the fit of a Python "
             "program, run the program again."
         ) from None
-    facts = (folder / COMMAND).stat()
-    if hasattr(os, "getuid") and (facts.st_uid != os.getuid() or folder.stat().st_mode & 0o022):
+    if _others_may_write(folder, folder / COMMAND):
         raise ValueError(
             f"others can write to {folder}, and the command kept there is executed: run chmod 700 {folder} if it is yours"
         )
@@ -84,6 +83,12 @@ def resume(context: typer.Context, folder: Folder, as_json: AsJson = False) -> N
     settings.arguments = tuple(arguments)
     # The root command: importing the application here would be a circle.
     context.find_root().command.main(args=arguments, prog_name="discreet")
+
+
+def _others_may_write(folder: Path, file: Path) -> bool:
+    """Whether others may write to a folder, or own a file of it."""
+    own = not hasattr(os, "getuid") or file.stat().st_uid == os.getuid()
+    return not own or bool(folder.stat().st_mode & 0o022)
 
 
 def remember(checkpoint: Path) -> None:
@@ -102,24 +107,18 @@ def note_statement(checkpoint: Path | None, content: str) -> None:
     Hashes of earlier statements stay: a process can die between this and the writing of the statement itself.
     """
     if checkpoint is not None:
-        write_file(
-            checkpoint / STATEMENTS,
-            "".join(f"{line}\n" for line in (*_statements(checkpoint), _hash(content.encode("utf-8")))),
-        )
+        known = (*_statements(checkpoint), hashlib.sha256(content.encode("utf-8")).hexdigest())
+        write_file(checkpoint / STATEMENTS, "".join(f"{line}\n" for line in known))
 
 
 def is_own_statement(checkpoint: Path | None, file: Path) -> bool:
     """Whether the fit that is kept in the checkpoint wrote this statement."""
-    return checkpoint is not None and _hash(file.read_bytes()) in _statements(checkpoint)
+    return checkpoint is not None and hashlib.sha256(file.read_bytes()).hexdigest() in _statements(checkpoint)
 
 
 def _statements(checkpoint: Path) -> list[str]:
     file = checkpoint / STATEMENTS
     return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def kept_secret(path: Path) -> bytes:
@@ -149,15 +148,7 @@ TWIN_SPREAD = (
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """A fit whose results are in files.
-
-    Attributes:
-        result: What the fit gave back.
-        statement: Its statement, complete.
-        samples: The draws of each global latent along the leading axis; none of a model of a whole table.
-        files: What was written.
-        own: The user's model, if it is one.
-    """
+    """A fit whose results are in files. `samples` has the draws of each global latent; none of a model of a whole table."""
 
     result: "DPSVIResult"
     statement: "Statement"
@@ -179,11 +170,7 @@ class Fitted:
             say_lines(f"Next: discreet synth {self.files[0].parent} --model {self.own.own.name} --out twins")
 
     def leave(self) -> None:
-        """End the command with the exit code of an interrupted one, if Ctrl-C stopped the fit.
-
-        Raises:
-            typer.Exit: It did.
-        """
+        """End the command with the exit code of an interrupted one, if Ctrl-C stopped the fit."""
         done, planned = self.result.steps_completed, self.result.plan.num_steps
         if done < planned:
             say_error(
@@ -199,15 +186,12 @@ def fit_and_write(
     records: "Records",
     *,
     complete: Callable[["Statement"], "Statement"],
-    learning_rate: float,
-    seed: int | None,
     draws: int,
-    progress_bar: bool,
     whole: "MixtureOfProducts | None" = None,
     ledger: Path | None = None,
     checkpoint: Path | None = None,
-    person: str | None = None,
     own: "Prepared | None" = None,
+    **how: Any,
 ) -> Fitted:
     """Spend the budget, and write the statement before anything else can fail.
 
@@ -217,37 +201,20 @@ def fit_and_write(
         plan: The plan.
         records: The records.
         complete: Adds to the statement what the command knows besides.
-        learning_rate: Step size of Adam.
-        seed: None for the operating system's entropy.
         draws: Number of posterior draws.
-        progress_bar: Whether to show progress.
         whole: The model of the whole table, if that is what `model` belongs to: then what twins need is written, and no draws.
         ledger: The table's ledger, if it has one.
         checkpoint: Folder from which the fit goes on if it dies.
-        person: The column that says whose a row is, if one row of each person was kept.
         own: The user's model, if it is one: then what twins need is written, too.
-
-    Returns:
-        The results and the files that hold them.
+        how: What `run` takes besides.
     """
     # The page is written last: what it needs must be there before anything is spent.
     require("jinja2", extra="cli", what="The statement page")
     import numpy as np
 
     with folder_for_results(out):
-        result, draw = run(
-            model,
-            plan,
-            records,
-            learning_rate=learning_rate,
-            seed=seed,
-            progress_bar=progress_bar,
-            whole=whole,
-            ledger=ledger,
-            checkpoint=checkpoint,
-            person=person,
-            own=own,
-        )
+        how |= {"whole": whole, "ledger": ledger, "checkpoint": checkpoint, "own": own}
+        result, draw = run(model, plan, records, **how)
         spent(f"no statement was written, so {PLAN_IS_SPENT}")
         statement = complete(result.statement).with_notes(SPREAD if whole is None else TWIN_SPREAD)
         try:
@@ -263,8 +230,7 @@ def fit_and_write(
         if not all(np.isfinite(x).all() for x in (samples or result.params).values()):
             say_error(
                 "The posterior is not finite: the steps were too large. Use a smaller --learning-rate in another "
-                "fit, which spends "
-                "again."
+                "fit, which spends again."
             )
         if whole is None:
             files += write_results(out, result, samples, records, statement=statement, note=SPREAD)
@@ -292,7 +258,9 @@ def run(
     person: str | None = None,
     own: "Prepared | None" = None,
 ) -> tuple["DPSVIResult", Draw]:
-    """Fit by DPSVI with a diagonal normal guide, or the whole table's own. Arguments as in `fit_and_write`.
+    """Fit by DPSVI with a diagonal normal guide, or the whole table's own; arguments as in `fit_and_write`.
+
+    A `seed` of None is the operating system's entropy; `person` names the column of which one row each was kept, if one was.
 
     Returns:
         The result, and a function from a number of draws to the draws of each global latent along the leading axis.
@@ -318,7 +286,8 @@ def run(
     dpsvi = DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan, placeholder=placeholder)
     arrays = (records.x,) if records.y is None else (records.x, records.y)
     if own is not None and own.of_columns:
-        arrays = (_by_name(records, own.schema),)
+        named = dict(zip(records.feature_names, records.x.T, strict=True))
+        arrays = (named if records.y is None else named | {own.schema.target: records.y},)
     if checkpoint is not None and (checkpoint / CHECKPOINT).exists():
         spent(f"it was started earlier, so {PLAN_IS_SPENT}")
     try:
@@ -336,14 +305,6 @@ def run(
     return result, draw
 
 
-def _by_name(records: "Records", schema: "Schema") -> dict[str, np.ndarray]:
-    """The columns of the records by their names, the target's among them."""
-    named = dict(zip(records.feature_names, records.x.T, strict=True))
-    if schema.target is not None and records.y is not None:
-        named[schema.target] = records.y
-    return named
-
-
 def keep_compiled_programs(folder: Path | None) -> None:
     """Let JAX keep compiled programs in a folder, and take them from there. None: whatever JAX is set to.
 
@@ -357,8 +318,7 @@ def keep_compiled_programs(folder: Path | None) -> None:
     if folder is None:
         return
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    facts = folder.stat()
-    if (hasattr(os, "getuid") and facts.st_uid != os.getuid()) or facts.st_mode & 0o022:
+    if _others_may_write(folder, folder):
         raise ValueError(
             f"--compilation-cache: others can write to {folder}, and the programs in it are executed: one could add no noise. "
             f"Use a folder of your own, or run chmod 700 {folder}."

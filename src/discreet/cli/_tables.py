@@ -15,11 +15,14 @@ from discreet.cli import _options as options
 from discreet.cli._own_model import FILE as OWN
 from discreet.cli._own_model import OwnFit, read_own_fit
 from discreet.cli._terminal import (
+    PICTURES,
     Commands,
+    check_file,
     folder_for_results,
     refusing,
     say,
     say_error,
+    say_files,
     say_json,
     say_lines,
     say_text,
@@ -28,7 +31,6 @@ from discreet.cli._terminal import (
 
 if TYPE_CHECKING:
     from discreet.report import Statement
-    from discreet.synthetic import Fitted
     from discreet.tables import Conversion, Schema
 
 
@@ -54,7 +56,7 @@ def init(
     target: options.Target = None,
     person: Annotated[str | None, typer.Option(help="Name of the column that says whose a row is.")] = None,
     non_private_from_data: FromData = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    overwrite: options.OverwriteFile = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a schema template from the column names.
@@ -65,8 +67,7 @@ def init(
     """
     from discreet.tables import column_names, infer_columns_non_private, schema_template, schema_to_toml
 
-    if out.exists() and not overwrite:
-        raise ValueError(f"{out} already exists: choose another --out, or replace it with --overwrite")
+    check_file(out, overwrite=overwrite, makes_folder=True)
     if not non_private_from_data:
         if target is not None or person is not None:
             raise ValueError("--target and --person need --non-private-from-data: write them into the template instead")
@@ -85,10 +86,8 @@ def init(
         say_json("schema init", {"columns": names, "inferred": list(described.inferred), "files": [str(out)]})
     say_error(
         f"NOT PRIVATE: all bounds and categories in {out} are cells of the table: the smallest and the largest "
-        "value of a column "
-        "belong to individual people, and so may a category. No ε holds for a fit that uses them, and its "
-        "statement says so, as "
-        "long as the file lists their columns as taken from the data."
+        "value of a column belong to individual people, and so may a category. No ε holds for a fit that uses them, and its "
+        "statement says so, as long as the file lists their columns as taken from the data."
     )
 
 
@@ -125,26 +124,26 @@ def check(
     else:
         say_lines("\n".join(described.describe()))
         say(f"Privacy unit: {'one row' if described.person is None else PERSON.format(described.person)}.")
-    if described.inferred:
-        say_error(
-            f"NOT PRIVATE: {', '.join(described.inferred)} were taken from the data. No ε holds for a fit that uses them."
-        )
+    _say_inferred(described)
+
+
+def _say_inferred(schema: "Schema") -> None:
+    if schema.inferred:
+        names = ", ".join(schema.inferred)
+        say_error(f"NOT PRIVATE: {names} were taken from the data. No ε holds for a fit that uses them.")
 
 
 PERSON = "one person (all rows with the same '{}', of which one is used)"
 
 
-RecordsOut = Annotated[Path, typer.Option(help="File for the records; the name must end in .arrow.")]
-
-
 @refusing
 def convert(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="The table, a file with column names.")],
+    table: Table,
     schema: Annotated[Path, typer.Option(help="The schema, a TOML file.")],
-    out: RecordsOut,
+    out: Annotated[Path, typer.Option(help="File for the records; the name must end in .arrow.")],
     target: options.Target = None,
     out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    overwrite: options.OverwriteFile = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Check a table against its schema and write it as encoded records, in pieces.
@@ -159,8 +158,7 @@ def convert(
     from discreet import tables
 
     described = tables.schema_from_toml(schema, target=target)
-    if out.exists() and not overwrite:
-        raise ValueError(f"{out} already exists: choose another --out, or replace it with --overwrite")
+    check_file(out, overwrite=overwrite, makes_folder=True)
     records = tables.convert(table, described, out, out_of_bounds=out_of_bounds, progress_bar=not as_json)
     if as_json:
         facts = {"num_records": records.num_records, "feature_names": list(records.feature_names), "files": [str(out)]}
@@ -168,21 +166,13 @@ def convert(
     else:
         say(
             f"Wrote {records.num_records:,} records with {len(records.feature_names)} features to {out}. It is as "
-            "sensitive as the "
-            "table: delete it when you no longer need it."
+            "sensitive as the table: delete it when you no longer need it."
         )
-    if described.inferred:
-        say_error(
-            f"NOT PRIVATE: {', '.join(described.inferred)} were taken from the data. No ε holds for a fit that uses them."
-        )
+    _say_inferred(described)
 
 
 def how_converted(data: Path, *, non_private_bounds: bool, out_of_bounds: str) -> "Conversion | None":
-    """How the data of a fit were converted; None if they were not.
-
-    Raises:
-        ValueError: Options that ask for what the conversion has settled otherwise.
-    """
+    """How the data of a fit were converted; None if they were not."""
     from discreet.tables import conversion_of
 
     made = conversion_of(data)
@@ -190,8 +180,7 @@ def how_converted(data: Path, *, non_private_bounds: bool, out_of_bounds: str) -
         return None
     if non_private_bounds:
         raise ValueError(
-            f"{data} contains converted records, whose bounds are fixed: leave out --non-private-bounds, or give "
-            "the table itself"
+            f"{data} contains converted records, whose bounds are fixed: leave out --non-private-bounds, or give the table itself"
         )
     if out_of_bounds not in ("refuse", made.out_of_bounds):
         raise ValueError(
@@ -277,8 +266,11 @@ def synth(
     Writes twin-1.csv and so on, their schema (twins.schema.toml), and the statement with instructions for analysing several twins
     (twins.json and twins.txt).
     """
+    from tqdm import tqdm
+
+    from discreet import random
     from discreet.accounting import upper
-    from discreet.synthetic import check_format, read_fitted
+    from discreet.synthetic import check_format, read_fitted, write_twins
     from discreet.tables import schema_to_toml
 
     _check(out, overwrite, twins, rows)
@@ -299,8 +291,22 @@ def synth(
     schema = dataclasses.replace(fit.model.schema, person=None)
     check_format(schema, file_format)
     with folder_for_results(out):
-        _remove_twins(out)
-        files = _draw(fit, schema, out, twins, count, rows_per_draw, file_format, seed, progress_bar=not as_json)
+        # Earlier twins go before the new ones come: there may be more of them, or of another format.
+        for path in [out / ABOUT, out / TEXT, out / SCHEMA, *_twins_in(out)]:
+            path.unlink(missing_ok=True)
+        with tqdm(total=twins * count, unit=" rows", unit_scale=True, delay=2, disable=as_json, leave=False) as bar:
+            files = write_twins(
+                random.key(seed),
+                fit,
+                fit.model,
+                schema,
+                out,
+                num_twins=twins,
+                num_records=count,
+                rows_per_draw=rows_per_draw,
+                file_format=file_format,
+                on_rows=bar.update,
+            )
         files.append(write_file(out / SCHEMA, schema_to_toml(schema)))
         about = {
             "format": FORMAT,
@@ -326,9 +332,7 @@ def synth(
     say(
         f"Wrote {number} ({count:,} rows, {len(about['columns'])} columns). No extra privacy cost beyond the fit's {price}."
     )
-    say("Files:")
-    for file in files:
-        say_text(f"  {file}")
+    say_files(files)
 
 
 def digest_of(file: Path) -> str:
@@ -350,44 +354,6 @@ def _check(out: Path, overwrite: bool, twins: int, rows: int | None) -> None:
 
 def _twins_in(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if TWIN.fullmatch(path.name)] if folder.is_dir() else []
-
-
-def _remove_twins(folder: Path) -> None:
-    """Earlier twins go before the new ones come: there may be more of them, or of another format."""
-    for path in [folder / ABOUT, folder / TEXT, folder / SCHEMA, *_twins_in(folder)]:
-        path.unlink(missing_ok=True)
-
-
-def _draw(
-    fit: "Fitted | OwnFit",
-    schema: "Schema",
-    out: Path,
-    twins: int,
-    rows: int,
-    rows_per_draw: int | None,
-    file_format: str,
-    seed: int | None,
-    *,
-    progress_bar: bool,
-) -> list[Path]:
-    from tqdm import tqdm
-
-    from discreet import random
-    from discreet.synthetic import write_twins
-
-    with tqdm(total=twins * rows, unit=" rows", unit_scale=True, delay=2, disable=not progress_bar, leave=False) as bar:
-        return write_twins(
-            random.key(seed),
-            fit,
-            fit.model,
-            schema,
-            out,
-            num_twins=twins,
-            num_records=rows,
-            rows_per_draw=rows_per_draw,
-            file_format=file_format,
-            on_rows=bar.update,
-        )
 
 
 def text_about(about: Mapping[str, Any], statement: "Statement") -> str:
@@ -446,8 +412,7 @@ def utility(
     from discreet.synthetic import utility_report
     from discreet.tables import schema_from_toml
 
-    if plot is not None:
-        _check_plot(plot)
+    check_file(plot, "--plot", PICTURES)
     described = schema_from_toml(schema, target=target)
     report = utility_report(
         twins, evaluation_non_private, described, training_table=training_non_private, non_private=True
@@ -456,22 +421,9 @@ def utility(
         report.plot(plot)
     say_error(
         f"NOT PRIVATE: the report contains exact figures of the rows in {evaluation_non_private}. Unless they are "
-        "public, show it "
-        "only to people who may see them."
+        "public, show it only to people who may see them."
     )
     if as_json:
         say_json("utility", report.to_dict())
     else:
         say_text(str(report).rstrip("\n"))
-
-
-def _check_plot(path: Path) -> None:
-    """Refuse what would only fail after minutes of work."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ValueError("--plot needs matplotlib: pip install 'discreet[plot]'") from None
-    if path.suffix not in (".png", ".pdf", ".svg"):
-        raise ValueError(f"--plot is {path}: give it the ending .png, .pdf or .svg")
-    if not path.parent.is_dir():
-        raise ValueError(f"--plot is {path}, but the folder {path.parent} does not exist: create it, or choose another")

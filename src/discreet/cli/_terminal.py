@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import functools
+import importlib.util
 import io
 import json
 import os
@@ -10,7 +11,7 @@ import shutil
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import IO, Any, ParamSpec
@@ -35,7 +36,6 @@ class Settings:
     """Options that come before the command's name, and how far the command has come.
 
     Attributes:
-        debug: Show tracebacks.
         compilation_cache: Where compiled programs are kept; None: nowhere.
         spent: None while no budget is spent; then where its statement is to be found.
         arguments: The words of the command line, where it was started from one.
@@ -55,11 +55,7 @@ settings = Settings()
 
 
 def spent(where: str) -> None:
-    """From now on an error is no refusal: the budget is spent.
-
-    Args:
-        where: What has become of the statement, as the end of a sentence.
-    """
+    """From now on an error is no refusal: the budget is spent; `where` ends a sentence on what has become of the statement."""
     settings.spent = where
 
 
@@ -135,8 +131,7 @@ def _answer(error: Exception) -> int:
     if isinstance(error, ModuleNotFoundError) and "pip install 'discreet[" in str(error):
         say_error(f"Stopped: {error}")
         return 1
-    if isinstance(error, BrokenPipeError):
-        # Broken pipe: whoever read the output has seen enough.
+    if isinstance(error, BrokenPipeError):  # whoever read the output has seen enough
         return 1
     if isinstance(error, OSError) and reason:
         what = "the output" if error.filename is None else str(error.filename)
@@ -183,33 +178,29 @@ def say_text(text: str) -> None:
 def say_json(what: str, facts: Mapping[str, Any]) -> None:
     """One JSON document on standard output, in ASCII, so that it is the same whatever the terminal can show.
 
-    Args:
-        what: The command.
-        facts: What it has to say. A `format` among it is kept.
+    A `format` among the facts takes the place of the command's.
     """
-    typer.echo(
-        json.dumps({"format": f"discreet {what}, version 1", **facts}, indent=2, allow_nan=False),
-        file=settings.document,
-    )
+    content = {"format": f"discreet {what}, version 1", **facts}
+    typer.echo(json.dumps(content, indent=2, allow_nan=False), file=settings.document)
 
 
 def say_lines(text: str, **style: Any) -> None:
     """Each line wrapped by itself on standard output, its indentation kept.
 
-    Args:
-        text: What to say.
-        style: Colour and weight, as for `typer.style`; plain where the output is no terminal, or NO_COLOR is set.
+    `style` is colour and weight, as for `typer.style`; plain where the output is no terminal, or NO_COLOR is set.
     """
     colour = False if os.environ.get("NO_COLOR") else None
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()))
-        filled = textwrap.fill(
-            line,
-            width(),
-            subsequent_indent=indent + "  " if indent else "",
-            **_WHOLE,
-        )
+        filled = textwrap.fill(line, width(), subsequent_indent=indent + "  " if indent else "", **_WHOLE)
         typer.secho(filled, file=sys.stdout, color=colour, **style)
+
+
+def say_files(files: Iterable[Path]) -> None:
+    """What was written."""
+    say("Files:")
+    for file in files:
+        say_text(f"  {file}")
 
 
 def write_file(path: Path, content: bytes | str) -> Path:
@@ -220,14 +211,39 @@ def write_file(path: Path, content: bytes | str) -> Path:
     return storage.write_file(path, content)
 
 
+PICTURES = (".png", ".pdf", ".svg")
+
+
+def check_file(
+    file: Path | None,
+    option: str = "--out",
+    endings: tuple[str, ...] = (),
+    *,
+    overwrite: bool = True,
+    makes_folder: bool = False,
+) -> None:
+    """Refuse a file to be written that would only fail after minutes of work."""
+    if file is None:
+        return
+    if endings and file.suffix not in endings:
+        raise ValueError(f"{option} is {file}: give it the ending {' or '.join(endings)}")
+    if file.is_dir():
+        raise ValueError(f"{option} {file} is a folder: give the name of a file in it")
+    if file.exists() and not overwrite:
+        raise ValueError(f"{file} already exists: choose another {option}, or replace it with --overwrite")
+    if not makes_folder and not file.parent.is_dir():
+        raise ValueError(
+            f"{option} is {file}, but the folder {file.parent} does not exist: create it, or choose another"
+        )
+    if endings == PICTURES and importlib.util.find_spec("matplotlib") is None:
+        raise ValueError(f"{option} needs matplotlib: pip install 'discreet[plot]'")
+
+
 @contextmanager
 def folder_for_results(path: Path) -> Iterator[None]:
     """Make sure that files can be written into a folder, before what they will hold has been paid for.
 
     Folders that were made here go again if an error leaves them empty.
-
-    Raises:
-        ValueError: Files cannot be written.
     """
     made = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:

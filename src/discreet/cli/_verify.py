@@ -12,11 +12,11 @@ import typer
 from discreet.cli import _options as options
 from discreet.cli._options import AsJson, returned_by
 from discreet.cli._own_model import run_file
-from discreet.cli._terminal import refusing, say_error, say_json, say_lines, write_file
+from discreet.cli._report import finite_or_none
+from discreet.cli._terminal import PICTURES, check_file, refusing, say_error, say_json, say_lines, write_file
 
 if TYPE_CHECKING:
     from discreet.audit import Verdict
-    from discreet.plan import PrivacyPlan
     from discreet.verify import Certificate, PrivacyError
 
 
@@ -79,12 +79,7 @@ def verify(
 
 
 def _outcome(program: str) -> "Certificate":
-    """The certificate that a file's function returns.
-
-    Raises:
-        PrivacyError: no proof.
-        ValueError: there is no such file or function, or it fails, or returns something else.
-    """
+    """The certificate that a file's function returns; a `PrivacyError` passes."""
     from discreet.verify import Certificate, PrivacyError
 
     file, colon, name = program.rpartition(":")
@@ -103,11 +98,7 @@ def _outcome(program: str) -> "Certificate":
 
 
 def _function(module: ModuleType, path: Path, name: str) -> Callable[[], object]:
-    """A function of a file, to be called without arguments.
-
-    Raises:
-        ValueError: it is absent, or takes arguments.
-    """
+    """A function of a file, to be called without arguments."""
     function = getattr(module, name, None)
     if not callable(function):
         own = [k for k, x in vars(module).items() if inspect.isfunction(x) and x.__module__ == module.__name__]
@@ -153,8 +144,6 @@ def _write_page(path: Path, outcome: "Certificate | BaseException") -> Path:
 
 def _proof_facts(certificate: "Certificate", delta: float | None) -> dict[str, Any]:
     """A proof for programs; an ε that does not exist, or that symbols are left open in, is None."""
-    from discreet.cli._report import finite_or_none
-
     epsilon = None if delta is None or certificate.symbols else finite_or_none(certificate.epsilon(delta))
     return {
         "proved": True,
@@ -283,8 +272,10 @@ def audit(
 
     Exit code 0: the plan's ε is not contradicted, which proves nothing. 1: it is contradicted. 2: bad input.
     """
-    for option, path, endings in (("--out", out, (".json",)), ("--plot", plot, (".png", ".pdf", ".svg"))):
-        _check_file(option, path, endings)
+    from discreet.audit import audit_one_run, canary_fit, worst_case
+
+    check_file(out, endings=(".json",))
+    check_file(plot, "--plot", PICTURES)
     given = {name for name in context.params if _is_given(context, name)}
     if program is not None:
         if described := sorted(given - {"program", "out", "plot", "as_json"}):
@@ -299,14 +290,21 @@ def audit(
         num_records=num_records,
         epsilon=epsilon,
         delta=delta,
-        steps=steps,
+        num_steps=steps,
         noise_multiplier=noise_multiplier,
         clipping_norm=options.clipping_of(clip or "1"),
         sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=num_records),
         relation=relation,
     )
-    size = canaries if one_run else runs
-    verdict = _verdict(plan, method.name, size, others, confidence, seed, one_run=one_run, quiet=as_json)
+    assert plan.target_delta is not None
+    if one_run:
+        target = f"{method.name}, {plan.sampling!r}, {plan.num_steps} steps, by one run"
+        how: dict[str, Any] = {"confidence": confidence, "seed": seed, "target": target}
+        fit = canary_fit(plan, canaries, method.name)
+        verdict = audit_one_run(fit, canaries, claim=plan, delta=plan.target_delta, **how)
+    else:
+        worst = worst_case(plan, method.name, others=others)
+        verdict = worst.audit(runs=runs, confidence=confidence, seed=seed, progress_bar=not as_json)
     _conclude(verdict, out, plot, as_json=as_json)
 
 
@@ -333,11 +331,7 @@ def _conclude(verdict: "Verdict", out: Path | None, plot: Path | None, *, as_jso
 
 
 def _verdict_of(program: str) -> "Verdict":
-    """The verdict that a file's function returns.
-
-    Raises:
-        ValueError: there is no such file or function, or it fails, or returns something else.
-    """
+    """The verdict that a file's function returns."""
     from discreet.audit import Verdict
 
     file, colon, name = program.rpartition(":")
@@ -348,48 +342,3 @@ def _verdict_of(program: str) -> "Verdict":
             f"{program} names no function: write def check(): return dp.audit.audit_fit(...), and pass {path}:check"
         )
     return returned_by(program, function, Verdict, "let it return what dp.audit.audit_fit returns")
-
-
-def _verdict(
-    plan: "PrivacyPlan",
-    method: str,
-    size: int,
-    others: int,
-    confidence: float,
-    seed: int,
-    *,
-    one_run: bool,
-    quiet: bool,
-) -> "Verdict":
-    from discreet.audit import audit_one_run, canary_fit, worst_case
-
-    if not one_run:
-        worst = worst_case(plan, method, others=others)
-        return worst.audit(runs=size, confidence=confidence, seed=seed, progress_bar=not quiet)
-    assert plan.target_delta is not None
-    return audit_one_run(
-        canary_fit(plan, size, method),
-        size,
-        claim=plan,
-        delta=plan.target_delta,
-        confidence=confidence,
-        seed=seed,
-        target=f"{method}, {plan.sampling!r}, {plan.num_steps} steps, by one run",
-    )
-
-
-def _check_file(option: str, path: Path | None, endings: tuple[str, ...]) -> None:
-    """Refuse what would only fail after minutes of work."""
-    if path is None:
-        return
-    if path.suffix not in endings:
-        raise ValueError(f"{option} is {path}: give it the ending {' or '.join(endings)}")
-    if not path.parent.is_dir():
-        raise ValueError(
-            f"{option} is {path}, but the folder {path.parent} does not exist: create it, or choose another"
-        )
-    if option == "--plot":
-        try:
-            import matplotlib  # noqa: F401
-        except ImportError:
-            raise ValueError("--plot needs matplotlib: pip install 'discreet[plot]'") from None

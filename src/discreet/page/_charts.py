@@ -27,15 +27,11 @@ class Chart:
     """A plot of two numbers.
 
     Attributes:
-        name: tells it from the page's others, in its parts' ids.
-        title: of the picture.
-        description: what is to be seen, for who does not see it.
-        x_label: below.
-        y_label: beside.
-        x: smallest and largest value.
-        y: likewise.
-        shapes: what is drawn, from the back to the front.
-        legend: style and meaning of lines.
+        name: Tells it from the page's others, in its parts' ids.
+        description: What is to be seen, for who does not see it.
+        x: Smallest and largest value; `y` likewise.
+        shapes: What is drawn, from the back to the front.
+        legend: Style and meaning of lines.
     """
 
     name: str
@@ -214,36 +210,20 @@ def course_charts(course: Mapping[str, Any]) -> list[Chart]:
     """Losses, parameters and clipping norms over the steps."""
     charts = []
     if losses := course.get("losses"):
-        mean = losses["mean"]
         # The noise of single steps is often far larger than the whole descent, and the first means are hardly means.
+        mean, steps, width = losses["mean"], losses["steps"], losses["width"]
         y = span(mean[len(mean) // 80 :], room=0.3)
-        chart = Chart(
-            "losses",
-            "Private loss",
-            f"Estimates of the loss, one a step, and their mean over {losses['width']} steps, which went from "
-            f"{_end(mean, 0)} to {_end(mean, -1)} nats.",
-            "step",
-            "loss (nats)",
-            _steps(losses["steps"]),
-            y,
-            legend=(("dot", "released"), ("strong", f"mean of the last {losses['width']} steps")),
-        )
-        charts.append(
-            chart.scatter("dot", losses["steps"], losses["values"]).line("strong", losses["steps"], _within(mean, y))
-        )
+        said = f"Estimates of the loss, one a step, and their mean over {width} steps, which went from {_course(mean)} nats."
+        legend = (("dot", "released"), ("strong", f"mean of the last {width} steps"))
+        chart = Chart("losses", "Private loss", said, "step", "loss (nats)", _steps(steps), y, legend=legend)
+        charts.append(chart.scatter("dot", steps, losses["values"]).line("strong", steps, _within(mean, y)))
     if parameters := course.get("parameters"):
         charts.append(_parameters(parameters))
     if norms := course.get("clipping_norms"):
-        chart = Chart(
-            "norms",
-            "Clipping norm",
-            f"The clipping norm of each step, from {_end(norms['values'], 0)} to {_end(norms['values'], -1)}.",
-            "step",
-            "clipping norm C",
-            _steps(norms["steps"]),
-            span(norms["values"]),
-        )
-        charts.append(chart.line("strong", norms["steps"], norms["values"]))
+        values, steps = norms["values"], norms["steps"]
+        said = f"The clipping norm of each step, from {_course(values)}."
+        chart = Chart("norms", "Clipping norm", said, "step", "clipping norm C", _steps(steps), span(values))
+        charts.append(chart.line("strong", steps, values))
     return charts
 
 
@@ -254,7 +234,7 @@ def _parameters(parameters: Mapping[str, Any]) -> Chart:
         "parameters",
         f"Variational parameters ({shown})",
         "Unconstrained values over the steps. "
-        + " ".join(f"{x['name']} went from {_end(x['values'], 0)} to {_end(x['values'], -1)}." for x in lines),
+        + " ".join(f"{x['name']} went from {_course(x['values'])}." for x in lines),
         "step",
         "unconstrained value",
         _steps(parameters["steps"]),
@@ -275,9 +255,9 @@ def _within(values: list[float | None], y: tuple[float, float]) -> list[float | 
     return [x if x is not None and y[0] <= x <= y[1] else None for x in values]
 
 
-def _end(values: list[float | None], place: int) -> str:
-    value = values[place]
-    return "no number" if value is None else f"{value:.4g}"
+def _course(values: list[float | None]) -> str:
+    first, last = ("no number" if value is None else f"{value:.4g}" for value in (values[0], values[-1]))
+    return f"{first} to {last}"
 
 
 def _chosen(count: int) -> np.ndarray:

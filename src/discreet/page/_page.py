@@ -59,12 +59,11 @@ class Spent:
     """One debit.
 
     Attributes:
-        day: when, in UTC.
-        clock: the time of that day.
-        epsilon: its own, at its own `delta`.
-        after: of the epsilon of the cap that is in force now, by its filter, with all debits before it.
+        day: When, in UTC; `clock` is the time of that day.
+        epsilon: Its own, at its own `delta`.
+        after: What it and all before it take of the epsilon of the cap that is in force now, by its filter.
         share: `after` as a part of the cap, at most 1.
-        here: whether it is the fit that the page is about.
+        here: Whether it is the fit that the page is about.
     """
 
     number: int
@@ -104,39 +103,21 @@ def budget_of(ledger: Ledger, statement: Statement) -> Budget:
     """
     cap, debits, entries = ledger.cap, ledger.debits, ledger.entries
     here, remark = _place(ledger, statement)
-    rows, spent = [], 0.0
+    rows, spent, share = [], 0.0, 0.0
     for count, debit in enumerate(debits, 1):
         spent = cap.spent([x.cost for x in debits[:count]])
-        rows.append(
-            Spent(
-                debit.number,
-                *_when(debit.time),
-                debit.method,
-                upper(debit.cost.epsilon),
-                small(debit.delta),
-                upper(spent),
-                min(1.0, spent / cap.epsilon),
-                debit.unit,
-                debit.number == here,
-            )
-        )
-    return Budget(
-        ledger.dataset,
-        ledger.unit,
-        relation_name(ledger.relation.name),
-        upper(cap.epsilon),
-        small(cap.delta),
-        upper(spent),
-        min(1.0, spent / cap.epsilon),
-        upper(ledger.epsilon_if_planned_together(cap.delta)) if debits else "",
-        tuple(rows),
-        remark,
-        tuple(
-            f"{' '.join(_when(x['time']))}: the cap was set to ε = {upper(x['epsilon'])} at δ = {small(x['delta'])}."
-            for x in entries
-            if x["kind"] == "cap"
-        ),
+        share = min(1.0, spent / cap.epsilon)
+        own = (upper(debit.cost.epsilon), small(debit.delta))
+        when = (debit.number, *_when(debit.time), debit.method)
+        rows.append(Spent(*when, *own, upper(spent), share, debit.unit, debit.number == here))
+    together = upper(ledger.epsilon_if_planned_together(cap.delta)) if debits else ""
+    changes = tuple(
+        f"{' '.join(_when(x['time']))}: the cap was set to ε = {upper(x['epsilon'])} at δ = {small(x['delta'])}."
+        for x in entries
+        if x["kind"] == "cap"
     )
+    about = (ledger.dataset, ledger.unit, relation_name(ledger.relation.name), upper(cap.epsilon), small(cap.delta))
+    return Budget(*about, upper(spent), share, together, tuple(rows), remark, changes)
 
 
 def _when(time: str) -> tuple[str, str]:
@@ -169,12 +150,7 @@ BAR = 200
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One coordinate. Numbers that are not finite are None.
-
-    Attributes:
-        low: the 5 % quantile.
-        high: the 95 % quantile.
-    """
+    """One coordinate, with its 5 % and 95 % quantiles. Numbers that are not finite are None."""
 
     name: str
     mean: float | None
@@ -183,24 +159,15 @@ class Row:
     high: float | None
 
     @property
-    def cells(self) -> tuple[str, str, str, str]:
+    def cells(self) -> list[str]:
         """As texts."""
-
-        def cell(value: float | None) -> str:
-            return "–" if value is None else number(float(f"{value:.3g}"))
-
-        return cell(self.mean), cell(self.sd), cell(self.low), cell(self.high)
+        values = (self.mean, self.sd, self.low, self.high)
+        return ["–" if value is None else number(float(f"{value:.3g}")) for value in values]
 
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """The coordinates of one latent, on one scale.
-
-    Attributes:
-        name: of the latent; empty for all of them.
-        rows: those that are shown.
-        of: how many there are.
-    """
+    """Coordinates of one latent, or of all (without a name), on one scale: those shown `of` so many."""
 
     name: str
     rows: tuple[Row, ...]
@@ -281,14 +248,7 @@ SLICES, MOST_COLUMNS, MOST_LEVELS = 12, 40, 40
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """One level.
-
-    Attributes:
-        label: the category, or the slice of numbers.
-        share: of the rows, mean over the twins, in percent.
-        least: of the twins, in percent.
-        most: likewise.
-    """
+    """One level, a category or a slice of numbers: its share of the rows in percent, mean, least and most of the twins."""
 
     label: str
     share: float
@@ -298,13 +258,7 @@ class Bar:
 
 @dataclasses.dataclass(frozen=True)
 class Marginal:
-    """One column of the twins.
-
-    Attributes:
-        name: of the column.
-        rule: bounds or categories, with the unit.
-        bars: of its levels, in order.
-    """
+    """One column of the twins: its bounds or categories in words, and its levels in order."""
 
     name: str
     rule: str
@@ -318,14 +272,7 @@ class Marginal:
 
 @dataclasses.dataclass(frozen=True)
 class Marginals:
-    """The columns of twins.
-
-    Attributes:
-        twins: how many.
-        rows: of each.
-        columns: those that are shown.
-        of: how many there are.
-    """
+    """The columns of so many twins, each of so many rows: those shown `of` so many."""
 
     twins: int
     rows: tuple[int, ...]
@@ -376,13 +323,9 @@ def _labels(levels: Levels, column: Column) -> list[str]:
     if column.kind is Kind.REAL:
         return [*(f"{low:.4g} to {high:.4g}" for low, high in itertools.pairwise(edges)), *missing]
     # Whole numbers: the next slice's first one is not in this one.
-    show = _date if column.kind is Kind.DATE else "{:.0f}".format
+    show = (lambda days: str(EPOCH + datetime.timedelta(int(days)))) if column.kind is Kind.DATE else "{:.0f}".format
     pairs = [(show(low), show(high - 1)) for low, high in itertools.pairwise(edges)]
     return [*(low if low == high else f"{low} to {high}" for low, high in pairs), *missing]
-
-
-def _date(days: float) -> str:
-    return (EPOCH + datetime.timedelta(days=int(days))).isoformat()
 
 
 # Where the sliders stop, in percent.
@@ -510,9 +453,8 @@ def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
     return {
         "change": f"Replacing one {noun} by another" if replaced else f"Adding or leaving out one {noun}",
         "others": f"every other {noun}",
-        "question": f"one given place in the data held this {noun} or that one"
-        if replaced
-        else f"one given {noun} was among the data",
+        "question": "one given "
+        + (f"place in the data held this {noun} or that one" if replaced else f"{noun} was among the data"),
         "factor": upper(math.exp(statement.epsilon) if statement.epsilon < 700 else math.inf),
         "rarely": f"1 in {math.floor(1 / statement.delta * (1 + 1e-9)):,}" if statement.delta else "",
         "shown": shown,
@@ -547,9 +489,6 @@ def _charts(lines: list[Line], factor: float) -> tuple[Chart, Chart]:
         "true-positive rate, at most",
         legend=(("bound", "best test, at most"), ("chance", "guessing")),
     )
-    xs, ys = [x for x, _ in bends], [y for _, y in bends]
-    caught = caught.line("area", [0.0, *xs], [0.0, *ys], closed=True)
-    caught = caught.line("chance", [0, 1], [0, 1]).line("bound", xs, ys)
     believed = chart(
         "belief",
         "How far a belief can change",
@@ -565,8 +504,12 @@ def _charts(lines: list[Line], factor: float) -> tuple[Chart, Chart]:
     ratios = [i / _CURVE for i in range(_CURVE + 1)]
     before = [bend * r / (bend * r + 1 - r) for r in ratios]
     after = [belief(p, factor) if p > 0 or math.isinf(factor) else 0.0 for p in before]
-    believed = believed.line("area", before, after, closed=True)
-    return caught, believed.line("chance", [0, 1], [0, 1]).line("bound", before, after)
+
+    def drawn(chart: Chart, xs: list[float], ys: list[float], start: list[float]) -> Chart:
+        area = chart.line("area", [*start, *xs], [*start, *ys], closed=True)
+        return area.line("chance", [0, 1], [0, 1]).line("bound", xs, ys)
+
+    return drawn(caught, [x for x, _ in bends], [y for _, y in bends], [0.0]), drawn(believed, before, after, [])
 
 
 def _reasons(statement: Statement) -> tuple[str, ...]:
@@ -670,15 +613,13 @@ def write_report(
         raise ValueError("twins and schema belong together: the schema says what the twins' columns are")
     drawn = draws if draws is not None else getattr(result, "draws", None)
     plan = getattr(result, "plan", None)
-    return write_file(
-        Path(path),
-        statement_page(
-            statement,
-            pairs=profile_pairs(plan, statement) if isinstance(plan, PrivacyPlan) else (),
-            course=course_of(result),
-            panels=panels_of_draws(drawn or {}, feature_names),
-            note=note,
-            budget=None if ledger is None else budget_of(ledger, statement),
-            marginals=None if twins is None or schema is None else marginals_of(twins, schema),
-        ),
+    page = statement_page(
+        statement,
+        pairs=profile_pairs(plan, statement) if isinstance(plan, PrivacyPlan) else (),
+        course=course_of(result),
+        panels=panels_of_draws(drawn or {}, feature_names),
+        note=note,
+        budget=None if ledger is None else budget_of(ledger, statement),
+        marginals=None if twins is None or schema is None else marginals_of(twins, schema),
     )
+    return write_file(Path(path), page)

@@ -8,7 +8,7 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
-from discreet.accounting import Relation, profile, risk, suggest
+from discreet.accounting import PrivacyProfile, Relation, Risk, profile, risk, suggest
 from discreet.clipping import AdaptiveClipping, contribution_bound
 from discreet.plan import PrivacyPlan
 from discreet.report._statement import SEVERAL_RECORDS, ProfilePoint, Statement, relation_words
@@ -93,13 +93,11 @@ def make_statement(
     profile = paid.profile()
     risk = paid.risk(delta)
     bound = _bound(plan, contribution_bound)
-    deltas = sorted({*PROFILE_DELTAS, delta}, reverse=True)
     assumed = ()
     if user_supplied_batches:
         assumed = (
             "How the batches were drawn: the user's own code supplied them. The figures hold only if it drew new "
-            "batches in each "
-            f"step, in secret, as the plan says ({plan.sampling.in_words(plan.num_records)}).",
+            f"batches in each step, in secret, as the plan says ({plan.sampling.in_words(plan.num_records)}).",
         )
     return Statement(
         method=method,
@@ -107,17 +105,8 @@ def make_statement(
             *(released or ("The noisy sum of each step, and all that was computed from these sums.",)),
             *(release.in_words() for release in plan.also),
         ),
-        unit=UNIT,
-        relation=plan.relation.name,
-        relation_in_words=relation_words(plan.relation),
-        epsilon=float(profile.epsilon(delta)),
-        delta=delta,
         delta_chosen=chosen,
-        profile=tuple(ProfilePoint(delta=d, epsilon=float(profile.epsilon(d))) for d in deltas),
-        meaning=str(risk),
-        attack_power=risk.true_positive_rates,
-        posterior_beliefs=risk.posterior_beliefs,
-        gaussian_mu=risk.gaussian_mu,
+        **_figures(profile, risk, reproducible),
         warnings=(*risk.warnings, *([BATCHES_ARE_THE_CALLERS] if user_supplied_batches else [])),
         mechanism=_mechanism_words(plan, bound),
         plan=plan_facts(plan, bound),
@@ -125,13 +114,30 @@ def make_statement(
         steps_completed=steps_completed,
         horizon=horizon,
         accountant=ACCOUNTANT,
-        versions=versions(),
         public=(*_public_facts(plan), *public),
-        reproducible=reproducible,
-        randomness=FROM_SEED if reproducible else FROM_SYSTEM,
         not_covered=(*assumed, *NOT_COVERED),
         notes=tuple(notes),
     )
+
+
+def _figures(spent: PrivacyProfile, risk: Risk, reproducible: bool) -> dict[str, Any]:
+    """What every statement says of a profile, its meaning and the random bits."""
+    deltas = sorted({*PROFILE_DELTAS, risk.delta}, reverse=True)
+    return {
+        "unit": UNIT,
+        "relation": risk.relation.name,
+        "relation_in_words": relation_words(risk.relation),
+        "epsilon": float(spent.epsilon(risk.delta)),
+        "delta": risk.delta,
+        "profile": tuple(ProfilePoint(delta=d, epsilon=float(spent.epsilon(d))) for d in deltas),
+        "meaning": str(risk),
+        "attack_power": risk.true_positive_rates,
+        "posterior_beliefs": risk.posterior_beliefs,
+        "gaussian_mu": risk.gaussian_mu,
+        "versions": versions(),
+        "reproducible": reproducible,
+        "randomness": FROM_SEED if reproducible else FROM_SYSTEM,
+    }
 
 
 def _delta(plan: PrivacyPlan, asked: float | None) -> tuple[float, str]:
@@ -153,8 +159,7 @@ def _mechanism_words(plan: PrivacyPlan, bound: float) -> str:
     besides = "".join(f" Also paid for: {release.in_words()}." for release in plan.also)
     return (
         f"Each step drew a batch ({plan.sampling.in_words(plan.num_records)}). {_clipping_words(plan, bound)} was "
-        "added to every coordinate of the "
-        f"sum. Only these noisy sums left the data.{besides}"
+        f"added to every coordinate of the sum. Only these noisy sums left the data.{besides}"
     )
 
 
@@ -229,8 +234,7 @@ def versions() -> dict[str, str]:
 
 
 PURE_ACCOUNTANT = (
-    "ε is an upper bound and pure: it holds at δ = 0. discreet's own accountant treats each release as the worst "
-    "mechanism with "
+    "ε is an upper bound and pure: it holds at δ = 0. discreet's own accountant treats each release as the worst mechanism with "
     "its ε, randomised response, composes them and rounds upward. ε follows from the tempering and the bound on a record's "
     "contribution that were used."
 )
@@ -289,19 +293,8 @@ def make_release_statement(
     return Statement(
         method=method,
         released=tuple(released),
-        unit=UNIT,
-        relation=relation.name,
-        relation_in_words=relation_words(relation),
-        epsilon=spent.epsilon(delta),
-        delta=delta,
         delta_chosen="asked for" if delta else "0: the ε is pure",
-        profile=tuple(
-            ProfilePoint(delta=d, epsilon=spent.epsilon(d)) for d in sorted({*PROFILE_DELTAS, delta}, reverse=True)
-        ),
-        meaning=str(meaning),
-        attack_power=meaning.true_positive_rates,
-        posterior_beliefs=meaning.posterior_beliefs,
-        gaussian_mu=meaning.gaussian_mu,
+        **_figures(spent, meaning, reproducible),
         warnings=(*meaning.warnings, *warnings),
         mechanism=mechanism,
         plan=dict(plan),
@@ -309,10 +302,7 @@ def make_release_statement(
         steps_completed=num_releases,
         horizon=num_releases,
         accountant=RELEASE_ACCOUNTANT if delta else PURE_ACCOUNTANT,
-        versions=versions(),
         public=tuple(public),
-        reproducible=reproducible,
-        randomness=FROM_SEED if reproducible else FROM_SYSTEM,
         not_covered=(*not_covered, *NOT_COVERED),
         notes=tuple(notes),
     )

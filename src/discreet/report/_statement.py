@@ -5,7 +5,8 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Mapping
+import typing
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from discreet.accounting import Relation, upper
@@ -86,10 +87,6 @@ def _headline(statement: "Statement") -> str:
     return f"ε = {upper(statement.epsilon)} at δ = {statement.delta:g}, for {statement.unit}."
 
 
-def _plan(statement: "Statement") -> str:
-    return "\n".join(f"  {name.replace('_', ' ')}: {value_words(value)}" for name, value in statement.plan.items())
-
-
 _KINDS = {
     "PoissonSampling": "Poisson sampling",
     "FixedSizeSampling": "fixed-size batches",
@@ -119,10 +116,6 @@ def value_words(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
 
 
-def _profile(statement: "Statement") -> str:
-    return "\n".join(f"  δ = {point.delta:<8g} ε = {upper(point.epsilon)}" for point in statement.profile)
-
-
 def steps_words(statement: "Statement") -> str:
     """How many releases were made, and how many were paid for."""
     if statement.steps_completed < statement.horizon:
@@ -137,6 +130,7 @@ def statement_text(statement: "Statement") -> str:
     """The whole statement, wrapped to 88 columns."""
     versions = ", ".join(f"{name} {version}" for name, version in statement.versions.items())
     sections = [
+        ("What broke the guarantee", bullets(statement.violations)),
         (
             "What was protected",
             paragraph(f"{statement.unit[:1].upper()}{statement.unit[1:]}. {statement.relation_in_words}"),
@@ -144,17 +138,17 @@ def statement_text(statement: "Statement") -> str:
         ("What it means", wrapped(statement.meaning)),
         ("What left the data", bullets(statement.released)),
         ("What was done", paragraph(f"{statement.mechanism} {steps_words(statement)}")),
-        ("Plan", _plan(statement)),
-        ("Other pairs of δ and ε that hold", _profile(statement)),
+        ("Plan", "\n".join(f"  {name.replace('_', ' ')}: {value_words(x)}" for name, x in statement.plan.items())),
+        (
+            "Other pairs of δ and ε that hold",
+            "\n".join(f"  δ = {point.delta:<8g} ε = {upper(point.epsilon)}" for point in statement.profile),
+        ),
         ("How ε was computed", paragraph(f"{statement.accountant} δ was {statement.delta_chosen}. {versions}.")),
         ("What was treated as public", bullets(statement.public)),
         ("Randomness", paragraph(statement.randomness)),
         ("What it does not cover", bullets(statement.not_covered)),
+        ("Notes", bullets(statement.notes)),
     ]
-    if statement.notes:
-        sections.append(("Notes", bullets(statement.notes)))
-    if statement.violations:
-        sections.insert(0, ("What broke the guarantee", bullets(statement.violations)))
     title = f"Privacy statement: {statement.method}"
     parts = [f"{title}\n{'=' * len(title)}", paragraph(_headline(statement))]
     parts += [f"{heading}\n{'-' * len(heading)}\n{body}" for heading, body in sections if body]
@@ -298,14 +292,9 @@ class Statement:
         content: dict[str, Any] = {"format": FORMAT, "is_private": self.is_private}
         for field in dataclasses.fields(self):
             content[field.name] = getattr(self, field.name)
-        content["profile"] = [{"delta": point.delta, "epsilon": point.epsilon} for point in self.profile]
-        content["attack_power"] = [
-            {"false_positive_rate": false_positive, "largest_true_positive_rate": true_positive}
-            for false_positive, true_positive in self.attack_power
-        ]
-        content["posterior_beliefs"] = [
-            {"before": before, "largest_after": after} for before, after in self.posterior_beliefs
-        ]
+        content["profile"] = [dataclasses.asdict(point) for point in self.profile]
+        for name, parts in _PAIRS.items():
+            content[name] = [dict(zip(parts, pair, strict=True)) for pair in content[name]]
         return _finite(content)
 
     def to_json(self) -> str:
@@ -323,24 +312,16 @@ def _finite(value: Any) -> Any:
         for key, item in value.items():
             plain[str(key)] = _finite(item)
             if isinstance(item, float) and not math.isfinite(item):
-                plain[f"{key}_reason"] = (
-                    "not a number" if math.isnan(item) else "infinite: no finite value holds at this delta"
-                )
+                infinite = "infinite: no finite value holds at this delta"
+                plain[f"{key}_reason"] = "not a number" if math.isnan(item) else infinite
         return plain
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    if isinstance(value, bool | int | str) or value is None:
-        return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    return str(value)
+    return value if isinstance(value, int | str) or value is None else str(value)
 
 
-_TEXTS = (
-    *("method", "unit", "relation", "relation_in_words", "delta_chosen", "meaning", "mechanism", "event", "accountant"),
-    "randomness",
-)
-_LISTS = ("released", "warnings", "public", "not_covered", "violations", "notes")
 _PAIRS = {
     "attack_power": ("false_positive_rate", "largest_true_positive_rate"),
     "posterior_beliefs": ("before", "largest_after"),
@@ -380,24 +361,13 @@ def statement_from_dict(content: Any) -> Statement:
 
 
 def _parsed(name: str, value: Any) -> Any:
-    if name in _TEXTS:
-        return _of(str, value)
-    if name in _LISTS:
-        return tuple(_of(str, item) for item in _of(list, value))
+    """A field's value from JSON, by the field's type."""
     if name in _PAIRS:
         first, second = _PAIRS[name]
         return tuple((_share(pair[first]), _share(pair[second])) for pair in _of(list, value))
     if name == "profile":
         return tuple(ProfilePoint(delta=_share(x["delta"]), epsilon=_number(x["epsilon"])) for x in _of(list, value))
-    if name in ("epsilon", "gaussian_mu"):
-        return _number(value)
-    if name == "delta":
-        return _share(value)
-    if name == "reproducible":
-        return _of(bool, value)
-    if name in ("steps_completed", "horizon"):
-        return _whole(value)
-    return dict(_of(dict, value))
+    return _share(value) if name == "delta" else _PARSERS[typing.get_type_hints(Statement)[name]](value)
 
 
 def _of(kind: type, value: Any) -> Any:
@@ -425,3 +395,14 @@ def _share(value: Any) -> float:
     if value is None or not 0 <= _number(value) <= 1:
         raise TypeError
     return float(value)
+
+
+_PARSERS: dict[Any, Callable[[Any], Any]] = {
+    str: lambda value: _of(str, value),
+    tuple[str, ...]: lambda value: tuple(_of(str, item) for item in _of(list, value)),
+    float: _number,
+    int: _whole,
+    bool: lambda value: _of(bool, value),
+    Mapping[str, Any]: lambda value: dict(_of(dict, value)),
+    Mapping[str, str]: lambda value: dict(_of(dict, value)),
+}

@@ -156,11 +156,7 @@ def _concatenated(tables: list[pyarrow.Table]) -> pyarrow.Table:
 
 
 def rows_of(result: Any, num_records: int | None) -> int:
-    """The number of rows of a twin.
-
-    Raises:
-        ValueError: A number below 1, or none.
-    """
+    """The number of rows of a twin."""
     if num_records is None:
         plan = getattr(result, "plan", None)
         if plan is None:
@@ -288,11 +284,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _missing_text(schema: Schema) -> str | None:
-    """The text of a missing cell; None: an empty cell, because that reads as missing or no cell is missing.
-
-    Raises:
-        ValueError: Cells may be missing, and the schema has no text for that.
-    """
+    """The text of a missing cell; None: an empty cell, because that reads as missing or no cell is missing."""
     if all(column.missing is Missing.REFUSE for column in schema.columns):
         return None
     if not schema.missing_values:

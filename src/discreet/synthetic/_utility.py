@@ -216,9 +216,6 @@ def read(source: Any, schema: Schema, what: str, most_rows: int) -> Encoded:
         schema: Its description.
         what: What to call it in errors.
         most_rows: Rows to encode at most, a fair sample of them if there are more.
-
-    Raises:
-        DataError: The table does not fit the schema.
     """
     from discreet.tables import encode, read_table
 

@@ -69,23 +69,21 @@ def infer_columns_non_private(
 
 def _look(name: str, values: pyarrow.ChunkedArray, kind: Kind | None) -> Column:
     number = pyarrow.types.is_integer(values.type) or pyarrow.types.is_floating(values.type)
-    if number and kind is not Kind.BINARY:
+    number, date = number and kind is not Kind.BINARY, pyarrow.types.is_date(values.type)
+    if number:
         numbers = values.drop_null().to_numpy().astype(np.float64)
-        numbers = numbers[np.isfinite(numbers)]
-        if not len(numbers) or numbers.min() == numbers.max():
-            raise DataError(f"column '{name}' has fewer than two different values: leave it out")
-        low = 0.0 if kind is Kind.COUNT else float(numbers.min())
-        return Column(name=name, kind=kind or Kind.REAL, bounds=(low, float(numbers.max())))
-    if pyarrow.types.is_date(values.type):
-        days = values.cast(pyarrow.date32()).drop_null().unique().to_pylist()
-        if len(days) < 2:
-            raise DataError(f"column '{name}' has fewer than two different values: leave it out")
-        return Column(name=name, kind=Kind.DATE, bounds=(min(days), max(days)))
-    texts = values.cast(pyarrow.string()).drop_null().unique().to_pylist()
-    if len(texts) > MANY_CATEGORIES:
+        found = np.unique(numbers[np.isfinite(numbers)]).tolist()
+    else:
+        found = values.cast(pyarrow.date32() if date else pyarrow.string()).drop_null().unique().to_pylist()
+    if len(found) < 2:
+        raise DataError(f"column '{name}' has fewer than two different values: leave it out")
+    if number:
+        bounds = (0.0 if kind is Kind.COUNT else min(found), max(found))
+        return Column(name=name, kind=kind or Kind.REAL, bounds=bounds)
+    if date:
+        return Column(name=name, kind=Kind.DATE, bounds=(min(found), max(found)))
+    if len(found) > MANY_CATEGORIES:
         raise DataError(
             f"column '{name}' holds texts of more than {MANY_CATEGORIES} kinds: describe it, or leave it out"
         )
-    if len(texts) < 2:
-        raise DataError(f"column '{name}' has fewer than two different values: leave it out")
-    return Column(name=name, kind=Kind.BINARY if len(texts) == 2 else Kind.CATEGORICAL, categories=tuple(sorted(texts)))
+    return Column(name=name, kind=Kind.BINARY if len(found) == 2 else Kind.CATEGORICAL, categories=tuple(sorted(found)))

@@ -166,25 +166,18 @@ def over_pieces(
         report: Where cells that are no number or no date are noted.
         only_person: Whether to read the column that says whose a row is and nothing else.
         progress_bar: What to call the bar that shows progress after two seconds; None: no bar.
-
-    Raises:
-        DataError: The source cannot be read, lacks a column, or has no rows.
     """
-    types = {} if only_person else {column.name: _type(column) for column in schema.columns}
-    if schema.person is not None:
-        types[schema.person] = pyarrow.string()
+    types = _types(schema, only_person=only_person)
     names, pieces, what = _open(source, types)
     if progress_bar is not None:
         pieces = _watched(pieces, source, progress_bar)
-    described = {column.name: column for column in schema.columns}
 
     def work(piece: Piece) -> R | None:
         if isinstance(piece, bytes):
             table = _parse(piece, names, types, schema.missing_values)
         else:
             table = pyarrow.Table.from_batches([piece])
-        typed = [_typed(table.column(name), kind, described.get(name), report) for name, kind in types.items()]
-        table = pyarrow.table(typed, names=list(types))
+        table = _in_types(table, types, schema, report)
         return function(table) if table.num_rows else None
 
     empty = True
@@ -210,26 +203,27 @@ def _watched(pieces: Iterator[Piece], source: Any, name: str) -> Iterator[Piece]
 
 
 def typed(table: pyarrow.Table, schema: Schema, report: Report) -> pyarrow.Table:
-    """Convert an in-memory table to the schema's columns and the types of `read_table`.
-
-    Raises:
-        DataError: A column is absent or of a type that does not become the one that its kind needs.
-    """
-    types = {column.name: _type(column) for column in schema.columns}
-    if schema.person is not None:
-        types[schema.person] = pyarrow.string()
-    names = list(table.column_names)
+    """An in-memory table with the schema's columns in the types of `read_table`."""
+    types, names = _types(schema), list(table.column_names)
     check_names(names, "the table")
     _check_present("the table", names, types)
+    return _in_types(table, types, schema, report)
+
+
+def _types(schema: Schema, *, only_person: bool = False) -> dict[str, pyarrow.DataType]:
+    types = {}
+    for column in () if only_person else schema.columns:
+        date = column.kind is Kind.DATE
+        types[column.name] = pyarrow.date32() if date else pyarrow.float64() if column.kind.has_bounds else TEXTS
+    return types if schema.person is None else types | {schema.person: pyarrow.string()}
+
+
+def _in_types(
+    table: pyarrow.Table, types: dict[str, pyarrow.DataType], schema: Schema, report: Report
+) -> pyarrow.Table:
     described = {column.name: column for column in schema.columns}
     columns = [_typed(table.column(name), kind, described.get(name), report) for name, kind in types.items()]
     return pyarrow.table(columns, names=list(types))
-
-
-def _type(column: Column) -> pyarrow.DataType:
-    if column.kind is Kind.DATE:
-        return pyarrow.date32()
-    return pyarrow.float64() if column.kind.has_bounds else TEXTS
 
 
 def _open(source: Any, types: dict[str, pyarrow.DataType]) -> tuple[list[str], Iterator[Piece], str]:
@@ -249,8 +243,7 @@ def _open(source: Any, types: dict[str, pyarrow.DataType]) -> tuple[list[str], I
 
 def _check_present(what: str, names: list[str], types: dict[str, pyarrow.DataType]) -> None:
     absent = [name for name in types if name not in names]
-    if absent:
-        # The first line is not quoted: in a file without a header it is a person's record.
+    if absent:  # The first line is not quoted: in a file without a header it is a person's record.
         raise DataError(
             f"{what} has no column {', '.join(absent)}. Its first line must hold the names of the columns, spelt as in the "
             "schema: add it if the file has none, correct the name, or leave the column out of the schema"
@@ -355,8 +348,7 @@ def _typed(
         name = "the person column" if column is None else f"column '{column.name}'"
         if pyarrow.types.is_integer(values.type) and wanted == pyarrow.float64():
             raise DataError(
-                f"{name} has integers beyond 2^53, which a record cannot hold exactly: take it in a larger unit, or "
-                "leave it out"
+                f"{name} has integers beyond 2^53, which a record cannot hold exactly: take it in a larger unit, or leave it out"
             ) from None
         raise DataError(
             f"{name} has the type {values.type}, which does not become {wanted}: convert it, or describe it by another kind"

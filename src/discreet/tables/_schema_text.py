@@ -121,12 +121,10 @@ def schema_to_toml(schema: Schema) -> str:
     parts = ["\n".join(top)] if top else []
     for column in schema.columns:
         lines = [f"[columns.{_key(column.name)}]", f"kind = {_value(column.kind)}"]
-        if column.kind is Kind.DATE:
-            lines.append(f"bounds = {_value(column.bounds)}")
-        elif column.bounds is not None:
-            lines.append(f"bounds = {_value(column.limits)}")
-        else:
+        if column.bounds is None:
             lines.append(f"categories = {_value(column.categories)}")
+        else:
+            lines.append(f"bounds = {_value(column.bounds if column.kind is Kind.DATE else column.limits)}")
         lines += [f"unit = {_value(column.unit)}"] if column.unit else []
         lines += [f"missing = {_value(column.missing)}"] if column.missing is not Missing.REFUSE else []
         parts.append("\n".join(lines))
@@ -168,15 +166,10 @@ def _column(name: str, entry: Any) -> Column:
     kind = _choice(Kind, entry.get("kind"), f"{where}: kind")
     bounds = entry.get("bounds")
     if bounds is not None:
-        fits, what = (
-            (is_date, "two dates, bounds = [1900-01-01, 2020-12-31]") if kind is Kind.DATE else (is_real, NUMBERS)
-        )
-        if (
-            isinstance(bounds, str)
-            or not isinstance(bounds, Sequence)
-            or len(bounds) != 2
-            or not all(map(fits, bounds))
-        ):
+        fits, what = (is_real, "two numbers, bounds = [lowest, highest]")
+        if kind is Kind.DATE:
+            fits, what = (is_date, "two dates, bounds = [1900-01-01, 2020-12-31]")
+        if not isinstance(bounds, list | tuple) or len(bounds) != 2 or not all(map(fits, bounds)):
             raise DataError(f"{where}: bounds must be {what}")
         bounds = (bounds[0], bounds[1]) if kind is Kind.DATE else (float(bounds[0]), float(bounds[1]))
     categories = _texts(entry.get("categories", ZERO_OR_ONE if kind is Kind.BINARY else ()), f"{where}: categories")
@@ -185,9 +178,6 @@ def _column(name: str, entry: Any) -> Column:
     if not isinstance(unit, str):
         raise DataError(f'{where}: unit must be a text, for example "years"')
     return Column(name=name, kind=kind, bounds=bounds, categories=categories, missing=missing, unit=unit)
-
-
-NUMBERS = "two numbers, bounds = [lowest, highest]"
 
 
 def _value(value: Any) -> str:

@@ -230,11 +230,7 @@ def shown(leaf: Any) -> Any:
 
 
 def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr, Any]:
-    """The program, and the shapes of its results. Traced twice: what a trace depends on besides its arguments could be data.
-
-    Raises:
-        PrivacyError: there is no one program.
-    """
+    """The program, and the shapes of its results. Traced twice: what a trace depends on besides its arguments could be data."""
     leaves, structure = jax.tree.flatten(args)
     traced = [shown(x) for x in leaves if not isinstance(x, Fixed)]
 
@@ -311,11 +307,7 @@ def inputs_of(
     positions: tuple[int, ...],
     mask: int | None,
 ) -> list[Value]:
-    """What is known of each argument before the program runs.
-
-    Raises:
-        ValueError: positions that name no arrays of records.
-    """
+    """What is known of each argument before the program runs."""
     if any(not 0 <= i < len(args) for i in (*positions, *(() if mask is None else (mask,)))) or mask in positions:
         raise ValueError(
             f"certify: records={positions} and mask={mask} are positions among {len(args)} arguments, counted from 0, and "
@@ -368,11 +360,7 @@ def _record_value(name: str, kind: Any, is_mask: bool, table: Batch) -> Private:
 def refuse_captured_records(
     program: ClosedJaxpr, step: Callable[..., Any], args: tuple[Any, ...], positions: tuple[int, ...]
 ) -> None:
-    """Refuse a table that is a constant of the program, and would count as public.
-
-    Raises:
-        PrivacyError: naming the shape.
-    """
+    """Refuse a table that is a constant of the program, and would count as public."""
     leaves = [shown(x) for i in positions if 0 <= i < len(args) for x in jax.tree.leaves(args[i])]
     arrays = [
         x for x in leaves if not isinstance(x, jax.ShapeDtypeStruct) and not is_key(jax.eval_shape(lambda x=x: x))

@@ -128,11 +128,7 @@ def _call(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
 
 
 def refuse_private(checker: Checker, equation: JaxprEqn, value: Value, what: str) -> None:
-    """Control flow by what is private shows it: in the time it takes, if in nothing else.
-
-    Raises:
-        PrivacyError: the value is private.
-    """
+    """Control flow by what is private shows it: in the time it takes, if in nothing else."""
     if isinstance(value, Private):
         chain = chain_of(checker.origin(equation, [value], what))
         raise Why.CONTROL.refusal(f"the {what} at {source_line(equation)} depends on records.", *chain)

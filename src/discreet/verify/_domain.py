@@ -755,11 +755,7 @@ class KeyRing:
         return next(found, (SECRET, ""))
 
     def spend(self, key: Key, purpose: str, line: str) -> None:
-        """Use keys up. Those that are known are no secret and may be used at will.
-
-        Raises:
-            PrivacyError: one of them was used before, or will be in another turn of a loop.
-        """
+        """Use keys up. Those that are known are no secret and may be used at will."""
         if len(np.unique(key.names)) < key.names.size and self.kind(key)[0] == SECRET:
             self._refuse(purpose, line, "the same key several times in one array", line)
         for record in self._of(key):

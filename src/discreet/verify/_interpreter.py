@@ -572,11 +572,7 @@ def is_key(kind: Any) -> bool:
 
 
 def refuse_outside_effects(jaxpr: Jaxpr) -> None:
-    """Refuse a program that talks to the world, or writes to memory, on its way.
-
-    Raises:
-        PrivacyError: naming the line.
-    """
+    """Refuse a program that talks to the world, or writes to memory, on its way."""
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         if is_over_devices(equation):
@@ -598,11 +594,7 @@ def refuse_outside_effects(jaxpr: Jaxpr) -> None:
 
 
 def refuse_closed_books(jaxpr: Jaxpr) -> None:
-    """Refuse a program that calls something whose content nobody can read: it may hold records.
-
-    Raises:
-        PrivacyError: naming the line.
-    """
+    """Refuse a program that calls something whose content nobody can read: it may hold records."""
     known = jax_primitives() | RULES.keys() | KEY_RULES.keys()
     pending = [jaxpr]
     while pending:
