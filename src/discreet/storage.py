@@ -139,23 +139,13 @@ def read_archive(path: Path | str, what: str, version: int, kinds: Kinds) -> Any
             members = _members(archive, path.stat().st_size)
             index = json.loads(members.pop(_INDEX))
             said, form = index["what"], index["version"]
-            if said != what or type(form) is not int:
-                raise _OtherContentError(str(said))
-            if form > version:
-                raise _NewerFormError(form)
+        known = said == what and type(form) is int and form <= version
         # Each member is taken once, and none is left.
-        content = _from_json(index["content"], kinds, members)
-        if members:
+        content = _from_json(index["content"], kinds, members) if known else None
+        if known and members:
             raise ValueError("more than the index says")
-        return content
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): check the path") from None
-    except _OtherContentError as error:
-        raise ValueError(f"{path} holds a {error}, not a {what}: give the path of one") from None
-    except _NewerFormError as error:
-        raise ValueError(
-            f"{path} was written by a newer discreet (version {error} of a {what}; this one knows {version}): upgrade discreet"
-        ) from None
     except _DAMAGED as error:
         if not zipfile.is_zipfile(path):
             raise ValueError(
@@ -165,14 +155,13 @@ def read_archive(path: Path | str, what: str, version: int, kinds: Kinds) -> Any
         raise ValueError(
             f"{path} is damaged or no {what} ({type(error).__name__}): copy it again from where it was saved"
         ) from None
-
-
-class _OtherContentError(Exception):
-    """What the file says it is."""
-
-
-class _NewerFormError(Exception):
-    """The form that the file says it has."""
+    if said != what or type(form) is not int:
+        raise ValueError(f"{path} holds a {said}, not a {what}: give the path of one")
+    if form > version:
+        raise ValueError(
+            f"{path} was written by a newer discreet (version {form} of a {what}; this one knows {version}): upgrade discreet"
+        )
+    return content
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:

@@ -469,65 +469,31 @@ def _accounts(steps: Steps, delta: float) -> tuple[Account, ...]:
             return Account(name, epsilon, delta, source, True, f"{gap}; it holds because PLD's epsilon is no larger")
         return Account(name, epsilon, delta, source, False, gap)
 
-    rows = [
-        row(
-            "basic composition",
-            basic(steps, delta),
-            "Dwork and Roth 2014, Theorem 3.16",
-            f"{steps.count:,} times a step's epsilon at delta / {steps.count:,}",
-        ),
-        *_advanced_rows(steps, delta, row),
-        row(
-            "Renyi (moments accountant)",
-            renyi(steps, delta),
-            "Mironov 2017; Abadi et al. 2016; dp_accounting",
-            "one record replaced = one removed and one added"
-            if steps.sampled_by_coins and steps.relation is Relation.REPLACE_ONE
-            else "by dp_accounting",
-        ),
-    ]
-    if steps.relation is Relation.REPLACE_ONE:
-        rows.append(_moments_row(steps, delta, row))
-    rows.append(row(PLD, claimed, "what discreet claims: plan.epsilon(delta)", "the plan's own epsilon"))
-    return tuple(rows)
-
-
-def _advanced_rows(steps: Steps, delta: float, row: Callable[..., Account]) -> list[Account]:
     exact, kept = advanced(steps, delta)
     classical, classical_kept = advanced(steps, delta, classical_step_where_proved)
     gap = ""
     if classical == math.inf:
         gap = "the classical Gaussian formula needs an epsilon below 1 on the batch"
         classical, classical_kept = advanced(steps, delta, classical_step)
-    return [
-        row(
-            "advanced composition",
-            exact,
-            "Dwork and Roth 2014, Theorem 3.20",
-            f"exact Gaussian mechanism, delta' = {kept:.3g}",
-        ),
-        row(
-            "advanced composition, as in UAI 2017",
-            classical,
-            "Jälkö, Dikmen, Honkela 2017, eqs. (7), (8)",
-            f"classical Gaussian formula, delta' = {classical_kept:.3g}",
-            gap,
-        ),
-    ]
-
-
-def _moments_row(steps: Steps, delta: float, row: Callable[..., Account]) -> Account:
-    epsilon = moments_as_in_2017(steps, delta)
-    if steps.rate == 1:
-        gap = "" if steps.slack == 0 else "the distance between sampler and event is not in it"
-    elif steps.sampled_by_coins:
-        gap = "its proof halves epsilon for twice the noise, and adds two deltas without the factor e^epsilon"
-    else:
+    replaced = steps.relation is Relation.REPLACE_ONE
+    swapped = steps.sampled_by_coins and replaced
+    note = f"{steps.count:,} times a step's epsilon at delta / {steps.count:,}"
+    rows = [row("basic composition", basic(steps, delta), "Dwork and Roth 2014, Theorem 3.16", note)]
+    note = f"exact Gaussian mechanism, delta' = {kept:.3g}"
+    rows.append(row("advanced composition", exact, "Dwork and Roth 2014, Theorem 3.20", note))
+    name, source = "advanced composition, as in UAI 2017", "Jälkö, Dikmen, Honkela 2017, eqs. (7), (8)"
+    rows.append(row(name, classical, source, f"classical Gaussian formula, delta' = {classical_kept:.3g}", gap))
+    name, source = "Renyi (moments accountant)", "Mironov 2017; Abadi et al. 2016; dp_accounting"
+    note = "one record replaced = one removed and one added" if swapped else "by dp_accounting"
+    rows.append(row(name, renyi(steps, delta), source, note))
+    if replaced:
         gap = "it is for Poisson samples, and these batches are of fixed size"
-    return row(
-        "moments accountant, as in UAI 2017",
-        epsilon,
-        "Jälkö, Dikmen, Honkela 2017, Theorem 2",
-        "without sampling, one record removed at half the noise is one replaced",
-        gap,
-    )
+        if steps.rate == 1:
+            gap = "" if steps.slack == 0 else "the distance between sampler and event is not in it"
+        elif steps.sampled_by_coins:
+            gap = "its proof halves epsilon for twice the noise, and adds two deltas without the factor e^epsilon"
+        name, source = "moments accountant, as in UAI 2017", "Jälkö, Dikmen, Honkela 2017, Theorem 2"
+        note = "without sampling, one record removed at half the noise is one replaced"
+        rows.append(row(name, moments_as_in_2017(steps, delta), source, note, gap))
+    rows.append(row(PLD, claimed, "what discreet claims: plan.epsilon(delta)", "the plan's own epsilon"))
+    return tuple(rows)

@@ -7,7 +7,7 @@ import numpy as np
 
 from discreet._validate import integer
 from discreet.accounting._events import Relation
-from discreet.accounting._pairs import Curve, GaussianCurve
+from discreet.accounting._pairs import GaussianCurve
 from discreet.accounting._profile import PrivacyProfile
 
 
@@ -68,9 +68,7 @@ def suggest(*, num_records: int) -> Suggestion:
         "their record: an attacker who accuses 1 % of the innocent finds at most 2.72 % of the guilty. "
         f"delta is at most a tenth of 1 / {num_records:,}, so that a method which publishes a random record in the clear "
         "could not pass, and at most 1e-5. Below epsilon = 0.1 even a strong attacker learns next to nothing; above 3 the "
-        "promise is weak, "
-        "and above 10 it says little. "
-        "The number of records is treated as public."
+        "promise is weak, and above 10 it says little. The number of records is treated as public."
     )
     if num_records < 1000:
         why += (
@@ -112,32 +110,37 @@ class Risk:
     warnings: tuple[str, ...]
 
     def __str__(self) -> str:
-        lines = [_promise(self.relation, self.epsilon, self.delta), ""]
-        lines.append(
-            "Take an attacker who knows every other record and everything that was released, and who must decide whether "
-            f"{_question(self.relation)}. However the attack is made:"
+        added = self.relation is Relation.ADD_OR_REMOVE_ONE
+        question = (
+            "one given record was among the data"
+            if added
+            else "one given place in the data held this record or that one"
         )
-        for false, true in self.true_positive_rates:
-            lines.append(
-                f"  wrongly saying yes in {100 * false:g} % of cases, it rightly says yes in at most {_percent(true)}"
-            )
-        lines.append(
-            f"  between two equally likely cases it guesses right at most {_percent(self.right_guesses)} of the time"
-        )
-        lines += ["", f"What the releases can do to a belief (except with probability {self.delta:g}):"]
-        for prior, posterior in self.posterior_beliefs:
-            lines.append(f"  held true with {100 * prior:g} % before: with at most {_percent(posterior)} afterwards")
-        lines.append("")
-        lines.append(
+        gaussian = (
             "Distinguishing the two cases is at least as hard as telling N(0, 1) from "
             f"N({self.gaussian_mu:.3g}, 1) from a single draw (mu-Gaussian privacy, down to delta)."
-            if math.isfinite(self.gaussian_mu)
-            else "No Gaussian trade-off curve bounds this release."
         )
-        lines.append(
-            "General facts about the population can still be learned, and they may concern people whose data was not used."
-        )
-        lines += [f"Warning: {warning}" for warning in self.warnings]
+        lines = [
+            _promise(self.relation, self.epsilon, self.delta),
+            "",
+            "Take an attacker who knows every other record and everything that was released, and who must decide whether "
+            f"{question}. However the attack is made:",
+            *(
+                f"  wrongly saying yes in {100 * false:g} % of cases, it rightly says yes in at most {_percent(true)}"
+                for false, true in self.true_positive_rates
+            ),
+            f"  between two equally likely cases it guesses right at most {_percent(self.right_guesses)} of the time",
+            "",
+            f"What the releases can do to a belief (except with probability {self.delta:g}):",
+            *(
+                f"  held true with {100 * prior:g} % before: with at most {_percent(posterior)} afterwards"
+                for prior, posterior in self.posterior_beliefs
+            ),
+            "",
+            gaussian if math.isfinite(self.gaussian_mu) else "No Gaussian trade-off curve bounds this release.",
+            "General facts about the population can still be learned, and they may concern people whose data was not used.",
+            *(f"Warning: {warning}" for warning in self.warnings),
+        ]
         return "\n".join(lines)
 
 
@@ -179,7 +182,7 @@ def risk(profile: PrivacyProfile, delta: float, *, num_records: int | None = Non
         delta=delta,
         epsilon=epsilon,
         true_positive_rates=tuple(zip(FALSE_POSITIVE_RATES, (float(rate) for rate in rates), strict=True)),
-        posterior_beliefs=tuple((prior, _posterior(prior, loss)) for prior in PRIORS),
+        posterior_beliefs=tuple((prior, 1 / (1 + (1 - prior) / prior * math.exp(-loss))) for prior in PRIORS),
         right_guesses=(1 + float(profile.delta(0.0))) / 2,
         gaussian_mu=_gaussian_mu(profile, epsilon),
         warnings=tuple(_warnings(profile, epsilon, delta, num_records)),
@@ -202,12 +205,6 @@ def _loss_exceeded_rarely(profile: PrivacyProfile, delta: float) -> float:
     return float(np.min(epsilons[usable] - np.log1p(-deltas[usable] / delta)))
 
 
-def _posterior(prior: float, loss: float) -> float:
-    if math.isinf(loss):
-        return 1.0
-    return 1 / (1 + (1 - prior) / prior * math.exp(-loss))
-
-
 def _gaussian_mu(profile: PrivacyProfile, epsilon: float) -> float:
     """The least mu with delta_mu(e) >= delta(e) for all e in [0, epsilon], by bisection on a grid of e."""
     if math.isinf(epsilon):
@@ -219,18 +216,18 @@ def _gaussian_mu(profile: PrivacyProfile, epsilon: float) -> float:
     if target[0] <= 0:
         return 0.0
     low, high = 1e-12, 1.0
-    while not _covers(GaussianCurve(high), grid, target):
+
+    def covers(mu: float) -> bool:
+        return bool(np.all(GaussianCurve(mu).delta(grid) >= target))
+
+    while not covers(high):
         low, high = high, 2 * high
         if high > 1e6:
             return math.inf
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if _covers(GaussianCurve(middle), grid, target) else (middle, high)
+        low, high = (low, middle) if covers(middle) else (middle, high)
     return high
-
-
-def _covers(curve: Curve, epsilons: np.ndarray, deltas: np.ndarray) -> bool:
-    return bool(np.all(curve.delta(epsilons) >= deltas))
 
 
 def _warnings(profile: PrivacyProfile, epsilon: float, delta: float, num_records: int | None) -> list[str]:
@@ -266,23 +263,14 @@ def _warnings(profile: PrivacyProfile, epsilon: float, delta: float, num_records
 def _promise(relation: Relation, epsilon: float, delta: float) -> str:
     if math.isinf(epsilon):
         return f"No finite epsilon holds at delta = {delta:g}: the releases promise nothing to anyone."
-    change = (
-        "adding or leaving out one record"
-        if relation is Relation.ADD_OR_REMOVE_ONE
-        else "replacing one record by another"
-    )
+    added = relation is Relation.ADD_OR_REMOVE_ONE
+    change = "adding or leaving out one record" if added else "replacing one record by another"
     factor = upper(math.exp(epsilon)) if epsilon < 700 else "infinity"
     return (
         f"epsilon = {upper(epsilon)} at delta = {delta:g} ({relation.name}): {change} changes the odds of anything that can be "
         f"released by a factor of at most e^epsilon = {factor}, apart from events whose probability "
         f"it changes by at most {delta:g}."
     )
-
-
-def _question(relation: Relation) -> str:
-    if relation is Relation.ADD_OR_REMOVE_ONE:
-        return "one given record was among the data"
-    return "one given place in the data held this record or that one"
 
 
 def _percent(value: float) -> str:

@@ -145,14 +145,13 @@ def _pieces(
             taken = min(left, needed)
             tables.append(model.draw(latents, taken, rng))
             left, needed = left - taken, needed - taken
-        yield tables[0] if len(tables) == 1 else _concatenated(tables)
+        if len(tables) == 1:
+            yield tables[0]
+        else:
+            require("pyarrow", extra="tables", what="A twin from several draws")
+            import pyarrow
 
-
-def _concatenated(tables: list[pyarrow.Table]) -> pyarrow.Table:
-    require("pyarrow", extra="tables", what="A twin from several draws")
-    import pyarrow
-
-    return pyarrow.concat_tables(tables)
+            yield pyarrow.concat_tables(tables)
 
 
 def rows_of(result: Any, num_records: int | None) -> int:
@@ -219,13 +218,12 @@ def write_twins(
         OSError: A file cannot be written.
     """
     check_format(schema, file_format)
-    write = {TwinFormat.CSV: _write_csv, TwinFormat.PARQUET: _write_parquet}[TwinFormat(file_format)]
     rows, files = rows_of(result, num_records), []
     for number, (draws, rng) in enumerate(_start_twins(key, result, num_twins, rows, rows_per_draw), start=1):
         pieces = _pieces(model, draws, rng, rows, rows_per_draw, PIECE_ROWS)
         path = Path(folder) / f"twin-{number:0{len(str(num_twins))}d}.{TwinFormat(file_format)}"
         with replacing(path) as file:
-            for written in write(file, pieces, schema):
+            for written in _write(file, pieces, schema, TwinFormat(file_format)):
                 on_rows(written)
         files.append(path)
     return files
@@ -241,42 +239,29 @@ def check_format(schema: Schema, file_format: TwinFormat | str) -> None:
         _missing_text(schema)
 
 
-def _write_parquet(file: BinaryIO, pieces: Iterator[pyarrow.Table], schema: Schema) -> Iterator[int]:
-    require("pyarrow", extra="tables", what="A Parquet file")
-    import pyarrow.parquet
-
-    del schema
-    first = next(pieces)
-    with pyarrow.parquet.ParquetWriter(file, first.schema) as writer:
-        for piece in _and_the_others(first, pieces):
-            writer.write_table(piece)
-            yield len(piece)
-
-
-def _write_csv(file: BinaryIO, pieces: Iterator[pyarrow.Table], schema: Schema) -> Iterator[int]:
+def _write(file: BinaryIO, pieces: Iterator[pyarrow.Table], schema: Schema, form: TwinFormat) -> Iterator[int]:
+    """Write the pieces one after the other, and yield the number of rows of each."""
     require("pyarrow", extra="tables", what="Writing twins")
     import pyarrow.csv
+    import pyarrow.parquet
 
-    missing = _missing_text(schema)
-    texts = [text for column in schema.columns for text in column.categories] + (
-        [missing] if missing is not None else []
-    )
-    # Where no text needs quotes, none has any.
-    style = "none" if all(map(_is_plain, texts)) else "needed"
-    options = pyarrow.csv.WriteOptions(include_header=False, quoting_style=style)
-    header = io.StringIO()
-    csv.writer(header, lineterminator="\n").writerow([column.name for column in schema.columns])
-    file.write(header.getvalue().encode("utf-8"))
-    first = _for_csv(next(pieces), schema, missing)
-    with pyarrow.csv.CSVWriter(file, first.schema, write_options=options) as writer:
-        for piece in _and_the_others(first, (_for_csv(piece, schema, missing) for piece in pieces)):
+    options = None
+    if form is TwinFormat.CSV:
+        missing = _missing_text(schema)
+        texts = [text for column in schema.columns for text in column.categories]
+        # Where no text needs quotes, none has any.
+        style = "none" if all(map(_is_plain, [*texts, *([] if missing is None else [missing])])) else "needed"
+        options = pyarrow.csv.WriteOptions(include_header=False, quoting_style=style)
+        header = io.StringIO()
+        csv.writer(header, lineterminator="\n").writerow([column.name for column in schema.columns])
+        file.write(header.getvalue().encode("utf-8"))
+        pieces = (_for_csv(piece, schema, missing) for piece in pieces)
+    first = next(pieces)
+    start = pyarrow.parquet.ParquetWriter if options is None else pyarrow.csv.CSVWriter
+    with start(file, first.schema, **({} if options is None else {"write_options": options})) as writer:
+        for piece in itertools.chain([first], pieces):
             writer.write_table(piece)
             yield len(piece)
-
-
-def _and_the_others(first: pyarrow.Table, others: Iterator[pyarrow.Table]) -> Iterator[pyarrow.Table]:
-    yield first
-    yield from others
 
 
 def _is_plain(text: str) -> bool:

@@ -156,8 +156,7 @@ class Layout:
         first = 0
         for column in self.schema.features:
             width = len(self.names(column))
-            fill = _raw_feature if self.raw else _feature
-            fill(column, table.column(column.name), matrix[:, first : first + width], report)
+            _fill(column, table.column(column.name), matrix[:, first : first + width], report, self.raw)
             first += width
         target = self.schema.target_column
         if target is not None:
@@ -268,31 +267,28 @@ def encode(
     return layout.records(matrix)
 
 
-def _feature(column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, report: Report) -> None:
+def _fill(column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, report: Report, raw: bool) -> None:
+    if column.kind.has_bounds:
+        numbers, missing = numbers_of(column, values, report)
+    else:
+        numbers = positions_of(column, values, report)
+        missing = numbers < 0
+    if raw:
+        block[:, 0] = np.where(missing, np.nan, numbers)
+        return
     if column.kind.has_bounds:
         low, high = column.limits
-        numbers, missing = numbers_of(column, values, report)
         scaled = 2 * numbers
         scaled -= low
         scaled -= high
         scaled /= high - low
         block[:, 0] = np.clip(scaled, -1, 1, out=scaled)
     else:
-        positions = positions_of(column, values, report)
-        missing = positions < 0
-        block[:, : _codes(column).shape[1]] = _codes(column)[positions]
+        codes = _codes(column)[numbers]
+        block[:, : codes.shape[1]] = codes
     if column.missing is Missing.INDICATOR:
         block[missing, :-1] = 0
         block[:, -1] = missing
-
-
-def _raw_feature(column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, report: Report) -> None:
-    if column.kind.has_bounds:
-        numbers, missing = numbers_of(column, values, report)
-    else:
-        numbers = positions_of(column, values, report).astype(np.float64)
-        missing = numbers < 0
-    block[:, 0] = np.where(missing, np.nan, numbers)
 
 
 @functools.cache
@@ -342,7 +338,7 @@ def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None, *, 
     columns, first = {}, 0
     for column in schema.features:
         last = first + len(layout.names(column))
-        columns[column.name] = (_raw_column if raw else _column)(column, x[:, first:last])
+        columns[column.name] = _column(column, x[:, first:last], raw)
         first = last
     target = schema.target_column
     if target is not None:
@@ -354,16 +350,11 @@ def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None, *, 
     return pyarrow.table({column.name: columns[column.name] for column in schema.columns})
 
 
-def _raw_column(column: Column, block: np.ndarray) -> pyarrow.Array:
-    numbers = block[:, 0]
-    if column.missing is not Missing.INDICATOR:
-        return _values(column, numbers, None)
-    missing = np.isnan(numbers)
-    return _values(column, np.where(missing, 0.0, numbers), missing)
-
-
-def _column(column: Column, block: np.ndarray) -> pyarrow.Array:
+def _column(column: Column, block: np.ndarray, raw: bool) -> pyarrow.Array:
     missing = None
+    if raw:
+        missing = np.isnan(block[:, 0]) if column.missing is Missing.INDICATOR else None
+        return _values(column, block[:, 0] if missing is None else np.where(missing, 0.0, block[:, 0]), missing)
     if column.missing is Missing.INDICATOR:
         block, missing = block[:, :-1], block[:, -1] > 0.5
     if column.kind is Kind.CATEGORICAL:
