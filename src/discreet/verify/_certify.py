@@ -19,7 +19,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -83,14 +83,10 @@ KINDS = ("unknown", "rows", "sum", "key", "released", "public", "unread")
 Place = tuple[str, int]
 
 
-@dataclasses.dataclass(frozen=True)
-class Status:
-    """What was found out of a value, or of all that leaves a line.
+class Status(NamedTuple):
+    """What was found out of a value, or of all that leaves a line: one of KINDS, and the same in words.
 
-    Attributes:
-        kind: one of KINDS.
-        bound: for rows and sums: what one record contributes at most, as text; empty without a bound.
-        text: the same in words.
+    `bound` is what one record contributes at most to rows or a sum, as text; empty without a bound.
     """
 
     kind: str
@@ -98,8 +94,7 @@ class Status:
     text: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One line: the worst of the values that other lines use, and all values computed on it, by operation."""
 
     status: Status
@@ -633,10 +628,10 @@ def certify(
     check_symbols([*jax.tree.leaves(args), times])
     times = times_at(times, {})
     args = jax.tree.map(lambda x: fixed_at(x, {}), args)
-    positions = (records,) if isinstance(records, int) else tuple(records)
+    options: dict[str, Any] = {"records": records, "mask": mask, "relation": relation}
     trail = Trail(step)
     try:
-        certificate = _proved(step, args, positions, mask, relation, times, trail)
+        certificate = _proved(step, args, times, trail, **options)
         if expect is not None:
             certificate.check(expect)
     except PrivacyError as error:
@@ -645,15 +640,10 @@ def certify(
     return certificate
 
 
-def _proved(
-    step: Callable[..., Any],
-    args: tuple[Any, ...],
-    positions: tuple[int, ...],
-    mask: int | None,
-    relation: Relation,
-    times: Any,
-    trail: Trail,
-) -> Certificate:
+def _proved(step: Callable[..., Any], args: tuple[Any, ...], times: Any, trail: Trail, **options: Any) -> Certificate:
+    """The certificate; `options` are those of `certify` of these names, by which `Certificate.at` proves it again."""
+    records, mask, relation = options["records"], options["mask"], options["relation"]
+    positions = (records,) if isinstance(records, int) else tuple(records)
     program, out_shape = trace(step, args)
     trail.begin(program.jaxpr)
     refuse_outside_effects(program.jaxpr)
@@ -672,14 +662,13 @@ def _proved(
     status = {name: _status(checker, name, value) for name, value in zip(results, outputs, strict=True)}
     event, slack = event_of(checker.items, relation, times)
     slack = math.nan if open_in([*numbers_of(event), slack]) else slack * times
-    options = {"records": positions, "mask": mask, "relation": relation}
     return Certificate(
         event=event,
         slack=slack,
         times=times,
         relation=relation,
         outputs=status,
-        assumptions=_assumptions(program, args, positions, mask, relation, times),
+        assumptions=_assumptions(program, args, positions, times, mask, relation),
         notes=tuple(dict.fromkeys(map(from_here, checker.notes))),
         fingerprint=fingerprint(program, [x.value for x in _given(args).values()]),
         versions=versions(),
@@ -706,7 +695,7 @@ def _certify_at(
     step: Callable[..., Any],
     args: tuple[Any, ...],
     times: Any,
-    options: Mapping[str, Any],
+    options: dict[str, Any],
 ) -> Certificate:
     """A proof with numbers, which must not say less than the formula does at these numbers."""
     there = jax.tree.map(lambda x: fixed_at(x, values), args)
@@ -749,9 +738,9 @@ def _assumptions(
     program: ClosedJaxpr,
     args: tuple[Any, ...],
     positions: tuple[int, ...],
+    times: Any,
     mask: int | None,
     relation: Relation,
-    times: Any,
 ) -> tuple[str, ...]:
     named = open_in([*jax.tree.leaves(args), times])
     values = _given(args)

@@ -14,6 +14,7 @@ the atom, that must come out of a turn once and unchanged; what a turn adds to i
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, aval, hi_primitives, inner_programs, scan_of, source_line
+from discreet._jax import Jaxpr, JaxprEqn, aval, hi_primitives, inner_programs, scan_of, source_line
 from discreet._jax import primitives as p
 from discreet.verify._domain import (
     KNOWN,
@@ -290,20 +291,14 @@ def _open_count(checker: Checker, equation: JaxprEqn, start: list[Value]) -> tup
     counter, end = places
     begins, ends = body.invars[params["body_nconsts"] :], body.outvars
     first, last = start[counter], start[end]
-    ones = any(x.outvars[0] is ends[counter] and _adds_one(x, begins[counter]) for x in body.eqns)
-    if not ones or ends[end] is not begins[end] or not isinstance(first, Public) or not isinstance(last, Public):
+    if ends[end] is not begins[end] or not isinstance(first, Public) or not isinstance(last, Public):
         return None, None
     turns = checker.symbols.expression(last.scale)
     if first.const is None or first.const.ndim or first.const.dtype.kind != "i" or first.const != 0 or turns is None:
         return None, None
+    if _increment(body, begins[counter], ends[counter]) != 1:
+        return None, None
     return counter, turns
-
-
-def _adds_one(equation: JaxprEqn, number: Any) -> bool:
-    if equation.primitive is not p.add_p or equation.invars[0] is not number:
-        return False
-    other = equation.invars[1]
-    return isinstance(other, Literal) and np.ndim(other.val) == 0 and bool(other.val == 1)
 
 
 def _spend_first(checker: Checker, equation: JaxprEqn, start: list[Value]) -> None:
@@ -536,14 +531,9 @@ class _Run:
 
 def _first_carry(scan: _Scan, jaxpr: Any, num_consts: int, start: Sequence[Value]) -> list[Value]:
     """What the first turn starts with; a counter is known as one."""
-    carry: list[Value] = []
-    for i, value in enumerate(start):
-        counter = _counter(scan.loop, jaxpr, jaxpr.invars[num_consts + i], jaxpr.outvars[i], value)
-        if counter is not None:
-            carry.append(Public(counter=counter))
-        else:
-            carry.append(value.but(additive=False) if isinstance(value, Private) else value)
-    return carry
+    counters = map(functools.partial(_counter, scan.loop, jaxpr), jaxpr.invars[num_consts:], jaxpr.outvars, start)
+    unknown = [x.but(additive=False) if isinstance(x, Private) else x for x in start]
+    return [x if found is None else Public(counter=found) for x, found in zip(unknown, counters, strict=True)]
 
 
 def _counter(loop: Loop, jaxpr: Any, begin: Any, end: Any, value: Value) -> tuple[Loop, int, int] | None:
@@ -568,7 +558,8 @@ def _increment(jaxpr: Any, begin: Any, end: Any) -> int:
             continue
         if equation.primitive is p.add_p and begin in equation.invars:
             other = equation.invars[1] if equation.invars[0] is begin else equation.invars[0]
-            return int(getattr(other, "val", 0))
+            step = getattr(other, "val", 0)
+            return int(step) if np.ndim(step) == 0 else 0
         if equation.primitive is p.jit_p and begin in equation.invars:
             inside = equation.params["jaxpr"].jaxpr
             place, result = equation.invars.index(begin), equation.outvars.index(end)

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import traceback
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from discreet._jax import users_file
 from discreet._validate import require
 from discreet.accounting import upper
-from discreet.verify._certify import Certificate, Line, Place, Trail
+from discreet.verify._certify import KINDS, Certificate, Line, Place, Trail
 from discreet.verify._errors import PrivacyError, from_here, place_of, source_of
 from discreet.verify._events import formula_lines
 
 DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)
 STATED_DELTA = 1e-5
 
-_SYMBOLS = {
-    "unknown": "✗",
-    "rows": "≡",
-    "sum": "Σ",
-    "key": "◆",
-    "released": "✓",
-    "public": "○",
-    "unread": "·",
-}
+_SYMBOLS = dict(zip(KINDS, "✗≡Σ◆✓○·", strict=True))
 _LEGEND = (
     ("public", "known without the data"),
     ("released", "noised by a mechanism, and counted in the event; or computed from such"),
@@ -38,13 +29,10 @@ _LEGEND = (
 _CONTEXT, _SHORTEST_FOLD = 3, 12
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One line of a listing.
+class Row(NamedTuple):
+    """One line of a listing; `steps` are its numbers on the way from the record to the leak.
 
-    Attributes:
-        steps: its numbers on the way from the record to the leak.
-        end: whether the proof ended here: the first line on the way of which nothing is known, or else the last.
+    `end`: the proof ended here, at the first line on the way of which nothing is known, or else the last.
     """
 
     number: int
@@ -60,8 +48,7 @@ class Row:
         return self.line is None and not self.steps
 
 
-@dataclasses.dataclass(frozen=True)
-class Listing:
+class Listing(NamedTuple):
     """One file: stretches of rows, each with the truth value whether it is folded."""
 
     name: str
@@ -111,25 +98,17 @@ def html_page(outcome: Certificate | BaseException) -> str:
 
 
 def _verdict(outcome: Certificate | BaseException) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "certificate": None,
-        "error": None,
-        "failure": "",
-        "rule": "",
-        "table": (),
-        "epsilon": "",
-        "formulas": (),
-    }
-    if isinstance(outcome, Certificate):
-        facts |= {"certificate": outcome, "calls": "one call" if outcome.times == 1 else "all calls"}
-        if outcome.symbols:
-            return {**facts, "formulas": formula_lines(outcome.event, outcome.relation)}
-        table = [(_power(delta), upper(outcome.epsilon(delta))) for delta in DELTAS]
-        epsilon = upper(outcome.epsilon(STATED_DELTA))
-        return {**facts, "table": table, "epsilon": epsilon, "stated": _power(STATED_DELTA)}
+    facts: dict[str, Any] = dict.fromkeys(("certificate", "error", "failure", "rule", "epsilon"))
+    facts |= {"table": (), "formulas": ()}
     if isinstance(outcome, PrivacyError):
         return {**facts, "error": outcome, "rule": from_here(outcome.rule)}
-    return {**facts, "failure": type(outcome).__name__}
+    if not isinstance(outcome, Certificate):
+        return {**facts, "failure": type(outcome).__name__}
+    facts |= {"certificate": outcome, "calls": "one call" if outcome.times == 1 else "all calls"}
+    if outcome.symbols:
+        return {**facts, "formulas": formula_lines(outcome.event, outcome.relation)}
+    table = [(_power(delta), upper(outcome.epsilon(delta))) for delta in DELTAS]
+    return {**facts, "table": table, "epsilon": upper(outcome.epsilon(STATED_DELTA)), "stated": _power(STATED_DELTA)}
 
 
 def _power(delta: float) -> str:
