@@ -63,6 +63,9 @@ def demo(
     if not may_overwrite(out / "statement.json"):
         raise ValueError(f"{out} contains the statement of a fit: choose another --out")
     train, test = load()
+    import numpy as np
+    from sklearn.linear_model import LogisticRegression
+
     plan = options.plan_of(
         num_records=train.num_records,
         epsilon=epsilon,
@@ -83,7 +86,13 @@ def demo(
         progress_bar=False,
     )
     statement, files = fitted.statement, fitted.files
-    scores = {"private": score(fitted.samples, test), "non_private": score_non_private(train, test)}
+    logits = fitted.samples["intercept"][:, None] + fitted.samples["weights"] @ test.x.T
+    reference = LogisticRegression(max_iter=1_000).fit(train.x, train.y)
+    scores = {
+        "private": score(np.mean(1 / (1 + np.exp(-logits)), axis=0), test),
+        # scikit-learn's, which protects nobody
+        "non_private": score(reference.predict_proba(test.x)[:, 1], test),
+    }
     if as_json:
         content = {"scores": scores, "statement": statement.to_dict(), "files": [str(file) for file in files]}
         say_json("demo", content)
@@ -146,23 +155,8 @@ def bounds_of(name: str) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def score(samples: "dict[str, np.ndarray]", test: "Records") -> dict[str, float]:
-    """Accuracy and area under the curve of the posterior predictive probabilities."""
-    import numpy as np
-
-    logits = samples["intercept"][:, None] + samples["weights"] @ test.x.T
-    return _scores(np.mean(1 / (1 + np.exp(-logits)), axis=0), test)
-
-
-def score_non_private(train: "Records", test: "Records") -> dict[str, float]:
-    """The same of scikit-learn's logistic regression, which protects nobody."""
-    from sklearn.linear_model import LogisticRegression
-
-    model = LogisticRegression(max_iter=1_000).fit(train.x, train.y)
-    return _scores(model.predict_proba(test.x)[:, 1], test)
-
-
-def _scores(probabilities: "np.ndarray", test: "Records") -> dict[str, float]:
+def score(probabilities: "np.ndarray", test: "Records") -> dict[str, float]:
+    """Accuracy and area under the curve of probabilities."""
     import numpy as np
     from sklearn.metrics import roc_auc_score
 

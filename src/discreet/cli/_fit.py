@@ -14,8 +14,6 @@ from discreet.cli._tables import how_converted
 from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines
 
 if TYPE_CHECKING:
-    import pyarrow
-
     from discreet.cli._own_model import Prepared
     from discreet.models import MixtureOfProducts
     from discreet.report import Statement
@@ -102,8 +100,14 @@ def fit(
     described = described if own is None else own.schema
     whole = chosen.build(described) if model == TWIN else None
     function = chosen.build(described) if own is None else own.function
-    order = _order_of_rows(seed, None if described.person is None else checkpoint)
-    _check_raw(data, model, own, raw, made)
+    # The key by which one row of each person is chosen, if it is to be the same another time.
+    order = None if seed is None else hashlib.sha256(str(seed).encode()).digest()
+    if order is None and described.person is not None and checkpoint is not None:
+        order = kept_secret(checkpoint / "persons.key")
+    if raw and own is None:
+        raise ValueError(f"--raw is for a model of your own: {model} needs scaled columns, leave --raw out")
+    if own is not None and own.raw and made is not None:
+        raise ValueError(f"{data} holds converted records, which are scaled: for raw columns give the table itself")
     if own is not None and not as_json:
         _say_features(own)
     records = _records(data, described, odd_cells, order, whole, made, own)
@@ -181,13 +185,6 @@ def default_clip(model: "MixtureOfProducts | None") -> str:
     return "1.0" if model is None else f"{model.gradient_bound / 3.6:.1f}"
 
 
-def _check_raw(data: Path, model: str, own: "Prepared | None", raw: bool, made: "Conversion | None") -> None:
-    if raw and own is None:
-        raise ValueError(f"--raw is for a model of your own: {model} needs scaled columns, leave --raw out")
-    if own is not None and own.raw and made is not None:
-        raise ValueError(f"{data} holds converted records, which are scaled: for raw columns give the table itself")
-
-
 def _say_features(own: "Prepared") -> None:
     """Print what the model gets, before anything is spent: wrong columns fit as smoothly as right ones."""
     from discreet.tables import describe_features
@@ -211,13 +208,6 @@ def _say_features(own: "Prepared") -> None:
     say()
 
 
-def _order_of_rows(seed: int | None, checkpoint: Path | None) -> bytes | None:
-    """The key by which one row of each person is chosen, if it is to be the same another time; None for a new one."""
-    if seed is not None:
-        return hashlib.sha256(str(seed).encode()).digest()
-    return None if checkpoint is None else kept_secret(checkpoint / "persons.key")
-
-
 def _records(
     data: Path,
     schema: "Schema",
@@ -227,7 +217,7 @@ def _records(
     made: "Conversion | None",
     own: "Prepared | None",
 ) -> "Records":
-    from discreet.tables import OutOfBounds, decode, encode, open_records, read_table
+    from discreet.tables import OutOfBounds, Records, decode, encode, keep_one_row_a_person, open_records, read_table
 
     if made is not None and whole is not None:
         raise ValueError(
@@ -246,17 +236,11 @@ def _records(
         if own is None or not own.preprocesses:
             return records
         return own.preprocessed(decode(records.x, schema, records.y, raw=True))
-    return _levels(table, whole, out_of_bounds, order)
-
-
-def _levels(table: "pyarrow.Table", model: "MixtureOfProducts", out_of_bounds: str, key: bytes | None) -> "Records":
-    """The records of a model of the whole table: the level of each cell."""
-    from discreet.tables import Records, keep_one_row_a_person
-
-    if model.schema.person is not None:
-        table = table.filter(keep_one_row_a_person(table.column(model.schema.person), key=key))
-    names = tuple(column.name for column in model.schema.columns)
-    return Records(x=model.encode(table, out_of_bounds=out_of_bounds), y=None, feature_names=names)
+    # The records of a model of the whole table: the level of each cell.
+    if schema.person is not None:
+        table = table.filter(keep_one_row_a_person(table.column(schema.person), key=order))
+    names = tuple(column.name for column in schema.columns)
+    return Records(x=whole.encode(table, out_of_bounds=out_of_bounds), y=None, feature_names=names)
 
 
 def _warn(schema: "Schema", seed: int | None, ledger: Path | None) -> None:

@@ -1,7 +1,6 @@
 """`discreet plan`: a dry run on invented tables before any data are read, and the file that it writes for `fit`."""
 
 import dataclasses
-import io
 import json
 import os
 import tomllib
@@ -12,6 +11,7 @@ import typer
 
 from discreet.cli import _options as options
 from discreet.cli._options import MULTINOMIAL, TWIN, choose_model
+from discreet.cli._report import write_picture
 from discreet.cli._run import keep_compiled_programs
 from discreet.cli._terminal import (
     check_file,
@@ -270,19 +270,18 @@ def _what(
 
 def _draw(rehearsal: "DryRun", file: Path, *, asked: bool) -> list[Path]:
     """The picture, if matplotlib is installed and the dry run came so far."""
+    from discreet.plots import new_figure
+
     try:
-        from matplotlib.figure import Figure
+        figure = new_figure(6, 4)
     except ImportError:
         if asked:
             say_error("No picture was drawn: it needs matplotlib (pip install 'discreet[plot]').")
         return []
     if not rehearsal.curve:
         return []
-    figure = Figure(figsize=(6, 4), layout="constrained")
     rehearsal.plot(figure.subplots())
-    image = io.BytesIO()
-    figure.savefig(image, format=file.suffix.lstrip(".") or "png", dpi=120)
-    return [write_file(file, image.getvalue())]
+    return [write_picture(file, figure)]
 
 
 def _say(rehearsal: "DryRun", files: list[Path]) -> None:

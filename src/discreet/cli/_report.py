@@ -18,6 +18,7 @@ from discreet.cli._terminal import refusing, say, say_error, say_files, say_json
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.figure import Figure
 
     from discreet.inference import DPSVIResult
     from discreet.page import Marginals
@@ -162,9 +163,14 @@ def plot(out: Path, result: "DPSVIResult") -> list[Path]:
     left, right = figure.subplots(1, 2)
     draw_trade_off(left, result.plan.profile())
     draw_losses(right, result.losses)
+    return [write_picture(out / "fit.png", figure)]
+
+
+def write_picture(file: Path, figure: "Figure") -> Path:
+    """Draw a figure to a file, whose ending tells the format."""
     image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=120)
-    return [write_file(out / "fit.png", image.getvalue())]
+    figure.savefig(image, format=file.suffix.lstrip(".") or "png", dpi=120)
+    return write_file(file, image.getvalue())
 
 
 PAGE = "report.html"
