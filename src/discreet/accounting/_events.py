@@ -45,10 +45,7 @@ _KINDS: dict[str, tuple[type, dict[str, str]]] = {
     "none": (NoOpDpEvent, {}),
     "gaussian": (GaussianDpEvent, {"noise_multiplier": "number"}),
     "laplace": (LaplaceDpEvent, {"noise_multiplier": "number"}),
-    "randomized_response": (
-        RandomizedResponseDpEvent,
-        {"noise_parameter": "number", "num_buckets": "count"},
-    ),
+    "randomized_response": (RandomizedResponseDpEvent, {"noise_parameter": "number", "num_buckets": "count"}),
     "poisson_sampled": (PoissonSampledDpEvent, {"sampling_probability": "number", "event": "event"}),
     "sampled_without_replacement": (
         SampledWithoutReplacementDpEvent,
@@ -132,8 +129,8 @@ _MOST_IN_CLOSED_FORM = 1000
 
 _SUPPORTED = (
     "GaussianDpEvent, LaplaceDpEvent, RandomizedResponseDpEvent, PoissonSampledDpEvent of the first two, "
-    "SampledWithoutReplacementDpEvent of a GaussianDpEvent "
-    "(REPLACE_ONE), TruncatedSubsampledGaussianDpEvent, and SelfComposedDpEvent and ComposedDpEvent of these"
+    "SampledWithoutReplacementDpEvent of a GaussianDpEvent (REPLACE_ONE), TruncatedSubsampledGaussianDpEvent, and "
+    "SelfComposedDpEvent and ComposedDpEvent of these"
 )
 
 
@@ -267,11 +264,8 @@ def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
     if isinstance(event, PoissonSampledDpEvent):
         _check_probability(event.sampling_probability, "PoissonSampledDpEvent")
         _check_inner(event, (GaussianDpEvent, LaplaceDpEvent), event.event)
-        if (
-            isinstance(event.event, LaplaceDpEvent)
-            and relation is Relation.REPLACE_ONE
-            and event.sampling_probability < 1
-        ):
+        replaced = relation is Relation.REPLACE_ONE and event.sampling_probability < 1
+        if replaced and isinstance(event.event, LaplaceDpEvent):
             raise ValueError(
                 "Laplace noise on a Poisson sample has no dominating pair known to this library under REPLACE_ONE. "
                 "Use ADD_OR_REMOVE_ONE, or Gaussian noise."
@@ -283,8 +277,7 @@ def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
         return _without_replacement(event, relation)
     if isinstance(event, TruncatedSubsampledGaussianDpEvent):
         _check_probability(event.sampling_probability, "TruncatedSubsampledGaussianDpEvent")
-        touched = event.sampling_probability and event.truncated_batch_size and event.dataset_size
-        return event if touched else None
+        return event if event.sampling_probability and event.truncated_batch_size and event.dataset_size else None
     raise ValueError(
         f"{type(event).__name__} cannot be accounted for here: only events whose worst-case neighbours are known are accepted. "
         f"Describe the release by one of: {_SUPPORTED}."

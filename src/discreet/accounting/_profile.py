@@ -14,7 +14,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
@@ -342,9 +342,17 @@ def _solve(
         stride = (log_value - aim) / slope if math.isfinite(log_value) else math.copysign(1.5, log_value)
         if low is None or high is None:
             if x >= largest and high is None:
-                _refuse_infeasible(target)
+                raise ValueError(
+                    f"no noise multiplier up to {_NOISE_RANGE[1]:g} brings epsilon down to {target:g} at this delta: the slack "
+                    "(what the sampler's finite precision costs) or the smallest delta that can be accounted for (1e-17) is in "
+                    "the way. Raise delta or epsilon, or take fewer steps."
+                )
             if x <= smallest and low is None:
-                _refuse_any_noise(target)
+                raise ValueError(
+                    f"epsilon={target:g} is met by any noise multiplier, even {_NOISE_RANGE[0]:g}: delta is so large that a "
+                    "record may be shown in the clear with that probability. Choose delta well below one over the number of "
+                    "records."
+                )
             # A step that fell short once is lengthened the next time.
             stride = min(max(stride * (1 + 0.5 * max(0, attempt - 1)), -3.0), 3.0)
             x = min(max(x + stride, smallest), largest)
@@ -354,21 +362,6 @@ def _solve(
             inside = low < x + stride < high and attempt % 3 != 2
             x = x + stride if inside else low + (high - low) / 2
     return (largest if high is None else high), slope
-
-
-def _refuse_any_noise(epsilon: float) -> NoReturn:
-    raise ValueError(
-        f"epsilon={epsilon:g} is met by any noise multiplier, even {_NOISE_RANGE[0]:g}: delta is so large that a record may be "
-        "shown in the clear with that probability. Choose delta well below one over the number of records."
-    )
-
-
-def _refuse_infeasible(epsilon: float) -> NoReturn:
-    raise ValueError(
-        f"no noise multiplier up to {_NOISE_RANGE[1]:g} brings epsilon down to {epsilon:g} at this delta: the slack (what the "
-        "sampler's finite precision costs) or the smallest delta that can be accounted for (1e-17) is in the way. "
-        "Raise delta or epsilon, or take fewer steps."
-    )
 
 
 def _check_targets(epsilon: float, delta: float, slack: float, *, epsilon_remedy: str) -> None:
@@ -531,9 +524,7 @@ class PrivacyFilter:
 
     def spent(self, costs: Sequence[Cost]) -> float:
         """The least cap, at this delta, that would have admitted these events; infinite where none would."""
-        if not costs:
-            return 0.0
-        return min(self._basic(costs), self._renyi(costs))
+        return min(self._basic(costs), self._renyi(costs)) if costs else 0.0
 
     def admits(self, costs: Sequence[Cost]) -> bool:
         """Whether these events, in the order in which they came, stay below the cap together."""
@@ -546,9 +537,8 @@ class PrivacyFilter:
 
     def _renyi(self, costs: Sequence[Cost]) -> float:
         # A probability on either of two neighbours: once as it is, once multiplied by e^epsilon.
-        slack = math.fsum(cost.renyi.slack for cost in costs) * (
-            1 + math.exp(min(max(self.epsilon, _LEAST_CAP), 700.0))
-        )
+        weight = 1 + math.exp(min(max(self.epsilon, _LEAST_CAP), 700.0))
+        slack = weight * math.fsum(cost.renyi.slack for cost in costs)
         if slack > _SLACK_SHARE * self.delta:
             return math.inf
         share = (1 - _BASIC_SHARE - _SLACK_SHARE - _ROUNDING) * self.delta / len(ORDERS)

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import functools
 import itertools
 import json
 import math
 import textwrap
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from discreet._validate import require
 from discreet.models import Levels
@@ -174,38 +173,33 @@ _SEED = 20_260_101
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """A table and its features.
+    """A table and the features of some of its rows.
 
     Attributes:
         schema: The description of its columns, without target and person.
-        table: The rows, numbers within their bounds or not.
-        x: Features of some of the rows: at most as many as were asked for.
+        table: All rows, numbers within their bounds or not.
+        rows: Some of them: at most as many as were asked for.
+        x: Their features.
     """
 
     schema: Schema
     table: pyarrow.Table
+    rows: pyarrow.Table
     x: Float[np.ndarray, "row feature"] = dataclasses.field(repr=False)
-
-    @functools.cached_property
-    def _places(self) -> dict[str, slice]:
-        """Position of each column's features in x."""
-        places, first = {}, 0
-        for column in self.schema.columns:
-            width = len(column.categories) if column.kind is Kind.CATEGORICAL else 1
-            width += column.missing is Missing.INDICATOR
-            places[column.name] = slice(first, first + width)
-            first += width
-        return places
 
     def explain(self, target: Column) -> tuple[Float[np.ndarray, "row feature"], Float[np.ndarray, " row"]]:
         """Features without the target's, and the target's values, for rows in which it is not missing.
 
         The value is a position among the categories, or a number in the column's own unit (days for a date).
         """
-        place = self._places[target.name]
-        others = np.delete(self.x, place, axis=1)
-        values, present = _values(target, self.x[:, place].astype(np.float64))
-        return others[present], values[present]
+        from discreet.tables import describe_features, encode
+
+        alone = [dataclasses.replace(self.schema, columns=(column,), inferred=()) for column in self.schema.columns]
+        place = self.schema.columns.index(target)
+        first, width = sum(len(describe_features(each)) for each in alone[:place]), len(describe_features(alone[place]))
+        others = np.delete(self.x, slice(first, first + width), axis=1)
+        values = encode(self.rows, alone[place], out_of_bounds="clip", raw=True).x[:, 0].astype(np.float64)
+        return others[~np.isnan(values)], values[~np.isnan(values)]
 
 
 def read(source: Any, schema: Schema, what: str, most_rows: int) -> Encoded:
@@ -225,24 +219,9 @@ def read(source: Any, schema: Schema, what: str, most_rows: int) -> Encoded:
         rows = table
         if len(table) > most_rows:
             rows = table.take(np.sort(np.random.default_rng(_SEED).choice(len(table), most_rows, replace=False)))
-        return Encoded(public, table, encode(rows, public, out_of_bounds="clip").x)
+        return Encoded(public, table, rows, encode(rows, public, out_of_bounds="clip").x)
     except DataError as error:
         raise DataError(f"{what}: {error}") from None
-
-
-def _values(column: Column, block: np.ndarray) -> tuple[Float[np.ndarray, " row"], Bool[np.ndarray, " row"]]:
-    """A column's values from its features, and which of them are present."""
-    present = np.ones(len(block), bool)
-    if column.missing is Missing.INDICATOR:
-        block, present = block[:, :-1], block[:, -1] == 0
-    if column.kind is Kind.CATEGORICAL:
-        return block.argmax(axis=1).astype(np.float64), present
-    values = block[:, 0]
-    if column.kind is Kind.BINARY:
-        return values, present
-    low, high = (0.0, len(column.categories) - 1.0) if column.kind is Kind.ORDERED else column.limits
-    values = (low + high) / 2 + values * (high - low) / 2
-    return values if column.kind is Kind.REAL else np.rint(values), present
 
 
 # --- a standard model of a column, trained on one table and tested on another -------------
@@ -454,7 +433,13 @@ class UtilityReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists, strings and finite numbers; undefined figures are None."""
         tables = {"twins": self.twins, "training": () if self.training is None else (self.training,)}
-        scores = {t: {s: self.prediction(t, s) for s in found} for t, found in self.guessing.items()}
+        mean, spread = (
+            {
+                "prediction": {t: {s: self.prediction(t, s)[part] for s in x} for t, x in self.guessing.items()},
+                **{name: self.figure(name)[part] for name in self.twins[0].figures()},
+            }
+            for part in (0, 1)
+        )
         content = {
             "format": FORMAT,
             "is_private": False,
@@ -465,8 +450,8 @@ class UtilityReport:
             "models": self.models,
             "meaning": MEANING,
             "guessing": self.guessing,
-            "mean": {"prediction": _each(scores, 0), **{n: self.figure(n)[0] for n in self.twins[0].figures()}},
-            "spread": {"prediction": _each(scores, 1), **{n: self.figure(n)[1] for n in self.twins[0].figures()}},
+            "mean": mean,
+            "spread": spread,
             **{name: [_plain(comparison) for comparison in found] for name, found in tables.items()},
         }
         return _finite(content)
@@ -520,8 +505,7 @@ def _worst(report: UtilityReport) -> list[str]:
 
 def _line(name: str, wide: int, mean: float, spread: float, guessed: float | None, real: float | None) -> str:
     twins = _show(mean) + (f" ± {_show(spread)}" if math.isfinite(spread) else "")
-    cells = f"{name:{wide}}{twins:>20}{_show(guessed):>12}{_show(real):>16}"
-    return cells.rstrip()
+    return f"{name:{wide}}{twins:>20}{_show(guessed):>12}{_show(real):>16}".rstrip()
 
 
 def _show(value: float | None) -> str:
@@ -545,14 +529,10 @@ def _wrap(text: str, indent: str = "") -> str:
     return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
-def _each(scores: Mapping[str, Mapping[str, tuple[float, float]]], part: int) -> dict[str, dict[str, float]]:
-    return {target: {score: found[part] for score, found in names.items()} for target, names in scores.items()}
-
-
 def _plain(comparison: Comparison) -> dict[str, Any]:
-    pairs: Callable[[Mapping[tuple[str, str], float]], list[Any]] = lambda of: [  # noqa: E731
-        {"columns": list(pair), "value": value} for pair, value in of.items()
-    ]
+    def pairs(of: Mapping[tuple[str, str], float]) -> list[Any]:
+        return [{"columns": list(pair), "value": value} for pair, value in of.items()]
+
     return {
         "prediction": comparison.prediction,
         **comparison.figures(),
@@ -627,7 +607,9 @@ def utility_report(
     training = None if training_table is None else read(training_table, schema, "the training rows", most_rows)
     public = evaluation.schema
     levels = Levels(public), Levels(public, _FEW_SLICES)
-    targets = _targets(schema)
+    targets = list(schema.columns) if len(schema.columns) > 1 else []
+    if schema.target_column is not None:
+        targets = [schema.target_column]
     return UtilityReport(
         twins=tuple(_compare(twin, evaluation, targets, levels) for twin in encoded),
         training=None if training is None else _compare(training, evaluation, targets, levels),
@@ -638,12 +620,6 @@ def utility_report(
         twin_rows=tuple(len(twin.table) for twin in encoded),
         shares=_shares(levels[0], evaluation, encoded),
     )
-
-
-def _targets(schema: Schema) -> list[Column]:
-    if schema.target_column is not None:
-        return [schema.target_column]
-    return list(schema.columns) if len(schema.columns) > 1 else []
 
 
 def _compare(table: Encoded, evaluation: Encoded, targets: list[Column], levels: Tables) -> Comparison:
