@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -211,14 +211,40 @@ def fresh_key(checker: Checker, value: Key) -> Key:
     return checker.keys.new(value.names.shape, kind, why)
 
 
-def check_carried_keys(checker: Checker, equation: JaxprEqn, start: list[Value], end: list[Value]) -> None:
-    """A key handed to the next turn is used up by that; it must be as secret as the one before."""
-    for first, last in zip(start, end, strict=True):
-        if isinstance(first, Key) and isinstance(last, Key):
-            if checker.keys.kind(last)[0] != checker.keys.kind(first)[0]:
-                line, why = source_line(equation), checker.keys.kind(last)[1]
-                raise Why.KEY.refusal(f"the loop at {line} hands on a key that is no secret: {why}.", line)
-            checker.keys.spend(last, "the next turn of the loop", source_line(equation))
+def settled(
+    checker: Checker,
+    equation: JaxprEqn,
+    loop: Loop,
+    carry: list[Value],
+    turn: Callable[[list[Value]], list[Value]],
+    joined: Callable[[int, Value, Value, int], Value],
+) -> tuple[list[Value], list[Value]]:
+    """The invariant of a loop: what every turn may start with, and what it then ends with, whose releases `checker` has.
+
+    `turn`: from what a turn starts with to what it ends with, the carried first. `joined`: from the place among the carried,
+    its start and end, and the number of the attempt, to what the next turn may start with.
+    """
+    keys = checker.keys.snapshot()
+    for attempt in range(16):
+        checker.keys.restore(keys)
+        checker.keys.loops.append(loop)
+        checker.items = []
+        # Keys get new names: the one of the next turn is not the one that this turn spends.
+        begin = [fresh_key(checker, x) if isinstance(x, Key) else x for x in carry]
+        end = turn(begin)
+        for first, last in zip(begin, end, strict=False):
+            if isinstance(first, Key) and isinstance(last, Key):
+                # A key handed to the next turn is used up by that; it must be as secret as the one before.
+                line, (kind, why) = source_line(equation), checker.keys.kind(last)
+                if kind != checker.keys.kind(first)[0]:
+                    raise Why.KEY.refusal(f"the loop at {line} hands on a key that is no secret: {why}.", line)
+                checker.keys.spend(last, "the next turn of the loop", line)
+        checker.keys.loops.pop()
+        start, carry = carry, [joined(i, a, b, attempt) for i, (a, b) in enumerate(zip(carry, end, strict=False))]
+        if all(same(a, b) for a, b in zip(start, carry, strict=True)):
+            return carry, end
+    line = source_line(equation)
+    raise Why.CONTROL.refusal(f"nothing that lasts was found out of the loop at {line}.", line)
 
 
 @rule(p.while_p, table=STRUCTURED)
@@ -235,37 +261,27 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     (test, test_own), (body, body_own) = inner(checker, params["cond_jaxpr"]), inner(checker, params["body_jaxpr"])
     shapes = [shape_of(v) for v in equation.outvars]
     carry = [x.but(additive=False) if isinstance(x, Private) else x for x in start]
-    items, keys, before = checker.items, checker.keys.snapshot(), new_symbol()
+    items, before = checker.items, new_symbol()
     if counter is not None:
         carry[counter] = Public(counter=(loop, 0, np.iinfo(aval(equation.outvars[counter]).dtype).max - 1))
-    for attempt in range(12):
-        checker.keys.restore(keys)
-        checker.keys.loops.append(loop)
-        checker.items = []
-        begin = [fresh_key(checker, x) if isinstance(x, Key) else x for x in carry]
+
+    def turn(begin: list[Value]) -> list[Value]:
         (decision,) = checker.walk(test, test_own, [*test_consts, *begin])
         refuse_private(checker, equation, decision, "condition of a while loop")
         if any(isinstance(x, Key) and checker.keys.use_of(x) for x in begin):
             # The condition sees the key that comes out of the loop: it could wait for one that makes little noise.
             seen = f"the condition of the while loop at {line} draws from a key that the loop hands on."
             raise Why.KEY.refusal(seen, line)
-        end = checker.walk(body, body_own, [*body_consts, *begin])
-        check_carried_keys(checker, equation, begin, end)
-        checker.keys.loops.pop()
-        joined = [
-            a
-            if i == counter
-            else of_a_turn(a, join(checker, equation, a, unshared(b, before), s), before)
-            if attempt < 8
-            else given_up(checker, equation, a, b)
-            for i, (a, b, s) in enumerate(zip(carry, end, shapes, strict=True))
-        ]
-        settled = all(same(a, b) for a, b in zip(carry, joined, strict=True))
-        carry = joined
-        if settled:
-            break
-    else:
-        raise not_settled(equation)
+        return checker.walk(body, body_own, [*body_consts, *begin])
+
+    def joined(i: int, a: Value, b: Value, attempt: int) -> Value:
+        if i == counter:
+            return a
+        if attempt >= 8:
+            return given_up(checker, equation, a, b)
+        return of_a_turn(a, join(checker, equation, a, unshared(b, before), shapes[i]), before)
+
+    carry, _ = settled(checker, equation, loop, carry, turn, joined)
     if checker.items and turns is None:
         raise PrivacyError(
             f"the while loop at {line} makes a release in every turn, and nobody knows how many turns it takes.",
@@ -305,12 +321,6 @@ def _spend_first(checker: Checker, equation: JaxprEqn, start: list[Value]) -> No
     for value in start:
         if isinstance(value, Key):
             checker.keys.spend(value, "the first turn of the loop", source_line(equation))
-
-
-def not_settled(equation: JaxprEqn) -> PrivacyError:
-    """For a loop of which nothing lasting was found out."""
-    line = source_line(equation)
-    return Why.CONTROL.refusal(f"nothing that lasts was found out of the loop at {line}.", line)
 
 
 def after_loop(checker: Checker, value: Value) -> Value:
@@ -426,27 +436,12 @@ class _Run:
             x.but(positional=True) if placed and isinstance(x, Private) and x.batch in parts else x for x in self.turns
         ]
         jaxpr, own = inner(checker, equation.params["jaxpr"])
-        count = len(self.start)
-        shapes = [shape_of(v) for v in equation.outvars[:count]]
-        self.carry = _first_carry(self.scan, jaxpr, len(self.consts), self.start)
-        keys, before = checker.keys.snapshot(), self.scan.before
-        for attempt in range(16):
-            checker.keys.restore(keys)
-            checker.keys.loops.append(self.scan.loop)
-            checker.items = []
-            # Keys get new names: the one of the next turn is not the one that this turn spends.
-            begin = [fresh_key(checker, x) if isinstance(x, Key) else x for x in self.carry]
-            self.outputs = checker.walk(jaxpr, own, [*self.consts, *begin, *turns])
-            check_carried_keys(checker, equation, begin, self.outputs[:count])
-            checker.keys.loops.pop()
-            joined = []
-            for i, (a, b) in enumerate(zip(self.carry, self.outputs[:count], strict=True)):
-                joined.append(self._joined(i, a, b, shapes[i], before, attempt))
-            settled = all(same(a, b) for a, b in zip(self.carry, joined, strict=True))
-            self.carry = joined
-            if settled:
-                return
-        raise not_settled(equation)
+        first = _first_carry(self.scan, jaxpr, len(self.consts), self.start)
+
+        def turn(begin: list[Value]) -> list[Value]:
+            return checker.walk(jaxpr, own, [*self.consts, *begin, *turns])
+
+        self.carry, self.outputs = settled(checker, equation, self.scan.loop, first, turn, self._joined)
 
     def changes(self) -> bool:
         """Whether something public changes from turn to turn."""
@@ -454,9 +449,10 @@ class _Run:
         pairs = zip(self.carry, jaxpr.outvars, jaxpr.invars[len(self.consts) :], strict=False)
         return any(not isinstance(x, Private) and end is not begin for x, end, begin in pairs)
 
-    def _joined(self, i: int, a: Value, b: Value, shape: tuple[int, ...], before: int, attempt: int) -> Value:
+    def _joined(self, i: int, a: Value, b: Value, attempt: int) -> Value:
         """What the next turn may start with."""
-        checker, equation = self.scan.checker, self.scan.equation
+        checker, equation, before = self.scan.checker, self.scan.equation, self.scan.before
+        shape = shape_of(equation.outvars[i])
         if isinstance(a, Public) and a.counter is not None and a.counter[0] is self.scan.loop and isinstance(b, Public):
             return a
         # It has started as an atom: all that matters is that it ends as a sum with a bound, which `_grown` looks at.
