@@ -1,12 +1,8 @@
 """The budget of one table of people, in a file that outlives processes: append-only, locked, chained by hashes, with a hard cap.
 
 The file holds one JSON object a line: the first opens the ledger (name, unit, relation, cap), each further one is a debit or a
-change of the cap. Every line holds the SHA-256 of the line before, so that an edit or a removal is noticed; lines are appended
-under a file lock and reach the disk before they count, so that two processes cannot both spend the last of the budget and a
-crash pays nothing back.
-
-The cap is a privacy filter (`accounting.PrivacyFilter`): its (epsilon, delta) holds for all entries together, also where a fit
-was planned after the results of another were seen. `Spending` is how a fit uses it: it refuses before the program is compiled,
+change of the cap. Every line holds the SHA-256 of the line before; lines are appended under a file lock and reach the disk
+before they count. `Ledger` says what that promises. `Spending` is how a fit uses it: it refuses before the program is compiled,
 and debits just before the first release.
 """
 

@@ -112,8 +112,7 @@ def classical_step(steps: Steps, delta: float) -> float:
 
 def classical_step_where_proved(steps: Steps, delta: float) -> float:
     """As `classical_step`; infinity where it proves nothing."""
-    epsilon = classical_step(steps, delta)
-    return epsilon if epsilon < 1 else math.inf
+    return epsilon if (epsilon := classical_step(steps, delta)) < 1 else math.inf
 
 
 def amplified(steps: Steps, delta: float, step_epsilon: StepEpsilon) -> float:

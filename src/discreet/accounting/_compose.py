@@ -381,7 +381,10 @@ def _deltas(stretch: Sum, outlook: _Outlook, *, sharp: bool) -> Array:
 
 def _foresee(parts: Sequence[tuple[Pair, int]], tolerance: float) -> _Outlook:
     total = sum(count for _, count in parts)
-    nodes = [(_without_cut(pair.nodes(), _TAIL_MASS / total), count) for pair, count in parts]
+    nodes = []
+    for pair, count in parts:
+        kept = (found := pair.nodes()).upper > 1e-4 * _TAIL_MASS / total
+        nodes.append((LossNodes(*(part[kept] for part in found)), count))
     mean = variance = 0.0
     for node, count in nodes:
         step_mean = float(node.upper @ node.loss)
@@ -429,11 +432,6 @@ def _foresee(parts: Sequence[tuple[Pair, int]], tolerance: float) -> _Outlook:
         low_order=low_order,
         high_order=high_order,
     )
-
-
-def _without_cut(nodes: LossNodes, tail_mass: float) -> LossNodes:
-    kept = nodes.upper > 1e-4 * tail_mass
-    return LossNodes(*(part[kept] for part in nodes))
 
 
 def _chernoff_range(

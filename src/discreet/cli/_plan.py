@@ -76,11 +76,6 @@ def plan_text(rehearsal: "DryRun", model: str, **about: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
-def seen_from(folder: Path, file: Path | None) -> str | None:
-    """The path of a file from a folder, with slashes; both may then be moved together."""
-    return None if file is None else Path(os.path.relpath(file, folder)).as_posix()
-
-
 def read_plan(path: Path) -> PlanFile:
     """Read a plan file."""
     try:
@@ -219,7 +214,8 @@ def plan(
     if out is not None:
         # Said even where it was left out: what is left out may mean another number one day.
         count = function.components if model == TWIN else None
-        seen = seen_from(out.parent, schema)
+        # The schema is named as seen from the plan's folder: both may then be moved together.
+        seen = None if schema is None else Path(os.path.relpath(schema, out.parent)).as_posix()
         text = plan_text(rehearsal, model, components=count, target=target, bounds=bounds, schema=seen)
         files = [write_file(out, text)]
     files += [] if picture is None else _draw(rehearsal, picture, asked=plot is not None)

@@ -276,7 +276,9 @@ def audit(
 
     check_file(out, endings=(".json",))
     check_file(plot, "--plot", PICTURES)
-    given = {name for name in context.params if _is_given(context, name)}
+    # By name: typer brings a click of its own.
+    sources = {name: getattr(context.get_parameter_source(name), "name", "") for name in context.params}
+    given = {name for name, source in sources.items() if source == "COMMANDLINE"}
     if program is not None:
         if described := sorted(given - {"program", "out", "plot", "as_json"}):
             raise ValueError(f"{program} decides what is audited and how: leave out {_flags(described)}")
@@ -306,11 +308,6 @@ def audit(
         worst = worst_case(plan, method.name, others=others)
         verdict = worst.audit(runs=runs, confidence=confidence, seed=seed, progress_bar=not as_json)
     _conclude(verdict, out, plot, as_json=as_json)
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    # By name: typer brings a click of its own.
-    return getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
 
 
 def _flags(names: list[str]) -> str:

@@ -400,7 +400,9 @@ def statement_page(
         "panels": panels,
         "note": note,
         "marginals": marginals,
-        "twin_rows": _counts(marginals.rows) if marginals else "",
+        "twin_rows": " to ".join(f"{x:,}" for x in sorted({min(marginals.rows), max(marginals.rows)}))
+        if marginals
+        else "",
         "json": text,
         "json_base64": base64.b64encode(text.encode()).decode(),
         "json_sha256": hashlib.sha256(text.encode()).hexdigest(),
@@ -545,11 +547,6 @@ def _contents(*further: bool) -> list[tuple[str, str]]:
         ("machine", "For programs", True),
     )
     return [(anchor, heading) for anchor, heading, there in every if there]
-
-
-def _counts(rows: tuple[int, ...]) -> str:
-    least, most = min(rows), max(rows)
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def _part(name: str) -> str:

@@ -310,10 +310,6 @@ def _first(a: Any, b: Any) -> Any:
     return a or b
 
 
-def _largest(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else max(a, b)
-
-
 def _larger(a: tuple[Term, ...] | None, b: tuple[Term, ...] | None) -> tuple[Term, ...] | None:
     """The bound of a value that is one of two: the larger where they share a group, or both are numbers."""
     if a is None or b is None or a == b:
@@ -368,7 +364,7 @@ class Bound:
     """
 
     terms: tuple[Term, ...] | None = fact(None, join=_larger)
-    linf: float | None = fact(None, join=_largest)
+    linf: float | None = fact(None, join=lambda a, b: None if a is None or b is None else max(a, b))
     low: float | None = fact(None)
     high: float | None = fact(None)
 

@@ -86,10 +86,11 @@ def html_page(outcome: Certificate | BaseException) -> str:
     start = trail.start if isinstance(trail, Trail) else None
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     listings, anchors = _listings(found, chain, start)
+    heading = "Lines in question" if chain and place_of(chain[0]) else "From the record to the leak"
     occurring = {status.kind for line in found.values() for status in (line.status, *(x for _, x in line.values))}
     return environment.from_string(files("discreet.verify").joinpath("page.html").read_text(encoding="utf-8")).render(
         **_verdict(outcome),
-        heading=_heading(outcome, chain),
+        heading=heading if isinstance(outcome, PrivacyError) else "Where it failed",
         chain=[(from_here(line), anchors.get(place_of(line) or start)) for line in chain],
         listings=listings,
         symbols=_SYMBOLS,
@@ -122,12 +123,6 @@ def _chain(error: BaseException) -> tuple[str, ...]:
         return (f"{error.filename}:{error.lineno} (<module>)",)
     frames = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
     return tuple(f"{x.filename}:{x.lineno} ({x.name}): {x.line}" for x in frames)
-
-
-def _heading(outcome: Certificate | BaseException, chain: tuple[str, ...]) -> str:
-    if not isinstance(outcome, PrivacyError):
-        return "Where it failed"
-    return "Lines in question" if chain and place_of(chain[0]) else "From the record to the leak"
 
 
 def _listings(

@@ -384,17 +384,13 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     if primitive in (p.eq_p, p.ne_p):
         changes["tells"] = _tells(equation, operands)
     if primitive is p.not_p:
-        changes |= {"zero": first.true, "true": first.zero} if is_truth(equation) else {}
+        truth = np.dtype(aval(equation.outvars[0]).dtype).kind == "b"  # and no bits of a number
+        changes |= {"zero": first.true, "true": first.zero} if truth else {}
     if primitive is p.eq_p and equation.invars[0] is equation.invars[1]:
         # Equal to itself is no NaN; where the size is limited, it is a number then.
         limited = first.linf is not None
         changes["finite_where"] = frozenset({("each", first.spot), *_whole(equation, first)} if limited else ())
     return changes
-
-
-def is_truth(equation: JaxprEqn) -> bool:
-    """Whether the result is True or False, and no bits of a number."""
-    return np.dtype(aval(equation.outvars[0]).dtype).kind == "b"
 
 
 def _tells(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[str, int]:
