@@ -9,6 +9,7 @@ A curve is delta as a function of epsilon, and back. Every value of it is an upp
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -215,13 +216,9 @@ class LaplacePair:
     def law(self, loss: Array) -> LossLaw:
         # Under P the loss is +shift with probability 1/2, -shift with probability exp(-shift)/2, and has density
         # exp((l - shift)/2)/4 in between; under Q the same with the sign of l turned.
-        inside = np.clip(loss, -self.shift, self.shift)
-        upper_cdf = np.where(
-            loss < -self.shift, 0.0, np.where(loss >= self.shift, 1.0, np.exp((inside - self.shift) / 2) / 2)
-        )
-        lower_sf = np.where(
-            loss < -self.shift, 1.0, np.where(loss >= self.shift, 0.0, np.exp(-(inside + self.shift) / 2) / 2)
-        )
+        inside, ends = np.clip(loss, -self.shift, self.shift), [loss < -self.shift, loss >= self.shift]
+        upper_cdf = np.select(ends, [0.0, 1.0], np.exp((inside - self.shift) / 2) / 2)
+        lower_sf = np.select(ends, [1.0, 0.0], np.exp(-(inside + self.shift) / 2) / 2)
         return LossLaw(upper_cdf, 1 - upper_cdf, 1 - lower_sf, lower_sf)
 
     def nodes(self) -> LossNodes:
@@ -246,13 +243,10 @@ class PurePair:
 
     def law(self, loss: Array) -> LossLaw:
         rare, common = float(expit(-self.epsilon)), float(expit(self.epsilon))
-        below, above = loss < -self.epsilon, loss >= self.epsilon
+        ends = [loss < -self.epsilon, loss >= self.epsilon]
 
         def law_of(at_bottom: float, at_top: float) -> tuple[Array, Array]:
-            return (
-                np.where(below, 0.0, np.where(above, 1.0, at_bottom)),
-                np.where(below, 1.0, np.where(above, 0.0, at_top)),
-            )
+            return np.select(ends, [0.0, 1.0], at_bottom), np.select(ends, [1.0, 0.0], at_top)
 
         return LossLaw(*law_of(rare, common), *law_of(common, rare))
 
@@ -271,20 +265,11 @@ class PoissonRemovePair:
 
     def law(self, loss: Array) -> LossLaw:
         base = self.base.law(_loss_before_sampling(loss, self.rate))
-        return LossLaw(
-            (1 - self.rate) * base.lower_cdf + self.rate * base.upper_cdf,
-            (1 - self.rate) * base.lower_sf + self.rate * base.upper_sf,
-            base.lower_cdf,
-            base.lower_sf,
-        )
+        return LossLaw._make((*_mixed(base[2:], base[:2], self.rate), *base[2:]))
 
     def nodes(self) -> LossNodes:
-        base = self.base.nodes()
-        return LossNodes(
-            _loss_after_sampling(base.loss, self.rate),
-            (1 - self.rate) * base.lower + self.rate * base.upper,
-            base.lower,
-        )
+        loss, upper, lower = self.base.nodes()
+        return LossNodes._make((_loss_after_sampling(loss, self.rate), *_mixed([lower], [upper], self.rate), lower))
 
 
 @dataclass(frozen=True)
@@ -296,20 +281,11 @@ class PoissonAddPair:
 
     def law(self, loss: Array) -> LossLaw:
         base = self.base.law(-_loss_before_sampling(-loss, self.rate))
-        return LossLaw(
-            base.upper_cdf,
-            base.upper_sf,
-            (1 - self.rate) * base.upper_cdf + self.rate * base.lower_cdf,
-            (1 - self.rate) * base.upper_sf + self.rate * base.lower_sf,
-        )
+        return LossLaw(*base[:2], *_mixed(base[:2], base[2:], self.rate))
 
     def nodes(self) -> LossNodes:
-        base = self.base.nodes()
-        return LossNodes(
-            -_loss_after_sampling(-base.loss, self.rate),
-            base.upper,
-            (1 - self.rate) * base.upper + self.rate * base.lower,
-        )
+        loss, upper, lower = self.base.nodes()
+        return LossNodes(-_loss_after_sampling(-loss, self.rate), upper, *_mixed([upper], [lower], self.rate))
 
 
 @dataclass(frozen=True)
@@ -324,16 +300,8 @@ class PoissonReplacePair:
 
     def law(self, loss: Array) -> LossLaw:
         threshold = self._point_of(loss)
-        here, here_sf = _gaussian_tails(threshold)
-        upper, upper_sf = _gaussian_tails(threshold - self.shift)
-        lower, lower_sf = _gaussian_tails(threshold + self.shift)
-        q = self.rate
-        return LossLaw(
-            (1 - q) * here + q * upper,
-            (1 - q) * here_sf + q * upper_sf,
-            (1 - q) * here + q * lower,
-            (1 - q) * here_sf + q * lower_sf,
-        )
+        here, upper, lower = (_gaussian_tails(threshold + move) for move in (0.0, -self.shift, self.shift))
+        return LossLaw(*_mixed(here, upper, self.rate), *_mixed(here, lower, self.rate))
 
     def nodes(self) -> LossNodes:
         spacing = min(0.05, 0.2 / self.shift)
@@ -343,12 +311,8 @@ class PoissonReplacePair:
         drift = math.log(q) - self.shift**2 / 2
         stay = math.log1p(-q) if q < 1 else -math.inf
         loss = np.logaddexp(stay, drift + self.shift * z) - np.logaddexp(stay, drift - self.shift * z)
-        here = _gaussian_weights(z)
-        return LossNodes(
-            loss,
-            (1 - q) * here + q * _gaussian_weights(z - self.shift),
-            (1 - q) * here + q * _gaussian_weights(z + self.shift),
-        )
+        here, upper, lower = (_gaussian_weights(z + move) for move in (0.0, -self.shift, self.shift))
+        return LossNodes(loss, *_mixed([here, here], [upper, lower], q))
 
     def _point_of(self, loss: Array) -> Array:
         # The loss at z equals l where sinh(shift z - l/2) = (1-q)/q exp(shift^2/2) sinh(l/2); solved through logarithms,
@@ -402,17 +366,17 @@ class MixturePair:
     weight: float
 
     def law(self, loss: Array) -> LossLaw:
-        first, second = self.first.law(loss), self.second.law(loss)
-        return LossLaw(*(self.weight * a + (1 - self.weight) * b for a, b in zip(first, second, strict=True)))
+        return LossLaw(*_mixed(self.second.law(loss), self.first.law(loss), self.weight))
 
     def nodes(self) -> LossNodes:
-        first, second = self.first.nodes(), self.second.nodes()
-        w = self.weight
-        return LossNodes(
-            np.concatenate([first.loss, second.loss]),
-            np.concatenate([w * first.upper, (1 - w) * second.upper]),
-            np.concatenate([w * first.lower, (1 - w) * second.lower]),
-        )
+        first, second, w = self.first.nodes(), self.second.nodes(), self.weight
+        weighted = (np.concatenate([w * a, (1 - w) * b]) for a, b in zip(first[1:], second[1:], strict=True))
+        return LossNodes(np.concatenate([first.loss, second.loss]), *weighted)
+
+
+def _mixed(one: Sequence[Array], other: Sequence[Array], weight: float) -> Any:
+    """The same figures of two laws, put together: those of `other` with the weight."""
+    return ((1 - weight) * a + weight * b for a, b in zip(one, other, strict=True))
 
 
 def _gaussian_tails(z: Array) -> tuple[Array, Array]:
