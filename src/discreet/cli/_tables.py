@@ -39,7 +39,6 @@ schema = typer.Typer(
 )
 
 Table = Annotated[Path, typer.Argument(metavar="TABLE", help="The table, a file with column names.")]
-SchemaOut = Annotated[Path, typer.Option(help="Where to write the schema.")]
 FromData = Annotated[
     bool,
     typer.Option(
@@ -52,7 +51,7 @@ FromData = Annotated[
 @refusing
 def init(
     table: Table,
-    out: SchemaOut = Path("schema.toml"),
+    out: Annotated[Path, typer.Option(help="Where to write the schema.")] = Path("schema.toml"),
     target: options.Target = None,
     person: Annotated[str | None, typer.Option(help="Name of the column that says whose a row is.")] = None,
     non_private_from_data: FromData = False,
@@ -382,10 +381,6 @@ Training = Annotated[
     Path | None,
     typer.Option("--training-non-private", help="Real rows to train on for comparison; not private either."),
 ]
-Described = Annotated[Path, typer.Option("--schema", help="The schema of all these tables, a TOML file.")]
-Target = Annotated[
-    str | None, typer.Option(help="Column to predict. Default: the schema's target, or each column in turn.")
-]
 Plot = Annotated[
     Path | None,
     typer.Option(help="Draw the shares of each column, twins beside real rows, to this file (.png, .pdf, .svg)."),
@@ -396,9 +391,11 @@ Plot = Annotated[
 def utility(
     twins: Twins,
     evaluation_non_private: Evaluation,
-    schema: Described,
+    schema: Annotated[Path, typer.Option("--schema", help="The schema of all these tables, a TOML file.")],
     training_non_private: Training = None,
-    target: Target = None,
+    target: Annotated[
+        str | None, typer.Option(help="Column to predict. Default: the schema's target, or each column in turn.")
+    ] = None,
     plot: Plot = None,
     as_json: options.AsJson = False,
 ) -> None:

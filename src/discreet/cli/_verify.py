@@ -214,49 +214,40 @@ Program = Annotated[
         "Default: the worst case of the plan that the options describe.",
     ),
 ]
-Method = Annotated[MethodName, typer.Option(help="The method whose steps are audited.")]
-NumRecords = Annotated[
-    int, typer.Option(help="The plan's number of records; with replace-one and fixed, that of the audited tables, too.")
-]
-Noise = Annotated[
-    float | None, typer.Option(help="Noise standard deviation divided by the clipping norm; or give --epsilon.")
-]
-Steps = Annotated[int, typer.Option(max=options.MOST_STEPS, metavar="<int>", help="Steps of each fit.")]
-Runs = Annotated[int, typer.Option(help="Fits with the canary, and as many without it.")]
-Others = Annotated[int, typer.Option(help="Records beside the canary, with add-or-remove-one.")]
-OneRun = Annotated[bool, typer.Option("--one-run", help="One fit of many canaries instead of many fits of one.")]
-Canaries = Annotated[int, typer.Option(help="Canaries of --one-run.")]
-Confidence = Annotated[float, typer.Option(help="Confidence of the lower bound.")]
-Seed = Annotated[int, typer.Option(help="Seed of all fits; another seed is another audit.")]
-Report = Annotated[Path | None, typer.Option("--out", help="Write the verdict to this file (.json).")]
-Picture = Annotated[
-    Path | None, typer.Option("--plot", help="Draw lower bound and claim to this file (.png, .pdf, .svg).")
-]
 
 
 @refusing
 def audit(
     context: typer.Context,
     program: Program = None,
-    method: Method = MethodName.DPSVI,
-    num_records: NumRecords = 100,
+    method: Annotated[MethodName, typer.Option(help="The method whose steps are audited.")] = MethodName.DPSVI,
+    num_records: Annotated[
+        int,
+        typer.Option(help="The plan's number of records; with replace-one and fixed, that of the audited tables, too."),
+    ] = 100,
     sampling: options.Sampling = "poisson",
     rate: options.Rate = None,
     batch_size: options.BatchSize = None,
-    steps: Steps = 4,
-    noise_multiplier: Noise = None,
+    steps: Annotated[int, typer.Option(max=options.MOST_STEPS, metavar="<int>", help="Steps of each fit.")] = 4,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Noise standard deviation divided by the clipping norm; or give --epsilon.")
+    ] = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
     clip: options.Clip = None,
     relation: options.RelationOption = None,
-    runs: Runs = 4000,
-    others: Others = 7,
-    one_run: OneRun = False,
-    canaries: Canaries = 1000,
-    confidence: Confidence = 0.99,
-    seed: Seed = 0,
-    out: Report = None,
-    plot: Picture = None,
+    runs: Annotated[int, typer.Option(help="Fits with the canary, and as many without it.")] = 4000,
+    others: Annotated[int, typer.Option(help="Records beside the canary, with add-or-remove-one.")] = 7,
+    one_run: Annotated[
+        bool, typer.Option("--one-run", help="One fit of many canaries instead of many fits of one.")
+    ] = False,
+    canaries: Annotated[int, typer.Option(help="Canaries of --one-run.")] = 1000,
+    confidence: Annotated[float, typer.Option(help="Confidence of the lower bound.")] = 0.99,
+    seed: Annotated[int, typer.Option(help="Seed of all fits; another seed is another audit.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the verdict to this file (.json).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw lower bound and claim to this file (.png, .pdf, .svg).")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Attack the private step and compare the lower bound on ε with the plan's ε.
