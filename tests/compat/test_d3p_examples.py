@@ -20,8 +20,8 @@ from numpyro.primitives import param, plate, sample
 
 import discreet.compat.d3p as d3p
 import discreet.compat.d3p.random as rng_suite
+from discreet.compat.d3p import GaussianMixture
 from discreet.compat.d3p.dputil import D3PAccountingWarning, approximate_sigma, approximate_sigma_remove_relation
-from discreet.compat.d3p.gmm import GaussianMixture
 from discreet.compat.d3p.minibatch import poisson_batchify_data, split_batchify_data, subsample_batchify_data
 from discreet.compat.d3p.modelling import (
     sample_multi_posterior_predictive,

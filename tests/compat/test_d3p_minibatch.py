@@ -174,6 +174,7 @@ def test_batches_are_known_by_their_arrays():
     assert source_of(batch) is get_batch.source
     assert source_of(batch[:1]) is get_batch.source
     assert source_of([batch[0], other(0, state)[1]]) is None, "arrays of two batchifiers"
+    assert source_of([batch[0], get_batch(1, state)[1]]) is None, "arrays of two batches"
     assert source_of([batch[0] + 0, batch[1]]) is None, "changed"
 
     def traced(i):

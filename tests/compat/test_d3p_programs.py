@@ -23,8 +23,8 @@ from numpyro.optim import Adam
 
 import discreet.compat.d3p as d3p
 from discreet.accounting import Relation
+from discreet.compat.d3p import GaussianMixture
 from discreet.compat.d3p.dputil import D3PAccountingWarning, approximate_sigma, approximate_sigma_remove_relation
-from discreet.compat.d3p.gmm import GaussianMixture
 from discreet.compat.d3p.minibatch import poisson_batchify_data, subsample_batchify_data
 from discreet.compat.d3p.modelling import sample_multi_posterior_predictive
 from discreet.compat.d3p.svi import DPSVI

@@ -68,7 +68,7 @@ def test_the_threshold_for_scaled_contributions_is_divided_by_the_number_of_reco
     batch = get_batch(0, init(KEY)[1])
     dpsvi = make(clipping_threshold=100.0, clip_unscaled_observations=False)
     dpsvi.init(KEY, *batch)
-    assert dpsvi._bound().clipping_norm == 0.5
+    assert dpsvi._bound().fit.plan.clipping_norm == 0.5
 
 
 def test_batches_of_other_rows_than_init_saw_and_of_several_laws():
@@ -140,17 +140,41 @@ def test_batches_from_a_seed_are_no_secret():
     assert dpsvi.statement(svi_state).reproducible
 
 
-def test_secret_noise_is_drawn_once():
+def test_secret_noise_and_a_batch_are_used_once():
     init, get_batch = subsample_batchify_data(table(), 20)
-    batch = get_batch(0, init(d3p.random.PRNGKey())[1])
+    state = init(d3p.random.PRNGKey())[1]
+    batch = get_batch(0, state)
     key = d3p.random.PRNGKey()
-    dpsvi = make()
+    dpsvi = make(num_iter=2)
     svi_state = dpsvi.init(key, *batch)
-    dpsvi.update(svi_state, *batch)
+    later, _ = dpsvi.update(svi_state, *batch)
     with pytest.raises(ValueError, match="this noise before"):
-        dpsvi.update(svi_state, *batch)
+        dpsvi.update(svi_state, *get_batch(1, state))
     with pytest.raises(ValueError, match="this noise before"):
         make().init(key, *batch)
+    # The same batch, drawn again or kept, has other noise and no amplification.
+    for again in (batch, get_batch(0, state)):
+        with pytest.raises(ValueError, match=r"Batch number 0 .* was in an update before"):
+            dpsvi.update(later, *again)
+    with pytest.raises(ValueError, match="A compiled loop would use batch number 0"):
+        jax.lax.fori_loop(0, 1, lambda i, s: dpsvi.update(s, *get_batch(0, state))[0], later)
+    # What was refused has used nothing: neither batch 1 above nor the step.
+    last, _ = dpsvi.update(later, *get_batch(1, state))
+    with pytest.raises(ValueError, match="num_iter = 2"):
+        dpsvi.update(last, *get_batch(2, state))
+
+
+def test_disjoint_batches_come_again_in_the_next_pass_only():
+    init, get_batch = split_batchify_data(table(), 100)
+    state = init(d3p.random.PRNGKey())[1]
+    dpsvi = make()
+    svi_state = dpsvi.init(d3p.random.PRNGKey(), *get_batch(0, state))
+    svi_state, _ = dpsvi.update(svi_state, *get_batch(0, state))
+    with pytest.raises(ValueError, match="was in an update before"):
+        dpsvi.update(svi_state, *get_batch(0, state))
+    for i in (1, 0, 1):
+        svi_state, _ = dpsvi.update(svi_state, *get_batch(i, state))
+    assert dpsvi.statement(svi_state).steps_completed == 2
 
 
 # --- finding out ---------------------------------------------------------------------------
@@ -255,7 +279,7 @@ def test_without_a_plate_size_the_batchifier_must_be_there():
         dpsvi.init(KEY, np.zeros(23, np.float32))
     _, get_batch = poisson_batchify_data(table(), 0.1, 0.99)
     dpsvi.init(KEY, np.zeros(get_batch.law.rows, np.float32))
-    assert dpsvi._bound().num_records == 200
+    assert dpsvi._bound().fit.plan.num_records == 200
 
 
 def test_latents_that_the_guide_lacks_cost_the_elbo_nothing():
@@ -306,9 +330,9 @@ def test_bad_calls():
         dpsvi.get_params(None)
     with pytest.raises(ValueError, match="init"):
         dpsvi.update(None, np.zeros(3))
-    with pytest.raises(ValueError, match="rows"):
+    with pytest.raises(ValueError, match="different lengths"):
         dpsvi.init(KEY, np.zeros(3), np.zeros(4))
-    with pytest.raises(ValueError, match="no rows"):
+    with pytest.raises(ValueError, match="No argument is an array"):
         dpsvi.init(KEY)
     with pytest.raises(TypeError, match="typed JAX key"):
         dpsvi.init(np.zeros(7), np.zeros(3))
@@ -346,13 +370,13 @@ def test_keyword_arguments_are_public_and_records_are_positional():
             passed.update(one, *batch, gs=records)
     with pytest.raises(ValueError, match="public constants"):
         jax.jit(lambda s, gs: passed.update(s, *batch, gs=gs))(one, gs)
-    with pytest.raises(ValueError, match="no rows"):
+    with pytest.raises(ValueError, match="No argument is an array"):
         passed.update(one, xs=batch[0])
 
 
 def test_it_is_numpyros_svi_and_nothing_exact_is_inherited():
     xs = table()
-    dpsvi = make(num_iter=3)
+    dpsvi = make()
     assert isinstance(dpsvi, SVI)
     result = dpsvi.run(d3p.random.PRNGKey(), 3, *xs, progress_bar=False)
     statement = dpsvi.statement(result.state)
@@ -361,6 +385,10 @@ def test_it_is_numpyros_svi_and_nothing_exact_is_inherited():
     whole = PrivacyPlan(sampling=FixedSizeSampling(200), relation=Relation.REPLACE_ONE, **facts)
     assert statement.epsilon == whole.epsilon(statement.delta)
     assert [note for note in statement.notes if "on trust" in note]
+    more = dpsvi.run(d3p.random.PRNGKey(), 2, *xs, progress_bar=False, init_state=result.state)
+    assert dpsvi.statement(more.state).steps_completed == 5, "what led to init_state is in the price"
+    with pytest.raises(ValueError, match="this noise before"):
+        dpsvi.run(d3p.random.PRNGKey(), 2, *xs, progress_bar=False, init_state=result.state)
     with pytest.raises(ValueError, match="stable_update takes a step back"):
         dpsvi.run(d3p.random.PRNGKey(), 3, *xs, progress_bar=False, stable_update=True)
     with pytest.raises(ValueError, match="stable_update takes a step back"):

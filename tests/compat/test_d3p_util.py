@@ -1,5 +1,8 @@
 """d3p's helpers: shapes, kinds of values, gradients as vectors, and ADADP's state."""
 
+import functools
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,9 +11,8 @@ import pytest
 from numpyro.distributions import Normal
 
 import discreet.compat.d3p as d3p
-from discreet.compat.d3p import util
+from discreet.compat.d3p import ADADP, util
 from discreet.compat.d3p.minibatch import poisson_sample_idxs
-from discreet.compat.d3p.optimizers import ADADP
 from discreet.compat.d3p.svi import clip_gradient, full_norm, get_observations_scale, normalize_gradient
 
 
@@ -113,3 +115,11 @@ def test_adadp_has_d3ps_state():
     _, (x, rate, _, _) = optimizer.update({"w": jnp.full(3, 40.0)}, state)
     assert np.allclose([x["w"][0], rate], [0.0, 0.9]), "an error above the tolerance takes the pair back"
     assert ADADP(lambda i: 0.5).init(1.0)[1][1] == 0.5
+
+
+@pytest.mark.parametrize(
+    "name", ["dputil", "gmm", "minibatch", "modelling", "optimizers", "random", "random.debug", "svi", "util"]
+)
+def test_d3ps_modules_are_imported_by_their_names(name):
+    module = importlib.import_module(f"discreet.compat.d3p.{name}")
+    assert functools.reduce(getattr, name.split("."), d3p) is module

@@ -7,6 +7,7 @@ really have: d3p's formula for fixed-size batches is one for Poisson batches, an
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -18,14 +19,11 @@ from discreet._validate import positive, probability
 from discreet.accounting import Relation, calibrate_noise_multiplier, profile
 
 __all__ = [
-    "Calibration",
     "D3PAccountingWarning",
-    "NoiseScale",
     "approximate_sigma",
     "approximate_sigma_remove_relation",
     "get_epsilon_R",
     "get_epsilon_S",
-    "whole_steps",
 ]
 
 _LARGEST_TABLE = 2**31 - 1
@@ -43,15 +41,7 @@ class D3PAccountingWarning(UserWarning):
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """What a noise scale was calibrated for.
-
-    Attributes:
-        epsilon: the target.
-        delta: at this delta.
-        rate: sampling rate q.
-        num_iter: number of steps, which is thereby fixed beforehand.
-        relation: which data sets are neighbours.
-    """
+    """What a noise scale was calibrated for: the target, and the number of steps, which is thereby fixed beforehand."""
 
     epsilon: float
     delta: float
@@ -118,13 +108,12 @@ def approximate_sigma(
     rate, steps = _check(q, num_iter)
     share = _fraction(rate)
 
-    def event_of(noise: float) -> DpEvent:
-        step: DpEvent = dp_event.GaussianDpEvent(noise)
-        if rate < 1:
-            step = dp_event.SampledWithoutReplacementDpEvent(share.denominator, share.numerator, step)
-        return dp_event.SelfComposedDpEvent(step, steps)
+    def batch_of(step: DpEvent) -> DpEvent:
+        return dp_event.SampledWithoutReplacementDpEvent(share.denominator, share.numerator, step)
 
-    result = _calibrate(event_of, Calibration(target_eps, delta, rate, steps, Relation.REPLACE_ONE))
+    result = _calibrate(
+        _releases(batch_of, rate, steps), Calibration(target_eps, delta, rate, steps, Relation.REPLACE_ONE)
+    )
     if rate < 1:
         _say_once(result[0], result[1])
     return result
@@ -144,20 +133,7 @@ def approximate_sigma_remove_relation(
     Guarantee: as for `approximate_sigma`, for batches that hold each record independently with probability q. Used
     with fixed-size batches it is too little; `DPSVI.init` then warns, with figures.
 
-    Args:
-        target_eps: target epsilon, above 0.
-        delta: above 0, well below 1 / N.
-        q: sampling rate.
-        num_iter: number of updates; a fraction is rounded up.
-        tol: accepted and unused: the result is always on the safe side, within 0.1 %.
-        force_smaller: likewise.
-        maxeval: likewise.
-
-    Returns:
-        As `approximate_sigma`.
-
-    Raises:
-        ValueError: a number out of range, or a target that no noise meets.
+    Arguments, results and errors as for `approximate_sigma`; q is the sampling rate.
 
     Example:
         >>> sigma, eps, _ = approximate_sigma_remove_relation(1.0, 1e-6, 0.01, 10_000)
@@ -249,14 +225,18 @@ def _fraction(rate: float) -> Fraction:
     return share
 
 
-def _poisson(rate: float, steps: int) -> Callable[[float], DpEvent]:
+def _releases(batch_of: Callable[[DpEvent], DpEvent], rate: float, steps: int) -> Callable[[float], DpEvent]:
+    """The event of so many steps, by their noise."""
+
     def event_of(noise: float) -> DpEvent:
         step: DpEvent = dp_event.GaussianDpEvent(noise)
-        if rate < 1:
-            step = dp_event.PoissonSampledDpEvent(rate, step)
-        return dp_event.SelfComposedDpEvent(step, steps)
+        return dp_event.SelfComposedDpEvent(batch_of(step) if rate < 1 else step, steps)
 
     return event_of
+
+
+def _poisson(rate: float, steps: int) -> Callable[[float], DpEvent]:
+    return _releases(functools.partial(dp_event.PoissonSampledDpEvent, rate), rate, steps)
 
 
 def _calibrate(

@@ -30,15 +30,10 @@ from discreet.plan import PrivacyPlan
 from discreet.sampling import Batch, FixedSizeSampling, FullBatch, PoissonSampling, Sampling, feistel_permutation
 
 __all__ = [
-    "BatchLaw",
-    "GetBatch",
-    "Source",
     "batch_size_to_q",
-    "live_sources",
     "poisson_batchify_data",
     "poisson_sample_idxs",
     "q_to_batch_size",
-    "source_of",
     "split_batchify_data",
     "subsample_batchify_data",
 ]
@@ -81,20 +76,17 @@ class BatchLaw:
         """Whether rows of a batch may be padding."""
         return not self.sampling.constant_size and self.rate < 1.0
 
-    def units(self, num_steps: int) -> int:
-        """How many releases of the plan `num_steps` updates amount to: updates, or for disjoint batches, passes."""
-        return math.ceil(num_steps / (self.num_records // self.rows)) if self.disjoint else num_steps
+    @property
+    def updates(self) -> int:
+        """Updates that amount to one release of the plan: one, or for disjoint batches those of a pass."""
+        return self.num_records // self.rows if self.disjoint else 1
 
-    def plan(
-        self,
-        *,
-        clipping_norm: float,
-        noise_multiplier: float,
-        num_steps: int,
-        num_records: int | None = None,
-        delta: float | None = None,
-    ) -> PrivacyPlan:
-        """The plan of `num_steps` updates, for its event.
+    def units(self, num_steps: int) -> int:
+        """How many releases of the plan so many updates amount to."""
+        return math.ceil(num_steps / self.updates)
+
+    def plan(self, *, num_steps: int, **facts: Any) -> PrivacyPlan:
+        """The plan of `num_steps` updates, for its event; `facts` are arguments of `PrivacyPlan`.
 
         Guarantee for disjoint batches: under REPLACE_ONE the two versions of a record sit at the same place of the
         shuffled table, so in one pass one batch differs and its release is one Gaussian mechanism; releases
@@ -102,12 +94,9 @@ class BatchLaw:
         """
         return PrivacyPlan(
             sampling=FullBatch() if self.disjoint else self.sampling,
-            clipping_norm=clipping_norm,
-            noise_multiplier=noise_multiplier,
             num_steps=self.units(num_steps),
-            num_records=self.num_records if num_records is None else num_records,
             relation=self.relation,
-            target_delta=delta,
+            **{"num_records": self.num_records, **facts},
         )
 
     def __str__(self) -> str:
@@ -131,11 +120,6 @@ class Source:
     table: tuple[Array, ...] = dataclasses.field(repr=False)
     seeded: bool = False
 
-    def note(self, rng_key: Any) -> Any:
-        """Record a key's kind; return the key."""
-        self.seeded = self.seeded or random.is_reproducible(rng_key)
-        return rng_key
-
     def is_apart_from(self, other: Source) -> bool:
         """Whether the two tables have no row in common. False as well where that cannot be told.
 
@@ -157,11 +141,7 @@ def _rows(table: tuple[Array, ...]) -> np.ndarray[Any, Any]:
 
 @dataclasses.dataclass(frozen=True, eq=False, weakref_slot=True, slots=True)
 class GetBatch:
-    """`get_batch(i, batchifier_state)` of a batchifier.
-
-    Attributes:
-        source: how its batches are drawn, and where its keys came from.
-    """
+    """`get_batch(i, batchifier_state)` of a batchifier."""
 
     source: Source
     _get: Callable[[Any, Any], Any] = dataclasses.field(repr=False)
@@ -175,30 +155,50 @@ class GetBatch:
         return self.source.law
 
     def __call__(self, i: Any, batchifier_state: Any) -> Any:
-        """Batch number i; the same i and state give the same batch, so use each pair once.
-
-        Args:
-            i: number of the batch, an integer, may be traced.
-            batchifier_state: from `init`.
-        """
-        batch = self._get(i, batchifier_state)
+        """Batch number i (it may be traced) of a state that `init` returned; use each pair once, it gives the same batch."""
+        batch, origin = self._get(i, batchifier_state), Origin(self.source, i, batchifier_state)
         for array in jax.tree.leaves(batch):
             forget = functools.partial(_handed_out.pop, id(array))
-            _handed_out[id(array)] = weakref.ref(array, forget), self.source
+            _handed_out[id(array)] = weakref.ref(array, forget), origin
         return batch
 
 
 _live: weakref.WeakSet[GetBatch] = weakref.WeakSet()
 
-_handed_out: dict[int, tuple[weakref.ref[Any], Source]] = {}
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Origin:
+    """Where a batch came from: its batchifier, its number and the batchifier's state."""
+
+    source: Source
+    i: Any
+    state: Any
+
+    def number(self) -> tuple[int, bytes] | None:
+        """What tells the batch from the others of its source; None in a program that is being compiled."""
+        if isinstance(self.i, Tracer) or isinstance(self.state, Tracer):
+            return None
+        with jax.ensure_compile_time_eval():
+            keyed = jnp.issubdtype(jnp.result_type(self.state), jax.dtypes.prng_key)
+            words = jax.random.key_data(self.state) if keyed else self.state
+            return int(self.i), np.asarray(words).tobytes()
+
+
+_handed_out: dict[int, tuple[weakref.ref[Any], Origin]] = {}
 """The arrays that batchifiers handed out and that still exist, by identity: concrete ones, and the tracers of a
 program that is being compiled. An entry goes when its array does, so that an identity is never another array's."""
 
 
+def origin_of(arrays: Sequence[Any]) -> Origin | None:
+    """The call of `get_batch` that handed out all of these arrays, unchanged; None where they are not of one."""
+    origins = {entry[1] if (entry := _handed_out.get(id(array))) else None for array in arrays}
+    return origins.pop() if len(origins) == 1 else None
+
+
 def source_of(arrays: Sequence[Any]) -> Source | None:
-    """The batchifier that handed out all of these arrays, unchanged; None where they are not of one batchifier."""
-    sources = {entry[1] if (entry := _handed_out.get(id(array))) else None for array in arrays}
-    return sources.pop() if len(sources) == 1 else None
+    """The batchifier behind `origin_of`."""
+    origin = origin_of(arrays)
+    return origin and origin.source
 
 
 def live_sources(rows: int) -> list[Source]:
@@ -244,20 +244,10 @@ def subsample_batchify_data(
             "time. Draw without replacement (leave it out), or use poisson_batchify_data."
         )
     arrays, count = _check(dataset)
-    sampling = FixedSizeSampling(_batch_size(batch_size, q, count))
-    law = BatchLaw(sampling, count)
+    law = BatchLaw(FixedSizeSampling(_batch_size(batch_size, q, count)), count)
     law.sampling.check(count, law.relation)
-    tables = sampling.prepare(count)
-    source = Source(law, arrays)
-
-    def init(rng_key: Any) -> tuple[int, Any]:
-        return count // law.rows, _sampling_key(source.note(as_key(rng_key)))
-
-    def get_batch(i: Any, batchifier_state: Any) -> Any:
-        rows, mask = _fetch(sampling, arrays, tables, as_key(batchifier_state, "batchifier_state"), i)
-        return (rows, mask) if return_mask else rows
-
-    return init, GetBatch(source, get_batch)
+    batch = _sampler(law.sampling, arrays)
+    return _batchifier(law, arrays, count // law.rows, batch if return_mask else lambda i, state: batch(i, state)[0])
 
 
 def poisson_batchify_data(
@@ -296,19 +286,9 @@ def poisson_batchify_data(
     if handle_oversized_batch not in ("truncate", "suppress"):
         raise ValueError(f'handle_oversized_batch is {handle_oversized_batch!r}; d3p knows "truncate" and "suppress".')
     arrays, count = _check(dataset)
-    sampling = PoissonSampling(q)
-    law = BatchLaw(sampling, count)
-    tables = jax.tree.map(jnp.asarray, sampling.prepare(count))
+    law = BatchLaw(PoissonSampling(q), count)
     batches = max(1, count // max(1, q_to_batch_size(q, count)))
-    source = Source(law, arrays)
-
-    def init(rng_key: Any) -> tuple[int, Any]:
-        return batches, _sampling_key(source.note(as_key(rng_key)))
-
-    def get_batch(i: Any, batchifier_state: Any) -> Any:
-        return _fetch(sampling, arrays, tables, as_key(batchifier_state, "batchifier_state"), i)
-
-    return init, GetBatch(source, get_batch)
+    return _batchifier(law, arrays, batches, _sampler(law.sampling, arrays))
 
 
 def split_batchify_data(
@@ -324,19 +304,11 @@ def split_batchify_data(
     most one batch. **No amplification**: a pass costs what one noisy step on the whole table costs, under REPLACE_ONE.
     Take each pass to its end before the next `init`, or a record may be in more batches than are accounted for.
 
-    Args:
-        dataset: arrays of the same length; their leading axis is the records.
-        batch_size: records in a batch; or
-        q: the same as a share of the table. Records that do not fill a batch are left out of the pass.
-        rng_suite: accepted; the key says which generator it is for.
-        return_mask: `get_batch` returns `(batch, mask)`, the mask all True.
+    Arguments and errors as for `subsample_batchify_data`; records that do not fill a batch are left out of the pass.
 
     Returns:
         `init(rng_key) -> (batches in a pass, batchifier_state)` and `get_batch(i, batchifier_state) -> batch`. A
         number i beyond the pass starts it again.
-
-    Raises:
-        ValueError: as for `subsample_batchify_data`.
     """
     del rng_suite
     arrays, count = _check(dataset)
@@ -344,18 +316,35 @@ def split_batchify_data(
     law = BatchLaw(FixedSizeSampling(size), count, disjoint=True)
     law.sampling.check(count, law.relation)
     batches = count // size
+
+    def get_batch(i: Any, order: Any) -> Any:
+        # Beyond the pass a slice would stop at the end and hand out the last records again and again.
+        start = (jnp.asarray(i) % batches) * size
+        rows = _take(arrays, jax.lax.dynamic_slice_in_dim(jnp.asarray(order), start, size))
+        return (rows, jnp.ones(size, bool)) if return_mask else rows
+
+    def shuffled(key: Array) -> Array:
+        return feistel_permutation(key, jnp.arange(count), count)
+
+    return _batchifier(law, arrays, batches, get_batch, shuffled)
+
+
+def _batchifier(
+    law: BatchLaw,
+    arrays: tuple[Array, ...],
+    batches: int,
+    get: Callable[[Any, Any], Any],
+    begin: Callable[[Array], Any] = lambda key: key,
+) -> tuple[Init, GetBatch]:
     source = Source(law, arrays)
 
     def init(rng_key: Any) -> tuple[int, Any]:
-        return batches, feistel_permutation(_sampling_key(source.note(as_key(rng_key))), jnp.arange(count), count)
+        key = as_key(rng_key)
+        source.seeded = source.seeded or random.is_reproducible(key)
+        # Programs written for d3p give one key to the batchifier and to DPSVI.init: keep what follows from it apart.
+        return batches, begin(random.subkey(key, random.Purpose.SAMPLING))
 
-    def get_batch(i: Any, batchifier_state: Any) -> Any:
-        # Beyond the pass a slice would stop at the end and hand out the last records again and again.
-        start = (jnp.asarray(i) % batches) * size
-        rows = _take(arrays, jax.lax.dynamic_slice_in_dim(jnp.asarray(batchifier_state), start, size))
-        return (rows, jnp.ones(size, bool)) if return_mask else rows
-
-    return init, GetBatch(source, get_batch)
+    return init, GetBatch(source, get)
 
 
 def _check(dataset: Sequence[ArrayLike]) -> tuple[tuple[Array, ...], int]:
@@ -387,9 +376,9 @@ def _batch_size(batch_size: int | None, q: float | None, count: int) -> int:
     return size
 
 
-def _sampling_key(rng_key: Any) -> Array:
-    # Programs written for d3p give one key to the batchifier and to DPSVI.init: keep what follows from it apart.
-    return random.subkey(as_key(rng_key), random.Purpose.SAMPLING)
+def _sampler(sampling: Sampling, arrays: tuple[Array, ...]) -> Callable[[Any, Any], Any]:
+    tables = jax.tree.map(jnp.asarray, sampling.prepare(len(arrays[0])))
+    return lambda i, state: _fetch(sampling, arrays, tables, as_key(state, "batchifier_state"), i)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -415,15 +404,8 @@ def poisson_sample_idxs(
 ) -> tuple[Int[Array, "cutoff"], Int[Array, ""]]:
     """Indices of records of which each is selected independently with probability q, for a sampler of one's own.
 
-    `poisson_batchify_data` does not use it, and no statement speaks for it: an index beyond `cutoff_size` is lost, and
-    each coin is a float32, whose probability differs from q by up to 2^-24.
-
-    Args:
-        rng_key: a key of any kind.
-        q: sampling rate, above 0 and below 1.
-        N: number of records.
-        rng_suite: accepted; the key says which generator it is for.
-        cutoff_size: number of indices that are returned; None or more than N: N.
+    `poisson_batchify_data` does not use it, and no statement speaks for it: each coin is a float32, whose probability differs
+    from q by up to 2^-24, and an index beyond `cutoff_size` (None: N) is lost.
 
     Returns:
         Indices of different records, those that were selected first, and how many were selected.

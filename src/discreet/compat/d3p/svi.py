@@ -17,14 +17,13 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 from numpyro import handlers
 from numpyro.infer import SVI, autoguide
 
@@ -32,18 +31,16 @@ from discreet import inference, random
 from discreet._validate import positive
 from discreet.compat.d3p import random as d3p_random
 from discreet.compat.d3p.dputil import Calibration, D3PAccountingWarning, NoiseScale, whole_steps
-from discreet.compat.d3p.minibatch import BatchLaw, GetBatch, Source, live_sources, source_of
+from discreet.compat.d3p.minibatch import BatchLaw, GetBatch, Source, live_sources, origin_of, source_of
 from discreet.compat.d3p.util import is_array
-from discreet.inference import DPSVIState, claim
+from discreet.inference import DPSVIState, Records, claim, take_apart
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_statement
 from discreet.sampling import FixedSizeSampling
 
 __all__ = [
     "DPSVI",
-    "Binding",
     "DPSVIState",
-    "Drawn",
     "clip_gradient",
     "full_norm",
     "get_observations_scale",
@@ -105,75 +102,28 @@ def get_observations_scale(
 # --- arguments: records are positional, what is public has a name ----------------------------
 
 
-class Layout:
-    """Where arrays go among static arguments; hashable, so that `jit` can tell what it was compiled for."""
-
-    def __init__(self, structure: Any, statics: tuple[tuple[Any] | None, ...]) -> None:
-        self._structure = structure
-        self._statics = statics
-
-    @classmethod
-    def of(cls, arguments: Any) -> tuple[Layout, list[Any]]:
-        """The layout of arguments, and their arrays."""
-        leaves, structure = jax.tree.flatten(arguments, is_leaf=lambda x: x is None)
-        leaves = [x.item() if isinstance(x, jax.Array | np.ndarray | np.generic) and x.ndim == 0 else x for x in leaves]
-        arrays = [leaf for leaf in leaves if is_array(leaf)]
-        return cls(structure, tuple(None if is_array(leaf) else (leaf,) for leaf in leaves)), arrays
-
-    def fill(self, arrays: Sequence[Any]) -> Any:
-        """The arguments, with these arrays."""
-        rest = iter(arrays)
-        leaves = [next(rest) if static is None else static[0] for static in self._statics]
-        return jax.tree.unflatten(self._structure, leaves)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and (self._structure, self._statics) == (other._structure, other._statics)
-
-    def __hash__(self) -> int:
-        return hash((self._structure, self._statics))
-
-
-def blank(arguments: Any, rows: int) -> Any:
-    """The arguments with all arrays replaced by zeros of so many rows."""
-    return jax.tree.map(lambda x: np.zeros((rows, *x.shape[1:]), x.dtype) if is_array(x) else x, arguments)
-
-
-def count_rows(args: Any) -> int:
-    """Rows of a batch.
-
-    Raises:
-        ValueError: arrays of different lengths, or none.
-    """
-    sizes = {leaf.shape[0] for leaf in jax.tree.leaves(args) if is_array(leaf)}
-    if len(sizes) != 1:
-        raise ValueError(
-            f"The arrays of the batch have {sorted(sizes) or 'no'} rows; positional arguments are records along the leading "
-            "axis. Pass public arrays of another kind by name, here or to DPSVI."
-        )
-    return sizes.pop()
-
-
-def _values_of(public: Mapping[str, Any], rows: int) -> Any:
+def _comparable(public: Mapping[str, Any], rows: int) -> Any:
     """Keyword arguments as a value that can be compared, for fits that differ in them.
 
     Raises:
         ValueError: they hold records, or values of a program that is being compiled.
     """
-    arrays = jax.tree.leaves(dict(public))
-    if any(isinstance(leaf, Tracer) for leaf in arrays):
+    leaves, structure = jax.tree.flatten(dict(public))
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
         raise ValueError(
             f"The keyword arguments {', '.join(public)} are values that a jit, scan or fori_loop computes. Keyword arguments "
             "are public constants of the model: let the compiled function use them from outside instead of as its argument."
         )
-    layout, arrays = Layout.of(dict(public))
-    for array in arrays:
-        if source_of([array]) is not None or array.shape[0] == rows > 1:
+    for leaf in filter(is_array, leaves):
+        if source_of([leaf]) is not None or leaf.shape[0] == rows > 1:
             raise ValueError(
-                f"A keyword argument of init or update is an array of shape {array.shape}, as long as the batch. Records are "
+                f"A keyword argument of init or update is an array of shape {leaf.shape}, as long as the batch. Records are "
                 "positional: by name they would be used whole in every record's loss, without clipping. (A public array "
                 "that has this length by chance can be passed as a tuple of numbers.)"
             )
-    return layout, tuple((array.shape, str(array.dtype), np.asarray(array).tobytes()) for array in arrays)
+    return structure, tuple(
+        (x.shape, str(x.dtype), np.asarray(x).tobytes()) if hasattr(x, "shape") else x for x in leaves
+    )
 
 
 def _as_batch(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -191,15 +141,15 @@ def _as_batch(args: tuple[Any, ...]) -> tuple[Any, ...]:
 def _trace(program: Program, args: tuple[Any, ...], public: Mapping[str, Any], rows: int) -> dict[str, dict[str, Any]]:
     """Sites of a program for so many rows, without values: traced on shapes alone."""
     found: dict[str, dict[str, Any]] = {}
-    layout, arrays = Layout.of(blank(args, rows))
+    records = take_apart(args, {})
 
     def run(arrays: list[Any]) -> None:
         seeded = handlers.seed(program, random.key(0))
-        for name, site in handlers.trace(seeded).get_trace(*layout.fill(arrays), **public).items():
+        for name, site in handlers.trace(seeded).get_trace(*records.rebuild(arrays)[0], **public).items():
             size = site["args"] if site["type"] == "plate" else None
             found[name] = {"type": site["type"], "observed": site.get("is_observed", False), "size": size}
 
-    jax.eval_shape(run, arrays)
+    jax.eval_shape(run, records.shapes(rows))
     return found
 
 
@@ -273,19 +223,20 @@ class Drawn:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Binding:
-    """A law of batches and what was built for it.
-
-    Attributes:
-        law: how batches are drawn.
-        num_records: public number of records.
-        clipping_norm: C, for one record's unscaled contribution.
-        fit: discreet's DPSVI.
-    """
+    """How batches are drawn, and discreet's DPSVI for them, whose plan is that of a loop of unknown length."""
 
     law: BatchLaw
-    num_records: int
-    clipping_norm: float
     fit: inference.DPSVI
+
+    def plan(self, num_steps: int) -> PrivacyPlan:
+        """The plan of so many updates."""
+        plan = self.fit.plan
+        return self.law.plan(
+            num_steps=num_steps,
+            clipping_norm=plan.clipping_norm,
+            noise_multiplier=plan.noise_multiplier,
+            num_records=plan.num_records,
+        )
 
 
 def find_law(
@@ -307,12 +258,13 @@ def find_law(
     if source is not None:
         if given is not None and source.law != given.law:
             raise ValueError(f"These batches are {source.law}, but batches= names a batchifier of {given.law}.")
-        return Drawn(_fitting({source.law}, rows, num_records).pop(), (source,), None)
+        _check_plate({source.law}, rows, num_records)
+        return Drawn(source.law, (source,), None)
     candidates = [given] if given is not None else live_sources(rows)
     laws = {candidate.law for candidate in candidates}
     if given is None and before is not None and before.rows == rows:
         laws = {before}
-    laws = _fitting(laws, rows, num_records)
+    laws = _check_plate(laws, rows, num_records)
     if len(laws) > 1:
         raise ValueError(
             f"Batches of {rows} rows could come from several batchifiers: {'; '.join(sorted(map(str, laws)))}. Pass on the "
@@ -333,48 +285,26 @@ def find_law(
         )
     if rows > num_records:
         raise ValueError(f"The batch has {rows} rows, but the model's plate says that there are {num_records} records.")
-    return Drawn(
-        BatchLaw(FixedSizeSampling(rows), num_records),
-        (),
+    doubt = (
         "No batchifier of discreet.compat.d3p was found behind the batches; that they were drawn uniformly without "
-        "replacement is taken on trust.",
+        "replacement is taken on trust."
     )
+    return Drawn(BatchLaw(FixedSizeSampling(rows), num_records), (), doubt)
 
 
-def _fitting(laws: set[BatchLaw], rows: int, num_records: int | None) -> set[BatchLaw]:
-    """The laws that agree with the model's plate.
-
-    Raises:
-        ValueError: there are laws, and none agrees.
-    """
+def _check_plate(laws: set[BatchLaw], rows: int, num_records: int | None) -> set[BatchLaw]:
+    """The laws that agree with the model's plate; ValueError where there are laws and none agrees."""
     if num_records is None or not laws:
         return laws
     # Poisson batches are drawn at a rate, whatever the model takes for the number of records.
     fitting = {law for law in laws if law.num_records == num_records}
     fitting = fitting or {law for law in laws if not law.sampling.constant_size}
     if not fitting:
-        other = next(iter(laws))
         raise ValueError(
             f"The model's plate says that there are {num_records} records, but batches of {rows} rows come from a "
-            f"table of {other.num_records}. Pass the table's length as N, or the batchifier as batches=get_batch."
+            f"table of {next(iter(laws)).num_records}. Pass the table's length as N, or the batchifier as batches=get_batch."
         )
     return fitting
-
-
-def _source_named(batches: Any) -> Source | None:
-    """The source behind a batchifier's `get_batch`; None where none was named.
-
-    Raises:
-        TypeError: something else.
-    """
-    if batches is None:
-        return None
-    if not isinstance(batches, GetBatch):
-        raise TypeError(
-            f"batches is a {type(batches).__name__}; pass the second thing that a batchifier of "
-            "discreet.compat.d3p.minibatch returns: init, get_batch = subsample_batchify_data(...)."
-        )
-    return batches.source
 
 
 # --- the method ------------------------------------------------------------------------------
@@ -439,11 +369,21 @@ class DPSVI(SVI):
         )
         self._dp_scale = positive("dp_scale", dp_scale, hint="For a fit that is not private use numpyro.infer.SVI.")
         self._calibration: Calibration | None = dp_scale.calibration if isinstance(dp_scale, NoiseScale) else None
-        self._debug = _is_debug(rng_suite)
+        if rng_suite not in (d3p_random, d3p_random.debug):
+            raise ValueError(
+                f"rng_suite is {getattr(rng_suite, '__name__', type(rng_suite).__name__)}; noise comes from discreet's ChaCha20 "
+                "alone. Leave it out, or pass discreet.compat.d3p.random or its debug."
+            )
+        self._debug = rng_suite is d3p_random.debug
         self._clip_unscaled = clip_unscaled_observations
         self._perturb = perturb
         self._num_iter = None if num_iter is None else whole_steps(num_iter)
-        self._batches = _source_named(batches)
+        if not isinstance(batches, GetBatch | None):
+            raise TypeError(
+                f"batches is a {type(batches).__name__}; pass the second thing that a batchifier of "
+                "discreet.compat.d3p.minibatch returns: init, get_batch = subsample_batchify_data(...)."
+            )
+        self._batches = None if batches is None else batches.source
         self._public_evaluation = public_evaluation
         self._bindings: dict[Any, Binding] = {}
         """What was built for batches of a kind; it serves fits with other keys as well."""
@@ -451,12 +391,13 @@ class DPSVI(SVI):
         """The bindings since `init`, by the kind of batch and the batchifier that it came from."""
         self._used: dict[Binding, set[Drawn]] = {}
         """What updates were made with."""
+        self._drawn: dict[Any, int] = {}
+        """The batches that were used, and by which update."""
         self._tested: dict[Source, None] = {}
         """The batchifiers of the test records that `evaluate` was given."""
         self._exact_notes: set[str] = set()
         self._losses: dict[Any, Callable[..., Any]] = {}
         self._latest: Binding | None = None
-        self._compiled = jax.jit(self._update, static_argnums=(0, 1))
 
     # --- NumPyro's verbs ------------------------------------------------------------------
 
@@ -474,8 +415,8 @@ class DPSVI(SVI):
         """
         key = d3p_random.as_key(rng_key)
         args = _as_batch(args)
-        self._found = {}
-        binding, _ = self._bind(args, kwargs)
+        self._found, self._drawn = {}, {}
+        binding, _ = self._bind(args, take_apart(args, {}), kwargs)
         return binding.fit.init(key, *args, init_params=init_params)
 
     def update(
@@ -506,24 +447,33 @@ class DPSVI(SVI):
             raise ValueError(
                 "forward_mode_differentiation=True is not supported: a record's gradient is taken backward."
             )
-        binding, drawn = self._binding_of(args, kwargs)
+        records = take_apart(args, {})
+        binding, drawn = self._binding_of(args, records, kwargs)
         self._check_mask(mask, binding, drawn)
         self._check_horizon(svi_state)
         if drawn not in self._used.get(binding, ()):
             self._check_untested(drawn)
-        if not isinstance(svi_state.step, Tracer):
-            claim(svi_state.rng_key, int(svi_state.step))
+        batch = self._check_fresh(svi_state, records.leaves, binding.law)
+        after = binding.fit.update(svi_state, *args, mask=jnp.broadcast_to(jnp.asarray(mask, bool), records.size))
+        # From here on it counts: what was refused above has released nothing.
         self._used.setdefault(binding, set()).add(drawn)
         self._latest = binding
-        layout, arrays = Layout.of(args)
-        mask = jnp.asarray(mask, bool)
-        mask = jnp.full(count_rows(args), mask) if mask.ndim == 0 else mask
-        return self._compiled(binding, layout, svi_state, arrays, mask)
+        if batch is not None:
+            self._drawn[batch] = int(svi_state.step)
+        return after
 
-    def _update(
-        self, binding: Binding, layout: Layout, state: DPSVIState, arrays: list[Array], mask: Bool[Array, "row"]
-    ) -> tuple[DPSVIState, Float[Array, ""]]:
-        return binding.fit.update(state, *layout.fill(arrays), mask=mask)
+    def run(self, rng_key: Any, num_steps: int, *args: Any, init_state: DPSVIState | None = None, **kwargs: Any) -> Any:
+        """NumPyro's `SVI.run`: every update gets all of `args`. With `init_state` it goes on from there, once.
+
+        All updates up to the last state are in its `statement`, those before `init_state` included.
+
+        Raises:
+            ValueError: as `init` and `update`, or updates were made from `init_state` before.
+        """
+        if init_state is not None:
+            # The loop is compiled, where no update can tell that its noise was drawn before.
+            claim(init_state.rng_key, int(init_state.step))
+        return super().run(rng_key, num_steps, *args, init_state=init_state, **kwargs)
 
     def stable_update(self, svi_state: DPSVIState, *args: Any, **kwargs: Any) -> Any:
         """Refused: whether a step is taken back would depend on exact values.
@@ -565,15 +515,14 @@ class DPSVI(SVI):
             self._check_test_data(args)
         key = random.as_threefry(random.subkey(svi_state.rng_key, random.Purpose.POSTERIOR))
         guide = self._bound().fit.guide
-        layout, arrays = Layout.of(args)
-        public = {**self.static_kwargs, **kwargs}
+        records, public = take_apart(args, {}), {**self.static_kwargs, **kwargs}
 
         def loss(key: Any, params: Mapping[str, Any], arrays: list[Array]) -> Float[Array, ""]:
-            return self.loss.loss(key, dict(params), self.model, guide, *layout.fill(arrays), **public)
+            return self.loss.loss(key, dict(params), self.model, guide, *records.rebuild(arrays)[0], **public)
 
-        name = layout, _values_of(kwargs, count_rows(args))
+        name = records.static, _comparable(kwargs, records.size)
         compiled = self._losses.setdefault(name, jax.jit(loss))
-        return compiled(key, self.get_params(svi_state), arrays)
+        return compiled(key, self.get_params(svi_state), records.leaves)
 
     # --- the price ------------------------------------------------------------------------
 
@@ -607,7 +556,7 @@ class DPSVI(SVI):
         seeded = any(source.seeded for one in drawn if not one.law.disjoint for source in one.sources)
         public = ["the model, the guide and the optimizer", "shapes and dtypes of the record arrays"]
         return make_statement(
-            self._plan(binding, steps if declared is None else declared),
+            binding.plan(steps if declared is None else declared),
             delta=delta,
             steps_completed=binding.law.units(steps),
             reproducible=self._debug or random.is_reproducible(svi_state.rng_key) or seeded,
@@ -658,15 +607,7 @@ class DPSVI(SVI):
                 f"q is {q:g}, but batches are drawn as {binding.law}, at rate {rate:g}. Epsilon follows from what runs: "
                 "pass that rate."
             )
-        return self._plan(binding, whole_steps(num_iter))
-
-    def _plan(self, binding: Binding, num_steps: int) -> PrivacyPlan:
-        return binding.law.plan(
-            clipping_norm=binding.clipping_norm,
-            noise_multiplier=self._dp_scale,
-            num_steps=num_steps,
-            num_records=binding.num_records,
-        )
+        return binding.plan(whole_steps(num_iter))
 
     # --- refusals -------------------------------------------------------------------------
 
@@ -693,6 +634,32 @@ class DPSVI(SVI):
                 "more than was promised; declare them beforehand."
             )
 
+    def _check_fresh(self, state: DPSVIState, arrays: Sequence[Any], law: BatchLaw) -> Any:
+        """What tells a batch from all others of the fit; None where that is not known or does not matter.
+
+        Raises:
+            ValueError: another update had it, or a compiled loop would use it in each.
+        """
+        origin = origin_of(arrays)
+        number = None if origin is None or law.rate == 1.0 else origin.number()
+        if origin is None or number is None:
+            return None
+        remedy = (
+            "Records in it would be in more updates than the accounting of fresh batches says. Draw one for each update: "
+            "get_batch(i, batchifier_state) with i the number of the update."
+        )
+        if isinstance(state.step, Tracer):
+            raise ValueError(f"A compiled loop would use batch number {number[0]} in every update. {remedy}")
+        if isinstance(state.rng_key, Tracer):
+            return None
+        step = int(state.step)
+        # A batch of disjoint ones may come again in another pass.
+        in_pass = step // law.updates if law.disjoint else 0
+        batch = np.asarray(jax.random.key_data(state.rng_key)).tobytes(), origin.source, number, in_pass
+        if self._drawn.get(batch, step) != step:
+            raise ValueError(f"Batch number {number[0]} of this batchifier state was in an update before. {remedy}")
+        return batch
+
     def _check_test_data(self, args: tuple[Any, ...]) -> None:
         """Let `evaluate` have records of a table that this fit does not use, and say what that means.
 
@@ -700,7 +667,7 @@ class DPSVI(SVI):
             ValueError: it uses them, or may.
         """
         self._bound()
-        source = source_of(Layout.of(args)[1])
+        source = source_of(take_apart(args, {}).leaves)
         if source in self._tested:
             return
         drawn = {one for _, one in self._found.values()}.union(*self._used.values())
@@ -736,7 +703,7 @@ class DPSVI(SVI):
 
     def _only_law(self) -> tuple[Binding, set[Drawn]]:
         """What the updates of this fit had in common, and how their batches were drawn."""
-        if len({(binding.law, binding.num_records) for binding in self._used}) > 1:
+        if len({(binding.law, binding.fit.plan.num_records) for binding in self._used}) > 1:
             laws = sorted({str(binding.law) for binding in self._used})
             raise ValueError(
                 f"Updates of this DPSVI got batches of several laws: {'; '.join(laws)}. A statement is for one: make a "
@@ -747,24 +714,23 @@ class DPSVI(SVI):
             return binding, {drawn for found, drawn in self._found.values() if found is binding}
         return next(iter(self._used)), set().union(*self._used.values())
 
-    def _binding_of(self, args: tuple[Any, ...], public: Mapping[str, Any]) -> tuple[Binding, Drawn]:
+    def _binding_of(self, args: tuple[Any, ...], records: Records, public: Mapping[str, Any]) -> tuple[Binding, Drawn]:
         """What `update` needs for a batch, possibly while JAX traces, and for batches that `init` saw no like of."""
-        if self._latest is None:
-            raise ValueError("Call init before update, as in svi_state = dpsvi.init(rng_key, *batch).")
-        found = self._found.get(_kind_of(args, public))
+        self._bound()
+        found = self._found.get(_kind_of(records, public))
         if found is not None:
             return found
         with jax.ensure_compile_time_eval():
-            binding, drawn = self._bind(args, public)
-            binding.fit.init(random.key(0), *blank(args, count_rows(args)))
+            binding, drawn = self._bind(args, records, public)
+            binding.fit.init(random.key(0), *records.rebuild(records.zeros(records.size))[0])
         return binding, drawn
 
-    def _bind(self, args: tuple[Any, ...], public: Mapping[str, Any]) -> tuple[Binding, Drawn]:
-        kind = _kind_of(args, public)
+    def _bind(self, args: tuple[Any, ...], records: Records, public: Mapping[str, Any]) -> tuple[Binding, Drawn]:
+        kind = _kind_of(records, public)
         static = {**self.static_kwargs, **public}
         declared = declared_num_records(self.model, args, static)
         before = self._latest.law if self._latest is not None and self._found else None
-        drawn = find_law(Layout.of(args)[1], declared, self._batches, before)
+        drawn = find_law(records.leaves, declared, self._batches, before)
         law = drawn.law
         num_records = law.num_records if declared is None else declared
         facts = law, num_records, kind[:-1]
@@ -780,31 +746,20 @@ class DPSVI(SVI):
             )
             guide = complete_guide(self.model, self.guide, args, static)
             fit = inference.DPSVI(self.model, guide, self.optim, self.loss, plan=plan, perturb=self._perturb, **static)
-            self._bindings[facts] = Binding(law, num_records, clipping_norm, fit)
-            _warn_if_dearer(self._bindings[facts], self._dp_scale, self._calibration)
+            self._bindings[facts] = Binding(law, fit)
+            _warn_if_dearer(self._bindings[facts], self._calibration)
         self._latest = self._bindings[facts]
         self._found[kind] = self._latest, drawn
         return self._latest, drawn
 
 
-def _kind_of(args: tuple[Any, ...], public: Mapping[str, Any]) -> tuple[Any, ...]:
+def _kind_of(records: Records, public: Mapping[str, Any]) -> tuple[Any, ...]:
     """What two batches have in common that can go through the same program and were drawn by the same batchifier."""
-    layout, arrays = Layout.of(args)
-    shapes = tuple((x.shape, str(x.dtype)) for x in arrays)
-    return layout, shapes, _values_of(public, count_rows(args)), source_of(arrays)
+    return records.signature, records.size, _comparable(public, records.size), source_of(records.leaves)
 
 
 def _are_apart(source: Source, drawn: Drawn) -> bool:
     return bool(drawn.sources) and all(source.is_apart_from(one) for one in drawn.sources)
-
-
-def _is_debug(rng_suite: Any) -> bool:
-    if isinstance(rng_suite, ModuleType) and rng_suite in (d3p_random, d3p_random.debug):
-        return rng_suite is d3p_random.debug
-    raise ValueError(
-        f"rng_suite is {getattr(rng_suite, '__name__', type(rng_suite).__name__)}; noise comes from discreet's ChaCha20 alone. "
-        "Leave it out, or pass discreet.compat.d3p.random or its debug."
-    )
 
 
 def _declared_updates(law: BatchLaw, calibration: Calibration) -> int:
@@ -813,24 +768,19 @@ def _declared_updates(law: BatchLaw, calibration: Calibration) -> int:
     For disjoint batches noise is calibrated as for full batches (q = 1), one for each pass.
     """
     passes = law.disjoint and calibration.rate == 1.0
-    return calibration.num_iter * (law.num_records // law.rows if passes else 1)
+    return calibration.num_iter * (law.updates if passes else 1)
 
 
-def _warn_if_dearer(binding: Binding, noise_multiplier: float, target: Calibration | None) -> None:
+def _warn_if_dearer(binding: Binding, target: Calibration | None) -> None:
     """Say so where the noise was calibrated for other batches than these, and these cost more."""
     if target is None:
         return
-    plan = binding.law.plan(
-        clipping_norm=binding.clipping_norm,
-        noise_multiplier=noise_multiplier,
-        num_steps=_declared_updates(binding.law, target),
-        num_records=binding.num_records,
-    )
+    plan = binding.plan(_declared_updates(binding.law, target))
     epsilon = plan.epsilon(target.delta)
     if epsilon <= 1.001 * target.epsilon:
         return
     warnings.warn(
-        f"dp_scale = {noise_multiplier:.4g} was calibrated for epsilon = {target.epsilon:g} at delta = "
+        f"dp_scale = {plan.noise_multiplier:.4g} was calibrated for epsilon = {target.epsilon:g} at delta = "
         f"{target.delta:g} (q = {target.rate:g}, {target.num_iter} steps, {target.relation.name}), but the batches are "
         f"{binding.law}: under {binding.law.relation.name} they cost epsilon = {epsilon:.4g}. Use approximate_sigma with "
         "subsample_batchify_data, approximate_sigma_remove_relation with poisson_batchify_data, and the same q; for "
@@ -856,7 +806,7 @@ def _notes_on(law: BatchLaw, steps: int, declared: int | None) -> list[str]:
         )
     if law.disjoint:
         notes.append(
-            f"Batches were the pieces of a shuffled table: {law.num_records // law.rows} disjoint batches of {law.rows} "
+            f"Batches were the pieces of a shuffled table: {law.updates} disjoint batches of {law.rows} "
             "records a pass, each batch's sum with noise of its own. A record is in at most one batch of a pass, so a step "
             "above stands for one pass, without amplification by subsampling. This holds if each pass was taken to its "
             "end."

@@ -102,19 +102,9 @@ def unvectorize_shape(a: ArrayLike, d: int) -> tuple[int, ...]:
     return (1,) * (d - len(shape)) + shape
 
 
-def unvectorize_shape_1d(a: ArrayLike) -> tuple[int, ...]:
-    """`unvectorize_shape(a, 1)`."""
-    return unvectorize_shape(a, 1)
-
-
-def unvectorize_shape_2d(a: ArrayLike) -> tuple[int, ...]:
-    """`unvectorize_shape(a, 2)`."""
-    return unvectorize_shape(a, 2)
-
-
-def unvectorize_shape_3d(a: ArrayLike) -> tuple[int, ...]:
-    """`unvectorize_shape(a, 3)`."""
-    return unvectorize_shape(a, 3)
+unvectorize_shape_1d = functools.partial(unvectorize_shape, d=1)
+unvectorize_shape_2d = functools.partial(unvectorize_shape, d=2)
+unvectorize_shape_3d = functools.partial(unvectorize_shape, d=3)
 
 
 def sample_from_array(rng_key: Any, x: ArrayLike, n: int, axis: int, rng_suite: Any = None) -> Array:
