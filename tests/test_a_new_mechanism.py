@@ -12,7 +12,7 @@ from dp_accounting import GaussianDpEvent
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.mechanisms import GAUSSIAN, LAPLACE, MECHANISMS, Mechanism, add_noise
+from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, MECHANISMS, Mechanism, add_noise
 from discreet.report import statement_from_dict
 
 NUM_RECORDS = 60
@@ -34,7 +34,7 @@ class DoubledGaussian(Mechanism):
         return GaussianDpEvent(2 * noise_multiplier)
 
     def noise(self, key, dim, dtype):
-        return 2 * GAUSSIAN.noise(key, dim, dtype)
+        return 2 * FLOAT_GAUSSIAN.noise(key, dim, dtype)
 
 
 DOUBLED = DoubledGaussian()
@@ -100,7 +100,8 @@ def test_the_noise_of_a_fit_is_its_own(listed):
         dpsvi = dp.DPSVI(model, AutoNormal(model), numpyro.optim.SGD(1e-6), plan=plan)
         return dpsvi.run(dp.random.key(1), ROWS, progress_bar=False, keep_gradients=True).trace.gradients
 
-    doubled, wide, narrow = (gradients(x) for x in (plan(mechanism=DOUBLED), plan(4.0), plan(2.0)))
+    floats = [plan(x, mechanism=FLOAT_GAUSSIAN) for x in (4.0, 2.0)]
+    doubled, wide, narrow = (gradients(x) for x in (plan(mechanism=DOUBLED), *floats))
     np.testing.assert_allclose(doubled, wide, rtol=1e-4)
     assert not np.allclose(doubled, narrow, rtol=0.1)
 

@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 from dp_accounting import dp_event
 
 from discreet.accounting import Relation, profile
+from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 
@@ -33,13 +35,50 @@ def test_event_is_derived_from_what_runs():
     assert plan.event() == dp_event.SelfComposedDpEvent(gaussian, 1000)
 
 
+@dataclasses.dataclass(frozen=True)
+class Far:
+    """A release that is known to be far from its event."""
+
+    slack: Any
+
+    def event(self):
+        return dp_event.GaussianDpEvent(50.0)
+
+    def in_words(self):
+        return "something"
+
+
+CALIBRATION = {"epsilon": 2.0, "delta": 1e-4}
+
+
 def test_epsilon_is_that_of_the_event_with_the_samplers_slack():
     plan = PrivacyPlan(**FACTS)
-    assert plan.slack == 1000 * FACTS["sampling"].slack_per_step(50_000)
+    assert plan.slack == 1000 * (FACTS["sampling"].slack_per_step(50_000) + GAUSSIAN.slack)
     assert plan.epsilon(1e-5) == profile(plan.event(), ADD, slack=plan.slack).epsilon(1e-5)
     assert plan.epsilon(delta=1e-5) == pytest.approx(1.828, abs=1e-3)
     assert plan.delta(epsilon=plan.epsilon(1e-5)) <= 1e-5
     assert plan.profile() is plan.profile()
+
+
+def test_slack_is_that_of_all_that_the_plan_pays_for():
+    """The planted fault: what `also` holds was left out."""
+    paid = [Far(0.25e-6), Far(0.5e-6)]
+    plan, alone = PrivacyPlan(**FACTS, also=paid), PrivacyPlan(**FACTS)
+    assert plan.slack == pytest.approx(alone.slack + 0.75e-6, rel=1e-9)
+    assert plan.storable().slack == plan.slack
+    assert plan.delta(6.0) > 1.5e-6 > alone.delta(6.0)
+    calibrated = PrivacyPlan.calibrate(
+        **{k: v for k, v in FACTS.items() if k != "noise_multiplier"} | CALIBRATION, also=paid
+    )
+    assert calibrated.epsilon(CALIBRATION["delta"]) <= CALIBRATION["epsilon"]
+    with pytest.raises(TypeError, match="its event and its slack"):
+        PrivacyPlan(**FACTS, also=[Far(None)])
+
+
+@pytest.mark.parametrize(("mechanism", "slack"), [(GAUSSIAN, 2.0**-63), (FLOAT_GAUSSIAN, 0.0)])
+def test_noise_is_charged_its_distance_from_the_event(mechanism, slack):
+    plan = PrivacyPlan(**FACTS | {"sampling": FullBatch(), "mechanism": mechanism})
+    assert plan.slack == 1000 * slack
 
 
 def test_frozen_hashable_and_replaceable():
@@ -102,7 +141,7 @@ def test_exactly_one_fact_is_left_open(facts):
         ({"epsilon": -1.0}, "above 0"),
         ({"epsilon": math.inf}, "finite"),
         ({"num_steps": 0}, "at least 1"),
-        ({"delta": 1e-18}, "no noise multiplier"),
+        ({"delta": 2.2e-17}, "no noise multiplier"),
         ({"delta": 1e-24}, "infeasible"),
         ({"delta": 0.9999, "epsilon": 5.0, "num_steps": 1}, "any noise multiplier"),
     ],

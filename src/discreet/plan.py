@@ -33,6 +33,11 @@ ClippingNorm = float | AdaptiveClipping
 class Release(Protocol):
     """Something else released from the same records, as `discreet.standardise.Standardisation`: frozen, hashable, public."""
 
+    @property
+    def slack(self) -> float:
+        """Total variation between it, as the machine computes it, and its event."""
+        ...
+
     def event(self) -> DpEvent:
         """What it does to the records, under the plan's relation."""
         ...
@@ -49,15 +54,17 @@ class PaidRelease:
     Attributes:
         event_json: of the event, as `accounting.event_to_dict` writes it.
         words: what left the data.
+        slack: total variation between the release and its event.
     """
 
     event_json: str
     words: str
+    slack: float
 
     @classmethod
     def of(cls, release: Release) -> Self:
         """The same release."""
-        return cls(json.dumps(event_to_dict(release.event()), sort_keys=True), release.in_words())
+        return cls(json.dumps(event_to_dict(release.event()), sort_keys=True), release.in_words(), release.slack)
 
     def event(self) -> DpEvent:
         """What it does to the records."""
@@ -85,6 +92,7 @@ class PrivacyPlan:
         target_delta: the delta the plan was calibrated for; None if built by hand.
         also: what else is released from the same records and paid for here, such as a `Standardisation` before the fit.
         mechanism: whose noise hides the sums, of an L2 bound: the Gaussian mechanism, or one of your own.
+            `discreet.mechanisms.FLOAT_GAUSSIAN` has floating-point noise, whose last bits no epsilon covers.
 
     Example:
         >>> from discreet.sampling import PoissonSampling
@@ -174,7 +182,7 @@ class PrivacyPlan:
         if epsilon is not None and also:
             _check_affordable(also, relation, epsilon, delta)
         event_of = _event_builder(sampling, mechanism, num_records, relation, also)
-        slack = sampling.slack_per_step(num_records)
+        slack, before = sampling.slack_per_step(num_records) + mechanism.slack, _slack_of(also)
         if noise_multiplier is None:
             assert epsilon is not None
             assert num_steps is not None
@@ -184,7 +192,7 @@ class PrivacyPlan:
                 epsilon=epsilon,
                 delta=delta,
                 relation=relation,
-                slack=steps * slack,
+                slack=steps * slack + before,
             )
         elif num_steps is None:
             assert epsilon is not None
@@ -195,6 +203,7 @@ class PrivacyPlan:
                 delta=delta,
                 relation=relation,
                 slack_per_step=slack,
+                slack=before,
             )
         assert num_steps is not None
         return cls(
@@ -221,8 +230,9 @@ class PrivacyPlan:
 
     @property
     def slack(self) -> float:
-        """Total variation between the sampler as run and as accounted for, over all steps."""
-        return self.num_steps * self.sampling.slack_per_step(self.num_records)
+        """Total variation between what runs and `event`, over all steps and all that `also` holds: of samplers and noise."""
+        step = self.sampling.slack_per_step(self.num_records) + self.mechanism.slack
+        return self.num_steps * step + _slack_of(self.also)
 
     def event(self) -> DpEvent:
         """Returns the event of the steps, derived from sampler, noise and number of steps, and of all that `also` holds."""
@@ -314,20 +324,26 @@ def _event_builder(
     return event_of
 
 
+def _slack_of(also: Sequence[Release]) -> float:
+    return math.fsum(x.slack for x in also)
+
+
 def _checked_releases(also: Sequence[Release]) -> tuple[Release, ...]:
     releases = tuple(also)
     for release in releases:
-        if not (callable(getattr(release, "event", None)) and callable(getattr(release, "in_words", None))):
+        named = all(callable(getattr(release, name, None)) for name in ("event", "in_words"))
+        if not (named and isinstance(getattr(release, "slack", None), float)):
             raise TypeError(
-                f"also holds {release!r}, which is no release that a plan can pay for. Pass what says its event itself, such as "
-                "discreet.standardise.Standardisation(...)."
+                f"also holds {release!r}, which is no release that a plan can pay for. Pass what says its event and its slack "
+                "itself, such as discreet.standardise.Standardisation(...)."
             )
     return releases
 
 
 def _check_affordable(also: tuple[Release, ...], relation: Relation, epsilon: float, delta: float) -> None:
     """Refuse a budget that what is released besides the steps uses up."""
-    spent = profile(ComposedDpEvent([x.event() for x in also]), relation).epsilon(delta)
+    events = ComposedDpEvent([x.event() for x in also])
+    spent = profile(events, relation, slack=min(1.0, _slack_of(also))).epsilon(delta)
     if spent >= epsilon:
         raise ValueError(
             f"epsilon={epsilon:g} leaves nothing for the steps: what else is released (also) costs {spent:.4g} at "

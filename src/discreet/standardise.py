@@ -68,7 +68,8 @@ class Standardisation:
         Raises:
             ValueError: an argument is out of range.
         """
-        noise = calibrate_noise_multiplier(GAUSSIAN.event, epsilon=epsilon, delta=delta, relation=relation)
+        goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": GAUSSIAN.slack}
+        noise = calibrate_noise_multiplier(GAUSSIAN.event, **goal)
         return cls(num_columns=num_columns, noise_multiplier=noise)
 
     @property
@@ -80,6 +81,11 @@ class Standardisation:
     def stddev(self) -> float:
         """Standard deviation of the noise on each of the 2 d sums."""
         return self.noise_multiplier * self.sensitivity
+
+    @property
+    def slack(self) -> float:
+        """Total variation between the release and its event."""
+        return GAUSSIAN.slack
 
     def event(self) -> DpEvent:
         """What it does to the records, under either relation."""
@@ -159,9 +165,9 @@ def private_standardisation(
 ) -> Scaling:
     """Release means and spreads of columns, with the noise that a plan pays for.
 
-    Guarantee: what is returned is `Standardisation.event()` of the one in `plan.also`, under the plan's relation, up to
-    floating-point rounding of the sums. The program is proved to be that before it runs. `plan.epsilon(delta)` holds for this
-    release and for a fit by the plan together, once each.
+    Guarantee: what is returned is `Standardisation.event()` of the one in `plan.also`, under the plan's relation, but for its
+    `slack` and the rounding of float32 sums. The program is proved to be that before it runs. `plan.epsilon(delta)` holds for
+    this release and for a fit by the plan together, once each.
 
     A spread that the noise hides is taken for the least that one could see: about twice the noise's standard deviation in the
     variance, and a thousandth of half the range at least. So the result is finite and positive whatever the noise.
@@ -236,7 +242,10 @@ class _Release:
 
     paid: Standardisation
     relation: Relation
-    slack: float = 0.0
+
+    @property
+    def slack(self) -> float:
+        return self.paid.slack
 
     def event(self) -> DpEvent:
         return self.paid.event()

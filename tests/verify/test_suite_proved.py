@@ -1,5 +1,7 @@
 """Programs that are private, and the event that each must get. z is the noise multiplier, q the rate, C = 2."""
 
+import math
+
 import attr
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,8 @@ from dp_accounting import (
 )
 
 import discreet as dp
+from discreet import mechanisms
+from discreet.mechanisms import add_noise, widest_cell
 from discreet.sampling import PoissonSampling
 
 from .programs import KEY, RATE, C, D, M, N, W, X, Y, certify, clipped_sum, gradients, loss, noisy
@@ -229,7 +233,7 @@ def test_langevin_dynamics():
     like(certify(step).event, SelfComposedDpEvent(SAMPLED, 10))
 
 
-def test_the_slack_of_every_draw_counts():
+def test_the_slack_of_every_draw_and_release_counts():
     sampling, count = PoissonSampling(0.05), 2000
     slack, rows = sampling.slack_per_step(count), jnp.ones(count)
 
@@ -242,7 +246,9 @@ def test_the_slack_of_every_draw_counts():
         return jax.lax.scan(turn, 0.0, jax.random.split(key, 10))[0]
 
     assert slack > 0
-    assert dp.certify(step, rows, KEY, records=0).slack == pytest.approx(10 * slack, rel=1e-6, abs=0)
+    assert mechanisms.GAUSSIAN.slack > 0
+    found = dp.certify(step, rows, KEY, records=0).slack
+    assert found == pytest.approx(10 * (slack + mechanisms.GAUSSIAN.slack), rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize("spelling", ["carried", "folded", "indexed", "derived first", "counted within"])
@@ -462,3 +468,48 @@ def test_what_is_not_zero_without_a_record(kind, relation, sampled, z):
 
     event = GaussianDpEvent(z)
     like(certify(step, relation=relation).event, PoissonSampledDpEvent(RATE, event) if sampled else event)
+
+
+def test_leaves_of_one_clipping_that_are_released_apart_pay_for_their_rounding():
+    """A record that shares its bound between two releases has both rounded, and the noise of each pays for one of them."""
+
+    def step(x, y, mask, first, second):
+        a, b = dp.clip_records((x, y), C)
+        a, b = dp.sum_records(a, mask), dp.sum_records(b, mask)
+        most = {"multiplier": Z, "levels": 2}
+        return add_noise(mechanisms.GAUSSIAN, first, a, Z * C, **most), add_noise(
+            mechanisms.GAUSSIAN, second, b, Z * C, **most
+        )
+
+    def both(x, y, mask, first, second):
+        del second
+        a, b = (dp.sum_records(v, mask) for v in dp.clip_records((x, y), C))
+        return add_noise(mechanisms.GAUSSIAN, first, (a, b), Z * C, multiplier=Z, levels=2)
+
+    dim = 10_000
+    rows, mask = jnp.ones((2, dim)), jnp.ones(2, bool)
+    apart, together = (
+        dp.certify(f, rows, rows, mask, *jax.random.split(KEY), records=(0, 1), mask=2) for f in (step, both)
+    )
+    assert together.event == GaussianDpEvent(Z)
+    cell = widest_cell(dim, Z, 2)
+    # The worst record has half of its squared bound in each.
+    worst = 2 * ((1 / (Z * math.sqrt(2)) + cell) / (1 + Z * cell)) ** 2
+    assert (
+        1 / Z**2 < worst <= apart.event.noise_multiplier**-2 <= 1 / Z**2 + 2 * (cell / (2 * Z) + cell**2) * (1 + 1e-9)
+    )
+
+
+def test_more_noise_than_the_grid_was_made_for_counts_as_less():
+    """For one coordinate it is made for noise multipliers up to 2**17."""
+
+    def multiplier_of(asked):
+        def step(x, mask, key):
+            return dp.gaussian_mechanism(key, dp.sum_records(dp.clip_records(x, 1.0), mask), asked)
+
+        return dp.certify(step, jnp.ones((3, 1)), jnp.ones(3, bool), KEY, records=0, mask=1).event.noise_multiplier
+
+    assert multiplier_of(1e5) == pytest.approx(1e5, rel=1e-12)
+    cell = widest_cell(1, 2.0**17, 3)
+    assert multiplier_of(1e6) == pytest.approx((1 + 2.0**17 * cell) / (1e-6 + cell), rel=1e-9)
+    assert multiplier_of(1e6) < 0.999 * 1e6

@@ -236,10 +236,11 @@ def calibrate_num_steps(
     delta: float,
     relation: Relation,
     slack_per_step: float = 0.0,
+    slack: float = 0.0,
 ) -> int:
     """Largest number of steps whose event costs no more than (epsilon, delta).
 
-    Guarantee: epsilon of event_of(result), with slack result * slack_per_step, is at most the target; that of one step more
+    Guarantee: epsilon of event_of(result), with slack + result * slack_per_step, is at most the target; that of one step more
     is not (up to the accountant's own relative resolution of 1e-4).
 
     Args:
@@ -248,6 +249,7 @@ def calibrate_num_steps(
         delta: target, above 0 and below 1.
         relation: which data sets are neighbours.
         slack_per_step: total variation between one step as run and as described.
+        slack: the same of all that is in the event besides the steps.
 
     Returns:
         The number of steps, at least 1.
@@ -255,13 +257,15 @@ def calibrate_num_steps(
     Raises:
         ValueError: the targets are out of range, one step already costs more, or 10^9 steps still cost less.
     """
-    _check_targets(epsilon, delta, slack_per_step, epsilon_remedy="raise epsilon, the noise multiplier or delta")
+    _check_targets(
+        epsilon, delta, slack + slack_per_step, epsilon_remedy="raise epsilon, the noise multiplier or delta"
+    )
     known: dict[tuple[int, float], float] = {}
 
     def spent(steps: int, tolerance: float) -> float:
         if (steps, tolerance) not in known:
-            slack = min(1.0, steps * slack_per_step)
-            known[steps, tolerance] = _epsilon(event_of(steps), delta, relation, slack, tolerance)
+            away = min(1.0, slack + steps * slack_per_step)
+            known[steps, tolerance] = _epsilon(event_of(steps), delta, relation, away, tolerance)
         return known[steps, tolerance]
 
     if spent(1, _FINE) > epsilon:

@@ -60,6 +60,7 @@ from discreet.inference._step import (
 from discreet.inference._structure import parameter_of
 from discreet.inference._trace import TraceRecorder
 from discreet.ledger import Ledger, Spending
+from discreet.mechanisms import levels_for
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_statement
 from discreet.verify import Certificate
@@ -302,24 +303,28 @@ class DPSVI:
         if own:
             digest = optimizer_digest(self.local_optim, own)
             local = LocalUpdates(objective, self.local_optim, digest, self.local_updates)
+        perturbed = psi if self.perturb == "parameters" else jax.eval_shape(objective.link, psi, key)[0]
+        released = sum(x.size for x in jax.tree.leaves(perturbed)) + 2  # with loss and count
         return PrivateStep(
             objective=objective,
             optim=self.optim,
             optim_digest=optimizer_digest(self.optim, psi, start_optimizer(self.optim, psi, key, objective)),
+            released=released,
             loss_share=self.loss_share,
             loss_bound=self.loss_bound,
             perturb_parameters=self.perturb == "parameters",
             local=local,
-            **self._of_plan(),
+            **self._of_plan(released),
         )
 
-    def _of_plan(self) -> dict[str, Any]:
-        """What a step has from the plan beside its numbers."""
+    def _of_plan(self, released: int) -> dict[str, Any]:
+        """What a step that releases so many coordinates has from the plan beside its numbers."""
         plan = self.plan
         sizes = plan.sampling.typical_sizes(plan.num_records)
         return {
             "engine": BookKeepingEngine(sizes, microbatch_size=self.microbatch_size),
             "mechanism": plan.mechanism,
+            "levels": levels_for(plan.noise_multiplier, released),
             "adapts": plan.clipping.adapts,
             "count_share": plan.clipping.count_share,
             "num_records": plan.num_records,
@@ -636,7 +641,7 @@ class DPSVI:
             # The model is looked at once for all plans.
             state, step = starts[plan.num_records]
             state = state._replace(clipping_norm=jnp.float32(plan.clipping.start))
-            fits[plan] = state, dataclasses.replace(step, **other._of_plan()), plan
+            fits[plan] = state, dataclasses.replace(step, **other._of_plan(step.released)), plan
         return fit_many([fits[plan] for plan in chosen], keys, [jnp.asarray(x) for x in records.leaves])
 
     def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:

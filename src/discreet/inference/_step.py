@@ -505,7 +505,9 @@ class PrivateStep:
         objective: model and guide.
         engine: computes clipped sums.
         optim: the optimizer; steps are told apart by `optim_digest`, what it computes.
+        released: coordinates of a release, with loss and count.
         mechanism: whose noise hides the sums.
+        levels: how integer noise of the plan's multiplier is made, for so many coordinates.
         adapts: whether the clipping norm moves.
         count_share: share of the release that goes to the count of gradients within C.
         loss_bound: losses further than this from the state's center are clipped; None: the
@@ -520,7 +522,9 @@ class PrivateStep:
     engine: GradientEngine
     optim: Any = dataclasses.field(compare=False)
     optim_digest: str
+    released: int
     mechanism: mechanisms.Mechanism
+    levels: int
     adapts: bool
     count_share: float
     num_records: int
@@ -563,7 +567,7 @@ class PrivateStep:
         total, right = mechanisms.clipped_sum(
             self.engine, draws, u, table, batch, (keys.local, keys.record), norm, channels
         )
-        released = mechanisms.release(keys.noise, total, numbers.noise_multiplier, self.mechanism)
+        released = mechanisms.release(keys.noise, total, numbers.noise_multiplier, self.mechanism, self.levels)
 
         gradient = jax.tree.map(lambda x, like: (x / numbers.rate).astype(like.dtype), released.gradient, u)
         if pull is not None:
@@ -628,4 +632,5 @@ class PrivateStep:
 
 def _code() -> tuple[Any, ...]:
     marks = mechanisms.draw_batch, mechanisms.clipped_sum, mechanisms.release, mechanisms.update_rows
-    return *marks, PrivateStep.move, StepKeys.derive, StepKeys.at, Draws.make, random.fast_bits, random.normal
+    noise = random.normal, random.discrete_gaussian, mechanisms.add_noise
+    return *marks, PrivateStep.move, StepKeys.derive, StepKeys.at, Draws.make, random.fast_bits, *noise

@@ -136,7 +136,8 @@ class MarginalsPlan:
             weights = {} if schema.target is None else {schema.target: 2}
         if unknown := sorted(set(weights) - set(names)):
             raise ValueError(f"weights names {', '.join(unknown)}, which the schema does not describe")
-        noise = calibrate_noise_multiplier(GAUSSIAN.event, epsilon=epsilon, delta=delta, relation=relation)
+        goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": GAUSSIAN.slack}
+        noise = calibrate_noise_multiplier(GAUSSIAN.event, **goal)
         chosen = tuple(tuple(table) for table in tables)
         return cls(
             schema=schema,
@@ -191,8 +192,8 @@ class MarginalsPlan:
 
     @property
     def slack(self) -> float:
-        """Total variation between what runs and the event: none."""
-        return 0.0
+        """Total variation between what runs and the event."""
+        return GAUSSIAN.slack
 
     def event(self) -> DpEvent:
         """What counting does to the records, under the plan's relation.
@@ -237,6 +238,7 @@ class MarginalsPlan:
             self.event(),
             self.relation,
             delta=self.delta,
+            slack=self.slack,
             method=METHOD,
             mechanism=(
                 "Each value was replaced by its level, a category or a slice of the public bounds, and the records in each cell "

@@ -1,10 +1,12 @@
 """The one place where noise is added, to sums whose L2 bound travels with them; one JAX primitive for each act of privacy."""
 
+from discreet.mechanisms._integers import levels_for, widest_cell
 from discreet.mechanisms._markers import (
     CLIP,
     CLIPPED_SUM,
     COUNT,
     DRAW,
+    FLOAT_GAUSSIAN,
     GAUSSIAN,
     LAPLACE,
     MECHANISMS,
@@ -33,6 +35,7 @@ __all__ = [
     "CLIPPED_SUM",
     "COUNT",
     "DRAW",
+    "FLOAT_GAUSSIAN",
     "GAUSSIAN",
     "LAPLACE",
     "MECHANISMS",
@@ -49,9 +52,11 @@ __all__ = [
     "draw_batch",
     "gaussian_mechanism",
     "laplace_mechanism",
+    "levels_for",
     "poisson_subsample",
     "release",
     "subsample_without_replacement",
     "sum_records",
     "update_rows",
+    "widest_cell",
 ]

@@ -1,7 +1,7 @@
 """Markers: one JAX primitive for each act of privacy, which XLA compiles as a plain function and the verifier reads as a fact.
 
-A mechanism is an object (`GaussianMechanism`, `LaplaceMechanism`) with its noise, the norm that its event is relative to, and
-that event; a sampler likewise (`discreet.sampling`). The primitives:
+A mechanism is an object (`GaussianMechanism`, `LaplaceMechanism`) that adds its noise and knows the norm that its event is
+relative to, that event, and how far from it the machine is; a sampler likewise (`discreet.sampling`). The primitives:
 
     CLIP, SUM      rows of joint norm at most C; the sum of the rows that a mask keeps
     COUNT          cross tables of whole numbers: a record is in one cell of each, whatever its numbers are
@@ -46,6 +46,13 @@ from discreet.gradients import (
     ReferenceEngine,
     check_positive,
 )
+from discreet.mechanisms._integers import (
+    LEAST_STDDEV,
+    MOST_STDDEV,
+    SLACK,
+    add_noise_on_grid,
+    most_multiplier,
+)
 from discreet.sampling import Batch, Drawing, FixedSizeSampling, OpenPoisson, PoissonSampling, Sampling
 
 REMEDY = "Without noise nothing is private: use noise_multiplier * clipping_norm of a PrivacyPlan."
@@ -61,6 +68,9 @@ class Mechanism(abc.ABC):
         norm: The norm, 1 or 2, of what one record adds, to which the size of the noise is relative in `event`.
         adds_up: Several releases of the same records are exactly one, whose squared ratio of bound to noise is the sum of
             theirs. That is so for Gaussian noise.
+        slack: Total variation between a release as computed and one of `event`. 0 for floating-point noise, whose rounding
+            nothing accounts for.
+        on_grid: The sum is rounded to a grid before noise is added, which `_integers` accounts for.
     """
 
     name: ClassVar[str]
@@ -68,6 +78,8 @@ class Mechanism(abc.ABC):
     words: ClassVar[str]
     norm: ClassVar[int]
     adds_up: ClassVar[bool] = False
+    slack: ClassVar[float] = 0.0
+    on_grid: ClassVar[bool] = False
 
     @abc.abstractmethod
     def event(self, noise_multiplier: Any) -> DpEvent:
@@ -75,16 +87,36 @@ class Mechanism(abc.ABC):
 
     @abc.abstractmethod
     def noise(self, key: PRNGKeyArray, dim: int, dtype: Any) -> Float[Array, " dim"]:
-        """Independent noise of size 1 for `dim` coordinates."""
+        """Independent floating-point noise of size 1 for `dim` coordinates."""
+
+    def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
+        """The leaves with noise of a size: one draw for all coordinates, in the order of the leaves.
+
+        Args:
+            key: for this release alone.
+            leaves: floating-point arrays.
+            size: of the noise, in units of the leaves.
+            multiplier: the largest ratio of `size` to the bound on one record that has to hold.
+            levels: how integer noise is made (`_integers.levels_for`).
+        """
+        del multiplier, levels
+        noise = size * self.noise(key, sum(x.size for x in leaves), jnp.result_type(*leaves))
+        noised, start = [], 0
+        for leaf in leaves:
+            # Each leaf is added to its own part of the draw; they are never copied into one vector.
+            own = noise[start : start + leaf.size].reshape(leaf.shape)
+            noised.append((leaf + own).astype(leaf.dtype))
+            start += leaf.size
+        return noised
 
 
 @dataclass(frozen=True)
-class GaussianMechanism(Mechanism):
-    """Normal noise; the size is its standard deviation."""
+class FloatGaussianMechanism(Mechanism):
+    """Normal floating-point noise; the size is its standard deviation. Last bits of what it releases tell neighbours apart."""
 
     name: ClassVar[str] = "gaussian_mechanism"
     size: ClassVar[str] = "stddev"
-    words: ClassVar[str] = "Gaussian noise of standard deviation"
+    words: ClassVar[str] = "floating-point Gaussian noise of standard deviation"
     norm: ClassVar[int] = 2
     adds_up: ClassVar[bool] = True
 
@@ -95,6 +127,19 @@ class GaussianMechanism(Mechanism):
     def noise(self, key: PRNGKeyArray, dim: int, dtype: Any) -> Float[Array, " dim"]:
         """Standard normal variables whose tails are not cut."""
         return random.normal(key, (dim,), dtype)
+
+
+@dataclass(frozen=True)
+class GaussianMechanism(FloatGaussianMechanism):
+    """Discrete Gaussian noise on a grid, added to integers; the size is the continuous one's standard deviation."""
+
+    words: ClassVar[str] = "Gaussian noise of standard deviation"
+    slack: ClassVar[float] = SLACK
+    on_grid: ClassVar[bool] = True
+
+    def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
+        """See `_integers`."""
+        return add_noise_on_grid(key, leaves, size, multiplier, levels)
 
 
 @dataclass(frozen=True)
@@ -116,8 +161,8 @@ class LaplaceMechanism(Mechanism):
         return 0.5 * (squares[0] + squares[1] - squares[2] - squares[3])
 
 
-GAUSSIAN, LAPLACE = GaussianMechanism(), LaplaceMechanism()
-MECHANISMS: list[Mechanism] = [GAUSSIAN, LAPLACE]
+GAUSSIAN, LAPLACE, FLOAT_GAUSSIAN = GaussianMechanism(), LaplaceMechanism(), FloatGaussianMechanism()
+MECHANISMS: list[Mechanism] = [GAUSSIAN, LAPLACE, FLOAT_GAUSSIAN]
 """The mechanisms that we vouch for: the verifier takes their word for their events, and nobody else's."""
 
 
@@ -130,11 +175,16 @@ def check_noise(what: str, size: Any) -> None:
 
     Raises:
         NoNoiseError: it is zero.
-        ValueError: it is negative or not finite.
+        ValueError: it is negative, not finite, or beyond what 32-bit arithmetic has room for.
     """
     if jnp.ndim(size) == 0 and not isinstance(size, Tracer) and float(size) == 0:
         raise NoNoiseError(f"{what} is 0. {REMEDY}")
     check_positive(what, size, REMEDY)
+    if not isinstance(size, Tracer) and not LEAST_STDDEV <= float(size) <= MOST_STDDEV:
+        raise ValueError(
+            f"{what} is {float(size):g}; 32-bit arithmetic has room for noise from {LEAST_STDDEV:g} to {MOST_STDDEV:g}. Release "
+            "the sum in other units."
+        )
 
 
 def check_leaves(mechanism: str, leaves: list[Any]) -> list[Array]:
@@ -157,25 +207,24 @@ def _usable(scale: Any) -> Any:
 
 
 def _noised(
-    key: PRNGKeyArray, *operands: Array, mechanism: Mechanism, size: float | None, name: str, mapped: bool
+    key: PRNGKeyArray,
+    *operands: Array,
+    mechanism: Mechanism,
+    size: float | None,
+    multiplier: float | None,
+    levels: int,
+    name: str,
+    mapped: bool,
 ) -> list[Array]:
-    """The leaves with noise added: one draw for all coordinates, in the order of the leaves. A traced size comes last.
-
-    Each leaf is added to its own part of the draw; they are never copied into one vector.
-    """
+    """The leaves with noise added. A traced size, and then a traced multiplier, come last."""
     del name, mapped
     # Where noise is computed, under certify's traces and another's jit as well: no process releases beside another.
     one_process("The noise of a mechanism")
-    *leaves, scale = (*operands, size) if size is not None else operands
-    scale = _usable(scale) if size is None else scale
-    noise = mechanism.noise(random.check_key(key), sum(x.size for x in leaves), jnp.result_type(*leaves))
-    noise = scale * noise
-    noised, start = [], 0
-    for leaf in leaves:
-        own = noise[start : start + leaf.size].reshape(leaf.shape)
-        noised.append((leaf + own).astype(leaf.dtype))
-        start += leaf.size
-    return noised
+    leaves, own = list(operands), multiplier
+    if own is None:
+        own = leaves.pop()
+    scale = _usable(leaves.pop()) if size is None else size
+    return mechanism.add(random.check_key(key), leaves, scale, own, levels)
 
 
 def _clip(*operands: Array, norm: float | None) -> list[Array]:
@@ -406,21 +455,22 @@ def count_cells(
 def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array, ""]) -> Any:
     """Add independent Gaussian noise to every coordinate of a tree of arrays.
 
-    Guarantee: if one record changes the tree by at most C in joint L2 norm and
-    stddev = noise_multiplier * C, the release is a `GaussianDpEvent(noise_multiplier)`, up
-    to floating-point rounding of the sum. The noise has no cut tail (`discreet.random.normal`).
+    Guarantee: if one record changes the tree, as computed, by at most C in joint L2 norm, and stddev = noise_multiplier * C,
+    the release is a `GaussianDpEvent(noise_multiplier)` within total variation 2**-63, rounding and last bits included. The
+    tree is rounded to a grid, and the noise is a discrete Gaussian there: docs/arithmetic.md has the proof. It holds for noise
+    multipliers up to 2**17 / sqrt(d) for d coordinates (above that, for this one), and fewer than 2**31 coordinates.
 
     Args:
         key: a scalar key, for this call alone. Keys of `discreet.random.key` are secure.
-        tree: float32 or float64 arrays; the value to release.
-        stddev: standard deviation of the noise, in the units of `tree`; positive and finite. Where it is known only when the
-            program runs, and then below 1e-20 or above 1e20, the release is NaN.
+        tree: float32 or float64 arrays; the value to release. Values beyond 2**48 stddev are released as that.
+        stddev: standard deviation of the noise, in the units of `tree`, from 1e-28 to 1e30; it gets up to 0.3 % more. Where it
+            is known only when the program runs, and then below 1e-20 or above 1e20, the release is NaN.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
 
     Raises:
-        ValueError: `stddev`, where known while tracing, is not positive and finite.
+        ValueError: `stddev`, where known while tracing, is not positive and finite, or out of that range.
         TypeError: a leaf is not float32 or float64.
 
     Reference:
@@ -461,7 +511,16 @@ def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, 
     return add_noise(LAPLACE, key, tree, scale)
 
 
-def add_noise(mechanism: Mechanism, key: PRNGKeyArray, tree: Any, size: Any, name: str = "") -> Any:
+def add_noise(
+    mechanism: Mechanism,
+    key: PRNGKeyArray,
+    tree: Any,
+    size: Any,
+    name: str = "",
+    *,
+    multiplier: Any = None,
+    levels: int = 3,
+) -> Any:
     """Release a tree with a mechanism's noise: what its public function does.
 
     Args:
@@ -470,6 +529,8 @@ def add_noise(mechanism: Mechanism, key: PRNGKeyArray, tree: Any, size: Any, nam
         tree: likewise.
         size: of the noise, likewise.
         name: of the caller, where it is part of a step, which may be mapped.
+        multiplier: the largest ratio of `size` to the bound on one record that has to hold; None: `most_multiplier`.
+        levels: how integer noise is made: what `levels_for` says of that multiplier.
 
     Raises:
         ValueError, TypeError: as `gaussian_mechanism`.
@@ -479,9 +540,23 @@ def add_noise(mechanism: Mechanism, key: PRNGKeyArray, tree: Any, size: Any, nam
     _check_key(key)
     leaves, structure = jax.tree.flatten(tree)
     one_process(who, leaves)
+    leaves = check_leaves(who, leaves)
     known, operands = known_number(size)
-    leaves = [*check_leaves(who, leaves), *operands]
-    noised = NOISE.bind(key, *leaves, mechanism=mechanism, size=known, name=who, mapped=bool(name))
+    if multiplier is None:
+        multiplier = most_multiplier(max(1, sum(x.size for x in leaves)))
+    ratio, more = known_number(multiplier)
+    noised = NOISE.bind(
+        key,
+        *leaves,
+        *operands,
+        *more,
+        mechanism=mechanism,
+        size=known,
+        multiplier=ratio,
+        levels=levels,
+        name=who,
+        mapped=bool(name),
+    )
     return jax.tree.unflatten(structure, noised)
 
 
@@ -709,7 +784,9 @@ class Release(NamedTuple):
     count: Float[Array, ""]
 
 
-def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: Any, mechanism: Mechanism = GAUSSIAN) -> Release:
+def release(
+    key: PRNGKeyArray, total: ClippedSum, noise_multiplier: Any, mechanism: Mechanism = GAUSSIAN, levels: int = 3
+) -> Release:
     """Release a clipped sum, gradient, loss and count together, by one mechanism.
 
     Guarantee: one `mechanism.event(noise_multiplier)`, if its norm is 2: the noise is scaled to the joint L2 bound that
@@ -720,9 +797,10 @@ def release(key: PRNGKeyArray, total: ClippedSum, noise_multiplier: Any, mechani
         total: what a gradient engine returned.
         noise_multiplier: size of the noise divided by the joint bound: a number, or a scalar that may be traced.
         mechanism: whose noise.
+        levels: as in `add_noise`, for this noise multiplier.
     """
-    sums = total.gradient, total.loss, total.count
-    return Release(*add_noise(mechanism, key, sums, noise_multiplier * total.l2_bound, "release"))
+    sums, stddev = (total.gradient, total.loss, total.count), noise_multiplier * total.l2_bound
+    return Release(*add_noise(mechanism, key, sums, stddev, "release", multiplier=noise_multiplier, levels=levels))
 
 
 RowUpdate = Callable[[Any, Sequence[Array], Sequence[Array], PRNGKeyArray], Sequence[Array]]

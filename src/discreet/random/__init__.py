@@ -1,6 +1,12 @@
-"""Secure randomness: ChaCha20 keys for JAX, and a Gaussian sampler with exact tails."""
+"""Secure randomness: ChaCha20 keys for JAX, discrete Gaussian noise, and a Gaussian sampler with exact tails."""
 
-from discreet.random._discrete_gaussian import NoiseGrid, discrete_gaussian, noise_grid
+from discreet.random._discrete_gaussian import (
+    INNER_VARIANCE,
+    MOST_FACTOR,
+    SLACK_PER_VALUE,
+    WORD,
+    discrete_gaussian,
+)
 from discreet.random._keys import (
     Purpose,
     as_threefry,
@@ -15,7 +21,10 @@ from discreet.random._keys import (
 from discreet.random._normal import normal
 
 __all__ = [
-    "NoiseGrid",
+    "INNER_VARIANCE",
+    "MOST_FACTOR",
+    "SLACK_PER_VALUE",
+    "WORD",
     "Purpose",
     "as_threefry",
     "check_key",
@@ -24,7 +33,6 @@ __all__ = [
     "is_reproducible",
     "key",
     "key_from_words",
-    "noise_grid",
     "normal",
     "subkey",
     "subkeys",

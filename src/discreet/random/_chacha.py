@@ -38,8 +38,10 @@ Reference: Nir and Langley, "ChaCha20 and Poly1305 for IETF Protocols", RFC 8439
 
 import _thread
 import atexit
+import itertools
 import sys
 import threading
+from collections.abc import Sequence
 from functools import cache
 from math import prod
 from typing import Any
@@ -391,6 +393,14 @@ def keystream(key: jax.Array, nonce: jax.Array, num_blocks: int, counter: jax.Ar
     """
     _check_number(num_blocks)
     return _keystream(_state(key, nonce, counter), num_blocks=num_blocks, host=False)
+
+
+def keystreams(key: jax.Array, streams: Sequence[tuple[jax.Array, int]]) -> list[jax.Array]:
+    """The words of several short streams, each a nonce and a number of blocks, as `keystream` makes them from counter 0."""
+    states = [_numbered(_state(key, nonce, 0), jnp.arange(n, dtype=jnp.uint32)) for nonce, n in streams]
+    words = _keystream(jnp.concatenate(states), num_blocks=1, host=False).reshape(-1)
+    ends = list(itertools.accumulate(n * WORDS_PER_BLOCK for _, n in streams))
+    return [words[end - n * WORDS_PER_BLOCK : end] for end, (_, n) in zip(ends, streams, strict=True)]
 
 
 def fast_keystream(key: jax.Array, nonce: jax.Array, num_blocks: int) -> tuple[jax.Array, jax.Array]:

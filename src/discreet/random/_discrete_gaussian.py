@@ -5,11 +5,13 @@
 integer within 11 standard deviations occurs, whatever K is, and the one floating-point operation comes after the noise.
 docs/arithmetic.md has the theorem that carries the accounting of the continuous Gaussian over to it.
 
-From words to an integer, for s = 2**20:
+The spacing is a power of two, so that dividing by it is exact; what a standard deviation needs beyond that, a factor of up to
+two, comes from an integer b, up to 724, in the noise itself. From words to an integer:
 
-1. Z = A0 + 724 A1, where A0 and A1 are independent and D(s1), s1 = s / sqrt(1 + 724**2) = 1448.3. Completing the square in
-   P(Z = z) = sum over y of P(A0 = z - 724 y) P(A1 = y) leaves exp(-z**2 / (2 s**2)) times the sum of a Gaussian of deviation
-   s1 / sqrt(1 + 724**2) > 2 over shifted integers, which is constant to a factor 1 +- 2**-112 (Poisson summation).
+1. Z = A0 + b T. T is A1 with two levels and A1 + 724 A2 with three; all A are independent and D(s1), s1 = 1448.3. Completing
+   the square in P(Z = z) = sum over y of P(A0 = z - b y) P(T = y) leaves exp(-z**2 / (2 s**2)), s**2 = s1**2 + b**2 t**2 for T
+   of deviation t, times the sum of a Gaussian of deviation 2 or more over shifted integers, which is constant to a factor
+   1 +- 2**-112 (Poisson summation). So two levels give s up to 2**20, and three up to 2**29.5.
 2. A is a sign bit and a magnitude. Magnitudes 0 to 8190 and "8191 or more" are drawn by Walker and Vose's alias method:
    13 bits choose a column, 114 bits are compared with its threshold. A second table divides up "8191 or more", to 16,382.
    The tables are computed from Python integers of 512 bits, and the probabilities they give are exact multiples of 2**-127.
@@ -18,50 +20,44 @@ From words to an integer, for s = 2**20:
    else, so the result is the one that all bits together give, and it depends on neither batching nor platform.
 
 The table is 32 KiB (it stays in a core's first cache). Time and memory accesses depend on the noise (which columns, how many
-undecided draws), never on data. Streams of the key (see the table in `_keys.py`): domain "dgau", word 14 log2(s), word 15 0 for
-first words and 1 for undecided values, whose blocks are counted by value.
-
-Cost, nanoseconds of processor time a value, two Xeon cores under load, medians of five runs next to `normal` in one process
-(688,884 values in a loop, added to an array):
-
-| `normal` | 2**20 | 2**24 | two words a value alone (the floor of 2**20) |
-| -------- | ----- | ----- | -------------------------------------------- |
-| 3.86     | 5.51  | 7.81  | 2.48                                         |
-
-The median of the paired ratios to `normal` is 1.43 for 2**20, and 1.84 at 100 values, where nearly all is words. The gap of
-3.0 to the floor is two look-ups a value and what follows from them; vector instructions for the look-ups, and halves of a draw
-on two cores, were not tried.
+undecided draws), never on data. Streams of the key (see the table in `_keys.py`): domain "dgau", word 14 the number of levels,
+word 15 0 for first words and 1 for undecided values, whose blocks are counted by value.
 
 References: Walker, "An efficient method for generating discrete random variables with general distributions", TOMS 1977;
 Vose, "A linear algorithm for generating random numbers with a given distribution", IEEE TSE 1991; Micciancio and Walter,
-"Gaussian sampling over the integers: efficient, generic, constant-time", CRYPTO 2017 (the sum of two levels).
+"Gaussian sampling over the integers: efficient, generic, constant-time", CRYPTO 2017 (sums of levels).
 """
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cache, partial
-from math import inf, prod, sqrt
+from math import prod
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
-from discreet import _validate
-from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream
+from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream, keystreams
 from discreet.random._keys import check_key, nonce
 
-SLACK_PER_VALUE = 2.0**-95
+SLACK_PER_VALUE = 2.0**-94
 """Total variation between a value of `discrete_gaussian` and D(s), and between it and a rounding of a continuous Gaussian."""
+
+MOST_FACTOR = 724
+"""The largest b: with it the sum over y of step 1 has a deviation of 2 at least."""
+INNER_VARIANCE = {2: Fraction(4**20, 1 + MOST_FACTOR**2), 3: Fraction(4**20)}
+"""The square of the deviation of T, by the number of levels: D(s) has s**2 = INNER_VARIANCE[2] + b**2 INNER_VARIANCE[levels]."""
+WORD = 24  # bits of the words in which sums and noise are added
 
 DISCRETE = np.uint32(int.from_bytes(b"dgau", "little"))
 
 _PRECISION = 512  # bits behind the point of the integers that tables are computed from
 _MORE = 3  # words of threshold after the first
 _PER_LEVEL = _MORE + 1 + _MORE  # words of an undecided level: its threshold, then a draw from the second table
-_ENOUGH, _MOST = 0.005, 0.1  # of the noise, that a grid may add: for the faster sampler, and at all
-_ROOM = 2.0**-21  # of the sensitivity: more than five roundings to float32 change
+_AT_ONCE = 32  # blocks of all values' further words, up to which they are made for all
 _ROW = 256  # values between which one flag says whether any is undecided
 
 # --- tables --------------------------------------------------------------------------------------
@@ -81,31 +77,27 @@ class Alias(NamedTuple):
 
 
 class Design(NamedTuple):
-    """How a deviation is made from levels: Z = A0 + factor A1 + factor**2 A2 and so on."""
+    """How values are made from levels.
 
-    log2_stddev: int
+    Attributes:
+        columns_log2: the logarithm of the number of columns of a level's table.
+        levels: 2 or 3.
+        factor: of the third level in T; b is at most that.
+        variance: the square of a level's deviation.
+    """
+
     columns_log2: int
     levels: int
     factor: int
-
-    @property
-    def variance(self) -> Fraction:
-        """The square of the deviation of a level."""
-        return Fraction(4**self.log2_stddev, sum(self.factor ** (2 * level) for level in range(self.levels)))
+    variance: Fraction
 
     @property
     def last(self) -> int:
         """The magnitude from which on the second table decides."""
         return 2**self.columns_log2 - 1
 
-    @property
-    def largest(self) -> int:
-        """The largest value: no sum of levels exceeds it."""
-        return 2 * self.last * sum(self.factor**level for level in range(self.levels))
 
-
-# The factors are the largest for which the sum over y of step 1 has a deviation of 2 at least.
-DESIGNS = {20: Design(20, 13, 2, 724), 24: Design(24, 12, 3, 203)}
+DESIGNS = {levels: Design(13, levels, MOST_FACTOR, INNER_VARIANCE[2]) for levels in (2, 3)}
 
 
 def _exp_minus(x: Fraction) -> int:
@@ -199,45 +191,50 @@ def _whole_look_up(table: Alias, word: jax.Array, more: jax.Array) -> jax.Array:
 
 
 def _decided(design: Design, word: jax.Array, more: jax.Array) -> jax.Array:
-    """What a level is by all its words: a scalar and uint32[7]."""
+    """What a level is by all its words: uint32 of any shape, and uint32[7] of those."""
     body, tail = tables(design)
     magnitude = _whole_look_up(body, word, more[:_MORE])
     further = _whole_look_up(tail, more[_MORE], more[_MORE + 1 :])
     return _signed(word, jnp.where(magnitude == design.last, magnitude + further, magnitude))
 
 
-def _summed(design: Design, levels: Sequence[jax.Array]) -> jax.Array:
-    total = levels[-1]
-    for level in levels[-2::-1]:
-        total = total * np.int32(design.factor) + level
-    return total
+def _summed(design: Design, levels: Sequence[jax.Array], b: jax.Array) -> list[jax.Array]:
+    """A0 + b T as one word of base 2**24 with two levels, as two with three; the upper one has the sign."""
+    if design.levels == 2:
+        return [levels[0] + b * levels[1]]
+    total = levels[1] + np.int32(design.factor) * levels[2]  # below 2**24
+    upper = b * (total >> 12)
+    return [levels[0] + b * (total & 0xFFF) + ((upper & 0xFFF) << 12), upper >> 12]
 
 
-def from_words(design: Design, words: jax.Array, size: int, more: Callable[[jax.Array], jax.Array]) -> jax.Array:
+def from_words(
+    design: Design, words: jax.Array, size: int, b: jax.Array, more: Callable[[jax.Array], jax.Array]
+) -> list[jax.Array]:
     """Integers from words.
 
     Args:
-        design: the deviation and its levels.
+        design: the levels.
         words: uint32[at least levels * size]: the first words of all values' level 0, then of all values' level 1, ...
         size: how many values, at least one.
+        b: int32 scalar.
         more: the uint32[levels * 7] of the value of a number, for undecided ones.
 
     Returns:
-        int32[size].
+        int32[size] for each word of base 2**24, as in `discrete_gaussian`.
     """
     parts = [_first(design, words[level * size : (level + 1) * size]) for level in range(design.levels)]
     undecided = parts[0][1]
     for _, flag in parts[1:]:
         undecided = undecided | flag
-    # One array that is written once: values with their flag as lowest bit. XLA would look up twice, for values and flags.
-    packed = (_summed(design, [value for value, _ in parts]) << 1) | undecided.astype(jnp.int32)
-    packed = lax.optimization_barrier(packed)
+    # The values are written once, their flag as lowest bit: XLA would look up twice, for values and flags.
+    low, *rest = _summed(design, [value for value, _ in parts], b)
+    values = lax.optimization_barrier([(low << 1) | undecided.astype(jnp.int32), *rest])
     rows, width = -(-size // _ROW), min(_ROW, size)
-    flags = jnp.pad(packed & 1, (0, rows * _ROW - size)).reshape(rows, _ROW).any(1)
+    flags = jnp.pad(values[0] & 1, (0, rows * _ROW - size)).reshape(rows, _ROW).any(1)
 
     def refine(state):
         """Make the first undecided value again, with all its words."""
-        packed, flags = state
+        (packed, *rest), flags = state
         row = jnp.argmax(flags).astype(jnp.int32)
         start = jnp.minimum(row * _ROW, size - width)
         part = lax.dynamic_slice(packed, (start,), (width,))
@@ -245,32 +242,34 @@ def from_words(design: Design, words: jax.Array, size: int, more: Callable[[jax.
         number = start + place
         further = more(number).reshape(design.levels, _PER_LEVEL)
         own = [lax.dynamic_slice(words, (level * size + number,), (1,))[0] for level in range(design.levels)]
-        value = _summed(design, [_decided(design, own[level], further[level]) for level in range(design.levels)])
-        part = lax.dynamic_update_slice(part, value[None] << 1, (place,))
+        decided = [_decided(design, own[level], further[level]) for level in range(design.levels)]
+        low, *upper = _summed(design, decided, b)
+        part = lax.dynamic_update_slice(part, low[None] << 1, (place,))
         flags = lax.dynamic_update_slice(flags, (part & 1).any()[None], (row,))
-        return lax.dynamic_update_slice(packed, part, (start,)), flags
+        rest = [lax.dynamic_update_slice(x, new[None], (number,)) for x, new in zip(rest, upper, strict=True)]
+        return [lax.dynamic_update_slice(packed, part, (start,)), *rest], flags
 
-    packed, _ = lax.while_loop(lambda state: state[1].any(), refine, (packed, flags))
-    return packed >> 1
+    (packed, *rest), _ = lax.while_loop(lambda state: state[1].any(), refine, (values, flags))
+    return [packed >> 1, *rest]
 
 
 # --- draws ---------------------------------------------------------------------------------------
 
 
 def discrete_gaussian(
-    key: jax.Array, shape: Sequence[int] = (), *, log2_stddev: int = 20
-) -> tuple[jax.Array, jax.Array]:
+    key: jax.Array, shape: Sequence[int] = (), factor: jax.Array | int = MOST_FACTOR, *, levels: int = 2
+) -> tuple[list[jax.Array], jax.Array]:
     """Independent discrete Gaussian integers, and whether they are what they should be.
 
-    Guarantee, for ideal random words: each value is within total variation `SLACK_PER_VALUE` (2**-95) of D(s), s =
-    2**log2_stddev, the law on the integers with probabilities proportional to exp(-z**2 / (2 s**2)); values are
-    independent. Each value is also within that distance of a randomised rounding of a continuous Gaussian of variance
-    s**2 - 4, for every integer that is added to it. Every integer up to 11.3 s (20) or 16 s (24) can occur, and none beyond
-    11.4 s or 20.3 s. The computation has no floating-point operation: the same key gives the same integers on every platform
+    Guarantee, for ideal random words: each value is within total variation `SLACK_PER_VALUE` (2**-94) of D(s), the law on
+    the integers with probabilities proportional to exp(-z**2 / (2 s**2)), where s**2 = v + factor**2 INNER_VARIANCE[levels],
+    v = INNER_VARIANCE[2] = 1448.3**2: with the largest factor s is 2**20 (two levels) or 2**29.5 (three). Values are
+    independent. Each is also within that distance of a randomised rounding of a continuous Gaussian of variance
+    s**2 - 4, for every integer that is added to it. Every integer up to 11.3 s can occur, and none beyond 11.4 s. The
+    computation has no floating-point operation: the same key gives the same integers on every platform
     and under `jit`, `vmap`, `scan` and `shard_map`. Its instructions depend on the noise alone.
 
-    Words: one of 32 bits for each level of each value (two levels for 20, three for 24), and for one value in 2**17 (20) or
-    2**18 (24) one or two blocks of 16 words more.
+    Words: one of 32 bits for each level of each value, and for one value in 2**17 one or two blocks of 16 words more.
 
     Long draws on a CPU take their words from OpenSSL where it is installed. If that fails without a word (never seen), the
     second result is False, and nothing that depends on the first may be released.
@@ -278,104 +277,56 @@ def discrete_gaussian(
     Args:
         key: one key; use it for nothing else.
         shape: of the result.
-        log2_stddev: 20 or 24.
+        factor: from 1 to 724; may be traced, and is not checked then.
+        levels: 2 or 3.
 
     Returns:
-        int32 of `shape`, and a Boolean scalar.
+        A list of int32 arrays of `shape`, and a Boolean scalar. With two levels the list holds the integers; with three
+        their lower words, which are no smaller than -2**25 and below 2**26, and their upper ones, to be multiplied by 2**24.
 
     Raises:
         TypeError: not a typed key.
-        ValueError: an array of keys; another deviation; 2**31 values or more.
+        ValueError: an array of keys; another number of levels; a factor out of range; 2**31 values or more.
 
     Example:
         >>> from discreet.random import discrete_gaussian, key
-        >>> values, right = discrete_gaussian(key(0), (3,))
+        >>> (values,), right = discrete_gaussian(key(0), (3,))
         >>> values.dtype, bool(right)
         (dtype('int32'), True)
     """
     key = check_key(key, "key")
-    if log2_stddev not in DESIGNS:
-        raise ValueError(f"log2_stddev is {log2_stddev!r}; there are tables for 20 and 24.")
+    if levels not in DESIGNS:
+        raise ValueError(f"levels is {levels!r}; discrete Gaussian values are made of 2 or 3.")
+    if not isinstance(factor, Tracer) and not 1 <= int(factor) <= MOST_FACTOR:
+        raise ValueError(f"factor is {factor}; it must be an integer from 1 to {MOST_FACTOR}.")
     if prod(shape) >= 2**31:
         raise ValueError(
             f"One draw makes fewer than 2**31 integers, not {prod(shape):,}. Draw in parts, with own keys."
         )
-    return _draw(jax.random.key_data(key), tuple(shape), log2_stddev)
+    return _draw(jax.random.key_data(key), jnp.int32(factor), tuple(shape), levels)
 
 
-@partial(jax.jit, static_argnums=(1, 2))
-def _draw(key_words: jax.Array, shape: tuple[int, ...], log2_stddev: int) -> tuple[jax.Array, jax.Array]:
-    size, design = prod(shape), DESIGNS[log2_stddev]
+@partial(jax.jit, static_argnums=(2, 3))
+def _draw(
+    key_words: jax.Array, factor: jax.Array, shape: tuple[int, ...], levels: int
+) -> tuple[list[jax.Array], jax.Array]:
+    size, design = prod(shape), DESIGNS[levels]
     if size == 0:
-        return jnp.zeros(shape, jnp.int32), jnp.array(True)
-    stream, right = fast_keystream(key_words, nonce(DISCRETE, log2_stddev), -(-design.levels * size // WORDS_PER_BLOCK))
-    num_words = design.levels * _PER_LEVEL
+        return [jnp.zeros(shape, jnp.int32) for _ in range(levels - 1)], jnp.array(True)
+    first_blocks, num_words = -(-levels * size // WORDS_PER_BLOCK), levels * _PER_LEVEL
     num_blocks = -(-num_words // WORDS_PER_BLOCK)
+    if size * num_blocks <= _AT_ONCE:
+        # All words of all values in one go: half of what is to be compiled.
+        streams = (nonce(DISCRETE, levels), first_blocks), (nonce(DISCRETE, levels, 1), size * num_blocks)
+        words = keystreams(key_words, streams)
+        own = words[0][: levels * size].reshape(levels, size)
+        further = words[1].reshape(size, -1)[:, :num_words].T.reshape(levels, _PER_LEVEL, size)
+        decided = [_decided(design, own[level], further[level]) for level in range(levels)]
+        return [x.reshape(shape) for x in _summed(design, decided, factor)], jnp.array(True)
+    stream, right = fast_keystream(key_words, nonce(DISCRETE, levels), first_blocks)
 
     def more(number: jax.Array) -> jax.Array:
         counter = number.astype(jnp.uint32) * np.uint32(num_blocks)
-        return keystream(key_words, nonce(DISCRETE, log2_stddev, 1), num_blocks, counter)[:num_words]
+        return keystream(key_words, nonce(DISCRETE, levels, 1), num_blocks, counter)[:num_words]
 
-    return from_words(design, stream, size, more).reshape(shape), right
-
-
-# --- the grid that the integers stand for ----------------------------------------------------------
-
-
-class NoiseGrid(NamedTuple):
-    """A grid on which `discrete_gaussian` is the noise of a Gaussian mechanism.
-
-    Attributes:
-        spacing: Distance between grid points, in units of the L2 sensitivity.
-        log2_stddev: The deviation of the noise in units of the spacing, as `discrete_gaussian` takes it.
-    """
-
-    spacing: float
-    log2_stddev: int
-
-    @property
-    def stddev(self) -> float:
-        """The deviation of the noise in units of the sensitivity: slightly more than the noise multiplier."""
-        return self.spacing * 2**self.log2_stddev
-
-
-def noise_grid(noise_multiplier: float, dim: int, *, rounding: float = 1.0) -> NoiseGrid:
-    """The grid for a vector and a noise multiplier: as fine as integers of a deviation that there is a table for allow.
-
-    Guarantee: let x and x' be `dim` numbers each, at most the L2 sensitivity C apart; K and K' integers such that each
-    coordinate of (K - x/g) - (K' - x'/g) is at most `rounding`, with g = spacing C, or a number that at most five
-    roundings to float32 make smaller. Then K + Z and K' + Z are within total variation dim * `SLACK_PER_VALUE` of
-    randomised roundings, by one rule, of Gaussian vectors whose means are at most 1 / noise_multiplier deviations apart.
-
-    Rounding to integers lengthens the distance by rounding * sqrt(dim), so the noise is larger by a factor of
-    1 + rounding * sqrt(dim) * noise_multiplier / 2**log2_stddev. Where that exceeds 1.005 for 2**20, 2**24 is used.
-
-    Args:
-        noise_multiplier: Deviation of the noise in units of the sensitivity, from 2**-10.
-        dim: How many values are released together, from 1 to 2**31 - 1.
-        rounding: 1 if each vector is rounded to the nearest integers, 1/2 if the two differ by one rounded vector.
-
-    Returns:
-        The spacing and the deviation.
-
-    Raises:
-        ValueError: An argument out of its range, or noise that the grid would increase by more than a tenth.
-
-    Example:
-        >>> from discreet.random import noise_grid
-        >>> grid = noise_grid(1.0, 688_884)
-        >>> grid.log2_stddev, round(grid.stddev, 4)
-        (20, 1.0008)
-    """
-    multiplier = _validate.real("noise_multiplier", noise_multiplier, 2.0**-10, inf)
-    size = _validate.integer("dim", dim, 1, 2**31 - 1)
-    longer = sqrt(size) * _validate.real("rounding", rounding, 0.0, 16.0)
-    for log2_stddev, most in ((20, _ENOUGH), (24, _MOST)):
-        # 2**-39 of it is what a deviation of 2 of the randomised rounding takes from s**2; the rest is for float32.
-        length = 2.0**log2_stddev / multiplier * (1 - _ROOM) - longer
-        if length * (1 + most) * multiplier >= 2.0**log2_stddev:
-            return NoiseGrid(1 / length, log2_stddev)
-    raise ValueError(
-        f"a noise multiplier of {multiplier:g} for {size:,} values would be increased by more than a tenth by rounding to "
-        "the finest grid there is: release fewer values together, or use less noise."
-    )
+    return [x.reshape(shape) for x in from_words(design, stream, size, factor, more)], right

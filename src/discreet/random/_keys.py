@@ -14,8 +14,8 @@ A key is 256 bits, eight uint32 words. Every use of a key reads blocks whose non
 | `subkey`, purpose p              | "purp"  | p             | 0            | 0                   | first half        |
 | `normal`, b bits a word          | "gaus"  | b             | 0            | block number        | all words         |
 | `normal`, third words of pairs   | "gaus"  | 32            | 1            | block number        | rare pairs' words |
-| `discrete_gaussian`, first words | "dgau"  | log2 s        | 0            | block number        | all words         |
-| `discrete_gaussian`, undecided   | "dgau"  | log2 s        | 1            | value's blocks      | undecided values  |
+| `discrete_gaussian`, first words | "dgau"  | levels        | 0            | block number        | all words         |
+| `discrete_gaussian`, undecided   | "dgau"  | levels        | 1            | value's blocks      | undecided values  |
 | `as_threefry`                    | "thrf"  | 0             | 0            | 0                   | first two words   |
 | integer seed (the seed is key)   | "seed"  | 0             | 0            | 0                   | first half        |
 | key of another implementation    | "frgn"  | number words  | name's hash  | chunk number        | first half        |

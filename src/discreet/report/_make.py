@@ -26,10 +26,15 @@ NOT_COVERED = (
     "Choices made by looking at these records without accounting: the model, its columns, bounds or categories, the "
     "settings of the fit, or which of several fits to publish.",
     "Other releases from the same records: their privacy costs add up.",
-    "Attacks on the rounding of 32-bit floating-point noise and sums.",
+    "Rounding of 32-bit floating-point sums: in made-up tables one record can move a sum by more than its bound.",
     "Side channels: running time, memory, logs, and anyone with access to the machine.",
     "Error messages and interruptions that depend on the content of the records.",
     "General facts about the population: they can still be learned, and they may concern people whose data was not used.",
+)
+LAST_BITS = "Last bits of the released numbers: they can tell what floating-point noise was added to."
+INTEGERS = (
+    "Sums were rounded to a grid and the noise is a discrete Gaussian there, drawn and added in integers; the rounding is in the "
+    "noise, and the distance from exact Gaussian noise is in δ."
 )
 FROM_SYSTEM = (
     "The random bits came from the operating system and were expanded with ChaCha20; nobody can reproduce them."
@@ -115,7 +120,7 @@ def make_statement(
         horizon=horizon,
         accountant=ACCOUNTANT,
         public=(*_public_facts(plan), *public),
-        not_covered=(*assumed, *NOT_COVERED),
+        not_covered=(*assumed, *([] if plan.mechanism.on_grid else [LAST_BITS]), *NOT_COVERED),
         notes=tuple(notes),
     )
 
@@ -159,7 +164,8 @@ def _mechanism_words(plan: PrivacyPlan, bound: float) -> str:
     besides = "".join(f" Also paid for: {release.in_words()}." for release in plan.also)
     return (
         f"Each step drew a batch ({plan.sampling.in_words(plan.num_records)}). {_clipping_words(plan, bound)} was "
-        f"added to every coordinate of the sum. Only these noisy sums left the data.{besides}"
+        f"added to every coordinate of the sum. {f'{INTEGERS} ' if plan.mechanism.on_grid else ''}Only these noisy sums left "
+        f"the data.{besides}"
     )
 
 
@@ -205,6 +211,7 @@ def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> di
         f"{first}noise_{plan.mechanism.words.split(' of ')[-1].replace(' ', '_')}": float(
             plan.noise_multiplier * bound
         ),
+        "noise": "integers on a grid" if plan.mechanism.on_grid else "floating-point numbers",
         "num_steps": int(plan.num_steps),
         "num_records": int(plan.num_records),
         "slack": float(plan.slack),
@@ -251,6 +258,7 @@ def make_release_statement(
     relation: Relation,
     *,
     delta: float = 0.0,
+    slack: float = 0.0,
     method: str,
     mechanism: str,
     plan: Mapping[str, Any],
@@ -271,6 +279,7 @@ def make_release_statement(
         event: What was done.
         relation: Which tables are neighbours.
         delta: The δ at which ε is stated; 0 for an event made of `accounting.pure_event`.
+        slack: Total variation between what ran and the event, which noise in integers has; 0 where last bits are not covered.
         method: What ran.
         mechanism: What was done to the records, in words.
         plan: The numbers of the run, all public.
@@ -288,7 +297,7 @@ def make_release_statement(
     Raises:
         ValueError: an event without sound accounting, or one with no ε at this δ.
     """
-    spent = profile(event, relation)
+    spent = profile(event, relation, slack=slack)
     meaning = risk(spent, delta)
     return Statement(
         method=method,
@@ -296,13 +305,13 @@ def make_release_statement(
         delta_chosen="asked for" if delta else "0: the ε is pure",
         **_figures(spent, meaning, reproducible),
         warnings=(*meaning.warnings, *warnings),
-        mechanism=mechanism,
+        mechanism=f"{mechanism} {INTEGERS}" if slack else mechanism,
         plan=dict(plan),
         event=str(event),
         steps_completed=num_releases,
         horizon=num_releases,
         accountant=RELEASE_ACCOUNTANT if delta else PURE_ACCOUNTANT,
         public=tuple(public),
-        not_covered=(*not_covered, *NOT_COVERED),
+        not_covered=(*not_covered, *([] if slack else [LAST_BITS]), *NOT_COVERED),
         notes=tuple(notes),
     )

@@ -383,7 +383,7 @@ class Certificate:
 
     Attributes:
         event: what the program does to the data, in all calls; its numbers may be sympy expressions.
-        slack: total variation between the samplers as run and as accounted for; NaN while symbols are open in the event.
+        slack: total variation between samplers and noise as run and as accounted for; NaN while symbols are open in the event.
         times: how often the program may be called on the same records.
         relation: which tables are neighbours.
         outputs: for each output its status, "public" (the data have no influence) or "released".
@@ -668,7 +668,7 @@ def _proved(step: Callable[..., Any], args: tuple[Any, ...], times: Any, trail: 
         times=times,
         relation=relation,
         outputs=status,
-        assumptions=_assumptions(program, args, positions, times, mask, relation),
+        assumptions=_assumptions(program, args, positions, times, mask, relation, checker),
         notes=tuple(dict.fromkeys(map(from_here, checker.notes))),
         fingerprint=fingerprint(program, [x.value for x in _given(args).values()]),
         versions=versions(),
@@ -741,6 +741,7 @@ def _assumptions(
     times: Any,
     mask: int | None,
     relation: Relation,
+    checker: Checker,
 ) -> tuple[str, ...]:
     named = open_in([*jax.tree.leaves(args), times])
     values = _given(args)
@@ -753,9 +754,13 @@ def _assumptions(
         "all other arguments are public: known without the data, or released before",
         "public numbers that scale a sum are finite when the program runs",
         "keys passed in are secret, different from one another and used for nothing else",
-        "noise is exactly Gaussian or Laplacian, and sums are exact: rounding in floating point is accounted for in clipping "
-        "only",
+        "sums of records are exact: how float32 rounds them is accounted for in clipping only",
     ]
+    words += [
+        f"{x.name} adds exact noise: its last bits are not accounted for" for x in checker.mechanisms if not x.slack
+    ]
+    if checker.most_multiplier < math.inf:
+        words.append(f"noise multipliers are at most {checker.most_multiplier:.4g}")
     if mask is None and relation is Relation.ADD_OR_REMOVE_ONE:
         words.append("there is no mask, so shapes are those of all records and their number is public")
     elif mask is not None:

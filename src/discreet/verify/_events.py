@@ -283,12 +283,15 @@ class Release:
         mechanism: whose noise.
         loads: in the L2 norm.
         size: coordinates, by which a mechanism that goes by the L1 norm is bounded.
+        rounding: what rounding the values to a grid adds to the loads at most, where a record shares its bound between this
+            release and others (`_rules_markers`). Where it does not, the noise pays for it.
     """
 
     batch: Batch
     mechanism: Mechanism
     loads: Loads
     size: int
+    rounding: Any = 0.0
 
 
 @dataclasses.dataclass
@@ -315,36 +318,50 @@ class Choice:
 
 @dataclasses.dataclass
 class _Spent:
-    """What was done to one batch: loads of the mechanisms whose releases add up, and events of the others."""
+    """What was done to one batch: loads of the mechanisms whose releases add up, and events of the others.
+
+    Beside the loads stand the sums over releases of each one's load alone, and of `Release.rounding`.
+    """
 
     loads: dict[Mechanism, Loads] = dataclasses.field(default_factory=dict)
+    alone: dict[Mechanism, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
     events: list[DpEvent] = dataclasses.field(default_factory=list)
 
     @classmethod
     def of(cls, release: Release) -> _Spent:
         """What one release spends."""
         if release.mechanism.adds_up:
-            return cls({release.mechanism: dict(release.loads)})
+            alone = sum(worst_of(release.loads)), release.rounding
+            return cls({release.mechanism: dict(release.loads)}, {release.mechanism: alone})
         total = sum(worst_of(release.loads))
         if release.mechanism.norm == 1:
             # The L1 norm of d numbers is at most sqrt(d) times their L2 norm.
             total = total * release.size
-        return cls({}, [release.mechanism.event(1 / square_root(total))] if total != 0 else [])
+        return cls(events=[release.mechanism.event(1 / square_root(total))] if total != 0 else [])
 
     def add(self, other: _Spent, times: Any = 1) -> None:
         for mechanism, loads in other.loads.items():
             own = self.loads.setdefault(mechanism, {})
             for name, load in loads.items():
                 own[name] = own.get(name, 0.0) + times * load
+            before, more = self.alone.get(mechanism, (0.0, 0.0)), other.alone[mechanism]
+            self.alone[mechanism] = before[0] + times * more[0], before[1] + times * more[1]
         self.events += [_repeated(x, times) for x in other.events] if is_symbolic(times) else other.events * times
 
     def event(self) -> DpEvent:
         """Releases that add up are one, exactly: their squared ratios add up, over each group's worst leaf."""
         found: list[DpEvent] = []
         for mechanism, loads in self.loads.items():
-            total = sum(worst_of(loads))
+            total = _with_rounding(sum(worst_of(loads)), *self.alone[mechanism])
             found += [mechanism.event(1 / square_root(total))] if total != 0 else []
         return _composed(found + self.events)
+
+
+def _with_rounding(together: Any, alone: Any, rounding: Any) -> Any:
+    """The load of several releases: no less than together, no more than each alone, and else that with all roundings."""
+    if is_symbolic(together) or is_symbolic(alone) or is_symbolic(rounding):
+        return together if together == alone else together + rounding
+    return max(together, min(alone, together + rounding)) if alone > together * (1 + 1e-9) else together
 
 
 def worst_of(loads: Loads) -> list[Any]:
@@ -383,6 +400,7 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
             drawn.append(item.batch)
             slack += item.batch.slack
         elif isinstance(item, Release):
+            slack += item.mechanism.slack
             here.setdefault(item.batch, _Spent()).add(_Spent.of(item))
         elif isinstance(item, Repeat):
             # Samples that a turn draws end in that turn, and their event comes once for each turn. What a turn does to a batch
@@ -454,8 +472,8 @@ def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relatio
 
     Args:
         event: what was proved.
-        slack: of the samplers.
-        claimed: an event, or a plan that has one.
+        slack: of samplers and mechanisms.
+        claimed: an event, or a plan that has one, and a slack.
         relation: which tables are neighbours.
         notes: what made the event worse than it could be.
 
@@ -474,7 +492,13 @@ def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relatio
             f"certify with relation=dp.Relation.{stated.name}, or make the plan for the other relation.",
         )
     if covers(expected, event, slack, relation):
-        return
+        paid = getattr(claimed, "slack", slack)
+        if slack <= paid * (1 + 1e-9):
+            return
+        raise PrivacyError(
+            f"samplers and noise are {slack:.3g} of total variation away from the event, and the claim pays for {paid:.3g}.",
+            "declare the plan that runs: its slack is that of its sampler and its mechanism.",
+        )
     because = f", because {'; '.join(notes)}" if notes else ""
     names = open_in([*numbers_of(event), *numbers_of(expected)])
     if names:

@@ -39,6 +39,7 @@ from discreet._jax import (
 )
 from discreet._jax import primitives as p
 from discreet.accounting import Relation
+from discreet.mechanisms import Mechanism
 from discreet.verify._domain import (
     KNOWN,
     LARGEST,
@@ -391,6 +392,9 @@ class Checker:
         self.keys = KeyRing()
         self.items: list[Any] = []
         self.notes: list[str] = []
+        # Whose noise was added, and the least of the noise multipliers that open ones are assumed not to exceed.
+        self.mechanisms: dict[Mechanism, None] = {}
+        self.most_multiplier = math.inf
         self.slices: dict[tuple[Any, ...], Batch] = {}
         self.samples: dict[Batch, tuple[int, ...]] = {}
         self.symbols = Symbols()

@@ -10,8 +10,9 @@ is drawn from a key that was used before, is known or depends on records is no n
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,18 @@ import numpy as np
 from discreet._jax import JaxprEqn, aval, primitive_of, source_line, unstack_p
 from discreet._jax import primitives as p
 from discreet.accounting import Relation
-from discreet.mechanisms import CLIP, CLIPPED_SUM, COUNT, DRAW, MECHANISMS, NOISE, SUM, UPDATE_ROWS, Mechanism
+from discreet.mechanisms import (
+    CLIP,
+    CLIPPED_SUM,
+    COUNT,
+    DRAW,
+    MECHANISMS,
+    NOISE,
+    SUM,
+    UPDATE_ROWS,
+    Mechanism,
+    widest_cell,
+)
 from discreet.sampling import SAMPLERS, OpenPoisson, Sampling
 from discreet.verify._domain import (
     KNOWN,
@@ -45,7 +57,7 @@ from discreet.verify._domain import (
     total_of,
 )
 from discreet.verify._errors import PrivacyError, Reason, Why
-from discreet.verify._events import Draw, Loads, Release
+from discreet.verify._events import Draw, Loads, Release, is_symbolic, worst_of
 from discreet.verify._interpreter import (
     IDENTITY,
     KEY_RULES,
@@ -354,8 +366,9 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     if mechanism not in MECHANISMS:
         why = Why.MECHANISM(f"nothing is known of the noise of {type(mechanism).__name__}")
         return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
-    arrays, noise = _number(equation, operands[1:], "size")
-    if params["size"] is None and not isinstance(operands[-1], Public):
+    arrays, multiplier = _number(equation, operands[1:], "multiplier")
+    arrays, noise = _number(equation, arrays, "size")
+    if any(not isinstance(x, Public) for x in operands[1 + len(arrays) :]):
         why = Why.NOISE_SCALE("the size of the noise depends on records")
         return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
     if not any(isinstance(x, Private) for x in arrays):
@@ -375,8 +388,9 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
         released.append((found, size_per_record(shape, None)))
         outputs.append(Public(released=True))
     if released and noise is not None:
+        checker.mechanisms[mechanism] = None
         try:
-            _record(checker, released, noise, mechanism)
+            _record(checker, released, noise, mechanism, _grid(params, multiplier, equation))
         except _NoRatioError as error:
             return [
                 x if isinstance(v, Public) else checker.unbounded(equation, [v], error.why)
@@ -406,7 +420,39 @@ def _why_not(value: Private, noise: Scale | None) -> Reason | None:
     return None
 
 
-def _record(checker: Checker, released: list[tuple[Private, int]], noise: Scale, mechanism: Mechanism) -> None:
+class _Grid(NamedTuple):
+    """The grid that sums are rounded to, as `mechanisms._integers` has it.
+
+    Attributes:
+        most: the noise multiplier up to which the noise pays for the rounding.
+        cell: sqrt(d) grid points over the noise, at most.
+    """
+
+    most: float
+    cell: float
+
+
+def _grid(params: Any, multiplier: Scale | None, equation: JaxprEqn) -> _Grid | None:
+    """None where nothing is rounded.
+
+    Raises:
+        _NoRatioError: it is not known how much noise is for the rounding.
+    """
+    if not params["mechanism"].on_grid:
+        return None
+    if multiplier is None or multiplier.powers:
+        raise _NoRatioError(Why.NOISE_SCALE("the multiplier that the noise is made for is not known"))
+    dim = sum(math.prod(shape_of(x)) for x in equation.outvars)
+    return _Grid(multiplier.factor, widest_cell(dim, multiplier.factor, params["levels"]))
+
+
+def _record(
+    checker: Checker,
+    released: list[tuple[Private, int]],
+    noise: Scale,
+    mechanism: Mechanism,
+    grid: _Grid | None,
+) -> None:
     # Values that are released by one call have independent noise of one size, so their loads add up by group.
     by_batch: dict[Batch, list[tuple[Private, int]]] = {}
     for value, size in released:
@@ -424,7 +470,28 @@ def _record(checker: Checker, released: list[tuple[Private, int]], noise: Scale,
             for name, load in _loads(checker, over_slices(value.terms), noise):
                 loads[name] = loads.get(name, 0) + load
         found.append(Release(batch, mechanism, loads, sum(size for _, size in values)))
+        if grid is not None:
+            found[-1] = _rounded(checker, found[-1], grid)
     checker.items += found
+
+
+def _rounded(checker: Checker, release: Release, grid: _Grid) -> Release:
+    """What rounding to the grid adds to a release whose values move by x <= r noises for one record, r^2 its loads together.
+
+    With the noise for a multiplier m that is made larger by 1 + m c, where c is sqrt(d) grid points over the noise, the
+    integers move by (x + c) / (1 + m c). If r >= 1 / m, that is at most r for x = r. A record that shares its bound among
+    several releases has less of x in each; then (x + c) / (1 + m c) <= x + c (1 - m x)+, whose square is at most
+    x^2 + c / (2 m) + c^2 (`Release.rounding`). If r < 1 / m the loads are those of (r + c) / (1 + m c).
+    """
+    total, most, cell = sum(worst_of(release.loads)), grid.most, grid.cell
+    loads = release.loads
+    if is_symbolic(total):
+        # What is open has r >= 1 / m: the certificate assumes so.
+        checker.most_multiplier = min(checker.most_multiplier, most)
+    elif total * (most * (1 + 1e-5)) ** 2 < 1:
+        larger = ((1 + cell / math.sqrt(total)) / (1 + most * cell)) ** 2
+        loads = {name: load * larger for name, load in loads.items()}
+    return dataclasses.replace(release, loads=loads, rounding=cell / (2 * most) + cell**2)
 
 
 def _is_fresh(checker: Checker, batch: Batch) -> bool:

@@ -1,0 +1,193 @@
+"""Sums on the grid of the noise: what rounding to it costs is paid for, and every operation is exact."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+
+import discreet as dp
+from discreet.gradients import ClippedSum
+from discreet.mechanisms import _integers, levels_for, release, widest_cell
+from discreet.random._discrete_gaussian import INNER_VARIANCE, MOST_FACTOR
+
+KEY = dp.random.key(16)
+STDDEVS = [1e-28, 3e-7, 0.1, 1.0, np.nextafter(np.float32(2), np.float32(3)), 2.999, 3.0, 1e5, 1e30]
+grid = jax.jit(_integers.grid, static_argnums=2)
+
+
+def stddev_of(spacing, factor, levels):
+    """The square of the noise's deviation in grid points, and the deviation in the units of the sum."""
+    square = INNER_VARIANCE[2] + int(factor) ** 2 * INNER_VARIANCE[levels]
+    return square, float(spacing) * math.sqrt(square)
+
+
+@pytest.mark.parametrize("levels", [2, 3])
+@pytest.mark.parametrize("share", [0.0, 1.0, 100.0, 4096.0, 2.0**17])
+def test_the_noise_pays_for_rounding_in_exact_arithmetic(levels, share):
+    """sqrt(s^2 - 4) >= stddev / g + m sqrt(d): the mutation that drops the last term fails for every share above 0."""
+    short = 0
+    for stddev in [*STDDEVS, *np.exp(np.random.default_rng(1).uniform(-40, 40, 100))]:
+        spacing, factor = grid(np.float32(stddev), np.float32(share), levels)
+        assert math.frexp(float(spacing))[0] == 0.5
+        assert 1 <= factor <= MOST_FACTOR
+        square, whole = stddev_of(spacing, factor, levels)
+        with mpmath.workprec(200):
+            root = mpmath.sqrt((square - 4).numerator) / mpmath.sqrt((square - 4).denominator)
+            needed = mpmath.mpf(float(np.float32(stddev))) / mpmath.mpf(float(spacing)) + share
+            assert root >= needed
+            short += root < needed + share
+        # No more noise than that either, but for the steps of the factor.
+        assert whole / stddev < (1 + share * float(spacing) / stddev) * (1 + 1 / 360)
+        assert math.sqrt(10**4) * float(spacing) / stddev <= widest_cell(10**4, share / 100, levels)
+    assert short or share < (4096 if levels == 2 else 2**17)  # less is within a step of the factor
+
+
+@pytest.mark.parametrize(("stddev", "share"), [(1.0, 2.0**21), (1.0, np.inf), (np.nan, 1.0), (np.inf, 1.0), (0.0, 1.0)])
+def test_where_there_is_no_grid_nothing_is_released(stddev, share):
+    assert grid(stddev, share, 2)[1] == 0
+    out = jax.jit(lambda s, m: _integers.add_noise_on_grid(KEY, [jnp.ones(4)], s, m, 2))(stddev, share / 2)
+    assert jnp.isnan(out[0]).all()
+
+
+def integers(x, spacing, levels) -> list[int]:
+    words = [np.asarray(w) for w in _integers.rounded(jnp.asarray(x), spacing, levels)]
+    return [sum(int(w.flat[i]) << 24 * k for k, w in enumerate(words)) for i in range(np.size(x))]
+
+
+@pytest.mark.parametrize("levels", [2, 3])
+def test_sums_become_the_nearest_integers(levels):
+    generator = np.random.default_rng(levels)
+    x = np.concatenate(
+        [
+            generator.standard_normal(500) * 10.0 ** generator.integers(-12, 6, 500),
+            [0.0, -0.0, 1e-38, 2.0**-20, -(2.0**-20)],
+        ]
+    ).astype(np.float32)
+    spacing = np.float32(2.0**-19)
+    for value, found in zip(x, integers(x, spacing, levels), strict=True):
+        exact = Fraction(float(value)) / Fraction(float(spacing))
+        limit = 2 ** (24 * levels + 6)
+        assert abs(found - max(-limit, min(limit, exact))) <= Fraction(1, 2)
+    huge = np.array([np.inf, 3e38, -3e38, -np.inf], np.float32)
+    assert integers(huge, spacing, levels) == [2 ** (24 * levels + 6) * sign for sign in (1, 1, -1, -1)]
+
+
+@pytest.mark.parametrize("levels", [2, 3])
+def test_words_of_a_sum_are_those_of_the_integer_alone(levels):
+    """K and Z apart tell more than K + Z; the words of the sum are the same whatever they are the sum of."""
+    generator = np.random.default_rng(7)
+    for total in (0, -1, -3, 2**24 - 1, -(2**24), 5 * 2**24 + 17, -(2**40) + 9, 2**52):
+        noises = [int(n) for n in generator.integers(-(2**23), 2**23, 20)]
+        forms = set()
+        for noise in noises:
+            rest, words = total - noise, []
+            for _ in range(levels - 1):
+                words.append(jnp.int32(rest & 0xFFFFFF))
+                rest >>= 24
+            words.append(jnp.int32(rest & 0xFFFFFFFF if rest >= 0 else rest))
+            own = [jnp.int32(noise & 0xFFF), jnp.int32(0)] if levels == 3 else [jnp.int32(noise)]
+            own[0] = jnp.int32(noise)
+            forms.add(tuple(int(w) for w in _integers.added(words, own)))
+        assert len(forms) == 1
+        (form,) = forms
+        assert sum(w << 24 * i for i, w in enumerate(form)) == total
+        assert all(0 <= w < 2**24 for w in form[:-1])
+
+
+@pytest.mark.parametrize("levels", [2, 3])
+def test_integers_of_neighbours_are_no_farther_apart_than_is_paid_for(levels):
+    """Sums half a grid point from the next integer, where rounding moves every coordinate, and others."""
+    dim, stddev, multiplier = 10_000, 3.0, 40.0
+    spacing, factor = grid(stddev, multiplier * math.sqrt(dim), levels)
+    square, _ = stddev_of(spacing, factor, levels)
+    generator = np.random.default_rng(3)
+    farthest = 0.0
+    for case in range(4):
+        base = generator.integers(-(2**20), 2**20, dim) + 0.5 if case % 2 else generator.standard_normal(dim) * 1e6
+        without = (base * float(spacing)).astype(np.float32)
+        record = np.full(dim, 1.0) if case < 2 else generator.standard_normal(dim)
+        record *= stddev / multiplier / np.linalg.norm(record)
+        both = (without.astype(np.float64) + record).astype(np.float32)
+        length = np.linalg.norm(both.astype(np.float64) - without)  # as computed
+        k, other = (np.array(integers(x, spacing, levels), float) for x in (without, both))
+        distance = np.linalg.norm(other - k)
+        assert distance <= length / float(spacing) + math.sqrt(dim)
+        farthest = max(farthest, distance / (length / float(spacing) if length else math.inf))
+        assert distance * multiplier * (stddev / multiplier / max(length, stddev / multiplier)) <= math.sqrt(square - 4)
+    assert levels == 3 or farthest > 1.0
+
+
+def test_not_a_number_stays_none_and_what_is_infinite_does_not_show():
+    x = jnp.array([jnp.nan, jnp.inf, -jnp.inf, 3e38, 1.0])
+    out = dp.gaussian_mechanism(KEY, {"x": x}, 1.0)["x"]
+    assert np.isnan(out).tolist() == [True, False, False, False, False]
+    assert out[1] == out[3] == -out[2] > 2.0**48
+    assert abs(out[4] - 1) < 12
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_bits_are_those_of_the_first_day(dtype):
+    """On every platform, in every program and release of JAX."""
+    with jax.enable_x64(dtype == jnp.float64):
+        x = jnp.linspace(-3, 3, 7, dtype=dtype)
+        once = dp.gaussian_mechanism(KEY, x, 2.5)
+        traced = jax.jit(dp.gaussian_mechanism)(KEY, x, jnp.asarray(2.5, dtype))
+        np.testing.assert_array_equal(once, traced)
+        assert once.dtype == dtype
+        spacing, _ = grid(2.5, 2.0**17, 3)
+        whole = (np.asarray(once, np.float64) / float(spacing)).astype(int)
+        assert np.abs(whole - KNOWN).max() <= (0 if dtype == jnp.float32 else 64)  # what float32 cannot hold
+
+
+KNOWN = [-310090336, -1087180160, 185116480, 1179366656, -17508714, 642066560, 1859089408]
+
+
+def test_the_spacing_follows_the_bound():
+    """Under adaptive clipping C moves within one program: noise and grid with it, bit for bit."""
+    total = ClippedSum({"w": jnp.zeros(5000)}, jnp.zeros(()), jnp.zeros(()), 1.0)
+
+    @jax.jit
+    def noise(bound):
+        return release(KEY, total._replace(l2_bound=bound), jnp.float32(2.0), levels=2).gradient["w"]
+
+    one, small, large = noise(1.0), noise(2.0**-10), noise(2.0**10)
+    np.testing.assert_array_equal(small, one * 2.0**-10)
+    np.testing.assert_array_equal(large, one * 2.0**10)
+    assert np.std(noise(1.5)) == pytest.approx(3.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "dim", "levels"),
+    [
+        (1.0, 100, 3),
+        (1.0, 10**4, 2),
+        (64.0, 4096, 2),
+        (65.0, 4096, 3),
+        (4.9, 688_884, 2),
+        (16.0, 688_884, 3),
+        (1e-9, 10**4, 3),
+    ],
+)
+def test_levels_are_the_fewest_that_suffice(multiplier, dim, levels):
+    assert levels_for(multiplier, dim) == levels
+    spacing, factor = grid(np.float32(multiplier), np.float32(multiplier * math.sqrt(dim)), levels)
+    assert stddev_of(spacing, factor, levels)[1] / multiplier < 1.012
+
+
+def test_noise_that_rounding_would_increase_by_more_than_a_tenth_is_refused():
+    with pytest.raises(ValueError, match="more than a tenth"):
+        levels_for(1e5, 10**6)
+
+
+@pytest.mark.parametrize(("known", "size"), list(itertools.product([True, False], [1e-29, 1e31])))
+def test_scales_without_room_are_refused_or_poison(known, size):
+    if known:
+        with pytest.raises(ValueError, match="32-bit arithmetic has room"):
+            dp.gaussian_mechanism(KEY, jnp.zeros(2), size)
+    else:
+        assert jnp.isnan(jax.jit(lambda s: dp.gaussian_mechanism(KEY, jnp.zeros(2), s))(jnp.float32(size))).all()
