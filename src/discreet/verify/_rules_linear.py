@@ -35,7 +35,7 @@ from discreet.verify._interpreter import (
     varies_along,
 )
 from discreet.verify._rules_elementwise import clipped_by, product_of_norms, reduced_norm
-from discreet.verify._rules_shape import common_rows, rows_of_all
+from discreet.verify._rules_shape import rows_apart
 
 _MOST_EXACT = 2**24
 _UNCLIPPED = Why.CLIP("a sum over records of rows that have no bound")
@@ -426,23 +426,12 @@ for _primitive, _move in (
     RULES[_primitive] = _folding(RULES[_primitive], _move)
 
 
-@rule(p.cholesky_p, p.lu_p, p.qr_p, p.eigh_p, p.svd_p)
-def _of_matrices(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    return _leading(checker, equation, operands, 2)
-
-
-@rule(p.fft_p)
-def _transform(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    return _leading(checker, equation, operands, len(equation.params["fft_lengths"]))
-
-
-def _leading(checker: Checker, equation: JaxprEqn, operands: list[Value], taken: int) -> list[Value]:
-    """Records along the leading axes, and the last `taken` axes the values of one problem."""
-    axes, rank = common_rows(operands), len(shape_of(equation.invars[0]))
-    if axes is None or any(a >= rank - taken for a in axes):
-        why = Why.ROWS(f"{equation.primitive.name} over records makes each of its values depend on all of them")
-        return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
-    return rows_of_all(checker, equation, operands, axes)
+@rule(p.cholesky_p, p.lu_p, p.qr_p, p.eigh_p, p.svd_p, p.fft_p)
+def _last_axes(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """The last axes, two of a matrix, are the values of one problem: records are along the leading ones."""
+    rank, taken = len(shape_of(equation.invars[0])), len(equation.params.get("fft_lengths", (0, 0)))
+    why = " over records makes each of its values depend on all of them"
+    return rows_apart(checker, equation, operands, range(rank - taken, rank), why)
 
 
 @rule(p.triangular_solve_p)
@@ -454,7 +443,7 @@ def _triangular(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     fold = fold_of(sides)
     if isinstance(matrix, Public) and isinstance(sides, Private) and fold is not None and fold[0] == apart:
         return [folded_rows(checker, equation, operands, fold, sides.positional)]
-    return _leading(checker, equation, operands, 2)
+    return _last_axes(checker, equation, operands)
 
 
 @rule(p.linear_solve_p, table=STRUCTURED)

@@ -9,7 +9,7 @@ or a choice that depends on records is covered only where it is the record's own
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -539,36 +539,43 @@ def rows_of_all(checker: Checker, equation: JaxprEqn, operands: list[Value], axe
     return [Private(batch, axes, origin, finite=is_whole(v), positional=positional) for v in equation.outvars]
 
 
+def rows_apart(
+    checker: Checker, equation: JaxprEqn, operands: list[Value], mixed: Collection[int], why: str
+) -> list[Value]:
+    """The results of what puts elements together along the `mixed` axes only: records have to be along others."""
+    axes = common_rows(operands)
+    if axes is None or set(axes) & set(mixed):
+        lost = Why.ROWS(f"{equation.primitive.name}{why}")
+        return [checker.unbounded(equation, operands, lost) for _ in equation.outvars]
+    return rows_of_all(checker, equation, operands, axes)
+
+
 @rule(
     p.reduce_window_sum_p, p.reduce_window_max_p, p.reduce_window_min_p, p.select_and_scatter_add_p,
     p.select_and_gather_add_p,
 )  # fmt: skip
 def _windows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """Sums, maxima, ... over windows; and what their derivatives put back where the maximum was."""
-    axes, params = common_rows(operands), equation.params
+    params: Any = equation.params
     names = ("window_dimensions", "window_strides", "base_dilation", "window_dilation")
-    sizes: Any = [params[n] for n in names if n in params]
-    padded = any(tuple(params["padding"][a]) != (0, 0) for a in axes or ())
-    if axes is None or padded or any(x[a] != 1 for x in sizes for a in axes):
-        return _refused(checker, equation, operands, "windows reach over several records")
-    return rows_of_all(checker, equation, operands, axes)
+    sizes = [params[n] for n in names if n in params]
+    padding = enumerate(params["padding"])
+    mixed = {a for a, around in padding if tuple(around) != (0, 0) or any(x[a] != 1 for x in sizes)}
+    return rows_apart(checker, equation, operands, mixed, ": windows reach over several records")
 
 
 @rule(p.sort_p)
 def _sort(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """Sorting, of several arrays by the first of them; public ones move as records tell them to."""
-    axes = common_rows(operands)
-    if axes is None or int(equation.params["dimension"]) in axes:
-        return _refused(checker, equation, operands, "sorting moves records, or along with other records")
-    return rows_of_all(checker, equation, operands, axes)
+    mixed = {int(equation.params["dimension"])}
+    return rows_apart(checker, equation, operands, mixed, ": sorting moves records, or along with other records")
 
 
 @rule(p.top_k_p)
 def _top_k(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    axes, rank = common_rows(operands), len(shape_of(equation.invars[0]))
-    if axes is None or int(equation.params.get("axis", rank - 1)) % rank in axes:
-        return _refused(checker, equation, operands, "the largest are chosen among records")
-    return rows_of_all(checker, equation, operands, axes)
+    rank = len(shape_of(equation.invars[0]))
+    mixed = {int(equation.params.get("axis", rank - 1)) % rank}
+    return rows_apart(checker, equation, operands, mixed, ": the largest are chosen among records")
 
 
 @rule(p.dynamic_update_slice_p)
@@ -578,13 +585,9 @@ def _update_slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -
     axes = None if any(isinstance(x, Private) for x in starts) else common_rows([target, update])
     shapes = [shape_of(x) for x in equation.invars[:2]]
     if axes is None or any(shapes[0][a] != shapes[1][a] for a in axes):
-        return _refused(checker, equation, operands, "values are put at places that other records can reach")
+        lost = Why.ROWS(f"{equation.primitive.name}: values are put at places that other records can reach")
+        return [checker.unbounded(equation, operands, lost)]
     return rows_of_all(checker, equation.replace(invars=equation.invars[:2]), [target, update], axes)
-
-
-def _refused(checker: Checker, equation: JaxprEqn, operands: list[Value], why: str) -> list[Value]:
-    lost = Why.ROWS(f"{equation.primitive.name}: {why}")
-    return [checker.unbounded(equation, operands, lost) for _ in equation.outvars]
 
 
 @rule(primitive_of(lambda x: jnp.stack([x, x]), _LINE))
