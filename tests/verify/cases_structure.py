@@ -151,7 +151,9 @@ def _clipping() -> None:
     enter("count_cells", lambda t, n: kept((jnp.broadcast_to(n - 1, (N, D)), t)), "truth", "numbers")
     whole = dp.mechanisms.count_cells
     enter("count_cells", lambda t, x: whole(x, t[:, 0], *tables, jnp.arange(12)), "truth", "few")
-    enter("count_cells", lambda t, s, x: whole(x, t[:, 0], *tables, jnp.full(12, s[0].astype(int))), "truth", "sum", "few")
+    enter(
+        "count_cells", lambda t, s, x: whole(x, t[:, 0], *tables, jnp.full(12, s[0].astype(int))), "truth", "sum", "few"
+    )
     enter("count_cells", lambda t, s: whole(jnp.broadcast_to(s.astype(int), (N, D)), t[:, 0], *tables), "truth", "sum")
 
 
