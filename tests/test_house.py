@@ -117,6 +117,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ledger",
         "synthetic",
         "models",
+        "marginals",
         "plots",
         "planning",
         "storage",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from discreet.cli import _options as options
 from discreet.cli._options import TWIN, choose_model
 from discreet.cli._plan import PlanValues, say_other_size, with_plan
-from discreet.cli._run import fit_and_write, is_own_statement, kept_secret, remember
+from discreet.cli._run import fit_and_write, fit_counts, is_own_statement, kept_secret, remember
 from discreet.cli._tables import how_converted
 from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines
 
@@ -42,6 +42,7 @@ def fit(
     schema: options.SchemaFile = None,
     delta: options.Delta = None,
     num_records: options.NumRecords = None,
+    by: options.By = options.TwinMethod.SVI,
     components: options.Components = None,
     steps: options.FitSteps = None,
     rate: options.Rate = None,
@@ -82,6 +83,26 @@ def fit(
     needs model.json as well, which a model of your own gets; a twin gets its own files instead of posterior and summary. Each
     further fit of the same data spends again: the ε of all fits add up.
     """
+    if by == options.TwinMethod.MARGINALS:
+        in_steps = [steps, rate, batch_size, clip, learning_rate, plan_file, checkpoint]
+        if model != TWIN or any(x is not None for x in in_steps) or sampling != "poisson":
+            raise ValueError(
+                f"--by marginals is for --model {TWIN}, and takes no steps: leave out --steps, --rate, --batch-size, --sampling, "
+                "--clip, --learning-rate, --plan and --checkpoint, or choose --by svi"
+            )
+        _check_options(out, None, overwrite, draws, None)
+        if epsilon is None:
+            raise ValueError("--epsilon is missing: give a privacy budget")
+        made = how_converted(data, non_private_bounds=non_private_bounds, out_of_bounds=out_of_bounds)
+        chosen = choose_model(model, components=components, epsilon=epsilon, delta=delta)
+        described = options.schema_of(data, chosen, target, bounds, schema, non_private_bounds, made)
+        _check_whole(data, made, out_of_bounds)
+        _warn(described, seed, ledger)
+        delta = delta or suggest_delta(num_records)
+        plan = options.marginals_plan_of(described, epsilon=epsilon, delta=delta, relation=relation)
+        complete = functools.partial(_complete, schema=described, out_of_bounds=out_of_bounds, counted=True, own=None)
+        fit_counts(out, data, plan, complete, components, ledger, out_of_bounds, seed, as_json=as_json)
+        return
     planned = None
     if plan_file is not None:
         given = PlanValues(epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema)
@@ -217,19 +238,12 @@ def _records(
     made: "Conversion | None",
     own: "Prepared | None",
 ) -> "Records":
-    from discreet.tables import OutOfBounds, Records, decode, encode, keep_one_row_a_person, open_records, read_table
+    from discreet.tables import Records, decode, encode, keep_one_row_a_person, open_records, read_table
 
-    if made is not None and whole is not None:
-        raise ValueError(
-            f"{data} is a converted table, for models that predict a column: --model {TWIN} needs the table itself"
-        )
+    if whole is not None:
+        _check_whole(data, made, out_of_bounds)
     if made is not None:
         return open_records(data, schema)
-    if whole is not None and out_of_bounds == OutOfBounds.MISSING:
-        raise ValueError(
-            f"--out-of-bounds missing does not work with --model {TWIN}: choose refuse or clip, or list the texts "
-            "that stand for a missing cell as missing_values in the schema"
-        )
     table = read_table(data, schema, out_of_bounds=out_of_bounds)
     if whole is None:
         records = encode(table, schema, out_of_bounds=out_of_bounds, key=order, raw=own is not None and own.raw)
@@ -241,6 +255,26 @@ def _records(
         table = table.filter(keep_one_row_a_person(table.column(schema.person), key=order))
     names = tuple(column.name for column in schema.columns)
     return Records(x=whole.encode(table, out_of_bounds=out_of_bounds), y=None, feature_names=names)
+
+
+def _check_whole(data: Path, made: "Conversion | None", out_of_bounds: str) -> None:
+    """Refuse what a model of the whole table cannot read."""
+    if made is not None:
+        raise ValueError(
+            f"{data} is a converted table, for models that predict a column: --model {TWIN} needs the table itself"
+        )
+    if out_of_bounds == "missing":
+        raise ValueError(
+            f"--out-of-bounds missing does not work with --model {TWIN}: choose refuse or clip, or list the texts "
+            "that stand for a missing cell as missing_values in the schema"
+        )
+
+
+def suggest_delta(num_records: int | None) -> float:
+    """The default δ where the number of records is not used: that of a public figure for it, or of 100,000 records."""
+    from discreet.accounting import suggest
+
+    return suggest(num_records=num_records or 100_000).delta
 
 
 def _warn(schema: "Schema", seed: int | None, ledger: Path | None) -> None:

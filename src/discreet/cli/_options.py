@@ -16,6 +16,7 @@ from discreet.cli._own_model import choose as choose_own
 
 if TYPE_CHECKING:
     from discreet.clipping import AdaptiveClipping
+    from discreet.marginals import MarginalsPlan
     from discreet.plan import PrivacyPlan
     from discreet.sampling import Sampling as Sampler
     from discreet.tables import Conversion, Kind, Schema
@@ -272,6 +273,23 @@ Clip = Annotated[
         "the gradient norms. Default: 1; for twin, a quarter of the largest possible norm.",
     ),
 ]
+
+
+class TwinMethod(enum.StrEnum):
+    """How twins are fitted."""
+
+    MARGINALS = "marginals"
+    SVI = "svi"
+
+
+By = Annotated[
+    TwinMethod,
+    _method(
+        "--by",
+        metavar="<method>",
+        help="For twin: marginals (fit to noisy counts, in one release) or svi (fit to the records, in steps).",
+    ),
+]
 LearningRate = Annotated[float | None, _method(help="Step size of the Adam optimizer. Default: 0.02; for twin, 0.05.")]
 PlanFile = Annotated[
     Path | None, _budget("--plan", help="Settings that `discreet plan` wrote. Command-line options override them.")
@@ -341,6 +359,17 @@ def plan_of(
         relation=sampling.usual_relation() if relation is None else Relation[relation.name],
         **numbers,
     )
+
+
+def marginals_plan_of(
+    schema: "Schema", *, epsilon: float, delta: float, relation: RelationName | None
+) -> "MarginalsPlan":
+    """The plan to count what twins need."""
+    from discreet.accounting import Relation
+    from discreet.marginals import MarginalsPlan, twin_tables
+
+    which = Relation.ADD_OR_REMOVE_ONE if relation is None else Relation[relation.name]
+    return MarginalsPlan.calibrate(schema, epsilon=epsilon, delta=delta, tables=twin_tables(schema), relation=which)
 
 
 def schema_of(

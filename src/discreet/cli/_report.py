@@ -298,14 +298,17 @@ def _of_summary(fitted: Path, statement: "Statement") -> dict[str, Any]:
 
 def _of_twins(fitted: Path, content: Any) -> dict[str, Any]:
     """What the result of a fit of the whole table shows."""
-    from discreet.inference import load_result
+    from discreet.marginals import MarginalsResult
     from discreet.page import course_of, profile_pairs
+    from discreet.synthetic import read_result
 
-    result = load_result(fitted / "twin.result")
+    result = read_result(fitted)
     if json.loads(result.statement.to_json()) != content:
         raise ValueError(
             f"{fitted / 'twin.result'} is not of the statement beside it: put back the files that one fit wrote"
         )
+    if isinstance(result, MarginalsResult):
+        return {"pairs": [(point.epsilon, point.delta) for point in result.statement.profile]}
     return {"course": course_of(result), "pairs": profile_pairs(result.plan, result.statement)}
 
 

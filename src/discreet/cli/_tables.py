@@ -269,6 +269,7 @@ def synth(
 
     from discreet import random
     from discreet.accounting import upper
+    from discreet.marginals import NO_SPREAD
     from discreet.synthetic import check_format, read_fitted, write_twins
     from discreet.tables import schema_to_toml
 
@@ -285,10 +286,12 @@ def synth(
     statement = fit.statement
     if not statement.is_private:
         say_error("NOT PRIVATE: the fit is not private, as its statement says, so the twins are not either.")
-    count = statement.plan["num_records"] if rows is None else rows
+    count = rows or statement.plan.get("num_records") or getattr(fit, "num_records", 0)
     # A twin's rows are nobody's, so whose they are is no column of it.
     schema = dataclasses.replace(fit.model.schema, person=None)
     check_format(schema, file_format)
+    how = COMBINE if rows_per_draw is None else DO_NOT_COMBINE
+    how = next((note for note in statement.notes if note == NO_SPREAD), how)
     with folder_for_results(out):
         # Earlier twins go before the new ones come: there may be more of them, or of another format.
         for path in [out / ABOUT, out / TEXT, out / SCHEMA, *_twins_in(out)]:
@@ -317,7 +320,7 @@ def synth(
             "rows_per_draw": rows_per_draw,
             "seed": seed,
             "what_they_are": ROWS_ARE_NOBODY,
-            "how_to_combine": COMBINE if rows_per_draw is None else DO_NOT_COMBINE,
+            "how_to_combine": how,
             "statement": statement.to_dict(),
         }
         files.append(write_file(out / TEXT, text_about(about, statement)))

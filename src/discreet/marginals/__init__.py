@@ -1,8 +1,27 @@
 """Measure once: noisy counts of cross tables in one Gaussian release, and what is computed from them.
 
-`private_marginals` counts the cross tables of a `MarginalsPlan`. It alone sees records.
+`private_marginals` counts the cross tables of a `MarginalsPlan`. It alone sees records. `fit_twins` fits a mixture of products to
+the noisy counts, from which `discreet.synthetic` draws twins.
 """
 
 from discreet.marginals._release import Marginals, MarginalsPlan, private_marginals
+from discreet.marginals._twins import (
+    NO_SPREAD,
+    MarginalsResult,
+    counts_model,
+    fit_twins,
+    load_marginals_result,
+    twin_tables,
+)
 
-__all__ = ["Marginals", "MarginalsPlan", "private_marginals"]
+__all__ = [
+    "NO_SPREAD",
+    "Marginals",
+    "MarginalsPlan",
+    "MarginalsResult",
+    "counts_model",
+    "fit_twins",
+    "load_marginals_result",
+    "private_marginals",
+    "twin_tables",
+]

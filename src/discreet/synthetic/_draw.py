@@ -25,8 +25,8 @@ from jaxtyping import PRNGKeyArray
 from discreet import random
 from discreet._validate import require
 from discreet.inference import DPSVIResult, load_result
+from discreet.marginals import MarginalsResult, load_marginals_result
 from discreet.models import MixtureOfProducts
-from discreet.plan import PrivacyPlan
 from discreet.report import Statement
 from discreet.storage import replacing, write_file
 from discreet.tables import DataError, Missing, Schema, schema_from_toml, schema_to_toml
@@ -157,12 +157,12 @@ def _pieces(
 def rows_of(result: Any, num_records: int | None) -> int:
     """The number of rows of a twin."""
     if num_records is None:
-        plan = getattr(result, "plan", None)
-        if plan is None:
+        known = result if hasattr(result, "num_records") else getattr(result, "plan", None)
+        if known is None:
             raise ValueError(
                 "How many rows a twin should have is not known, since this result holds no plan: pass num_records."
             )
-        return plan.num_records
+        return known.num_records
     if num_records < 1:
         raise ValueError(f"num_records is {num_records}; a twin has at least one row.")
     return num_records
@@ -310,13 +310,13 @@ class Fitted(NamedTuple):
         model: The model that was fitted.
     """
 
-    result: DPSVIResult
+    result: DPSVIResult | MarginalsResult
     model: MixtureOfProducts
 
     @property
-    def plan(self) -> PrivacyPlan:
-        """The plan of the fit."""
-        return self.result.plan
+    def num_records(self) -> int:
+        """Rows of a twin: the number of records of the fit's plan, or the one estimated from noisy counts."""
+        return self.result.num_records if isinstance(self.result, MarginalsResult) else self.result.plan.num_records
 
     @property
     def statement(self) -> Statement:
@@ -333,6 +333,8 @@ class Fitted(NamedTuple):
 
         The mixture's latents are real and its guide a normal for each, so draws need no program that would be compiled first.
         """
+        if isinstance(self.result, MarginalsResult):
+            return self.result.posterior(key, num_samples)
         secret = random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)
         rng, params = np.random.default_rng(np.asarray(jax.random.bits(secret, (4,)))), self.result.params
         return {
@@ -341,7 +343,7 @@ class Fitted(NamedTuple):
         }
 
 
-def write_fitted(folder: Path | str, result: DPSVIResult, model: MixtureOfProducts) -> list[Path]:
+def write_fitted(folder: Path | str, result: DPSVIResult | MarginalsResult, model: MixtureOfProducts) -> list[Path]:
     """Write a fit of a mixture into a folder, as `discreet fit --model twin` does: the result, the schema and the settings.
 
     All of it is public or released, and covered by `result.statement`.
@@ -389,20 +391,35 @@ def read_fitted(folder: Path | str) -> Fitted:
             "the parameters would be misread. Restore the file that the fit wrote"
         )
     model = MixtureOfProducts(schema, components=components, slices=slices)
-    result = load_result(folder / RESULT)
-    shapes = {name: np.shape(value) for name, value in result.params.items()}
-    expected = {f"{name}_auto_{part}": shape for name, shape in _latents(model).items() for part in ("loc", "scale")}
-    if shapes != expected:
+    result, latents = read_result(folder), _latents(model)
+    if isinstance(result, MarginalsResult):
+        values, expected = result.latents, latents
+    else:
+        values = result.params
+        expected = {f"{name}_auto_{part}": shape for name, shape in latents.items() for part in ("loc", "scale")}
+    if {name: np.shape(value) for name, value in values.items()} != expected:
         raise ValueError(
             f"{folder / RESULT} does not fit {MODEL} and {SCHEMA} beside it: its parameters have other names or shapes. Restore "
             "the files of one fit"
         )
-    if not all(np.isfinite(value).all() for value in result.params.values()):
+    if not all(np.isfinite(value).all() for value in values.values()):
         raise ValueError(
             f"The fit in {folder} failed: its parameters are not finite, so no twin can be drawn. A smaller "
             "learning rate helps, in a further fit that spends again"
         )
     return Fitted(result, model)
+
+
+def read_result(folder: Path) -> DPSVIResult | MarginalsResult:
+    """Read the result alone: of a fit to the records, or to noisy counts.
+
+    Raises:
+        ValueError: There is none, or it is damaged.
+    """
+    try:
+        return load_marginals_result(folder / RESULT)
+    except ValueError:
+        return load_result(folder / RESULT)
 
 
 def _latents(model: MixtureOfProducts) -> dict[str, tuple[int, ...]]:

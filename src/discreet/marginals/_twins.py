@@ -1,0 +1,206 @@
+"""Synthetic twins from noisy counts: a mixture of products whose expected counts are fitted to the released ones.
+
+The model is that of `models.MixtureOfProducts`. With component weights pi and level probabilities P (component, level), the
+expected share of a pair of levels is (P' diag(pi) P), of a triple sum_k pi_k P_k,a P_k,b P_k,c, so the likelihood of the noisy
+counts is a Gaussian around a few matrix products: n times these shares, with the noise's known standard deviations. Neither
+the number of parameters nor of steps costs privacy, so there are more components than in a private fit of the records, and
+a maximum a posteriori fit by Adam takes seconds, whatever the number of records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Bool, Float, Int, PRNGKeyArray
+from numpyro.infer import SVI, Trace_ELBO, init_to_value
+from numpyro.infer.autoguide import AutoDelta
+
+from discreet.marginals._release import Marginals
+from discreet.models import MixtureOfProducts
+from discreet.report import ProfilePoint, Statement
+from discreet.storage import read_archive, write_archive
+from discreet.tables import Schema
+
+COMPONENTS, STEPS = 64, 1500
+MOST_CUTS, MOST_COLUMNS = 4, 25
+NO_SPREAD = (
+    "The twins are drawn from one fit to the noisy counts. Their differences show neither the noise nor the uncertainty of the "
+    "fit: intervals combined from several twins are too narrow."
+)
+WHAT, VERSION = "twin model fitted to noisy counts", 1
+
+
+class CountMatrices(NamedTuple):
+    """Noisy counts of all pairs of levels, among all records and among those with one more level, of three-way tables.
+
+    Attributes:
+        within: Position of that level among all levels, which is their number for all records.
+        counts: Of each pair of levels, on the diagonal of each level; 0 where not counted.
+        stddev: Of the noise on each; 1 where not counted.
+        measured: Which were counted.
+    """
+
+    within: Int[np.ndarray, " matrix"]
+    counts: Float[np.ndarray, "matrix level level"]
+    stddev: Float[np.ndarray, "matrix level level"]
+    measured: Bool[np.ndarray, "matrix level level"]
+
+    @classmethod
+    def of(cls, released: Marginals) -> CountMatrices:
+        """Arrange the counts of a release."""
+        plan, sizes = released.plan, released.plan.levels.sizes
+        firsts, total = np.cumsum((0, *sizes[:-1])), sum(sizes)
+        found: dict[int, tuple[np.ndarray, ...]] = {}
+        threes = [column for columns in plan.columns if len(columns) == 3 for column in columns]
+        for table, columns in zip(plan.tables, plan.columns, strict=True):
+            counts, within = released.table(*table)[None], [total]
+            if len(columns) == 3:
+                # Cut by the column that most of the three-way tables share: the target, or one of few levels.
+                cut = max(range(3), key=lambda i: (threes.count(columns[i]), -sizes[columns[i]]))
+                counts = np.moveaxis(counts[0], cut, 0)
+                within = [int(firsts[columns[cut]]) + level for level in range(sizes[columns[cut]])]
+                columns = tuple(np.delete(columns, cut))
+            rows, others = (np.arange(firsts[x], firsts[x] + sizes[x]) for x in (columns[0], columns[-1]))
+            place = (rows, rows) if len(columns) == 1 else np.ix_(rows, others)
+            for level, block in zip(within, counts, strict=True):
+                empty = np.zeros((total, total), np.float32), np.ones((total, total), np.float32)
+                into, stddev, measured = found.setdefault(level, (*empty, np.zeros((total, total), bool)))
+                into[place], stddev[place], measured[place] = block, plan.stddev(table), True
+        return cls(np.array(list(found)), *(np.stack(x) for x in zip(*found.values(), strict=True)))
+
+
+def counts_model(model: MixtureOfProducts) -> Callable[[float, CountMatrices], None]:
+    """The NumPyro model of noisy counts: latents as in `MixtureOfProducts`, with wider priors.
+
+    Args:
+        model: The mixture.
+
+    Returns:
+        A model of the estimated number of records and the counts.
+    """
+    sizes, components = model.levels.sizes, model.components
+    total = sum(sizes)
+    shapes = {"component": ((components,), 3.0), "base": ((total,), 3.0), "deviations": ((components, total), 2.0)}
+    column_of = np.repeat(np.eye(len(sizes), dtype=np.float32), sizes, axis=0)
+
+    def program(records: float, matrices: CountMatrices) -> None:
+        latents: Any = {
+            name: numpyro.sample(name, dist.Normal(0.0, scale).expand(shape).to_event(len(shape)))
+            for name, (shape, scale) in shapes.items()
+        }
+        logits = latents["base"] + latents["deviations"]
+        odds = jnp.exp(logits - jax.lax.stop_gradient(logits.max(axis=1, keepdims=True)))
+        # Sums over each column's levels as one product: blocks of unlike sizes would compile for seconds.
+        levels = odds / (jnp.maximum(odds @ column_of, 1e-30) @ column_of.T)
+        weights = jax.nn.softmax(latents["component"])
+        shares = weights[:, None] * jnp.pad(levels, ((0, 0), (0, 1)), constant_values=1.0)[:, matrices.within]
+        pairs = jnp.einsum("km,ki,kj->mij", shares, levels, levels)
+        expected = records * jnp.where(jnp.eye(total, dtype=bool), (shares.T @ levels)[:, None], pairs)
+        counts = dist.Normal(expected, matrices.stddev).mask(matrices.measured).to_event(3)
+        numpyro.sample("counts", counts, obs=matrices.counts)
+
+    return program
+
+
+@dataclasses.dataclass(frozen=True)
+class MarginalsResult:
+    """A mixture of products fitted to noisy counts, for `synthetic.synthesize`; everything in it is covered by `statement`.
+
+    Attributes:
+        latents: The fitted value of each latent.
+        num_records: The number of records, estimated from the counts: how many rows a twin has.
+        statement: What the counts cost.
+    """
+
+    latents: dict[str, np.ndarray]
+    num_records: int
+    statement: Statement
+
+    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
+        """The fitted latents, `num_samples` times: one fit has no spread."""
+        del key
+        return {name: np.repeat(value[None], num_samples, axis=0) for name, value in self.latents.items()}
+
+    def save(self, path: Path | str) -> Path:
+        """Write the result into one file, for `load_marginals_result`. Errors as `storage.write_archive`."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return write_archive(path, WHAT, VERSION, fields, (Statement, ProfilePoint))
+
+    def __repr__(self) -> str:
+        """Short, without arrays."""
+        return f"MarginalsResult(about {self.num_records:,} records, epsilon={self.statement.epsilon:.4g})"
+
+
+def load_marginals_result(path: Path | str) -> MarginalsResult:
+    """Read what `MarginalsResult.save` wrote.
+
+    Raises:
+        ValueError: The file is absent, damaged or something else.
+    """
+    fields = read_archive(path, WHAT, VERSION, (Statement, ProfilePoint))
+    kinds = {"latents": dict, "num_records": int, "statement": Statement}
+    whole = isinstance(fields, dict) and set(fields) == set(kinds)
+    if not whole or not all(isinstance(fields[name], kind) for name, kind in kinds.items()):
+        raise ValueError(f"{path} does not hold what a {WHAT} holds: it is damaged, or was not written by discreet")
+    return MarginalsResult(**fields)
+
+
+def twin_tables(schema: Schema) -> list[tuple[str, ...]]:
+    """Choose the cross tables that twins need: all columns and pairs, and all pairs with a target of few categories.
+
+    The three-way tables cost every count some precision; with many columns, more than they are worth.
+    """
+    names = [column.name for column in schema.columns]
+    tables: list[tuple[str, ...]] = [*((name,) for name in names), *itertools.combinations(names, 2)]
+    target = schema.target_column
+    if target is not None and 0 < len(target.categories) <= MOST_CUTS and len(names) <= MOST_COLUMNS:
+        others = [name for name in names if name != target.name]
+        tables += [(*pair, target.name) for pair in itertools.combinations(others, 2)]
+    return tables
+
+
+def fit_twins(
+    released: Marginals, *, components: int = COMPONENTS, num_steps: int = STEPS, seed: int = 0
+) -> tuple[MixtureOfProducts, MarginalsResult]:
+    """Fit a mixture of products to noisy counts; post-processing, which sees no record.
+
+    Args:
+        released: Noisy counts. The more pairs of columns were counted, the more of their dependence the twins have.
+        components: Number of components: more cost time only.
+        num_steps: Steps of Adam.
+        seed: Of the public numbers that the components start from.
+
+    Returns:
+        The model and its fit, for `synthetic.synthesize`.
+
+    Example::
+
+        plan = MarginalsPlan.calibrate(schema, epsilon=1.0, delta=1e-6, tables=twin_tables(schema))
+        model, result = fit_twins(private_marginals(dp.random.key(), table, plan))
+        twins = dp.synthetic.synthesize(dp.random.key(), result, model)
+    """
+    schema = dataclasses.replace(released.plan.schema, person=None)
+    model = MixtureOfProducts(schema, components=components, slices=released.plan.slices)
+    total = sum(model.levels.sizes)
+    deviations = 0.5 * np.random.default_rng(seed).standard_normal((components, total), np.float32)
+    start = {
+        "component": np.zeros(components, np.float32),
+        "base": np.zeros(total, np.float32),
+        "deviations": deviations,
+    }
+    program, given = counts_model(model), (released.num_records, CountMatrices.of(released))
+    guide = AutoDelta(program, init_loc_fn=init_to_value(values=start))
+    optim = numpyro.optim.Adam(lambda step: jnp.where(step < num_steps * 2 // 3, 0.05, 0.01))
+    fitted = SVI(program, guide, optim, Trace_ELBO()).run(jax.random.key(seed), num_steps, *given, progress_bar=False)
+    latents = {name: np.asarray(fitted.params[f"{name}_auto_loc"], np.float32) for name in start}
+    result = MarginalsResult(latents, round(released.num_records), released.statement.with_notes(NO_SPREAD))
+    return model, result
