@@ -185,8 +185,10 @@ def program_text(function: Callable[..., Any], *args: Any) -> str:
         args: example arguments, pytrees of arrays.
     """
     closed = jax.make_jaxpr(function)(*args)
-    jaxpr, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
-    constants = [np.asarray(x).tobytes().hex() for x in closed.consts if not _is_key(x)]
+    jaxpr, used = dce_jaxpr(open_program(closed), [True] * len(closed.jaxpr.outvars))
+    held = zip(closed.consts, used, strict=False)
+    constants = [np.asarray(x).tobytes().hex() for x, is_used in held if is_used and not _is_key(x)]
+    used = used[len(closed.consts) :]
     return f"{jaxpr} {used} {constants}"
 
 

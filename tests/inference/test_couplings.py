@@ -5,7 +5,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer.autoguide import AutoNormal
+from numpyro.infer.autoguide import AutoBNAFNormal, AutoNormal
 
 import discreet as dp
 
@@ -45,11 +45,13 @@ def same(x):
         lambda x: jnp.roll(x, 1, axis=0),
         lambda x: jnp.roll(x, 2, axis=0),
         lambda x: jnp.roll(x, 3, axis=0),
+        lambda x: jnp.roll(x, 30, axis=0),
+        lambda x: jnp.roll(x, len(x) // 2, axis=0),
         lambda x: x[::-1],
         lambda x: jnp.sort(x, axis=0),
         lambda x: jnp.cumsum(x, axis=0),
     ],
-    ids=["shifted", "shifted-by-two", "shifted-by-three", "reversed", "sorted", "running-sum"],
+    ids=["shifted", "shifted-by-two", "shifted-by-three", "by-a-month", "by-half", "reversed", "sorted", "running-sum"],
 )
 @pytest.mark.parametrize("which", ["x", "y"])
 def test_rows_that_are_moved_against_one_another_are_refused(turn, which):
@@ -83,12 +85,16 @@ def test_weights_that_start_at_zero_hide_no_shift():
     [(same, False), (lambda x: x - x.mean(0), True), (lambda x: jnp.roll(x, 1, axis=0), True)],
     ids=["alone", "normalised", "shifted"],
 )
-def test_records_with_latents_of_their_own_are_looked_at_too(turn, refused):
+@pytest.mark.parametrize("weigh", [False, True])
+def test_records_with_latents_of_their_own_are_looked_at_too(turn, refused, weigh):
     def model(x):
         w = numpyro.sample("w", dist.Normal(jnp.ones(2), 1).to_event(1))
         with numpyro.plate("data", len(x)):
             z = numpyro.sample("z", dist.Normal(0, 1))
             numpyro.sample("x", dist.Normal(z[:, None] * w, 1).to_event(1), obs=x)
+            if weigh:
+                # A mean over the records, in no row's mixed difference with another.
+                numpyro.factor("mean", w[0] * x[:, 0].mean() / len(x))
 
     def guide(x):
         loc, slope = numpyro.param("loc", jnp.ones(2)), numpyro.param("slope", jnp.zeros(2))
@@ -96,11 +102,48 @@ def test_records_with_latents_of_their_own_are_looked_at_too(turn, refused):
         with numpyro.plate("data", len(x)):
             numpyro.sample("z", dist.Normal(turn(x) @ slope, 1))
 
-    if refused:
+    if refused or weigh:
         with pytest.raises(ValueError, match="couples records"):
             initialised(model, X, guide=guide)
     else:
         initialised(model, X, guide=guide)
+
+
+@pytest.mark.parametrize(
+    ("turn", "refused"),
+    [
+        (same, False),
+        (lambda z: jnp.roll(z, 1), True),
+        (lambda z: jnp.roll(z, 30), True),
+        (lambda z: z[::-1], True),
+        (lambda z: 0.5 * (z + z.mean()), True),
+    ],
+    ids=["alone", "shifted", "by-a-month", "reversed", "mean"],
+)
+def test_latents_in_an_auto_normal_are_looked_at_too(turn, refused):
+    """The guide has the size of the one row that it was set up on, so the model is looked at without it."""
+
+    def model(y):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("data", len(y)):
+            z = numpyro.sample("z", dist.Normal(w, 1))
+            numpyro.sample("y", dist.Normal(turn(z), 1), obs=y)
+
+    dpsvi = dp.DPSVI(model, AutoNormal(model), numpyro.optim.Adam(1e-2), plan=PLAN)
+    if refused:
+        with pytest.raises(ValueError, match="The model couples records"):
+            dpsvi.certify(Y)
+    else:
+        dpsvi.certify(Y)
+
+
+def test_rows_that_move_together_are_the_same_model():
+    initialised(regression(lambda x: x[::-1], lambda y: y[::-1]), X, Y)
+
+
+def test_the_masks_of_a_flow_are_not_taken_for_a_table():
+    model = regression(same, same)
+    initialised(model, X[:60], Y[:60], guide=AutoBNAFNormal(model))
 
 
 def test_summed_latents_that_meet_only_where_they_differ_are_refused():

@@ -11,7 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
-from numpyro.infer.autoguide import AutoDelta
+from numpyro.infer.autoguide import AutoDelta, AutoNormal
 
 import discreet as dp
 from discreet import mechanisms
@@ -158,14 +158,23 @@ def test_only_records_of_the_batch_remember():
     assert 0 < counts[-1].mean() < 6 * 0.3
 
 
-def test_nothing_of_it_leaves():
-    dpsvi = make(steps=3)
+@pytest.mark.parametrize("auto", [None, AutoNormal, AutoDelta], ids=["written", "AutoNormal", "AutoDelta"])
+def test_nothing_of_it_leaves(auto, tmp_path):
+    """With an AutoGuide nobody asks for the memory; it is there all the same."""
+    dpsvi = make(steps=3) if auto is None else make(auto(model), steps=3, local=None)
     result = dpsvi.run(dp.random.key(), table(), progress_bar=False)
-    assert set(result.params) == set(result.last_params) == {"w_auto_loc"}
-    assert result.trace.iterates.shape == (3, D)
-    kept = pickle.loads(pickle.dumps(result))
-    assert N not in {n for x in jax.tree.leaves(vars(kept)) for n in np.shape(x)}
-    assert set(result.posterior(dp.random.key(), 3)) == {"w"}
+    mine = {"w_auto_loc", "w_auto_scale"} if auto is AutoNormal else {"w_auto_loc"}
+    assert set(result.params) == set(result.last_params) == mine
+    assert result.trace.iterates.shape == (3, D * len(mine))
+    kept, saved = pickle.loads(pickle.dumps(result)), dp.load_result(result.save(tmp_path / "fit"))
+    assert set(saved.params) == mine
+    for held in (result.params, vars(kept), vars(saved)):
+        assert N not in {n for x in jax.tree.leaves(held) for n in np.shape(x)}
+    again = dp.load_result(tmp_path / "fit", model, guide if auto is None else auto(model))
+    for each in (result, again):
+        assert set(each.posterior(dp.random.key(), 3)) == {"w"}
+    for word in ("auto_loc", "auto_scale", "z_auto"):
+        assert word not in str(result.statement)
     assert any("stayed beside the data" in note for note in result.statement.notes)
 
 

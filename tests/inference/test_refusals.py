@@ -146,7 +146,6 @@ def no_made_up_record(x, y):
         (factor_outside, ("'penalty'", "move it into the plate")),
         (discrete_global, ("global latent site 'k'", "MixtureSameFamily")),
         (discrete_local, ("'k'", "no fixed finite support", "MixtureSameFamily")),
-        (local, ("AutoNormal", "'z'", "encoder", 'local="private"')),
         (parameters_in_model, ("'offsets'", "shared weights")),
         (local_outside_plate, ("'z'", "Move it into the plate")),
         (mutable, ("'running_mean'", "layer or group normalisation")),

@@ -59,6 +59,8 @@ class Stranger:
         u, free = self.objective.link(psi, jax.random.key(seed))
         keys = jax.random.split(jax.random.key(seed + 1), len(jax.tree.leaves(self.records)[0]))
         leaves = [jnp.asarray(x) for x in jax.tree.leaves(self.records)]
+        # Each record's own parameters, as they start.
+        leaves += [jnp.repeat(x[None], len(keys), 0) for x in self.objective.example[len(leaves) :]]
         return np.asarray(jax.vmap(self.objective.record_loss, (None, 0, 0))(u, leaves, keys)), float(free)
 
 

@@ -14,6 +14,7 @@ from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, init_to_v
 from numpyro.infer.autoguide import AutoDelta, AutoNormal
 
 import discreet as dp
+from discreet.inference import with_levels
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -56,6 +57,19 @@ def dawid_skene(answers, raters=4):
             # One answer of each rater.
             probs = beta[jnp.arange(raters), c]
             numpyro.sample("y", dist.Categorical(probs), obs=answers)
+
+
+def dawid_skene_as_written(raters, answers):
+    """`annotation.dawid_skene` as it is written: the numbers of raters and classes from the data, one array not of records."""
+    num_raters, num_classes = int(np.max(raters)) + 1, int(np.max(answers)) + 1
+    num_items, num_answers = answers.shape
+    with numpyro.plate("rater", num_raters, dim=-2), numpyro.plate("class", num_classes):
+        beta = numpyro.sample("beta", dist.Dirichlet(jnp.ones(num_classes) + 2 * jnp.eye(num_classes)))
+    pi = numpyro.sample("pi", dist.Dirichlet(jnp.ones(num_classes)))
+    with numpyro.plate("item", num_items, dim=-2):
+        c = numpyro.sample("c", dist.Categorical(pi), infer=ENUMERATE)
+        with numpyro.plate("position", num_answers):
+            numpyro.sample("y", dist.Categorical(beta[raters, c, :]), obs=answers)
 
 
 def mace(answers, raters=4):
@@ -155,6 +169,21 @@ def test_the_loss_is_that_of_trace_enum_elbo(stranger, model, records):
     assert program.certify()
 
 
+def test_answers_as_the_example_has_them(stranger):
+    """Who answered is public and not of the records, so it goes to DPSVI by name; classes are counted by `with_levels`."""
+    expected, free = stranger(dawid_skene, ANSWERS).losses()
+    model = with_levels(dawid_skene_as_written, answers=K)
+    program = stranger(model, ANSWERS, raters=np.arange(4))
+    program.records = ()
+    records = dp.inference._records.take_apart((), {"answers": ANSWERS})
+    state = program.dpsvi._init(dp.random.key(1), records, None)
+    u, its_free = program.objective.link(program.dpsvi.optim.get_params(state.optim_state), jax.random.key(3))
+    keys = jax.random.split(jax.random.key(4), N)
+    losses = jax.vmap(program.objective.record_loss, (None, 0, 0))(u, [ANSWERS], keys)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    np.testing.assert_allclose(its_free, free, rtol=1e-4)
+
+
 def delta(program, params):
     """NumPyro's point guide at these parameters, which knows nothing of the sites that are summed out."""
     sites = {name.removesuffix("_auto_loc"): value for name, value in params.items()}
@@ -216,7 +245,7 @@ def test_shared_latents_in_the_loop(stranger):
 
 
 def test_a_latent_of_the_record_beside_it(stranger):
-    program = stranger(random_effects, ANSWERS, local="private")
+    program = stranger(random_effects, ANSWERS)
     program.start()
     assert program.objective.structure.local_latents == ("theta",)
     assert {name for name, _ in program.objective.structure.local_params} == {"theta_auto_loc", "theta_auto_scale"}

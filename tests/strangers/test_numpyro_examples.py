@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 import numpyro.handlers as handlers
 import pytest
 from numpyro.infer import Trace_ELBO, TraceGraph_ELBO
+from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.reparam import CircularReparam, TransformReparam
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -110,8 +111,35 @@ def measured_with_error(x, y, present):
         numpyro.sample("y", dist.Normal(w * age, 1), obs=y)
 
 
+def standard_error(x, error, y):
+    """`bayesian_regression.model_se`: a latent of each record, without a plate."""
+    a, b = (numpyro.sample(n, dist.Normal(0.0, 0.5)) for n in "ab")
+    rate = numpyro.sample("rate", dist.Normal(a + b * x, numpyro.sample("sigma", dist.Exponential(1.0))))
+    numpyro.sample("obs", dist.Normal(rate, error), obs=y)
+
+
+def standard_error_in_a_plate(x, error, y):
+    a, b = (numpyro.sample(n, dist.Normal(0.0, 0.5)) for n in "ab")
+    sigma = numpyro.sample("sigma", dist.Exponential(1.0))
+    with numpyro.plate("data", len(y)):
+        rate = numpyro.sample("rate", dist.Normal(a + b * x, sigma))
+        numpyro.sample("obs", dist.Normal(rate, error), obs=y)
+
+
+def images(x, y):
+    """`cvae-flax`: a code and pixels of each record, without a plate or an event axis."""
+    w = numpyro.param("decoder", 0.1 * jnp.ones((2, 3)))
+    z = numpyro.sample("z", dist.Normal(x[:, :2] * numpyro.param("prior", 0.5), 1.0))
+    numpyro.sample("y", dist.Bernoulli(logits=z @ w), obs=y)
+
+
+def encoder(x, y):
+    w = numpyro.param("encoder", 0.1 * jnp.ones((6, 2)))
+    numpyro.sample("z", dist.Normal(jnp.concatenate([x, y], axis=-1) @ w, 0.5))
+
+
 def topics(counts, K=2):
-    """`tbip`: counts with a latent position of each author, minibatches with numbers."""
+    """`covtype`, `hmcecs`, `tbip`: counts with a latent position of each author, minibatches with numbers."""
     x = numpyro.sample("x", dist.Normal(jnp.zeros(K), 1))
     with numpyro.plate("docs", N, subsample_size=10):
         numpyro.sample("y", dist.Poisson(jnp.exp(x.sum())), obs=counts)
@@ -142,7 +170,50 @@ def transformed(x, y):
         numpyro.sample("y", dist.Normal(c + x[:, 0], 1), obs=y)
 
 
+def pooled(hits, at_bats):
+    """`baseball.fully_pooled`."""
+    phi = numpyro.sample("phi", dist.Uniform(0, 1))
+    with numpyro.plate("players", len(hits)):
+        numpyro.sample("obs", dist.Binomial(at_bats, probs=phi), obs=hits)
+
+
+def players(hits, at_bats):
+    """`baseball.partially_pooled`: a skill of each player."""
+    m, kappa = numpyro.sample("m", dist.Uniform(0, 1)), numpyro.sample("kappa", dist.Exponential(1.0))
+    with numpyro.plate("players", len(hits)):
+        phi = numpyro.sample("phi", dist.Beta(1 + m * kappa, 1 + (1 - m) * kappa))
+        numpyro.sample("obs", dist.Binomial(at_bats, probs=phi), obs=hits)
+
+
+def network(x, y):
+    """`bnn`, `stein_bnn`: a network whose weights have a prior."""
+    w = numpyro.sample("w", dist.Normal(jnp.zeros((3, 4)), 1.0).to_event(2))
+    v = numpyro.sample("v", dist.Normal(jnp.zeros(4), 1.0).to_event(1))
+    with numpyro.plate("data", len(y)):
+        numpyro.sample("y", dist.Normal(jnp.tanh(x @ w) @ v, 1.0), obs=y)
+
+
+def difference(treated, y):
+    """`bayesian_cuped.difference_in_means`."""
+    mean, effect = (numpyro.sample(n, dist.Normal(0.0, 10.0)) for n in ("mean", "effect"))
+    scale = numpyro.sample("scale", dist.HalfNormal(10.0))
+    with numpyro.plate("data", len(y)):
+        numpyro.sample("y", dist.Normal(mean + effect * treated, scale), obs=y)
+
+
+def weighted(x, y, weights):
+    """A survey: each record's density to the power of its weight."""
+    w = numpyro.sample("w", dist.Normal(jnp.zeros(3), 1.0).to_event(1))
+    with numpyro.plate("data", len(y)), handlers.scale(scale=weights):
+        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
 TAKEN = [
+    (pooled, (COUNT, COUNT + 30), {}),
+    (players, (COUNT, COUNT + 30), {}),
+    (network, (X, Y), {}),
+    (difference, (LABEL, Y), {}),
+    (weighted, (X, Y, jnp.abs(Y) + 0.5), {}),
     (horseshoe, (X, Y), {}),
     (logistic, (X, LABEL), {}),
     (divorce, (X[:, 0], X[:, 1], Y), {}),
@@ -150,7 +221,8 @@ TAKEN = [
     (sine_mixture, (ANGLES,), {}),
     (admissions, (GROUP, LABEL, COUNT + 3, COUNT), {"num_dept": 6}),
     (hierarchical, (GROUP, X[:, 0], Y), {"num_patients": 6}),
-    (measured_with_error, (X[:, 0], Y, PRESENT), {"local": "private"}),
+    (measured_with_error, (X[:, 0], Y, PRESENT), {}),
+    (images, (X, jnp.asarray(X > 0, jnp.float32)), {"guide": encoder}),
     (topics, (COUNT,), {}),
     (survival, (X, Y, PRESENT), {}),
     (inflated, (X, COUNT), {}),
@@ -160,13 +232,50 @@ TAKEN = [
 
 @pytest.mark.parametrize(("model", "records", "options"), TAKEN, ids=lambda x: getattr(x, "__name__", None))
 def test_taken_as_it_is(stranger, model, records, options):
-    program = stranger(model, *records, **options)
-    program.start()
-    assert program.objective.structure.observed
+    """Accepted; and at one point of its latents, the records' losses and the data-free term are NumPyro's ELBO."""
+    program = stranger(model, *records, **{"guide": AutoDelta(model), **options})
+    losses, free = program.losses()
+    if "guide" in options or program.objective.structure.summed or model is topics:
+        # Drawn, or taken by NumPyro with funsor, or in batches alone.
+        return
+    params = program.dpsvi.get_params(program.start())
+    rows = len(records[0])
+    for name, axis in program.objective.structure.local_params:
+        start = program.objective.transforms[name](program.objective.local_start[name])
+        params[name] = jnp.repeat(jnp.expand_dims(start, axis), rows, axis)
+    static = program.dpsvi.static_kwargs
+    theirs = Trace_ELBO().loss(jax.random.key(0), params, model, AutoDelta(model), *records, **static)
+    np.testing.assert_allclose(losses.sum() + free, theirs, rtol=1e-4)
+
+
+def test_latents_of_records_without_a_plate_are_in_one(stranger):
+    for model in (standard_error, standard_error_in_a_plate):
+        program = stranger(model, X[:, 0], jnp.abs(Y) + 1.0, Y)
+        state = program.start()
+        assert program.objective.structure.local_latents == ("rate",)
+        assert {name for name, _ in program.objective.structure.local_params} == {"rate_auto_loc", "rate_auto_scale"}
+        assert "rate_auto_loc" not in program.dpsvi.get_params(state)
+
+
+def walk(y):
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    level = numpyro.sample("level", dist.GaussianRandomWalk(scale, num_steps=len(y)))
+    numpyro.sample("y", dist.Normal(level, 1.0), obs=y)
+
+
+def steps(y):
+    """The same walk by independent steps: each record's level meets the steps of all before it."""
+    step = numpyro.sample("step", dist.Normal(jnp.zeros(len(y)), numpyro.sample("scale", dist.HalfNormal(1.0))))
+    numpyro.sample("y", dist.Normal(jnp.cumsum(step), 1.0), obs=y)
+
+
+def test_a_random_walk_over_the_records_is_refused(stranger):
+    assert "in principle" in stranger(walk, Y).refusal()
+    assert "couples records" in stranger(steps, Y).refusal()
 
 
 def test_a_network_in_closure_of_trace_graph(stranger):
-    """The official nnx notebook: TraceGraph_ELBO with a reparametrised guide is Trace_ELBO."""
+    """`nnx_example`, the official notebook: TraceGraph_ELBO with a reparametrised guide is Trace_ELBO."""
     one, other = (stranger(logistic, X, LABEL, loss=loss()).losses() for loss in (Trace_ELBO, TraceGraph_ELBO))
     np.testing.assert_array_equal(one[0], other[0])
 

@@ -2,6 +2,7 @@
 
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -12,6 +13,7 @@ import pytest
 from numpyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
 
 import discreet as dp
+from discreet.inference import with_levels
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -68,6 +70,33 @@ def test_a_size_that_is_read_from_the_data(stranger, program, line):
     for word in (line, "test_refusals.py", "public number", "num_groups=6"):
         assert word in message
     assert not re.search(r"discreet/inference|Tracer|traced", message)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [lambda group: len(np.unique(group)), lambda group: int(np.max(group)) + 1, lambda group: jnp.unique(group).size],
+)
+def test_a_size_that_is_said_beside_the_model(stranger, size):
+    """The model as it is written: `group` has six levels, whatever the records hold; NumPy is as before."""
+    expected, free = stranger(grouped(lambda _: 6), GROUP, Y).losses()
+    before = np.unique, np.max, jnp.unique
+    program = stranger(with_levels(grouped(size), group=6), GROUP % 3, Y)
+    assert program.start()
+    assert program.dpsvi.get_params(program.start())["a_auto_loc"].shape == (6,)
+    assert before == (np.unique, np.max, jnp.unique)
+    program.records = (GROUP, Y)
+    losses, its_free = program.losses()
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    np.testing.assert_allclose(its_free, free, rtol=1e-5)
+
+
+def test_levels_of_no_argument():
+    with pytest.raises(ValueError, match="'dept'"):
+        with_levels(grouped(len), dept=6)
+    with pytest.raises(ValueError, match="at least 1"):
+        with_levels(grouped(len), group=0)
+    with pytest.raises(ValueError, match="takes the function of a model"):
+        with_levels(handlers.condition(grouped(len), {}), group=6)
 
 
 def mean_model(x, y=None):
@@ -136,14 +165,14 @@ AT_BATS = jnp.full(N, 45)
 
 
 def test_an_autoguide_of_the_records_names_the_memory(stranger):
-    with pytest.raises(ValueError, match=r"'phi'.*local=.private"):
-        stranger(players, HITS, AT_BATS).start()
+    with pytest.raises(ValueError, match=r"'phi'.*private memory.*PoissonSampling or FullBatch"):
+        stranger(players, HITS, AT_BATS, perturb="parameters").start()
     with pytest.raises(ValueError, match=r"'phi'.*AutoNormal or AutoDelta"):
         stranger(players, HITS, AT_BATS, guide=AutoDiagonalNormal(players), local="private").start()
 
 
-def test_an_autoguide_with_a_private_memory(stranger):
-    program = stranger(players, HITS, AT_BATS, local="private")
+def test_an_autoguide_has_a_private_memory_by_itself(stranger):
+    program = stranger(players, HITS, AT_BATS)
     state = program.start()
     assert {name for name, _ in program.objective.structure.local_params} == {"phi_auto_loc", "phi_auto_scale"}
     assert set(program.dpsvi.get_params(state)) == {
@@ -153,3 +182,31 @@ def test_an_autoguide_with_a_private_memory(stranger):
         "kappa_auto_scale",
     }
     assert program.certify()
+    with pytest.raises(ValueError, match="whose rows"):
+        program.dpsvi.init(dp.random.key(2), HITS, AT_BATS)
+
+
+def prints(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x)):
+        jax.debug.print("{}", y[0])
+        numpyro.sample("y", dist.Normal(w * x, 1), obs=y)
+
+
+def test_a_model_that_prints(stranger):
+    message = stranger(prints, X, Y).refusal()
+    assert re.search(r"debug_print|debug_callback", message)
+    assert "jax.debug.print" in message
+    assert "single records" in message
+
+
+def test_constants_as_long_as_the_table_that_hold_no_data(stranger):
+    """As many features as records: a prior's zeros and the placeholder are no table."""
+    zeros = np.zeros(20, np.float32)
+
+    def square(x):
+        w = numpyro.sample("w", dist.Normal(zeros, 1).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("x", dist.Normal(w, 1).to_event(1), obs=x)
+
+    assert stranger(square, jnp.asarray(rng.normal(size=(20, 20)), jnp.float32)).start()

@@ -135,7 +135,8 @@ class DPSVI:
         microbatch_size: rows that are worked on at once. None: the batch, or what a gibibyte holds.
         local: "private": the guide's `param` sites may have a value for each record, along one axis. They stay beside the
             data: `run` updates them without noise for the records of each batch, before their clipped gradients are taken,
-            and nobody sees them. None: such sites are refused.
+            and nobody sees them. None: as "private" for latents of each record that an AutoNormal or AutoDelta covers,
+            where the plan's batches and `perturb` allow it; other such sites are refused.
         local_optim: optimizer of those, as `optim`; None: the same.
         local_updates: how often a record updates its own each time it is in a batch.
         static_kwargs: public keyword arguments of model and guide, such as N.
@@ -232,11 +233,17 @@ class DPSVI:
 
     def _refuse_local(self, what: str) -> None:
         """Refuse what is not told which records its rows are, where records have a memory."""
-        if self.local is not None:
+        if self.local is not None or (self._current is not None and self._current.local is not None):
             raise ValueError(
-                f'With local="private" each record has parameters of its own, and {what} cannot tell whose rows these are. '
-                "Fit with run, which draws the batches itself."
+                f"Each record has variational parameters of its own here, and {what} cannot tell whose rows these are. Fit with "
+                "run, which draws the batches itself and keeps those parameters beside the data; or write an encoder."
             )
+
+    def _keeps_local(self) -> bool | None:
+        """See `Programs.keeps_local`: what is said, and where nothing is, whether a private memory can be had at all."""
+        if self.local is None and self.plan.sampling.independent and self.perturb == "latents":
+            return None
+        return self.local is not None
 
     # --- NumPyro's verbs ------------------------------------------------------------------
 
@@ -261,10 +268,10 @@ class DPSVI:
         Raises:
             TypeError, ValueError: a model, guide, key or argument that cannot be fitted privately.
         """
-        self._refuse_local("update, which init is for,")
         key = random.check_key(rng_key)
         check_unused(key, INIT)
         state = self._init(key, take_apart(args, kwargs), init_params)
+        self._refuse_local("update, which init is for,")
         # Updates that a caller compiles cannot be watched: let a key start one fit only.
         claim(key, INIT)
         return state
@@ -285,11 +292,10 @@ class DPSVI:
             guide=self.guide,
             static=self.static_kwargs,
             num_records=self.plan.num_records,
-            keeps_local=self.local is not None,
+            keeps_local=self._keeps_local(),
         )
         signature = records.signature, tuple((str(path), x.shape) for path, x in jax.tree.leaves_with_path(psi))
         if signature not in self._steps:
-            objective.refuse_tables(self.plan.num_records)
             self._steps[signature] = self._private_step(objective, psi, key)
         self._current, self._shapes = self._steps[signature], jax.eval_shape(lambda: psi)
         objective, norm = self._current.objective, jnp.float32(self.plan.clipping.start)

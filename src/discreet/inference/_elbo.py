@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -30,12 +29,14 @@ from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.util import helpful_support_errors
 
 from discreet import random
-from discreet._jax import program_constants, program_digest, program_text, run_jaxpr, run_once, used_inputs
+from discreet._jax import program_constants, program_digest, program_text, programs_in, run_jaxpr, run_once, used_inputs
+from discreet.inference._couplings import refuse_couplings
 from discreet.inference._records import (
     Program,
     Programs,
     Records,
     WholePlates,
+    log_density,
     refuse_reshaped,
     refuse_tables,
     take_apart,
@@ -69,7 +70,7 @@ class Objective:
         num_particles: number of guide draws that a step averages over.
         local_start: the unconstrained value with which each record's own `param` sites start.
         digest: of all that is computed from it, once `with_dependencies` has looked; empty: it equals itself alone.
-        held: shapes of the arrays that model and guide use without having them passed as records.
+        held: shapes of the arrays that model and guide use without having them passed as records, known constants aside.
     """
 
     programs: Programs
@@ -170,12 +171,12 @@ class Objective:
     @functools.partial(jax.jit, static_argnums=(0, 3))
     def draw_posterior(self, params: Mapping[str, Any], key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
         """The global latents' values in draws of the guide at constrained `params`."""
+        return jax.vmap(lambda draw: self.draw_globals(params, draw))(jax.random.split(key, num_samples))
 
-        def one(draw: PRNGKeyArray) -> dict[str, Array]:
-            trace, _ = self._trace(self.programs.guide, self.placeholder, draw, params)
-            return {name: trace[name]["value"] for name in self.structure.global_latents}
-
-        return jax.vmap(one)(jax.random.split(key, num_samples))
+    def draw_globals(self, params: Mapping[str, Any], key: PRNGKeyArray) -> dict[str, Array]:
+        """The global latents' values in one draw of the guide at constrained `params`."""
+        trace, _ = self._trace(self.programs.guide, self.placeholder, key, params)
+        return {name: trace[name]["value"] for name in self.structure.global_latents}
 
     def _draw(
         self, psi: Mapping[str, Any], key: PRNGKeyArray, rows: Sequence[Any]
@@ -403,8 +404,18 @@ class Objective:
         """Find which latents and parameters a record's loss depends on."""
         everything = dataclasses.replace(self, touched_latents=self.structure.global_latents, touched_params=tuple(psi))
         program = jax.make_jaxpr(everything._all)(psi, key, self.example)
-        held = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in program_constants(program) if jnp.ndim(x))
+        _refuse_callbacks(program)
+        known = [*self.placeholder, *self.local_start.values(), *self.structure.combinations().values()]
+        guide = self.programs.guide
+        if isinstance(guide, AutoGuide) and type(guide).__module__.startswith("numpyro."):
+            # NumPyro's own guide reads nobody's arrays: those that it makes, such as the masks of a flow, hold no data.
+            known += program_constants(jax.make_jaxpr(self.draw_globals)(self.constrain(psi), key))
+        public = [np.asarray(x) for x in known if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+        arrays = [x for x in program_constants(program) if jnp.ndim(x) and not _is_known(x, public)]
+        held = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays)
         everything = dataclasses.replace(everything, digest=program_digest(program), held=held)
+        # A table in the closure also couples made-up records; this says what is wrong.
+        everything.refuse_tables(self.programs.num_records)
         # What the checks say depends on programs of several rows, too, of which the digest knows nothing.
         name = everything, _identity(self.programs.model), _identity(self.programs.guide)
         if name not in _LOOKED_AT:
@@ -418,8 +429,7 @@ class Objective:
         """All that is ever computed from an objective, with its derivatives."""
         (u, free), pull = jax.vjp(lambda p: self.link(p, key), psi)
         params = self.constrain(psi)
-        guide_trace, _ = self._traces(params, key, self.placeholder)
-        values = {name: guide_trace[name]["value"] for name in self.structure.global_latents}
+        values = self.draw_globals(params, key)
         loss = jax.value_and_grad(self.record_loss)(u, record, key)
         discrete = self.draw_discrete(u, record, key) if self.structure.summed else None
         return u, free, pull((u, free)), params, self.unconstrain(params), values, loss, discrete
@@ -441,9 +451,7 @@ class Objective:
             self, touched_latents=latents, touched_params=params, uses_key=any(jax.tree.leaves(uses_key))
         )
         result._check_data_free(psi, key)
-        # An AutoGuide's parameters of each record have the shape of one row here, so several rows cannot be looked at.
-        if not self.structure.local_params:
-            result._check_separable(psi)
+        refuse_couplings(result, psi)
         return latents, params, result.uses_key
 
     def _check_data_free(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> None:
@@ -471,86 +479,29 @@ class Objective:
                 "to DPSVI (N=...) and use that."
             )
 
-    def _check_separable(self, psi: Mapping[str, Any]) -> None:
-        """Refuse a model in which the loss of made-up records together is no sum of losses of each.
 
-        Of such a sum, the mixed difference L(a, b) - L(a', b) - L(a, b') + L(a', b') of any two records is zero, whatever
-        random numbers each row meets. Rows that are shifted, sorted or reversed against one another show in it, and what
-        normalises over a batch. A mean over the records does not: where no row meets random numbers, the losses of the
-        rows alone are added up as well.
-        """
-        # At other parameters than a fit starts with: weights that start at zero would hide what they multiply.
-        psi = jax.tree.map(lambda x: x + 0.1 + 0.05 * _scattered(x.shape).astype(x.dtype), psi)
-        # Fixed keys, so that a model is always judged alike, and several: one draw of the latents may hide a coupling.
-        keys = jax.random.split(jax.random.key(0), 4)
-        changed = np.array([[i in which for i in range(3)] for which in ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2))])
+def _refuse_callbacks(program: Any) -> None:
+    """Refuse a model or guide that hands values to Python or prints them while it runs.
 
-        def joint(latents: Any, params: Mapping[str, Any], choice: Mapping[str, Any], rows: Any, key: Any) -> Any:
-            loss, log_joint = self._terms_of_rows(latents, params, rows, key)
-            # A density that factorises over the records does so at any values of what is summed out.
-            value, scale = log_joint(choice)
-            return loss - scale * value
+    Raises:
+        ValueError: naming JAX's primitive.
+    """
+    names = {equation.primitive.name for inner in programs_in(program) for equation in inner.jaxpr.eqns}
+    if calls := sorted(name for name in names if "callback" in name or "debug_print" in name):
+        raise ValueError(
+            f"The model or the guide prints or calls Python while it runs ({calls[0]}, as by jax.debug.print, "
+            "jax.debug.callback or io_callback), which would show single records. Remove the call; to look at a model, run it "
+            "on made-up records under numpyro.handlers.trace."
+        )
 
-        # Parameters and key as arguments: a program that held them would be another one for each fit.
-        @jax.jit
-        def losses(rows: Any, other: Any, psi: Mapping[str, Any], key: PRNGKeyArray) -> tuple[Array, Array]:
-            u, _ = self.link(psi, key)
-            latents = jax.tree.map(lambda x: x[0], u[LATENT])
-            ends = {site.name: [jnp.asarray(site.values()[i]) for i in (0, -1)] for site in self.structure.summed}
-            axes = {site.name: site.axis for site in self.structure.summed}
 
-            def of(which: Array) -> Array:
-                chosen = [
-                    jnp.where(which.reshape(3, *[1] * (x.ndim - 1)), y, x) for x, y in zip(rows, other, strict=True)
-                ]
-                # Records 0 and 2 begin with the last value, record 1 with the first: then they differ, and are alike.
-                last = which ^ np.array([True, False, True])
-                choice = {
-                    name: jnp.concatenate([jnp.where(last[i], *pair[::-1]) for i in range(3)], axis=axes[name])
-                    for name, pair in ends.items()
-                }
-                return joint(latents, u[PARAM], choice, chosen, key)
-
-            together = jax.vmap(of)(jnp.asarray(changed))
-            if self.uses_key:
-                return together, jnp.zeros(0)
-            # The last record is left out: of a shift by three, three rows show nothing.
-            parts = [[x[i:j] for x in rows] for i, j in ((0, 2), (0, 1), (1, 2))]
-            last = {n: [jnp.repeat(pair[1], len(part[0]), axis=axes[n]) for part in parts] for n, pair in ends.items()}
-            apart = [joint(latents, u[PARAM], {n: x[i] for n, x in last.items()}, p, key) for i, p in enumerate(parts)]
-            return together, jnp.stack(apart)
-
-        def check(varied: Sequence[bool]) -> bool:
-            """Whether numbers made up for these arguments have a finite loss, and thus say something."""
-            made_up = [_three_rows(x, v) for x, v in zip(self.placeholder, varied, strict=True)]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = [losses(*map(list, zip(*made_up, strict=True)), psi, key) for key in keys]
-            said = [separates(*map(np.asarray, pair)) for pair in found]  # each draw may refuse
-            return any(said)
-
-        def separates(together: Float[np.ndarray, "7"], apart: Float[np.ndarray, "part"]) -> bool:
-            together, apart = together.astype(np.float64), apart.astype(np.float64)
-            if not np.isfinite(together).all():
-                return False
-            l0, l1, l2, l3, l12, l13, l23 = together
-            mixed = [l0 - l1 - l2 + l12, l0 - l1 - l3 + l13, l0 - l2 - l3 + l23]
-            if apart.size and np.isfinite(apart).all():
-                mixed.append(apart[0] - apart[1] - apart[2])
-            if np.max(np.abs(mixed)) <= 1e-3 + 1e-3 * np.max(np.abs(np.append(together, apart))):
-                return True
-            raise ValueError(
-                "The model couples records: the loss of made-up records together differs from the sum of their losses (by "
-                "a mean over the records, batch normalisation, the number of rows, or rows that are shifted or sorted, for "
-                "example). Each record is evaluated alone here, so the model would mean something else. Use public "
-                "constants instead."
-            )
-
-        # One argument at a time, since made-up numbers may lie outside an observation's support; then all that can be.
-        count = len(self.placeholder)
-        varied = [check([i == j for j in range(count)]) for i in range(count)]
-        if sum(varied) > 1:
-            check(varied)
+def _is_known(array: Any, public: Sequence[np.ndarray]) -> bool:
+    """Whether an array of a program holds no data: one of what is public here, or one number over and over."""
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return True
+    values = np.asarray(array)
+    uniform = values.size == 0 or bool(np.all(values == values.flat[0]))
+    return uniform or any(values.shape == x.shape and np.array_equal(values, x) for x in public)
 
 
 def _identity(program: Any) -> Any:
@@ -573,35 +524,8 @@ class _Itself:
         return id(self.value)
 
 
-def _three_rows(x: Array, varied: bool) -> tuple[Array, Array]:
-    """Three made-up records and others in their place: copies of the placeholder, unless they are to vary."""
-    same = jnp.repeat(x[:1], 3, axis=0)
-    if not varied:
-        return same, same
-    column = (3, *[1] * (x.ndim - 1))
-    if x.dtype == jnp.bool_:
-        bits = jnp.array([False, True, False]).reshape(column)
-        return same ^ bits, same ^ ~bits
-    if jnp.issubdtype(x.dtype, jnp.integer):
-        bits = jnp.array([0, 1, 0], x.dtype).reshape(column)
-        return same + bits, same + (1 - bits)
-    # Not in order, neither before nor after: rows in order may be sorted without a change.
-    jitter = 0.1 * _scattered(same.shape)
-    first, second = (jnp.array(y).reshape(column) for y in ((0.3, 0.5, 0.2), (0.8, 0.1, 0.6)))
-    return (first + jitter).astype(x.dtype), (second + jitter).astype(x.dtype)
-
-
-def _scattered(shape: tuple[int, ...]) -> Array:
-    """Numbers between 0 and 1, no two alike."""
-    return (0.618034 * jnp.arange(1, math.prod(shape) + 1)).reshape(shape) % 1.0
-
-
 def _log_prob(site: Mapping[str, Any], scale: Any) -> Float[Array, ""]:
-    if site["intermediates"]:
-        value = site["fn"].log_prob(site["value"], site["intermediates"])
-    else:
-        value = site["fn"].log_prob(site["value"])
-    return jnp.sum(scale_and_mask(value, scale=scale))
+    return jnp.sum(log_density(site, scale))
 
 
 def _common_scale(trace: Mapping[str, Any], plates: WholePlates, names: Sequence[str]) -> Any:
@@ -660,9 +584,11 @@ def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRN
         try:
             if _has_finite_density(programs, candidate):
                 return candidate
-        except (TypeError, ValueError):
+        except (TypeError, ValueError) as error:
             explain_model(programs, key)
-            raise
+            # A column of weights (handlers.scale) must not be zero, nor one of standard errors where NumPyro validates.
+            if "distribution got invalid" not in str(error) and "should be positive" not in str(error):
+                raise
     return records.zeros(1)
 
 

@@ -8,8 +8,11 @@ declare: on made-up rows while a program is being looked at, on one record at a 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import jax
@@ -20,9 +23,11 @@ import numpyro.handlers as handlers
 from jaxtyping import Array, PRNGKeyArray
 from numpyro.contrib.control_flow.scan import scan_wrapper
 from numpyro.distributions import ImproperUniform, biject_to
+from numpyro.distributions.util import scale_and_mask
 from numpyro.primitives import _PYRO_STACK, Messenger
 
 from discreet._jax import one_process, warn_of_release, warn_of_spread
+from discreet._validate import integer
 
 # --- Arguments ---
 
@@ -209,6 +214,84 @@ def refuse_reshaped(arrays: Sequence[Any], public: Sequence[Any], records: Seque
             )
 
 
+# What says how many levels a column of codes has, as a function of that number.
+_COUNTS: Mapping[Any, Callable[[int], Any]] = {
+    np.unique: np.arange,
+    jnp.unique: np.arange,
+    **dict.fromkeys((np.max, np.amax, jnp.max, jnp.amax), lambda levels: np.int64(levels - 1)),
+}
+
+
+class _Bound:
+    """A module with some of its names bound otherwise."""
+
+    def __init__(self, module: Any, names: Mapping[str, Any]) -> None:
+        self.__dict__.update(names, _module=module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+class with_levels:  # noqa: N801 - used like NumPyro's handlers
+    """A model whose sizes are public numbers, where its text takes them from columns of codes.
+
+    In the text of the model `np.unique(column)` gives 0, ..., levels - 1 and `np.max(column)` gives levels - 1, and so do those
+    of jax.numpy, for the arguments named here; everything else sees the records. So a model that says `len(np.unique(dept))`
+    or `int(np.max(answers)) + 1` is taken as it is written, and no size is read from the data. The model runs as a copy of
+    its function with these names bound otherwise: functions of other files that it calls are as they were.
+
+    Args:
+        model: the model's function, without handlers around it; give the result to the guide and to `DPSVI`.
+        levels: for each such argument its number of levels; codes are 0, ..., levels - 1.
+
+    Raises:
+        ValueError: no function, no argument of that name, or less than one level.
+
+    Example:
+        >>> def model(dept):
+        ...     return len(np.unique(dept))
+        >>> with_levels(model, dept=6)(np.zeros(3))
+        6
+    """
+
+    def __init__(self, model: Callable[..., Any], **levels: int) -> None:
+        """See the class."""
+        if not inspect.isfunction(model):
+            raise ValueError(
+                f"with_levels takes the function of a model, and this is a {type(model).__name__}. Put handlers around the "
+                "result instead: numpyro.handlers.reparam(with_levels(model, dept=6), ...)."
+            )
+        functools.update_wrapper(self, model, updated=[])
+        self._model, self._signature = model, inspect.signature(model)
+        if unknown := set(levels) - set(self._signature.parameters):
+            raise ValueError(f"with_levels names {min(unknown)!r}, which is no argument of the model.")
+        self._levels = {name: integer(name, value) for name, value in levels.items()}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model."""
+        given, model = self._signature.bind(*args, **kwargs).arguments, self._model
+        columns = [(given[name], levels) for name, levels in self._levels.items() if name in given]
+
+        def counting(value: Any) -> Any:
+            """One of the functions that count, or a module that has them, with the columns' levels."""
+            if value in (np, jnp):
+                return _Bound(value, {name: counting(getattr(value, name)) for name in ("unique", "max", "amax")})
+
+            def counted(*operands: Any, **options: Any) -> Any:
+                found = [n for column, n in columns if len(operands) == 1 and not options and operands[0] is column]
+                return _COUNTS[value](found[0]) if found else value(*operands, **options)
+
+            return counted
+
+        counts = [*_COUNTS, np, jnp]
+        names = {name: counting(x) for name, x in model.__globals__.items() if any(x is y for y in counts)}
+        copy = FunctionType(
+            model.__code__, {**model.__globals__, **names}, model.__name__, model.__defaults__, model.__closure__
+        )
+        copy.__kwdefaults__ = model.__kwdefaults__
+        return copy(*args, **kwargs)
+
+
 # --- Plates ---
 
 
@@ -316,6 +399,12 @@ def value_of_improper(site: Mapping[str, Any]) -> Any:
     return transform(jnp.zeros(shape))
 
 
+def log_density(site: Mapping[str, Any], scale: Any) -> Any:
+    """The log density of a site's value, with a term for each of its distribution's batch."""
+    options = [site["intermediates"]] if site["intermediates"] else []
+    return scale_and_mask(site["fn"].log_prob(site["value"], *options), scale=scale)
+
+
 # --- Model and guide with their arguments ---
 
 
@@ -326,7 +415,8 @@ class Programs:
     Attributes:
         static: Public keyword arguments.
         num_records: How many records a table has, as far as that is public.
-        keeps_local: Whether the guide may have `param` sites with a value for each record.
+        keeps_local: Whether the guide may have `param` sites with a value for each record; None: those of an AutoNormal or
+            AutoDelta may.
     """
 
     model: Program
@@ -334,7 +424,7 @@ class Programs:
     records: Records
     static: Mapping[str, Any]
     num_records: int
-    keeps_local: bool = False
+    keeps_local: bool | None = False
 
     def trace(
         self,

@@ -60,29 +60,39 @@ def check_auto_guide(guide: Callable[..., Any]) -> None:
         )
 
 
-def _check_coverage(part: Any, record_plates: frozenset[str], keeps_local: bool) -> None:
-    """Refuse an AutoGuide, once set up, that has found latents inside the record plates and has nowhere to keep them."""
+def keeps_by_itself(guide: Callable[..., Any]) -> bool:
+    """Whether a guide is an AutoGuide, or a list with one, that gives each record's latent parameters of its own."""
+    return isinstance(guide, autoguide.AutoGuide) and any(type(part) in _SITE_BY_SITE for part in auto_guides(guide))
+
+
+def _check_coverage(part: Any, inside: set[str], keeps_local: bool) -> None:
+    """Refuse an AutoGuide, once set up, that has found latents of each record and has nowhere to keep them."""
     for name, site in part.prototype_trace.items():
-        frames = {frame.name for frame in site.get("cond_indep_stack", ())}
-        if site["type"] != "sample" or site["is_observed"] or not record_plates & frames:
+        if site["type"] != "sample" or site["is_observed"] or name not in inside:
             continue
         kind = type(part).__name__
         if not keeps_local:
             raise ValueError(
                 f"{kind} would give each record its own variational parameters for the per-record latent {name!r}, and "
-                "these would publish the record. Keep them as a private memory beside the data with DPSVI(..., "
-                'local="private") and AutoNormal or AutoDelta; or write a guide that computes them from the record (an '
-                "encoder); or integrate the latent out."
+                "these would publish the record. DPSVI.run keeps them as a private memory beside the data with AutoNormal or "
+                'AutoDelta, batches of PoissonSampling or FullBatch, and perturb="latents"; or write a guide that computes '
+                "them from the record (an encoder); or integrate the latent out."
             )
         if type(part) not in _SITE_BY_SITE:
             raise ValueError(
                 f"{kind} joins the per-record latent {name!r} with others in one vector, of which no record has a part of its "
-                'own. With local="private" use AutoNormal or AutoDelta, or a guide of your own.'
+                "own. Use AutoNormal or AutoDelta, or a guide of your own."
             )
 
 
 def set_up_auto_guides(
-    programs: Programs, rows: list[Any], key: PRNGKeyArray, record_plates: frozenset[str], hidden: Mapping[str, Any]
+    programs: Programs,
+    rows: list[Any],
+    key: PRNGKeyArray,
+    record_plates: frozenset[str],
+    inside: set[str],
+    hidden: Mapping[str, Any],
+    keeps_local: bool,
 ) -> None:
     """Let an AutoGuide find its latents on made-up rows, forgetting what it saw before.
 
@@ -109,7 +119,7 @@ def set_up_auto_guides(
         for part in guides:
             # A list knows the whole model; what it covers are its parts.
             if not isinstance(part, autoguide.AutoGuideList):
-                _check_coverage(part, record_plates, programs.keeps_local)
+                _check_coverage(part, inside, keeps_local)
     except RuntimeError as error:
         raise ValueError(
             f"{type(guide).__name__} found no initial values at which the placeholder record has a finite density, so "
@@ -292,6 +302,7 @@ class Site:
         scale: factor of an observed site's log density beside those of its plates; None: not a fixed number.
         density: shape of an observed site's log density.
         own: batch shape of an observed site's distribution, without what its plates add.
+        batch: batch shape of a site's distribution.
         support: the values that one element of a discrete latent can have; None: no fixed finite set.
     """
 
@@ -307,6 +318,7 @@ class Site:
     scale: float | None = 1.0
     density: tuple[int, ...] = ()
     own: tuple[int, ...] = ()
+    batch: tuple[int, ...] = ()
     support: np.ndarray | None = None
 
 
@@ -348,11 +360,11 @@ class Structure:
 
     Attributes:
         record_plates: names of the plates whose size follows the number of records.
-        global_latents: model latents outside the record plates, in the model's order.
-        local_latents: model latents inside them, one value (or block) a record.
+        global_latents: model latents that all records share, in the model's order.
+        local_latents: model latents of each record: inside the record plates, or with a batch axis that follows the records.
         observed: observed sites of the records: inside a record plate, or with an axis that follows the records.
-        guide_globals: guide sample sites outside the record plates, auxiliary ones included.
-        guide_locals: guide sample sites inside them.
+        guide_globals: guide sample sites that all records share, auxiliary ones included.
+        guide_locals: guide sample sites of each record.
         has_model_params: whether the model has `param` sites.
         local_params: the guide's `param` sites with a value for each record, and the axis that numbers the records.
         factors: observed sites and factors that hold no data.
@@ -390,6 +402,22 @@ class Traced(NamedTuple):
 def changing_plates(two: Traced, three: Traced) -> frozenset[str]:
     """The plates whose size follows the number of records."""
     return frozenset(name for name, size in two.sizes.items() if three.sizes.get(name) != size)
+
+
+def sites_of_records(two: Traced, three: Traced, record_plates: frozenset[str]) -> set[str]:
+    """The sites of which each record has its own: inside a record plate, or with a batch axis that follows the records.
+
+    A distribution is independent along its batch axes, with or without a plate. Its event axes are one joint density, so
+    a latent whose event axis follows the records, such as a random walk over them, is no latent of each.
+    """
+    found = {name for name, site in two.sites.items() if record_plates.intersection(site.plates)}
+    for name, site in two.sites.items():
+        other = three.sites[name].batch if name in three.sites else ()
+        if len(site.batch) == len(other) and [x for x in zip(site.batch, other, strict=True) if x[0] != x[1]] == [
+            (2, 3)
+        ]:
+            found.add(name)
+    return found
 
 
 def _trace_abstractly(
@@ -431,6 +459,7 @@ def _summary(site: Mapping[str, Any], sizes: Mapping[str, tuple[int, int | None]
         scale=_scale(site, sizes) if observed else 1.0,
         density=_density(site) if observed else (),
         own=_without_plates(site["fn"]).batch_shape if observed else (),
+        batch=tuple(site["fn"].batch_shape) if sample else (),
         support=_support(site["fn"]) if discrete else None,
     )
 
@@ -504,15 +533,15 @@ def _support(fn: Any) -> np.ndarray | None:
 
 def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray) -> Structure:
     """Trace model and guide for two and three records, and refuse what cannot be private."""
-    guide, num_records, keeps_local = programs.guide, programs.num_records, programs.keeps_local
+    guide, num_records, keeps_local = programs.guide, programs.num_records, bool(programs.keeps_local)
     with _explained("model", programs):
         two, three, hint = _trace_model(programs, key)
     record_plates = changing_plates(two, three)
     _check_plate_sizes(record_plates, two.sizes, num_records)
-    _check_model(two.sites, three.sites, record_plates, keeps_local)
+    inside = sites_of_records(two, three, record_plates)
+    _check_model(two.sites, three.sites, inside, keeps_local)
     for name in [n for n, s in two.sites.items() if s.kind == "mutable"]:
         _check_mutable(name, programs, key, hint)
-    inside = {n for n, s in two.sites.items() if record_plates.intersection(s.plates)}
     unobserved = [s for s in two.sites.values() if s.kind == "sample" and not s.observed]
     latents = [s.name for s in unobserved if not s.discrete]
     discrete = [s.name for s in unobserved if s.discrete]
@@ -526,7 +555,7 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
             "observe them in a plate."
         )
     for name in factors:
-        _check_factor(name, programs, key, two, hint, record_plates)
+        _check_factor(name, programs, key, two, hint, record_plates, inside)
     if not observed:
         raise ValueError(
             "No plate of the model follows the number of records, and no observed site has an axis that does, so the model "
@@ -539,19 +568,34 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
     check_auto_guide(guide)
     check_point_guide(guide, [n for n in latents if n in inside])
     auto = any(True for _ in auto_guides(guide))
+    if programs.keeps_local is None and not inside.isdisjoint(latents):
+        keeps_local = keeps_by_itself(guide)
     hidden = {site.name: site.support[0].astype(site.dtype) for site in summed}
 
     def trace_guide(rows: int) -> Traced:
-        if auto and (rows == 2 or keeps_local):
-            # Its parameters have the shapes of the rows on which it is set up.
-            made_up = [jnp.repeat(x[:1], rows, axis=0) for x in placeholder] if keeps_local else placeholder
-            set_up_auto_guides(programs, made_up, key, record_plates, hidden)
-        with _explained("guide", programs):
-            return _trace_abstractly(programs, guide, rows, key, hint)
+        found: list[Traced] = []
 
+        def look() -> None:
+            if auto and keeps_local:
+                # Its parameters have the shapes of the rows on which it is set up.
+                made_up = [jnp.repeat(x[:1], rows, axis=0) for x in placeholder]
+                set_up_auto_guides(programs, made_up, key, record_plates, inside, hidden, keeps_local)
+            with _explained("guide", programs):
+                found.append(_trace_abstractly(programs, guide, rows, key, hint))
+
+        # On shapes alone: a search for initial values that only their number is wanted of, is not to be compiled.
+        jax.eval_shape(look)
+        return found[0]
+
+    def set_up() -> None:
+        if auto:
+            set_up_auto_guides(programs, placeholder, key, record_plates, inside, hidden, keeps_local)
+
+    if not keeps_local:
+        set_up()
     guide_two, guide_three = trace_guide(2), trace_guide(3)
-    if auto and keeps_local:
-        set_up_auto_guides(programs, placeholder, key, record_plates, hidden)
+    if keeps_local:
+        set_up()
     guide_plates = changing_plates(guide_two, guide_three)
     if stray := guide_plates - record_plates:
         raise ValueError(
@@ -559,9 +603,9 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
             "record plate of that name. Use the model's name for it."
         )
     local_params = _local_params(guide_two.sites, guide_three.sites, keeps_local)
-    _check_guide(guide_two.sites, latents, discrete, inside, record_plates)
+    guide_inside = sites_of_records(guide_two, guide_three, record_plates)
+    _check_guide(guide_two.sites, latents, discrete, inside, guide_inside)
     guide_sites = [n for n, s in guide_two.sites.items() if s.kind == "sample" and not s.observed]
-    guide_inside = {n for n in guide_sites if record_plates.intersection(guide_two.sites[n].plates)}
     return Structure(
         record_plates=record_plates,
         global_latents=tuple(n for n in latents if n not in inside),
@@ -591,7 +635,8 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
         raise ValueError(
             f"The {what} computes a size, an index or a condition from the records{_place(error)}. The number of groups or of "
             "missing values, for example, would be taken from the data and become public. Give it as a public number, by "
-            "name: DPSVI(..., num_groups=6), or as an argument that is a Python number; in place of if and of "
+            "name: DPSVI(..., num_groups=6), or as an argument that is a Python number; or leave the model as it is and say "
+            "discreet.inference.with_levels(model, group=6) for np.unique(group) and np.max(group). In place of if and of "
             "np.nonzero(...) use jnp.where, in place of numpy's functions jax.numpy's."
         ) from None
     except (TypeError, ValueError) as error:
@@ -649,22 +694,19 @@ def _check_plate_sizes(
             )
 
 
-def _check_model(
-    two: Mapping[str, Site], three: Mapping[str, Site], record_plates: frozenset[str], keeps_local: bool
-) -> None:
+def _check_model(two: Mapping[str, Site], three: Mapping[str, Site], inside: set[str], keeps_local: bool) -> None:
     for name, site in two.items():
-        inside = bool(record_plates.intersection(site.plates))
         if site.kind == "param" and site.shape != three[name].shape:
             raise _per_record_parameters(name)
         if site.kind != "sample" or site.observed:
             continue
-        if not inside and site.shape != three[name].shape:
+        if name not in inside and site.shape != three[name].shape:
             raise ValueError(
-                f"The latent site {name!r} has a value for each record but lies outside the record plate. "
-                "Move it into the plate"
+                f"The latent site {name!r} has a value for each record but one joint distribution of them all: to_event, or a "
+                "random walk or a Gaussian process over the records, which couples them in principle. Move it into the plate"
                 + ("." if keeps_local else ', and sum or integrate it out, write an encoder, or use local="private".')
             )
-        if site.discrete and not inside:
+        if site.discrete and name not in inside:
             raise ValueError(
                 f"The global latent site {name!r} is discrete, so its value has no gradient. Sum it out, for example with "
                 "numpyro.distributions.MixtureSameFamily. (Discrete latents of one record, inside the record plate, are "
@@ -730,7 +772,13 @@ def _sort_observed(
 
 
 def _check_factor(
-    name: str, programs: Programs, key: PRNGKeyArray, two: Traced, hint: int | None, record_plates: frozenset[str]
+    name: str,
+    programs: Programs,
+    key: PRNGKeyArray,
+    two: Traced,
+    hint: int | None,
+    record_plates: frozenset[str],
+    inside: set[str],
 ) -> None:
     """Refuse an observed site that does not follow the number of records, unless it holds no data.
 
@@ -756,7 +804,6 @@ def _check_factor(
             "joint density of all records, such as a Gaussian process or a time series whose steps are the records, couples "
             "them in principle."
         )
-    inside = {n for n, s in two.sites.items() if record_plates.intersection(s.plates)}
     if local := [n for n, used in uses.items() if n in inside and any(jax.tree.leaves(used))]:
         raise ValueError(
             f"The observed site (or factor) {name!r} lies outside the record plate but reads {local[0]!r}, of which each "
@@ -835,7 +882,7 @@ def _check_guide(
     latents: list[str],
     discrete: list[str],
     inside: set[str],
-    record_plates: frozenset[str],
+    guide_inside: set[str],
 ) -> None:
     sampled = {n for n, s in two.items() if s.kind == "sample"}
     if missing := [n for n in latents if n not in sampled]:
@@ -865,9 +912,8 @@ def _check_guide(
                 f"The guide's site {name!r} has no reparametrised sampler, so gradients cannot pass through "
                 "its draw. Use a distribution that has one (Normal, LogNormal, ...), or a transform of one."
             )
-        in_plate = bool(record_plates.intersection(site.plates))
-        if name in latents and in_plate != (name in inside):
+        if name in latents and (name in guide_inside) != (name in inside):
             raise ValueError(
-                f"The latent {name!r} is inside the record plate in one of model and guide and outside it "
-                "in the other. Put it on the same side in both."
+                f"The latent {name!r} is one of each record in one of model and guide (inside the record plate, say) and "
+                "one of all records in the other. Make it the same in both."
             )

@@ -268,7 +268,8 @@ def _norms(
             observed = _Observations(objective.programs.model, redraw, values)
             chosen = dataclasses.replace(objective, programs=dataclasses.replace(objective.programs, model=observed))
         u, _ = objective.link(psi, draw)
-        gradient = jax.grad(chosen.record_loss)(u, [x[0] for x in rows], local)
+        own = [objective.local_start[name] for name, _ in objective.structure.local_params]
+        gradient = jax.grad(chosen.record_loss)(u, [*(x[0] for x in rows), *own], local)
         return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(gradient)))
 
     return jax.jit(lambda *records: jax.lax.map(one, records, batch_size=_AT_ONCE))(leaves, keys)
