@@ -143,6 +143,9 @@ def _searching_at_once() -> Iterator[None]:
     search = numpyro_util.find_valid_initial_params
 
     def at_once(key: PRNGKeyArray, model: Program, *, prototype_params: Any = None, **options: Any) -> Any:
+        if isinstance(key, Tracer):
+            # On shapes alone: nothing is compiled.
+            return search(key, model, prototype_params=prototype_params, **options)
         return run_once(lambda *start: search(start[0], model, prototype_params=start[1], **options))(
             key, prototype_params
         )
