@@ -492,8 +492,9 @@ def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relatio
             f"certify with relation=dp.Relation.{stated.name}, or make the plan for the other relation.",
         )
     if covers(expected, event, slack, relation):
-        paid = getattr(claimed, "slack", slack)
-        if slack <= paid * (1 + 1e-9):
+        paid = getattr(claimed, "slack", None)
+        # An event says nothing of slack, and that of an open event is not known.
+        if paid is None or slack <= paid * (1 + 1e-9):
             return
         raise PrivacyError(
             f"samplers and noise are {slack:.3g} of total variation away from the event, and the claim pays for {paid:.3g}.",
