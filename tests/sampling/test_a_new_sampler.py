@@ -103,7 +103,7 @@ def test_it_fits_is_proved_stated_saved_and_loaded(listed, tmp_path):
     ).epsilon(1e-5) * (1 + 1e-6)
     assert any("Proved before it ran" in note for note in result.statement.notes)
     assert "each record passes two coins, of 0.8 and of 0.5" in str(result.statement)
-    assert plan.slack == 5 * sampling.slack_per_step(NUM_RECORDS) > 0
+    assert plan.slack == 5 * (sampling.slack_per_step(NUM_RECORDS) + plan.mechanism.slack) > 5 * plan.mechanism.slack
     again = dp.load_result(result.save(tmp_path / "fit"))
     assert again.plan.sampling == sampling
 
