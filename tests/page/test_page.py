@@ -175,7 +175,7 @@ def test_what_does_not_hold_is_not_shown() -> None:
 
 
 def test_a_weak_promise_is_not_all_green() -> None:
-    weak = statement_of(dataclasses.replace(PLAN, noise_multiplier=0.6))
+    weak = statement_of(dataclasses.replace(PLAN, noise_multiplier=0.7))
     assert weak.epsilon > 10
     page = Page(statement_page(weak))
     assert "✓ Private, with a warning." in page.text

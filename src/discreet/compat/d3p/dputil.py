@@ -17,6 +17,7 @@ from dp_accounting import DpEvent, dp_event
 
 from discreet._validate import positive, probability
 from discreet.accounting import Relation, calibrate_noise_multiplier, profile
+from discreet.mechanisms import GAUSSIAN
 
 __all__ = [
     "D3PAccountingWarning",
@@ -27,9 +28,9 @@ __all__ = [
 ]
 
 _LARGEST_TABLE = 2**31 - 1
-_POISSON_SLACK = 2.0**-78
-"""How far a Poisson batch may be from ideal coin flips. It counts where e^epsilon is large, beyond epsilon = 30; a
-statement uses the sampler's own figure for its table, which is smaller unless q > 0.4 of more than 2^18 records."""
+_SLACK = GAUSSIAN.slack + 2.0**-78
+"""How far an update's noise, and a Poisson batch, may be from ideal ones. It counts where e^epsilon is large, beyond epsilon
+= 20; a statement uses the sampler's own figure for its table, which is smaller unless q > 0.4 of more than 2^18 records."""
 
 _told: set[str] = set()
 """What has been said once in this process."""
@@ -143,7 +144,7 @@ def approximate_sigma_remove_relation(
     del tol, force_smaller, maxeval
     rate, steps = _check(q, num_iter)
     target = Calibration(target_eps, delta, rate, steps, Relation.ADD_OR_REMOVE_ONE)
-    return _calibrate(_poisson(rate, steps), target, slack=steps * _POISSON_SLACK if rate < 1 else 0.0)
+    return _calibrate(_poisson(rate, steps), target)
 
 
 def get_epsilon_R(  # noqa: N802 - d3p's name
@@ -195,9 +196,8 @@ def get_epsilon_S(  # noqa: N802 - d3p's name
 
 def _epsilon_of_poisson(delta: float, sigma: float, q: float, num_iter: float, relation: Relation) -> float:
     rate, steps = _check(q, num_iter)
-    slack = steps * _POISSON_SLACK if rate < 1 else 0.0
     event = _poisson(rate, steps)(positive("sigma", sigma))
-    return profile(event, relation, slack=slack).epsilon(probability("target_delta", delta))
+    return profile(event, relation, slack=steps * _SLACK).epsilon(probability("target_delta", delta))
 
 
 def whole_steps(num_iter: float) -> int:
@@ -239,10 +239,8 @@ def _poisson(rate: float, steps: int) -> Callable[[float], DpEvent]:
     return _releases(functools.partial(dp_event.PoissonSampledDpEvent, rate), rate, steps)
 
 
-def _calibrate(
-    event_of: Callable[[float], DpEvent], target: Calibration, slack: float = 0.0
-) -> tuple[NoiseScale, float, int]:
-    evaluations = 0
+def _calibrate(event_of: Callable[[float], DpEvent], target: Calibration) -> tuple[NoiseScale, float, int]:
+    evaluations, slack = 0, target.num_iter * _SLACK
 
     def counted(noise: float) -> DpEvent:
         nonlocal evaluations
