@@ -136,7 +136,7 @@ def test_there_is_no_place_for_a_table(small) -> None:
 
 
 def test_a_table_that_the_model_holds_is_refused() -> None:
-    hidden = jnp.ones(400)
+    hidden = jnp.arange(1.0, 401.0)  # an array of one number holds no data
 
     def model(x, y):
         w = numpyro.sample("w", dist.Normal(0, 1))
