@@ -150,7 +150,8 @@ def check(rows: Rows, quick: bool) -> None:
     # Each by the accountants of their time, as the paper compares them.
     _dpvi_2017.assert_above_langevin(of(1), of(1, SGLD), _dpvi_2017.MOMENTS)
     _dpvi_2017.assert_above_langevin(of(1), of(1, SGLD), _dpvi_2017.ADVANCED, tolerance=0.005)
-    assert min(row["mean"] for row in of(1, SGLD)) < least["mean"] - 0.03, "DP-SGLD under strong noise"
+    if not quick:
+        assert min(row["mean"] for row in of(1, SGLD)) < least["mean"] - 0.03, "DP-SGLD under strong noise"
     weak = of(3, paper_norm=1.0)[0]
     assert weak["mean"] < exact - 0.01, "too small a C biases the fit"
     if quick:
