@@ -67,6 +67,7 @@ __all__ = [
     "program_text",
     "reset_compilation_cache",
     "run_jaxpr",
+    "run_kept",
     "scan_of",
     "sharding_constraint_p",
     "source_line",
@@ -285,6 +286,7 @@ _HI_PROGRAMS = ("Ldexp", "Frexp", "Nonzero", "SearchSorted", "Einsum")
 _HI_PRIMITIVE = getattr(sys.modules.get("jax._src.hijax"), "call_hi_primitive_p", None)
 
 
+@lru_cache(maxsize=None)
 def hi_primitives() -> tuple[Primitive, ...]:
     """The primitive of such equations, in a release whose own functions write them."""
     program = jax.make_jaxpr(jnp.searchsorted)(jax.ShapeDtypeStruct((2,), np.float32), 0.0)
@@ -541,6 +543,25 @@ def run_once(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     Not for use within another `jit`, where JAX refuses compiler options.
     """
     return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0}, **options)
+
+
+def run_kept(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`run_once` for a function that is made anew for each fit: what is compiled is kept by what it computes."""
+
+    def run(*args: Any) -> Any:
+        program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+        name = program_digest(program)
+        if name not in _KEPT:
+            if len(_KEPT) >= _MOST_KEPT:
+                _KEPT.clear()
+            _KEPT[name] = run_once(partial(run_jaxpr, program))
+        return jax.tree.unflatten(jax.tree.structure(shapes), _KEPT[name](*jax.tree.leaves(args)))
+
+    return run
+
+
+_KEPT: dict[str, Callable[..., list[Any]]] = {}
+_MOST_KEPT = 64
 
 
 # Releases of jaxlib in which `one_kernel` was tried out: with others nothing is marked, and all is only slower.

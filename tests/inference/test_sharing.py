@@ -1,21 +1,19 @@
 """A plan's numbers are inputs of the compiled fit: another plan compiles nothing, and is proved with its own numbers."""
 
-import time
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from jax.core import Tracer
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
 
 import discreet as dp
 from discreet.inference import _loop
 from discreet.inference._step import PrivateStep
-from discreet.verify import Given
+from discreet.verify import Given, _certify
+from discreet.verify._certify import trace
 
 N = 300
 X = np.random.default_rng(0).normal(0.5, 1.0, (N, 2)).astype(np.float32)
@@ -38,17 +36,16 @@ def run(dpsvi):
 
 
 @pytest.fixture
-def compiled(monkeypatch):
-    """How often the loop was compiled."""
-    count, traced = [], _loop.many_steps
+def compiled():
+    """The seconds of each program that XLA compiles, as they come."""
+    seconds = []
 
-    def watched(*args, **kwargs):
-        # The proof traces it, too, with a number of steps that is known.
-        count.extend([1] * isinstance(args[-1], Tracer))
-        return traced(*args, **kwargs)
+    def heard(event, duration, **_):
+        seconds.extend([duration] * event.endswith("backend_compile_duration"))
 
-    monkeypatch.setattr(_loop, "many_steps", watched)
-    return lambda: len(count)
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    yield seconds
+    jax.monitoring.unregister_event_duration_listener(heard)
 
 
 OTHER = {
@@ -59,15 +56,20 @@ OTHER = {
 }
 
 
-def test_another_plan_compiles_nothing(compiled):
+def test_another_plan_compiles_nothing(compiled, monkeypatch):
     run(make(num_steps=110))
-    before, started = compiled(), time.process_time()
+    run(make(num_steps=FACTS["num_steps"]))
+    assert compiled, "nothing is heard of what XLA compiles"
+    compiled.clear()
+    traced = []
+    monkeypatch.setattr(_certify, "trace", lambda *args: traced.append(args) or trace(*args))
     for name, changes in OTHER.items():
         result = run(make(**changes))
-        assert compiled() == before, name
+        assert not compiled, name
         assert any(note.startswith("Proved before it ran") for note in result.statement.notes)
-    # 0.2 s each where it was measured; five before.
-    assert time.process_time() - started < 0.8 * len(OTHER)
+        # Only another number of steps is another program to the proof.
+        assert len(traced) == ("num_steps" in changes), name
+        traced.clear()
 
 
 def test_what_is_compiled_for_another_plan_gives_what_was_compiled_for_this_one():
@@ -182,14 +184,15 @@ def test_a_certificate_runs_with_the_values_that_it_knows():
         certificate(key, X, np.float32(1.0))
 
 
-def test_many_fits_in_one_call_are_those_that_run_makes(compiled):
+def test_many_fits_in_one_call_are_those_that_run_makes():
     # The private loss is about a guess that each key makes anew.
     options = {"loss_share": 0.0}
     plans = [make(**changes).plan for changes in OTHER.values()]
     keys = jax.random.split(dp.random.key(7), len(plans))
     start = {"mean_auto_loc": np.zeros(2), "mean_auto_scale": np.full(2, 0.1)}
+    before = _loop._many._cache_size()
     many = make(options=options).run_many(keys, X, plans=plans, init_params=start)
-    assert compiled() == 1
+    assert _loop._many._cache_size() == before + 1
     assert many.losses.shape == (len(plans), 150)
     for number, (key, plan) in enumerate(zip(keys, plans, strict=True)):
         fit = dp.DPSVI(model, AutoNormal(model), Adam(0.05), plan=plan, **options)

@@ -29,7 +29,7 @@ from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.util import helpful_support_errors
 
 from discreet import random
-from discreet._jax import program_constants, program_digest, program_text, programs_in, run_jaxpr, run_once, used_inputs
+from discreet._jax import program_constants, program_digest, program_text, programs_in, run_kept, run_once, used_inputs
 from discreet.inference._couplings import refuse_couplings
 from discreet.inference._records import (
     Program,
@@ -606,15 +606,7 @@ def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
         # Values out of support are what is being looked for.
         warnings.simplefilter("ignore")
         # A key of its own, so that whether zeros will do depends on the model alone.
-        program = jax.make_jaxpr(lambda: finite(rows, jax.random.key(0)))()
-        digest = program_digest(program)
-        if digest not in _FINITE:
-            _FINITE[digest] = bool(run_once(lambda: run_jaxpr(program)[0])())
-        return _FINITE[digest]
-
-
-# Whether a made-up record has a finite density, by the digest of the program that says so.
-_FINITE: dict[str, bool] = {}
+        return bool(run_kept(lambda: finite(rows, jax.random.key(0)))())
 
 
 def initial_parameters(

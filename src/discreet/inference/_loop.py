@@ -518,30 +518,37 @@ def certify_fit(
 ) -> Certificate:
     """A certificate of all the plan's steps, from the first, with the plan's own numbers.
 
-    What is traced does not depend on the plan's numbers; the noise multiplier and the sampler's tables are operands whose
-    values the proof knows. So the step is traced once for all plans, and each plan is proved by itself. Proofs are kept.
+    What is traced does not depend on the plan's numbers, but for the number of steps; the noise multiplier and the sampler's
+    tables are operands whose values the proof knows. So plans share what is traced, and each is proved by itself. Proofs are kept.
     """
+    alone, num_records = plan.alone(), leaves[0].shape[0]
     table = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
     shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in jax.tree.leaves(state))
-    alone = plan.alone()
-    facts = alone.sampling, alone.num_steps, alone.noise_multiplier, alone.relation, alone.clipping.adapts
-    name = step, facts, shapes, table, keep_gradients, jax.config.values["jax_enable_x64"]
+    drawing, x64 = plan.sampling.drawing(num_records), jax.config.values["jax_enable_x64"]
+    program = step, drawing, plan.num_steps, plan.relation, shapes, table, keep_gradients, x64
+    name = program, alone.sampling, alone.noise_multiplier
     if name not in _PROOFS:
         if len(_PROOFS) >= _MOST_PROOFS:
             _PROOFS.clear()
-        _PROOFS[name] = _certify(step, plan, state, table, keep_gradients)
+        fit, args = _program(step, plan, drawing, state, table, keep_gradients)
+        if program in _PROOFS:
+            _PROOFS[name] = _PROOFS[program].given(*args)
+        else:
+            records = tuple(range(len(args) - len(table), len(args)))
+            _PROOFS[name] = _PROOFS[program] = certify(fit, *args, records=records, relation=plan.relation)
     return _PROOFS[name]
 
 
-_MOST_PROOFS = 128
+# By program and numbers, and the first one of each program by itself.
 _PROOFS: dict[Any, Certificate] = {}
+_MOST_PROOFS = 256
 
 
-def _certify(
-    step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, table: Sequence[Any], keep_gradients: bool
-) -> Certificate:
+def _program(
+    step: PrivateStep, plan: PrivacyPlan, drawing: Any, state: DPSVIState, table: Sequence[Any], keep_gradients: bool
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What a fit computes, and its arguments: keys, what is public, and the table."""
     num_records, length = table[0].shape[0], plan.num_steps
-    drawing = plan.sampling.drawing(num_records)
     dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
     recorder = TraceRecorder(dim, length)
     keep = recorder.every_step
@@ -577,8 +584,7 @@ def _certify(
         numbers._replace(noise_multiplier=Given(numbers.noise_multiplier)),
         jax.tree.map(Given, plan.sampling.prepare(num_records)),
     )
-    records = range(1 + len(public), 1 + len(public) + len(table))
-    return certify(fit, keys, *public, *table, records=tuple(records), relation=plan.relation)
+    return fit, (keys, *public, *table)
 
 
 def check_provable(required: bool) -> None:

@@ -35,7 +35,7 @@ from numpyro.infer import util as numpyro_util
 from numpyro.infer.util import helpful_support_errors
 from numpyro.primitives import Messenger
 
-from discreet._jax import captured_arrays, run_once, used_inputs, users_file
+from discreet._jax import captured_arrays, run_kept, used_inputs, users_file
 from discreet.inference._records import Fixed, Program, Programs, WholePlates, value_of_improper
 
 # --- AutoGuides ---
@@ -146,7 +146,7 @@ def _searching_at_once() -> Iterator[None]:
         if isinstance(key, Tracer):
             # On shapes alone: nothing is compiled.
             return search(key, model, prototype_params=prototype_params, **options)
-        return run_once(lambda *start: search(start[0], model, prototype_params=start[1], **options))(
+        return run_kept(lambda *start: search(start[0], model, prototype_params=start[1], **options))(
             key, prototype_params
         )
 

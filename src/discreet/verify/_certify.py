@@ -405,6 +405,7 @@ class Certificate:
     versions: Mapping[str, str]
     _known: tuple[str, ...] = dataclasses.field(repr=False)
     _again: Callable[[Mapping[str, Any]], Certificate] = dataclasses.field(repr=False)
+    _given_again: Callable[[tuple[Any, ...]], Certificate] = dataclasses.field(repr=False)
     _fixed: Mapping[int, float] = dataclasses.field(repr=False)
     _given: Mapping[int, np.ndarray] = dataclasses.field(repr=False)
     trail: Trail = dataclasses.field(repr=False)
@@ -433,6 +434,25 @@ class Certificate:
             PrivacyError: no proof with these numbers.
         """
         return self._again(checked_values(values, self._known))
+
+    def given(self, /, *args: Any) -> Certificate:
+        """The certificate with other values in the places that are `Given`: proved again, and not traced again.
+
+        Args:
+            args: those of `certify`, of the same shapes; only what is `Given` may have other values.
+
+        Returns:
+            The certificate with these values.
+
+        Raises:
+            TypeError: the arguments are of another kind.
+            PrivacyError: no proof with these values.
+        """
+        kinds = jax.eval_shape(lambda *x: x, *map(shown, jax.tree.leaves(args)))
+        same = [(x.shape, x.dtype) for x in kinds] == [(x.shape, x.dtype) for x in self._program.in_avals]
+        if not same or jax.tree.structure(args) != self._in_tree or list(_given(args)) != list(self._given):
+            raise TypeError("These are arguments of another kind than those that were certified. Certify again for these.")
+        return self._given_again(args)
 
     def profile(self) -> PrivacyProfile:
         """The privacy profile of all calls.
@@ -552,12 +572,20 @@ def _named(symbols: Sequence[str]) -> str:
 
 def fingerprint(program: ClosedJaxpr, given: Sequence[Any] = ()) -> str:
     """SHA-256 of a program: its jaxpr as text, its constants, and the values it is given. The same in every process."""
+    digest = _digest(program).copy()
+    for value in map(np.asarray, given):
+        digest.update(constant_bytes(value))
+    return digest.hexdigest()
+
+
+@functools.lru_cache(maxsize=32)
+def _digest(program: ClosedJaxpr) -> Any:
     # Not `str`, which is coloured in a terminal; and functions are printed with the place where they lie in memory.
     text = re.sub(r"\b0x[0-9a-f]+", "0x", program.jaxpr.pretty_print(use_color=False))
     digest = hashlib.sha256(text.encode())
-    for value in [*all_constants(program), *map(np.asarray, given)]:
+    for value in all_constants(program):
         digest.update(constant_bytes(value))
-    return digest.hexdigest()
+    return digest
 
 
 def constant_bytes(value: Any) -> bytes:
@@ -640,17 +668,21 @@ def certify(
     return certificate
 
 
-def _proved(step: Callable[..., Any], args: tuple[Any, ...], times: Any, trail: Trail, **options: Any) -> Certificate:
+def _proved(
+    step: Callable[..., Any], args: tuple[Any, ...], times: Any, trail: Trail, traced: Any = None, **options: Any
+) -> Certificate:
     """The certificate; `options` are those of `certify` of these names, by which `Certificate.at` proves it again."""
     records, mask, relation = options["records"], options["mask"], options["relation"]
     positions = (records,) if isinstance(records, int) else tuple(records)
-    program, out_shape = trace(step, args)
-    trail.begin(program.jaxpr)
-    refuse_outside_effects(program.jaxpr)
-    refuse_closed_books(program.jaxpr)
-    refuse_captured_records(program, step, args, positions if mask is None else (*positions, mask))
-    # What no output needs is not run either; effects, which are outputs of another kind, were refused above.
-    program = without_dead_code(program)
+    if traced is None:
+        program, out_shape = trace(step, args)
+        trail.begin(program.jaxpr)
+        refuse_outside_effects(program.jaxpr)
+        refuse_closed_books(program.jaxpr)
+        refuse_captured_records(program, step, args, positions if mask is None else (*positions, mask))
+        # What no output needs is not run either; effects, which are outputs of another kind, were refused above.
+        traced = without_dead_code(program), out_shape
+    program, out_shape = traced
     checker = Checker(relation, Table(masked=mask is not None), trail.see)
     names = names_of(step, args)
     inputs = inputs_of(checker, args, names, positions, mask)
@@ -675,6 +707,7 @@ def _proved(step: Callable[..., Any], args: tuple[Any, ...], times: Any, trail: 
         trail=trail,
         _known=open_in([*jax.tree.leaves(args), times]),
         _again=lambda values: _certify_at(values, event, step, args, times, options),
+        _given_again=lambda other: _proved(step, other, times, Trail(step), traced, **options),
         _fixed={i: x.value for i, x in enumerate(jax.tree.leaves(args)) if isinstance(x, Fixed)},
         _given={i: np.asarray(x.value) for i, x in _given(args).items()},
         _program=program,
