@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -286,7 +286,7 @@ _HI_PROGRAMS = ("Ldexp", "Frexp", "Nonzero", "SearchSorted", "Einsum")
 _HI_PRIMITIVE = getattr(sys.modules.get("jax._src.hijax"), "call_hi_primitive_p", None)
 
 
-@lru_cache(maxsize=None)
+@cache
 def hi_primitives() -> tuple[Primitive, ...]:
     """The primitive of such equations, in a release whose own functions write them."""
     program = jax.make_jaxpr(jnp.searchsorted)(jax.ShapeDtypeStruct((2,), np.float32), 0.0)

@@ -451,7 +451,9 @@ class Certificate:
         kinds = jax.eval_shape(lambda *x: x, *map(shown, jax.tree.leaves(args)))
         same = [(x.shape, x.dtype) for x in kinds] == [(x.shape, x.dtype) for x in self._program.in_avals]
         if not same or jax.tree.structure(args) != self._in_tree or list(_given(args)) != list(self._given):
-            raise TypeError("These are arguments of another kind than those that were certified. Certify again for these.")
+            raise TypeError(
+                "These are arguments of another kind than those that were certified. Certify again for these."
+            )
         return self._given_again(args)
 
     def profile(self) -> PrivacyProfile:
@@ -679,10 +681,10 @@ def _proved(
         trail.begin(program.jaxpr)
         refuse_outside_effects(program.jaxpr)
         refuse_closed_books(program.jaxpr)
-        refuse_captured_records(program, step, args, positions if mask is None else (*positions, mask))
         # What no output needs is not run either; effects, which are outputs of another kind, were refused above.
         traced = without_dead_code(program), out_shape
     program, out_shape = traced
+    refuse_captured_records(program, step, args, positions if mask is None else (*positions, mask))
     checker = Checker(relation, Table(masked=mask is not None), trail.see)
     names = names_of(step, args)
     inputs = inputs_of(checker, args, names, positions, mask)
