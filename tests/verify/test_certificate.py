@@ -8,6 +8,7 @@ from dp_accounting import GaussianDpEvent
 
 import discreet as dp
 from discreet.accounting import profile
+from discreet.verify import Given
 from discreet.verify._certify import fingerprint
 
 from .programs import KEY, C, M, N, W, X, Y, certify, clipped_sum, noisy
@@ -124,3 +125,21 @@ def test_wrong_positions(options, says):
 def test_a_step_without_data_costs_nothing():
     event = dp.certify(lambda xs, w: w * 2.0, X, jnp.ones(3), records=0).event
     assert profile(event, dp.Relation.ADD_OR_REMOVE_ONE).epsilon(0.0) == 0.0
+
+
+def test_other_values_are_proved_by_themselves_in_the_same_program():
+    def release(key, scale, xs):
+        return dp.gaussian_mechanism(key, dp.clip_records(xs, 1.0).sum(0), scale)
+
+    rows = jax.ShapeDtypeStruct((10, 2), jnp.float32)
+    first = dp.certify(release, KEY, Given(jnp.float32(4.0)), rows, records=2, relation=dp.Relation.REPLACE_ONE)
+    other = first.given(KEY, Given(jnp.float32(1.0)), rows)
+    assert (first.event, other.event) == (GaussianDpEvent(4.0), GaussianDpEvent(1.0))
+    assert first.fingerprint != other.fingerprint
+    with pytest.raises(dp.PrivacyError):
+        first.given(KEY, Given(jnp.float32(0.0)), rows)
+    for args in ((KEY, jnp.float32(1.0), rows), (KEY, Given(jnp.ones(2)), rows)):
+        with pytest.raises(TypeError, match="another kind"):
+            first.given(*args)
+    with pytest.raises(ValueError, match="knows it to be"):
+        other(KEY, jnp.float32(2.0), jnp.ones((10, 2)))

@@ -519,7 +519,7 @@ def certify_fit(
     """A certificate of all the plan's steps, from the first, with the plan's own numbers.
 
     What is traced does not depend on the plan's numbers, but for the number of steps; the noise multiplier and the sampler's
-    tables are operands whose values the proof knows. So plans share what is traced, and each is proved by itself. Proofs are kept.
+    tables are operands whose values the proof knows. So plans share what is traced; each is proved by itself, once.
     """
     alone, num_records = plan.alone(), leaves[0].shape[0]
     table = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
