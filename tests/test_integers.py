@@ -29,7 +29,7 @@ def stddev_of(spacing, factor, levels):
 @pytest.mark.parametrize("levels", [2, 3])
 @pytest.mark.parametrize("share", [0.0, 1.0, 100.0, 4096.0, 2.0**17])
 def test_the_noise_pays_for_rounding_in_exact_arithmetic(levels, share):
-    """sqrt(s^2 - 4) >= stddev / g + m sqrt(d): the mutation that drops the last term fails for every share above 0."""
+    """sqrt(s^2 - 6.2) >= stddev / g + m sqrt(d): the mutation that drops the last term fails for every share above 0."""
     short = 0
     for stddev in [*STDDEVS, *np.exp(np.random.default_rng(1).uniform(-40, 40, 100))]:
         spacing, factor = grid(np.float32(stddev), np.float32(share), levels)
@@ -37,12 +37,13 @@ def test_the_noise_pays_for_rounding_in_exact_arithmetic(levels, share):
         assert 1 <= factor <= MOST_FACTOR
         square, whole = stddev_of(spacing, factor, levels)
         with mpmath.workprec(200):
-            root = mpmath.sqrt((square - 4).numerator) / mpmath.sqrt((square - 4).denominator)
+            square -= Fraction(62, 10)
+            root = mpmath.sqrt(square.numerator) / mpmath.sqrt(square.denominator)
             needed = mpmath.mpf(float(np.float32(stddev))) / mpmath.mpf(float(spacing)) + share
             assert root >= needed
             short += root < needed + share
         # No more noise than that either, but for the steps of the factor.
-        assert whole / stddev < (1 + share * float(spacing) / stddev) * (1 + 1 / 360)
+        assert whole / stddev < (1 + share * float(spacing) / stddev) * (1 + 1 / 322)
         assert math.sqrt(10**4) * float(spacing) / stddev <= widest_cell(10**4, share / 100, levels)
     assert short or share < (4096 if levels == 2 else 2**17)  # less is within a step of the factor
 
@@ -144,7 +145,7 @@ def test_bits_are_those_of_the_first_day(dtype):
         assert np.abs(whole - KNOWN).max() <= (0 if dtype == jnp.float32 else 64)  # what float32 cannot hold
 
 
-KNOWN = [-310090336, -1087180160, 185116480, 1179366656, -17508714, 642066560, 1859089408]
+KNOWN = [-342150592, -1029445888, 152986992, 1054920448, 14625988, 615931648, 1748383488]
 
 
 def test_the_spacing_follows_the_bound():

@@ -6,14 +6,14 @@ The release is g (K + Z). g is a power of two, K the integers nearest to the sum
 - *K.* Dividing a floating-point number by g is exact, so K is within 1/2 of the quotient. Sums of two neighbouring tables that
   lie C apart have K at most C / g + sqrt(d) apart in d coordinates, whatever the sums are. Sums too large for the words of K
   become the largest, which brings no two of them further apart.
-- *Z.* Its standard deviation s has sqrt(s^2 - 4) >= stddev / g + m sqrt(d), where m is the largest noise multiplier that the
+- *Z.* Its standard deviation s has sqrt(s^2 - 6.2) >= stddev / g + m sqrt(d), where m is the largest noise multiplier that the
   release holds for. As long as stddev / C <= m, noise and distance then have the ratio that a continuous Gaussian of `stddev`
   has, and by the theorem in docs/arithmetic.md the release is one of that, but for a total variation of `SLACK`.
 - *K + Z* is made of integers of 24 bits and carries, in a form that depends on K + Z alone; floats are computed from that form.
 
 Every operation is exact, up to the conversion at the end: contraction to FMA, another order of operations or another device
-change no bit. s is a multiple of b = 1 to 724 within a factor of two of the largest, so that noise is 0.14 % larger than asked
-for on average, and 0.28 % at most, beside what m sqrt(d) adds.
+change no bit. s is a multiple of b = 1 to 648 within a factor of two of the largest, so that noise is 0.11 % larger than asked
+for on average, and 0.31 % at most, beside what m sqrt(d) adds.
 """
 
 import math
@@ -69,9 +69,9 @@ def widest_cell(dim: int, multiplier: float, levels: int) -> float:
 
 
 def grid(stddev: Any, allowance: Any, levels: int) -> tuple[Array, Array]:
-    """Spacing g and factor b: g is a power of two, and the discrete Gaussian of b has s^2 - 4 >= (stddev / g + allowance)^2.
+    """Spacing g and factor b: g is a power of two, and the discrete Gaussian of b has s^2 - 6.2 >= (stddev / g + allowance)^2.
 
-    s^2 - 4 is at least b^2 INNER_VARIANCE[levels], since a level's own variance is above 4. Computed in float32 with more
+    s^2 - 6.2 is at least b^2 INNER_VARIANCE[levels], since a level's own variance is above 6.2. Computed in float32 with more
     margin than its roundings take. Where there is no such b, it is 0.
     """
     # Rounded up to an integer also so that no product is contracted with the sum below: the same b in every program.

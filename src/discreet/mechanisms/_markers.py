@@ -456,7 +456,7 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
     """Add independent Gaussian noise to every coordinate of a tree of arrays.
 
     Guarantee: if one record changes the tree, as computed, by at most C in joint L2 norm, and stddev = noise_multiplier * C,
-    the release is a `GaussianDpEvent(noise_multiplier)` within total variation 2**-63, rounding and last bits included. The
+    the release is a `GaussianDpEvent(noise_multiplier)` within total variation 2**-136, rounding and last bits included. The
     tree is rounded to a grid, and the noise is a discrete Gaussian there: docs/arithmetic.md has the proof. It holds for noise
     multipliers up to 2**17 / sqrt(d) for d coordinates (above that, for this one), and fewer than 2**31 coordinates.
 

@@ -2,21 +2,22 @@
 
 `D(s)` is the law on the integers whose probabilities are proportional to exp(-z**2 / (2 s**2)). A release of
 `spacing * (K + Z)`, where K is an integer vector and Z has independent `D(s)` coordinates, has no last bits to read: every
-integer within 11 standard deviations occurs, whatever K is, and the one floating-point operation comes after the noise.
+integer within 15 standard deviations occurs, whatever K is, and the one floating-point operation comes after the noise.
 docs/arithmetic.md has the theorem that carries the accounting of the continuous Gaussian over to it.
 
 The spacing is a power of two, so that dividing by it is exact; what a standard deviation needs beyond that, a factor of up to
-two, comes from an integer b, up to 724, in the noise itself. From words to an integer:
+two, comes from an integer b, up to 648, in the noise itself. From words to an integer:
 
-1. Z = A0 + b T. T is A1 with two levels and A1 + 724 A2 with three; all A are independent and D(s1), s1 = 1448.3. Completing
+1. Z = A0 + b T. T is A1 with two levels and A1 + 648 A2 with three; all A are independent and D(s1), s1 = 1618.2. Completing
    the square in P(Z = z) = sum over y of P(A0 = z - b y) P(T = y) leaves exp(-z**2 / (2 s**2)), s**2 = s1**2 + b**2 t**2 for T
-   of deviation t, times the sum of a Gaussian of deviation 2 or more over shifted integers, which is constant to a factor
-   1 +- 2**-112 (Poisson summation). So two levels give s up to 2**20, and three up to 2**29.5.
+   of deviation t, times the sum of a Gaussian of deviation 2.49 or more over shifted integers, which is constant to a factor
+   1 +- 2**-175 (Poisson summation). So two levels give s up to 2**20, and three up to 2**29.3.
 2. A is a sign bit and a magnitude. Magnitudes 0 to 8190 and "8191 or more" are drawn by Walker and Vose's alias method:
-   13 bits choose a column, 114 bits are compared with its threshold. A second table divides up "8191 or more", to 16,382.
-   The tables are computed from Python integers of 512 bits, and the probabilities they give are exact multiples of 2**-127.
+   13 bits choose a column, 178 bits are compared with its threshold. A second table, of 2**14 columns, divides up "8191 or
+   more", to 24,574. The tables are computed from Python integers of 512 bits, and the probabilities they give are exact
+   multiples of 2**-191 and 2**-159.
 3. A column, 18 bits of its threshold and the sign are one word, which decides all but one draw in 2**18. Only for those are
-   the other 96 bits (and the words of the second table) made: block j of a second stream belongs to value j and to nothing
+   the other 160 bits (and the words of the second table) made: block j of a second stream belongs to value j and to nothing
    else, so the result is the one that all bits together give, and it depends on neither batching nor platform.
 
 The table is 32 KiB (it stays in a core's first cache). Time and memory accesses depend on the noise (which columns, how many
@@ -43,11 +44,11 @@ from jax.core import Tracer
 from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream, keystreams
 from discreet.random._keys import check_key, nonce
 
-SLACK_PER_VALUE = 2.0**-94
+SLACK_PER_VALUE = 2.0**-167
 """Total variation between a value of `discrete_gaussian` and D(s), and between it and a rounding of a continuous Gaussian."""
 
-MOST_FACTOR = 724
-"""The largest b: with it the sum over y of step 1 has a deviation of 2 at least."""
+MOST_FACTOR = 648
+"""The largest b: with it the sum over y of step 1 has a deviation of 2.49 at least."""
 INNER_VARIANCE = {2: Fraction(4**20, 1 + MOST_FACTOR**2), 3: Fraction(4**20)}
 """The square of the deviation of T, by the number of levels: D(s) has s**2 = INNER_VARIANCE[2] + b**2 INNER_VARIANCE[levels]."""
 WORD = 24  # bits of the words in which sums and noise are added
@@ -55,8 +56,8 @@ WORD = 24  # bits of the words in which sums and noise are added
 DISCRETE = np.uint32(int.from_bytes(b"dgau", "little"))
 
 _PRECISION = 512  # bits behind the point of the integers that tables are computed from
-_MORE = 3  # words of threshold after the first
-_PER_LEVEL = _MORE + 1 + _MORE  # words of an undecided level: its threshold, then a draw from the second table
+_MORE, _MORE_TAIL = 5, 4  # words of a threshold after the first, in the two tables
+_PER_LEVEL = _MORE + 1 + _MORE_TAIL  # words of an undecided level: its threshold, then a draw from the second table
 _AT_ONCE = 32  # blocks of all values' further words, up to which they are made for all
 _ROW = 256  # values between which one flag says whether any is undecided
 
@@ -69,7 +70,7 @@ class Alias(NamedTuple):
     Attributes:
         entries: uint32[2**m]; the upper 32 - m bits are the first of the threshold, the others the alias. A column that
             always gives itself has the threshold 2**(31 - m), which no draw of 31 - m bits reaches.
-        rest: uint32[3, 2**m], the other 96 bits of the threshold.
+        rest: uint32[more, 2**m], the other bits of the threshold.
     """
 
     entries: np.ndarray
@@ -80,7 +81,7 @@ class Design(NamedTuple):
     """How values are made from levels.
 
     Attributes:
-        columns_log2: the logarithm of the number of columns of a level's table.
+        columns_log2: the logarithm of the number of columns of a level's first table; the second has twice as many.
         levels: 2 or 3.
         factor: of the third level in T; b is at most that.
         variance: the square of a level's deviation.
@@ -122,10 +123,10 @@ def _weights(variance: Fraction, number: int) -> list[int]:
     return weights
 
 
-def _alias(weights: list[int]) -> Alias:
-    """The alias table of probabilities proportional to `weights`, rounded to multiples of 2**-127 that add up to 1."""
+def _alias(weights: list[int], more: int) -> Alias:
+    """The alias table of probabilities proportional to `weights`, rounded to multiples of 2**-(31 + 32 more) that add to 1."""
     m = len(weights).bit_length() - 1
-    bits = 31 - m + 32 * _MORE
+    bits = 31 - m + 32 * more
     full = 1 << bits
     total = sum(weights)
     shares = [((weight << m + bits) + total // 2) // total for weight in weights]
@@ -140,8 +141,8 @@ def _alias(weights: list[int]) -> Alias:
         shares[giver] -= full - shares[needy]
         if shares[giver] < full:
             small.append(large.pop())
-    words = [[threshold >> 32 * k & 0xFFFFFFFF for threshold in thresholds] for k in reversed(range(_MORE))]
-    entries = [t >> 32 * _MORE << m | alias for t, alias in zip(thresholds, aliases, strict=True)]
+    words = [[threshold >> 32 * k & 0xFFFFFFFF for threshold in thresholds] for k in reversed(range(more))]
+    entries = [t >> 32 * more << m | alias for t, alias in zip(thresholds, aliases, strict=True)]
     return Alias(np.array(entries, np.uint32), np.array(words, np.uint32))
 
 
@@ -149,10 +150,10 @@ def _alias(weights: list[int]) -> Alias:
 def tables(design: Design) -> tuple[Alias, Alias]:
     """The tables of a level: of magnitudes to "last or more", and of what is `last` or more."""
     last = design.last
-    weights = _weights(design.variance, 2 * last + 1)
+    weights = _weights(design.variance, 3 * last + 2)
     # Both signs give 0, so its magnitude has half the weight of another.
     body = [weights[0], *(2 * weight for weight in weights[1:last]), 2 * sum(weights[last:])]
-    return _alias(body), _alias(weights[last:])
+    return _alias(body, _MORE), _alias(weights[last:], _MORE_TAIL)
 
 
 # --- from words to integers ----------------------------------------------------------------------
@@ -181,17 +182,17 @@ def _first(design: Design, word: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _whole_look_up(table: Alias, word: jax.Array, more: jax.Array) -> jax.Array:
-    """Column or alias by all bits: one word and three more."""
+    """Column or alias by all bits: those of one word and of `more`."""
     column, alias, below, equal = _look_up(table.entries, word)
     rest = jnp.asarray(table.rest)[:, column]
-    for index in range(_MORE):
+    for index in range(len(table.rest)):
         below = below | (equal & (more[index] < rest[index]))
         equal = equal & (more[index] == rest[index])
     return jnp.where(below, column, alias)
 
 
 def _decided(design: Design, word: jax.Array, more: jax.Array) -> jax.Array:
-    """What a level is by all its words: uint32 of any shape, and uint32[7] of those."""
+    """What a level is by all its words: uint32 of any shape, and uint32[10] of those."""
     body, tail = tables(design)
     magnitude = _whole_look_up(body, word, more[:_MORE])
     further = _whole_look_up(tail, more[_MORE], more[_MORE + 1 :])
@@ -217,7 +218,7 @@ def from_words(
         words: uint32[at least levels * size]: the first words of all values' level 0, then of all values' level 1, ...
         size: how many values, at least one.
         b: int32 scalar.
-        more: the uint32[levels * 7] of the value of a number, for undecided ones.
+        more: the uint32[levels * 10] of the value of a number, for undecided ones.
 
     Returns:
         int32[size] for each word of base 2**24, as in `discrete_gaussian`.
@@ -261,15 +262,15 @@ def discrete_gaussian(
 ) -> tuple[list[jax.Array], jax.Array]:
     """Independent discrete Gaussian integers, and whether they are what they should be.
 
-    Guarantee, for ideal random words: each value is within total variation `SLACK_PER_VALUE` (2**-94) of D(s), the law on
+    Guarantee, for ideal random words: each value is within total variation `SLACK_PER_VALUE` (2**-167) of D(s), the law on
     the integers with probabilities proportional to exp(-z**2 / (2 s**2)), where s**2 = v + factor**2 INNER_VARIANCE[levels],
-    v = INNER_VARIANCE[2] = 1448.3**2: with the largest factor s is 2**20 (two levels) or 2**29.5 (three). Values are
+    v = INNER_VARIANCE[2] = 1618.2**2: with the largest factor s is 2**20 (two levels) or 2**29.3 (three). Values are
     independent. Each is also within that distance of a randomised rounding of a continuous Gaussian of variance
-    s**2 - 4, for every integer that is added to it. Every integer up to 11.3 s can occur, and none beyond 11.4 s. The
+    s**2 - 6.2, for every integer that is added to it. Every integer up to 15.2 s can occur, and none beyond 15.3 s. The
     computation has no floating-point operation: the same key gives the same integers on every platform
     and under `jit`, `vmap`, `scan` and `shard_map`. Its instructions depend on the noise alone.
 
-    Words: one of 32 bits for each level of each value, and for one value in 2**17 one or two blocks of 16 words more.
+    Words: one of 32 bits for each level of each value, and for one value in 2**17 two blocks of 16 words more.
 
     Long draws on a CPU take their words from OpenSSL where it is installed. If that fails without a word (never seen), the
     second result is False, and nothing that depends on the first may be released.
@@ -277,7 +278,7 @@ def discrete_gaussian(
     Args:
         key: one key; use it for nothing else.
         shape: of the result.
-        factor: from 1 to 724; may be traced, and is not checked then.
+        factor: from 1 to 648; may be traced, and is not checked then.
         levels: 2 or 3.
 
     Returns:

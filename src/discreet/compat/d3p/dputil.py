@@ -28,9 +28,9 @@ __all__ = [
 ]
 
 _LARGEST_TABLE = 2**31 - 1
-_SLACK = GAUSSIAN.slack + 2.0**-78
-"""How far an update's noise, and a Poisson batch, may be from ideal ones. It counts where e^epsilon is large, beyond epsilon
-= 20; a statement uses the sampler's own figure for its table, which is smaller unless q > 0.4 of more than 2^18 records."""
+_POISSON_SLACK = 2.0**-78
+"""How far a Poisson batch may be from ideal coin flips. It counts where e^epsilon is large, beyond epsilon = 30; a
+statement uses the sampler's own figure for its table, which is smaller unless q > 0.4 of more than 2^18 records."""
 
 _told: set[str] = set()
 """What has been said once in this process."""
@@ -144,7 +144,7 @@ def approximate_sigma_remove_relation(
     del tol, force_smaller, maxeval
     rate, steps = _check(q, num_iter)
     target = Calibration(target_eps, delta, rate, steps, Relation.ADD_OR_REMOVE_ONE)
-    return _calibrate(_poisson(rate, steps), target)
+    return _calibrate(_poisson(rate, steps), target, poisson=rate < 1)
 
 
 def get_epsilon_R(  # noqa: N802 - d3p's name
@@ -197,7 +197,7 @@ def get_epsilon_S(  # noqa: N802 - d3p's name
 def _epsilon_of_poisson(delta: float, sigma: float, q: float, num_iter: float, relation: Relation) -> float:
     rate, steps = _check(q, num_iter)
     event = _poisson(rate, steps)(positive("sigma", sigma))
-    return profile(event, relation, slack=steps * _SLACK).epsilon(probability("target_delta", delta))
+    return profile(event, relation, slack=_slack(steps, poisson=rate < 1)).epsilon(probability("target_delta", delta))
 
 
 def whole_steps(num_iter: float) -> int:
@@ -239,8 +239,14 @@ def _poisson(rate: float, steps: int) -> Callable[[float], DpEvent]:
     return _releases(functools.partial(dp_event.PoissonSampledDpEvent, rate), rate, steps)
 
 
-def _calibrate(event_of: Callable[[float], DpEvent], target: Calibration) -> tuple[NoiseScale, float, int]:
-    evaluations, slack = 0, target.num_iter * _SLACK
+def _slack(steps: int, *, poisson: bool) -> float:
+    return steps * (GAUSSIAN.slack + _POISSON_SLACK * poisson)
+
+
+def _calibrate(
+    event_of: Callable[[float], DpEvent], target: Calibration, *, poisson: bool = False
+) -> tuple[NoiseScale, float, int]:
+    evaluations, slack = 0, _slack(target.num_iter, poisson=poisson)
 
     def counted(noise: float) -> DpEvent:
         nonlocal evaluations
