@@ -615,7 +615,7 @@ def test_the_figures_of_the_page(repository: Path):
     step = SampledWithoutReplacementDpEvent(n, b, GaussianDpEvent(2 * z))
     ours = profile(SelfComposedDpEvent(step, k), dp.Relation.REPLACE_ONE).epsilon(delta)
     page = (repository / "docs/proofs.md").read_text(encoding="utf-8")
-    for figure in (f"ε₀ = {z:.1f} times", f"first says ε = {theirs:.2f}.", f"`certify` says ε = {ours:.3f}."):
+    for figure in (f"ε₀ = {z:.1f} times", f"infers ε = {theirs:.2f};", f"`certify` says ε = {ours:.3f}."):
         assert figure in page
 
 
