@@ -82,7 +82,7 @@ def mace(answers, raters=4):
         with numpyro.plate("position", answers.shape[1]):
             s = numpyro.sample("s", dist.Bernoulli(1 - theta), infer=ENUMERATE)
             probs = jnp.where(s[..., None] == 0, jnp.eye(K)[c], epsilon)
-            numpyro.sample("y", dist.Categorical(probs * 0.99 + 0.01 / K), obs=answers)
+            numpyro.sample("y", dist.Categorical(probs), obs=answers)
 
 
 def capture_recapture(history):

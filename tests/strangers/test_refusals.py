@@ -112,8 +112,41 @@ def test_levels_of_no_argument():
         with_levels(said, dept=6)
     with pytest.raises(ValueError, match="at least 1"):
         with_levels(said, group=0)
-    with pytest.raises(ValueError, match="takes the function of a model"):
-        with_levels(handlers.condition(said, {}), group=6)
+    with pytest.raises(ValueError, match="a model that is a function"):
+        with_levels(NoSuper, group=6)
+
+
+def test_levels_of_a_model_within_handlers(stranger):
+    """`mortality`: a decorated model."""
+    decorated = handlers.mask(handlers.scale(by_unique, scale=1.0), mask=True)
+    assert stranger(with_levels(decorated, group=6), GROUP, Y).losses()[1] == stranger(said, GROUP, Y).losses()[1]
+
+
+def a_batch_beside_its_plate(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x), subsample_size=20):
+        numpyro.sample("y", dist.Normal(w * x + jnp.zeros(20), 1), obs=y)
+
+
+def a_series(x, y):
+    """`ar2`: the steps are the rows."""
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    last = y[2:][0]
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(w * last, 1), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (a_batch_beside_its_plate, ("jnp.zeros(20)", "(2,), (20,)", "x.shape[0]")),
+        (a_series, ("last = y[2:][0]", "any number of rows", "time series")),
+    ],
+)
+def test_a_model_of_a_fixed_number_of_rows(stranger, program, words):
+    message = stranger(program, X, Y).refusal()
+    for word in ("does not run on a few made-up records", *words):
+        assert word in message
 
 
 def mean_model(x, y=None):
@@ -186,6 +219,17 @@ def test_an_autoguide_of_the_records_names_the_memory(stranger):
         stranger(players, HITS, AT_BATS, perturb="parameters").start()
     with pytest.raises(ValueError, match=r"'phi'.*AutoNormal or AutoDelta"):
         stranger(players, HITS, AT_BATS, guide=AutoDiagonalNormal(players), local="private").start()
+
+
+def not_pooled(hits, at_bats):
+    """`baseball.not_pooled`: the players share nothing."""
+    with numpyro.plate("players", len(hits)):
+        phi = numpyro.sample("phi", dist.Uniform(0, 1))
+        numpyro.sample("obs", dist.Binomial(at_bats, probs=phi), obs=hits)
+
+
+def test_records_that_share_nothing(stranger):
+    assert "no latent or param site is shared" in stranger(not_pooled, HITS, AT_BATS).refusal()
 
 
 def test_an_autoguide_has_a_private_memory_by_itself(stranger):

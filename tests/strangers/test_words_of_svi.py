@@ -5,8 +5,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from flax import nnx
-from numpyro.contrib.module import nnx_module
+from flax import linen, nnx
+from numpyro.contrib.module import flax_module, nnx_module
 
 import discreet as dp
 
@@ -74,3 +74,42 @@ def test_moving_statistics_are_refused(stranger):
     assert "carries state from record to record" in stranger(moving, X, Y, guide=no_latents).refusal()
     on = with_a_layer(lambda: nnx.Dropout(0.5, rngs=nnx.Rngs(0)))
     assert "counter of random numbers" in stranger(on, X, Y, guide=no_latents).refusal()
+
+
+def topics(counts, fixed):
+    """`prodlda`: the networks of model and guide have batch normalisation, of Flax."""
+    net = flax_module("decoder", Normalised(3), input_shape=(1, 2), mutable=["batch_stats"], fixed=False)
+    with numpyro.plate("documents", len(counts)):
+        weights = numpyro.sample("weights", dist.Normal(0, 1).expand([2]).to_event(1))
+        numpyro.sample("counts", dist.Poisson(jnp.exp(net(weights, fixed))).to_event(1), obs=counts)
+
+
+def encoder(counts, fixed):
+    """Its guide."""
+    net = flax_module("encoder", Normalised(2), input_shape=(1, 3), mutable=["batch_stats"], fixed=False)
+    with numpyro.plate("documents", len(counts)):
+        numpyro.sample("weights", dist.Normal(net(counts, fixed), 1.0).to_event(1))
+
+
+class Normalised(linen.Module):
+    """A layer with batch normalisation."""
+
+    size: int
+
+    @linen.compact
+    def __call__(self, x, fixed):
+        """Batch statistics, or those of the start."""
+        return linen.BatchNorm(use_running_average=fixed)(linen.Dense(self.size)(x))
+
+
+def test_fixed_statistics_of_flax_in_model_and_guide(stranger):
+    counts = jnp.asarray(np.random.default_rng(0).poisson(2.0, (40, 3)), jnp.float32)
+    program = stranger(topics, counts, guide=encoder, fixed=True)
+    losses, _ = program.losses()
+    assert np.all(np.isfinite(losses))
+    assert program.certify()
+    moving = stranger(topics, counts, guide=encoder, fixed=False).refusal()
+    for words in ("batch normalisation", "use_running_average=True"):
+        assert words in moving
+    mixed = stranger(lambda x: topics(x, True), counts, guide=lambda x: encoder(x, False)).refusal()
+    assert "The guide's mutable site 'encoder$state' carries state from record to record" in mixed

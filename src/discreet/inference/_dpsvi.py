@@ -71,11 +71,12 @@ def explain_steps(args: Sequence[Any]) -> Iterator[None]:
     """NumPyro's `run` takes the number of steps first; say so where a model fails on it."""
     try:
         yield
-    except (TypeError, AttributeError) as error:
-        if not args or type(args[0]) is not int:
+    except (AttributeError, TypeError, ValueError) as error:
+        cause = (error.__cause__ or error) if isinstance(error, ValueError) else error
+        if not args or type(args[0]) is not int or isinstance(cause, ValueError):
             raise
         raise ValueError(
-            f"The model fails with {args[0]} as its first argument ({error}). If that is the number of steps: leave it out, "
+            f"The model fails with {args[0]} as its first argument ({cause}). If that is the number of steps: leave it out, "
             "the plan says it. run(key, xs, ys) takes the key and the model's arguments."
         ) from error
 

@@ -42,7 +42,7 @@ from discreet.inference._records import (
     take_apart,
     value_of_improper,
 )
-from discreet.inference._structure import Structure, explain_model, find_structure
+from discreet.inference._structure import Structure, explain_model, find_structure, start_of_search
 
 # --- The objective ---
 
@@ -144,7 +144,8 @@ class Objective:
         whole = Programs(records=records._replace(leaves=records.shapes(records.size)), **programs)
         made_up = choose_placeholder(whole, placeholder, structure_key)
         structure = find_structure(whole, made_up, structure_key)
-        psi, own, transforms = initial_parameters(whole, made_up, structure, values_key, init_params)
+        psi, own, transforms, state = initial_parameters(whole, made_up, structure, values_key, init_params)
+        whole = dataclasses.replace(whole, state=state)
         objective = cls(whole, tuple(made_up), structure, transforms, mean_field, num_particles, local_start=own)
         return objective.with_dependencies(psi, start_key) if look else objective, psi, start_key
 
@@ -406,6 +407,7 @@ class Objective:
         program = jax.make_jaxpr(everything._all)(psi, key, self.example)
         _refuse_callbacks(program)
         known = [*self.placeholder, *self.local_start.values(), *self.structure.combinations().values()]
+        known += jax.tree.leaves(self.programs.state)
         guide = self.programs.guide
         if isinstance(guide, AutoGuide) and type(guide).__module__.startswith("numpyro."):
             # NumPyro's own guide reads nobody's arrays: those that it makes, such as the masks of a flow, hold no data.
@@ -584,7 +586,7 @@ def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRN
         try:
             if _has_finite_density(programs, candidate):
                 return candidate
-        except (TypeError, ValueError) as error:
+        except (AssertionError, LookupError, TypeError, ValueError) as error:
             explain_model(programs, key)
             # A column of weights (handlers.scale) must not be zero, nor one of standard errors where NumPyro validates.
             if "distribution got invalid" not in str(error) and "should be positive" not in str(error):
@@ -594,7 +596,7 @@ def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRN
 
 def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
     def finite(rows: list[Array], key: PRNGKeyArray) -> Array:
-        trace, _ = programs.trace(programs.model, rows, key, hint=programs.num_records)
+        trace, _ = programs.trace(programs.model, rows, key, hint=programs.num_records, rule=start_of_search)
         densities = [
             site["fn"].log_prob(site["value"])
             for site in trace.values()
@@ -615,12 +617,12 @@ def initial_parameters(
     structure: Structure,
     key: PRNGKeyArray,
     init_params: Mapping[str, Any] | None,
-) -> tuple[dict[str, Any], dict[str, Array], dict[str, Any]]:
-    """Unconstrained initial parameters, those that each record has of its own, and transforms to constrained values."""
+) -> tuple[dict[str, Any], dict[str, Array], dict[str, Any], dict[str, Any]]:
+    """Unconstrained initial parameters, those that each record has of its own, transforms to constrained values, and state."""
     guide_key, model_key = jax.random.split(key)
     given, plates = dict(init_params or {}), structure.record_plates
     guide_trace, _ = programs.trace(programs.guide, placeholder, guide_key, plates, given)
-    latents = {n: s["value"] for n, s in guide_trace.items() if s["type"] in ("sample", "param")}
+    latents = {n: s["value"] for n, s in guide_trace.items() if s["type"] in ("sample", "param", "mutable")}
     model_trace: dict[str, Any] = {}
     if structure.has_model_params:
         model_trace, _ = programs.trace(programs.model, placeholder, model_key, plates, {**latents, **given})
@@ -652,8 +654,13 @@ def initial_parameters(
             "the guide says; change it there."
         )
     if not psi:
-        raise ValueError("Only records have parameters here, so there is nothing to release. Does the guide lack some?")
-    return psi, own, transforms
+        raise ValueError(
+            "Only records have parameters here, and these are never released: no latent or param site is shared by the records, "
+            "so the fit would publish nothing. Let them share something, such as the mean and the scale of their prior "
+            "(partial pooling)."
+        )
+    sites = {**model_trace, **guide_trace}
+    return psi, own, transforms, {n: s["value"] for n, s in sites.items() if s["type"] == "mutable"}
 
 
 def _of_one(name: str, rows: Array, axis: int, transform: Any) -> Array:

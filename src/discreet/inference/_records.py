@@ -7,6 +7,7 @@ declare: on made-up rows while a program is being looked at, on one record at a 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -110,7 +111,8 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Records:
     if not arrays:
         raise ValueError(
             "No argument is an array, so there are no records to fit. Pass the table as arrays whose "
-            "leading axis is the records, as in dpsvi.run(key, xs, ys)."
+            "leading axis is the records, as in dpsvi.run(key, xs, ys). A model that finds its table in its closure must take "
+            "it as arguments: def model(xs, ys)."
         )
     lengths = sorted({x.shape[0] for x in arrays})
     if len(lengths) > 1:
@@ -241,7 +243,7 @@ class with_levels:  # noqa: N801 - used like NumPyro's handlers
     its function with these names bound otherwise: functions of other files that it calls are as they were.
 
     Args:
-        model: the model's function, without handlers around it; give the result to the guide and to `DPSVI`.
+        model: the model's function, perhaps with handlers around it; give the result to the guide and to `DPSVI`.
         levels: for each such argument its number of levels; codes are 0, ..., levels - 1.
 
     Raises:
@@ -256,13 +258,15 @@ class with_levels:  # noqa: N801 - used like NumPyro's handlers
 
     def __init__(self, model: Callable[..., Any], **levels: int) -> None:
         """See the class."""
-        if not inspect.isfunction(model):
-            raise ValueError(
-                f"with_levels takes the function of a model, and this is a {type(model).__name__}. Put handlers around the "
-                "result instead: numpyro.handlers.reparam(with_levels(model, dept=6), ...)."
-            )
-        functools.update_wrapper(self, model, updated=[])
-        self._model, self._signature = model, inspect.signature(model)
+        self._handlers: list[Messenger] = []
+        inner: Any = model
+        while isinstance(inner, Messenger):
+            self._handlers.append(inner)
+            inner = inner.fn
+        if not inspect.isfunction(inner):
+            raise ValueError(f"with_levels takes a model that is a function, and this is a {type(inner).__name__}.")
+        functools.update_wrapper(self, inner, updated=[])
+        self._model, self._signature = inner, inspect.signature(inner)
         if unknown := set(levels) - set(self._signature.parameters):
             raise ValueError(f"with_levels names {min(unknown)!r}, which is no argument of the model.")
         self._levels = {name: integer(name, value) for name, value in levels.items()}
@@ -285,11 +289,14 @@ class with_levels:  # noqa: N801 - used like NumPyro's handlers
 
         counts = [*_COUNTS, np, jnp]
         names = {name: counting(x) for name, x in model.__globals__.items() if any(x is y for y in counts)}
-        copy = FunctionType(
+        copied: Any = FunctionType(
             model.__code__, {**model.__globals__, **names}, model.__name__, model.__defaults__, model.__closure__
         )
-        copy.__kwdefaults__ = model.__kwdefaults__
-        return copy(*args, **kwargs)
+        copied.__kwdefaults__ = model.__kwdefaults__
+        for handler in reversed(self._handlers):
+            outer = copy.copy(handler)
+            outer.fn, copied = copied, outer
+        return copied(*args, **kwargs)
 
 
 # --- Plates ---
@@ -417,6 +424,7 @@ class Programs:
         num_records: How many records a table has, as far as that is public.
         keeps_local: Whether the guide may have `param` sites with a value for each record; None: those of an AutoNormal or
             AutoDelta may.
+        state: Values of the mutable sites, which no run changes.
     """
 
     model: Program
@@ -425,6 +433,7 @@ class Programs:
     static: Mapping[str, Any]
     num_records: int
     keeps_local: bool | None = False
+    state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def trace(
         self,
@@ -451,5 +460,6 @@ class Programs:
         whole = WholePlates(program, plates, rows[0].shape[0], num_records=hint)
         run = handlers.substitute(handlers.seed(whole, key), substitute_fn=rule)
         args, kwargs = self.records.rebuild(rows)
-        run = handlers.substitute(run, data=dict(values)) if values else run
+        values = {**self.state, **(values or {})}
+        run = handlers.substitute(run, data=values) if values else run
         return handlers.trace(run).get_trace(*args, **kwargs, **self.static), whole

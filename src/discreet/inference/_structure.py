@@ -435,7 +435,9 @@ def _trace_abstractly(
         sizes.update(plates.sizes)
         for name, site in trace.items():
             sites[name] = _summary(site, sizes)
-        given = [n for n, s in sites.items() if s.kind == "param" or (s.kind == "sample" and not s.observed)]
+        given = [
+            n for n, s in sites.items() if s.kind in ("param", "mutable") or (s.kind == "sample" and not s.observed)
+        ]
         return {name: trace[name]["value"] for name in given}
 
     values = jax.eval_shape(run, programs.records.shapes(rows))
@@ -534,6 +536,14 @@ def _support(fn: Any) -> np.ndarray | None:
     return values.reshape(len(values), *fn.event_shape)
 
 
+def start_of_search(site: Mapping[str, Any]) -> Any:
+    """A value for an improper latent, and for a discrete one that which `find_structure` hides from an AutoGuide; or None."""
+    if site["type"] != "sample" or site["value"] is not None or not site["fn"].support.is_discrete:
+        return value_of_improper(site)
+    support = _support(site["fn"])
+    return None if support is None else jnp.broadcast_to(support[0], site["fn"].shape())
+
+
 def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray) -> Structure:
     """Trace model and guide for two and three records, and refuse what cannot be private."""
     guide, num_records, keeps_local = programs.guide, programs.num_records, bool(programs.keeps_local)
@@ -543,8 +553,7 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
     _check_plate_sizes(record_plates, two.sizes, num_records)
     inside = sites_of_records(two, three, record_plates)
     _check_model(two.sites, three.sites, inside, keeps_local)
-    for name in [n for n, s in two.sites.items() if s.kind == "mutable"]:
-        _check_mutable(name, programs, key, hint)
+    _check_mutable("model", two.sites, programs, key, hint)
     unobserved = [s for s in two.sites.values() if s.kind == "sample" and not s.observed]
     latents = [s.name for s in unobserved if not s.discrete]
     discrete = [s.name for s in unobserved if s.discrete]
@@ -599,6 +608,7 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
     guide_two, guide_three = trace_guide(2), trace_guide(3)
     if keeps_local:
         set_up()
+    _check_mutable("guide", guide_two.sites, programs, key, hint)
     guide_plates = changing_plates(guide_two, guide_three)
     if stray := guide_plates - record_plates:
         raise ValueError(
@@ -642,17 +652,25 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
             "discreet.inference.with_levels(model, group=6) for np.unique(group) and np.max(group). In place of if and of "
             "np.nonzero(...) use jnp.where, in place of numpy's functions jax.numpy's."
         ) from None
-    except (TypeError, ValueError) as error:
+    except (AssertionError, LookupError, TypeError, ValueError) as error:
+        place = _place(error)
+        if not place or str(error).startswith("The observed site"):
+            raise
         shapes = re.findall(r"\(\d[\d, ]*\)", str(error))
         sizes = {int(n) for shape in shapes for n in re.findall(r"\d+", shape)}
         lengths = programs.records.size, programs.num_records
         tables = [n for n in lengths if n > _FEWEST_TELLING_ROWS and n in sizes]
-        if not tables or str(error).startswith("The observed site"):
-            raise
+        cause = (
+            f"it uses an array of length {tables[0]}, as long as the table, that was not passed as records. Records must come "
+            "as arguments of run, not through the closure, a keyword argument of DPSVI or handlers.condition"
+            if tables
+            else str(error).rstrip(".")
+            + ". Each record is evaluated alone, so it must run with any number of rows; a time "
+            "series whose steps are the rows does not"
+        )
         raise ValueError(
-            f"The {what} does not run on a few made-up records{_place(error)}: it uses an array of length {tables[0]}, as long "
-            "as the table, that was not passed as records. Records must come as arguments of run, not through the closure, "
-            "a keyword argument of DPSVI or handlers.condition."
+            f"The {what} does not run on a few made-up records{place}: {cause}. Where it makes an array as long as the table "
+            "or a batch itself, it must take that length from an argument, as x.shape[0]."
         ) from error
 
 
@@ -675,12 +693,12 @@ def _trace_model(programs: Programs, key: PRNGKeyArray) -> tuple[Traced, Traced,
             return found
     except _NEEDS_A_NUMBER:
         raise
-    except (TypeError, ValueError, AssertionError):
+    except (AssertionError, LookupError, TypeError, ValueError):
         # A plate of N, with two rows inside, does not broadcast.
         found = None
     try:
         return both(programs.num_records)
-    except (TypeError, ValueError, AssertionError):
+    except (AssertionError, LookupError, TypeError, ValueError):
         return both(None) if found is None else found
 
 
@@ -717,35 +735,40 @@ def _check_model(two: Mapping[str, Site], three: Mapping[str, Site], inside: set
             )
 
 
-def _check_mutable(name: str, programs: Programs, key: PRNGKeyArray, hint: int | None) -> None:
-    """Refuse state that a run of the model changes; statistics that stay as they are, are public constants."""
+def _check_mutable(
+    what: str, sites: Mapping[str, Site], programs: Programs, key: PRNGKeyArray, hint: int | None
+) -> None:
+    """Refuse state that a run of the model or the guide changes; statistics that stay as they are, are public constants."""
+    program = programs.model if what == "model" else programs.guide
+    for name in [n for n, s in sites.items() if s.kind == "mutable"]:
 
-    def states(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
-        start: list[Any] = []
+        def states(leaves: list[Any], name: str = name) -> tuple[list[Any], list[Any]]:
+            start: list[Any] = []
 
-        class Watch(Messenger):
-            def process_message(self, msg: dict[str, Any]) -> None:
-                if msg["type"] == "mutable" and msg["name"] == name and not start:
-                    start.extend(jax.tree.leaves(msg["value"]))
+            class Watch(Messenger):
+                def postprocess_message(self, msg: dict[str, Any]) -> None:
+                    if msg["type"] == "mutable" and msg["name"] == name and not start:
+                        start.extend(jax.tree.leaves(msg["value"]))
 
-        trace, _ = programs.trace(Watch(programs.model), leaves, key, hint=hint)
-        return [_bits(x) for x in start], [_bits(x) for x in jax.tree.leaves(trace[name]["value"])]
+            trace, _ = programs.trace(Watch(program), leaves, key, hint=hint)
+            return [_bits(x) for x in start], [_bits(x) for x in jax.tree.leaves(trace[name]["value"])]
 
-    (reads,) = used_inputs(states, programs.records.shapes(2))
-    if any(jax.tree.leaves(reads)):
-        raise ValueError(
-            f"The model's mutable site {name!r} carries state from record to record (as batch "
-            "normalisation does), which no clipping bounds. Use a layer without state, such as "
-            "layer or group normalisation, or fixed statistics (use_running_average=True, module.eval())."
-        )
-    # It reads no record, so made-up ones show what becomes of it.
-    start, end = jax.jit(states)(programs.records.zeros(2))
-    if len(start) != len(end) or not all(np.array_equal(a, b) for a, b in zip(start, end, strict=True)):
-        raise ValueError(
-            f"The model's mutable site {name!r} changes with each run, as the counter of random numbers of dropout does. "
-            "Each record is evaluated alone from the same state, so all would get the same random numbers. Switch it off "
-            "(deterministic=True, module.eval()), or draw with numpyro.prng_key()."
-        )
+        (reads,) = used_inputs(states, programs.records.shapes(2))
+        if any(jax.tree.leaves(reads)):
+            raise ValueError(
+                f"The {what}'s mutable site {name!r} carries state from record to record (as batch "
+                "normalisation does), which no clipping bounds. Use a layer without state, such as "
+                "layer or group normalisation, or fixed statistics (use_running_average=True, module.eval())."
+            )
+        # It reads no record, so made-up ones show what becomes of it.
+        start, end = jax.jit(states)(programs.records.zeros(2))
+        if len(start) != len(end) or not all(np.array_equal(a, b) for a, b in zip(start, end, strict=True)):
+            raise ValueError(
+                f"The {what}'s mutable site {name!r} changes with each run, as the counter of random numbers of dropout or "
+                "the statistics of batch normalisation do. Each record is evaluated alone, so all would start from the same "
+                "state, and nothing would be learnt. Use fixed statistics and no dropout (use_running_average=True, "
+                "deterministic=True, module.eval()), layer or group normalisation, or draw with numpyro.prng_key()."
+            )
 
 
 def _bits(x: Any) -> Any:
@@ -894,8 +917,6 @@ def _check_guide(
             "or use an AutoGuide."
         )
     for name, site in two.items():
-        if site.kind == "mutable":
-            raise ValueError(f"The guide's mutable site {name!r} carries state between records; remove it.")
         if site.kind != "sample":
             continue
         if site.observed:
