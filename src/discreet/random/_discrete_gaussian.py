@@ -160,13 +160,12 @@ def tables(design: Design) -> tuple[Alias, Alias]:
 
 
 def _look_up(entries: np.ndarray, word: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Column, alias, and whether the bits of the word are below, or equal to, those of the threshold."""
+    """Column, alias, and the bits of the word and of the threshold that are to be compared."""
     m = len(entries).bit_length() - 1
     fraction_bits = np.uint32(31 - m)
     column = (word >> fraction_bits) & np.uint32(2**m - 1)
     entry = jnp.asarray(entries).at[column].get(mode="promise_in_bounds")
-    fraction, threshold = word & np.uint32(2 ** (31 - m) - 1), entry >> np.uint32(m)
-    return column, entry & np.uint32(2**m - 1), fraction < threshold, fraction == threshold
+    return column, entry & np.uint32(2**m - 1), word & np.uint32(2 ** (31 - m) - 1), entry >> np.uint32(m)
 
 
 def _signed(word: jax.Array, magnitude: jax.Array) -> jax.Array:
@@ -176,30 +175,31 @@ def _signed(word: jax.Array, magnitude: jax.Array) -> jax.Array:
 
 def _first(design: Design, word: jax.Array) -> tuple[jax.Array, jax.Array]:
     """What a level is by its first word, and whether that is undecided."""
-    column, alias, below, equal = _look_up(tables(design)[0].entries, word)
-    magnitude = jnp.where(below, column, alias)
-    return _signed(word, magnitude), equal | (magnitude == design.last)
+    column, alias, fraction, threshold = _look_up(tables(design)[0].entries, word)
+    magnitude = jnp.where(fraction < threshold, column, alias)
+    return _signed(word, magnitude), (fraction == threshold) | (magnitude == design.last)
 
 
 def _whole_look_up(table: Alias, word: jax.Array, more: jax.Array) -> jax.Array:
     """Column or alias by all bits: those of one word and of `more`."""
-    column, alias, below, equal = _look_up(table.entries, word)
-    rest = jnp.asarray(table.rest)[:, column]
-    for index in range(len(table.rest)):
-        below = below | (equal & (more[index] < rest[index]))
-        equal = equal & (more[index] == rest[index])
-    return jnp.where(below, column, alias)
+    column, alias, fraction, threshold = _look_up(table.entries, word)
+    ours = jnp.concatenate([fraction[None], more])
+    theirs = jnp.concatenate([threshold[None], jnp.asarray(table.rest)[:, column]])
+    # The first word that differs decides: what it adds is more than all behind it.
+    digits = (ours < theirs).astype(jnp.int32) - (ours > theirs).astype(jnp.int32)
+    places = 1 << np.arange(len(table.rest), -1, -1, dtype=np.int32)
+    return jnp.where(jnp.tensordot(places, digits, 1) > 0, column, alias)
 
 
 def _decided(design: Design, word: jax.Array, more: jax.Array) -> jax.Array:
-    """What a level is by all its words: uint32 of any shape, and uint32[10] of those."""
+    """What levels are by all their words: uint32 of any shape, and uint32[10] of those."""
     body, tail = tables(design)
     magnitude = _whole_look_up(body, word, more[:_MORE])
     further = _whole_look_up(tail, more[_MORE], more[_MORE + 1 :])
     return _signed(word, jnp.where(magnitude == design.last, magnitude + further, magnitude))
 
 
-def _summed(design: Design, levels: Sequence[jax.Array], b: jax.Array) -> list[jax.Array]:
+def _summed(design: Design, levels: Sequence[jax.Array] | jax.Array, b: jax.Array) -> list[jax.Array]:
     """A0 + b T as one word of base 2**24 with two levels, as two with three; the upper one has the sign."""
     if design.levels == 2:
         return [levels[0] + b * levels[1]]
@@ -241,10 +241,8 @@ def from_words(
         part = lax.dynamic_slice(packed, (start,), (width,))
         place = jnp.argmax(part & 1).astype(jnp.int32)
         number = start + place
-        further = more(number).reshape(design.levels, _PER_LEVEL)
-        own = [lax.dynamic_slice(words, (level * size + number,), (1,))[0] for level in range(design.levels)]
-        decided = [_decided(design, own[level], further[level]) for level in range(design.levels)]
-        low, *upper = _summed(design, decided, b)
+        own = words.at[number + size * np.arange(design.levels)].get(mode="promise_in_bounds")
+        low, *upper = _summed(design, _decided(design, own, more(number).reshape(design.levels, -1).T), b)
         part = lax.dynamic_update_slice(part, low[None] << 1, (place,))
         flags = lax.dynamic_update_slice(flags, (part & 1).any()[None], (row,))
         rest = [lax.dynamic_update_slice(x, new[None], (number,)) for x, new in zip(rest, upper, strict=True)]
@@ -321,9 +319,8 @@ def _draw(
         streams = (nonce(DISCRETE, levels), first_blocks), (nonce(DISCRETE, levels, 1), size * num_blocks)
         words = keystreams(key_words, streams)
         own = words[0][: levels * size].reshape(levels, size)
-        further = words[1].reshape(size, -1)[:, :num_words].T.reshape(levels, _PER_LEVEL, size)
-        decided = [_decided(design, own[level], further[level]) for level in range(levels)]
-        return [x.reshape(shape) for x in _summed(design, decided, factor)], jnp.array(True)
+        further = words[1].reshape(size, -1)[:, :num_words].T.reshape(levels, _PER_LEVEL, size).swapaxes(0, 1)
+        return [x.reshape(shape) for x in _summed(design, _decided(design, own, further), factor)], jnp.array(True)
     stream, right = fast_keystream(key_words, nonce(DISCRETE, levels), first_blocks)
 
     def more(number: jax.Array) -> jax.Array:
