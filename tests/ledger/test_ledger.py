@@ -454,6 +454,12 @@ def test_a_slack_that_is_not_small_spends_all():
     assert cap.spent([cost]) == float("inf")
 
 
+def test_the_slack_of_a_plan_leaves_several_fits_the_cheaper_way():
+    cap, one = PrivacyFilter(epsilon=2.0, delta=1e-5), plan()
+    cost = cost_of(one.event(), ADD, delta=1e-6, slack=1000 * one.slack)
+    assert cap.spent([cost] * 4) < 0.9 * 4 * cost.epsilon
+
+
 def test_without_noise_nothing_holds():
     assert np.all(np.isinf(renyi_bound(dp_event.NonPrivateDpEvent(), ADD).divergences))
     assert PrivacyFilter(5.0, 1e-6).spent([cost_of(dp_event.NonPrivateDpEvent(), ADD, delta=1e-7)]) == float("inf")
