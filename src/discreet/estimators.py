@@ -454,21 +454,12 @@ _LARGEST_COUNT = 2.0**24  # beyond it, 32-bit floats skip integers
 class PoissonRegression(RegressorMixin, PrivateRegression):
     """Bayesian Poisson regression under (epsilon, delta)-differential privacy, as a scikit-learn regressor.
 
-    A count's mean is exp(intercept + x · coef). Guarantee and parameters are those of `LinearRegression`, except that a
+    A count's mean is exp(intercept + x · coef). Guarantee and other parameters are those of `LinearRegression`, but a
     count needs no bound: clipping bounds its influence. Counts are integers from 0; one above 2^24 is taken as 2^24.
 
     Args:
-        bounds: As in `LinearRegression`.
-        epsilon: Likewise.
-        delta: Likewise.
-        num_records: Likewise.
-        num_steps: Likewise.
-        batch_size: Likewise.
         clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features, 1 if left out; or
             `AdaptiveClipping()`.
-        learning_rate: Likewise.
-        num_draws: Likewise.
-        random_state: Likewise.
 
     Attributes:
         coef_: Mean of the weights' draws, (feature,), in nats per unit of the feature.
@@ -496,14 +487,7 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
         self.coef_, self.intercept_ = self.coef_draws_.mean(axis=0), float(self.intercept_draws_.mean())
 
     def predict(self, X: Any) -> Float[np.ndarray, " row"]:
-        """The posterior mean of the count of each row.
-
-        Args:
-            X: Rows to predict for, (row, feature). Values outside the bounds are clipped.
-
-        Raises:
-            ValueError: Other features than in the fit, or cells that are no finite numbers.
-        """
+        """The posterior mean of the count of each row, with arguments and errors as in `LinearRegression.predict`."""
         rows = self._rows(X)
         return mean_over_draws(_held_exp, rows, self.coef_draws_[:, None], self.intercept_draws_[:, None])[:, 0]
 
@@ -547,23 +531,14 @@ FROM_DATA = "non_private_from_data"
 class LogisticRegression(ClassifierMixin, PrivateRegression):
     """Bayesian logistic regression under (epsilon, delta)-differential privacy, as a scikit-learn classifier.
 
-    With more than two classes it is multinomial regression. Guarantee and parameters are those of `LinearRegression`; the
+    With more than two classes it is multinomial regression. Guarantee and other parameters are those of `LinearRegression`; the
     classes are public, instead of the target's bounds, since a class that only one person has would reveal that person.
 
     Args:
-        bounds: As in `LinearRegression`.
         classes: The public labels that y may hold, two or more. A label that does not occur in the data is fine.
             "non_private_from_data" takes them from y; the statement then says that no ε holds.
-        epsilon: As in `LinearRegression`.
-        delta: Likewise.
-        num_records: Likewise.
-        num_steps: Likewise.
-        batch_size: Likewise.
         clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features, 1 if left out; or
             `AdaptiveClipping()`.
-        learning_rate: Likewise.
-        num_draws: Likewise.
-        random_state: Likewise.
 
     Attributes:
         classes_: The labels, sorted.

@@ -153,7 +153,7 @@ SCHEMAS = {
     "a target that is not there": (f'target = "smokes"\n{AGE}', "the target 'smokes' is not described"),
     "a target alone": (f'target = "age"\n{AGE}', "describes only the target"),
     "a person as a feature": (f'person = "age"\n{AGE}', "would single out people"),
-    "several rows a person": (f'person = "id"\nrows_per_person = 2\n{AGE}', "Only 1 is supported"),
+    "several rows a person": (f'person = "id"\nrows_per_person = 2\n{AGE}', "unknown keys rows_per_person"),
 }
 
 

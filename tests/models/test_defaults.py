@@ -13,7 +13,6 @@ from discreet.models import (
     GaussianMixture,
     MixtureOfProducts,
     TableVAE,
-    default_plan,
     defaults_for,
     hierarchical,
     linear_regression,
@@ -61,11 +60,11 @@ def test_each_model_has_defaults_and_they_have_a_price(model) -> None:
 
 
 def test_the_plan_keeps_to_epsilon_and_batches_to_the_table() -> None:
-    plan = default_plan(logistic_regression, epsilon=1.0, num_records=30_000)
+    plan = defaults_for(logistic_regression).plan(epsilon=1.0, num_records=30_000)
     assert plan.epsilon(plan.target_delta) <= 1.0
     assert plan.target_delta == dp.accounting.suggest(num_records=30_000).delta
     assert plan.rate == pytest.approx(1_000 / 30_000)
-    small = default_plan(logistic_regression, epsilon=1.0, delta=1e-6, num_records=300)
+    small = defaults_for(logistic_regression).plan(epsilon=1.0, delta=1e-6, num_records=300)
     assert small.rate == 1.0
     assert small.target_delta == 1e-6
 
@@ -80,8 +79,6 @@ def test_settings_can_be_changed_one_by_one() -> None:
 def test_a_model_that_nobody_has_tried_has_none(model) -> None:
     with pytest.raises(TypeError, match=r"no model of discreet\.models"):
         defaults_for(model)
-    with pytest.raises(TypeError, match=r"no model of discreet\.models"):
-        default_plan(model, epsilon=1.0, num_records=1_000)
 
 
 @pytest.mark.exhaustive

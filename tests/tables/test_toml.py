@@ -90,10 +90,7 @@ def test_a_template_needs_filling_in(tmp_path) -> None:
     ("text", "needle"),
     [
         ('person = "age"', "would single out people"),
-        ('person = "id"\nrows_per_person = 3', "rows_per_person is 3: a plan protects one record"),
-        ('person = "id"\nrows_per_person = 0', "Only 1 is supported"),
-        ('person = "id"\nrows_per_person = true', "give an integer"),
-        ("rows_per_person = 2", "name that column"),
+        ('person = "id"\nrows_per_person = 3', "unknown keys rows_per_person"),
         ('non_private_from_data = ["height"]', "says that height was inferred"),
         ('missing_values = ["?", "b"]', "category 'b', which also stands for a missing cell"),
     ],

@@ -10,20 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from discreet.cli import _options as options
+from discreet.cli import _terminal as terminal
 from discreet.cli._options import MULTINOMIAL, TWIN, choose_model
 from discreet.cli._report import write_picture
 from discreet.cli._run import keep_compiled_programs
-from discreet.cli._terminal import (
-    check_file,
-    refusing,
-    say,
-    say_error,
-    say_files,
-    say_json,
-    say_lines,
-    settings,
-    write_file,
-)
+from discreet.cli._terminal import refusing
 
 if TYPE_CHECKING:
     from discreet.planning import DryRun
@@ -113,13 +104,13 @@ def with_plan(path: Path, model: str, given: PlanValues, *, drawn_otherwise: boo
     """
     planned = read_plan(path)
     if planned.model is not None and planned.model != model:
-        say_error(f"{path} was made for the model {planned.model}, not {model}: its predictions do not apply.")
+        terminal.say_error(f"{path} was made for the model {planned.model}, not {model}: its predictions do not apply.")
         planned = dataclasses.replace(planned, values=planned.values._replace(components=None))
     taken = {name: value for name, value in given._asdict().items() if value is not None}
     if drawn_otherwise:
         taken["rate"] = given.rate
     if replaced := sorted(name for name in taken if _differs(taken[name], getattr(planned.values, name))):
-        say_error(
+        terminal.say_error(
             f"Of {path}, {', '.join(replaced)} {'is' if len(replaced) == 1 else 'are'} overridden by options: its "
             "predictions were made without them."
         )
@@ -139,7 +130,7 @@ def _differs(given: object, planned: object) -> bool:
 def say_other_size(path: Path, planned: PlanFile, num_records: int) -> None:
     """Say so if the table is of another size than was rehearsed."""
     if planned.num_records is not None and not 0.8 <= num_records / planned.num_records <= 1.25:
-        say_error(
+        terminal.say_error(
             f"{path} was made for {planned.num_records:,} records, and there are {num_records:,}: the noise is "
             "calibrated again, but another plan may be better."
         )
@@ -189,8 +180,8 @@ def plan(
     from discreet.planning import default_grid, dry_run
 
     picture = plot if plot is not None else out.with_suffix(".png") if out is not None else None
-    check_file(out, overwrite=overwrite)
-    check_file(picture, "--plot", overwrite=overwrite)
+    terminal.check_file(out, overwrite=overwrite)
+    terminal.check_file(picture, "--plot", overwrite=overwrite)
     lists = {
         "steps": _numbers("--steps", steps, int),
         "rates": _numbers("--rates", rates),
@@ -199,7 +190,7 @@ def plan(
     }
     function, about = _what(model, components, target, bounds, schema)
     grid = dataclasses.replace(default_grid(function), **{name: x for name, x in lists.items() if x is not None})
-    keep_compiled_programs(settings.compilation_cache)
+    keep_compiled_programs(terminal.settings.compilation_cache)
     rehearsal = dry_run(
         function,
         about,
@@ -217,14 +208,14 @@ def plan(
         # The schema is named as seen from the plan's folder: both may then be moved together.
         seen = None if schema is None else Path(os.path.relpath(schema, out.parent)).as_posix()
         text = plan_text(rehearsal, model, components=count, target=target, bounds=bounds, schema=seen)
-        files = [write_file(out, text)]
+        files = [terminal.write_file(out, text)]
     files += [] if picture is None else _draw(rehearsal, picture, asked=plot is not None)
     if as_json:
-        say_json("plan", {**rehearsal.to_dict(), "files": [str(file) for file in files]})
+        terminal.say_json("plan", {**rehearsal.to_dict(), "files": [str(file) for file in files]})
     else:
         _say(rehearsal, files)
     if not rehearsal.complete:
-        say_error("Stopped by Ctrl-C: this is the best setting so far. Nothing was spent.")
+        terminal.say_error("Stopped by Ctrl-C: this is the best setting so far. Nothing was spent.")
         raise typer.Exit(130)
 
 
@@ -272,7 +263,7 @@ def _draw(rehearsal: "DryRun", file: Path, *, asked: bool) -> list[Path]:
         figure = new_figure(6, 4)
     except ImportError:
         if asked:
-            say_error("No picture was drawn: it needs matplotlib (pip install 'discreet[plot]').")
+            terminal.say_error("No picture was drawn: it needs matplotlib (pip install 'discreet[plot]').")
         return []
     if not rehearsal.curve:
         return []
@@ -300,9 +291,9 @@ def _say(rehearsal: "DryRun", files: list[Path]) -> None:
         table.add_row(*cells, *(f"{x:.3f}" for x in means), f"{row.lost:.3g}")
     Console().print(table)
     if len(rehearsal.rows) > SHOWN:
-        say(f"and {len(rehearsal.rows) - SHOWN} more; --json has all.")
-    say()
-    say_lines(str(rehearsal))
+        terminal.say(f"and {len(rehearsal.rows) - SHOWN} more; --json has all.")
+    terminal.say()
+    terminal.say_lines(str(rehearsal))
     if files:
-        say()
-        say_files(files)
+        terminal.say()
+        terminal.say_files(files)

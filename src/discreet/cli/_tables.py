@@ -12,22 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from discreet.cli import _options as options
+from discreet.cli import _terminal as terminal
 from discreet.cli._own_model import FILE as OWN
 from discreet.cli._own_model import OwnFit, read_own_fit
-from discreet.cli._terminal import (
-    PICTURES,
-    Commands,
-    check_file,
-    folder_for_results,
-    refusing,
-    say,
-    say_error,
-    say_files,
-    say_json,
-    say_lines,
-    say_text,
-    write_file,
-)
+from discreet.cli._terminal import refusing
 
 if TYPE_CHECKING:
     from discreet.report import Statement
@@ -35,7 +23,7 @@ if TYPE_CHECKING:
 
 
 schema = typer.Typer(
-    cls=Commands, no_args_is_help=True, help="Describe a table: what is publicly known about its columns."
+    cls=terminal.Commands, no_args_is_help=True, help="Describe a table: what is publicly known about its columns."
 )
 
 Table = Annotated[Path, typer.Argument(metavar="TABLE", help="The table, a file with column names.")]
@@ -66,24 +54,24 @@ def init(
     """
     from discreet.tables import column_names, infer_columns_non_private, schema_template, schema_to_toml
 
-    check_file(out, overwrite=overwrite, makes_folder=True)
+    terminal.check_file(out, overwrite=overwrite, makes_folder=True)
     if not non_private_from_data:
         if target is not None or person is not None:
             raise ValueError("--target and --person need --non-private-from-data: write them into the template instead")
         names = list(column_names(table))
-        write_file(out, schema_template(names))
+        terminal.write_file(out, schema_template(names))
         if as_json:
-            say_json("schema init", {"columns": names, "inferred": [], "files": [str(out)]})
+            terminal.say_json("schema init", {"columns": names, "inferred": [], "files": [str(out)]})
         else:
-            say(f"Wrote {out} with the column names. Fill in what is publicly known about each column.")
+            terminal.say(f"Wrote {out} with the column names. Fill in what is publicly known about each column.")
         return
     names = [name for name in column_names(table) if name != person]
     described = infer_columns_non_private(table, None, target=target, columns=names)
     described = dataclasses.replace(described, person=person)
-    write_file(out, f"{NON_PRIVATE_HEAD}\n{schema_to_toml(described)}")
+    terminal.write_file(out, f"{NON_PRIVATE_HEAD}\n{schema_to_toml(described)}")
     if as_json:
-        say_json("schema init", {"columns": names, "inferred": list(described.inferred), "files": [str(out)]})
-    say_error(
+        terminal.say_json("schema init", {"columns": names, "inferred": list(described.inferred), "files": [str(out)]})
+    terminal.say_error(
         f"NOT PRIVATE: all bounds and categories in {out} are cells of the table: the smallest and the largest "
         "value of a column belong to individual people, and so may a category. No ε holds for a fit that uses them, and its "
         "statement says so, as long as the file lists their columns as taken from the data."
@@ -119,17 +107,17 @@ def check(
         columns = [column.name for column in described.columns]
         facts = {"columns": columns, "target": described.target, "person": described.person}
         said = dict(zip(columns, described.describe(), strict=True))
-        say_json("schema check", {**facts, "described": said, "inferred": list(described.inferred)})
+        terminal.say_json("schema check", {**facts, "described": said, "inferred": list(described.inferred)})
     else:
-        say_lines("\n".join(described.describe()))
-        say(f"Privacy unit: {'one row' if described.person is None else PERSON.format(described.person)}.")
+        terminal.say_lines("\n".join(described.describe()))
+        terminal.say(f"Privacy unit: {'one row' if described.person is None else PERSON.format(described.person)}.")
     _say_inferred(described)
 
 
 def _say_inferred(schema: "Schema") -> None:
     if schema.inferred:
         names = ", ".join(schema.inferred)
-        say_error(f"NOT PRIVATE: {names} were taken from the data. No ε holds for a fit that uses them.")
+        terminal.say_error(f"NOT PRIVATE: {names} were taken from the data. No ε holds for a fit that uses them.")
 
 
 PERSON = "one person (all rows with the same '{}', of which one is used)"
@@ -157,13 +145,13 @@ def convert(
     from discreet import tables
 
     described = tables.schema_from_toml(schema, target=target)
-    check_file(out, overwrite=overwrite, makes_folder=True)
+    terminal.check_file(out, overwrite=overwrite, makes_folder=True)
     records = tables.convert(table, described, out, out_of_bounds=out_of_bounds, progress_bar=not as_json)
     if as_json:
         facts = {"num_records": records.num_records, "feature_names": list(records.feature_names), "files": [str(out)]}
-        say_json("convert", {**facts, "inferred": list(described.inferred)})
+        terminal.say_json("convert", {**facts, "inferred": list(described.inferred)})
     else:
-        say(
+        terminal.say(
             f"Wrote {records.num_records:,} records with {len(records.feature_names)} features to {out}. It is as "
             "sensitive as the table: delete it when you no longer need it."
         )
@@ -285,14 +273,14 @@ def synth(
         )
     statement = fit.statement
     if not statement.is_private:
-        say_error("NOT PRIVATE: the fit is not private, as its statement says, so the twins are not either.")
+        terminal.say_error("NOT PRIVATE: the fit is not private, as its statement says, so the twins are not either.")
     count = rows or statement.plan.get("num_records") or getattr(fit, "num_records", 0)
     # A twin's rows are nobody's, so whose they are is no column of it.
     schema = dataclasses.replace(fit.model.schema, person=None)
     check_format(schema, file_format)
     how = COMBINE if rows_per_draw is None else DO_NOT_COMBINE
     how = next((note for note in statement.notes if note == NO_SPREAD), how)
-    with folder_for_results(out):
+    with terminal.folder_for_results(out):
         # Earlier twins go before the new ones come: there may be more of them, or of another format.
         for path in [out / ABOUT, out / TEXT, out / SCHEMA, *_twins_in(out)]:
             path.unlink(missing_ok=True)
@@ -309,7 +297,7 @@ def synth(
                 file_format=file_format,
                 on_rows=bar.update,
             )
-        files.append(write_file(out / SCHEMA, schema_to_toml(schema)))
+        files.append(terminal.write_file(out / SCHEMA, schema_to_toml(schema)))
         about = {
             "format": FORMAT,
             "twins": [file.name for file in files[:-1]],
@@ -323,18 +311,20 @@ def synth(
             "how_to_combine": how,
             "statement": statement.to_dict(),
         }
-        files.append(write_file(out / TEXT, text_about(about, statement)))
+        files.append(terminal.write_file(out / TEXT, text_about(about, statement)))
         # Last: where it is, the twins are whole.
-        files.append(write_file(out / ABOUT, json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n"))
+        files.append(
+            terminal.write_file(out / ABOUT, json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        )
     if as_json:
-        say_json("synth", {**about, "files": [str(file) for file in files]})
+        terminal.say_json("synth", {**about, "files": [str(file) for file in files]})
         return
     price = f"ε = {upper(statement.epsilon)} at δ = {statement.delta:g}"
     number = f"{twins} twin{'s' if twins > 1 else ''}"
-    say(
+    terminal.say(
         f"Wrote {number} ({count:,} rows, {len(about['columns'])} columns). No extra privacy cost beyond the fit's {price}."
     )
-    say_files(files)
+    terminal.say_files(files)
 
 
 def digest_of(file: Path) -> str:
@@ -412,18 +402,18 @@ def utility(
     from discreet.synthetic import utility_report
     from discreet.tables import schema_from_toml
 
-    check_file(plot, "--plot", PICTURES)
+    terminal.check_file(plot, "--plot", terminal.PICTURES)
     described = schema_from_toml(schema, target=target)
     report = utility_report(
         twins, evaluation_non_private, described, training_table=training_non_private, non_private=True
     )
     if plot is not None:
         report.plot(plot)
-    say_error(
+    terminal.say_error(
         f"NOT PRIVATE: the report contains exact figures of the rows in {evaluation_non_private}. Unless they are "
         "public, show it only to people who may see them."
     )
     if as_json:
-        say_json("utility", report.to_dict())
+        terminal.say_json("utility", report.to_dict())
     else:
-        say_text(str(report).rstrip("\n"))
+        terminal.say_text(str(report).rstrip("\n"))

@@ -388,11 +388,7 @@ def _mechanism(ops: OnePosteriorSample) -> str:
         )
     else:
         what = f"Each record's log-likelihood was clipped to [{low}, {high}] nats; one that is NaN counted as {low}"
-    through = (
-        "twice: directly and through the normalising constant"
-        if replace
-        else "directly and through the normalising constant"
-    )
+    through = ("twice: " if replace else "") + "directly and through the normalising constant"
     times = "2 × " if replace else ""
     return (
         f"{what}. The sum was multiplied by {tempering.power:.6g} and added to the exact log prior density. A record moves the "

@@ -8,7 +8,7 @@ for mixed columns, `GaussianMixture` and `FactorAnalysis` for numbers.
 """
 
 from discreet.models._cells import Levels, Scores
-from discreet.models._defaults import Defaults, default_plan, defaults_for, guide_for
+from discreet.models._defaults import Defaults, defaults_for, guide_for
 from discreet.models._regression import (
     hierarchical,
     linear_regression,
@@ -27,7 +27,6 @@ __all__ = [
     "MixtureOfProducts",
     "Scores",
     "TableVAE",
-    "default_plan",
     "defaults_for",
     "guide_for",
     "hierarchical",

@@ -130,27 +130,3 @@ def defaults_for(model: Any) -> Defaults:
         f"{model!r} is no model of discreet.models, so no settings were tested for it. Make your own PrivacyPlan; "
         "dp.suggest_clipping(...) gives a first clipping norm."
     )
-
-
-def default_plan(
-    model: Any,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    num_records: int,
-    relation: Relation = Relation.ADD_OR_REMOVE_ONE,
-) -> PrivacyPlan:
-    """Calibrate a plan with the defaults of a model: `defaults_for(model).plan(...)`.
-
-    Args:
-        model: As for `defaults_for`.
-        epsilon: Target.
-        delta: Target; None: a tenth of 1 / num_records, and 1e-5 at most.
-        num_records: Public number of records.
-        relation: Which tables are neighbours.
-
-    Raises:
-        TypeError: No model of `discreet.models`.
-        ValueError: An argument out of range, or a target that no noise reaches.
-    """
-    return defaults_for(model).plan(epsilon=epsilon, delta=delta, num_records=num_records, relation=relation)

@@ -36,7 +36,7 @@ from discreet.planning._invent import (
     Scores,
     Setting,
     better_is_larger,
-    grid_of_twin,
+    default_grid,
     noise_for,
     plan_for,
     template_of,
@@ -441,11 +441,6 @@ def dry_run(
         why=in_words(verdict, proposed, curve, epsilon, stage.num_parameters),
         complete=complete,
     )
-
-
-def default_grid(model: Model | MixtureOfProducts) -> Grid:
-    """The settings that are tried where nobody says which: others for mixtures, which have many more parameters."""
-    return grid_of_twin(model) if isinstance(model, MixtureOfProducts) else Grid()
 
 
 def _check(

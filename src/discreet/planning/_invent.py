@@ -108,9 +108,14 @@ class Grid:
         return [Setting(*values) for values in itertools.product(*axes)]
 
 
-def grid_of_twin(twin: MixtureOfProducts) -> Grid:
-    """Fewer and larger steps than a regression's; clipping norms that are shares of the longest gradient there is."""
-    norms = tuple(float(f"{share * twin.gradient_bound:.2g}") for share in _SHARES_OF_BOUND)
+def default_grid(model: Any) -> Grid:
+    """The settings that are tried where nobody says which.
+
+    For mixtures fewer and larger steps than for others, and clipping norms that are shares of the longest gradient there is.
+    """
+    if not isinstance(model, MixtureOfProducts):
+        return Grid()
+    norms = tuple(float(f"{share * model.gradient_bound:.2g}") for share in _SHARES_OF_BOUND)
     return Grid(steps=(300, 600), learning_rates=(0.05, 0.1), clipping_norms=norms)
 
 

@@ -388,16 +388,7 @@ class PoissonSampling(Sampling):
         return _PoissonDrawing(num_records, layout.capacity, layout.draws, layout.table is None)
 
     def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
-        """Draw one batch.
-
-        Args:
-            key: A typed JAX key, used for this draw only.
-            tables: What `prepare(num_records)` returned.
-            num_records: The number of records, static.
-
-        Returns:
-            A batch of `capacity(num_records)` rows, the drawn records first.
-        """
+        """Draw one batch of `capacity(num_records)` rows, the drawn records first."""
         return self.drawing(num_records).draw(key, tables)
 
     def in_words(self, num_records: int) -> str:
@@ -608,16 +599,7 @@ class FixedSizeSampling(Sampling):
         return self.batch_size
 
     def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
-        """Draw one batch.
-
-        Args:
-            key: A typed JAX key, used for this draw only.
-            tables: Not read.
-            num_records: The number of records, static.
-
-        Returns:
-            A batch of `batch_size` rows, all of them real, in an order that means nothing.
-        """
+        """Draw one batch of `batch_size` rows, all of them real, in an order that means nothing; `tables` is not read."""
         del tables
         count = self._count(num_records)
         mask = jnp.ones(self.batch_size, bool)

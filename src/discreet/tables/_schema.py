@@ -163,12 +163,10 @@ class Schema:
         missing_values: Texts that stand for a missing cell in a CSV file.
         inferred: Names of columns whose bounds or categories were taken from the data. Not empty: no guarantee holds.
         person: Name of the column with the row's person; never a feature. None: each row is another person's.
-        rows_per_person: How many rows of a person are kept. Only 1: a plan for records does not protect a person who has
-            several.
 
     Raises:
-        DataError: No columns, a name twice, a target that is not among them, a person column that is, a category that also
-            stands for a missing cell, or more than one row a person.
+        DataError: No columns, a name twice, a target that is not among them, a person column that is, or a category that
+            also stands for a missing cell.
     """
 
     columns: tuple[Column, ...]
@@ -176,7 +174,6 @@ class Schema:
     missing_values: tuple[str, ...] = DEFAULT_MISSING_VALUES
     inferred: tuple[str, ...] = ()
     person: str | None = None
-    rows_per_person: int = 1
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -201,23 +198,11 @@ class Schema:
         unknown = sorted(set(self.inferred) - set(names))
         if unknown:
             raise DataError(f"the schema says that {', '.join(unknown)} was inferred, but does not describe it")
-        self._check_person(names)
-
-    def _check_person(self, names: list[str]) -> None:
         if self.person in names:
             raise DataError(
                 f"the column '{self.person}' says whose a row is, so that it would single out people as a feature: take it "
                 "out of the described columns"
             )
-        if self.rows_per_person == 1:
-            return
-        if self.person is None:
-            raise DataError("rows_per_person needs to know whose a row is: name that column, person = ...")
-        raise DataError(
-            f"rows_per_person is {self.rows_per_person}: a plan protects one record, and a person with several records is "
-            "protected several times less than it says. Only 1 is supported: leave it out, or bring the table to one row a "
-            "person (with a column for each visit, say) by a rule that does not look at other people's rows"
-        )
 
     @property
     def features(self) -> tuple[Column, ...]:

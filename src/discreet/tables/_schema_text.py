@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from discreet._validate import is_integer, is_real
+from discreet._validate import is_real
 from discreet.tables._schema import (
     DEFAULT_MISSING_VALUES,
     ZERO_OR_ONE,
@@ -79,22 +79,18 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
     >>> schema_from_dict({"columns": {"age": {"kind": "real", "bounds": [17, 90]}}}).columns[0].bounds
     (17.0, 90.0)
     """
-    _only(content, {"columns", "target", "missing_values", "person", "rows_per_person", INFERRED}, "the schema")
+    _only(content, {"columns", "target", "missing_values", "person", INFERRED}, "the schema")
     columns = content.get("columns")
     if not isinstance(columns, Mapping):
         raise DataError("the schema has no [columns.NAME] tables: describe each column to use in one")
     asked = target if target is not None else content.get("target")
     person = content.get("person")
-    rows_per_person = content.get("rows_per_person", 1)
-    if not is_integer(rows_per_person):
-        raise DataError(f"rows_per_person is {rows_per_person!r}: give an integer")
     return Schema(
         columns=tuple(_column(name, entry) for name, entry in columns.items()),
         target=None if asked is None else str(asked),
         missing_values=_texts(content.get("missing_values", DEFAULT_MISSING_VALUES), "missing_values"),
         inferred=_texts(content.get(INFERRED, ()), INFERRED),
         person=None if person is None else str(person),
-        rows_per_person=rows_per_person,
     )
 
 
