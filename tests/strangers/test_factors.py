@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import numpyro.handlers as handlers
 import pytest
+from numpyro.infer.util import log_density
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -66,7 +67,12 @@ def scale_and_slope(x, y):
 
 def reads_the_records(x, y):
     w = model(x, y)
-    numpyro.factor("f", -w * jnp.sum(y))
+    numpyro.factor("f", -w * jnp.sum(y) - w**2)
+
+
+def sorts_the_records(x, y):
+    w = model(x, y)
+    numpyro.sample("f", dist.Normal(w * x, 1).to_event(1), obs=jnp.sort(y))
 
 
 def observes_a_sum(x, y):
@@ -134,10 +140,43 @@ def without_a_plate_too(x, y):
     numpyro.sample("y", dist.Normal(w * x, 1), obs=y[:, None])
 
 
+def of_a_sum(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    numpyro.factor("f", -0.5 * jnp.sum((y - w * x) ** 2))
+
+
+def of_an_event(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(w * x, 1).to_event(1), obs=y)
+
+
+def of_an_event_beside_a_plate(x, y):
+    w = model(x, y)
+    numpyro.sample("f", dist.Normal(w, 1).expand([len(x)]).to_event(1), obs=x)
+
+
+@pytest.mark.parametrize("program", [of_a_sum, of_an_event, of_an_event_beside_a_plate])
+def test_a_sum_over_the_records_is_one_term_of_each(stranger, program):
+    """No data are left in the data-free term, and a record's loss is that of the model on its row alone."""
+    fit = stranger(program, X, Y)
+    losses, free = fit.losses()
+    assert fit.objective.structure.factors == ()
+    other, same = stranger(program, X + 1.0, Y - 1.0).losses()
+    assert free == same
+    state = fit.start()
+    u, _ = fit.objective.link(fit.dpsvi.optim.get_params(state.optim_state), jax.random.key(3))
+    w = {"w": u["latent"]["w"][0]}
+    expected = [-log_density(program, (x[None], y[None]), {}, w)[0] for x, y in zip(X, Y, strict=True)]
+    prior = -dist.Normal(0, 1).log_prob(w["w"])
+    np.testing.assert_allclose(losses, np.array(expected) - prior, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(losses, other)
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (reads_the_records, ("'f'", "reads the records", "'data'")),
+        (reads_the_records, ("'f'", "reads the records", "no sum over them", "one term for each record")),
+        (sorts_the_records, ("'f'", "no sum over them")),
         (observes_a_sum, ("'f'", "reads the records")),
         (reads_a_slice_of_the_table, ("'f'", "(100,)", "keyword argument")),
         (observes_a_slice_of_the_table, ("'f'", "(100,)", "keyword argument")),

@@ -208,12 +208,19 @@ def weighted(x, y, weights):
         numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
 
+def weights_of_all(log_likelihoods):
+    """`stacking.stacking`: a factor that sums over the records what a softmax of shared weights makes of each."""
+    w = numpyro.sample("weights", dist.Dirichlet(jnp.ones(3)))
+    numpyro.factor("stack", jnp.sum(jax.nn.logsumexp(log_likelihoods, axis=-1, b=w)))
+
+
 TAKEN = [
     (pooled, (COUNT, COUNT + 30), {}),
     (players, (COUNT, COUNT + 30), {}),
     (network, (X, Y), {}),
     (difference, (LABEL, Y), {}),
     (weighted, (X, Y, jnp.abs(Y) + 0.5), {}),
+    (weights_of_all, (X,), {}),
     (horseshoe, (X, Y), {}),
     (logistic, (X, LABEL), {}),
     (divorce, (X[:, 0], X[:, 1], Y), {}),
@@ -283,12 +290,6 @@ def test_a_network_in_closure_of_trace_graph(stranger):
 # --- refused, in principle --------------------------------------------------------------------------
 
 
-def weights_of_all(log_likelihoods):
-    """`stacking.stacking`: a factor that sums over the records what a softmax of shared weights makes of each."""
-    w = numpyro.sample("weights", dist.Dirichlet(jnp.ones(3)))
-    numpyro.factor("stack", jnp.sum(jax.nn.logsumexp(log_likelihoods, axis=-1, b=w)))
-
-
 def adjusted(before, y):
     """`bayesian_cuped.cuped_model`: a mean over the table."""
     w = numpyro.sample("w", dist.Normal(0, 1))
@@ -304,7 +305,6 @@ def process(x, y):
 
 
 REFUSED = [
-    (weights_of_all, (X,), ("'stack'", "one term for each record")),
     (adjusted, (X[:, 0], Y), ("couples records", "mean over the records")),
     (process, (X[:, 0], Y), ("'y'", "Gaussian process", "in principle")),
 ]

@@ -94,8 +94,12 @@ def _compare(
         rows: Any, given: Mapping[str, Any], shared: Any, key: Any
     ) -> tuple[Float[Array, "row"], dict[str, Any]]:
         densities, values = run(rows, {**together, **given}, shared, key)
-        found = [jnp.sum(jnp.moveaxis(x, at[0][name], 0).reshape(_ROWS, -1), 1) for name, x in densities.items()]
-        return jnp.sum(jnp.stack(found), 0), values
+        found = [
+            jnp.sum(jnp.moveaxis(densities[n], at[0][n], 0).reshape(_ROWS, -1), 1) for n in densities if n not in whole
+        ]
+        # What is no term of any row counts with the first: the sum over all rows is compared then.
+        of_none = sum((jnp.sum(densities[name]) for name in whole), jnp.zeros(()))
+        return jnp.sum(jnp.stack([*found, jnp.zeros(_ROWS)]), 0).at[0].add(of_none), values
 
     def of_one(row: Any, given: Mapping[str, Any], shared: Any, key: Any) -> Float[Array, ""]:
         given = {name: jnp.expand_dims(x, at[1][name]) for name, x in given.items()}
@@ -103,6 +107,14 @@ def _compare(
         return sum((jnp.sum(x) for x in densities.values()), jnp.zeros(()))
 
     def refuse_unless(same: bool) -> None:
+        if not same and whole:
+            raise ValueError(
+                f"The observed site (or factor) {whole[0]!r} reads the records, but its log density has no axis that follows "
+                "them and is no sum over them: the log density of made-up records together differs from the sum over each of "
+                "them alone. A joint density of all records, such as a Gaussian process or a time series whose steps are the "
+                "records, or a statistic of the table couples them in principle. Otherwise give one term for each record: "
+                'with numpyro.plate("data", xs.shape[0]).'
+            )
         if not same:
             raise ValueError(
                 f"The {what} couples records: the log density of made-up records together differs from the sum over each of "
@@ -117,8 +129,13 @@ def _compare(
     few = [x[:1] for x in made_up[0]]
     one = jax.eval_shape(run, few, {n: x[0] for n, x in choices.items()}, shapes, keys[0])
     many = jax.eval_shape(run, made_up[0], together, shapes, keys[0])
+    whole = [name for name in names if one[0][name].shape == many[0][name].shape]
     at = jax.tree.map(_axis, one, many)
-    refuse_unless(all(x is not None for x in jax.tree.leaves(at, is_leaf=lambda x: x is None)))
+    # Without one axis for the records, a term is one for all of them, and a latent none of each.
+    axes_found = [*(at[0][name] for name in names if name not in whole), *at[1].values()]
+    if None in axes_found:
+        whole = []
+        refuse_unless(same=False)
     at = at[0], {**at[1], **axes}
 
     all_alone = jax.jit(jax.vmap(of_one, (0, 0, None, None)))

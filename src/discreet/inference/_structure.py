@@ -365,7 +365,7 @@ class Structure:
         record_plates: names of the plates whose size follows the number of records.
         global_latents: model latents that all records share, in the model's order.
         local_latents: model latents of each record: inside the record plates, or with a batch axis that follows the records.
-        observed: observed sites of the records: inside a record plate, or with an axis that follows the records.
+        observed: observed sites of the records: inside a record plate, with an axis that follows the records, or a sum over them.
         guide_globals: guide sample sites that all records share, auxiliary ones included.
         guide_locals: guide sample sites of each record.
         has_model_params: whether the model has `param` sites.
@@ -566,8 +566,8 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
             "one), which looks like a list of records; such terms are taken for public. Pass records to run as arrays, and "
             "observe them in a plate."
         )
-    for name in factors:
-        _check_factor(name, programs, key, two, hint, record_plates, inside)
+    whole = [n for n in factors if not _is_data_free(n, programs, key, two, hint, inside)]
+    observed, factors = (*observed, *whole), tuple(n for n in factors if n not in whole)
     if not observed:
         raise ValueError(
             "No plate of the model follows the number of records, and no observed site has an axis that does, so the model "
@@ -797,19 +797,19 @@ def _sort_observed(
     return tuple(records), tuple(rest)
 
 
-def _check_factor(
+def _is_data_free(
     name: str,
     programs: Programs,
     key: PRNGKeyArray,
     two: Traced,
     hint: int | None,
-    record_plates: frozenset[str],
     inside: set[str],
-) -> None:
-    """Refuse an observed site that does not follow the number of records, unless it holds no data.
+) -> bool:
+    """Whether an observed site that does not follow the number of records holds no data.
 
-    What passes goes into the data-free term, without clipping and noise. Refused is what reads the records, a record's
-    latents, or an array that nobody declared public.
+    If so, it goes into the data-free term, without clipping and noise. If it reads the records, it is one term for all of them,
+    which `refuse_couplings` takes only where it is a sum over them. Refused is what reads a record's latents, or an array that
+    nobody declared public.
     """
 
     def density(values: Mapping[str, Any], leaves: list[Any]) -> Any:
@@ -817,24 +817,15 @@ def _check_factor(
         log_prob = site["fn"].log_prob(site["value"], *([site["intermediates"]] if site["intermediates"] else []))
         return log_prob * (1.0 if site["scale"] is None else site["scale"])
 
-    plate = (
-        f"move it into the plate {min(record_plates)!r}" if record_plates else 'with numpyro.plate("data", xs.shape[0])'
-    )
     leaves = programs.records.shapes(2)
     uses, reads = used_inputs(density, two.values, leaves)
-    if any(jax.tree.leaves(reads)):
-        raise ValueError(
-            f"The observed site (or factor) {name!r} reads the records, but its log density has no axis that follows them: "
-            "it is one term for all records at once, which cannot be split into records and clipped. Where it is a sum over "
-            f"the records (numpyro.factor of a sum, to_event over the records), give one term for each record: {plate}. A "
-            "joint density of all records, such as a Gaussian process or a time series whose steps are the records, couples "
-            "them in principle."
-        )
     if local := [n for n, used in uses.items() if n in inside and any(jax.tree.leaves(used))]:
         raise ValueError(
             f"The observed site (or factor) {name!r} lies outside the record plate but reads {local[0]!r}, of which each "
             "record has its own. Move it into the plate."
         )
+    if any(jax.tree.leaves(reads)):
+        return False
     public = [np.asarray(x) for x in jax.tree.leaves(programs.static) if hasattr(x, "shape")]
     for x in captured_arrays(density, two.values, leaves, used_only=True):
         if x.size > 1 and not any(p.shape == x.shape and np.array_equal(p, x) for p in public):
@@ -843,6 +834,7 @@ def _check_factor(
                 f"{x.shape} that was neither passed as records nor declared public. If it holds records, pass them to run; "
                 "if it is public, pass it to DPSVI as a keyword argument."
             )
+    return True
 
 
 def _sum_out(one: Traced, two: Traced, three: Traced, discrete: Sequence[str]) -> tuple[Summed, ...]:
