@@ -45,8 +45,21 @@ def test_fixed_size_batches_are_sets_of_whole_records():
     assert np.array_equal(again, get_batch(3, state)[0]), "the same in a compiled loop"
     assert get_batch.law.sampling == FixedSizeSampling(10)
     assert get_batch.law.relation == Relation.REPLACE_ONE
-    # The key given to the batchifier is often given to DPSVI.init as well: batches must not follow from it directly.
-    assert not np.array_equal(jax.random.key_data(state), jax.random.key_data(KEY))
+    # As in d3p the state is the key, which is often given to DPSVI.init as well: batches must not follow from it directly.
+    assert state is KEY
+    sampling = get_batch.law.sampling
+    direct = sampling.draw(
+        jax.random.fold_in(KEY, 3), jax.tree.map(jnp.asarray, sampling.prepare(105)), num_records=105
+    )
+    assert not np.array_equal(direct.indices, get_batch(3, state)[0])
+
+
+def test_a_batchifier_state_made_by_hand_is_no_secret():
+    _, get_batch = subsample_batchify_data(pairs(20), 5)
+    get_batch(0, d3p.random.PRNGKey())
+    assert not get_batch.source.seeded
+    get_batch(0, KEY)
+    assert get_batch.source.seeded
 
 
 def test_every_record_is_as_likely():

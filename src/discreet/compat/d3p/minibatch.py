@@ -120,6 +120,12 @@ class Source:
     table: tuple[Array, ...] = dataclasses.field(repr=False)
     seeded: bool = False
 
+    def take(self, rng_key: Any) -> Array:
+        """The key as a ChaCha20 key, after noting whether it can be made again."""
+        key = as_key(rng_key)
+        self.seeded = self.seeded or random.is_reproducible(key)
+        return key
+
     def is_apart_from(self, other: Source) -> bool:
         """Whether the two tables have no row in common. False as well where that cannot be told.
 
@@ -246,8 +252,9 @@ def subsample_batchify_data(
     arrays, count = _check(dataset)
     law = BatchLaw(FixedSizeSampling(_batch_size(batch_size, q, count)), count)
     law.sampling.check(count, law.relation)
-    batch = _sampler(law.sampling, arrays)
-    return _batchifier(law, arrays, count // law.rows, batch if return_mask else lambda i, state: batch(i, state)[0])
+    return _batchifier(
+        Source(law, arrays), count // law.rows, lambda batch, mask: (batch, mask) if return_mask else batch
+    )
 
 
 def poisson_batchify_data(
@@ -288,7 +295,7 @@ def poisson_batchify_data(
     arrays, count = _check(dataset)
     law = BatchLaw(PoissonSampling(q), count)
     batches = max(1, count // max(1, q_to_batch_size(q, count)))
-    return _batchifier(law, arrays, batches, _sampler(law.sampling, arrays))
+    return _batchifier(Source(law, arrays), batches, lambda batch, mask: (batch, mask))
 
 
 def split_batchify_data(
@@ -315,7 +322,7 @@ def split_batchify_data(
     size = _batch_size(batch_size, q, count)
     law = BatchLaw(FixedSizeSampling(size), count, disjoint=True)
     law.sampling.check(count, law.relation)
-    batches = count // size
+    source, batches = Source(law, arrays), count // size
 
     def get_batch(i: Any, order: Any) -> Any:
         # Beyond the pass a slice would stop at the end and hand out the last records again and again.
@@ -323,28 +330,26 @@ def split_batchify_data(
         rows = _take(arrays, jax.lax.dynamic_slice_in_dim(jnp.asarray(order), start, size))
         return (rows, jnp.ones(size, bool)) if return_mask else rows
 
-    def shuffled(key: Array) -> Array:
-        return feistel_permutation(key, jnp.arange(count), count)
+    def init(rng_key: Any) -> tuple[int, Any]:
+        key = random.subkey(source.take(rng_key), random.Purpose.SAMPLING)
+        return batches, feistel_permutation(key, jnp.arange(count), count)
 
-    return _batchifier(law, arrays, batches, get_batch, shuffled)
+    return init, GetBatch(source, get_batch)
 
 
-def _batchifier(
-    law: BatchLaw,
-    arrays: tuple[Array, ...],
-    batches: int,
-    get: Callable[[Any, Any], Any],
-    begin: Callable[[Array], Any] = lambda key: key,
-) -> tuple[Init, GetBatch]:
-    source = Source(law, arrays)
+def _batchifier(source: Source, batches: int, handed_out: Callable[[Any, Array], Any]) -> tuple[Init, GetBatch]:
+    """A batchifier whose state is a key; `handed_out` makes what `get_batch` returns from rows and mask."""
+    sampling, arrays = source.law.sampling, source.table
+    tables = jax.tree.map(jnp.asarray, sampling.prepare(len(arrays[0])))
 
     def init(rng_key: Any) -> tuple[int, Any]:
-        key = as_key(rng_key)
-        source.seeded = source.seeded or random.is_reproducible(key)
-        # Programs written for d3p give one key to the batchifier and to DPSVI.init: keep what follows from it apart.
-        return batches, begin(random.subkey(key, random.Purpose.SAMPLING))
+        source.take(rng_key)
+        return batches, rng_key
 
-    return init, GetBatch(source, get)
+    def get_batch(i: Any, state: Any) -> Any:
+        return handed_out(*_fetch(sampling, arrays, tables, source.take(state), i))
+
+    return init, GetBatch(source, get_batch)
 
 
 def _check(dataset: Sequence[ArrayLike]) -> tuple[tuple[Array, ...], int]:
@@ -376,16 +381,13 @@ def _batch_size(batch_size: int | None, q: float | None, count: int) -> int:
     return size
 
 
-def _sampler(sampling: Sampling, arrays: tuple[Array, ...]) -> Callable[[Any, Any], Any]:
-    tables = jax.tree.map(jnp.asarray, sampling.prepare(len(arrays[0])))
-    return lambda i, state: _fetch(sampling, arrays, tables, as_key(state, "batchifier_state"), i)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def _fetch(
     sampling: Sampling, arrays: tuple[Array, ...], tables: Any, key: Array, i: Any
 ) -> tuple[tuple[Array, ...], Array]:
-    batch: Batch = sampling.draw(jax.random.fold_in(key, i), tables, num_records=arrays[0].shape[0])
+    # Programs written for d3p give one key to the batchifier and to DPSVI.init: keep what follows from it apart.
+    key = jax.random.fold_in(random.subkey(key, random.Purpose.SAMPLING), i)
+    batch: Batch = sampling.draw(key, tables, num_records=arrays[0].shape[0])
 
     def rows(array: Array) -> Array:
         taken = array.at[batch.indices].get(mode="promise_in_bounds")

@@ -1,4 +1,4 @@
-"""`d3p.random`: its functions on ChaCha20 keys. They take keys of any kind; `debug` is JAX's own generator."""
+"""`d3p.random`: its functions on ChaCha20 keys. They take keys of any kind; `debug` has `jax.random`'s own, for threefry keys."""
 
 from __future__ import annotations
 
@@ -65,9 +65,13 @@ def as_key(key: Any, name: str = "rng_key") -> jax.Array:
         TypeError: not a key.
         ValueError: an array of keys.
     """
+    return random.check_key(_typed(key), name)
+
+
+def _typed(key: Any) -> Any:
     if hasattr(key, "dtype") and key.dtype == np.uint32 and np.shape(key) == (2,):
-        key = jax.random.wrap_key_data(jnp.asarray(key), impl="threefry2x32")
-    return random.check_key(key, name)
+        return jax.random.wrap_key_data(jnp.asarray(key), impl="threefry2x32")
+    return key
 
 
 def split(key: Any, num: int = 2) -> jax.Array:
@@ -113,16 +117,25 @@ def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: DTy
 
 
 def convert_to_jax_rng_key(key: Any) -> jax.Array:
-    """A threefry key for JAX and NumPyro functions that sample models: post-processing only, never noise."""
-    return random.as_threefry(as_key(key, "key"))
+    """A threefry key for JAX and NumPyro functions that sample models: post-processing only, never noise.
+
+    A key of `jax.random` or `debug` is returned as it is, a ChaCha20 key gives a derived one.
+    """
+    checked = as_key(key, "key")
+    return key if jax.random.key_impl(_typed(key)) == "threefry2x32" else random.as_threefry(checked)
 
 
 def _debug_key(seed: int | None = None) -> jax.Array:
-    """A threefry key, from a seed or 32 random bits. It counts as reproducible wherever a statement is made."""
-    return jax.random.key(secrets.randbits(32) if seed is None else seed)
+    """A key of `jax.random`, from a seed or 32 random bits. It counts as reproducible wherever a statement is made."""
+    return jax.random.PRNGKey(secrets.randbits(32) if seed is None else seed)
 
 
-# A module of d3p's with the same functions, on keys of JAX's own generator: what is fitted with them is marked as not private.
-debug = ModuleType(f"{__name__}.debug", "d3p.random.debug: keys of JAX's own generator.")
-vars(debug).update({name: globals()[name] for name in __all__ if name not in ("as_key", "debug")}, PRNGKey=_debug_key)
+debug = ModuleType(f"{__name__}.debug", "d3p.random.debug: `jax.random`. What is fitted with its keys is not private.")
+vars(debug).update(
+    {name: getattr(jax.random, name) for name in ("split", "fold_in", "uniform", "normal", "randint")},
+    PRNGKey=_debug_key,
+    PRNGState=PRNGState,
+    random_bits=lambda key, bit_width, shape: jax.random.bits(key, shape, f"uint{bit_width}"),
+    convert_to_jax_rng_key=convert_to_jax_rng_key,
+)
 sys.modules[debug.__name__] = debug
