@@ -13,6 +13,7 @@ from discreet.cli._options import choose_model
 from discreet.cli._own_model import choose, read_own_fit
 from discreet.cli._report import npz
 from discreet.report import make_statement
+from discreet.synthetic import synthesize
 from discreet.tables import decode, read_table, schema_from_bounds, schema_from_dict, schema_from_toml
 
 from .fits import PLAN
@@ -225,6 +226,30 @@ def test_a_draw_of_the_users_own(tmp_path: Path) -> None:
     assert table.to_pylist() == [{"a": -0.25, "b": 0.5}] * 2
 
 
+def test_rows_of_several_posterior_draws_come_from_one_call(tmp_path: Path) -> None:
+    more = "\ncalls = []\ndef postprocess(frame):\n    calls.append(len(frame))\n    return frame\n"
+    model = prepared(tmp_path, raw=True, more=more)
+    draws = {"mean": np.linspace(-0.5, 0.5, 6, dtype=np.float32)}
+    (table,) = synthesize(jax.random.key(0), draws, model, num_twins=1, num_records=6, rows_per_draw=1)
+    np.testing.assert_allclose(table.to_pandas()["a"], draws["mean"], atol=0.01)
+    assert model.own.module.calls == [6]
+
+
+def test_a_program_that_fails_is_named_with_its_place(folder: Path) -> None:
+    fails = "def model(x):\n    mean = numpyro.sample('mean', dist.Normal(0, 1).expand([{}]))\n    {}\n"
+    row = "with numpyro.plate('r', x.shape[0]): numpyro.sample('x', dist.Normal(mean, 1).to_event(1), obs=x)"
+    for body, message in (
+        (fails.format(3, "no_such_name"), "mine.py fails at mine.py:4 (model) with NameError: name 'no_such_name' is"),
+        (fails.format(5, row), "mine.py fails with ValueError: Incompatible shapes"),
+        (fails.format(3, "numpyro.factor('all', x.sum())"), "Refused: The"),
+    ):
+        (folder / "mine.py").write_text("import numpyro, numpyro.distributions as dist\n" + body)
+        done = run(f"{FIT} --model mine.py --raw --steps 2")
+        said = " ".join(done.stderr.split())
+        assert (done.exit_code, message in said) == (2, True), said
+        assert ("x has the columns level, visits, virus" in said) == ("mine.py fails" in message)
+
+
 @pytest.mark.parametrize(
     ("returned", "raw", "more", "message"),
     [
@@ -236,11 +261,11 @@ def test_a_draw_of_the_users_own(tmp_path: Path) -> None:
             "x",
             True,
             "postprocess = lambda frame: frame.assign(c=1)",
-            "returned the columns c, which the schema does not",
+            r"postprocess of .* returned columns a, b, c, and the schema has the columns a, b: let postprocess return",
         ),
-        ("x", True, "postprocess = lambda frame: frame[['a']]", "no column b"),
+        ("x", True, "postprocess = lambda frame: frame[['a']]", "returned columns a, and the schema has"),
         ("x", True, "postprocess = lambda frame: frame['z']", "failed .*KeyError"),
-        ("x", True, "postprocess = lambda frame: 3", "a int is no table"),
+        ("x", True, "postprocess = lambda frame: 3", "postprocess of .* returned int, and the schema"),
     ],
 )
 def test_rows_that_are_none_of_the_table(tmp_path: Path, returned: str, raw: bool, more: str, message: str) -> None:
@@ -311,7 +336,8 @@ def test_what_is_no_fit_of_this_model(tmp_path: Path) -> None:
 def test_a_factory_that_fails_or_makes_no_model(tmp_path: Path) -> None:
     for body, message in (
         ("raise RuntimeError('no')", "RuntimeError: no. It is called with"),
-        ("return 3", "returned a int"),
+        ("return 3", "returned int: let it return a model"),
+        ("return lambda x: x, 7", "returned function, int: let it return a model"),
     ):
         (tmp_path / "mine.py").write_text(f"def model_factory(arguments, words, schema):\n    {body}\n")
         with pytest.raises(ValueError, match=message):

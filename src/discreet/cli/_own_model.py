@@ -78,10 +78,9 @@ class OwnModel:
                     "and the schema"
                 ) from error
             function, guide = made if isinstance(made, tuple) and len(made) == 2 else (made, guide)
-            if not callable(function):
-                raise ValueError(
-                    f"{self.name} returned a {type(made).__name__}: let it return a model, or (model, guide)"
-                )
+            if not callable(function) or not (guide is None or callable(guide)):
+                kinds = ", ".join(type(x).__name__ for x in (made if isinstance(made, tuple) else (made,)))
+                raise ValueError(f"{self.name} returned {kinds}: let it return a model, or (model, guide)")
         return Prepared(self, schema, function, guide, raw=raw or hasattr(self.module, "preprocess"))
 
 
@@ -174,6 +173,19 @@ class Prepared:
         names = self.seen or tuple(name for name, _ in describe_features(self.schema, raw=self.raw))
         return names if self.schema.target is None else (*names, self.schema.target)
 
+    def explain(self, error: Exception) -> Exception:
+        """An error of the program itself with its place, ours as they are. Programs see shapes, so no message quotes a cell."""
+        import discreet
+        from discreet._jax import users_file
+
+        files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        ours = max(i for i, name in enumerate(files) if name.startswith(str(Path(discreet.__file__).parent)))
+        inside = any(map(users_file, files[ours + 1 :]))
+        if ours == len(files) - 1 or not (inside or isinstance(error, ValueError | TypeError)):
+            return error
+        how = failure(error) if inside else f"with {type(error).__name__}: {error}"
+        return ValueError(f"{self.own.name} fails {how.rstrip('.')}. x has the columns {', '.join(self.columns)}")
+
     def preprocessed(self, table: "pyarrow.Table") -> "Records":
         """Call the user's `preprocess` for each row by itself, of a table as `decode` gives it.
 
@@ -215,6 +227,10 @@ class Prepared:
 
     def draw(self, latents: Mapping[str, Any], num_records: int, rng: "np.random.Generator") -> "pyarrow.Table":
         """A table of `num_records` rows, as `discreet.synthetic` asks for it."""
+        return self.draw_several([(latents, num_records)], rng)
+
+    def draw_several(self, parts: "list[tuple[Mapping[str, Any], int]]", rng: "np.random.Generator") -> "pyarrow.Table":
+        """A table of rows from several posterior draws, each with its number of rows: one call of the program for all."""
         import jax
         import numpy as np
         import pandas as pd
@@ -225,10 +241,13 @@ class Prepared:
         own_draw, postprocess = getattr(module, "draw", None), getattr(module, "postprocess", None)
         try:
             if own_draw is not None:
-                frame = own_draw(latents, num_records, rng)
+                frames = [own_draw(latents, num_records, rng) for latents, num_records in parts]
+                frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
             else:
-                keys = jax.random.split(jax.random.key(int(rng.integers(2**63))), num_records)
-                x = np.asarray(self._rows(dict(latents), keys), np.float64)
+                which = np.repeat(np.arange(len(parts)), [num_records for _, num_records in parts])
+                keys = jax.random.split(jax.random.key(int(rng.integers(2**63))), len(which))
+                latents = {name: np.stack([values[name] for values, _ in parts]) for name in parts[0][0]}
+                x = np.asarray(self._rows(latents, which, keys), np.float64)
                 if postprocess is None and self.seen is None:
                     width = len(self.columns) - (schema.target is not None)
                     return decode(x[:, :width], schema, x[:, width] if width < x.shape[1] else None, raw=self.raw)
@@ -236,10 +255,14 @@ class Prepared:
                 frame = frame if postprocess is None else postprocess(frame)
         except Exception as error:
             raise ValueError(f"{self.own.name} drew no rows: it failed {failure(error)}") from error
-        others = sorted({*map(str, getattr(frame, "columns", ()))} - {column.name for column in schema.columns})
-        if isinstance(frame, pd.DataFrame) and others:
+        maker = "draw" if own_draw is not None else "postprocess" if postprocess is not None else "preprocess"
+        names, wanted = getattr(frame, "columns", ()), [column.name for column in schema.columns]
+        if not isinstance(frame, pd.DataFrame) or not {*names} == {*wanted}:
+            made = f"columns {', '.join(map(str, names))}" if isinstance(frame, pd.DataFrame) else type(frame).__name__
+            remedy = "write a postprocess" if maker == "preprocess" else f"let {maker} return a data frame"
             raise ValueError(
-                f"{self.own.path} returned the columns {', '.join(others)}, which the schema does not describe: leave them out"
+                f"{maker} of {self.own.path} returned {made}, and the schema has the columns {', '.join(wanted)}: {remedy} with "
+                "these columns"
             )
         features = dataclasses.replace(schema, target=None, person=None)
         checked = encode(read_table(frame, features), features, out_of_bounds="clip", raw=True)
@@ -278,10 +301,11 @@ class Prepared:
         import jax
         from numpyro import handlers
 
-        def one(latents: dict[str, Any], key: "PRNGKeyArray") -> Any:
+        def one(draws: dict[str, Any], which: Any, key: "PRNGKeyArray") -> Any:
+            latents = {name: values[which] for name, values in draws.items()}
             return self._as_row(handlers.seed(handlers.substitute(self.function, data=latents), key)(*self._none))
 
-        return jax.jit(jax.vmap(one, (None, 0)))
+        return jax.jit(jax.vmap(one, (None, 0, 0)))
 
     def _as_row(self, returned: Any) -> Any:
         """The cells of x, then y, as one vector."""

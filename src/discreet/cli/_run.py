@@ -342,9 +342,11 @@ def run(
         result = dpsvi.run(
             fit_key, *arrays, progress_bar=progress_bar, ledger=book, checkpoint=checkpoint, person=person
         )
-    except BaseException:
+    except BaseException as error:
         if seed is None and drew_noise(fit_key):
             spent(f"it stopped before it wrote a statement, so {PLAN_IS_SPENT}")
+        elif own is not None and isinstance(error, Exception):
+            raise own.explain(error) from error
         raise
 
     def draw(number: int) -> dict[str, np.ndarray]:

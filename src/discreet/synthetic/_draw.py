@@ -136,15 +136,20 @@ def _pieces(
     most: int,
 ) -> Iterator[pyarrow.Table]:
     """The rows of a twin, in tables of at most `most` rows."""
+    several = getattr(model, "draw_several", None)
     latents, left = {}, 0
     for first in range(0, rows, most):
-        tables, needed = [], min(most, rows - first)
+        tables, parts, needed = [], [], min(most, rows - first)
         while needed:
             if not left:
                 latents, left = next(draws), rows_per_draw or rows
-            taken = min(left, needed)
-            tables.append(model.draw(latents, taken, rng))
-            left, needed = left - taken, needed - taken
+            parts.append((latents, min(left, needed)))
+            left, needed = left - parts[-1][1], needed - parts[-1][1]
+            if several is None:
+                tables.append(model.draw(*parts.pop(), rng))
+            elif not needed or len(parts) == MOST_DRAWS:
+                tables.append(several(parts, rng))
+                parts = []
         if len(tables) == 1:
             yield tables[0]
         else:
