@@ -145,10 +145,8 @@ def _pieces(
                 latents, left = next(draws), rows_per_draw or rows
             parts.append((latents, min(left, needed)))
             left, needed = left - parts[-1][1], needed - parts[-1][1]
-            if several is None:
-                tables.append(model.draw(*parts.pop(), rng))
-            elif not needed or len(parts) == MOST_DRAWS:
-                tables.append(several(parts, rng))
+            if several is None or not needed or len(parts) == MOST_DRAWS:
+                tables.append(model.draw(*parts[0], rng) if several is None else several(parts, rng))
                 parts = []
         if len(tables) == 1:
             yield tables[0]
