@@ -146,7 +146,7 @@ def _pieces(
             parts.append((latents, min(left, needed)))
             left, needed = left - parts[-1][1], needed - parts[-1][1]
             if several is None or not needed or len(parts) == MOST_DRAWS:
-                tables.append(model.draw(*parts[0], rng) if several is None else several(parts, rng))
+                tables.append(model.draw(parts[0][0], parts[0][1], rng) if several is None else several(parts, rng))
                 parts = []
         if len(tables) == 1:
             yield tables[0]
