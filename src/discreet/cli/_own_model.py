@@ -257,7 +257,7 @@ class Prepared:
             raise ValueError(f"{self.own.name} drew no rows: it failed {failure(error)}") from error
         maker = "draw" if own_draw is not None else "postprocess" if postprocess is not None else "preprocess"
         names, wanted = getattr(frame, "columns", ()), [column.name for column in schema.columns]
-        if not isinstance(frame, pd.DataFrame) or not {*names} == {*wanted}:
+        if not isinstance(frame, pd.DataFrame) or {*names} != {*wanted}:
             made = f"columns {', '.join(map(str, names))}" if isinstance(frame, pd.DataFrame) else type(frame).__name__
             remedy = "write a postprocess" if maker == "preprocess" else f"let {maker} return a data frame"
             raise ValueError(
