@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpyro.distributions import biject_to
 
-from discreet._jax import used_inputs
+from discreet._jax import run_once, used_inputs
 from discreet.inference._records import log_density, value_of_improper
 from discreet.inference._structure import auto_guides
 
@@ -40,7 +40,7 @@ def refuse_couplings(objective: Objective, psi: Mapping[str, Any]) -> None:
     """Refuse a model or guide whose density of many rows is no product over them."""
     structure, programs, rng = objective.structure, objective.programs, np.random.default_rng(0)
     # Not where a fit starts: weights that start at zero would hide what they multiply.
-    psi = jax.tree.map(lambda x: x + jnp.asarray(rng.uniform(0.1, 0.2, jnp.shape(x)), jnp.result_type(x)), psi)
+    psi = jax.tree.map(lambda x: np.asarray(x + rng.uniform(0.1, 0.2, jnp.shape(x)), jnp.result_type(x)), psi)
     names = *structure.observed, *structure.local_latents, *(site.name for site in structure.summed)
     made_up = (
         [_made_up(np.asarray(x[0]), rng) for x in objective.placeholder],
@@ -59,7 +59,7 @@ def _compare(
     program: Callable[..., Any],
     names: Sequence[str],
     psi: Mapping[str, Any],
-    made_up: tuple[list[Array], list[Array]],
+    made_up: tuple[list[np.ndarray], list[np.ndarray]],
     rng: np.random.Generator,
 ) -> None:
     structure = objective.structure
@@ -124,7 +124,7 @@ def _compare(
             )
 
     # Fixed keys, so that a model is always judged alike, and several: one draw of the latents may hide a coupling.
-    keys = jax.random.split(jax.random.key(0), 4)
+    keys = [jax.random.key(seed) for seed in range(4)]
     shapes = jax.eval_shape(share, psi, keys[0])
     few = [x[:1] for x in made_up[0]]
     one = jax.eval_shape(run, few, {n: x[0] for n, x in choices.items()}, shapes, keys[0])
@@ -138,8 +138,9 @@ def _compare(
         refuse_unless(same=False)
     at = at[0], {**at[1], **axes}
 
-    all_alone = jax.jit(jax.vmap(of_one, (0, 0, None, None)))
-    all_together, shared_values = jax.jit(of_all), jax.jit(share)
+    each = jax.vmap(of_one, (0, 0, None, None))
+    all_alone = run_once(each)
+    all_together, shared_values = run_once(of_all), run_once(share)
     placeholders = [np.repeat(np.asarray(x), _ROWS, axis=0) for x in objective.placeholder]
     half = rng.random(_ROWS) < 0.5
     for key in keys:
@@ -152,7 +153,7 @@ def _compare(
             given.update({name: jnp.squeeze(x, 1 + axes[name]) for name, x in choices.items()})
             inside = [np.isfinite(all_alone(rows, given, shared, key)) for rows in made_up]
             first, second = (_choose(*x, placeholders) for x in zip(inside, made_up, strict=True))
-            (is_random,) = used_inputs(lambda key: all_alone(first, given, shared, key), key)  # noqa: B023
+            (is_random,) = used_inputs(lambda key: each(first, given, shared, key), key)  # noqa: B023
             if is_random:
                 pairs = ((a, b) for a in (first, second) for b in (first, second))
                 found = [np.asarray(all_together(_choose(half, *x), values, shared, key)[0], np.float64) for x in pairs]
@@ -186,7 +187,7 @@ def _alike(together: Float[np.ndarray, "row"], alone: Float[np.ndarray, "row"]) 
     return bool(abs(together.sum() - alone.sum()) <= 1e-5 * (1.0 + size.sum()))
 
 
-def _made_up(x: np.ndarray, rng: np.random.Generator) -> Array:
+def _made_up(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Made-up values of one argument for many records, some of which keep the placeholder's."""
     shape = _ROWS, *x.shape
     if x.dtype == np.bool_:
@@ -196,4 +197,4 @@ def _made_up(x: np.ndarray, rng: np.random.Generator) -> Array:
     else:
         values = rng.uniform(0.05, 0.95, shape)
     kept = (rng.random(_ROWS) < 0.25).reshape(-1, *[1] * x.ndim)
-    return jnp.asarray(np.where(kept, x, values), x.dtype)
+    return np.where(kept, x, values).astype(x.dtype)
