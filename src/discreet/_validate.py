@@ -11,12 +11,13 @@ first, so that where it is absent the error names the extra instead of a package
 
 import math
 import numbers
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from typing import Any, NoReturn, TypeGuard
 
 __all__ = [
     "choice",
+    "finite_or_none",
     "fraction",
     "integer",
     "is_integer",
@@ -135,6 +136,17 @@ def choice(name: str, value: Any, options: Collection[str], *, hint: str = "") -
     if not (isinstance(value, str) and value in options):
         refuse(name, value, f"one of {', '.join(map(repr, options))}", hint)
     return str(value)
+
+
+def finite_or_none(value: Any) -> Any:
+    """What JSON can hold of a value: numbers that are not finite become None, also in mappings and lists."""
+    if isinstance(value, Mapping):
+        return {name: finite_or_none(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_or_none(item) for item in value]
+    if is_real(value) and not is_integer(value):
+        return float(value) if math.isfinite(value) else None
+    return value
 
 
 def refuse(name: str, value: Any, must: str, hint: str = "") -> NoReturn:

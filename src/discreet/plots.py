@@ -14,6 +14,8 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from discreet._validate import require
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -43,12 +45,9 @@ def new_figure(width: float, height: float) -> Figure:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "Pictures are drawn by matplotlib, which is not installed. Install it with pip install 'discreet[plot]'."
-        ) from error
+    require("matplotlib", extra="plot", what="A picture")
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height), layout="constrained")
 
 

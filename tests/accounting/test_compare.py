@@ -303,6 +303,6 @@ def test_the_plot_has_a_line_for_each_accountant(tmp_path):
 
 
 def test_without_matplotlib_the_plot_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"discreet\[plot\]"):
         compare_accountants(PLANS["Adult"], DELTA).plot()

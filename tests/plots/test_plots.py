@@ -144,6 +144,6 @@ def test_wrong_input_is_refused(draw, words) -> None:
 
 
 def test_without_matplotlib_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'discreet\[plot\]'"):
         plot_posterior({"w": [1.0, 2.0]})

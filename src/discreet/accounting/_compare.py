@@ -23,7 +23,7 @@ from dp_accounting.dp_event import (
 )
 from numpy.typing import NDArray
 
-from discreet._validate import probability
+from discreet._validate import probability, require
 from discreet.accounting._events import Relation
 from discreet.accounting._pairs import GaussianCurve, smallest_epsilon
 from discreet.accounting._profile import DELTA_HINT, profile
@@ -386,13 +386,8 @@ class AccountantComparison:
         Raises:
             ImportError: matplotlib is not installed.
         """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError(
-                "AccountantComparison.plot draws with matplotlib, which is not installed. Install it with "
-                "pip install 'discreet[plot]'; print(comparison) shows the figures without it."
-            ) from error
+        require("matplotlib", extra="plot", what="AccountantComparison.plot")
+        from matplotlib.figure import Figure
 
         counts = np.unique(np.geomspace(1, self._steps.count, 9).round().astype(int))
         tables = [_accounts(dataclasses.replace(self._steps, count=int(n)), self.rows[0].delta) for n in counts]

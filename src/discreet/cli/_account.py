@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from discreet._validate import finite_or_none
 from discreet.cli import _options as options
 from discreet.cli._options import AsJson
-from discreet.cli._report import finite_or_none, read_json
+from discreet.cli._report import read_json
 from discreet.cli._terminal import Commands, refusing, say, say_json, say_lines, say_text
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from discreet._validate import finite_or_none
 from discreet.cli import _options as options
 from discreet.cli._terminal import refusing, say, say_error, say_files, say_json, say_text, write_file
 
@@ -65,11 +65,8 @@ def write_results(
         "feature_names": list(records.feature_names),
         "target_centre": records.target_centre,
         "target_scale": records.target_scale,
-        "posterior": {
-            name: {part: finite_or_none(value) for part, value in row.items()}
-            for name, row in summarise(samples, records)
-        },
-        "losses": [finite_or_none(loss) for loss in result.losses],
+        "posterior": finite_or_none(dict(summarise(samples, records))),
+        "losses": finite_or_none(list(result.losses)),
         # For the page: the course of the fit, and the decisive points of the plan's profile, (ε, δ) that hold for the statement.
         "course": course_of(result),
         "profile": profile_pairs(result.plan, statement),
@@ -79,11 +76,6 @@ def write_results(
         write_file(out / "posterior.npz", npz(samples)),
         write_file(out / "summary.json", json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n"),
     ]
-
-
-def finite_or_none(value: float) -> float | None:
-    """A number as JSON can hold it."""
-    return float(value) if math.isfinite(value) else None
 
 
 def npz(arrays: Mapping[str, np.ndarray]) -> bytes:

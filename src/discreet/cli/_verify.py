@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from discreet._validate import finite_or_none
 from discreet.cli import _options as options
 from discreet.cli._options import AsJson, returned_by
 from discreet.cli._own_model import run_file
-from discreet.cli._report import finite_or_none
 from discreet.cli._terminal import PICTURES, check_file, refusing, say_error, say_json, say_lines, write_file
 
 if TYPE_CHECKING:

@@ -30,13 +30,13 @@ class Family:
     Attributes:
         weight_scale: Prior standard deviation of a weight.
         intercept_scale: Of the intercept.
-        observe: Samples the target given the predictor, and what else it needs.
+        target: The distribution of the targets given the predictor; samples what else it needs.
         num_classes: How many numbers a predictor has; None for one, without an axis for it.
     """
 
     weight_scale: float
     intercept_scale: float
-    observe: Callable[[Array, Array | None], None]
+    target: Callable[[Array], Any]
     num_classes: int | None = None
 
     def normal(self, scale: float | Array, shape: tuple[int, ...]) -> dist.Distribution:
@@ -54,6 +54,14 @@ class Family:
         plane = ZeroSumTransform(1)
         free = dist.Normal(plane.inv(middle), jnp.asarray(spread)[..., None]).expand((*shape, self.num_classes - 1))
         return dist.TransformedDistribution(free, plane).to_event(len(shape))
+
+    def observe(self, predictor: Array, y: Array | None) -> None:
+        """Observe the target of each record, or draw it; a class may be given as a float."""
+        if y is not None and self.num_classes is not None:
+            y = jnp.asarray(y).astype(jnp.int32)
+        target = self.target(predictor)
+        with numpyro.plate("data", predictor.shape[0]):
+            numpyro.sample("y", target, obs=y)
 
 
 def regress(family: Family, x: Float[Array, "record feature"], y: Array | None) -> None:
@@ -155,32 +163,17 @@ def negative_binomial_regression(x: Float[Array, "record feature"], y: Float[Arr
 # --- targets ------------------------------------------------------------------------------
 
 
-def _observe_binary(logits: Float[Array, " record"], y: Float[Array, " record"] | None) -> None:
-    with numpyro.plate("data", logits.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=logits), obs=y)
+def _real(mean: Float[Array, " record"]) -> dist.Distribution:
+    return dist.Normal(mean, numpyro.sample("sigma", dist.HalfNormal(1.0)))
 
 
-def _observe_class(logits: Float[Array, "record class"], y: Array | None) -> None:
-    place: Int[Array, " record"] | None = None if y is None else jnp.asarray(y).astype(jnp.int32)
-    with numpyro.plate("data", logits.shape[0]):
-        numpyro.sample("y", dist.CategoricalLogits(logits), obs=place)
+def _count(log_rate: Float[Array, " record"]) -> dist.Distribution:
+    return dist.Poisson(rate=_exp(log_rate))
 
 
-def _observe_real(mean: Float[Array, " record"], y: Float[Array, " record"] | None) -> None:
-    sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
-    with numpyro.plate("data", mean.shape[0]):
-        numpyro.sample("y", dist.Normal(mean, sigma), obs=y)
-
-
-def _observe_count(log_rate: Float[Array, " record"], y: Float[Array, " record"] | None) -> None:
-    with numpyro.plate("data", log_rate.shape[0]):
-        numpyro.sample("y", dist.Poisson(rate=_exp(log_rate)), obs=y)
-
-
-def _observe_scattered_count(log_mean: Float[Array, " record"], y: Float[Array, " record"] | None) -> None:
+def _scattered_count(log_mean: Float[Array, " record"]) -> dist.Distribution:
     concentration = numpyro.sample("concentration", dist.LogNormal(1.0, 1.5))
-    with numpyro.plate("data", log_mean.shape[0]):
-        numpyro.sample("y", dist.NegativeBinomial2(_exp(log_mean), concentration), obs=y)
+    return dist.NegativeBinomial2(_exp(log_mean), concentration)
 
 
 def _exp(log_rate: Float[Array, " record"]) -> Float[Array, " record"]:
@@ -188,10 +181,10 @@ def _exp(log_rate: Float[Array, " record"]) -> Float[Array, " record"]:
     return jnp.exp(jnp.minimum(log_rate, 20.0))
 
 
-LOGISTIC = Family(2.5, 5.0, _observe_binary)
-LINEAR = Family(1.0, 1.0, _observe_real)
-POISSON = Family(1.0, 3.0, _observe_count)
-NEGATIVE_BINOMIAL = Family(1.0, 3.0, _observe_scattered_count)
+LOGISTIC = Family(2.5, 5.0, dist.BernoulliLogits)
+LINEAR = Family(1.0, 1.0, _real)
+POISSON = Family(1.0, 3.0, _count)
+NEGATIVE_BINOMIAL = Family(1.0, 3.0, _scattered_count)
 
 
 _FAMILIES: dict[Model, Family] = {
@@ -220,7 +213,7 @@ def family_of(regression: Model) -> Family:
 
 def multinomial(num_classes: int) -> Family:
     """The family of that many classes."""
-    return Family(2.5, 5.0, _observe_class, num_classes)
+    return Family(2.5, 5.0, dist.CategoricalLogits, num_classes)
 
 
 # --- regressions whose records come in groups, each with an intercept and weights of its own

@@ -18,7 +18,7 @@ import numpy as np
 from numpyro.optim import Adam
 from tqdm import tqdm
 
-from discreet._validate import integer, positive, probability
+from discreet._validate import finite_or_none, integer, positive, probability
 from discreet.accounting import suggest
 from discreet.inference import DPSVI, starting_objective
 from discreet.models import MixtureOfProducts, guide_for
@@ -199,7 +199,7 @@ class DryRun:
             "settings": [_row(row) for row in self.rows],
             "curve": [{"epsilon": p.epsilon, "tables": [dataclasses.asdict(t) for t in p.tables]} for p in self.curve],
         }
-        return _finite(content)
+        return finite_or_none(content)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the first measure against epsilon, with the level of fits without noise; readable in grey.
@@ -247,14 +247,6 @@ def _row(row: Row) -> dict[str, Any]:
         "non_private": {name: row.mean(name, "non_private") for name in names},
         "tables": [dataclasses.asdict(t) for t in row.tables],
     }
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(x) for name, x in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(x) for x in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # --- the scores in words ------------------------------------------------------------------

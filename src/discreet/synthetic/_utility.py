@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from discreet._validate import require
+from discreet._validate import finite_or_none, require
 from discreet.models import Levels
 from discreet.plots import Shares, plot_shares
 from discreet.predict import classification_metrics
@@ -454,7 +454,7 @@ class UtilityReport:
             "spread": spread,
             **{name: [_plain(comparison) for comparison in found] for name, found in tables.items()},
         }
-        return _finite(content)
+        return finite_or_none(content)
 
     def to_json(self) -> str:
         """`to_dict` as indented JSON that any strict reader accepts."""
@@ -540,16 +540,6 @@ def _plain(comparison: Comparison) -> dict[str, Any]:
         "two_way": pairs(comparison.marginals.two_way),
         "association_difference": pairs(comparison.association),
     }
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    return value
 
 
 # --- the comparison -----------------------------------------------------------------------
