@@ -52,7 +52,7 @@ def run(program, its_guide=None, *records, placeholder=None):
 
 def no_plate(x, y):
     w = numpyro.sample("w", dist.Normal(0, 1))
-    numpyro.sample("y", dist.Normal(w * x, 1).to_event(1), obs=y)
+    numpyro.sample("y", dist.Normal(w * x, 1).to_event(1), obs=jnp.sort(y))
 
 
 def no_observation(x, y):
@@ -67,7 +67,7 @@ def outside(x, y):
 
 def factor_outside(x, y):
     model(x, y)
-    numpyro.factor("penalty", -jnp.sum(y**2))
+    numpyro.factor("penalty", -(jnp.sum(y) ** 2))
 
 
 def discrete_global(x, y):
@@ -140,10 +140,10 @@ def no_made_up_record(x, y):
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (no_plate, ("'y'", "to_event", 'numpyro.plate("data"')),
+        (no_plate, ("'y'", "no sum over them", 'numpyro.plate("data"')),
         (no_observation, ("No plate", 'numpyro.plate("data"')),
-        (outside, ("'total'", "'people'", "move it into the plate")),
-        (factor_outside, ("'penalty'", "move it into the plate")),
+        (outside, ("'total'", "statistic of the table")),
+        (factor_outside, ("'penalty'", "one term for each record")),
         (discrete_global, ("global latent site 'k'", "MixtureSameFamily")),
         (discrete_local, ("'k'", "no fixed finite support", "MixtureSameFamily")),
         (parameters_in_model, ("'offsets'", "shared weights")),
