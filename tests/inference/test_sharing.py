@@ -11,7 +11,7 @@ from numpyro.optim import Adam
 
 import discreet as dp
 from discreet.inference import _loop
-from discreet.inference._step import PrivateStep
+from discreet.inference._step import PlanNumbers, PrivateStep
 from discreet.verify import Given, _certify
 from discreet.verify._certify import trace
 
@@ -125,6 +125,12 @@ def test_each_plan_has_a_proof_with_its_own_numbers():
     with pytest.raises(dp.PrivacyError, match="does more than was declared"):
         quiet[1].check(loud[0])
     assert quiet[1].fingerprint != loud[1].fingerprint
+
+
+def test_the_noise_of_a_step_is_no_less_than_the_plan_s():
+    for noise_multiplier in np.random.default_rng(0).uniform(0.3, 30.0, 50):
+        used = float(PlanNumbers.of(make(noise_multiplier=noise_multiplier).plan).noise_multiplier)
+        assert noise_multiplier <= used <= noise_multiplier * (1 + 2e-7)
 
 
 def half(numbers):

@@ -493,7 +493,10 @@ class PlanNumbers(NamedTuple):
     def of(cls, plan: PrivacyPlan) -> PlanNumbers:
         """The numbers of a plan; its C is in the state."""
         # NumPy's, which stay known numbers where a program of the user's is being traced.
-        numbers: Any = np.float32(plan.noise_multiplier), np.float32(plan.rate), np.int32(plan.num_steps)
+        # The noise as a float32 is no less than what was accounted for.
+        noise = np.float32(plan.noise_multiplier)
+        noise = noise if float(noise) >= plan.noise_multiplier else np.nextafter(noise, np.float32(np.inf))
+        numbers: Any = noise, np.float32(plan.rate), np.int32(plan.num_steps)
         return cls(*numbers, rule=jax.tree.map(np.float32, plan.clipping.numbers))
 
 
