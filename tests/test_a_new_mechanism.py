@@ -12,7 +12,7 @@ from dp_accounting import GaussianDpEvent
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, MECHANISMS, Mechanism, add_noise
+from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, MECHANISMS, FloatMechanism, add_noise
 from discreet.report import statement_from_dict
 
 NUM_RECORDS = 60
@@ -21,7 +21,7 @@ MASK = jnp.ones(NUM_RECORDS, bool)
 
 
 @dataclasses.dataclass(frozen=True)
-class DoubledGaussian(Mechanism):
+class DoubledGaussian(FloatMechanism):
     """Normal noise of twice the size that is asked for, so that its event has twice the noise multiplier."""
 
     name: ClassVar[str] = "doubled_gaussian"

@@ -12,12 +12,13 @@ import pytest
 
 import discreet as dp
 from discreet.gradients import ClippedSum
-from discreet.mechanisms import _integers, levels_for, release, widest_cell
+from discreet.mechanisms import GAUSSIAN, LAPLACE, _integers, levels_for, release
+from discreet.random import LAPLACE_UNIT
 from discreet.random._discrete_gaussian import INNER_VARIANCE, MOST_FACTOR
 
 KEY = dp.random.key(16)
 STDDEVS = [1e-28, 3e-7, 0.1, 1.0, np.nextafter(np.float32(2), np.float32(3)), 2.999, 3.0, 1e5, 1e30]
-grid = jax.jit(_integers.grid, static_argnums=2)
+grid = jax.jit(lambda size, share, levels: _integers.grid(size, share, GAUSSIAN.law(levels)), static_argnums=2)
 
 
 def stddev_of(spacing, factor, levels):
@@ -44,14 +45,29 @@ def test_the_noise_pays_for_rounding_in_exact_arithmetic(levels, share):
             short += root < needed + share
         # No more noise than that either, but for the steps of the factor.
         assert whole / stddev < (1 + share * float(spacing) / stddev) * (1 + 1 / 322)
-        assert math.sqrt(10**4) * float(spacing) / stddev <= widest_cell(10**4, share / 100, levels)
+        assert math.sqrt(10**4) * float(spacing) / stddev <= GAUSSIAN.cell(10**4, share / 100, levels)
     assert short or share < (4096 if levels == 2 else 2**17)  # less is within a step of the factor
+
+
+def test_laplace_noise_pays_for_rounding_in_the_l1_norm():
+    """s >= scale / g + m d in exact arithmetic, and K of sums half a grid point from the next integer, d coordinates of them."""
+    for dim, scale, multiplier in itertools.product((1, 1000, 10**6), (1e-28, 0.7, 1.0, 3.0, 1e30), (0.01, 0.1)):
+        spacing, factor = _integers.grid(np.float32(scale), np.float32(multiplier * dim), _integers.LAPLACE_LAW)
+        size = Fraction(int(factor) * LAPLACE_UNIT)
+        needed = Fraction(float(np.float32(scale))) / Fraction(float(spacing)) + Fraction(multiplier) * dim
+        assert needed <= size <= needed * Fraction(129, 128) * (1 + Fraction(1, 2**19)) + 1
+        assert dim * float(spacing) / scale <= LAPLACE.cell(dim, multiplier, 3)
+        most = LAPLACE.most_multiplier(dim) * dim
+        assert _integers.grid(np.float32(scale), np.float32(most), _integers.LAPLACE_LAW)[1] > 0
+    base = np.arange(-500, 500) + 0.5
+    below, above = (integers((base + x).astype(np.float32), np.float32(1.0), 3) for x in (-1e-3, 1e-3))
+    assert sum(abs(x - y) for x, y in zip(below, above, strict=True)) == 1000  # a record of L1 norm 2 moves them by d
 
 
 @pytest.mark.parametrize(("stddev", "share"), [(1.0, 2.0**21), (1.0, np.inf), (np.nan, 1.0), (np.inf, 1.0), (0.0, 1.0)])
 def test_where_there_is_no_grid_nothing_is_released(stddev, share):
     assert grid(stddev, share, 2)[1] == 0
-    out = jax.jit(lambda s, m: _integers.add_noise_on_grid(KEY, [jnp.ones(4)], s, m, 2))(stddev, share / 2)
+    out = jax.jit(lambda s, m: GAUSSIAN.add(KEY, [jnp.ones(4)], s, m, 2))(stddev, share / 2)
     assert jnp.isnan(out[0]).all()
 
 

@@ -14,7 +14,7 @@ import pytest
 from numpyro.infer.autoguide import AutoDelta
 
 import discreet as dp
-from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, _integers, add_noise, levels_for
+from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, Mechanism, _integers, add_noise, levels_for
 from discreet.random._discrete_gaussian import DESIGNS
 
 KEY = dp.random.key(20261123)
@@ -31,20 +31,21 @@ def ruled_out_floats(out: np.ndarray, x: np.ndarray, stddev: float) -> np.ndarra
     return ~(once | (scale * z + x == out)).any(0)
 
 
-def ruled_out_integers(out: np.ndarray, x: np.ndarray, stddev: float, multiplier: float, levels: int) -> np.ndarray:
+def ruled_out_integers(
+    out: np.ndarray, x: np.ndarray, size: float, multiplier: float, levels: int, mechanism: Mechanism = GAUSSIAN
+) -> np.ndarray:
     """Coordinates that no value of the discrete noise leads to from x."""
-    spacing, factor = _integers.grid(stddev, multiplier * np.sqrt(out.size), levels)
+    law = mechanism.law(levels)
+    spacing, factor = _integers.grid(size, multiplier * mechanism.rounding(out.size), law)
     inner = 1 if levels == 2 else 1 + DESIGNS[3].factor
-    reach = 2 * DESIGNS[levels].last * (1 + int(factor) * inner)
-    # All values up to `reach` have a probability above 0. Take the one between the candidate and what was released.
-    words = [np.asarray(w, np.int64) for w in _integers.rounded(jnp.asarray(x), spacing, levels)]
+    # All values up to `reach` have a probability above 0.
+    reach = np.inf if mechanism is LAPLACE else 2 * DESIGNS[levels].last * (1 + int(factor) * inner)
+    # Take the one between the candidate and what was released.
+    words = [np.asarray(w, np.int64) for w in _integers.rounded(jnp.asarray(x), spacing, law.words)]
     own = sum(word << 24 * i for i, word in enumerate(words))
     noise = np.round(out.astype(np.float64) / float(spacing)).astype(np.int64) - own
-    total = _integers.added(
-        [jnp.int32(w) for w in words], [jnp.int32(noise & 0xFFFFFF), jnp.int32(noise >> 24)][: levels - 1]
-    )
-    if levels == 2:
-        total = _integers.added([jnp.int32(w) for w in words], [jnp.int32(noise)])
+    parts = [jnp.int32(noise)] if law.words == 2 else [jnp.int32(noise & 0xFFFFFF), jnp.int32(noise >> 24)]
+    total = _integers.added([jnp.int32(w) for w in words], parts)
     *lower, value = (np.asarray(w, np.float32) for w in total)
     for word in reversed(lower):
         value = value * np.float32(2**24) + word
@@ -59,12 +60,15 @@ def neighbours(number: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.essential
-@pytest.mark.parametrize("mechanism", [FLOAT_GAUSSIAN, GAUSSIAN], ids=["floats", "integers"])
-@pytest.mark.parametrize("levels", [2, 3])
+@pytest.mark.parametrize(
+    ("mechanism", "levels"),
+    [(FLOAT_GAUSSIAN, 2), (FLOAT_GAUSSIAN, 3), (GAUSSIAN, 2), (GAUSSIAN, 3), (LAPLACE, 3)],
+    ids=["floats-2", "floats-3", "integers-2", "integers-3", "laplace"],
+)
 def test_a_release_of_a_mechanism(mechanism, levels):
     dim, releases = 50_000, 3 if mechanism is FLOAT_GAUSSIAN else 20  # 10^6 coordinates
     name = {"multiplier": MULTIPLIER, "levels": levels} if levels == 2 else {}
-    most = MULTIPLIER if levels == 2 else _integers.most_multiplier(dim)
+    most = MULTIPLIER if levels == 2 else mechanism.most_multiplier(dim)
     run = jax.jit(lambda key, x: add_noise(mechanism, key, x, MULTIPLIER, **name))
     for number in range(releases):
         false, true = neighbours(number, dim)
@@ -74,13 +78,13 @@ def test_a_release_of_a_mechanism(mechanism, levels):
             assert not ruled_out_floats(out, true, MULTIPLIER).any()
         else:
             for x in (false, true):
-                assert not ruled_out_integers(out, x, MULTIPLIER, most, levels).any()
+                assert not ruled_out_integers(out, x, MULTIPLIER, most, levels, mechanism).any()
 
 
 def test_a_sum_that_is_not_rounded_to_the_grid_is_found():
     """A planted fault: integer noise on a float sum."""
     dim = 50_000
-    spacing, factor = _integers.grid(MULTIPLIER, MULTIPLIER * np.sqrt(dim), 2)
+    spacing, factor = _integers.grid(MULTIPLIER, MULTIPLIER * np.sqrt(dim), GAUSSIAN.law(2))
     (noise,), _ = dp.random.discrete_gaussian(KEY, (dim,), factor)
     false, true = neighbours(0, dim)
     out = np.asarray(true + np.float32(spacing) * np.asarray(noise, np.float32))

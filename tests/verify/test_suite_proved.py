@@ -20,7 +20,7 @@ from dp_accounting import (
 
 import discreet as dp
 from discreet import mechanisms
-from discreet.mechanisms import add_noise, widest_cell
+from discreet.mechanisms import add_noise
 from discreet.sampling import PoissonSampling
 
 from .programs import KEY, RATE, C, D, M, N, W, X, Y, certify, clipped_sum, gradients, loss, noisy
@@ -492,7 +492,7 @@ def test_leaves_of_one_clipping_that_are_released_apart_pay_for_their_rounding()
         dp.certify(f, rows, rows, mask, *jax.random.split(KEY), records=(0, 1), mask=2) for f in (step, both)
     )
     assert together.event == GaussianDpEvent(Z)
-    cell = widest_cell(dim, Z, 2)
+    cell = mechanisms.GAUSSIAN.cell(dim, Z, 2)
     # The worst record has half of its squared bound in each.
     worst = 2 * ((1 / (Z * math.sqrt(2)) + cell) / (1 + Z * cell)) ** 2
     assert (
@@ -510,6 +510,24 @@ def test_more_noise_than_the_grid_was_made_for_counts_as_less():
         return dp.certify(step, jnp.ones((3, 1)), jnp.ones(3, bool), KEY, records=0, mask=1).event.noise_multiplier
 
     assert multiplier_of(1e5) == pytest.approx(1e5, rel=1e-12)
-    cell = widest_cell(1, 2.0**17, 3)
+    cell = mechanisms.GAUSSIAN.cell(1, 2.0**17, 3)
     assert multiplier_of(1e6) == pytest.approx((1 + 2.0**17 * cell) / (1e-6 + cell), rel=1e-9)
     assert multiplier_of(1e6) < 0.999 * 1e6
+
+
+def test_laplace_noise_pays_for_its_grid_in_the_l1_norm():
+    """For d coordinates it is made for noise multipliers up to 2**17 / d."""
+
+    def multiplier_of(asked, dim):
+        def step(x, mask, key):
+            return dp.laplace_mechanism(key, dp.sum_records(dp.clip_records(x, 1.0), mask), asked * np.sqrt(dim))
+
+        certificate = dp.certify(step, jnp.ones((3, dim)), jnp.ones(3, bool), KEY, records=0, mask=1)
+        assert not any("last bits" in x for x in certificate.assumptions)
+        assert certificate.slack == 0
+        return certificate.event.noise_multiplier
+
+    assert multiplier_of(1e3, 100) == pytest.approx(1e3, rel=1e-12)
+    most = mechanisms.LAPLACE.most_multiplier(100)
+    cell = mechanisms.LAPLACE.cell(100, most, 3)
+    assert multiplier_of(1e5, 100) == pytest.approx((1 + most * cell) / (1e-5 + cell), rel=1e-9)

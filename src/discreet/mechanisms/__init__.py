@@ -1,6 +1,6 @@
 """The one place where noise is added, to sums whose L2 bound travels with them; one JAX primitive for each act of privacy."""
 
-from discreet.mechanisms._integers import levels_for, widest_cell
+from discreet.mechanisms._integers import levels_for
 from discreet.mechanisms._markers import (
     CLIP,
     CLIPPED_SUM,
@@ -13,6 +13,8 @@ from discreet.mechanisms._markers import (
     NOISE,
     SUM,
     UPDATE_ROWS,
+    FloatMechanism,
+    GridMechanism,
     Mechanism,
     NoNoiseError,
     Release,
@@ -42,6 +44,8 @@ __all__ = [
     "NOISE",
     "SUM",
     "UPDATE_ROWS",
+    "FloatMechanism",
+    "GridMechanism",
     "Mechanism",
     "NoNoiseError",
     "Release",
@@ -58,5 +62,4 @@ __all__ = [
     "subsample_without_replacement",
     "sum_records",
     "update_rows",
-    "widest_cell",
 ]

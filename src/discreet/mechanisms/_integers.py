@@ -1,7 +1,7 @@
-"""Gaussian noise in integers: a sum is rounded to a grid, and discrete Gaussian noise is added there, exactly.
+"""Noise in integers: a sum is rounded to a grid, and discrete Gaussian or Laplace noise is added there, exactly.
 
-The release is g (K + Z). g is a power of two, K the integers nearest to the sum in units of g, and Z discrete Gaussian
-(`discreet.random.discrete_gaussian`). Why that is private:
+The release is g (K + Z). g is a power of two, K the integers nearest to the sum in units of g, and Z discrete noise
+(`discreet.random`). Why that is private, for Gaussian noise:
 
 - *K.* Dividing a floating-point number by g is exact, so K is within 1/2 of the quotient. Sums of two neighbouring tables that
   lie C apart have K at most C / g + sqrt(d) apart in d coordinates, whatever the sums are. Sums too large for the words of K
@@ -11,20 +11,36 @@ The release is g (K + Z). g is a power of two, K the integers nearest to the sum
   has, and by the theorem in docs/arithmetic.md the release is one of that, but for a total variation of `SLACK`.
 - *K + Z* is made of integers of 24 bits and carries, in a form that depends on K + Z alone; floats are computed from that form.
 
+Laplace noise goes by L1 norms: K are at most C / g + d apart, and s >= scale / g + m d. K + Z is then a rounding of continuous
+noise of scale s, exactly, so that nothing is added to delta.
+
 Every operation is exact, up to the conversion at the end: contraction to FMA, another order of operations or another device
-change no bit. s is a multiple of b = 1 to 648 within a factor of two of the largest, so that noise is 0.11 % larger than asked
-for on average, and 0.31 % at most, beside what m sqrt(d) adds.
+change no bit. s is a multiple of b within a factor of two of the largest, 648 (Laplace: 256), so that noise is 0.11 % larger than
+asked for on average, and 0.31 % at most (0.3 and 0.8 %), beside what m sqrt(d) or m d adds.
 """
 
+from __future__ import annotations
+
 import math
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, PRNGKeyArray
 
-from discreet.random import INNER_VARIANCE, MOST_FACTOR, SLACK_PER_VALUE, WORD, discrete_gaussian
+from discreet.random import (
+    INNER_VARIANCE,
+    LAPLACE_UNIT,
+    MOST_FACTOR,
+    MOST_LAPLACE,
+    SLACK_PER_VALUE,
+    WORD,
+    discrete_gaussian,
+    discrete_laplace,
+)
 
 SLACK = 2.0**31 * SLACK_PER_VALUE
 """Total variation between a release of fewer than 2**31 coordinates and a post-processing of continuous noise."""
@@ -32,17 +48,41 @@ SLACK = 2.0**31 * SLACK_PER_VALUE
 LEAST_STDDEV, MOST_STDDEV = 1e-28, 1e30
 """Of noise that is known while tracing: beyond these a grid point is no normal float32."""
 
-_INNER = {levels: math.sqrt(variance) for levels, variance in INNER_VARIANCE.items()}
+
+class Law(NamedTuple):
+    """Discrete noise of a size that an integer chooses.
+
+    Attributes:
+        unit: the size of the noise, in grid points, that a factor of 1 stands for. For Gaussian noise it is the deviation of the
+            part that the factor multiplies, which the theorem counts as less than the whole.
+        most: the largest factor.
+        words: of base 2**24, in which a sum is rounded.
+        draw: makes integers from a key, a shape and a factor, and says whether they are what they should be.
+    """
+
+    unit: float
+    most: int
+    words: int
+    draw: Callable[..., tuple[list[Array], Any]]
+
+    @property
+    def reach(self) -> float:
+        """The largest size."""
+        return self.unit * self.most
+
+
+GAUSSIAN_LAWS = {
+    levels: Law(math.sqrt(variance), MOST_FACTOR, levels, partial(discrete_gaussian, levels=levels))
+    for levels, variance in INNER_VARIANCE.items()
+}
+"""By the number of levels that a value is made of."""
+LAPLACE_LAW = Law(LAPLACE_UNIT, MOST_LAPLACE, 3, lambda *args: (discrete_laplace(*args), True))
+
 _MARGIN = 2.0**-20  # 16 roundings to float32: more than are made
 _FAST = 2.0**12  # of the grid of two levels, that m sqrt(d) may take: 0.4 to 0.8 % more noise
 _FEW = 4096  # coordinates below which three levels cost next to nothing
 _LEAST_FAST = 2.0**-4  # with less noise, a sum of 2**30 records has no room in two words
-_UNKNOWN = 2.0**17  # of the grid of three levels, where the noise multiplier is not known: 0.02 to 0.04 % more noise
-
-
-def most_multiplier(dim: int) -> float:
-    """The largest noise multiplier that a release holds for if nothing is said of it."""
-    return _UNKNOWN / math.sqrt(dim)
+UNKNOWN = 2.0**17  # of the grid of three levels, where the noise multiplier is not known: 0.02 to 0.04 % more noise
 
 
 def levels_for(noise_multiplier: float, dim: int) -> int:
@@ -54,7 +94,7 @@ def levels_for(noise_multiplier: float, dim: int) -> int:
     share = noise_multiplier * math.sqrt(dim)
     if dim >= _FEW and noise_multiplier >= _LEAST_FAST and share <= _FAST:
         return 2
-    if share > 0.05 * MOST_FACTOR * _INNER[3]:
+    if share > 0.05 * GAUSSIAN_LAWS[3].reach:
         raise ValueError(
             f"a noise multiplier of {noise_multiplier:g} for {dim:,} coordinates: rounding to the grid of the noise would "
             "add more than a tenth to it. Release fewer coordinates together, or use less noise."
@@ -62,25 +102,23 @@ def levels_for(noise_multiplier: float, dim: int) -> int:
     return 3
 
 
-def widest_cell(dim: int, multiplier: float, levels: int) -> float:
-    """At most this is sqrt(d) times the grid's spacing over `stddev`."""
-    reach = 0.49 * MOST_FACTOR * _INNER[levels]
-    return math.sqrt(dim) / (reach - multiplier * math.sqrt(dim))
+def widest_cell(rounding: float, multiplier: float, law: Law) -> float:
+    """At most this many sizes of the noise are `rounding` grid points, by which rounding moves the sums of neighbours apart."""
+    return rounding / (0.49 * law.reach - multiplier * rounding)
 
 
-def grid(stddev: Any, allowance: Any, levels: int) -> tuple[Array, Array]:
-    """Spacing g and factor b: g is a power of two, and the discrete Gaussian of b has s^2 - 6.2 >= (stddev / g + allowance)^2.
+def grid(size: Any, allowance: Any, law: Law) -> tuple[Array, Array]:
+    """Spacing g, a power of two, and factor b, so that b law.unit >= size / g + allowance.
 
-    s^2 - 6.2 is at least b^2 INNER_VARIANCE[levels], since a level's own variance is above 6.2. Computed in float32 with more
-    margin than its roundings take. Where there is no such b, it is 0.
+    Computed in float32 with more margin than its roundings take. Where there is no such b, it is 0.
     """
     # Rounded up to an integer also so that no product is contracted with the sum below: the same b in every program.
-    stddev, allowance = jnp.asarray(stddev, jnp.float32), jnp.ceil(jnp.asarray(allowance, jnp.float32))
-    reach = np.float32(MOST_FACTOR * _INNER[levels] * (1 - 2 * _MARGIN))
-    bits = lax.bitcast_convert_type(stddev / (reach - allowance), jnp.int32)
+    size, allowance = jnp.asarray(size, jnp.float32), jnp.ceil(jnp.asarray(allowance, jnp.float32))
+    reach = np.float32(law.reach * (1 - 2 * _MARGIN))
+    bits = lax.bitcast_convert_type(size / (reach - allowance), jnp.int32)
     spacing = lax.bitcast_convert_type((bits + 0x7FFFFF) & ~0x7FFFFF, jnp.float32)
-    needed = (stddev / spacing + allowance) * np.float32((1 + _MARGIN) / _INNER[levels])
-    right = (spacing > 0) & (needed > 0) & (needed <= MOST_FACTOR)
+    needed = (size / spacing + allowance) * np.float32((1 + _MARGIN) / law.unit)
+    right = (spacing > 0) & (needed > 0) & (needed <= law.most)
     return spacing, jnp.where(right, jnp.ceil(needed), 0).astype(jnp.int32)
 
 
@@ -99,30 +137,29 @@ def rounded(x: Array, spacing: Array, levels: int) -> list[Array]:
 def added(words: list[Array], noise: list[Array]) -> list[Array]:
     """The words of the sum, each but the last from 0 to 2**24 - 1: one form for each integer, whatever it is the sum of."""
     total, carry = [], jnp.int32(0)
-    for word, more in zip(words, [*noise, jnp.int32(0)], strict=True):
+    for word, more in zip(words, [*noise, *[jnp.int32(0)] * (len(words) - len(noise))], strict=True):
         total.append(word + more + carry)
         carry = total[-1] >> WORD
     return [*(word & (2**WORD - 1) for word in total[:-1]), total[-1]]
 
 
-def add_noise_on_grid(key: PRNGKeyArray, leaves: list[Array], stddev: Any, multiplier: Any, levels: int) -> list[Array]:
-    """The leaves with discrete Gaussian noise: one draw for all coordinates, in the order of the leaves.
+def add_noise_on_grid(key: PRNGKeyArray, leaves: list[Array], size: Any, allowance: Any, law: Law) -> list[Array]:
+    """The leaves with discrete noise: one draw for all coordinates, in the order of the leaves.
 
     Args:
         key: for this release alone.
         leaves: float32 or float64. NaN stays NaN.
-        stddev: of the noise at least; NaN makes all NaN.
-        multiplier: the largest ratio of `stddev` to sensitivity that the release holds for; may be traced.
-        levels: 2 or 3.
+        size: of the noise at least; NaN makes all NaN.
+        allowance: grid points of the noise that are for the rounding; may be traced.
+        law: of the noise.
     """
-    size = sum(x.size for x in leaves)
-    spacing, factor = grid(stddev, multiplier * math.sqrt(size), levels)
-    noise, right = discrete_gaussian(key, (size,), factor, levels=levels)
+    spacing, factor = grid(size, allowance, law)
+    noise, right = law.draw(key, (sum(x.size for x in leaves),), factor)
     unit = jnp.where(right & (factor > 0), spacing, jnp.nan)
     noised, start = [], 0
     for leaf in leaves:
         own = [word[start : start + leaf.size].reshape(leaf.shape) for word in noise]
-        *lower, total = (x.astype(leaf.dtype) for x in added(rounded(leaf, spacing, levels), own))
+        *lower, total = (x.astype(leaf.dtype) for x in added(rounded(leaf, spacing, law.words), own))
         for word in reversed(lower):
             total = total * 2.0**WORD + word
         noised.append(jnp.where(jnp.isnan(leaf), leaf, total * unit.astype(leaf.dtype)))

@@ -47,11 +47,15 @@ from discreet.gradients import (
     check_positive,
 )
 from discreet.mechanisms._integers import (
+    GAUSSIAN_LAWS,
+    LAPLACE_LAW,
     LEAST_STDDEV,
     MOST_STDDEV,
     SLACK,
+    UNKNOWN,
+    Law,
     add_noise_on_grid,
-    most_multiplier,
+    widest_cell,
 )
 from discreet.sampling import Batch, Drawing, FixedSizeSampling, OpenPoisson, PoissonSampling, Sampling
 
@@ -70,7 +74,7 @@ class Mechanism(abc.ABC):
             theirs. That is so for Gaussian noise.
         slack: Total variation between a release as computed and one of `event`. 0 for floating-point noise, whose rounding
             nothing accounts for.
-        on_grid: The sum is rounded to a grid before noise is added, which `_integers` accounts for.
+        on_grid: The sum is rounded to a grid before integer noise is added (`GridMechanism`).
     """
 
     name: ClassVar[str]
@@ -86,9 +90,6 @@ class Mechanism(abc.ABC):
         """The event of one release with noise of this many times the norm of one record's contribution."""
 
     @abc.abstractmethod
-    def noise(self, key: PRNGKeyArray, dim: int, dtype: Any) -> Float[Array, " dim"]:
-        """Independent floating-point noise of size 1 for `dim` coordinates."""
-
     def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
         """The leaves with noise of a size: one draw for all coordinates, in the order of the leaves.
 
@@ -99,6 +100,22 @@ class Mechanism(abc.ABC):
             multiplier: the largest ratio of `size` to the bound on one record that has to hold.
             levels: how integer noise is made (`_integers.levels_for`).
         """
+
+    def most_multiplier(self, dim: int) -> float:
+        """The largest noise multiplier that a release of `dim` coordinates holds for if nothing is said of it."""
+        del dim
+        return math.inf
+
+
+class FloatMechanism(Mechanism):
+    """Floating-point noise. Last bits of what it releases tell neighbours apart."""
+
+    @abc.abstractmethod
+    def noise(self, key: PRNGKeyArray, dim: int, dtype: Any) -> Float[Array, " dim"]:
+        """Independent noise of size 1 for `dim` coordinates."""
+
+    def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
+        """The sum of floats and floats."""
         del multiplier, levels
         noise = size * self.noise(key, sum(x.size for x in leaves), jnp.result_type(*leaves))
         noised, start = [], 0
@@ -110,9 +127,36 @@ class Mechanism(abc.ABC):
         return noised
 
 
+class GridMechanism(Mechanism):
+    """Integer noise on a grid, which `_integers` explains: `event` covers the rounding to it, and last bits."""
+
+    on_grid: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def law(self, levels: int) -> Law:
+        """The law of the noise that is made of so many levels."""
+
+    def rounding(self, dim: int) -> float:
+        """At most so many grid points, in this mechanism's norm, are added to the distance of neighbours by rounding them."""
+        return float(dim if self.norm == 1 else math.sqrt(dim))
+
+    def most_multiplier(self, dim: int) -> float:
+        """The one for which rounding takes little of the noise."""
+        return UNKNOWN / self.rounding(dim)
+
+    def cell(self, dim: int, multiplier: float, levels: int) -> float:
+        """`rounding` over the size of the noise, at most."""
+        return widest_cell(self.rounding(dim), multiplier, self.law(levels))
+
+    def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
+        """See `_integers`."""
+        allowance = multiplier * self.rounding(sum(x.size for x in leaves))
+        return add_noise_on_grid(key, leaves, size, allowance, self.law(levels))
+
+
 @dataclass(frozen=True)
-class FloatGaussianMechanism(Mechanism):
-    """Normal floating-point noise; the size is its standard deviation. Last bits of what it releases tell neighbours apart."""
+class FloatGaussianMechanism(FloatMechanism):
+    """Normal floating-point noise; the size is its standard deviation."""
 
     name: ClassVar[str] = "gaussian_mechanism"
     size: ClassVar[str] = "stddev"
@@ -130,21 +174,28 @@ class FloatGaussianMechanism(Mechanism):
 
 
 @dataclass(frozen=True)
-class GaussianMechanism(FloatGaussianMechanism):
-    """Discrete Gaussian noise on a grid, added to integers; the size is the continuous one's standard deviation."""
+class GaussianMechanism(GridMechanism):
+    """Discrete Gaussian noise; the size is the continuous one's standard deviation."""
 
+    name: ClassVar[str] = "gaussian_mechanism"
+    size: ClassVar[str] = "stddev"
     words: ClassVar[str] = "Gaussian noise of standard deviation"
+    norm: ClassVar[int] = 2
+    adds_up: ClassVar[bool] = True
     slack: ClassVar[float] = SLACK
-    on_grid: ClassVar[bool] = True
 
-    def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
-        """See `_integers`."""
-        return add_noise_on_grid(key, leaves, size, multiplier, levels)
+    def event(self, noise_multiplier: Any) -> DpEvent:
+        """`GaussianDpEvent`."""
+        return GaussianDpEvent(noise_multiplier)
+
+    def law(self, levels: int) -> Law:
+        """Of two levels or three (`levels_for`)."""
+        return GAUSSIAN_LAWS[levels]
 
 
 @dataclass(frozen=True)
-class LaplaceMechanism(Mechanism):
-    """Laplace noise; the size is the scale b of the density exp(-|x| / b) / 2b."""
+class LaplaceMechanism(GridMechanism):
+    """Discrete Laplace noise; the size is the scale b of the continuous density exp(-|x| / b) / 2b."""
 
     name: ClassVar[str] = "laplace_mechanism"
     size: ClassVar[str] = "scale"
@@ -155,10 +206,10 @@ class LaplaceMechanism(Mechanism):
         """`LaplaceDpEvent`."""
         return LaplaceDpEvent(noise_multiplier)
 
-    def noise(self, key: PRNGKeyArray, dim: int, dtype: Any) -> Float[Array, " dim"]:
-        """The difference of two exponential variables, each half the sum of two squared normal ones."""
-        squares = jnp.square(random.normal(key, (4, dim), dtype))
-        return 0.5 * (squares[0] + squares[1] - squares[2] - squares[3])
+    def law(self, levels: int) -> Law:
+        """One law."""
+        del levels
+        return LAPLACE_LAW
 
 
 GAUSSIAN, LAPLACE, FLOAT_GAUSSIAN = GaussianMechanism(), LaplaceMechanism(), FloatGaussianMechanism()
@@ -486,23 +537,23 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
 def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, ""]) -> Any:
     """Add independent Laplace noise to every coordinate of a tree of arrays.
 
-    Guarantee: if one record changes the tree by at most D in joint **L1** norm and
-    scale = noise_multiplier * D, the release is a `LaplaceDpEvent(noise_multiplier)`. A bound
-    in L2 does not do: for d coordinates it understates epsilon by up to sqrt(d).
-
-    A Laplace variable is drawn as the difference of two exponential ones, each half the sum
-    of two squared Gaussians, so that its tails are as long as theirs: beyond 40 scales.
+    Guarantee: if one record changes the tree, as computed, by at most D in joint **L1** norm, and scale = noise_multiplier * D,
+    the release is a `LaplaceDpEvent(noise_multiplier)`, rounding and last bits included: 1 / noise_multiplier is a pure epsilon.
+    The tree is rounded to a grid, and the noise is a discrete Laplace there: docs/arithmetic.md has the proof, for noise
+    multipliers up to 2**17 / d for d coordinates (above that, for this one). A bound in L2 does not do: for d coordinates it
+    understates epsilon by up to sqrt(d).
 
     Args:
-        key: a scalar key, for this call alone.
-        tree: float32 or float64 arrays; the value to release.
-        scale: scale b of the density exp(-|x| / b) / 2b, in the units of `tree`.
+        key: a scalar key, for this call alone. Keys of `discreet.random.key` are secure.
+        tree: float32 or float64 arrays; the value to release. Values beyond 2**48 scales are released as that.
+        scale: scale b of the density exp(-|x| / b) / 2b, in the units of `tree`, from 1e-28 to 1e30; it gets up to 0.9 % more.
+            Where it is known only when the program runs, and then below 1e-20 or above 1e20, the release is NaN.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
 
     Raises:
-        ValueError: `scale`, where known while tracing, is not positive and finite.
+        ValueError: `scale`, where known while tracing, is not positive and finite, or out of that range.
         TypeError: a leaf is not float32 or float64.
 
     Reference:
@@ -529,7 +580,7 @@ def add_noise(
         tree: likewise.
         size: of the noise, likewise.
         name: of the caller, where it is part of a step, which may be mapped.
-        multiplier: the largest ratio of `size` to the bound on one record that has to hold; None: `most_multiplier`.
+        multiplier: the largest ratio of `size` to the bound on one record that has to hold; None: the mechanism's own.
         levels: how integer noise is made: what `levels_for` says of that multiplier.
 
     Raises:
@@ -543,7 +594,7 @@ def add_noise(
     leaves = check_leaves(who, leaves)
     known, operands = known_number(size)
     if multiplier is None:
-        multiplier = most_multiplier(max(1, sum(x.size for x in leaves)))
+        multiplier = mechanism.most_multiplier(max(1, sum(x.size for x in leaves)))
     ratio, more = known_number(multiplier)
     noised = NOISE.bind(
         key,

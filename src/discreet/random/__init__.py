@@ -1,4 +1,4 @@
-"""Secure randomness: ChaCha20 keys for JAX, discrete Gaussian noise, and a Gaussian sampler with exact tails."""
+"""Secure randomness: ChaCha20 keys for JAX, discrete Gaussian and Laplace noise, and a Gaussian sampler with exact tails."""
 
 from discreet.random._discrete_gaussian import (
     INNER_VARIANCE,
@@ -7,6 +7,7 @@ from discreet.random._discrete_gaussian import (
     WORD,
     discrete_gaussian,
 )
+from discreet.random._discrete_laplace import LAPLACE_UNIT, MOST_LAPLACE, discrete_laplace
 from discreet.random._keys import (
     Purpose,
     as_threefry,
@@ -22,13 +23,16 @@ from discreet.random._normal import normal
 
 __all__ = [
     "INNER_VARIANCE",
+    "LAPLACE_UNIT",
     "MOST_FACTOR",
+    "MOST_LAPLACE",
     "SLACK_PER_VALUE",
     "WORD",
     "Purpose",
     "as_threefry",
     "check_key",
     "discrete_gaussian",
+    "discrete_laplace",
     "fast_bits",
     "is_reproducible",
     "key",

@@ -55,7 +55,7 @@ WORD = 24  # bits of the words in which sums and noise are added
 
 DISCRETE = np.uint32(int.from_bytes(b"dgau", "little"))
 
-_PRECISION = 512  # bits behind the point of the integers that tables are computed from
+PRECISION = 512  # bits behind the point of the integers that tables are computed from
 _MORE, _MORE_TAIL = 5, 4  # words of a threshold after the first, in the two tables
 _PER_LEVEL = _MORE + 1 + _MORE_TAIL  # words of an undecided level: its threshold, then a draw from the second table
 _AT_ONCE = 32  # blocks of all values' further words, up to which they are made for all
@@ -101,9 +101,9 @@ class Design(NamedTuple):
 DESIGNS = {levels: Design(13, levels, MOST_FACTOR, INNER_VARIANCE[2]) for levels in (2, 3)}
 
 
-def _exp_minus(x: Fraction) -> int:
-    """exp(-x) in units of 2**-_PRECISION for x from 0 to 1, by its series."""
-    term = total = 1 << _PRECISION
+def exp_minus(x: Fraction) -> int:
+    """exp(-x) in units of 2**-PRECISION for x from 0 to 1, by its series."""
+    term = total = 1 << PRECISION
     number = 0
     while term:
         number += 1
@@ -113,13 +113,13 @@ def _exp_minus(x: Fraction) -> int:
 
 
 def _weights(variance: Fraction, number: int) -> list[int]:
-    """exp(-i**2 / (2 variance)) for i from 0, in units of 2**-_PRECISION: each is the one before times a ratio that shrinks."""
-    ratio, shrink = _exp_minus(1 / (2 * variance)), _exp_minus(1 / variance)
-    weights, weight = [], 1 << _PRECISION
+    """exp(-i**2 / (2 variance)) for i from 0, in units of 2**-PRECISION: each is the one before times a ratio that shrinks."""
+    ratio, shrink = exp_minus(1 / (2 * variance)), exp_minus(1 / variance)
+    weights, weight = [], 1 << PRECISION
     for _ in range(number):
         weights.append(weight)
-        weight = weight * ratio >> _PRECISION
-        ratio = ratio * shrink >> _PRECISION
+        weight = weight * ratio >> PRECISION
+        ratio = ratio * shrink >> PRECISION
     return weights
 
 

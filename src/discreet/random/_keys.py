@@ -16,6 +16,7 @@ A key is 256 bits, eight uint32 words. Every use of a key reads blocks whose non
 | `normal`, third words of pairs   | "gaus"  | 32            | 1            | block number        | rare pairs' words |
 | `discrete_gaussian`, first words | "dgau"  | levels        | 0            | block number        | all words         |
 | `discrete_gaussian`, undecided   | "dgau"  | levels        | 1            | value's blocks      | undecided values  |
+| `discrete_laplace`               | "dlap"  | kind, throw   | chunk        | block number        | all words         |
 | `as_threefry`                    | "thrf"  | 0             | 0            | 0                   | first two words   |
 | integer seed (the seed is key)   | "seed"  | 0             | 0            | 0                   | first half        |
 | key of another implementation    | "frgn"  | number words  | name's hash  | chunk number        | first half        |

@@ -792,7 +792,7 @@ def _assumptions(
         "sums of records are exact: how float32 rounds them is accounted for in clipping only",
     ]
     words += [
-        f"{x.name} adds exact noise: its last bits are not accounted for" for x in checker.mechanisms if not x.slack
+        f"{x.name} adds exact noise: its last bits are not accounted for" for x in checker.mechanisms if not x.on_grid
     ]
     if checker.most_multiplier < math.inf:
         words.append(f"noise multipliers are at most {checker.most_multiplier:.4g}")

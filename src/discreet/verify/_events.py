@@ -333,10 +333,7 @@ class _Spent:
         if release.mechanism.adds_up:
             alone = sum(worst_of(release.loads)), release.rounding
             return cls({release.mechanism: dict(release.loads)}, {release.mechanism: alone})
-        total = sum(worst_of(release.loads))
-        if release.mechanism.norm == 1:
-            # The L1 norm of d numbers is at most sqrt(d) times their L2 norm.
-            total = total * release.size
+        total = ratio_of(release)
         return cls(events=[release.mechanism.event(1 / square_root(total))] if total != 0 else [])
 
     def add(self, other: _Spent, times: Any = 1) -> None:
@@ -362,6 +359,13 @@ def _with_rounding(together: Any, alone: Any, rounding: Any) -> Any:
     if is_symbolic(together) or is_symbolic(alone) or is_symbolic(rounding):
         return together if together == alone else together + rounding
     return max(together, min(alone, together + rounding)) if alone > together * (1 + 1e-9) else together
+
+
+def ratio_of(release: Release) -> Any:
+    """The square of what one record adds over the noise, in the norm of the mechanism."""
+    total = sum(worst_of(release.loads))
+    # The L1 norm of d numbers is at most sqrt(d) times their L2 norm.
+    return total * release.size if release.mechanism.norm == 1 else total
 
 
 def worst_of(loads: Loads) -> list[Any]:

@@ -30,8 +30,8 @@ from discreet.mechanisms import (
     NOISE,
     SUM,
     UPDATE_ROWS,
+    GridMechanism,
     Mechanism,
-    widest_cell,
 )
 from discreet.sampling import SAMPLERS, OpenPoisson, Sampling
 from discreet.verify._domain import (
@@ -57,7 +57,7 @@ from discreet.verify._domain import (
     total_of,
 )
 from discreet.verify._errors import PrivacyError, Reason, Why
-from discreet.verify._events import Draw, Loads, Release, is_symbolic, worst_of
+from discreet.verify._events import Draw, Loads, Release, is_symbolic, ratio_of
 from discreet.verify._interpreter import (
     IDENTITY,
     KEY_RULES,
@@ -425,7 +425,7 @@ class _Grid(NamedTuple):
 
     Attributes:
         most: the noise multiplier up to which the noise pays for the rounding.
-        cell: sqrt(d) grid points over the noise, at most.
+        cell: the grid points by which rounding moves the sums of neighbours apart, over the noise, at most.
     """
 
     most: float
@@ -438,12 +438,13 @@ def _grid(params: Any, multiplier: Scale | None, equation: JaxprEqn) -> _Grid | 
     Raises:
         _NoRatioError: it is not known how much noise is for the rounding.
     """
-    if not params["mechanism"].on_grid:
+    mechanism: Mechanism = params["mechanism"]
+    if not isinstance(mechanism, GridMechanism):
         return None
     if multiplier is None or multiplier.powers:
         raise _NoRatioError(Why.NOISE_SCALE("the multiplier that the noise is made for is not known"))
     dim = sum(math.prod(shape_of(x)) for x in equation.outvars)
-    return _Grid(multiplier.factor, widest_cell(dim, multiplier.factor, params["levels"]))
+    return _Grid(multiplier.factor, mechanism.cell(dim, multiplier.factor, params["levels"]))
 
 
 def _record(
@@ -476,14 +477,15 @@ def _record(
 
 
 def _rounded(checker: Checker, release: Release, grid: _Grid) -> Release:
-    """What rounding to the grid adds to a release whose values move by x <= r noises for one record, r^2 its loads together.
+    """What rounding to the grid adds to a release whose values move by x <= r noises for one record.
 
-    With the noise for a multiplier m that is made larger by 1 + m c, where c is sqrt(d) grid points over the noise, the
-    integers move by (x + c) / (1 + m c). If r >= 1 / m, that is at most r for x = r. A record that shares its bound among
-    several releases has less of x in each; then (x + c) / (1 + m c) <= x + c (1 - m x)+, whose square is at most
-    x^2 + c / (2 m) + c^2 (`Release.rounding`). If r < 1 / m the loads are those of (r + c) / (1 + m c).
+    r^2 is its loads together, times the number of coordinates where the mechanism goes by L1 norms. With the noise for a
+    multiplier m that is made larger by 1 + m c, where c is the cell, the integers move by (x + c) / (1 + m c). If r >= 1 / m,
+    that is at most r for x = r. A record that shares its bound among several releases has less of x in each; then
+    (x + c) / (1 + m c) <= x + c (1 - m x)+, whose square is at most x^2 + c / (2 m) + c^2 (`Release.rounding`). If r < 1 / m the
+    loads are those of (r + c) / (1 + m c).
     """
-    total, most, cell = sum(worst_of(release.loads)), grid.most, grid.cell
+    total, most, cell = ratio_of(release), grid.most, grid.cell
     loads = release.loads
     if is_symbolic(total):
         # What is open has r >= 1 / m: the certificate assumes so.
