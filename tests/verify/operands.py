@@ -260,20 +260,30 @@ def _readable(x: Any) -> np.ndarray:
     return np.asarray(x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x)
 
 
-def trials(case: Case, world: str, tries: int, seed: int = 0) -> Iterator[tuple[World, list[Seen], list[Handed]]]:
-    """What is said of a program, with the numbers of several tables and their neighbours."""
-    checker, empty, operands = say(case, world)
-    relation, kind = WORLDS[world]
+@functools.lru_cache
+def drawn(
+    world: str, tries: int, seed: int
+) -> list[tuple[list[dict[str, np.ndarray]], tuple[np.ndarray, ...], int, Any]]:
+    """The tables of several trials, as arrays of the operands' types; they are the same for every program."""
     r = np.random.default_rng(seed)
-    for number in range(tries):
-        runs, marks, changed, order = tables(r, relation, kind)
-        here = dataclasses.replace(empty, masks=tuple(marks), changed=changed, order=order)
+    found = []
+    for _ in range(tries):
+        runs, marks, changed, order = tables(r, *WORLDS[world])
+        arrays = [{name: np.asarray(held[name], x.dtype) for name, x in kinds().items()} for held in runs]
+        found.append((arrays, tuple(marks), changed, order))
+    return found
+
+
+def trials(case: Case, world: str, tries: int, seed: int = 0) -> Iterator[tuple[World, list[Seen], list[Handed]]]:
+    """What is said of the operands and then of a program, with the numbers of several tables and their neighbours."""
+    checker, empty, operands = say(case, world)
+    for number, (runs, masks, changed, order) in enumerate(drawn(world, tries, seed)):
+        here = dataclasses.replace(empty, masks=masks, changed=changed, order=order)
         keys = [jax.random.key(number)] if case.keyed else []
         found = []
         for held in runs:
-            arrays = {name: np.asarray(held[name], x.dtype) for name, x in kinds().items()}
-            values, handed = case.run(*keys, *(arrays[name] for name in case.names))
-            first = [np.asarray(jax.random.key_data(k)) for k in keys] + [*arrays.values()]
+            values, handed = case.run(*keys, *(held[name] for name in case.names))
+            first = [np.asarray(jax.random.key_data(k)) for k in keys] + [*held.values()]
             found.append(([*first, *map(_readable, values)], [list(map(np.asarray, x)) for x in handed]))
         seen = [dataclasses.replace(x) for x in [*operands, *checker.seen]]
         for item, numbers in zip(seen, zip(*(x[0] for x in found), strict=True), strict=True):

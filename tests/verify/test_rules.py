@@ -7,7 +7,8 @@ from discreet.verify import _interpreter
 
 from . import cases_networks, cases_structure  # noqa: F401  they enter their cases
 from .cases import CASES
-from .operands import held_against_numbers
+from .claims import Book
+from .operands import Case, held_against_numbers, trials
 
 LOOSE = {
     # What a number is compared with, and which of its row is the largest, hardly depends on the place added to the row.
@@ -21,6 +22,8 @@ ELSEWHERE = {"clipped_sum", "update_rows"}
 """Primitives of private inference, which nobody else calls: tests/inference/test_proof.py and test_local.py."""
 WORLDS = ("add", "replace", "sample")
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def primitives_with_rules():
     tables = (_interpreter.RULES, _interpreter.STRUCTURED, _interpreter.INLINED, _interpreter.KEY_RULES)
@@ -30,6 +33,14 @@ def primitives_with_rules():
 def test_every_rule_has_its_cases():
     """A rule without a test of what it says cannot land."""
     assert primitives_with_rules() == set(CASES) | ELSEWHERE
+
+
+@pytest.mark.parametrize("world", [*WORLDS, "fixed sample"])
+def test_operands_are_what_is_said(world):
+    """They are the same for all rules, whose results alone are looked at with each."""
+    for here, seen, _ in trials(Case(lambda key: key, (), keyed=True), world, 40, seed=1):
+        book = Book(here, seen)
+        assert not [(item.value, complaint) for item in seen for complaint in book.about(item)]
 
 
 # One convolution takes as long as all others together.
