@@ -20,7 +20,9 @@ help:  ## Show what can be made
 demo: $(VENV)/.ready-demo  ## Fit a bundled table at epsilon 1 and show what was spent
 	$(BIN)/discreet demo --out "$(DEMO_OUT)"
 
-test: lint  ## Format, lint, types, then the quick tests: those that tests/costs.tsv calls slow are left out, but for the essential ones
+# pyright takes as long for the tests as for all else: `make test-all` and `make lint` have them checked too.
+test: TYPED := src examples benchmarks tools
+test: lint  ## Format, lint, types, then the quick tests: those that tests/costs.tsv names are left out, but for the essential ones
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal --durations 20 --quick -m "not exhaustive"
 
 test-all: lint  ## Format, lint, types, then every test; PYTEST_OPTIONS=--record-costs writes tests/costs.tsv, by which `make test` chooses
@@ -68,7 +70,7 @@ stats: $(VENV)/.ready-dev  ## Count files, lines, words, names, and the files th
 lint: $(VENV)/.ready-dev  ## ruff (format and rules) and pyright
 	$(BIN)/ruff format --check --quiet . || { echo "Some files are not formatted: run 'make format'." >&2; exit 1; }
 	$(BIN)/ruff check .
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --pythonpath $(BIN)/python $(TYPED)
 
 format: $(VENV)/.ready-dev  ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix --exit-zero --quiet .

@@ -1,9 +1,9 @@
 """Fixtures and options that all tests share: where the tables are, compiled programs, and which tests are quick.
 
 Most tests take milliseconds, and a few hundred compile a fit for seconds: those carry nine tenths of the time.
-`tests/costs.tsv` holds the processor time of every test that takes more than a third of a second. `make test` (`--quick`)
-leaves out the tests that cost more than `QUICK_SECONDS` there, except those marked `essential`: an honest fit and a planted
-fault for each method. `make test-all` runs everything and, with `--record-costs`, writes the file anew. A test that the
+`tests/costs.tsv` holds the processor time of every test that takes more than `QUICK_SECONDS`. `make test` (`--quick`)
+leaves them out, except those marked `essential`: an honest fit and a planted fault for each method, the rules of the
+verifier, refusals. `make test-all` runs everything and, with `--record-costs`, writes the file anew. A test that the
 file does not name counts as quick. A fixture that tests share is counted in full for each of them: without the first
 of them, the next one pays for it.
 """
@@ -21,7 +21,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 COSTS = Path(__file__).with_name("costs.tsv")
-QUICK_SECONDS = 0.5
+QUICK_SECONDS = 0.33
 _STARTED = pytest.StashKey[float]()
 _measured: dict[str, float] = {}
 _shared: dict[Any, float] = {}  # seconds that a fixture of more than one test took, the last time that it was made
@@ -49,11 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--quick"):
         return
     costs = recorded_costs()
-    slow = {
-        item
-        for item in items
-        if costs.get(item.nodeid, 0.0) > QUICK_SECONDS and item.get_closest_marker("essential") is None
-    }
+    slow = {item for item in items if item.nodeid in costs and item.get_closest_marker("essential") is None}
     config.hook.pytest_deselected(items=[item for item in items if item in slow])
     items[:] = [item for item in items if item not in slow]
 
@@ -98,7 +94,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("--record-costs") and not hasattr(session.config, "workerinput"):
-        costly = sorted((name, seconds) for name, seconds in _measured.items() if seconds >= 0.33)
+        costly = sorted((name, seconds) for name, seconds in _measured.items() if seconds >= QUICK_SECONDS)
         COSTS.write_text("".join(f"{seconds:.2f}\t{name}\n" for name, seconds in costly), encoding="utf-8")
 
 

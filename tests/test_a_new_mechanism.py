@@ -114,6 +114,7 @@ def test_calibration_asks_for_its_event():
     assert doubled.noise_multiplier == pytest.approx(usual.noise_multiplier / 2, rel=1e-3)
 
 
+@pytest.mark.essential
 def test_one_that_is_not_listed_is_refused_for_that_reason():
     with pytest.raises(dp.PrivacyError, match=r"(?i)nothing is known of the noise of DoubledGaussian") as error:
         fit(plan(1.9, mechanism=DOUBLED))

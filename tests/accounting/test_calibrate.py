@@ -104,6 +104,7 @@ def test_most_steps_with_slack_are_fewer():
     assert profile(event_of(fewer), ADD, slack=fewer * slack).epsilon(1e-6) <= 1.0
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -181,6 +181,7 @@ def test_a_page_without_a_guarantee_says_so_twice(twin_fit: Path) -> None:
     assert "No ε holds" in (twin_fit / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.essential
 def test_wrong_input_is_refused(fit: Path, tmp_path: Path) -> None:
     refused(report(tmp_path), "statement.json", "discreet fit")
     refused(report(fit, "--out", fit / "statement.json"), ".html")

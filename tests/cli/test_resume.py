@@ -125,8 +125,9 @@ def said(outcome):
     return " ".join(outcome.stderr.split())
 
 
-@pytest.mark.essential
-@pytest.mark.parametrize("moment", ["mid-fit", "between statement and posterior"])
+@pytest.mark.parametrize(
+    "moment", ["mid-fit", pytest.param("between statement and posterior", marks=pytest.mark.essential)]
+)
 def test_ctrl_c_then_resume(folder, monkeypatch, moment):
     """The first Ctrl-C arrives after the first steps, or when only the statement is written."""
     steps = FIT.replace("--steps 40", "--steps 300")

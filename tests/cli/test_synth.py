@@ -231,7 +231,6 @@ def fit_words(table: Path, *more: str) -> list[str]:
     ]
 
 
-@pytest.mark.essential
 def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, quick_compilation) -> None:
     monkeypatch.setattr(DPSVI.run, "__kwdefaults__", {**(DPSVI.run.__kwdefaults__ or {}), "require_proof": False})
     outcome = RUN.invoke(app, fit_words(table, "--components", "2", "--steps", "5"))

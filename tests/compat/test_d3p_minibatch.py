@@ -54,6 +54,7 @@ def test_fixed_size_batches_are_sets_of_whole_records():
     assert not np.array_equal(direct.indices, get_batch(3, state)[0])
 
 
+@pytest.mark.essential
 def test_a_batchifier_state_made_by_hand_is_no_secret():
     _, get_batch = subsample_batchify_data(pairs(20), 5)
     get_batch(0, d3p.random.PRNGKey())

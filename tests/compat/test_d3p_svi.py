@@ -95,6 +95,7 @@ def test_batches_of_other_rows_than_init_saw_and_of_several_laws():
         dpsvi.statement(svi_state)
 
 
+@pytest.mark.essential
 def test_more_updates_than_declared_are_priced_and_named():
     init, get_batch = subsample_batchify_data(table(), 20)
     batch = get_batch(0, init(KEY)[1])

@@ -50,6 +50,7 @@ def test_nothing_is_fetched_when_the_site_is_read(site: Path) -> None:
         assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", text), page.relative_to(site)
 
 
+@pytest.mark.essential
 def test_links_that_lead_nowhere_and_pages_in_no_list_are_refused(repository: Path, tmp_path: Path) -> None:
     """Planted faults, by the rules of the site."""
     config = f"INHERIT: {repository}/mkdocs.yml\ndocs_dir: pages\nnav: [index.md]\nplugins: []\nhooks: []\n"

@@ -241,7 +241,6 @@ def test_in_a_pipeline_cloned_and_pickled(no_noise: None) -> None:
 # --- private fits ---------------------------------------------------------------------------
 
 
-@pytest.mark.essential
 def test_the_example_of_the_page(repository: Path, quick_compilation: None) -> None:
     """Truly private, so at random. The accuracy of 60 fits was 0.853 to 0.937, mean 0.899 and standard deviation 0.021."""
     text = (repository / "docs" / "estimators.md").read_text(encoding="utf-8")

@@ -198,7 +198,11 @@ def longest(measure: Any, engine: Any, layer: Any, sizes: tuple[int, int, int], 
 SIZES = [(2, 6, 7), (4, 24, 16), (64, 4, 3)]
 
 
-@pytest.mark.parametrize("layer", list(USES), ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "layer",
+    [pytest.param(f, marks=[pytest.mark.essential] * (f in (dense, looked_up))) for f in USES],
+    ids=lambda f: f.__name__,
+)
 def test_no_record_adds_more_than_the_bound(measure, layer):
     assert longest(measure, BookKeepingEngine(), layer, SIZES[1], 500, 1.0) <= SLACK
 
@@ -229,6 +233,7 @@ def naive(record_loss, parameters, records, mask, norm, channels):
     return ClippedSum({"w": w * norm}, weights.loss, weights.count, 1.0)
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_a_naive_gram_matrix_is_caught(measure, sizes):
     assert longest(measure, naive, dense, sizes, 400, 1.0) > 1.5
@@ -312,7 +317,16 @@ def _contribution(loss, p):
 
 
 @pytest.mark.parametrize("mode", ["fill", "clip"])
-@pytest.mark.parametrize(("dtype", "size"), [("uint8", 300), ("int8", 300), ("int8", 100), ("uint32", 5), ("int32", 5)])
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [
+        pytest.param("uint8", 300, marks=pytest.mark.essential),
+        ("int8", 300),
+        ("int8", 100),
+        ("uint32", 5),
+        ("int32", 5),
+    ],
+)
 def test_an_index_means_the_same_row_for_norm_and_sum(dtype, mode, size):
     """299 does not exist in uint8: compared there, it turns legal indices into none, whose norm is zero."""
     facts = np.iinfo(dtype)

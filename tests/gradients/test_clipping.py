@@ -50,6 +50,7 @@ def test_rounding_a_clipped_record_to_bfloat16_exceeds_the_norm():
     assert clip_records(rows, 1.0).dtype == jnp.float32
 
 
+@pytest.mark.essential
 def test_the_norm_is_joint_over_leaves():
     """Clipping each leaf alone would let a record add sqrt(2) C."""
     rows = {"a": jnp.full((1, 1), 50.0), "b": jnp.full((1, 1), 50.0)}

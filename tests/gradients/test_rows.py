@@ -91,6 +91,7 @@ def test_the_share_is_one_of_the_squared_bound(share, part):
     assert channels.joint_bound(2.0) == pytest.approx(2.0 / math.sqrt(1 - share))
 
 
+@pytest.mark.essential
 def test_counts_who_is_within_and_drops_who_is_not_finite():
     squared = jnp.array([0.0, 0.9, 1.0, 1.1, jnp.inf, jnp.nan, 0.1, 0.1])
     losses = jnp.zeros(8).at[6].set(jnp.nan)

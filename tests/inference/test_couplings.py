@@ -42,7 +42,7 @@ def same(x):
 @pytest.mark.parametrize(
     "turn",
     [
-        lambda x: jnp.roll(x, 1, axis=0),
+        pytest.param(lambda x: jnp.roll(x, 1, axis=0), marks=pytest.mark.essential),
         lambda x: jnp.roll(x, 2, axis=0),
         lambda x: jnp.roll(x, 3, axis=0),
         lambda x: jnp.roll(x, 30, axis=0),
@@ -216,6 +216,7 @@ def test_an_array_that_looks_like_a_part_can_be_declared_public():
     initialised(model, X, Y, knots=jnp.asarray(X[:32]))
 
 
+@pytest.mark.essential
 def test_a_scale_of_the_observation_alone_is_refused_where_a_latent_is_summed_out():
     def model(y):
         mu = numpyro.sample("mu", dist.Normal(jnp.zeros(2), 1).to_event(1))

@@ -269,6 +269,7 @@ REFUSED: dict[str, tuple[Callable[[], dp.DPSGLD], Any, tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_before_any_budget_is_spent(name: str, refused: Any) -> None:
     make_it, error, words = REFUSED[name]

@@ -343,6 +343,7 @@ def test_refused(options, says):
         make(**options).run(dp.random.key(), table(), progress_bar=False)
 
 
+@pytest.mark.essential
 def test_what_cannot_tell_whose_rows_it_has_is_refused():
     dpsvi = make()
     with pytest.raises(ValueError, match="whose rows"):

@@ -180,8 +180,10 @@ def count_not_in_the_bound(monkeypatch):
     )
 
 
-@pytest.mark.essential
-@pytest.mark.parametrize("wrong", [count_without_noise, realised_size, count_not_in_the_bound])
+@pytest.mark.parametrize(
+    "wrong",
+    [count_without_noise, realised_size, pytest.param(count_not_in_the_bound, marks=pytest.mark.essential)],
+)
 def test_a_wrong_step_is_caught(monkeypatch, wrong):
     wrong(monkeypatch)
     case = CASES["Poisson"]

@@ -73,6 +73,7 @@ def no_chains(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return keys
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(
     ("model", "message"),
     [

@@ -102,13 +102,14 @@ def test_a_step_is_what_its_plan_says(name):
 
 
 # Every fit of every test proves itself; here it is said.
-_RUN = {"Poisson", "fixed size", "adaptive", "rejection"}
+_RUN = {
+    **dict.fromkeys(HONEST, pytest.mark.exhaustive),
+    **dict.fromkeys(("Poisson", "fixed size", "adaptive"), pytest.mark.essential),
+    "rejection": (),
+}
 
 
-@pytest.mark.essential
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name not in _RUN)) for name in HONEST]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_RUN[name]) for name in HONEST])
 def test_a_fit_is_what_its_plan_says(name):
     result = make(**HONEST[name]).run(dp.random.key(), X, progress_bar=False)
     assert any(note.startswith("Proved before it ran") for note in result.statement.notes)

@@ -137,6 +137,7 @@ def no_made_up_record(x, y):
         numpyro.factor("y", -w * jnp.log(y - 1.0))
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(
     ("program", "words"),
     [
@@ -208,6 +209,7 @@ def guide_without_parameters(x, y):
     numpyro.sample("w", dist.Normal(0, 1))
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(
     ("program", "its_guide", "words"),
     [

@@ -113,6 +113,7 @@ def test_the_file_holds_what_the_result_shows_and_the_shapes_of_records(result, 
     )
 
 
+@pytest.mark.essential
 def test_without_a_guide_draws_are_refused(path):
     loaded = dp.load_result(path)
     with pytest.raises(ValueError, match="loaded without one"):
@@ -148,6 +149,7 @@ def test_a_file_without_all_fields_is_refused(result, path):
         dp.load_result(path)
 
 
+@pytest.mark.essential
 def test_what_a_file_cannot_hold(result, path):
     before = path.read_bytes()
     with pytest.raises(TypeError, match="params/w is a set"):

@@ -127,6 +127,7 @@ def test_a_changed_line_is_noticed_and_nothing_is_debited(ledger, change):
         ledger.debit(plan(), delta=1e-6, method="DPSVI")
 
 
+@pytest.mark.essential
 def test_a_cut_end_is_noticed_by_whoever_has_a_statement(ledger):
     receipts = [ledger.debit(plan(), delta=1e-6, method="DPSVI") for _ in range(2)]
     ledger.path.write_text("".join(line + "\n" for line in ledger.path.read_text().splitlines()[:2]))
@@ -135,6 +136,7 @@ def test_a_cut_end_is_noticed_by_whoever_has_a_statement(ledger):
         ledger.verify(receipts[1].hash)
 
 
+@pytest.mark.essential
 def test_a_line_that_was_being_written_counts_for_nothing(ledger):
     ledger.debit(plan(), delta=1e-6, method="DPSVI")
     whole = ledger.path.read_bytes()
@@ -172,6 +174,7 @@ def test_a_cap_that_is_none_is_refused_and_leaves_no_file(tmp_path, cap):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.essential
 def test_a_cap_is_raised_only_by_saying_so(ledger):
     ledger.set_cap(epsilon=1.0, delta=1e-5)
     with pytest.raises(dp.SpentError):
@@ -288,6 +291,7 @@ def test_a_fit_is_debited_once_and_its_statement_says_where(ledger, dpsvi):
     assert json.loads(ledger.path.read_text().splitlines()[-1])["hash"][:16] in note
 
 
+@pytest.mark.essential
 def test_it_is_debited_before_the_first_release_and_not_paid_back(ledger, dpsvi, monkeypatch):
     from discreet.inference._loop import Checkpoint
 

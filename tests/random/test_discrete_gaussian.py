@@ -1,5 +1,6 @@
 """Discrete Gaussian noise: the law by exact arithmetic, the bits by an oracle of Python integers, and attacks on releases."""
 
+import functools
 import zlib
 from fractions import Fraction
 from typing import Any
@@ -272,7 +273,10 @@ def test_discrete_noise_is_no_worse_than_the_continuous_one_it_is_charged_as(std
 
 # --- the body by statistics; fixed seeds, false-alarm rate 1e-4 a test ------------------------------
 
-SAMPLE = draw(KEY, (1_000_003,))
+
+@functools.cache
+def sample_of_many() -> np.ndarray:
+    return draw(KEY, (1_000_003,))
 
 
 def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
@@ -286,7 +290,7 @@ def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
 @pytest.mark.parametrize(("levels", "factor"), [(2, 648), (2, 325), (3, 600)])
 def test_chi_square_of_bins_a_32nd_of_a_deviation_wide(levels, factor):
     stddev = stddev_of(levels, factor)
-    sample = SAMPLE if factor == 648 else draw(KEY, (500_000,), factor, levels)
+    sample = sample_of_many() if factor == 648 else draw(KEY, (500_000,), factor, levels)
     inner = np.floor(np.arange(-160, 161) * (stddev / 32)) - 0.5
     edges = np.concatenate([[-np.inf], inner, [np.inf]])
     counts, probabilities = np.histogram(sample, edges)[0], np.diff(stats.norm.cdf(edges / stddev))
@@ -295,18 +299,18 @@ def test_chi_square_of_bins_a_32nd_of_a_deviation_wide(levels, factor):
 
 @pytest.mark.parametrize("modulus", [2, 3, 64, 648, 1000, 4096])
 def test_last_digits_are_uniform(modulus):
-    counts = np.bincount(SAMPLE % modulus, minlength=modulus)
+    counts = np.bincount(sample_of_many() % modulus, minlength=modulus)
     assert stats.chisquare(counts).pvalue > 1e-4
 
 
 def test_digits_before_the_last_are_the_second_level():
     """The first word of level 1 decides z // 648 to within the reach of level 0."""
-    size = SAMPLE.size
+    size = sample_of_many().size
     words = stream(KEY, (2, 0), 0, -(-2 * size // 16))[: 2 * size].reshape(2, size)
     level, undecided = (np.asarray(x) for x in dg._first(DESIGNS[2], jnp.asarray(words[1])))
     level = level.astype(np.int64)
     assert undecided.mean() < 1e-4
-    assert np.abs(SAMPLE - 648 * level)[~undecided].max() <= 24_574
+    assert np.abs(sample_of_many() - 648 * level)[~undecided].max() <= 24_574
     law = [float(x) for x in law_of(DESIGNS[2])]
     probabilities = np.array([*(x / 2 for x in law[:0:-1]), law[0], *(x / 2 for x in law[1:])])
     counts = np.bincount(level + len(law) - 1, minlength=len(probabilities))
@@ -339,7 +343,7 @@ def test_chi_square_of_a_small_deviation_integer_by_integer():
 
 
 def test_moments_and_neighbours_are_those_of_independent_values():
-    x = SAMPLE / 2**20
+    x = sample_of_many() / 2**20
     for power, expected, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10170)]:
         assert abs((np.mean(x**power) - expected) / np.sqrt(variance / x.size)) < stats.norm.isf(5e-5)
     for f, g in [(x[1:], x[:-1]), (x[1:] ** 2, x[:-1] ** 2), (x[256:], x[:-256])]:

@@ -178,31 +178,34 @@ def data_of(key):
 
 # The body; fixed seeds, false-alarm rate 1e-4 a test
 
-SAMPLE = np.asarray(dr.normal(KEY, (1_000_001,)), np.float64)
+
+@pytest.fixture(scope="module")
+def sample():
+    return np.asarray(dr.normal(KEY, (1_000_001,)), np.float64)
 
 
-def test_the_body_by_kolmogorov_and_smirnov():
-    assert stats.kstest(SAMPLE, "norm").pvalue > 1e-4
+def test_the_body_by_kolmogorov_and_smirnov(sample):
+    assert stats.kstest(sample, "norm").pvalue > 1e-4
 
 
 @pytest.mark.parametrize(
     ("power", "expected", "variance"), [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10170)]
 )
-def test_moments(power, expected, variance):
-    z = (np.mean(SAMPLE**power) - expected) / np.sqrt(variance / SAMPLE.size)
+def test_moments(sample, power, expected, variance):
+    z = (np.mean(sample**power) - expected) / np.sqrt(variance / sample.size)
     assert abs(z) < stats.norm.isf(5e-5)
 
 
 @pytest.mark.parametrize("threshold", [1.0, 2.0, 3.0, 4.0])
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_tail_frequencies(threshold, sign):
-    beyond = int((sign * SAMPLE > threshold).sum())
-    assert stats.binomtest(beyond, SAMPLE.size, stats.norm.sf(threshold)).pvalue > 1e-4
+def test_tail_frequencies(sample, threshold, sign):
+    beyond = int((sign * sample > threshold).sum())
+    assert stats.binomtest(beyond, sample.size, stats.norm.sf(threshold)).pvalue > 1e-4
 
 
-def test_the_two_of_a_pair_are_independent():
-    half = (SAMPLE.size + 1) // 2
-    x, y = SAMPLE[: half - 1], SAMPLE[half:]
+def test_the_two_of_a_pair_are_independent(sample):
+    half = (sample.size + 1) // 2
+    x, y = sample[: half - 1], sample[half:]
     x = x[: y.size]
     bound = stats.norm.isf(5e-5) / np.sqrt(x.size)
     for f, g in [(x, y), (x**2, y**2), (np.abs(x), np.abs(y)), (x, y**2), (x[1:], x[:-1]), (x[1:], y[:-1])]:
@@ -212,14 +215,14 @@ def test_the_two_of_a_pair_are_independent():
     assert stats.kstest((x**2 + y**2) / 2, "expon").pvalue > 1e-4
 
 
-def test_the_body_in_float64():
+def test_the_body_in_float64(sample):
     with jax.enable_x64(True):
         values = np.asarray(dr.normal(KEY, (200_000,), jnp.float64))
     assert values.dtype == np.float64
     assert stats.kstest(values, "norm").pvalue > 1e-4
     # More digits than float32 holds, and not the float32 stream again.
     assert np.mean(values == values.astype(np.float32)) < 1e-3
-    assert abs(np.corrcoef(values, SAMPLE[:200_000])[0, 1]) < stats.norm.isf(5e-5) / np.sqrt(200_000)
+    assert abs(np.corrcoef(values, sample[:200_000])[0, 1]) < stats.norm.isf(5e-5) / np.sqrt(200_000)
 
 
 # Shapes, dtypes, transformations, refusals

@@ -108,12 +108,14 @@ def test_it_fits_is_proved_stated_saved_and_loaded(listed, tmp_path):
     assert again.plan.sampling == sampling
 
 
+@pytest.mark.essential
 def test_one_that_is_not_listed_is_refused_for_that_reason():
     with pytest.raises(dp.PrivacyError, match=r"Nothing is known of the batches of ThinnedSampling") as error:
         fit(ThinnedSampling(0.9, 0.5))
     assert "discreet.sampling.SAMPLERS" in error.value.remedy
 
 
+@pytest.mark.essential
 def test_a_class_derived_from_a_listed_one_is_not_listed():
     class Mine(PoissonSampling):
         def drawing(self, num_records):

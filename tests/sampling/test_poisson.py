@@ -72,6 +72,7 @@ def test_law_of_the_batch(num_records, rate, count):
     assert size_p_value(included.sum(1), num_records, rate) > FALSE_ALARM
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(("num_records", "rate", "count"), LAYOUTS)
 def test_the_tests_of_the_law_reject_wrong_laws(num_records, rate, count):
     generator = np.random.default_rng(0)

@@ -167,6 +167,7 @@ def closure_of_features(y):
         numpyro.sample("y", dist.Normal(w * X + y * 0, 1), obs=y)
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(
     ("program", "words"),
     [

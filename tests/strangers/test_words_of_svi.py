@@ -69,6 +69,7 @@ def test_fixed_statistics_are_constants(stranger):
     stranger(off, X, Y, guide=no_latents).start()
 
 
+@pytest.mark.essential
 def test_moving_statistics_are_refused(stranger):
     moving = with_a_layer(lambda: nnx.BatchNorm(2, use_running_average=False, rngs=nnx.Rngs(0)))
     assert "carries state from record to record" in stranger(moving, X, Y, guide=no_latents).refusal()

@@ -267,6 +267,7 @@ def test_claims_of_more_noise_are_refused(multiplier, claimed):
         certify(lambda w, xs, ys, mask, key: noisy(key, total(xs, mask), multiplier * C), expect=event)
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("number", [0.0, 1e-36, -1e-36, np.inf, np.nan])
 def test_noise_of_a_traced_size_hides_or_is_no_number(number):
     noised = jax.jit(dp.gaussian_mechanism)(KEY, jnp.ones(3), jnp.float32(number))

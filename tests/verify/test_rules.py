@@ -44,6 +44,7 @@ def test_operands_are_what_is_said(world):
 
 
 # One convolution takes as long as all others together.
+@pytest.mark.essential
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name == "conv_general_dilated")) for name in CASES]
 )

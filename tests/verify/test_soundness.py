@@ -263,6 +263,7 @@ def _norm(x):
     return jnp.sqrt(jnp.sum(jnp.square(_guarded(x)), 1, keepdims=True))
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_rule_made_too_small_is_caught(name, monkeypatch):
     (module, attribute, wrong), core = MUTATIONS[name]

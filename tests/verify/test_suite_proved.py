@@ -175,6 +175,7 @@ ONE_GAUSSIAN = [
 ]
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("step", ONE_GAUSSIAN, ids=lambda f: f.__name__)
 def test_one_gaussian(step):
     certificate = certify(step, expect=GAUSSIAN)
