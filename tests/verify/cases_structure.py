@@ -227,6 +227,25 @@ def _indices() -> None:
         enter(name, lambda x, w, how=how: jax.vmap(lambda r: getattr(w.at[2], how)(r[0]))(x), "placed", "line")
         enter(name, lambda x, w, how=how: jax.vmap(lambda v: getattr(x.at[1], how)(v))(w), "masked", "table of numbers")
 
+    # Histograms: of one place a record, of several, of a record that is not there, and where a record takes no part.
+    enter("scatter-add", lambda x, k: jnp.zeros(5).at[k].add(x), "masked", "few")
+    enter("scatter-add", lambda x, k: jnp.zeros(5).at[k[:, 0]].add(x[:, 0], mode="clip"), "masked", "few")
+    enter("scatter-add", lambda k: [jnp.zeros(5).at[k[:, 0]].add(1.0), jnp.zeros(5, int).at[k[:, 0]].add(1)], "few")
+    enter("scatter-add", lambda k: jax.ops.segment_sum(jnp.ones(N), k[:, 0], 5), "few")
+    enter("scatter-add", lambda x: jnp.zeros((3, D)).at[np.arange(N) % 3].add(x), "clipped")
+    enter("scatter-add", lambda w, k: jnp.zeros(5).at[k].add(w), "places", "few")
+    for mode in ("promise_in_bounds", "drop"):
+        enter(
+            "scatter-add",
+            lambda x, k, m=mode: jnp.zeros((3, 3)).at[k[:, 0] % 3, k[:, 1] % 3].add(x[:, 0], mode=m),
+            "masked",
+            "few",
+        )
+    different = np.array([[0, 1, 2], [2, 1, 0]])
+    enter("eq", lambda k: [jax.nn.one_hot(k[:, 0], 4), jax.nn.one_hot(k, 3), jax.nn.one_hot(k, 3).sum(0)], "few")
+    enter("eq", lambda k: [(k[:, :1] == np.array([[1, 1, 2]])) * 1.0, (k[:, :1, None] == different) * 1.0], "few")
+    enter("dot_general", lambda x, k: jax.nn.one_hot(k[:, 0], 4).T @ x, "masked", "few")
+
 
 def _keys() -> None:
     def moves(key):

@@ -235,6 +235,8 @@ class Book:
         bound = None if value.terms is None or not value.finite else self.total(value.terms)
         if bound is not None and (longest := np.linalg.norm(rows, axis=1).max(initial=0)) > bound * (1 + ROUNDING):
             yield f"a row of {longest} and not of {bound}"
+        if value.most is not None and (true := rows.sum(1).max(initial=0)) > value.most:
+            yield f"{true} elements of a record are true and not {value.most}"
         yield from self.about_finite_where(value, numbers, run)
         yield from self.about_norm(value, numbers, rows, run)
 

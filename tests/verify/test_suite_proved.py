@@ -340,6 +340,15 @@ def test_branches_of_which_another_releases():
         s = jnp.where(mask, 1.0, 0.0).sum()
         return jax.lax.cond(w["b"] > 0, lambda: noisy(key, s, Z), lambda: dp.laplace_mechanism(key, s, Z))
 
+    def again(w, xs, ys, mask, key):
+        """After another release of the same batch: one of the branches counts beside it, not both."""
+        draw, *keys = jax.random.split(key, 3)
+        (bx, bm), drawn = dp.poisson_subsample(draw, (xs, mask), RATE, CAPACITY)
+        s = dp.sum_records(dp.clip_records(bx, C), bm & drawn)
+        first = noisy(keys[0], s, Z * C)
+        return first, jax.lax.cond(w["b"] > 0, lambda: noisy(keys[1], s, Z * C), lambda: noisy(keys[1], s, 2 * Z * C))
+
+    like(certify(again).event, PoissonSampledDpEvent(RATE, GaussianDpEvent(Z / np.sqrt(2))))
     like(certify(sampled).event, SAMPLED)
     like(certify(either).event, ComposedDpEvent([LaplaceDpEvent(Z), GAUSSIAN]))
 
@@ -532,3 +541,30 @@ def test_laplace_noise_pays_for_its_grid_in_the_l1_norm():
     most = mechanisms.LAPLACE.most_multiplier(100)
     cell = mechanisms.LAPLACE.cell(100, most, 3)
     assert multiplier_of(1e5, 100) == pytest.approx((1 + most * cell) / (1e-5 + cell), rel=1e-9)
+
+
+def test_histograms_and_class_sums_cost_what_they_are():
+    """A record goes to one place, or to three."""
+    rows, mask, codes = jnp.ones((6, 3)), jnp.ones(6, bool), jnp.zeros(6, jnp.int32)
+
+    def multiplier(total):
+        def step(x, codes, mask, key):
+            kept = jnp.where(mask[:, None], dp.clip_records(x, C), 0.0)
+            return noisy(key, total(kept, codes, mask), Z * C)
+
+        return dp.certify(step, rows, codes, mask, KEY, records=(0, 1), mask=2).event.noise_multiplier
+
+    classes, several = jnp.zeros((4, 3)), jnp.zeros(4)
+    assert multiplier(lambda x, k, m: jax.ops.segment_sum(x, k, 4)) == pytest.approx(Z)
+    assert multiplier(lambda x, k, m: classes.at[k].add(x)) == pytest.approx(Z)
+    assert multiplier(lambda x, k, m: jnp.bincount(k, weights=C * m, length=4)) == pytest.approx(Z)
+    assert multiplier(lambda x, k, m: jax.nn.one_hot(k, 4).T @ x) == pytest.approx(Z)
+    assert multiplier(lambda x, k, m: jnp.einsum("nk,nd->kd", jax.nn.one_hot(k, 4), x)) == pytest.approx(Z)
+    assert multiplier(lambda x, k, m: dp.sum_records(C * jax.nn.one_hot(k, 4), m)) == pytest.approx(Z)
+    # All of a record's three numbers may come to one place.
+    assert multiplier(lambda x, k, m: several.at[k[:, None] + jnp.arange(3)].add(x)) == pytest.approx(Z / math.sqrt(3))
+    # Without a mask a record that is not there counts all the same, wherever its padding says.
+    assert multiplier(lambda x, k, m: C * jax.ops.segment_sum(jnp.ones(6), k, 4)) == pytest.approx(Z / 2)
+    # Each record's numbers at the places that all records choose.
+    with pytest.raises(dp.PrivacyError, match="at places that other records can reach"):
+        multiplier(lambda x, k, m: several.at[jnp.broadcast_to(k, (6, 6))].add(jnp.broadcast_to(x[:, :1], (6, 6))))

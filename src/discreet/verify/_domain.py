@@ -361,12 +361,14 @@ class Bound:
         linf: bound on the size of each element that is a number.
         low: no element that is a number lies below.
         high: nor above.
+        most: of a truth value: at most so many elements of a record's slice are True.
     """
 
     terms: tuple[Term, ...] | None = fact(None, join=_larger)
     linf: float | None = fact(None, join=lambda a, b: None if a is None or b is None else max(a, b))
     low: float | None = fact(None)
     high: float | None = fact(None)
+    most: int | None = fact(None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

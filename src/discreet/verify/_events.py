@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -345,6 +345,21 @@ class _Spent:
             self.alone[mechanism] = before[0] + times * more[0], before[1] + times * more[1]
         self.events += [_repeated(x, times) for x in other.events] if is_symbolic(times) else other.events * times
 
+    @classmethod
+    def largest_of(cls, branches: Sequence[_Spent]) -> _Spent:
+        """No less than any of them: of what adds up the largest of each load, of the rest all that differ."""
+        most = cls()
+        for spent in branches:
+            for mechanism, loads in spent.loads.items():
+                own = most.loads.setdefault(mechanism, {})
+                for name, load in loads.items():
+                    own[name] = largest(own[name], load) if name in own else load
+                (load, rounding), before = spent.alone[mechanism], most.alone.get(mechanism, (0.0, 0.0))
+                most.alone[mechanism] = largest(load, before[0]), largest(rounding, before[1])
+        distinct = {repr(x.events): x.events for x in branches}
+        most.events = [event for events in distinct.values() for event in events]
+        return most
+
     def event(self) -> DpEvent:
         """Releases that add up are one, exactly: their squared ratios add up, over each group's worst leaf."""
         found: list[DpEvent] = []
@@ -421,12 +436,11 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
         elif isinstance(item, Choice):
             chosen = [_settle(branch, relation) for branch in item.branches]
             slack += largest(*(c[2] for c in chosen))
-            # One branch runs, and which one is public. To batches drawn outside all branches are charged together, which is more.
+            # One branch runs, and which one is public.
             distinct = {repr(c[0]): c[0] for c in chosen if c[0]}
             events += _worst(list(distinct.values()))
-            for _, outer, _ in chosen:
-                for batch, spent in outer.items():
-                    here.setdefault(batch, _Spent()).add(spent)
+            for batch in dict.fromkeys(b for _, outer, _ in chosen for b in outer):
+                here.setdefault(batch, _Spent()).add(_Spent.largest_of([x[1][batch] for x in chosen if batch in x[1]]))
     # The block ends here, and with it the samples that it drew.
     for batch in drawn:
         if batch in here:

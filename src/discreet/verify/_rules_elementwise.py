@@ -33,6 +33,7 @@ from discreet.verify._domain import (
     Term,
     Value,
     added,
+    fresh,
     is_open,
     row_terms,
     scaled,
@@ -383,6 +384,8 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
             changes["finite_where"] |= {("all", c) for c in first.norm_of.contents}
     if primitive in (p.eq_p, p.ne_p):
         changes["tells"] = _tells(equation, operands)
+    if primitive is p.eq_p:
+        changes["most"] = _most_equal(equation, operands)
     if primitive is p.not_p:
         truth = np.dtype(aval(equation.outvars[0]).dtype).kind == "b"  # and no bits of a number
         changes |= {"zero": first.true, "true": first.zero} if truth else {}
@@ -406,6 +409,21 @@ def _tells(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[str, int]:
         kind = "inf" if np.all(numbers == np.inf) else "-inf" if np.all(numbers == -np.inf) else ""
     never = kind and (value.finite or kind in value.lacks)
     return ("never", -1) if never else (kind, value.spot if kind else -1)
+
+
+def _most_equal(equation: JaxprEqn, operands: Sequence[Value]) -> int | None:
+    """How many elements of a record are equal to others at most: one along an axis of different numbers, as in `one_hot`."""
+    shapes, out = [shape_of(x) for x in equation.invars], shape_of(equation.outvars[0])
+    for (value, other), (own, _) in ((operands, shapes), (operands[::-1], shapes[::-1])):
+        if not isinstance(value, Private) or value.axes is None or not isinstance(other, Public) or len(own) < len(out):
+            continue
+        if other.const is None or not other.exact or other.const.ndim < len(out) or other.const.dtype.kind not in "iu":
+            continue
+        # Along these axes the record's value stays the same, and the numbers that it is compared with do not.
+        same = [a for a, n in enumerate(out) if own[a] == 1 < other.const.shape[a] == n and a not in value.axes]
+        if axes := [a for a in same if np.diff(np.sort(other.const, a), axis=a).all()]:
+            return size_per_record(out, value.axes) // max(out[a] for a in axes)
+    return None
 
 
 def _whole(equation: JaxprEqn, value: Private) -> set[tuple[str, int]]:
@@ -579,6 +597,8 @@ def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     if after.kind in "iu" and before.kind in "fV" and not value.finite:
         return {"zero": value.zero}  # NaN becomes any whole number
     terms = scaled(value.terms, Scale(factor)) if value.terms is not None and grows else None
+    if before.kind == "b" and after.kind == "f" and value.most is not None and value.batch is not None:
+        terms = fresh(Scale(math.sqrt(value.most)), value.batch)
     wraps = after.kind == "u" and before.kind not in "bu"  # what is negative becomes huge
     linf = value.linf * factor if value.linf is not None and not wraps else None
     changes: dict[str, Any] = {"terms": terms, "linf": linf, "zero": value.zero}

@@ -35,9 +35,8 @@ from discreet.verify._interpreter import (
     varies_along,
 )
 from discreet.verify._rules_elementwise import clipped_by, product_of_norms, reduced_norm
-from discreet.verify._rules_shape import rows_apart
+from discreet.verify._rules_shape import MOST_EXACT, rows_apart
 
-_MOST_EXACT = 2**24
 _UNCLIPPED = Why.CLIP("a sum over records of rows that have no bound")
 _WRAPS = Why.WHOLE_NUMBERS("a sum of whole numbers that may wrap around has no bound")
 
@@ -89,7 +88,7 @@ def _over_records(
     count = math.prod(shape[i] for i in value.axes)
     if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu":
         most = None if value.linf is None else value.linf * others * count
-        if most is None or _overflows(equation, most) or most >= _MOST_EXACT:
+        if most is None or _overflows(equation, most) or most >= MOST_EXACT:
             return checker.unbounded(equation, [value], _WRAPS)
     return _times_root(checker, equation, summed(checker, value, shape, additive=True), others)
 

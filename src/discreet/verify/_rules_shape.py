@@ -9,6 +9,7 @@ or a choice that depends on records is covered only where it is the record's own
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import JaxprEqn, primitive_of, unstack_p
+from discreet._jax import JaxprEqn, aval, primitive_of, unstack_p
 from discreet._jax import primitives as p
 from discreet.verify._domain import (
     Axes,
@@ -54,11 +55,13 @@ from discreet.verify._interpreter import (
     rule,
     shape_of,
     size_per_record,
+    summed,
     varies_along,
     zero_under,
 )
 from discreet.verify._rules_elementwise import FLOOR, limits_of, margin, reshaped_norm
 
+MOST_EXACT = 2**24
 _LINE = jax.ShapeDtypeStruct((2,), np.float32)
 
 
@@ -486,6 +489,8 @@ def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
     """Updates at indices, where whatever a record writes goes to its own place, and nobody else's."""
     private = [x for x in operands if isinstance(x, Private)]
     lost = Why.ROWS("records' values are put at places that other records can reach")
+    if (histogram := _added_up(checker, equation, operands)) is not None:
+        return histogram
     own = _own_places(equation)
     # All operands must agree along which axes of the array the records are.
     found: set[tuple[int, ...]] = set()
@@ -503,6 +508,57 @@ def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
             theirs = tuple(a for a, place in places.items() if place in axes)
             positional |= varies_along(value, shape_of(variable), theirs)
     return Private(private[0].batch, axes, checker.origin(equation, operands), positional=positional)
+
+
+def _added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private | None:
+    """Rows that are added to an array of zeros at their own places, as in histograms; None where they are not, or have no bound.
+
+    Wherever they go, one record moves the result by its own updates: those of one window go to different places, or are dropped,
+    and k windows move it by sqrt(k) times their joint norm at most.
+    """
+    array, index, update = operands
+    numbers, shapes = equation.params["dimension_numbers"], [shape_of(x) for x in equation.invars]
+    undefined = (
+        equation.params["unique_indices"] or equation.params["mode"] is jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    )
+    dtype = np.dtype(aval(equation.outvars[0]).dtype)
+    if equation.primitive is not p.scatter_add_p or undefined or numbers.operand_batching_dims or dtype.itemsize < 4:
+        return None
+    if not isinstance(array, Public) or not array.is_zero:
+        return None
+    # The other axes of the updates are those of the indices but for the last.
+    scattered = [i for i in range(len(shapes[2])) if i not in numbers.update_window_dims]
+    if isinstance(index, Private):
+        if not index.axes or len(shapes[1]) - 1 in index.axes:
+            return None
+        axes = tuple(scattered[a] for a in index.axes)
+        if isinstance(update, Public):
+            varies = varies_along(update, shapes[2], axes)
+            update = index.but(
+                axes=axes,
+                terms=None,
+                linf=update.magnitude,
+                zero=frozenset(),
+                finite=True,
+                positional=index.positional or varies,
+            )
+        if not isinstance(update, Private) or update.axes != axes or update.batch is not index.batch:
+            return None
+        update = update.but(positional=update.positional or index.positional)
+    elif not isinstance(update, Private) or not update.axes or not set(update.axes) <= set(scattered):
+        return None
+    else:
+        varies = varies_along(index, shapes[1], tuple(scattered.index(a) for a in update.axes))
+        update = update.but(positional=update.positional or varies)
+    windows = math.prod(shapes[2][i] for i in scattered if i not in update.axes)
+    if dtype.kind != "f":
+        most = math.inf if update.linf is None else update.linf * math.prod(shapes[2][i] for i in scattered)
+        if dtype.kind not in "iu" or most >= MOST_EXACT or windows > 1:
+            return None
+    found = summed(checker, update, shapes[2], additive=True)
+    if found.terms is None:
+        return None
+    return found.but(terms=scaled(found.terms, Scale(math.sqrt(windows))), origin=checker.origin(equation, operands))
 
 
 def _own_places(equation: JaxprEqn) -> list[dict[int, int]]:
