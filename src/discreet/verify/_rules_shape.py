@@ -533,24 +533,20 @@ def _added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pr
             return None
         axes = tuple(scattered[a] for a in index.axes)
         if isinstance(update, Public):
-            varies = varies_along(update, shapes[2], axes)
-            update = index.but(
-                axes=axes,
-                terms=None,
-                linf=update.magnitude,
-                zero=frozenset(),
-                finite=True,
-                positional=index.positional or varies,
-            )
+            varies, size = varies_along(update, shapes[2], axes), update.magnitude
+            update = index.but(axes=axes, terms=None, linf=size, zero=frozenset(), finite=True, positional=varies)
         if not isinstance(update, Private) or update.axes != axes or update.batch is not index.batch:
             return None
-        update = update.but(positional=update.positional or index.positional)
-    elif not isinstance(update, Private) or not update.axes or not set(update.axes) <= set(scattered):
-        return None
+        placed = index.positional
+    elif (
+        isinstance(index, Public) and isinstance(update, Private) and update.axes and set(update.axes) <= set(scattered)
+    ):
+        axes = update.axes
+        placed = varies_along(index, shapes[1], tuple(scattered.index(a) for a in axes))
     else:
-        varies = varies_along(index, shapes[1], tuple(scattered.index(a) for a in update.axes))
-        update = update.but(positional=update.positional or varies)
-    windows = math.prod(shapes[2][i] for i in scattered if i not in update.axes)
+        return None
+    update = update.but(positional=update.positional or placed)
+    windows = math.prod(shapes[2][i] for i in scattered if i not in axes)
     if dtype.kind != "f":
         most = math.inf if update.linf is None else update.linf * math.prod(shapes[2][i] for i in scattered)
         if dtype.kind not in "iu" or most >= MOST_EXACT or windows > 1:
