@@ -9,7 +9,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 # tests/inference/test_neighbours.py has the others in `make test`.
 ESSENTIAL = {"no noise", "half the noise", "clip skipped", "same noise each step"}
 CASES = [
-    *(pytest.param(x, marks=[pytest.mark.essential] * (x.name in ESSENTIAL)) for x in FAULTS),
+    *(pytest.param(x, marks=pytest.mark.essential if x.name in ESSENTIAL else pytest.mark.exhaustive) for x in FAULTS),
     *(pytest.param(x, marks=pytest.mark.exhaustive) for x in FURTHER_FAULTS),
 ]
 

@@ -88,14 +88,17 @@ def test_networks_are_d3ps_to_the_last_parameter() -> None:
         ("noise", {"noise": {"ChaCha20 / threefry, normal variables": ("<=", 1.0)}}),
         ("machine", {}),
         ("calibration", {}),
-        (
+        pytest.param(
             "tables",
             {
                 "tables": {"discreet, convert / pyarrow, read_csv": ("<=", 1.5)},
                 "out-of-core": {"in a file / in memory": ("<=", 1.5)},
             },
+            marks=pytest.mark.exhaustive,
         ),
-        ("logistic", {"logistic": {"private / NumPyro, not private": ("<=", 1.5)}}),
+        pytest.param(
+            "logistic", {"logistic": {"private / NumPyro, not private": ("<=", 1.5)}}, marks=pytest.mark.exhaustive
+        ),
         pytest.param("mixture", {}, marks=pytest.mark.exhaustive),
         pytest.param(
             "hierarchical",
@@ -193,6 +196,7 @@ def test_fresh_processes_measure(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the contenders do equal work --------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_private_and_non_private_fit_the_same_network() -> None:
     problem = auto_encoder(SMALL, 60)
     private = PrivateFit(problem, problem.poisson(10), 3)

@@ -66,7 +66,7 @@ def run(words):
     return RUN.invoke(app, words.split())
 
 
-@pytest.mark.parametrize("function", ["model", "by_name"])
+@pytest.mark.parametrize("function", ["model", pytest.param("by_name", marks=pytest.mark.exhaustive)])
 def test_raw_columns_are_those_of_the_schema(folder, function):
     done = run(f"{FIT} --model mine.py:{function} --raw --steps 300")
     assert done.exit_code == 0, done.output

@@ -150,6 +150,7 @@ def test_from_a_table_to_twins_of_a_program_as_twinify_takes_it(folder: Path) ->
     assert not first.equals(second)
 
 
+@pytest.mark.exhaustive
 def test_from_a_text_file_to_a_twin(folder: Path) -> None:
     (folder / "model.txt").write_text("# of twinify\nlevel: Normal\nvisits: poisson  # a count\nvirus: Bernoulli\n")
     done = run(f"{FIT} --model model.txt --components 2 --steps 200 --clip 10")

@@ -181,6 +181,7 @@ def test_logistic_regression():
     assert statement.steps_completed == per_epoch * epochs
 
 
+@pytest.mark.exhaustive
 @TEST_DATA
 def test_gaussian_mixture_model():
     N, k, d, q = 200, 3, 2, 0.1
@@ -258,6 +259,7 @@ def test_gaussian_mixture_model():
     assert svi.statement(svi_state).epsilon <= 10.0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:approximate_sigma returns")
 def test_variational_auto_encoder():
     """Batches are changed on the way: the statement says so, and evaluate asks for the one word."""

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.exhaustive
 def test_twins_of_adult_serve_in_its_place(table, repository):
     command = [sys.executable, repository / "examples" / "adult_twin.py", table("adult.csv.gz"), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("name", ["adult", pytest.param("abalone", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("name", [pytest.param("adult", marks=pytest.mark.exhaustive), "abalone"])
 def test_logistic_regression_reaches_its_figures(name, table, repository):
     script = repository / "examples" / f"{name}.py"
     command = [sys.executable, script, table(f"{name}.csv.gz"), "--runs", "2"]

@@ -31,6 +31,7 @@ def training(example):
     return plan, example.training(plan, 1e-2), shapes
 
 
+@pytest.mark.exhaustive
 def test_it_learns_and_says_what_it_spent(table, repository):
     folder = table("t10k-images-idx3-ubyte.gz").parent
     command = [sys.executable, repository / "examples" / "verified_mnist.py", folder, "--quick", "--seed", "0"]

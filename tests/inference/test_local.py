@@ -164,7 +164,11 @@ def test_only_records_of_the_batch_remember():
     assert 0 < counts[-1].mean() < 6 * 0.3
 
 
-@pytest.mark.parametrize("auto", [None, AutoNormal, AutoDelta], ids=["written", "AutoNormal", "AutoDelta"])
+@pytest.mark.parametrize(
+    "auto",
+    [None, AutoNormal, pytest.param(AutoDelta, marks=pytest.mark.exhaustive)],
+    ids=["written", "AutoNormal", "AutoDelta"],
+)
 def test_nothing_of_it_leaves(auto, tmp_path):
     """With an AutoGuide nobody asks for the memory; it is there all the same."""
     dpsvi = make(steps=3) if auto is None else make(auto(model), steps=3, local=None)

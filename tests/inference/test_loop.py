@@ -100,6 +100,7 @@ def test_the_bar_is_not_redrawn_at_every_chunk(fitted, monkeypatch):
     assert bars[0].drawn <= 3
 
 
+@pytest.mark.exhaustive
 def test_the_loop_costs_little_beside_its_steps(fitted):
     """Bar, trace and losses beside the bare compiled calls: under 2 % where it was measured, under 30 % on any machine."""
     _, state, _, (step, plan, _, leaves) = fitted

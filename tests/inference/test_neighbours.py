@@ -197,10 +197,10 @@ def no_clipping(monkeypatch):
 @pytest.mark.parametrize(
     "wrong",
     [
-        halved_noise,
+        pytest.param(halved_noise, marks=pytest.mark.exhaustive),
         pytest.param(ignored_mask, marks=pytest.mark.essential),
         pytest.param(realised_size, marks=pytest.mark.essential),
-        no_clipping,
+        pytest.param(no_clipping, marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_wrong_step_is_caught(monkeypatch, wrong):

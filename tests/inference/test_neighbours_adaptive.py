@@ -182,7 +182,11 @@ def count_not_in_the_bound(monkeypatch):
 
 @pytest.mark.parametrize(
     "wrong",
-    [count_without_noise, realised_size, pytest.param(count_not_in_the_bound, marks=pytest.mark.essential)],
+    [
+        count_without_noise,
+        pytest.param(realised_size, marks=pytest.mark.exhaustive),
+        pytest.param(count_not_in_the_bound, marks=pytest.mark.essential),
+    ],
 )
 def test_a_wrong_step_is_caught(monkeypatch, wrong):
     wrong(monkeypatch)

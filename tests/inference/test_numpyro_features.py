@@ -191,6 +191,10 @@ PROGRAMS = {
 
 
 _MORE = {
+    "several observed sites",
+    "scale around everything",
+    "delta",
+    "auxiliary site",
     "dynamic support",
     "nested plates",
     "ordinal with improper prior",

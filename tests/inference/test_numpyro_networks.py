@@ -141,6 +141,7 @@ def _network(twins):
     return twins(lambda: (bayesian_network, guide), INPUTS, OUTPUTS, 4, num_steps=6000, step_size=0.01)
 
 
+@pytest.mark.exhaustive
 def test_a_mixtures_step_is_numpyros(mixture):
     mixture.first_step().check()
 

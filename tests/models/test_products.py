@@ -115,6 +115,7 @@ def test_rows_follow_the_latents_that_they_are_drawn_from(twin) -> None:
     assert abs(np.mean(np.flatnonzero(first)) - 5_000) < 5 * 10_000 / np.sqrt(12 * 2_500)
 
 
+@pytest.mark.exhaustive
 def test_a_private_fit_is_proved_and_gives_twins(twin, records) -> None:
     plan = dp.PrivacyPlan(
         sampling=dp.PoissonSampling(0.05), clipping_norm=1.0, noise_multiplier=1.5, num_steps=60, num_records=4_000

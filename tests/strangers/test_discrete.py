@@ -143,6 +143,7 @@ def imputed(y):
         numpyro.sample("y", dist.Normal(a * b, 0.5), obs=y)
 
 
+@pytest.mark.exhaustive
 def test_a_mixture_is_that_of_mixture_same_family(stranger):
     expected, free = stranger(summed_by_hand, Y).losses()
     for loss in (Trace_ELBO(), TraceEnum_ELBO(), TraceGraph_ELBO()):
@@ -155,7 +156,7 @@ def test_a_mixture_is_that_of_mixture_same_family(stranger):
 
 @pytest.mark.parametrize(
     ("model", "records"),
-    [(mixture, Y), (dawid_skene, ANSWERS), (imputed, Y)],
+    [(mixture, Y), pytest.param(dawid_skene, ANSWERS, marks=pytest.mark.exhaustive), (imputed, Y)],
     ids=lambda x: getattr(x, "__name__", None),
 )
 def test_the_loss_is_that_of_trace_enum_elbo(stranger, model, records):
@@ -169,6 +170,7 @@ def test_the_loss_is_that_of_trace_enum_elbo(stranger, model, records):
     assert program.certify()
 
 
+@pytest.mark.exhaustive
 def test_answers_as_the_example_has_them(stranger):
     """Who answered is public and not of the records, so it goes to DPSVI by name; classes are counted by `with_levels`."""
     expected, free = stranger(dawid_skene, ANSWERS).losses()
@@ -237,6 +239,7 @@ def test_latents_in_a_loop_over_a_record(stranger):
     assert program.certify()
 
 
+@pytest.mark.exhaustive
 def test_shared_latents_in_the_loop(stranger):
     program = stranger(capture_recapture_by_year, HISTORY)
     losses, _ = program.losses()

@@ -237,7 +237,15 @@ TAKEN = [
 ]
 
 
-@pytest.mark.parametrize(("model", "records", "options"), TAKEN, ids=lambda x: getattr(x, "__name__", None))
+# The four that compile longest; test_discrete.py and test_factors.py beside this file have more of their kinds.
+MORE = (players, weights_of_all, sine_mixture, admissions)
+
+
+@pytest.mark.parametrize(
+    ("model", "records", "options"),
+    [pytest.param(*x, marks=[pytest.mark.exhaustive] * (x[0] in MORE)) for x in TAKEN],
+    ids=lambda x: getattr(x, "__name__", None),
+)
 def test_taken_as_it_is(stranger, model, records, options):
     """Accepted; and at one point of its latents, the records' losses and the data-free term are NumPyro's ELBO."""
     program = stranger(model, *records, **{"guide": AutoDelta(model), **options})

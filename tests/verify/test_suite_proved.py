@@ -175,8 +175,11 @@ ONE_GAUSSIAN = [
 ]
 
 
-@pytest.mark.essential
-@pytest.mark.parametrize("step", ONE_GAUSSIAN, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "step",
+    [pytest.param(f, marks=[pytest.mark.essential] * (f in (plain, microbatches))) for f in ONE_GAUSSIAN],
+    ids=lambda f: f.__name__,
+)
 def test_one_gaussian(step):
     certificate = certify(step, expect=GAUSSIAN)
     like(certificate.event, GAUSSIAN)
