@@ -564,6 +564,8 @@ def test_histograms_and_class_sums_cost_what_they_are():
     assert multiplier(lambda x, k, m: jax.nn.one_hot(k, 4).T @ x) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: jnp.einsum("nk,nd->kd", jax.nn.one_hot(k, 4), x)) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: dp.sum_records(C * jax.nn.one_hot(k, 4), m)) == pytest.approx(Z)
+    # What is not in the table counts as much as the public rows are long.
+    assert multiplier(lambda x, k, m: dp.sum_records(dp.clip_records(jnp.ones(6), C), m)) == pytest.approx(Z)
     # All of a record's three numbers may come to one place.
     assert multiplier(lambda x, k, m: several.at[k[:, None] + jnp.arange(3)].add(x)) == pytest.approx(Z / math.sqrt(3))
     # Without a mask a record that is not there counts all the same, wherever its padding says.
@@ -571,3 +573,36 @@ def test_histograms_and_class_sums_cost_what_they_are():
     # Each record's numbers at the places that all records choose.
     with pytest.raises(dp.PrivacyError, match="at places that other records can reach"):
         multiplier(lambda x, k, m: several.at[jnp.broadcast_to(k, (6, 6))].add(jnp.broadcast_to(x[:, :1], (6, 6))))
+
+
+def test_microbatches_cut_by_split_cost_what_one_batch_does():
+    def step(x, mask, key):
+        blocks = zip(jnp.split(x, 3), jnp.split(mask, 3), strict=True)
+        return noisy(key, sum(dp.sum_records(dp.clip_records(*block[:1], C), block[1]) for block in blocks), Z * C)
+
+    def other_masks(x, mask, key):
+        blocks = zip(jnp.split(x, 3), jnp.split(mask, 3)[::-1], strict=True)
+        return noisy(key, sum(dp.sum_records(dp.clip_records(*block[:1], C), block[1]) for block in blocks), Z * C)
+
+    rows, mask = jnp.ones((6, 3)), jnp.ones(6, bool)
+    assert dp.certify(step, rows, mask, KEY, records=0, mask=1).event == GaussianDpEvent(Z)
+    with pytest.raises(dp.PrivacyError):
+        dp.certify(other_masks, rows, mask, KEY, records=0, mask=1)
+
+
+def test_a_gated_recurrent_loss_is_a_function_of_its_record():
+    """What is carried grows by one in each turn as far as the rules see, which says nothing of other records."""
+
+    def loss(w, series):
+        def cell(h, x):
+            gate = jax.nn.sigmoid(x * w[0] + h * w[1])
+            return (1 - gate) * jnp.tanh(x * w[2] + gate * h) + gate * h, None
+
+        return jnp.square(jax.lax.scan(cell, 0.0, series)[0])
+
+    def step(w, series, mask, key):
+        found = jax.vmap(jax.grad(loss), (None, 0))(w, series)
+        return noisy(key, dp.sum_records(dp.clip_records(found, C), mask), Z * C)
+
+    given = jnp.ones(3), jnp.ones((5, 12)), jnp.ones(5, bool), KEY
+    assert dp.certify(step, *given, records=1, mask=2).event == GaussianDpEvent(Z)

@@ -95,6 +95,14 @@ def of_a_turn(a: Value, joined: Value, before: int) -> Value:
     return dataclasses.replace(joined, scale=a.scale) if free and a.scale.powers[0][1] == 1.0 else joined
 
 
+def widened(a: Value, joined: Value, attempt: int) -> Value:
+    """Rows of which a size still grows after some attempts are of unknown size, so that the rest settles."""
+    if attempt < 6 or not isinstance(a, Private) or not isinstance(joined, Private) or joined.axes is None:
+        return joined
+    grown = {name: None for name in ("terms", "linf") if getattr(joined, name) != getattr(a, name)}
+    return dataclasses.replace(joined, **grown)
+
+
 def renamed(value: Value) -> Value:
     """A public number after a loop: not the one that it was in a turn."""
     if isinstance(value, Public) and value.scale is not None and value.scale.powers:
@@ -277,9 +285,10 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     def joined(i: int, a: Value, b: Value, attempt: int) -> Value:
         if i == counter:
             return a
-        if attempt >= 8:
+        if attempt >= 10:
             return given_up(checker, equation, a, b)
-        return of_a_turn(a, join(checker, equation, a, unshared(b, before), shapes[i]), before)
+        found = join(checker, equation, a, unshared(b, before), shapes[i])
+        return of_a_turn(a, widened(a, found, attempt), before)
 
     carry, _ = settled(checker, equation, loop, carry, turn, joined)
     if checker.items and turns is None:
@@ -459,7 +468,7 @@ class _Run:
         if i in self.atoms:
             bounded = isinstance(b, Private) and b.terms is not None and b.axes is None
             return a if bounded else given_up(checker, equation, a, b)
-        if attempt > 8:
+        if attempt > 10:
             return given_up(checker, equation, a, b)
         loose = not isinstance(a, Private) or a.axes in (None, ())
         if isinstance(b, Private) and b.axes in (None, ()) and loose:
@@ -468,7 +477,7 @@ class _Run:
                 return atom
         # The records of this turn are not those of the next: a row handed on would be taken for one of theirs.
         b = _escaped(self.scan, b) if isinstance(b, Private) else b
-        return of_a_turn(a, join(checker, equation, a, unshared(b, before), shape), before)
+        return of_a_turn(a, widened(a, join(checker, equation, a, unshared(b, before), shape), attempt), before)
 
     def _atom(self, i: int, b: Private, shape: tuple[int, ...]) -> Private | None:
         """A sum that grows: in a turn it starts with an unknown that must come out once and unchanged."""

@@ -221,6 +221,7 @@ class Public:
         scale: what it is a multiple of, if it is one number (a scalar, or the same everywhere).
         counter: (loop, lowest, highest): an integer that no two turns of the loop share.
         released: computed from a release; otherwise known without the data.
+        limit: no element is larger, nor NaN.
     """
 
     const: np.ndarray | None = None
@@ -229,12 +230,13 @@ class Public:
     scale: Scale | None = None
     counter: tuple[Any, int, int] | None = None
     released: bool = False
+    limit: float | None = None
 
     @property
     def magnitude(self) -> float | None:
-        """The largest absolute value, if known."""
+        """The largest absolute value, or a bound on it, if known."""
         if self.const is None or self.const.dtype.kind not in "biuf":
-            return None
+            return self.limit
         largest = float(np.max(np.abs(self.const.astype(np.float64)), initial=0.0))
         return None if math.isnan(largest) else largest
 

@@ -229,11 +229,14 @@ def number_of(value: Value) -> Scale | None:
     return value.scale if isinstance(value, Public) else None
 
 
-@rule(CLIP)
+@rule(CLIP, table=KEY_RULES)
 def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """Rows of joint L2 norm at most C, without NaN; a row of zeros stays one."""
     leaves, bound = _number(equation, operands, "norm")
     private = [x for x in leaves if isinstance(x, Private)]
+    if not private and len(leaves) == len(operands):
+        # A row that is the same for all, such as the ones of a count, is as long as any.
+        return [Public(limit=bound.factor if bound is not None and not bound.powers else None) for _ in leaves]
     if not private or bound is None:
         outputs = [
             checker.unbounded(equation, operands, Why.NOISE_SCALE("the clipping norm depends on records"))

@@ -240,8 +240,18 @@ def concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Value
 def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     (value,) = operands
     assert isinstance(value, Private)
-    kept = value.axes is not None and equation.params["axis"] not in value.axes
-    return parts(checker, equation, value, value.axes if kept else None)
+    axis = int(equation.params["axis"])
+    if value.axes is None or axis not in value.axes:
+        return parts(checker, equation, value, value.axes)
+    # Records that are cut in blocks: each is a slice.
+    whole, found, end = shape_of(equation.invars[0]), [], 0
+    for variable, size in zip(equation.outvars, equation.params["sizes"], strict=True):
+        start, end = end, end + int(size)
+        first = tuple(start if a == axis else 0 for a in range(len(whole)))
+        last = tuple(end if a == axis else n for a, n in enumerate(whole))
+        cut = {"start_indices": first, "limit_indices": last, "strides": None}
+        found.append(_slice(checker, equation.replace(primitive=p.slice_p, params=cut, outvars=[variable]), operands))
+    return found
 
 
 def parts(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | None) -> list[Value]:
