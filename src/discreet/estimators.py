@@ -12,6 +12,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import hashlib
 import math
 import threading
 import warnings
@@ -150,22 +151,23 @@ def _plan(settings: Defaults, epsilon: float, delta: float | None, num_records: 
 
 
 @functools.lru_cache(maxsize=8)
-def _prepare(settings: Defaults, plan: PrivacyPlan, num_features: int, thread: int) -> DPSVI:
-    del num_features, thread  # a guide is set up for one shape, and a DPSVI works on one fit at a time
+def _prepare(settings: Defaults, plan: PrivacyPlan, shape: tuple[int, ...], thread: int) -> DPSVI:
+    del shape, thread  # a guide is set up for one shape, and a DPSVI works on one fit at a time
     return settings.dpsvi(plan)
 
 
 def fit_model(
-    settings: Defaults,
-    plan: PrivacyPlan,
-    num_draws: int,
-    seed: int | None,
-    x: np.ndarray,
-    y: np.ndarray,
-    *,
-    ledger: Ledger | None = None,
+    settings: Defaults, plan: PrivacyPlan, num_draws: int, seed: int | None, *records: np.ndarray, **how: Any
 ) -> tuple[DPSVIResult, Draws]:
     """Spend the plan's budget on records, and draw from the posterior.
+
+    Args:
+        settings: Model, optimizer and guide.
+        plan: What is spent.
+        num_draws: Draws from the posterior.
+        seed: None for the operating system's entropy.
+        records: The model's arguments: x, y and perhaps a mask.
+        how: What `DPSVI.run` takes besides.
 
     Returns:
         The result, and draws of each latent along the leading axis.
@@ -174,8 +176,8 @@ def fit_model(
         ValueError, TypeError: Wrong input, before any budget is spent.
     """
     fit_key, draw_key = jax.random.split(random.key(seed))
-    dpsvi = _prepare(settings, plan, x.shape[1], threading.get_ident())
-    result = dpsvi.run(fit_key, x, y, progress_bar=False, ledger=ledger)
+    dpsvi = _prepare(settings, plan, records[0].shape[1:], threading.get_ident())
+    result = dpsvi.run(fit_key, *records, progress_bar=False, **how)
     draws = {name: np.asarray(drawn) for name, drawn in result.posterior(draw_key, num_draws).items()}
     if not all(np.isfinite(drawn).all() for drawn in draws.values()):
         warnings.warn(
@@ -237,9 +239,10 @@ class PrivateRegression(BaseEstimator, abc.ABC):
     epsilon: float = 1.0
     delta: float | None = None
     num_records: int | None = None
+    max_rows: int = 1
     num_steps: int = 1000
     batch_size: float = 500
-    clipping_norm: Any = 1.0
+    clipping_norm: Any = None
     learning_rate: float = 0.02
     num_draws: int = 1000
     random_state: int | None = None
@@ -260,7 +263,7 @@ class PrivateRegression(BaseEstimator, abc.ABC):
 
     def _clipping(self) -> Any:
         """The clipping norm, or the rule that finds one."""
-        return self.clipping_norm
+        return math.sqrt(self.max_rows) if self.clipping_norm is None else self.clipping_norm
 
     def _public(self) -> Sequence[str]:
         """Public facts about the target, as sentences."""
@@ -272,12 +275,14 @@ class PrivateRegression(BaseEstimator, abc.ABC):
 
     # --- fitting --------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, *, ledger: Ledger | None = None) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, *, ledger: Ledger | None = None) -> Self:
         """Fit privately: spends epsilon at delta.
 
         Args:
-            X: Records, (record, feature): an array, lists or a data frame of finite numbers.
-            y: The target of each record, (record,).
+            X: Rows, (row, feature): an array, lists or a data frame of finite numbers.
+            y: The target of each row, (row,).
+            groups: Whose each row is, (row,): texts or integers. A record is then a person with up to `max_rows` rows, whose
+                gradients are added before they are clipped, and epsilon is that of a person. None: each row is a record.
             ledger: The table's budget (`discreet.Ledger`), debited just before the first release.
 
         Returns:
@@ -296,15 +301,21 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         with NoValues():
             numeric = self.__sklearn_tags__().estimator_type == "regressor"
             rows, target = map(np.asarray, validate_data(self, X, y, dtype=np.float64, y_numeric=numeric))
+        chosen = self._persons(groups, len(rows))
         scaling = Scaling.of(self.bounds, rows.shape[1], getattr(self, "feature_names_in_", None))
         target = self._target(target)
         settings = Defaults(
             self._model(), self.num_steps, float(self.batch_size), self._clipping(), float(self.learning_rate)
         )
-        num_records = len(rows) if self.num_records is None else int(self.num_records)
+        table: tuple[np.ndarray, ...] = scaling.scale(rows), target
+        how: dict[str, Any] = {"ledger": ledger}
+        if chosen is not None:
+            how |= {"person": "groups", "max_rows": self.max_rows}
+            table = tuple(array[chosen] for array in table)
+            table = (*table, chosen >= 0) if self.max_rows > 1 else tuple(array[:, 0] for array in table)
+        num_records = len(table[0]) if self.num_records is None else int(self.num_records)
         plan = _plan(settings, self.epsilon, self.delta, num_records)
-        table = scaling.scale(rows), target
-        result, draws = fit_model(settings, plan, int(self.num_draws), self.random_state, *table, ledger=ledger)
+        result, draws = fit_model(settings, plan, int(self.num_draws), self.random_state, *table, **how)
         statement = (
             result.statement.with_public(
                 f"Bounds of the features, to which values outside were moved: {scaling.in_words()}.", *self._public()
@@ -314,6 +325,8 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         )
         if self.num_records is not None:
             statement = statement.with_notes("The number of records is a public figure that was given, not a count.")
+        if chosen is not None:
+            statement = statement.with_notes("Each group is one person: an identifier that is written in two ways is two persons.")
         self.result_, self.statement_ = dataclasses.replace(result, statement=statement), statement
         self.epsilon_ = statement.epsilon if statement.is_private else math.inf
         self.delta_, self.scaling_ = statement.delta, scaling
@@ -323,8 +336,44 @@ class PrivateRegression(BaseEstimator, abc.ABC):
     def _check_parameters(self) -> None:
         for name in ("epsilon", "batch_size", "learning_rate"):
             positive(name, getattr(self, name))
-        for name in ("num_draws",) if self.num_records is None else ("num_draws", "num_records"):
+        for name in ("num_draws", "max_rows") if self.num_records is None else ("num_draws", "max_rows", "num_records"):
             integer(name, getattr(self, name))
+
+    def _persons(self, groups: Any, num_rows: int) -> np.ndarray | None:
+        """The rows of each person to use, as `rows_of_persons` numbers them; None where each row is a record.
+
+        Raises:
+            DataError: Groups that do not say whose each row is.
+            ValueError: Several rows of a person, and no groups.
+        """
+        if groups is None:
+            if self.max_rows > 1:
+                raise ValueError(
+                    f"max_rows is {self.max_rows}, and fit got no groups: pass groups=ids, whose each row is; without it each row "
+                    "is a record, and max_rows is 1."
+                )
+            return None
+        require("pyarrow", extra="tables", what="groups")
+        import pyarrow
+
+        from discreet.tables import DEFAULT_MISSING_VALUES, DataError, rows_of_persons
+
+        try:
+            found = pyarrow.array(groups, from_pandas=True)
+            persons = found.cast(pyarrow.string())
+        except pyarrow.ArrowException:
+            raise DataError("groups holds values of different types: make them all texts, or all integers") from None
+        if len(found) != num_rows or pyarrow.types.is_floating(found.type):
+            raise DataError(
+                f"groups holds {len(found)} values of type {found.type}; give a text or an integer for each of the {num_rows} rows, "
+                "whose it is. (Numbers with a point are refused, since all NaN would be one person.)"
+            )
+        # NumPy writes a missing value among texts as "nan".
+        if persons.null_count or set(DEFAULT_MISSING_VALUES) & set(persons.unique().to_pylist()):
+            raise DataError("groups has missing values: each row must say whose it is")
+        seed = self.random_state
+        key = None if seed is None else hashlib.sha256(str(seed).encode()).digest()
+        return rows_of_persons(pyarrow.chunked_array([persons]), self.max_rows, key=key)
 
     # --- predicting -----------------------------------------------------------------------
 
@@ -368,6 +417,7 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         epsilon: The epsilon of one fit, above 0.
         delta: As in `PrivacyPlan`. None: 1 / (10 x number of records) rounded down to one digit, and 1e-5 at most.
         num_records: A public figure close to the number of records. None: the exact number, which is then public.
+        max_rows: With groups in `fit`: how many rows of a person are used at most. A keyed hash chooses where there are more.
         num_steps: Noisy steps.
         batch_size: Records in a batch on average; a smaller table is read whole in each step.
         clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features; or `AdaptiveClipping()`.
@@ -391,7 +441,6 @@ class LinearRegression(RegressorMixin, PrivateRegression):
     """
 
     target_bounds: Any = None
-    clipping_norm: Any = None
 
     def _clipping(self) -> Any:
         return AdaptiveClipping(quantile=0.95, initial=0.1) if self.clipping_norm is None else self.clipping_norm
@@ -458,8 +507,8 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
     count needs no bound: clipping bounds its influence. Counts are integers from 0; one above 2^24 is taken as 2^24.
 
     Args:
-        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features, 1 if left out; or
-            `AdaptiveClipping()`.
+        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features; or `AdaptiveClipping()`. None: the
+            square root of `max_rows`, 1 if that is left out.
 
     Attributes:
         coef_: Mean of the weights' draws, (feature,), in nats per unit of the feature.
@@ -537,8 +586,8 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
     Args:
         classes: The public labels that y may hold, two or more. A label that does not occur in the data is fine.
             "non_private_from_data" takes them from y; the statement then says that no ε holds.
-        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features, 1 if left out; or
-            `AdaptiveClipping()`.
+        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features; or `AdaptiveClipping()`. None: the
+            square root of `max_rows`, 1 if that is left out.
 
     Attributes:
         classes_: The labels, sorted.

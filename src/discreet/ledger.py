@@ -201,6 +201,7 @@ def _write(handle: int, line: bytes) -> None:
 
 FORMAT = "discreet ledger, version 1"
 RELEASED_BEFORE = "release before a fit"
+ONE_RECORD = "one record"
 
 
 class SpentError(ValueError):
@@ -213,8 +214,7 @@ class Receipt:
 
     Attributes:
         spent: Of the cap's epsilon, by the filter, this debit included.
-        unit: Whose privacy the fit protects: "one record", "one person".
-        ledger_unit: Whose privacy the ledger says it is about.
+        unit: Whose privacy the fit protects: "one record", "one person with up to 5 rows".
     """
 
     ledger: str
@@ -224,21 +224,14 @@ class Receipt:
     spent: float
     filter: PrivacyFilter
     unit: str
-    ledger_unit: str
 
     def __str__(self) -> str:
-        weaker = ""
-        if self.unit == "one record" != self.ledger_unit:
-            weaker = (
-                f" The ledger is about {self.ledger_unit} and the fit protects one record: that is the same only if no two "
-                "records belong together."
-            )
         return (
             f"Debited as entry {self.number} of the ledger {self.ledger} of '{self.dataset}' (hash "
             f"{self.hash[:16]}), before the "
             f"first release, for {self.unit}. ε = {upper(self.spent)} of the cap of ε = {upper(self.filter.epsilon)} at "
             f"δ = {upper(self.filter.delta)} is now spent. The cap holds for all entries together, even if later fits were "
-            f"planned after the results of earlier ones were seen.{weaker}"
+            "planned after the results of earlier ones were seen."
         )
 
 
@@ -294,7 +287,7 @@ class Ledger:
         epsilon: float,
         delta: float,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
-        unit: str = "one record",
+        unit: str = ONE_RECORD,
     ) -> Ledger:
         """Begin a ledger.
 
@@ -304,7 +297,8 @@ class Ledger:
             epsilon: the cap, above 0.
             delta: the cap's delta; the deltas of the single fits have to fit into half of it.
             relation: which data sets are neighbours; that of all fits.
-            unit: in words, whose privacy it is: "one record", "one person".
+            unit: in words, whose privacy it is: "one record", or "one person" (or another word for it) where fits name the column
+                that says whose a row is. A fit of the other unit is refused.
 
         Raises:
             LedgerError: the file exists.
@@ -383,18 +377,18 @@ class Ledger:
                 )
         return len(entries)
 
-    def check(self, plan: Planned, *, delta: float, run_id: str = "") -> None:
+    def check(self, plan: Planned, *, delta: float, run_id: str = "", unit: str = ONE_RECORD) -> None:
         """Refuse a plan that the budget does not hold; debits nothing. A run that was debited already may go on.
 
         Raises:
             SpentError: it does not.
-            ValueError: another relation, or an event that cannot be accounted for.
+            ValueError: another relation or unit, or an event that cannot be accounted for.
         """
         entries = self._read()
         if _of_run(entries, run_id, plan) is None:
-            self._admit(entries, plan, delta)
+            self._admit(entries, plan, delta, unit)
 
-    def debit(self, plan: Planned, *, delta: float, method: str, run_id: str = "", unit: str = "one record") -> Receipt:
+    def debit(self, plan: Planned, *, delta: float, method: str, run_id: str = "", unit: str = ONE_RECORD) -> Receipt:
         """Spend a plan's event, now and for good.
 
         Args:
@@ -409,13 +403,14 @@ class Ledger:
 
         Raises:
             SpentError: the budget does not hold it.
+            ValueError: another relation or unit.
             LedgerError: the file was changed.
         """
         with appending(self.path) as file:
             entries = file.entries()
             entry = _of_run(entries, run_id, plan)
             if entry is None:
-                spent, (event, paid_before) = self._admit(entries, plan, delta), _unpaid(entries, plan)
+                spent, (event, paid_before) = self._admit(entries, plan, delta, unit), _unpaid(entries, plan)
                 content = {"kind": "debit", "method": method, "event": event_to_dict(event), "paid_before": paid_before}
                 content |= {"slack": plan.slack, "delta": delta, "run_id": run_id, "unit": unit}
                 entry = file.append(entries, content)
@@ -429,8 +424,7 @@ class Ledger:
             entry["hash"],
             spent,
             _cap(entries),
-            unit=entry.get("unit", "one record"),
-            ledger_unit=first["unit"],
+            unit=entry.get("unit", ONE_RECORD),
         )
 
     def set_cap(self, *, epsilon: float, delta: float, raised: bool = False) -> None:
@@ -484,8 +478,15 @@ class Ledger:
     def _read(self) -> list[Entry]:
         return read(self.path)
 
-    def _admit(self, entries: Sequence[Entry], plan: Planned, delta: float) -> float:
+    def _admit(self, entries: Sequence[Entry], plan: Planned, delta: float, unit: str) -> float:
         """The share of the cap that is spent with the plan."""
+        # A person's rows are several records, and a person who changes one row leaves and comes back: neither unit bounds the other.
+        if (unit == ONE_RECORD) != (entries[0]["unit"] == ONE_RECORD):
+            raise ValueError(
+                f"The ledger is about {entries[0]['unit']}, and this fit protects {unit}: the cap would not hold for what the "
+                "ledger promises. Name the column that says whose a row is (person in the schema, groups= of an estimator, "
+                "person= of run) in all fits of a ledger with the unit 'one person', and in none of one with the unit 'one record'."
+            )
         relation = Relation[entries[0]["relation"]]
         if plan.relation is not relation:
             raise ValueError(
@@ -557,7 +558,7 @@ def _debits(entries: Sequence[Entry]) -> list[Debit]:
         event, digest, delta = event_from_dict(entry["event"]), entry["hash"], entry["delta"]
         if digest not in _costs:
             _costs[digest] = cost_of(event, relation, delta=delta, slack=entry["slack"])
-        unit = entry.get("unit", "one record")
+        unit = entry.get("unit", ONE_RECORD)
         found.append(Debit(entry["number"], entry["time"], entry["method"], event, delta, _costs[digest], unit))
     return found
 
@@ -588,13 +589,13 @@ class Spending:
                 f"This fit is not private ({why}), so it cannot be charged to a ledger. Instead of a key made from a seed, use "
                 "discreet.random.key(); or leave out the ledger."
             )
-        ledger.check(plan, delta=statement.delta, run_id=run_id)
+        ledger.check(plan, delta=statement.delta, run_id=run_id, unit=statement.short_unit)
 
     def __call__(self) -> None:
         """Debit; on the disk when this returns."""
         if self._ledger is not None:
             terms = {"delta": self._statement.delta, "method": self._statement.method, "run_id": self._run_id}
-            terms["unit"] = f"one {self._statement.noun}"
+            terms["unit"] = self._statement.short_unit
             self._receipt = self._ledger.debit(self._plan, **terms)
 
     def stated(self) -> Statement:

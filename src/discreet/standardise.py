@@ -18,7 +18,7 @@ from discreet._jax import one_process
 from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.inference import claim
-from discreet.ledger import RELEASED_BEFORE, Ledger
+from discreet.ledger import ONE_RECORD, RELEASED_BEFORE, Ledger
 from discreet.mechanisms import GAUSSIAN, clip_records, gaussian_mechanism, sum_records
 from discreet.plan import PrivacyPlan
 from discreet.verify import certify
@@ -161,6 +161,7 @@ def private_standardisation(
     high: npt.ArrayLike,
     plan: PrivacyPlan,
     ledger: Ledger | None = None,
+    person: str | None = None,
     non_private_seed: bool = False,
 ) -> Scaling:
     """Release means and spreads of columns, with the noise that a plan pays for.
@@ -180,6 +181,7 @@ def private_standardisation(
         plan: holds one `Standardisation` of so many columns in `also`; its num_records is what sums are divided by.
         ledger: the table's budget, debited before the release; the fit by this plan that is given the same ledger then
             pays for its steps alone. Without it nobody keeps count of what is released here, however often.
+        person: Name of the column that says whose a row is, if x has one row of each person; the ledger's entry then says so.
         non_private_seed: allow a key made from a seed, with which nothing is private. The statement of a fit does not know.
 
     Returns:
@@ -228,7 +230,8 @@ def private_standardisation(
     certificate = certify(release, *arguments, records=1, mask=4, relation=plan.relation, expect=paid.event())
     if ledger is not None:
         delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
-        ledger.debit(_Release(paid, plan.relation), delta=delta, method=RELEASED_BEFORE)
+        unit = ONE_RECORD if person is None else "one person"
+        ledger.debit(_Release(paid, plan.relation), delta=delta, method=RELEASED_BEFORE, unit=unit)
     claim(noise)
     sums = {name: np.asarray(total, np.float64) for name, total in certificate(*arguments).items()}
     centre, spread = _moments(sums, plan.num_records, paid.stddev)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,7 +122,7 @@ def fit(
     described = described if own is None else own.schema
     whole = chosen.build(described) if model == TWIN else None
     function = chosen.build(described) if own is None else own.function
-    # The key by which one row of each person is chosen, if it is to be the same another time.
+    # The key by which rows of each person are chosen, if it is to be the same another time.
     order = None if seed is None else hashlib.sha256(str(seed).encode()).digest()
     if order is None and described.person is not None and checkpoint is not None:
         order = kept_secret(checkpoint / "persons.key")
@@ -144,7 +145,7 @@ def fit(
         epsilon=epsilon,
         delta=delta,
         num_steps=defaults.steps if steps is None else steps,
-        clipping_norm=options.clipping_of(clip or defaults.clip or default_clip(whole)),
+        clipping_norm=options.clipping_of(clip or defaults.clip or default_clip(whole, described.max_rows)),
         sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=public_count),
         relation=relation,
     )
@@ -166,6 +167,7 @@ def fit(
         ledger=ledger,
         checkpoint=checkpoint,
         person=described.person,
+        max_rows=described.max_rows,
         own=own,
     )
     if as_json:
@@ -201,9 +203,15 @@ def default_rate(num_records: int, batch: int = EXPECTED_BATCH) -> float:
     return min(1.0, batch / max(1, num_records))
 
 
-def default_clip(model: "MixtureOfProducts | None") -> str:
-    """About a quarter of the model's public bound on a gradient: it distorts gradients little and saves noise."""
-    return "1.0" if model is None else f"{model.gradient_bound / 3.6:.1f}"
+def default_clip(model: "MixtureOfProducts | None", max_rows: int = 1) -> str:
+    """About a quarter of the model's public bound on a gradient: it distorts gradients little and saves noise.
+
+    The gradients of a person's rows point in different directions: their sum grows like the root of their number.
+
+    >>> default_clip(None), default_clip(None, 4)
+    ('1.0', '2.0')
+    """
+    return f"{math.sqrt(max_rows):.1f}" if model is None else f"{model.gradient_bound / 3.6:.1f}"
 
 
 def _say_features(own: "Prepared") -> None:
@@ -217,6 +225,8 @@ def _say_features(own: "Prepared") -> None:
         say("The model gets a dict named columns. Its arrays, by name:")
     else:
         say(f"The model gets x{'' if target is None else ' and y'}. The columns of x, by position:")
+    if own.schema.max_rows > 1:
+        say(f"Arrays have an axis of {own.schema.max_rows} rows after that of persons; mask, the last argument, says which are there.")
     named = own.of_columns or own.preprocesses
     for place, (name, meaning) in enumerate(describe_features(own.schema, raw=own.raw)):
         say_lines(f"  {repr(name) if named else place}: {'' if named else f'{name}, '}{meaning}")
@@ -303,9 +313,11 @@ def _complete(
         statement = statement.with_public(f"Columns and their bounds or categories: {'; '.join(public)}.")
     notes = [ODD_CELLS[out_of_bounds]]
     if schema.person is not None:
+        kept = "one was" if schema.max_rows == 1 else f"at most {schema.max_rows} were"
         notes.append(
-            f"Each person is one record: of the rows with the same '{schema.person}' one was kept, by a secret order that "
-            "depends on nobody else's rows. The number of records is the number of persons."
+            f"Each person is one record: of the rows with the same '{schema.person}' {kept} used, by a secret order that "
+            "depends on nobody else's rows. The number of records is the number of persons. An identifier that is written in two "
+            "ways is two persons."
         )
     if not counted:
         notes.append("The number of records is a public figure that the user gave, not the file's count.")

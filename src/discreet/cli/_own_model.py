@@ -64,6 +64,11 @@ class OwnModel:
 
     def prepare(self, schema: "Schema", *, raw: bool = False) -> "Prepared":
         """The model of tables that are described so."""
+        if schema.max_rows > 1 and (self.function is None or hasattr(self.module, "preprocess")):
+            raise ValueError(
+                f"{self.path} takes one row of a person, and the schema's person may have {schema.max_rows}: write person = "
+                f'"{schema.person}" in it, or give a model of x, y and mask'
+            )
         if self.function is None:
             described, function, guide = text_model(self.path, schema, self.components)
             return Prepared(self, described, function, guide, raw=True)
@@ -264,7 +269,7 @@ class Prepared:
                 f"{maker} of {self.own.path} returned {made}, and the schema has the columns {', '.join(wanted)}: {remedy} with "
                 "these columns"
             )
-        features = dataclasses.replace(schema, target=None, person=None)
+        features = dataclasses.replace(schema.without_person(), target=None)
         checked = encode(read_table(frame, features), features, out_of_bounds="clip", raw=True)
         return decode(checked.x, features, raw=True)
 

@@ -304,11 +304,12 @@ def run(
     ledger: Path | None = None,
     checkpoint: Path | None = None,
     person: str | None = None,
+    max_rows: int = 1,
     own: "Prepared | None" = None,
 ) -> tuple["DPSVIResult", Draw]:
     """Fit by DPSVI with a diagonal normal guide, or the whole table's own; arguments as in `fit_and_write`.
 
-    A `seed` of None is the operating system's entropy; `person` names the column of which one row each was kept, if one was.
+    A `seed` of None is the operating system's entropy; `person` and `max_rows` are as in `DPSVI.run`.
 
     Returns:
         The result, and a function from a number of draws to the draws of each global latent along the leading axis.
@@ -332,15 +333,22 @@ def run(
     guide = own.guide if own is not None and own.guide is not None else guide_for(whole or model)
     placeholder = None if whole is None else whole.placeholder
     dpsvi = DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan, placeholder=placeholder)
-    arrays = (records.x,) if records.y is None else (records.x, records.y)
+    arrays: tuple[Any, ...] = records.arrays
     if own is not None and own.of_columns:
-        named = dict(zip(records.feature_names, records.x.T, strict=True))
-        arrays = (named if records.y is None else named | {own.schema.target: records.y},)
+        named = dict(zip(records.feature_names, np.moveaxis(records.x, -1, 0), strict=True))
+        named = named if records.y is None else named | {own.schema.target: records.y}
+        arrays = (named,) if records.mask is None else (named, records.mask)
     if checkpoint is not None and (checkpoint / CHECKPOINT).exists():
         spent(f"it was started earlier, so {PLAN_IS_SPENT}")
     try:
         result = dpsvi.run(
-            fit_key, *arrays, progress_bar=progress_bar, ledger=book, checkpoint=checkpoint, person=person
+            fit_key,
+            *arrays,
+            progress_bar=progress_bar,
+            ledger=book,
+            checkpoint=checkpoint,
+            person=person,
+            max_rows=max_rows,
         )
     except BaseException as error:
         if seed is None and drew_noise(fit_key):

@@ -105,12 +105,12 @@ def check(
             raise DataError(f"{data} has no column {', '.join(absent)}: correct the name, or remove it from the schema")
     if as_json:
         columns = [column.name for column in described.columns]
-        facts = {"columns": columns, "target": described.target, "person": described.person}
+        facts = {"columns": columns, "target": described.target, "person": described.person, "max_rows": described.max_rows}
         said = dict(zip(columns, described.describe(), strict=True))
         terminal.say_json("schema check", {**facts, "described": said, "inferred": list(described.inferred)})
     else:
         terminal.say_lines("\n".join(described.describe()))
-        terminal.say(f"Privacy unit: {'one row' if described.person is None else PERSON.format(described.person)}.")
+        terminal.say(f"Privacy unit: {_unit(described)}.")
     _say_inferred(described)
 
 
@@ -120,7 +120,11 @@ def _say_inferred(schema: "Schema") -> None:
         terminal.say_error(f"NOT PRIVATE: {names} were taken from the data. No ε holds for a fit that uses them.")
 
 
-PERSON = "one person (all rows with the same '{}', of which one is used)"
+def _unit(schema: "Schema") -> str:
+    if schema.person is None:
+        return "one row"
+    used = "one is used" if schema.max_rows == 1 else f"{schema.max_rows} at most are used"
+    return f"one person (all rows with the same '{schema.person}', of which {used})"
 
 
 @refusing
@@ -276,7 +280,7 @@ def synth(
         terminal.say_error("NOT PRIVATE: the fit is not private, as its statement says, so the twins are not either.")
     count = rows or statement.plan.get("num_records") or getattr(fit, "num_records", 0)
     # A twin's rows are nobody's, so whose they are is no column of it.
-    schema = dataclasses.replace(fit.model.schema, person=None)
+    schema = fit.model.schema.without_person()
     check_format(schema, file_format)
     how = COMBINE if rows_per_draw is None else DO_NOT_COMBINE
     how = next((note for note in statement.notes if note == NO_SPREAD), how)

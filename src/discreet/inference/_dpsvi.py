@@ -471,6 +471,7 @@ class DPSVI:
         ledger: Ledger | None = None,
         checkpoint: Path | str | None = None,
         person: str | None = None,
+        max_rows: int = 1,
         **kwargs: Any,
     ) -> DPSVIResult:
         """Fit: draw batches as the plan says, make its number of releases, account for them.
@@ -489,8 +490,9 @@ class DPSVI:
             keep_gradients: keep the noisy gradients in the trace, for `DPSVIResult.noise_aware`. They are releases.
             ledger: the table's budget, debited just before the first release.
             checkpoint: folder from which the same call goes on, to the same bits, if the process dies. Keep it secret.
-            person: Name of the column that says whose a row is, if one row of each person was kept: the statement and the
-                ledger then name the person as the unit of privacy.
+            person: Name of the column that says whose a row is, if each record is a person: the statement and the ledger then
+                name the person as the unit of privacy.
+            max_rows: With `person`, how many rows of a person a record holds at most. Not checked: what `run` sees is records.
             kwargs: likewise.
 
         Returns:
@@ -518,7 +520,7 @@ class DPSVI:
             )
         # Stated before it is spent: what cannot be accounted for must not run.
         statement = self._terms(delta, saved.reproducible, keep_gradients)
-        statement = statement if person is None else statement.for_person(person)
+        statement = statement if person is None else statement.for_person(person, max_rows)
         certified = functools.partial(certify_fit, step, self.plan, state, records.leaves, keep_gradients)
         saved.describe(self.plan, records.leaves, (statement.delta, keep_gradients), certified)
         stated = with_proof(statement, self.plan, certified, require_proof)

@@ -620,7 +620,14 @@ class OnePosteriorSample:
         return SelfComposedDpEvent(pure_event(self.tempering.epsilon), self.num_draws)
 
     def run(
-        self, rng_key: PRNGKeyArray, *args: Any, progress_bar: bool = True, ledger: Ledger | None = None, **kwargs: Any
+        self,
+        rng_key: PRNGKeyArray,
+        *args: Any,
+        progress_bar: bool = True,
+        ledger: Ledger | None = None,
+        person: str | None = None,
+        max_rows: int = 1,
+        **kwargs: Any,
     ) -> OPSResult:
         """Run the chains on the records and release the last states of `num_draws` of them.
 
@@ -632,6 +639,8 @@ class OnePosteriorSample:
             args: the model's arguments: arrays hold records along their leading axis.
             progress_bar: show NumPyro's, without its figures on the sampler.
             ledger: the table's budget, debited before the chains run: what NumPyro compiles on the way is paid for.
+            person: As in `DPSVI.run`, as is max_rows.
+            max_rows: See person.
             kwargs: likewise.
 
         Returns:
@@ -649,7 +658,9 @@ class OnePosteriorSample:
         check_unused(key)
         with explain_steps(args):
             objective, psi = self._objective(key, records)
-        spending = Spending(ledger, self, state_draws(self, records.size, random.is_reproducible(key)))
+        statement = state_draws(self, records.size, random.is_reproducible(key))
+        statement = statement if person is None else statement.for_person(person, max_rows)
+        spending = Spending(ledger, self, statement)
         leaves = list(records.leaves) if self.radius is None else project_records(records.leaves, self.radius)
         spending()
         claim(key)

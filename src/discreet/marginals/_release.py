@@ -423,7 +423,7 @@ def _pieces(
 
         table = pyarrow.table(dict(table))
     schema, person = plan.schema, plan.schema.person
-    levels = Levels(dataclasses.replace(schema, person=None), plan.slices)
+    levels = Levels(schema.without_person(), plan.slices)
     report, keep, row = Report(OutOfBounds(out_of_bounds)), None, 0
     if person is not None:
         import pyarrow

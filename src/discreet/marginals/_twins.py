@@ -188,7 +188,7 @@ def fit_twins(
         model, result = fit_twins(private_marginals(dp.random.key(), table, plan))
         twins = dp.synthetic.synthesize(dp.random.key(), result, model)
     """
-    schema = dataclasses.replace(released.plan.schema, person=None)
+    schema = released.plan.schema.without_person()
     model = MixtureOfProducts(schema, components=components, slices=released.plan.slices)
     total = sum(model.levels.sizes)
     deviations = 0.5 * np.random.default_rng(seed).standard_normal((components, total), np.float32)

@@ -92,6 +92,19 @@ def _typed(column: Column, cells: Any) -> Any:
 _ROWS_AT_ONCE = 65_536
 
 
+def refuse_several_rows(schema: Schema) -> None:
+    """Refuse a schema whose records have several rows: these models and counts know records of one row.
+
+    Raises:
+        DataError: It is such a schema.
+    """
+    if schema.max_rows > 1:
+        raise DataError(
+            f"the schema's person may have {schema.max_rows} rows, and models of whole tables and counts take one row of a person: "
+            f'write person = "{schema.person}" for them, or fit a regression'
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Levels:
     """The levels of a schema's columns. Public: made from the schema alone.
@@ -116,6 +129,7 @@ class Levels:
 
     def __post_init__(self) -> None:
         integer("slices", self.slices, least=2, hint="32 is a common choice.")
+        refuse_several_rows(self.schema)
 
     @functools.cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -267,6 +281,7 @@ class Scores:
     schema: Schema
 
     def __post_init__(self) -> None:
+        refuse_several_rows(self.schema)
         for column in self.schema.columns:
             if column.bounds is None or column.missing is Missing.INDICATOR:
                 what = "categories" if column.bounds is None else "missing cells"

@@ -1,7 +1,9 @@
 """Bayesian regressions for a 0/1, a real, a count and a categorical target, with groups of records or without.
 
 A `Family` holds what the regressions differ in: prior scales, and how the target is observed given a linear predictor.
-`regress` and `hierarchical` are written once for all families.
+`regress` and `hierarchical` are written once for all families. Each takes one row a record, or several: then features, targets
+and a mask have an axis of rows after that of the records, and the rows are an inner plate. A record's density is the product
+of those of its rows, so its gradient is their sum, which is what a fit clips.
 """
 
 from __future__ import annotations
@@ -55,23 +57,51 @@ class Family:
         free = dist.Normal(plane.inv(middle), jnp.asarray(spread)[..., None]).expand((*shape, self.num_classes - 1))
         return dist.TransformedDistribution(free, plane).to_event(len(shape))
 
-    def observe(self, predictor: Array, y: Array | None) -> None:
-        """Observe the target of each record, or draw it; a class may be given as a float."""
+    def observe(self, predictor: Array, y: Array | None, mask: Array | None) -> None:
+        """Observe the target of each row of each record, or draw it; a class may be given as a float."""
         if y is not None and self.num_classes is not None:
             y = jnp.asarray(y).astype(jnp.int32)
         target = self.target(predictor)
-        with numpyro.plate("data", predictor.shape[0]):
-            numpyro.sample("y", target, obs=y)
+        if mask is None:
+            with numpyro.plate("data", predictor.shape[0]):
+                numpyro.sample("y", target, obs=y)
+            return
+        with numpyro.plate("data", mask.shape[0], dim=-2), numpyro.plate("rows", mask.shape[1], dim=-1):
+            numpyro.sample("y", target.mask(mask), obs=y)
 
 
-def regress(family: Family, x: Float[Array, "record feature"], y: Array | None) -> None:
+def regress(family: Family, x: Float[Array, "record *row feature"], y: Array | None, mask: Array | None) -> None:
     """Intercept plus weighted features, with independent normal priors, and the target."""
+    x, y, mask = without_padding(x, y, mask)
     intercept = numpyro.sample("intercept", family.normal(family.intercept_scale, ()))
-    weights = numpyro.sample("weights", family.normal(family.weight_scale, (x.shape[1],)))
-    family.observe(jnp.asarray(intercept + x @ weights), y)
+    weights = numpyro.sample("weights", family.normal(family.weight_scale, (x.shape[-1],)))
+    family.observe(jnp.asarray(intercept + x @ weights), y, mask)
 
 
-def logistic_regression(x: Float[Array, "record feature"], y: Float[Array, " record"] | None = None) -> None:
+def without_padding(x: Array, y: Array | None, mask: Array | None) -> tuple[Array, Array | None, Array | None]:
+    """The rows of records, with zeros in the place of rows that are not there, whatever their cells hold.
+
+    A mask on the density alone would not do: the gradient of a masked NaN is NaN.
+
+    Raises:
+        ValueError: Rows without a mask, or a mask of another shape.
+    """
+    if mask is None:
+        if x.ndim > 2:
+            raise ValueError(
+                f"x has the shape {x.shape}, several rows a record, and no mask says which of them are there: pass x, y and mask "
+                "as discreet.tables.encode gives them (records.arrays)."
+            )
+        return x, y, None
+    if mask.shape != x.shape[:-1] or mask.ndim != 2:
+        raise ValueError(f"mask has the shape {mask.shape} and x {x.shape}: give (record, row) and (record, row, feature).")
+    mask = jnp.asarray(mask, bool)
+    return jnp.where(mask[..., None], x, 0), None if y is None else jnp.where(mask, y, 0), mask
+
+
+def logistic_regression(
+    x: Float[Array, "record *row feature"], y: Float[Array, "record *row"] | None = None, mask: Array | None = None
+) -> None:
     """Logistic regression: P(y = 1) = 1 / (1 + exp(-(intercept + x · weights))).
 
     Priors: weights Normal(0, 2.5), intercept Normal(0, 5), after Gelman, Jakulin, Pittau and Su (2008), Ann. Appl. Stat.
@@ -80,13 +110,15 @@ def logistic_regression(x: Float[Array, "record feature"], y: Float[Array, " rec
     Args:
         x: Features of about unit size.
         y: 0 or 1 for each record; None to draw it.
+        mask: For records of several rows: which of them are there, (record, row); x and y have an axis of rows as well. The
+            cells of other rows count for nothing, whatever they hold.
 
     >>> import jax, numpyro
     >>> drawn = numpyro.handlers.seed(logistic_regression, jax.random.key(0))
     >>> numpyro.handlers.trace(drawn).get_trace(jax.numpy.zeros((3, 2)))["y"]["value"].shape
     (3,)
     """
-    regress(LOGISTIC, x, y)
+    regress(LOGISTIC, x, y, mask)
 
 
 def multinomial_regression(num_classes: int) -> Model:
@@ -99,8 +131,8 @@ def multinomial_regression(num_classes: int) -> Model:
         num_classes: Public number of classes, 2 at least.
 
     Returns:
-        The model, a function of (x, y): features of about unit size, and the class of each record, 0 to num_classes - 1, as
-        integers or floats; None to draw it. `intercept` has the shape (class,), `weights` (feature, class).
+        The model, a function of (x, y, mask): features of about unit size, and the class of each record, 0 to num_classes - 1,
+        as integers or floats; None to draw it; mask as in `logistic_regression`. `intercept` has the shape (class,), `weights` (feature, class).
 
     Raises:
         ValueError: Fewer than two classes.
@@ -113,11 +145,15 @@ def multinomial_regression(num_classes: int) -> Model:
     return functools.partial(_multinomial, integer("num_classes", num_classes, least=2))
 
 
-def _multinomial(num_classes: int, x: Float[Array, "record feature"], y: Array | None = None) -> None:
-    regress(multinomial(num_classes), x, y)
+def _multinomial(
+    num_classes: int, x: Float[Array, "record *row feature"], y: Array | None = None, mask: Array | None = None
+) -> None:
+    regress(multinomial(num_classes), x, y, mask)
 
 
-def linear_regression(x: Float[Array, "record feature"], y: Float[Array, " record"] | None = None) -> None:
+def linear_regression(
+    x: Float[Array, "record *row feature"], y: Float[Array, "record *row"] | None = None, mask: Array | None = None
+) -> None:
     """Linear regression: y is normal around intercept + x · weights with standard deviation `sigma`.
 
     Priors for a target scaled to [-1, 1]: weights and intercept Normal(0, 1), sigma half-normal with scale 1.
@@ -125,11 +161,14 @@ def linear_regression(x: Float[Array, "record feature"], y: Float[Array, " recor
     Args:
         x: Features of about unit size.
         y: The target of each record, of about unit size; None to draw it.
+        mask: As in `logistic_regression`.
     """
-    regress(LINEAR, x, y)
+    regress(LINEAR, x, y, mask)
 
 
-def poisson_regression(x: Float[Array, "record feature"], y: Float[Array, " record"] | None = None) -> None:
+def poisson_regression(
+    x: Float[Array, "record *row feature"], y: Float[Array, "record *row"] | None = None, mask: Array | None = None
+) -> None:
     """Poisson regression: y is a count with mean exp(intercept + x · weights).
 
     Priors: weights Normal(0, 1), so that a feature over its whole range multiplies the mean by about e² at most, and
@@ -140,11 +179,14 @@ def poisson_regression(x: Float[Array, "record feature"], y: Float[Array, " reco
         y: A count for each record; None to draw it. A number that is negative or no integer has density zero, so its
             record adds nothing to a fit: schemas and the estimators refuse it; `DPSVI` cannot, since it would have to read
             records.
+        mask: As in `logistic_regression`.
     """
-    regress(POISSON, x, y)
+    regress(POISSON, x, y, mask)
 
 
-def negative_binomial_regression(x: Float[Array, "record feature"], y: Float[Array, " record"] | None = None) -> None:
+def negative_binomial_regression(
+    x: Float[Array, "record *row feature"], y: Float[Array, "record *row"] | None = None, mask: Array | None = None
+) -> None:
     """Negative binomial regression: y is a count with mean m = exp(intercept + x · weights) and variance m + m² / concentration.
 
     For counts with more variance than a Poisson distribution has. A few people with many visits also have shorter gradients,
@@ -156,8 +198,9 @@ def negative_binomial_regression(x: Float[Array, "record feature"], y: Float[Arr
     Args:
         x: Features of about unit size.
         y: A count for each record, as in `poisson_regression`; None to draw it.
+        mask: As in `logistic_regression`.
     """
-    regress(NEGATIVE_BINOMIAL, x, y)
+    regress(NEGATIVE_BINOMIAL, x, y, mask)
 
 
 # --- targets ------------------------------------------------------------------------------
@@ -239,8 +282,8 @@ def hierarchical(regression: Model, num_groups: int) -> Model:
         num_groups: Public number of groups, 2 at least.
 
     Returns:
-        The model, a function of (x, group, y): features of about unit size, the group of each record, 0 to num_groups - 1, and
-        the target; None to draw it. `group_intercept` has the shape (group,), `group_weights` (group, feature);
+        The model, a function of (x, group, y, mask): features of about unit size, the group of each record, 0 to num_groups - 1,
+        the target; None to draw it; mask as in `logistic_regression`, with a group for each row. `group_intercept` has the shape (group,), `group_weights` (group, feature);
         with classes, both have an axis more, over which they sum to zero.
 
     Raises:
@@ -259,11 +302,13 @@ def hierarchical(regression: Model, num_groups: int) -> Model:
 def _hierarchical(
     family: Family,
     num_groups: int,
-    x: Float[Array, "record feature"],
-    group: Int[Array, " record"],
+    x: Float[Array, "record *row feature"],
+    group: Int[Array, "record *row"],
     y: Array | None = None,
+    mask: Array | None = None,
 ) -> None:
-    features, spread = x.shape[1], dist.HalfNormal(1.0)
+    x, y, mask = without_padding(x, y, mask)
+    features, spread = x.shape[-1], dist.HalfNormal(1.0)
     intercept: Any = numpyro.sample("intercept", family.normal(family.intercept_scale, ()))
     weights: Any = numpyro.sample("weights", family.normal(family.weight_scale, (features,)))
     intercept_spread: Any = numpyro.sample("intercept_spread", spread)
@@ -274,5 +319,6 @@ def _hierarchical(
     group_weights: Any = numpyro.sample("group_weights", around_weights)
     ones = jax.nn.one_hot(jnp.asarray(group, jnp.int32), num_groups)
     own = jnp.tensordot(ones, group_weights, 1)
-    terms = x * own if family.num_classes is None else x[:, :, None] * own
-    family.observe(ones @ group_intercept + jnp.sum(terms, axis=1), y)
+    own_terms = x * own if family.num_classes is None else x[..., None] * own
+    terms = jnp.sum(own_terms, axis=x.ndim - 1)
+    family.observe(ones @ group_intercept + terms, y, mask)

@@ -291,7 +291,7 @@ def marginals_of(twins: Sequence[Any], schema: Schema) -> Marginals:
         ValueError: No twins, or one without rows.
         DataError: A table does not fit the schema.
     """
-    schema = dataclasses.replace(schema, person=None)
+    schema = schema.without_person()
     levels = Levels(schema, SLICES)
     found = [levels.encode(twin, out_of_bounds="clip") for twin in twins]
     if not found or min(map(len, found)) == 0:

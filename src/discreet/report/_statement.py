@@ -9,6 +9,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from discreet._validate import integer
 from discreet.accounting import Relation, upper
 
 WIDTH = 88
@@ -52,11 +53,13 @@ def relation_words(relation: Relation, noun: str = "record") -> str:
     """
     if relation == Relation.REPLACE_ONE:
         what, whose = (
-            ("the content of one record", "that record") if noun == "record" else ("the row of one person", "that row")
+            ("the content of one record", "that record says")
+            if noun == "record"
+            else ("the rows of one person", "these rows say")
         )
         return (
             f"The guarantee compares two tables with the same number of {noun}s that differ in {what}. The results must look "
-            f"almost the same for both. Whether a given person is in the table is not hidden; what {whose} says is."
+            f"almost the same for both. Whether a given person is in the table is not hidden; what {whose} is."
         )
     there = (
         "present in one, absent in the other" if noun == "record" else "all of their rows are in one, none in the other"
@@ -158,7 +161,7 @@ def statement_text(statement: "Statement") -> str:
 FORMAT = "discreet privacy statement, version 1"
 SEVERAL_RECORDS = (
     "Several records of one person: the guarantee is for one record and weakens with each further one. Name the column that "
-    "says whose a row is, and one row of each person is used."
+    "says whose a row is: a record is then a person."
 )
 
 
@@ -248,21 +251,35 @@ class Statement:
     @property
     def noun(self) -> str:
         """The unit in one word: "record" or "person"."""
-        return self.unit.split("(")[0].strip().removeprefix("one ")
+        return self.unit.removeprefix("one ").split()[0]
 
-    def for_person(self, column: str) -> "Statement":
+    @property
+    def short_unit(self) -> str:
+        """The unit in a few words: "one record", "one person" or "one person with up to 5 rows"."""
+        return self.unit.split("(")[0].strip()
+
+    def for_person(self, column: str, max_rows: int = 1) -> "Statement":
         """The same statement for data in which each person is one record.
 
         Two tables that differ by all rows of one person then become records that differ by one, so that a guarantee for
         one record is one for the person.
 
         Args:
-            column: Name of the column that says whose a row is, of whose rows one each was kept.
+            column: Name of the column that says whose a row is.
+            max_rows: How many rows of each person were used at most.
+
+        Raises:
+            ValueError: No number of rows.
         """
-        relation = Relation[self.relation]
+        relation, max_rows = Relation[self.relation], integer("max_rows", max_rows)
+        unit = f"one person (all rows with the same '{column}', of which one is used)"
+        if max_rows > 1:
+            unit = (
+                f"one person with up to {max_rows} rows (all rows with the same '{column}', of which {max_rows} at most are used)"
+            )
         return dataclasses.replace(
             self,
-            unit=f"one person (all rows with the same '{column}', of which one is used)",
+            unit=unit,
             relation_in_words=relation_words(relation, "person"),
             meaning=re.sub(r"\brecord\b", "person", self.meaning),
             not_covered=tuple(limit for limit in self.not_covered if limit != SEVERAL_RECORDS),

@@ -213,7 +213,7 @@ def read(source: Any, schema: Schema, what: str, most_rows: int) -> Encoded:
     """
     from discreet.tables import encode, read_table
 
-    public = dataclasses.replace(schema, target=None, person=None)
+    public = dataclasses.replace(schema.without_person(), target=None)
     try:
         table = read_table(source, public)
         rows = table

@@ -21,7 +21,7 @@ from discreet.tables._schema_text import (
 
 if TYPE_CHECKING:
     from discreet.tables._convert import Conversion, conversion_of, convert, open_records
-    from discreet.tables._encode import Records, decode, describe_features, encode, keep_one_row_a_person
+    from discreet.tables._encode import Records, decode, describe_features, encode, gather, keep_one_row_a_person, rows_of_persons
     from discreet.tables._infer import infer_columns_non_private
     from discreet.tables._read import column_names, over_pieces, read_table
 
@@ -44,6 +44,7 @@ __all__ = [
     "decode",
     "describe_features",
     "encode",
+    "gather",
     "infer_columns_non_private",
     "keep_one_row_a_person",
     "numbers_of",
@@ -51,6 +52,7 @@ __all__ = [
     "over_pieces",
     "positions_of",
     "read_table",
+    "rows_of_persons",
     "schema_from_bounds",
     "schema_from_dict",
     "schema_from_toml",
@@ -61,7 +63,7 @@ __all__ = [
 # What reads or makes pyarrow tables, by file.
 _READERS = {
     "_convert": ("Conversion", "conversion_of", "convert", "open_records"),
-    "_encode": ("Records", "decode", "describe_features", "encode", "keep_one_row_a_person"),
+    "_encode": ("Records", "decode", "describe_features", "encode", "gather", "keep_one_row_a_person", "rows_of_persons"),
     "_infer": ("infer_columns_non_private",),
     "_read": ("column_names", "over_pieces", "read_table"),
 }

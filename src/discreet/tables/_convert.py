@@ -79,6 +79,11 @@ def convert(
         raise DataError(f"{out}: converted records are an Arrow file, give a name that ends with {ENDING}")
     if isinstance(source, str | os.PathLike) and out.exists() and out.samefile(source):
         raise DataError(f"{out} is the table itself, which the records would replace: choose another name for them")
+    if schema.max_rows > 1:
+        raise DataError(
+            f"the schema's person may have {schema.max_rows} rows, and converted records have one: write person = "
+            f'"{schema.person}" in it, or fit the table itself'
+        )
     layout, report = Layout(schema), Report(OutOfBounds(out_of_bounds))
     with _atomic(out) as file:
         keep = None

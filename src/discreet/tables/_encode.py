@@ -2,7 +2,7 @@
 
 The guarantee that privacy rests on: each record's numbers depend on that record's cells, the schema and (for tables with
 several rows a person) a secret key, and on no other person's rows. Hence neighbouring tables become neighbouring arrays.
-`keep_one_row_a_person` makes a record a person, `Layout` says which columns of the arrays a schema's columns become, `encode`
+`rows_of_persons` makes a record a person, `Layout` says which columns of the arrays a schema's columns become, `encode`
 fills them, and `decode` goes back, from draws of a model, too.
 """
 
@@ -15,41 +15,48 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow
 
+from discreet._validate import integer
 from discreet.tables._cells import OutOfBounds, Report, numbers_of, positions_of
 from discreet.tables._read import typed
 from discreet.tables._schema import EPOCH, Column, DataError, Kind, Missing, Schema
 
-# --- one row of each person, so that a record is a person ---------------------------------
+# --- at most so many rows of each person, so that a record is a person --------------------
 
 
 KEY_BYTES = 32
 
 
-def keep_one_row_a_person(persons: pyarrow.ChunkedArray, *, key: bytes | None = None) -> np.ndarray:
-    """Choose the rows to keep, so that each person has one.
+def rows_of_persons(persons: pyarrow.ChunkedArray, max_rows: int = 1, *, key: bytes | None = None) -> np.ndarray:
+    """Choose the rows of each person to use, at most `max_rows`.
 
-    The rows of a person are put in a secret order, that of a keyed hash (BLAKE2b) of the person and of the row's place among
-    that person's rows; the first in it is kept.
+    The rows of a person who has more are put in a secret order, that of a keyed hash (BLAKE2b) of the person and of the row's
+    place among that person's rows; the first in it are used.
 
-    Guarantee: which row of a person is kept depends on that person's own rows and on the key, not on anybody else's rows. So
-    two tables that differ by all rows of one person become records that differ by one record, and a plan for records
-    protects persons. The same key keeps the same rows of the same table, and each row of a person is as likely as any other.
+    Guarantee: which rows of a person are used depends on that person's own rows and on the key, not on anybody else's rows, and
+    so does a person's line of the result but for the numbers of the rows in the table. So two tables that differ by all rows
+    of one person become records that differ by one record, and a plan for records protects persons. The same key chooses the
+    same rows of the same table, and each row of a person is as likely as any other.
 
     Args:
-        persons: The person of each row.
+        persons: The person of each row. Texts are compared as they are: an id in two spellings is two persons.
+        max_rows: Public; 1 at least.
         key: Secret, 16 to 64 bytes; None for 32 bytes from the operating system.
 
     Returns:
-        A Boolean for each row.
+        Persons by `max_rows`: the numbers of the rows, in order and then -1 where a person has fewer. Persons are in the order
+        of the first row that is used.
 
     Raises:
         DataError: A row without a person.
-        ValueError: A key of another length.
+        ValueError: A key of another length, or no rows.
 
     >>> persons = pyarrow.chunked_array([["ann", "bob", "ann", "cid"]])
-    >>> keep_one_row_a_person(persons, key=bytes(32))[[1, 3]]
-    array([ True,  True])
+    >>> rows_of_persons(persons, max_rows=3)
+    array([[ 0,  2, -1],
+           [ 1, -1, -1],
+           [ 3, -1, -1]])
     """
+    integer("max_rows", max_rows)
     key = secrets.token_bytes(KEY_BYTES) if key is None else key
     if not 16 <= len(key) <= hashlib.blake2b.MAX_KEY_SIZE:
         raise ValueError(f"key has {len(key)} bytes: give 16 to {hashlib.blake2b.MAX_KEY_SIZE}, or leave it out")
@@ -59,14 +66,25 @@ def keep_one_row_a_person(persons: pyarrow.ChunkedArray, *, key: bytes | None = 
     codes = coded.indices.to_numpy()
     order = np.argsort(codes, kind="stable")
     counts = np.bincount(codes)
-    ends = np.cumsum(counts)
-    chosen = order[ends - counts]
-    several = np.flatnonzero(counts > 1)
-    for person, name in zip(several, coded.dictionary.take(pyarrow.array(several)).to_pylist(), strict=True):
-        first = int(np.argmin(_ranks(key, name.encode(), counts[person])))
-        chosen[person] = order[ends[person] - counts[person] + first]
-    keep = np.zeros(len(codes), bool)
-    keep[chosen] = True
+    starts = np.cumsum(counts) - counts
+    places = np.arange(max_rows)
+    there = places < counts[:, None]
+    rows = np.where(there, order[np.where(there, starts[:, None] + places, 0)], -1)
+    more = np.flatnonzero(counts > max_rows)
+    for person, name in zip(more, coded.dictionary.take(pyarrow.array(more)).to_pylist(), strict=True):
+        first = np.argsort(_ranks(key, name.encode(), counts[person]), kind="stable")[:max_rows]
+        rows[person] = order[starts[person] + np.sort(first)]
+    return rows[np.argsort(rows[:, 0])]
+
+
+def keep_one_row_a_person(persons: pyarrow.ChunkedArray, *, key: bytes | None = None) -> np.ndarray:
+    """A Boolean for each row: whether it is the one of its person that `rows_of_persons` chooses.
+
+    >>> keep_one_row_a_person(pyarrow.chunked_array([["ann", "bob", "ann", "cid"]]), key=bytes(32))[[1, 3]]
+    array([ True,  True])
+    """
+    keep = np.zeros(len(persons), bool)
+    keep[rows_of_persons(persons, key=key)[:, 0]] = True
     return keep
 
 
@@ -83,6 +101,8 @@ def _ranks(key: bytes, person: bytes, count: int) -> np.ndarray:
 class Records:
     """Arrays whose leading axis is the records. Private: everything but names, shapes and scales.
 
+    Where a person may have several rows, x, y and mask have an axis more, of the schema's `max_rows`, after the leading one.
+
     Attributes:
         x: float32, records by features, each entry in [-1, 1] unless the columns were left raw.
         y: float32, one entry a record, or None without a target. Binary: 0 or 1. Real and date: scaled to [-1, 1] by the
@@ -91,6 +111,7 @@ class Records:
         target_centre: What to add to, after multiplying by `target_scale`, to have a real target in its own unit, or a date
             in days since 1970-01-01.
         target_scale: See `target_centre`.
+        mask: Which rows a person has, records by `max_rows`; the cells of the others are zeros. None: a record is one row.
     """
 
     x: np.ndarray
@@ -98,11 +119,17 @@ class Records:
     feature_names: tuple[str, ...]
     target_centre: float = 0.0
     target_scale: float = 1.0
+    mask: np.ndarray | None = None
 
     @property
     def num_records(self) -> int:
-        """Number of rows."""
+        """Number of records: of rows, or of persons."""
         return len(self.x)
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """What a model takes: x, then y and the mask where there are such."""
+        return tuple(array for array in (self.x, self.y, self.mask) if array is not None)
 
     def __repr__(self) -> str:
         # The generated one would print cells.
@@ -167,13 +194,18 @@ class Layout:
             else:
                 matrix[:, first] = positions_of(target, values, report)
 
-    def records(self, matrix: np.ndarray) -> Records:
+    def records(self, matrix: np.ndarray, mask: np.ndarray | None = None) -> Records:
         """The records that a filled matrix holds, without a copy."""
         split = len(self.feature_names)
-        y = None if self.schema.target is None else matrix[:, split]
+        y = None if self.schema.target is None else matrix[..., split]
         centre, scale = self.target_scaling
         return Records(
-            x=matrix[:, :split], y=y, feature_names=self.feature_names, target_centre=centre, target_scale=scale
+            x=matrix[..., :split],
+            y=y,
+            feature_names=self.feature_names,
+            target_centre=centre,
+            target_scale=scale,
+            mask=mask,
         )
 
 
@@ -246,7 +278,7 @@ def encode(
         schema: The public description.
         out_of_bounds: "refuse" raises; "clip" moves a number or date to the nearer bound; "missing" makes any cell that the
             schema does not allow a missing one.
-        key: Secret, for `keep_one_row_a_person`; None for one from the operating system.
+        key: Secret, for `rows_of_persons`; None for one from the operating system.
         raw: Leave numbers in their own units: x then has one column for each feature, in the order of the schema. Dates are
             days since 1970-01-01, categories their positions, and a missing cell is NaN (where `missing = "indicator"`
             allows one). A real target or a date keeps its unit, too.
@@ -262,9 +294,18 @@ def encode(
     matrix = np.zeros((table.num_rows, layout.width), np.float32)
     layout.fill(table, matrix, report)
     report.refuse()
-    if schema.person is not None:
-        matrix = matrix[keep_one_row_a_person(table.column(schema.person), key=key)]
-    return layout.records(matrix)
+    if schema.person is None:
+        return layout.records(matrix)
+    rows = rows_of_persons(table.column(schema.person), schema.max_rows, key=key)
+    return layout.records(*gather(rows, matrix)) if schema.max_rows > 1 else layout.records(matrix[rows[:, 0]])
+
+
+def gather(rows: np.ndarray, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of each person, as `rows_of_persons` numbers them, with zeros where there is none; and which there are."""
+    mask = rows >= 0
+    gathered = array[np.where(mask, rows, 0)]
+    gathered[~mask] = 0
+    return gathered, mask
 
 
 def _fill(column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, report: Report, raw: bool) -> None:

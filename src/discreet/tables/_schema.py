@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from discreet._validate import is_real
+from discreet._validate import integer, is_real
 
 
 class DataError(ValueError):
@@ -153,9 +153,8 @@ class Schema:
 
     Columns of the file that the schema does not name are not read. Everything here is public.
 
-    A plan protects a record. If a person may have several rows, name the column with the person: one row of each person is
-    then kept, so that a record is a person. That person's rows and a secret key decide which; see
-    `discreet.tables.keep_one_row_a_person`.
+    A plan protects a record. If a person may have several rows, name the column with the person: a record is then a person
+    with at most `max_rows` rows. That person's rows and a secret key decide which; see `discreet.tables.rows_of_persons`.
 
     Attributes:
         columns: The columns.
@@ -163,10 +162,12 @@ class Schema:
         missing_values: Texts that stand for a missing cell in a CSV file.
         inferred: Names of columns whose bounds or categories were taken from the data. Not empty: no guarantee holds.
         person: Name of the column with the row's person; never a feature. None: each row is another person's.
+        max_rows: The largest number of rows of a person that are used, 1 at least. It decides the shape of the arrays, so
+            it is public and never taken from the table.
 
     Raises:
-        DataError: No columns, a name twice, a target that is not among them, a person column that is, or a category that
-            also stands for a missing cell.
+        DataError: No columns, a name twice, a target that is not among them, a person column that is, a category that
+            also stands for a missing cell, or several rows without a person.
     """
 
     columns: tuple[Column, ...]
@@ -174,6 +175,7 @@ class Schema:
     missing_values: tuple[str, ...] = DEFAULT_MISSING_VALUES
     inferred: tuple[str, ...] = ()
     person: str | None = None
+    max_rows: int = 1
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -203,6 +205,16 @@ class Schema:
                 f"the column '{self.person}' says whose a row is, so that it would single out people as a feature: take it "
                 "out of the described columns"
             )
+        try:
+            integer("max_rows", self.max_rows)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"the schema's person: {error}") from None
+        if self.person is None and self.max_rows > 1:
+            raise DataError("the schema has max_rows, but no person: name the column that says whose a row is")
+
+    def without_person(self) -> "Schema":
+        """The description of rows that are nobody's, such as those of a synthetic twin."""
+        return dataclasses.replace(self, person=None, max_rows=1)
 
     @property
     def features(self) -> tuple[Column, ...]:

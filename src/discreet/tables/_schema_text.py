@@ -30,10 +30,11 @@ INFERRED = "non_private_from_data"
 def schema_from_toml(path: Path | str, *, target: str | None = None) -> Schema:
     """Read a schema file.
 
-    The file has an optional `target`, `person` and `missing_values`, and a table for each column::
+    The file has an optional `target`, `person` and `missing_values`, and a table for each column. `person = "patient"` names a
+    column, of whose rows one each is used::
 
         target = "smoker"
-        person = "patient"
+        person = {column = "patient", max_rows = 5}
         missing_values = ["", "?"]
 
         [columns.age]
@@ -84,14 +85,30 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
     if not isinstance(columns, Mapping):
         raise DataError("the schema has no [columns.NAME] tables: describe each column to use in one")
     asked = target if target is not None else content.get("target")
-    person = content.get("person")
+    person, max_rows = _person(content.get("person"))
     return Schema(
         columns=tuple(_column(name, entry) for name, entry in columns.items()),
         target=None if asked is None else str(asked),
         missing_values=_texts(content.get("missing_values", DEFAULT_MISSING_VALUES), "missing_values"),
         inferred=_texts(content.get(INFERRED, ()), INFERRED),
-        person=None if person is None else str(person),
+        person=person,
+        max_rows=max_rows,
     )
+
+
+def _person(entry: Any) -> tuple[str | None, Any]:
+    """The person's column and the number of rows to use, from a name or a table of both."""
+    if not isinstance(entry, Mapping):
+        return None if entry is None else str(entry), 1
+    _only(entry, {"column", "max_rows"}, "the schema's person")
+    if not isinstance(entry.get("column"), str):
+        raise DataError('the schema\'s person names no column: write person = {column = "id", max_rows = 5}')
+    return entry["column"], entry.get("max_rows", 1)
+
+
+def _person_value(schema: Schema) -> Any:
+    """What `_person` reads as the schema's person and number of rows."""
+    return schema.person if schema.max_rows == 1 else {"column": schema.person, "max_rows": schema.max_rows}
 
 
 def schema_to_toml(schema: Schema) -> str:
@@ -108,7 +125,7 @@ def schema_to_toml(schema: Schema) -> str:
         f"{key} = {_value(value)}"
         for key, value, default in [
             ("target", schema.target, None),
-            ("person", schema.person, None),
+            ("person", _person_value(schema), None),
             ("missing_values", schema.missing_values, DEFAULT_MISSING_VALUES),
             (INFERRED, schema.inferred, ()),
         ]
@@ -150,7 +167,7 @@ TEMPLATE_HEAD = """\
 #   kind = "ordered"                         with categories = ["low", "middle", "high"], the lowest first
 #   missing = "indicator"                    where cells may be missing; left out, they are refused
 # target = ""              # the column to explain
-# person = ""              # the column that says whose a row is, where people have several: one row of each is kept
+# person = {column = "", max_rows = 1}     # the column that says whose a row is, and the most rows of a person to use
 # missing_values = ["", "NA"]"""
 
 
@@ -177,12 +194,14 @@ def _column(name: str, entry: Any) -> Column:
 
 
 def _value(value: Any) -> str:
-    """A text, number, date or list of them as TOML."""
+    """A text, number, date, list or mapping of them as TOML."""
     if isinstance(value, str):
         # TOML's basic strings are JSON's, but for one character that JSON leaves as it is.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, datetime.date):
         return value.isoformat()
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items()) + "}"
     if isinstance(value, Sequence):
         return f"[{', '.join(map(_value, value))}]"
     return repr(value)
