@@ -326,7 +326,9 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         if self.num_records is not None:
             statement = statement.with_notes("The number of records is a public figure that was given, not a count.")
         if chosen is not None:
-            statement = statement.with_notes("Each group is one person: an identifier that is written in two ways is two persons.")
+            statement = statement.with_notes(
+                "Each group is one person: an identifier that is written in two ways is two persons."
+            )
         self.result_, self.statement_ = dataclasses.replace(result, statement=statement), statement
         self.epsilon_ = statement.epsilon if statement.is_private else math.inf
         self.delta_, self.scaling_ = statement.delta, scaling
@@ -349,8 +351,8 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         if groups is None:
             if self.max_rows > 1:
                 raise ValueError(
-                    f"max_rows is {self.max_rows}, and fit got no groups: pass groups=ids, whose each row is; without it each row "
-                    "is a record, and max_rows is 1."
+                    f"max_rows is {self.max_rows}, and fit got no groups: pass groups=ids, whose each row is; without it each "
+                    "row is a record, and max_rows is 1."
                 )
             return None
         require("pyarrow", extra="tables", what="groups")
@@ -365,8 +367,8 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             raise DataError("groups holds values of different types: make them all texts, or all integers") from None
         if len(found) != num_rows or pyarrow.types.is_floating(found.type):
             raise DataError(
-                f"groups holds {len(found)} values of type {found.type}; give a text or an integer for each of the {num_rows} rows, "
-                "whose it is. (Numbers with a point are refused, since all NaN would be one person.)"
+                f"groups holds {len(found)} values of type {found.type}; give a text or an integer for each of the {num_rows} "
+                "rows, whose it is. (Numbers with a point are refused, since all NaN would be one person.)"
             )
         # NumPy writes a missing value among texts as "nan".
         if persons.null_count or set(DEFAULT_MISSING_VALUES) & set(persons.unique().to_pylist()):

@@ -480,12 +480,12 @@ class Ledger:
 
     def _admit(self, entries: Sequence[Entry], plan: Planned, delta: float, unit: str) -> float:
         """The share of the cap that is spent with the plan."""
-        # A person's rows are several records, and a person who changes one row leaves and comes back: neither unit bounds the other.
+        # A person has several records, and a person who changes one row leaves and comes back: neither unit bounds the other.
         if (unit == ONE_RECORD) != (entries[0]["unit"] == ONE_RECORD):
             raise ValueError(
                 f"The ledger is about {entries[0]['unit']}, and this fit protects {unit}: the cap would not hold for what the "
                 "ledger promises. Name the column that says whose a row is (person in the schema, groups= of an estimator, "
-                "person= of run) in all fits of a ledger with the unit 'one person', and in none of one with the unit 'one record'."
+                "person= of run) in all fits of a ledger with the unit 'one person', and in none of one with 'one record'."
             )
         relation = Relation[entries[0]["relation"]]
         if plan.relation is not relation:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 RUN = CliRunner()
 SCHEMA = """
 target = "smoker"
-person = "id"
+person = {column = "id", max_rows = 2}
 
 [columns.age]
 kind = "real"
@@ -43,10 +43,10 @@ FIT += " --ledger survey.ledger --checkpoint saved"
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    rows = "".join(f"{i % 150},{rng.integers(18, 90)},{['no', 'yes'][rng.integers(2)]}\n" for i in range(300))
+    rows = "".join(f"{i % 150},{rng.integers(18, 90)},{['no', 'yes'][rng.integers(2)]}\n" for i in range(450))
     (tmp_path / "survey.csv").write_text("id,age,smoker\n" + rows)
     (tmp_path / "schema.toml").write_text(SCHEMA)
-    dp.Ledger.create("survey.ledger", dataset="survey", epsilon=3.0, delta=1e-4)
+    dp.Ledger.create("survey.ledger", dataset="survey", epsilon=3.0, delta=1e-4, unit="one person")
     return tmp_path
 
 
@@ -90,7 +90,7 @@ def test_a_fit_that_died_goes_on(folder, monkeypatch):
 
 def says_person(statement, folder):
     """The unit is the person wherever somebody looks for it: headline, unit, limits, page and ledger."""
-    unit = "one person (all rows with the same 'id', of which one is used)"
+    unit = "one person with up to 2 rows (all rows with the same 'id', of which 2 at most are used)"
     assert statement["unit"] == unit
     assert not any("Several records of one person" in limit for limit in statement["not_covered"])
     assert "adding or leaving out one person" in statement["meaning"]
@@ -102,10 +102,11 @@ def says_person(statement, folder):
     assert unit in shown
     assert "Adding or leaving out one person" in shown
     assert "one row of the table" not in shown
-    assert "DPSVI, for one person" in shown
+    assert "DPSVI, for one person with up to 2 rows" in shown
+    assert "Persons (public)" in shown
     ledger = dp.Ledger(folder / "survey.ledger")
-    assert [debit.unit for debit in ledger.debits] == ["one person"]
-    assert "for one person" in str(ledger)
+    assert [debit.unit for debit in ledger.debits] == ["one person with up to 2 rows"]
+    assert "for one person with up to 2 rows" in str(ledger)
 
 
 def released(out):

@@ -74,15 +74,20 @@ def test_debits_add_up_and_outlive_the_object(ledger):
     assert upper(second.spent) in text
 
 
-def test_the_unit_of_a_fit_is_beside_that_of_its_ledger(tmp_path):
+def test_fits_of_another_unit_than_the_ledgers_are_refused(tmp_path, ledger):
     people = dp.Ledger.create(tmp_path / "p.ledger", dataset="survey", epsilon=2.0, delta=1e-5, unit="one person")
     assert people.unit == "one person"
-    weaker = people.debit(Planned(0.1), delta=0.0, method="OPS")
-    assert "about one person and the fit protects one record" in str(weaker)
-    same = people.debit(Planned(0.1), delta=0.0, method="OPS", unit="one person")
-    assert "for one person" in str(same)
-    assert "protects one record" not in str(same)
-    assert [debit.unit for debit in people.debits] == ["one record", "one person"]
+    units = ["one person", "one person with up to 5 rows"]
+    for unit in units:
+        assert f"for {unit}." in str(people.debit(Planned(0.1), delta=0.0, method="OPS", unit=unit))
+    assert [debit.unit for debit in people.debits] == units
+    for book, unit in ((people, "one record"), (ledger, "one person")):
+        before = book.path.read_bytes()
+        with pytest.raises(ValueError, match=f"is about {book.unit}, and this fit protects {unit}"):
+            book.debit(Planned(0.1), delta=0.0, method="OPS", unit=unit)
+        with pytest.raises(ValueError, match="Name the column that says whose a row is"):
+            book.check(Planned(0.1), delta=0.0, unit=unit)
+        assert book.path.read_bytes() == before
 
 
 def test_the_cap_holds(ledger):

@@ -7,6 +7,7 @@ from numpyro.infer.util import log_density
 from scipy import special, stats
 
 from discreet.models import (
+    hierarchical,
     linear_regression,
     logistic_regression,
     multinomial_regression,
@@ -59,6 +60,34 @@ def test_each_model_has_the_density_that_its_docstring_says(name) -> None:
         expected += prior.logpdf(value)
     found, _ = log_density(model, (x, y), {}, values)
     assert float(found) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", [*BY_HAND, "multinomial", "hierarchical"])
+def test_a_record_of_several_rows_has_the_density_of_its_rows(name) -> None:
+    """Rows that are not there add exactly nothing to density and gradient, whatever their cells hold."""
+    model = BY_HAND[name][0] if name in BY_HAND else multinomial_regression(2)
+    model = hierarchical(poisson_regression, 3) if name == "hierarchical" else model
+    x, y = (part[:12].reshape(4, 3, *part.shape[1:]) for part in table_for(name))
+    y = np.minimum(y, 1) if name == "multinomial" else y
+    group = (np.arange(12, dtype=np.float32).reshape(4, 3) % 3,) if name == "hierarchical" else ()
+    mask = np.array([[1, 1, 1], [1, 0, 0], [1, 1, 0], [0, 0, 0]], bool)
+    alone = (x[mask], *(part[mask] for part in group), y[mask])
+    seeded = numpyro.handlers.seed(model, jax.random.key(0))
+    trace = numpyro.handlers.trace(seeded).get_trace(*alone)
+    values = {n: s["value"] for n, s in trace.items() if s["type"] == "sample" and not s["is_observed"]}
+
+    def density(values, args):
+        return log_density(model, args, {}, values)[0]
+
+    expected = jax.value_and_grad(density)(values, alone)
+    for garbage in (0.0, np.nan, np.inf, -7e30):
+        padded = [np.where(mask if part.ndim == 2 else mask[..., None], part, garbage) for part in (x, *group, y)]
+        found = jax.value_and_grad(density)(values, (*padded, mask))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected)
+    with pytest.raises(ValueError, match="no mask says"):
+        density(values, (x, *group, y))
+    with pytest.raises(ValueError, match="mask has the shape"):
+        density(values, (x, *group, y, mask.T))
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,8 @@ def hostile() -> Statement:
 
 def test_the_whole_page(tmp_path: Path) -> None:
     ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset=HOSTILE, epsilon=5.0, delta=1e-4, unit=HOSTILE)
-    ledger.debit(PLAN, delta=1e-6, method=HOSTILE)
-    receipt = ledger.debit(PLAN, delta=1e-6, method="DPSVI")
+    ledger.debit(PLAN, delta=1e-6, method=HOSTILE, unit=HOSTILE)
+    receipt = ledger.debit(PLAN, delta=1e-6, method="DPSVI", unit="one person")
     ledger.set_cap(epsilon=4.5, delta=1e-4)
     twins = [{"age": np.full(40, 30.0 + i), "smoker": np.array(["no", "yes"] * 20)} for i in range(2)]
     path = dp.page.write_report(

@@ -184,3 +184,9 @@ def test_the_unit_is_a_person_where_each_is_one_record(plan) -> None:
     for words in ("relation_in_words", "meaning"):
         assert "one person" in getattr(person, words)
         assert "one record" not in getattr(person, words)
+    several = statement_of(plan).for_person("patient", 5)
+    assert several.unit.startswith(
+        "one person with up to 5 rows (all rows with the same 'patient', of which 5 at most are used"
+    )
+    assert (several.noun, several.short_unit) == ("person", "one person with up to 5 rows")
+    assert several.epsilon == record.epsilon

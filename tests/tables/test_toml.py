@@ -57,9 +57,10 @@ names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
     texts=st.lists(names, min_size=2, max_size=4, unique=True),
     unit=names,
     low=st.floats(-1e300, 1e300),
+    max_rows=st.integers(1, 9),
 )
 @hypothesis.settings(deadline=None, max_examples=100)
-def test_a_written_schema_is_read_back(name: str, texts: list[str], unit: str, low: float) -> None:
+def test_a_written_schema_is_read_back(name: str, texts: list[str], unit: str, low: float, max_rows: int) -> None:
     """Whatever the names and categories hold: quotes, dots, line ends, control characters."""
     hypothesis.assume(name not in ("born", "pain", "n"))
     schema = Schema(
@@ -71,6 +72,7 @@ def test_a_written_schema_is_read_back(name: str, texts: list[str], unit: str, l
         ),
         target=name,
         person=f"{name} of whom",
+        max_rows=max_rows,
         missing_values=("?? ?",),
         inferred=("n",),
     )
@@ -91,6 +93,10 @@ def test_a_template_needs_filling_in(tmp_path) -> None:
     [
         ('person = "age"', "would single out people"),
         ('person = "id"\nrows_per_person = 3', "unknown keys rows_per_person"),
+        ('person = {column = "id", rows = 3}', "the schema's person has unknown keys rows"),
+        ("person = {max_rows = 3}", "person names no column"),
+        ('person = {column = "id", max_rows = 0}', "max_rows is 0; it must be an integer of at least 1"),
+        ('person = {column = "id", max_rows = 2.5}', "max_rows is 2.5; it must be an integer"),
         ('non_private_from_data = ["height"]', "says that height was inferred"),
         ('missing_values = ["?", "b"]', "category 'b', which also stands for a missing cell"),
     ],

@@ -226,7 +226,9 @@ def _say_features(own: "Prepared") -> None:
     else:
         say(f"The model gets x{'' if target is None else ' and y'}. The columns of x, by position:")
     if own.schema.max_rows > 1:
-        say(f"Arrays have an axis of {own.schema.max_rows} rows after that of persons; mask, the last argument, says which are there.")
+        say(
+            f"Arrays have an axis of {own.schema.max_rows} rows after that of persons; mask, the last argument, says which exist."
+        )
     named = own.of_columns or own.preprocesses
     for place, (name, meaning) in enumerate(describe_features(own.schema, raw=own.raw)):
         say_lines(f"  {repr(name) if named else place}: {'' if named else f'{name}, '}{meaning}")

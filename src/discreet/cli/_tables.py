@@ -105,7 +105,12 @@ def check(
             raise DataError(f"{data} has no column {', '.join(absent)}: correct the name, or remove it from the schema")
     if as_json:
         columns = [column.name for column in described.columns]
-        facts = {"columns": columns, "target": described.target, "person": described.person, "max_rows": described.max_rows}
+        facts = {
+            "columns": columns,
+            "target": described.target,
+            "person": described.person,
+            "max_rows": described.max_rows,
+        }
         said = dict(zip(columns, described.describe(), strict=True))
         terminal.say_json("schema check", {**facts, "described": said, "inferred": list(described.inferred)})
     else:

@@ -94,7 +94,9 @@ def without_padding(x: Array, y: Array | None, mask: Array | None) -> tuple[Arra
             )
         return x, y, None
     if mask.shape != x.shape[:-1] or mask.ndim != 2:
-        raise ValueError(f"mask has the shape {mask.shape} and x {x.shape}: give (record, row) and (record, row, feature).")
+        raise ValueError(
+            f"mask has the shape {mask.shape} and x {x.shape}: give (record, row) and (record, row, feature)."
+        )
     mask = jnp.asarray(mask, bool)
     return jnp.where(mask[..., None], x, 0), None if y is None else jnp.where(mask, y, 0), mask
 
@@ -132,7 +134,8 @@ def multinomial_regression(num_classes: int) -> Model:
 
     Returns:
         The model, a function of (x, y, mask): features of about unit size, and the class of each record, 0 to num_classes - 1,
-        as integers or floats; None to draw it; mask as in `logistic_regression`. `intercept` has the shape (class,), `weights` (feature, class).
+        as integers or floats; None to draw it; mask as in `logistic_regression`. `intercept` has the shape (class,), `weights`
+        (feature, class).
 
     Raises:
         ValueError: Fewer than two classes.
@@ -283,8 +286,8 @@ def hierarchical(regression: Model, num_groups: int) -> Model:
 
     Returns:
         The model, a function of (x, group, y, mask): features of about unit size, the group of each record, 0 to num_groups - 1,
-        the target; None to draw it; mask as in `logistic_regression`, with a group for each row. `group_intercept` has the shape (group,), `group_weights` (group, feature);
-        with classes, both have an axis more, over which they sum to zero.
+        the target; None to draw it; mask as in `logistic_regression`, with a group for each row. `group_intercept` has the
+        shape (group,), `group_weights` (group, feature); with classes, both have an axis more, over which they sum to zero.
 
     Raises:
         ValueError: Another regression, or fewer than two groups.
@@ -308,6 +311,7 @@ def _hierarchical(
     mask: Array | None = None,
 ) -> None:
     x, y, mask = without_padding(x, y, mask)
+    group = group if mask is None else jnp.where(mask, group, 0)
     features, spread = x.shape[-1], dist.HalfNormal(1.0)
     intercept: Any = numpyro.sample("intercept", family.normal(family.intercept_scale, ()))
     weights: Any = numpyro.sample("weights", family.normal(family.weight_scale, (features,)))

@@ -274,9 +274,8 @@ class Statement:
         relation, max_rows = Relation[self.relation], integer("max_rows", max_rows)
         unit = f"one person (all rows with the same '{column}', of which one is used)"
         if max_rows > 1:
-            unit = (
-                f"one person with up to {max_rows} rows (all rows with the same '{column}', of which {max_rows} at most are used)"
-            )
+            used = f"all rows with the same '{column}', of which {max_rows} at most are used"
+            unit = f"one person with up to {max_rows} rows ({used})"
         return dataclasses.replace(
             self,
             unit=unit,

@@ -21,7 +21,15 @@ from discreet.tables._schema_text import (
 
 if TYPE_CHECKING:
     from discreet.tables._convert import Conversion, conversion_of, convert, open_records
-    from discreet.tables._encode import Records, decode, describe_features, encode, gather, keep_one_row_a_person, rows_of_persons
+    from discreet.tables._encode import (
+        Records,
+        decode,
+        describe_features,
+        encode,
+        gather,
+        keep_one_row_a_person,
+        rows_of_persons,
+    )
     from discreet.tables._infer import infer_columns_non_private
     from discreet.tables._read import column_names, over_pieces, read_table
 
@@ -63,7 +71,15 @@ __all__ = [
 # What reads or makes pyarrow tables, by file.
 _READERS = {
     "_convert": ("Conversion", "conversion_of", "convert", "open_records"),
-    "_encode": ("Records", "decode", "describe_features", "encode", "gather", "keep_one_row_a_person", "rows_of_persons"),
+    "_encode": (
+        "Records",
+        "decode",
+        "describe_features",
+        "encode",
+        "gather",
+        "keep_one_row_a_person",
+        "rows_of_persons",
+    ),
     "_infer": ("infer_columns_non_private",),
     "_read": ("column_names", "over_pieces", "read_table"),
 }
