@@ -88,7 +88,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "inference",
         "models",
     },
-    "estimators": {"clipping", "ledger", "inference", "models", "plan", "random"},
+    "estimators": {"clipping", "ledger", "inference", "models", "plan", "random", "tables"},
     "optimizers": set(),
     # Attacks what is released; it uses the methods as anybody may.
     "audit": {"random", "accounting", "sampling", "plan", "plots", "inference"},
