@@ -62,7 +62,7 @@ def test_each_model_has_the_density_that_its_docstring_says(name) -> None:
     assert float(found) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", [*BY_HAND, "multinomial", "hierarchical"])
+@pytest.mark.parametrize("name", ["logistic", "negative binomial", "multinomial", "hierarchical"])
 def test_a_record_of_several_rows_has_the_density_of_its_rows(name) -> None:
     """Rows that are not there add exactly nothing to density and gradient, whatever their cells hold."""
     model = BY_HAND[name][0] if name in BY_HAND else multinomial_regression(2)
@@ -80,10 +80,12 @@ def test_a_record_of_several_rows_has_the_density_of_its_rows(name) -> None:
         return log_density(model, args, {}, values)[0]
 
     expected = jax.value_and_grad(density)(values, alone)
-    for garbage in (0.0, np.nan, np.inf, -7e30):
-        padded = [np.where(mask if part.ndim == 2 else mask[..., None], part, garbage) for part in (x, *group, y)]
-        found = jax.value_and_grad(density)(values, (*padded, mask))
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected)
+    padded = []
+    for part in (x, *group, y):
+        garbage = np.resize(np.array([np.nan, -np.inf, 7e30, np.inf], np.float32), part.shape)
+        padded.append(np.where(mask if part.ndim == 2 else mask[..., None], part, garbage))
+    found = jax.value_and_grad(density)(values, (*padded, mask))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected)
     with pytest.raises(ValueError, match="no mask says"):
         density(values, (x, *group, y))
     with pytest.raises(ValueError, match="mask has the shape"):
