@@ -619,7 +619,7 @@ def warn_of_spread(what: str, arrays: Sequence[Any]) -> None:
     if devices > 1:
         warnings.warn(
             f"{what} was given an array that is spread over {devices} devices. The result is right, but every device does all "
-            "the work, which takes several times as long as on one. Pass NumPy arrays, or arrays on one device.",
+            "the work, which takes several times as long as on one. Pass mesh= to run of DPSVI or DPSGLD; else NumPy arrays, or arrays on one device.",
             UserWarning,
             stacklevel=3,
         )

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
@@ -185,6 +186,7 @@ class DPSGLD:
         delta: float | None = None,
         require_proof: bool = True,
         ledger: Ledger | None = None,
+        mesh: Mesh | None = None,
         **kwargs: Any,
     ) -> DPSGLDResult:
         """Run the chain: the plan's number of releases, accounted for and proved beforehand as in `DPSVI.run`.
@@ -198,6 +200,7 @@ class DPSGLD:
             delta: delta of the statement; None: the plan's, or a cautious choice.
             require_proof: refuse to run without a proof that the plan covers.
             ledger: the table's budget, debited just before the first release.
+            mesh: as in `DPSVI.run`.
             kwargs: likewise.
 
         Returns:
@@ -208,9 +211,8 @@ class DPSGLD:
             PrivacyError: the verifier found no proof, or a worse event than the plan's.
             TypeError, ValueError: wrong input, before any budget is spent.
         """
-        outcome = self._dpsvi.run(
-            rng_key, *args, progress_bar=progress_bar, delta=delta, require_proof=require_proof, ledger=ledger, **kwargs
-        )
+        options: Any = {"delta": delta, "require_proof": require_proof, "ledger": ledger, "mesh": mesh}
+        outcome = self._dpsvi.run(rng_key, *args, progress_bar=progress_bar, **options, **kwargs)
         tail = self._tail(outcome)
         draws, fine = self._constrained(outcome.trace.iterates)
         diverged_at = None if fine.all() else int(outcome.trace.steps[np.argmin(fine)])

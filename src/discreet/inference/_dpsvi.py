@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from jax.example_libraries.optimizers import Optimizer
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from numpyro import optim as numpyro_optim
 from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
@@ -60,9 +61,10 @@ from discreet.inference._step import (
 from discreet.inference._structure import parameter_of
 from discreet.inference._trace import TraceRecorder
 from discreet.ledger import Ledger, Spending
-from discreet.mechanisms import levels_for
+from discreet.mechanisms import Shards, levels_for
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_statement
+from discreet.sampling import PoissonSampling
 from discreet.verify import Certificate
 
 
@@ -326,10 +328,13 @@ class DPSVI:
             **self._of_plan(released),
         )
 
-    def _of_plan(self, released: int) -> dict[str, Any]:
+    def _of_plan(self, released: int, shards: Shards | None = None) -> dict[str, Any]:
         """What a step that releases so many coordinates has from the plan beside its numbers."""
         plan = self.plan
         sizes = plan.sampling.typical_sizes(plan.num_records)
+        if shards is not None:
+            # A device's part of a batch is about as long as a Poisson sample of its records, whatever the sampler.
+            sizes = PoissonSampling(plan.rate).typical_sizes(shards.rows)
         return {
             "engine": BookKeepingEngine(sizes, microbatch_size=self.microbatch_size),
             "mechanism": plan.mechanism,
@@ -443,8 +448,27 @@ class DPSVI:
         keys = jax.random.split(local, leaves[0].shape[0])
         return jnp.sum(jax.vmap(objective.record_loss, (None, 0, 0))(u, leaves, keys)) + free
 
+    def _over(self, mesh: Any, records: Records) -> tuple[PrivateStep, list[Any]]:
+        """The step, and the records, over a mesh's devices; None: on the one where they are."""
+        step = self._initialised()
+        if mesh is None:
+            return step, records.leaves
+        shards = Shards.of(mesh, records.size)
+        if step.local is not None:
+            raise ValueError(
+                "Each record has variational parameters of its own here, and mesh= does not spread these over devices. Leave "
+                "mesh out; or write an encoder, whose weights are shared."
+            )
+        step = dataclasses.replace(step, shards=shards, **self._of_plan(step.released, shards))
+        return step, shards.place(records.leaves)
+
     def certify(
-        self, *args: Any, init_params: Mapping[str, Any] | None = None, keep_gradients: bool = False, **kwargs: Any
+        self,
+        *args: Any,
+        init_params: Mapping[str, Any] | None = None,
+        keep_gradients: bool = False,
+        mesh: Mesh | None = None,
+        **kwargs: Any,
     ) -> Certificate:
         """Prove from the fit's own jaxpr what `run` will tell of one record: all steps, and every iterate.
 
@@ -455,9 +479,10 @@ class DPSVI:
             PrivacyError: there is no proof.
             TypeError, ValueError: as `init`.
         """
-        records = take_apart(args, kwargs)
+        records = take_apart(args, kwargs, mesh)
         state = self._init(random.key(), records, init_params)
-        return certify_fit(self._initialised(), self.plan, state, records.leaves, keep_gradients)
+        step, leaves = self._over(mesh, records)
+        return certify_fit(step, self.plan, state, leaves, keep_gradients)
 
     def run(
         self,
@@ -472,6 +497,7 @@ class DPSVI:
         checkpoint: Path | str | None = None,
         person: str | None = None,
         max_rows: int = 1,
+        mesh: Mesh | None = None,
         **kwargs: Any,
     ) -> DPSVIResult:
         """Fit: draw batches as the plan says, make its number of releases, account for them.
@@ -493,6 +519,7 @@ class DPSVI:
             person: Name of the column that says whose a row is, if each record is a person: the statement and the ledger then
                 name the person as the unit of privacy.
             max_rows: With `person`, how many rows of a person a record holds at most. Not checked: what `run` sees is records.
+            mesh: Devices of this process, along one axis, over which the records are spread; see docs/scale.md.
             kwargs: likewise.
 
         Returns:
@@ -505,12 +532,12 @@ class DPSVI:
         """
         check_provable(require_proof)
         saved = Checkpoint(checkpoint, random.check_key(rng_key))
-        key, records = saved.key, take_apart(args, without_svi_words(kwargs))
+        key, records = saved.key, take_apart(args, without_svi_words(kwargs), mesh)
         if delta is not None:
             probability("delta", delta, hint="It should be well below 1 / num_records.")
         with explain_steps(args):
             state = self._begin(key, records, init_params)
-        step, psi = self._initialised(), self.optim.get_params(state.optim_state)
+        (step, leaves), psi = self._over(mesh, records), self.optim.get_params(state.optim_state)
         refuse_tables(step.objective.held, [records.size])
         dim = sum(x.size for x in jax.tree.leaves(psi))
         if keep_gradients and not TraceRecorder(dim, self.plan.num_steps).every_step:
@@ -521,15 +548,19 @@ class DPSVI:
         # Stated before it is spent: what cannot be accounted for must not run.
         statement = self._terms(delta, saved.reproducible, keep_gradients)
         statement = statement if person is None else statement.for_person(person, max_rows)
-        certified = functools.partial(certify_fit, step, self.plan, state, records.leaves, keep_gradients)
-        saved.describe(self.plan, records.leaves, (statement.delta, keep_gradients), certified)
+        options: tuple[Any, ...] = statement.delta, keep_gradients
+        if step.shards is not None:
+            # On other devices sums round otherwise, and the same noise on other sums would give the difference away.
+            statement, options = statement.with_notes(step.shards.in_words()), (*options, step.shards)
+        certified = functools.partial(certify_fit, step, self.plan, state, leaves, keep_gradients)
+        saved.describe(self.plan, records.leaves, options, certified)
         stated = with_proof(statement, self.plan, certified, require_proof)
         spending = Spending(ledger, self.plan, stated, saved.run_id)
         outcome = run_steps(
             step,
             self.plan,
             state,
-            records.leaves,
+            leaves,
             progress_bar=progress_bar,
             keep_gradients=keep_gradients,
             spend=spending,

@@ -266,7 +266,7 @@ def run_steps(
     The result does not depend on how the steps were cut into compiled calls. Gradients are kept where every iterate is.
     `spend` is called once, when all is compiled and nothing released. From a `checkpoint` it goes on to the same bits.
     """
-    num_steps, num_records, numbers = plan.num_steps, leaves[0].shape[0], PlanNumbers.of(plan)
+    num_steps, numbers, drawing = plan.num_steps, PlanNumbers.of(plan), step.drawing(plan.sampling, leaves)
     flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
     recorder = TraceRecorder(flat.size, num_steps)
     keep_gradients = keep_gradients and recorder.every_step
@@ -274,28 +274,31 @@ def run_steps(
     chunk_length = _SHORT_CHUNK if num_steps <= _SHORT_CHUNK else _LONGEST_CHUNK
     if recorder.every_step:
         chunk_length = max(1, min(chunk_length, _BUFFER_BYTES // (4 * max(1, flat.size))))
-    tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(num_records))
+    tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(drawing.num_records))
     # Each call overwrites the state that it is given; the caller's must stay what it was.
     state = jax.tree.map(jnp.copy, state)
     mean, count = start_mean(flat.size, recorder.keeps_mean), min(8, chunk_length)
+    everywhere = (lambda x: x) if step.shards is None else step.shards.copied
+    numbers, tables = everywhere((numbers, tables))
     checkpoint = checkpoint or Checkpoint(None, state.rng_key)
     with _interruptible() as interrupt, _bar(num_steps, progress_bar) as bar:
         # Compiled before anything is released, and kept by JAX for the next fit of the same shape.
-        drawing = plan.sampling.drawing(num_records)
         static = (step, drawing, chunk_length, recorder.every_step, keep_gradients)
         program = functools.partial(_chunk, *static)
         if not jax.config.values["jax_disable_jit"]:
-            program = _chunk.lower(*static, state, mean, numbers, leaves, tables, jnp.int32(0)).compile()
+            start = *everywhere((state, mean)), numbers, leaves, tables, everywhere(jnp.int32(0))
+            program = _chunk.lower(*static, *start).compile()
         if interrupt.requested:
             raise KeyboardInterrupt
         state, progress = checkpoint.begin(state, mean, recorder, spend)
+        state, progress.mean = everywhere((state, progress.mean))
         bar.update(progress.done)
         # What was paid for before Ctrl-C came makes some steps at least.
         while progress.done < num_steps and not (interrupt.requested and progress.done):
             done = progress.done
             count = min(count, num_steps - done, recorder.steps_until_due(done))
             started = time.perf_counter()
-            found = program(state, progress.mean, numbers, leaves, tables, jnp.int32(count))
+            found = program(state, progress.mean, numbers, leaves, tables, everywhere(jnp.int32(count)))
             state, progress.mean, chunk_losses, chunk_norms, iterates, gradients = found
             progress.losses.append(np.asarray(chunk_losses)[:count])
             progress.norms.append(
@@ -348,7 +351,8 @@ def _chunk(
     state, mean, losses, norms, iterates, gradients = many_steps(
         step, drawing, length, keep_iterates, keep_gradients, keys, keyless, mean, numbers, leaves, tables, count
     )
-    return state._replace(rng_key=key), mean, losses, norms, iterates, gradients
+    found = state._replace(rng_key=key), mean, losses, norms, iterates, gradients
+    return found if step.shards is None else step.shards.copied(found)
 
 
 def many_steps(
@@ -521,10 +525,10 @@ def certify_fit(
     What is traced does not depend on the plan's numbers, but for the number of steps; the noise multiplier and the sampler's
     tables are operands whose values the proof knows. So plans share what is traced; each is proved by itself, once.
     """
-    alone, num_records = plan.alone(), leaves[0].shape[0]
+    alone, drawing = plan.alone(), step.drawing(plan.sampling, leaves)
     table = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
     shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in jax.tree.leaves(state))
-    drawing, x64 = plan.sampling.drawing(num_records), jax.config.values["jax_enable_x64"]
+    x64 = jax.config.values["jax_enable_x64"]
     program = step, drawing, plan.num_steps, plan.relation, shapes, table, keep_gradients, x64
     name = program, alone.sampling, alone.noise_multiplier
     if name not in _PROOFS:
@@ -548,7 +552,7 @@ def _program(
     step: PrivateStep, plan: PrivacyPlan, drawing: Any, state: DPSVIState, table: Sequence[Any], keep_gradients: bool
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """What a fit computes, and its arguments: keys, what is public, and the table."""
-    num_records, length = table[0].shape[0], plan.num_steps
+    length = plan.num_steps
     dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
     recorder = TraceRecorder(dim, length)
     keep = recorder.every_step
@@ -582,7 +586,7 @@ def _program(
         state.loss_center,
         state.clipping_norm,
         numbers._replace(noise_multiplier=Given(numbers.noise_multiplier)),
-        jax.tree.map(Given, plan.sampling.prepare(num_records)),
+        jax.tree.map(Given, plan.sampling.prepare(drawing.num_records)),
     )
     return fit, (keys, *public, *table)
 

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.handlers as handlers
+from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray
 from numpyro.contrib.control_flow.scan import scan_wrapper
 from numpyro.distributions import ImproperUniform, biject_to
@@ -75,7 +76,7 @@ class Records(NamedTuple):
         return [jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in self.leaves]
 
 
-def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Records:
+def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any = None) -> Records:
     """Find the record arrays among the arguments of a model.
 
     Every function that takes records comes through here before it does anything else, so this is where several processes
@@ -85,11 +86,13 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Records:
         args: positional arguments, pytrees of arrays with records along the leading axis;
             Python numbers, strings and None are static and public.
         kwargs: likewise.
+        mesh: over whose devices the caller will spread the arrays, which then stay where they are; None: over none.
     """
     passed = jax.tree.leaves((tuple(args), dict(kwargs)))
     warn_of_release()
     one_process("discreet", passed)
-    warn_of_spread("discreet", passed)
+    if mesh is None:
+        warn_of_spread("discreet", passed)
     leaves, structure = jax.tree.flatten((tuple(args), dict(kwargs)), is_leaf=lambda x: x is None)
     leaves = [x.item() if isinstance(x, np.generic) else x for x in leaves]
     positions: list[int] = []
@@ -100,7 +103,7 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Records:
                 raise ValueError(f"A static argument is {leaf}, so the model would be undefined; pass a finite number.")
             continue
         positions.append(position)
-        arrays.append(_as_records(leaf))
+        arrays.append(_as_records(leaf, spread=mesh is not None))
         # What rebuilds the arguments outlives this call, and must not hold the table.
         leaves[position] = None
     if len(leaves) - len(positions) > _FEWEST_TELLING_ROWS:
@@ -133,7 +136,9 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Records:
     return Records(arrays, rebuild, static)
 
 
-def _as_records(leaf: Any) -> Array:
+def _as_records(leaf: Any, *, spread: bool) -> Any:
+    if isinstance(leaf, Mesh):
+        raise TypeError("mesh= is an option of run and certify of DPSVI and DPSGLD alone; leave it out here.")
     if not isinstance(leaf, jax.Array | np.ndarray):
         raise TypeError(
             f"An argument holds a {type(leaf).__module__}.{type(leaf).__name__}, which is no array. "
@@ -153,6 +158,9 @@ def _as_records(leaf: Any) -> Array:
         raise TypeError("A record argument is an array of PRNG keys; records are numbers.")
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
         raise TypeError("A record array is complex. Pass real and imaginary parts as two arrays.")
+    if spread and isinstance(leaf, np.ndarray):
+        with np.errstate(over="ignore"):
+            return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
     if isinstance(leaf, np.ndarray) and not leaf.flags.writeable:
         # Used where it lies, if its memory is laid out as JAX's: a memory map larger than memory is not read whole.
         with np.errstate(over="ignore"):

@@ -35,7 +35,7 @@ from discreet._jax import ClosedJaxpr, JaxprEqn, Literal, Var, aval, bind, primi
 from discreet.gradients import Channels, EngineReport, GradientEngine
 from discreet.inference._elbo import Objective
 from discreet.plan import PrivacyPlan
-from discreet.sampling import Batch
+from discreet.sampling import Batch, Drawing, PaddedDrawing, Sampling
 
 # --- Keys ---
 
@@ -517,6 +517,7 @@ class PrivateStep:
             center's own size, at least 1 nat.
         perturb_parameters: d3p's rule, gradients of the whole ELBO in all of psi.
         local: what records do with parameters of their own; None: they have none.
+        shards: how the table lies on several devices; None: on one.
         code: the functions that a step calls. Where one was replaced, as an audit with a planted fault or a notebook that
             reloads modules does, it is another step, and nothing compiled or proved before is taken for it.
     """
@@ -535,6 +536,7 @@ class PrivateStep:
     loss_bound: float | None
     perturb_parameters: bool
     local: LocalUpdates | None = None
+    shards: mechanisms.Shards | None = None
     code: tuple[Any, ...] = dataclasses.field(default_factory=lambda: _code(), repr=False)
 
     def move(
@@ -568,7 +570,7 @@ class PrivateStep:
         record = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
         draws = self._draws(u, record, keys.record, len(batch.indices))
         total, right = mechanisms.clipped_sum(
-            self.engine, draws, u, table, batch, (keys.local, keys.record), norm, channels
+            self.engine, draws, u, table, batch, (keys.local, keys.record), norm, channels, self.shards
         )
         released = mechanisms.release(keys.noise, total, numbers.noise_multiplier, self.mechanism, self.levels)
 
@@ -584,6 +586,13 @@ class PrivateStep:
         optim_state = self.optim.update(gradient, state.optim_state, value=loss)
         state = state._replace(optim_state=optim_state, step=state.step + 1)
         return self._with_next_norm(state, released.count, channels, numbers), loss, gradient
+
+    def drawing(self, sampling: Sampling, leaves: Sequence[Any]) -> Drawing:
+        """How a sampler's batches are drawn from record arrays."""
+        if self.shards is None:
+            return sampling.drawing(leaves[0].shape[0])
+        num_records = self.shards.num_records
+        return PaddedDrawing(sampling.drawing(num_records), leaves[0].shape[0] - num_records)
 
     def explain(self, psi: Any, num_rows: int) -> EngineReport:
         """How the engine goes about a batch of `num_rows` rows, for parameters of the shapes of `psi`."""

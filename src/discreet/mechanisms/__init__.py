@@ -31,6 +31,7 @@ from discreet.mechanisms._markers import (
     sum_records,
     update_rows,
 )
+from discreet.mechanisms._shards import Shards
 
 __all__ = [
     "CLIP",
@@ -49,6 +50,7 @@ __all__ = [
     "Mechanism",
     "NoNoiseError",
     "Release",
+    "Shards",
     "add_noise",
     "clip_records",
     "clipped_sum",

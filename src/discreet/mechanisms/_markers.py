@@ -27,6 +27,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
@@ -57,6 +58,7 @@ from discreet.mechanisms._integers import (
     add_noise_on_grid,
     widest_cell,
 )
+from discreet.mechanisms._shards import Shards
 from discreet.sampling import Batch, Drawing, FixedSizeSampling, OpenPoisson, PoissonSampling, Sampling
 
 REMEDY = "Without noise nothing is private: use noise_multiplier * clipping_norm of a PrivacyPlan."
@@ -349,6 +351,16 @@ def _run(*operands: Any, implementation: ClosedJaxpr, **parameters: Any) -> list
     return run_jaxpr(implementation, *operands)
 
 
+def _run_over(
+    *operands: Any, implementation: ClosedJaxpr, layout: Layout, shards: Shards | None, **parameters: Any
+) -> list[Array]:
+    """The implementation, or, over devices, the sum of what it gives for each one's part of the table."""
+    del parameters
+    if shards is None:
+        return run_jaxpr(implementation, *operands)
+    return shards.summed(partial(run_jaxpr, implementation), operands, layout.table)
+
+
 def _unmapped(why: str) -> Callable[..., str | None]:
     """Why a public mechanism or draw is not mapped; the steps of a fit are, each with keys of its own."""
     return lambda *, mapped, **parameters: None if mapped else why
@@ -371,7 +383,7 @@ DRAW = marker(
     refuse=_unmapped("one event stands for one draw of a batch. Draw it outside of what is mapped or differentiated."),
     shapes=_draw_shapes,
 )
-CLIPPED_SUM = marker("clipped_sum", _run, refuse=None)
+CLIPPED_SUM = marker("clipped_sum", _run_over, refuse=None)
 UPDATE_ROWS = marker("update_rows", _run, refuse=None)
 
 
@@ -762,6 +774,7 @@ def clipped_sum(
     keys: tuple[PRNGKeyArray, PRNGKeyArray],
     norm: float | Float[Array, ""],
     channels: Channels,
+    shards: Shards | None = None,
 ) -> tuple[ClippedSum, Bool[Array, ""]]:
     """The clipped sum of a batch's gradients, with a mark.
 
@@ -777,6 +790,7 @@ def clipped_sum(
         keys: for the bits; and the one from which each record derives its own, by its row number.
         norm: as in `GradientEngine`.
         channels: likewise.
+        shards: how the table lies on several devices; None: on one.
 
     Returns:
         The sum, and whether the bits were right.
@@ -788,17 +802,24 @@ def clipped_sum(
     public = [*program.consts, jnp.asarray(channels.center), jnp.asarray(channels.bound)]
     layout = Layout(len(traced_norm), len(public), len(leaves), len(table))
 
-    def implementation(local: Any, own: Any, indices: Array, mask: Array, *operands: Array) -> list[Array]:
+    def implementation(
+        local: Any, own: Any, indices: Array, mask: Array, *operands: Array, first: Any = None
+    ) -> list[Array]:
         norms, held, leaves, table = layout.parts(operands)
         *consts, center, bound = held
 
         def loss(u: Any, place: tuple[Array, list[Array]]) -> Float[Array, ""]:
             index, bits = place
-            values = [x.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in table]
+            row = index if first is None else index - first
+            values = [x.at[row].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in table]
             closed, key = ClosedJaxpr(program.jaxpr, consts), jax.random.fold_in(own, index)
             return run_jaxpr(closed, *jax.tree.leaves(u), *values, key, *bits)[0]
 
         bits, right = record.make(local, len(indices))
+        if shards is not None:
+            places, mask = shards.part(first, indices, mask)
+            # Padding must name a row that is here.
+            indices, bits = jnp.where(mask, indices[places], first), [x[places] for x in bits]
         beside = dataclasses.replace(channels, center=center, bound=bound)
         total = engine(
             loss, jax.tree.unflatten(structure, leaves), (indices, bits), mask, norms[0] if norms else norm, beside
@@ -806,7 +827,11 @@ def clipped_sum(
         return [*jax.tree.leaves(total.gradient), total.loss, total.count, right]
 
     operands = [*keys, *batch, *traced_norm, *public, *leaves, *table]
-    closed = jax.make_jaxpr(implementation)(*operands)
+    if shards is None:
+        closed = jax.make_jaxpr(implementation)(*operands)
+    else:
+        seen = shards.local_shapes(operands, len(table))
+        closed = jax.make_jaxpr(lambda first, *x: implementation(*x, first=first))(jnp.int32(0), *seen)
     if any(isinstance(x, Tracer) for x in closed.consts):
         raise TypeError("An engine or a source of bits uses traced values from outside; pass them as what they are.")
     *gradient, loss, count, right = CLIPPED_SUM.bind(
@@ -816,6 +841,7 @@ def clipped_sum(
         layout=layout,
         norm=known_norm,
         shares=(channels.loss_share, channels.count_share),
+        shards=shards,
         trusted=type(engine) in (BookKeepingEngine, ReferenceEngine),
     )
     return ClippedSum(jax.tree.unflatten(structure, gradient), loss, count, channels.joint_bound(norm)), right

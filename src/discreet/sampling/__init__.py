@@ -8,6 +8,7 @@ from discreet.sampling._samplers import (
     FixedSizeSampling,
     FullBatch,
     OpenPoisson,
+    PaddedDrawing,
     PoissonSampling,
     Sampling,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "FixedSizeSampling",
     "FullBatch",
     "OpenPoisson",
+    "PaddedDrawing",
     "PoissonSampling",
     "Sampling",
     "feistel_permutation",

@@ -206,12 +206,17 @@ class Drawing(abc.ABC):
     """What a compiled program knows of a sampler: the shapes of a draw, and the number of records. Hashable.
 
     Attributes:
-        num_records: Rows of the table.
+        num_records: Records of the table.
         capacity: Rows of a batch, padding included.
     """
 
     num_records: int
     capacity: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table, those without a record included."""
+        return self.num_records
 
     @abc.abstractmethod
     def draw(self, key: jax.Array, tables: Any) -> Batch:
@@ -240,6 +245,44 @@ class _Plain(Drawing):
 
     def law(self, tables: Any) -> Sampling | None:
         return self.sampling if _agree(tables, self.sampling.prepare(self.num_records)) else None
+
+
+@dataclass(frozen=True)
+class PaddedDrawing(Drawing):
+    """A draw from a table whose last rows hold no record and are in no batch.
+
+    Attributes:
+        inner: The draw from the records.
+        padding: Number of those rows.
+
+    Raises:
+        ValueError: It is negative.
+    """
+
+    inner: Drawing
+    padding: int
+
+    def __post_init__(self) -> None:
+        if self.padding < 0:
+            raise ValueError(f"padding = {self.padding}: a draw from {self.inner.num_records} records needs all of their rows.")
+
+    @property
+    def num_records(self) -> int:
+        return self.inner.num_records
+
+    @property
+    def capacity(self) -> int:
+        return self.inner.capacity
+
+    @property
+    def rows(self) -> int:
+        return self.inner.num_records + self.padding
+
+    def draw(self, key: jax.Array, tables: Any) -> Batch:
+        return self.inner.draw(key, tables)
+
+    def law(self, tables: Any) -> Sampling | None:
+        return self.inner.law(tables)
 
 
 def _agree(tables: Any, own: Any) -> bool:

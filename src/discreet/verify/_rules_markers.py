@@ -33,7 +33,7 @@ from discreet.mechanisms import (
     GridMechanism,
     Mechanism,
 )
-from discreet.sampling import SAMPLERS, OpenPoisson, Sampling
+from discreet.sampling import SAMPLERS, OpenPoisson, PaddedDrawing, Sampling
 from discreet.verify._domain import (
     KNOWN,
     PRIVATE,
@@ -559,7 +559,7 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     # Row numbers say who was drawn: nothing may be computed of them, but `clipped_sum` knows them again by name.
     numbers = Private(batch, None, origin, why=Why.ROWS("it tells which records are in the sample"))
     mask = Private(batch, (0,), origin, linf=1.0, finite=True, zero=frozenset([batch]))
-    checker.samples[batch] = (drawing.num_records, numbers.serial, mask.serial)
+    checker.samples[batch] = (drawing.rows, numbers.serial, mask.serial)
     outputs: list[Value] = [numbers, mask]
     for value in records:
         assert isinstance(value, Private)
@@ -581,6 +581,9 @@ def _law(checker: Checker, drawing: Any, structure: Any, tables: list[Value]) ->
 
 def _is_vouched_for(sampling: Sampling, drawing: Any) -> bool:
     """Whether a sampler is one of the list, and draws in its own way: a class derived from one may draw otherwise."""
+    if type(drawing) is PaddedDrawing:
+        # Rows that are in no batch add nothing to any table.
+        drawing = drawing.inner
     return type(sampling) in SAMPLERS and type(sampling.drawing(drawing.num_records)) is type(drawing)
 
 

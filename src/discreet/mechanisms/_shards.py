@@ -1,0 +1,141 @@
+"""A table over several devices: each one has its rows, works on its part of a batch, and adds to one sum.
+
+The marks of a step keep their meaning, which is about the whole table; what XLA runs for a clipped sum is a `shard_map`. So a fit
+over devices is the same program to the prover and to the rest of the step: parameters, keys, row numbers and noise are the same on
+each device, and one `psum` of one vector a step is all that they say to one another.
+
+Device s has the rows s * rows, ..., (s + 1) * rows - 1. So a row keeps its number, and rows without a record are the last ones: they
+are made of zeros, and no batch names them. Row numbers and random bits are those of one device. Results differ by the
+rounding of the sum over devices alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Int
+
+from discreet._jax import one_process
+
+_REMEDY = 'Pass a mesh of one axis over devices of this process, as jax.make_mesh((4,), ("records",)).'
+
+
+@dataclasses.dataclass(frozen=True)
+class Shards:
+    """How a table lies on the devices of a mesh of one axis.
+
+    Attributes:
+        mesh: One axis, of type Auto.
+        num_records: Rows that hold a record.
+    """
+
+    mesh: Mesh
+    num_records: int
+
+    @classmethod
+    def of(cls, mesh: Any, num_records: int) -> Shards:
+        """Spread so many records over a mesh.
+
+        Raises:
+            TypeError: It is no mesh.
+            ValueError: It has several axes, or devices of other processes.
+        """
+        if not isinstance(mesh, Mesh):
+            raise TypeError(f"mesh is a {type(mesh).__name__}. {_REMEDY}")
+        one_process("run with mesh=")
+        if len(mesh.axis_names) != 1:
+            raise ValueError(
+                f"mesh has the axes {', '.join(map(str, mesh.axis_names))}, and records are spread along one. {_REMEDY}"
+            )
+        # Of an Explicit mesh the types would have to name it in each operation of the model.
+        return cls(Mesh(mesh.devices, mesh.axis_names), num_records)
+
+    @property
+    def axis(self) -> str:
+        """The mesh's axis."""
+        return self.mesh.axis_names[0]
+
+    @property
+    def count(self) -> int:
+        """Number of devices."""
+        return self.mesh.size
+
+    @property
+    def rows(self) -> int:
+        """Rows of one device, padding included."""
+        return -(-self.num_records // self.count)
+
+    def copied(self, tree: Any) -> Any:
+        """A tree of arrays with a copy of each on every device."""
+        return jax.tree.map(lambda x: jax.device_put(x, NamedSharding(self.mesh, PartitionSpec())), tree)
+
+    def place(self, leaves: Sequence[Any]) -> list[Array]:
+        """The table on its devices, with `count * rows` rows.
+
+        Args:
+            leaves: Arrays of `num_records` rows, in memory, in a file that is mapped, or on devices.
+        """
+        return [self._placed(x) for x in leaves]
+
+    def _placed(self, leaf: Any) -> Array:
+        sharding, rows = NamedSharding(self.mesh, PartitionSpec(self.axis)), self.rows
+        if isinstance(leaf, jax.Array) and len(leaf) == rows * self.count:
+            return jax.device_put(leaf, sharding)
+        parts = []
+        for number, device in enumerate(self.mesh.devices.flat):
+            part = leaf[number * rows : (number + 1) * rows]
+            if missing := rows - len(part):
+                part = np.concatenate([np.asarray(part), np.zeros((missing, *leaf.shape[1:]), leaf.dtype)])
+            parts.append(jax.device_put(part, device, may_alias=True))
+        return jax.make_array_from_single_device_arrays((rows * self.count, *leaf.shape[1:]), sharding, parts)
+
+    def part(
+        self, first: Int[Array, ""], indices: Int[Array, "capacity"], mask: Bool[Array, "capacity"]
+    ) -> tuple[Int[Array, "part"], Bool[Array, "part"]]:
+        """Which places of a batch are this device's, whose first row is `first`; those come first, and the mask says how many."""
+        here = mask & (indices >= first) & (indices < first + self.rows)
+        room = min(len(indices), self.rows)  # all that may be here: no part of a batch is ever cut
+        places = jnp.nonzero(here, size=room, fill_value=0)[0].astype(jnp.int32)
+        return places, jnp.arange(room) < jnp.sum(here, dtype=jnp.int32)
+
+    def local_shapes(self, operands: Sequence[Any], tables: int) -> list[jax.ShapeDtypeStruct]:
+        """What one device sees of operands, the last `tables` of which are the table's arrays."""
+        shapes = [(x.shape, x.dtype) for x in map(jax.typeof, operands)]
+        whole = len(shapes) - tables
+        if any(shape[0] != self.rows * self.count for shape, _ in shapes[whole:]):
+            raise ValueError(f"The table has other rows than {self.rows} for each of {self.count} devices.")
+        cut = [((self.rows, *shape[1:]), dtype) for shape, dtype in shapes[whole:]]
+        return [jax.ShapeDtypeStruct(*x) for x in (*shapes[:whole], *cut)]
+
+    def summed(self, function: Callable[..., Sequence[Array]], operands: Sequence[Any], tables: int) -> list[Array]:
+        """Sum over devices what `function(first row, *operands)` gives on each; its last output, a Boolean, is true if all are."""
+
+        def part(*operands: Any) -> list[Array]:
+            *sums, right = function(lax.axis_index(self.axis) * self.rows, *operands)
+            # One vector: each all-reduce costs the same, however short it is.
+            parts = [*sums, jnp.where(right, 0.0, 1.0)]
+            flat = jnp.concatenate([x.reshape(-1) for x in parts])
+            total = jnp.split(lax.psum(flat, self.axis), np.cumsum([x.size for x in parts])[:-1])
+            *sums, wrong = (x.reshape(y.shape).astype(y.dtype) for x, y in zip(total, parts, strict=True))
+            return [*sums, wrong == 0]
+
+        specs = [PartitionSpec()] * (len(operands) - tables) + [PartitionSpec(self.axis)] * tables
+        over = jax.shard_map(
+            part, mesh=self.mesh, in_specs=tuple(specs), out_specs=PartitionSpec(), check_vma=False
+        )
+        return over(*operands)
+
+    def in_words(self) -> str:
+        """The layout, for a statement."""
+        kind = self.mesh.devices.flat[0].device_kind
+        return (
+            f"The records lay on {self.count} devices ({kind}), along the axis {self.axis!r} of a mesh. Each of them summed the "
+            "clipped contributions of its own records; noise was added once, to the sum over all devices."
+        )
