@@ -17,9 +17,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache, partial, wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +60,7 @@ __all__ = [
     "one_kernel",
     "one_process",
     "open_program",
+    "outside_meshes",
     "primitive_of",
     "primitives",
     "program_constants",
@@ -613,13 +614,31 @@ def one_process(what: str, arrays: Sequence[Any] = ()) -> None:
         )
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def outside_meshes(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The same function, outside of the mesh that `jax.set_mesh` has set: what it traces says itself where values lie."""
+
+    @wraps(function)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if jax.sharding.get_abstract_mesh().empty:
+            return function(*args, **kwargs)
+        with jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ())):
+            return function(*args, **kwargs)
+
+    return called
+
+
 def warn_of_spread(what: str, arrays: Sequence[Any]) -> None:
     """Warn where one process has spread its arrays over several devices: all of them then do all the work."""
     devices = max((len(x.sharding.device_set) for x in _placed(arrays)), default=1)
     if devices > 1:
         warnings.warn(
             f"{what} was given an array that is spread over {devices} devices. The result is right, but every device does all "
-            "the work, which takes several times as long as on one. Pass mesh= to run of DPSVI or DPSGLD; else NumPy arrays, or arrays on one device.",
+            "the work, which takes several times as long as on one. Pass mesh= to run of DPSVI or DPSGLD; else NumPy arrays, "
+            "or arrays on one device.",
             UserWarning,
             stacklevel=3,
         )

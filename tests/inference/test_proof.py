@@ -20,7 +20,7 @@ from discreet.accounting import Relation
 from discreet.gradients import BookKeepingEngine, Channels
 from discreet.inference import claim
 from discreet.inference._loop import StepKeys
-from discreet.sampling import Batch, Sampling
+from discreet.sampling import Batch, PaddedDrawing, Sampling
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -218,14 +218,17 @@ def square(u, record, bits):
     return jnp.square(record[0] + bits[0] / 4e9 - u)
 
 
-def program(keys, u, xs, *, sampling=POISSON, batch=lambda b: b, table=lambda x: x, loss=square, engine=None, norm=2.0):
-    drawn = mechanisms.draw_batch(sampling, keys.sampling, jax.tree.map(jnp.asarray, sampling.prepare(N)), N)
+def drawn_by(sampling):
+    return lambda key: mechanisms.draw_batch(sampling, key, jax.tree.map(jnp.asarray, sampling.prepare(N)), N)
+
+
+def program(keys, u, xs, *, draw=None, batch=lambda b: b, table=lambda x: x, loss=square, engine=None, norm=2.0):
     total, _ = mechanisms.clipped_sum(
         engine or BookKeepingEngine(),
         loss if isinstance(loss, Loss) else Loss(loss),
         u,
         [table(xs)],
-        batch(drawn),
+        batch((draw or drawn_by(POISSON))(keys.sampling)),
         (keys.local, keys.record),
         norm,
         Channels(),
@@ -244,6 +247,27 @@ def test_the_honest_program_is_proved():
     )
 
 
+def padded(sampling, num_records, padding):
+    """A program that draws from a table whose last rows hold no record."""
+    drawing = PaddedDrawing(sampling.drawing(num_records), padding)
+    tables = jax.tree.map(jnp.asarray, sampling.prepare(num_records))
+    return lambda keys, u, xs: program(
+        keys, u, xs, draw=lambda key: mechanisms.draw_batch(drawing, key, tables, num_records)
+    )
+
+
+def test_rows_without_a_record_are_in_no_batch():
+    """The event is that of a draw from the records, fewer than the rows."""
+    fixed = dp.FixedSizeSampling(10)
+    assert certify(padded(fixed, N - 3, 3), dp.Relation.REPLACE_ONE).event.source_dataset_size == N - 3
+    with pytest.raises(dp.PrivacyError, match="not those of a sample of the table"):
+        certify(padded(fixed, N - 3, 2), dp.Relation.REPLACE_ONE)
+    with pytest.raises(dp.PrivacyError, match="Nothing is known of the batches"):
+        certify(padded(Everybody(POISSON.rate), N - 3, 3))
+    with pytest.raises(ValueError, match="needs all of their rows"):
+        PaddedDrawing(POISSON.drawing(N), -1)
+
+
 class OtherEngine(BookKeepingEngine):
     """An engine that nobody tested."""
 
@@ -259,7 +283,7 @@ DISHONEST = {
     "rows in another order": {"table": lambda x: jnp.sort(x)},
     "two tables' worth of rows": {"table": lambda x: jnp.concatenate([x, x])},
     "an engine that nobody tested": {"engine": OtherEngine()},
-    "a sampler that names another event": {"sampling": Everybody(POISSON.rate)},
+    "a sampler that names another event": {"draw": drawn_by(Everybody(POISSON.rate))},
 }
 
 
@@ -336,7 +360,7 @@ def test_bits_that_somebody_else_sees_are_refused():
 
 def test_batches_of_fixed_size_need_replacement():
     def step(keys, u, xs):
-        return program(keys, u, xs, sampling=FIXED)
+        return program(keys, u, xs, draw=drawn_by(FIXED))
 
     with pytest.raises(dp.PrivacyError, match="fixed size"):
         certify(step)

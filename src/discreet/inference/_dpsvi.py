@@ -25,7 +25,7 @@ from numpyro import optim as numpyro_optim
 from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 
 from discreet import random
-from discreet._jax import program_digest
+from discreet._jax import outside_meshes, program_digest
 from discreet._validate import choice, fraction, integer, probability, real
 from discreet.clipping import contribution_bound
 from discreet.gradients import BookKeepingEngine, EngineReport
@@ -462,6 +462,7 @@ class DPSVI:
         step = dataclasses.replace(step, shards=shards, **self._of_plan(step.released, shards))
         return step, shards.place(records.leaves)
 
+    @outside_meshes
     def certify(
         self,
         *args: Any,
@@ -484,6 +485,7 @@ class DPSVI:
         step, leaves = self._over(mesh, records)
         return certify_fit(step, self.plan, state, leaves, keep_gradients)
 
+    @outside_meshes
     def run(
         self,
         rng_key: PRNGKeyArray,

@@ -645,4 +645,5 @@ class PrivateStep:
 def _code() -> tuple[Any, ...]:
     marks = mechanisms.draw_batch, mechanisms.clipped_sum, mechanisms.release, mechanisms.update_rows
     noise = random.normal, random.discrete_gaussian, mechanisms.add_noise
+    marks = *marks, mechanisms.Shards.part, mechanisms.Shards.summed
     return *marks, PrivateStep.move, StepKeys.derive, StepKeys.at, Draws.make, random.fast_bits, *noise

@@ -842,7 +842,7 @@ def clipped_sum(
         norm=known_norm,
         shares=(channels.loss_share, channels.count_share),
         shards=shards,
-        trusted=type(engine) in (BookKeepingEngine, ReferenceEngine),
+        trusted=type(engine) in (BookKeepingEngine, ReferenceEngine) and type(shards) in (type(None), Shards),
     )
     return ClippedSum(jax.tree.unflatten(structure, gradient), loss, count, channels.joint_bound(norm)), right
 

@@ -1,11 +1,11 @@
 """A table over several devices: each one has its rows, works on its part of a batch, and adds to one sum.
 
-The marks of a step keep their meaning, which is about the whole table; what XLA runs for a clipped sum is a `shard_map`. So a fit
-over devices is the same program to the prover and to the rest of the step: parameters, keys, row numbers and noise are the same on
-each device, and one `psum` of one vector a step is all that they say to one another.
+The marks of a step keep their meaning, which is about the whole table; what XLA runs for a clipped sum is a `shard_map`. So a
+fit over devices is the same program to the prover and to the rest of the step. Parameters, keys, row numbers and noise are the
+same on each device, and one `psum` of one vector a step is all that devices exchange.
 
-Device s has the rows s * rows, ..., (s + 1) * rows - 1. So a row keeps its number, and rows without a record are the last ones: they
-are made of zeros, and no batch names them. Row numbers and random bits are those of one device. Results differ by the
+Device s has the rows s * rows, ..., (s + 1) * rows - 1. So a row keeps its number, and rows without a record are the last ones:
+they are made of zeros, and no batch names them. Row numbers and random bits are those of one device. Results differ by the
 rounding of the sum over devices alone.
 """
 
@@ -102,8 +102,10 @@ class Shards:
         """Which places of a batch are this device's, whose first row is `first`; those come first, and the mask says how many."""
         here = mask & (indices >= first) & (indices < first + self.rows)
         room = min(len(indices), self.rows)  # all that may be here: no part of a batch is ever cut
-        places = jnp.nonzero(here, size=room, fill_value=0)[0].astype(jnp.int32)
-        return places, jnp.arange(room) < jnp.sum(here, dtype=jnp.int32)
+        before = jnp.cumsum(here, dtype=jnp.int32)
+        all_places = jnp.arange(len(indices), dtype=jnp.int32)
+        places = jnp.zeros(room, jnp.int32).at[jnp.where(here, before - 1, room)].set(all_places, mode="drop")
+        return places, jnp.arange(room) < before[-1]
 
     def local_shapes(self, operands: Sequence[Any], tables: int) -> list[jax.ShapeDtypeStruct]:
         """What one device sees of operands, the last `tables` of which are the table's arrays."""
@@ -115,7 +117,7 @@ class Shards:
         return [jax.ShapeDtypeStruct(*x) for x in (*shapes[:whole], *cut)]
 
     def summed(self, function: Callable[..., Sequence[Array]], operands: Sequence[Any], tables: int) -> list[Array]:
-        """Sum over devices what `function(first row, *operands)` gives on each; its last output, a Boolean, is true if all are."""
+        """Sum over devices what `function(first row, *operands)` gives on each; the last output, a Boolean, is that of all."""
 
         def part(*operands: Any) -> list[Array]:
             *sums, right = function(lax.axis_index(self.axis) * self.rows, *operands)
@@ -127,9 +129,7 @@ class Shards:
             return [*sums, wrong == 0]
 
         specs = [PartitionSpec()] * (len(operands) - tables) + [PartitionSpec(self.axis)] * tables
-        over = jax.shard_map(
-            part, mesh=self.mesh, in_specs=tuple(specs), out_specs=PartitionSpec(), check_vma=False
-        )
+        over = jax.shard_map(part, mesh=self.mesh, in_specs=tuple(specs), out_specs=PartitionSpec(), check_vma=False)
         return over(*operands)
 
     def in_words(self) -> str:

@@ -264,7 +264,9 @@ class PaddedDrawing(Drawing):
 
     def __post_init__(self) -> None:
         if self.padding < 0:
-            raise ValueError(f"padding = {self.padding}: a draw from {self.inner.num_records} records needs all of their rows.")
+            raise ValueError(
+                f"padding = {self.padding}: a draw from {self.inner.num_records} records needs all of their rows."
+            )
 
     @property
     def num_records(self) -> int:

@@ -1,0 +1,263 @@
+"""Fits over four devices, against the same on one. `test_mesh.py` runs this file in a process that has so many."""
+
+import functools
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+from numpyro.infer.autoguide import AutoNormal
+from numpyro.optim import Adam
+
+import discreet as dp
+from discreet.gradients import BookKeepingEngine, Channels
+from discreet.inference import _loop
+from discreet.inference._loop import Checkpoint
+from discreet.inference._step import Draws
+from discreet.mechanisms import GAUSSIAN, Shards, clipped_sum, draw_batch, release
+from discreet.sampling import PaddedDrawing
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+MESH = jax.make_mesh((4,), ("records",))
+KEY, SAMPLING = dp.random.key(3), dp.PoissonSampling(0.5)
+X = np.random.default_rng(0).normal(0.5, 1.0, (41, 3)).astype(np.float32)
+X[5] = np.nan
+
+
+def loss(u, record, key):
+    """Of one record, with bits of its place in the batch and others of its own key."""
+    (x,) = record
+    own = lax.fori_loop(0, 2, lambda i, sum: sum + jax.random.uniform(jax.random.fold_in(key, i)), 0.0)
+    return jnp.sum(jnp.square(u - x + jax.random.uniform(key, x.shape))) + own * jnp.sum(u)
+
+
+def program(size, shards, capacities):
+    """A step on so many records, as a function of parameters, table, and the sampler's tables."""
+    drawing = SAMPLING.drawing(size)
+    if shards is not None:
+        drawing = PaddedDrawing(drawing, shards.rows * shards.count - size)
+
+    def step(u, leaf, tables):
+        keys = jax.random.split(KEY, 4)
+        batch = draw_batch(drawing, keys[0], tables, size)
+        row = jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+        draws = Draws.of(loss, u, [row], keys[2], drawing.capacity)
+        assert draws.requests  # some bits belong to places in the batch
+        engine, channels = BookKeepingEngine(capacities), Channels(0.02, 0.01)
+        total, right = clipped_sum(engine, draws, u, [leaf], batch, (keys[1], keys[2]), 1.0, channels, shards)
+        return batch, total[:3], right, release(keys[3], total, 1.5)
+
+    return jax.jit(step)
+
+
+def one_step(size, blank, shards=None, capacities=()):
+    """Batch, sum, whether the bits were right, and what is released."""
+    x = np.full_like(X[:size], np.nan) if blank else X[:size]
+    u, leaf, tables = jnp.zeros(3), jnp.asarray(x), jax.tree.map(jnp.asarray, SAMPLING.prepare(len(x)))
+    if shards is not None:
+        (leaf,), (u, tables) = shards.place([x]), shards.copied((u, tables))
+    return program(len(x), shards, capacities)(u, leaf, tables)
+
+
+on_one = functools.lru_cache(one_step)
+
+
+def compare(size, *, blank=False, capacities=()):
+    """Assert that a step over four devices is that of one."""
+    batch, total, right, released = on_one(size, blank=blank)
+    again = one_step(size, blank, Shards.of(MESH, size), capacities)
+    for value in jax.tree.leaves(again):
+        copies = [np.asarray(part.data) for part in value.addressable_shards]
+        assert len(copies) == 4
+        assert all(np.array_equal(copies[0], other) for other in copies)
+    jax.tree.map(np.testing.assert_array_equal, again[0], batch)
+    assert bool(right)
+    assert bool(again[2])
+    near = 0.0 if blank else 1e-5
+    assert bool(np.any(total[0])) != blank  # if no record adds anything, what is released is noise
+    for ours, theirs in zip(jax.tree.leaves(again[1:]), jax.tree.leaves((total, right, released)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=near, atol=near)
+
+
+def test_a_step_is_that_of_one_device():
+    """Shards of 11, 11, 11 and 8 records, in microbatches; and of 3, 3, 3 and none. One record is NaN."""
+    compare(41, capacities=(2, 4))
+    compare(9)
+
+
+def test_the_noise_is_that_of_one_device_to_the_bit():
+    compare(9, blank=True)
+
+
+ADD, PSUM, PART = type(GAUSSIAN).add, lax.psum, Shards.part
+
+
+def on_each(function):
+    everywhere, mesh = PartitionSpec(), Shards.of(MESH, 4).mesh
+    return jax.shard_map(function, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
+
+
+def key_per_device(self, key, leaves, *rest):
+    def own(key, *x):
+        other = jax.random.fold_in(key, lax.axis_index("records"))
+        # The first one's is that of one device, so that only the others can show it.
+        return ADD(self, jnp.where(lax.axis_index("records") == 0, key, other), [*x], *rest)
+
+    return on_each(own)(key, *leaves)
+
+
+def noise_on_each(self, key, leaves, *rest):
+    def noised(key, *x):
+        return [value + PSUM(y - value, "records") for value, y in zip(x, ADD(self, key, [*x], *rest), strict=True)]
+
+    return on_each(noised)(key, *leaves)
+
+
+def twice(x, axis):
+    return PSUM(x * jnp.where(lax.axis_index(axis) == 2, 2, 1), axis)
+
+
+def first_rows_for_all(self, first, indices, mask):
+    return PART(self, jnp.zeros_like(first), indices, mask)
+
+
+def cut(self, first, indices, mask):
+    places, mine = PART(self, first, indices, mask)
+    return places, mine & (jnp.arange(len(mine)) < 1)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong"),
+    [
+        (type(GAUSSIAN), "add", key_per_device),
+        (type(GAUSSIAN), "add", noise_on_each),
+        (lax, "psum", twice),
+        (lax, "psum", lax.pmean),
+        (Shards, "part", first_rows_for_all),
+        (Shards, "part", cut),
+    ],
+)
+def test_planted_faults_are_found(monkeypatch, owner, name, wrong):
+    on_one(9, blank=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, wrong)
+        jax.clear_caches()
+        with pytest.raises(AssertionError):
+            compare(9)
+    jax.clear_caches()
+
+
+# --- Fits ---
+
+
+def model(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
+
+
+def two(x, y):
+    del x
+    model(y)
+
+
+def factors(y):
+    loading = numpyro.sample("loading", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        z = numpyro.sample("z", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(z[:, None] * loading, 1.0).to_event(1), obs=y)
+
+
+def encoder(y):
+    numpyro.sample("loading", dist.Normal(numpyro.param("loc", jnp.ones(3)), 0.1).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("z", dist.Normal(y @ numpyro.param("weights", jnp.zeros(3)), 0.5))
+
+
+def plan(**changes):
+    facts = {"num_steps": 12, "num_records": len(X), "noise_multiplier": 1.0, "clipping_norm": 1.0}
+    return dp.PrivacyPlan(**{**facts, "sampling": dp.PoissonSampling(0.5), **changes})
+
+
+FITS = {
+    "an encoder, batches of fixed size": lambda: dp.DPSVI(
+        factors,
+        encoder,
+        Adam(0.05),
+        plan=plan(sampling=dp.FixedSizeSampling(15), relation=dp.Relation.REPLACE_ONE),
+    ),
+    "full batches, a norm that moves, the gradient in all parameters": lambda: dp.DPSVI(
+        model,
+        AutoNormal(model),
+        Adam(0.05),
+        plan=plan(sampling=dp.FullBatch(), clipping_norm=dp.AdaptiveClipping()),
+        perturb="parameters",
+    ),
+    "Langevin": lambda: dp.DPSGLD(model, plan=plan(), step_size=(1e-3, 10.0, 0.5)),
+}
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_a_fit_is_that_of_one_device(name):
+    one = FITS[name]().run(KEY, X, progress_bar=False)
+    four = FITS[name]().run(KEY, X, progress_bar=False, mesh=MESH)
+    np.testing.assert_allclose(four.trace.iterates, one.trace.iterates, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(four.losses, one.losses, rtol=1e-4, atol=1e-3)
+    assert four.statement.epsilon == one.statement.epsilon
+    assert [note for note in four.statement.notes if "4 devices (cpu), along the axis 'records'" in note]
+
+
+def make():
+    return dp.DPSVI(model, AutoNormal(model), Adam(0.05), plan=plan(num_records=40))
+
+
+def test_the_recipe_of_the_page():
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+    names = {"jax": jax, "dp": dp, "dpsvi": dp.DPSVI(two, AutoNormal(two), Adam(0.05), plan=plan()), "x": X, "y": X}
+    exec(page.split("```python")[1].split("```")[0], names)
+    assert [note for note in names["result"].statement.notes if "4 devices" in note]
+
+
+def test_arrays_that_are_spread_already_one_debit_and_the_proof(tmp_path):
+    """From an Explicit mesh, with that mesh around: no warning, and the same bits."""
+    rows, ledger = X[:40], dp.Ledger.create(tmp_path / "ledger", dataset="d", epsilon=100.0, delta=1e-3)
+    spread = jax.device_put(rows, NamedSharding(MESH, PartitionSpec("records")))
+    make().run(dp.random.key(), rows, progress_bar=False, mesh=MESH, ledger=ledger)
+    assert len(ledger.debits) == 1
+    first = make().run(KEY, rows, progress_bar=False, mesh=MESH)
+    with warnings.catch_warnings(), jax.set_mesh(MESH):
+        warnings.simplefilter("error")
+        second = make().run(KEY, spread, progress_bar=False, mesh=MESH)
+        third = make().certify(spread, mesh=MESH)
+    np.testing.assert_array_equal(first.trace.iterates, second.trace.iterates)
+    assert third.event == make().certify(rows).event
+    assert "Proved before it ran" in str(second.statement)
+
+
+def test_a_fit_goes_on_to_the_same_bits_and_on_no_other_devices(monkeypatch, tmp_path):
+    class Crash(BaseException):
+        pass
+
+    def dying(self, *args, **options):
+        keep(self, *args, **options)
+        raise Crash
+
+    options = {"progress_bar": False, "checkpoint": tmp_path}
+    whole, keep = make().run(KEY, X[:40], progress_bar=False, mesh=MESH), Checkpoint.keep
+    with monkeypatch.context() as patch:
+        patch.setattr(_loop, "_SECONDS", 0.0)
+        patch.setattr(Checkpoint, "keep", dying)
+        with pytest.raises(Crash):
+            make().run(KEY, X[:40], mesh=MESH, **options)
+    for mesh in (None, jax.sharding.Mesh(np.array(jax.devices()[:2]), ("records",))):
+        with pytest.raises(ValueError, match="other options"):
+            make().run(KEY, X[:40], mesh=mesh, **options)
+    resumed = make().run(KEY, X[:40], mesh=MESH, **options)
+    assert resumed.steps_completed == 12
+    np.testing.assert_array_equal(resumed.trace.iterates, whole.trace.iterates)
