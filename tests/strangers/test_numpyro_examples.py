@@ -289,8 +289,8 @@ def test_a_random_walk_over_the_records_is_refused(stranger):
     assert "couples records" in stranger(steps, Y).refusal()
 
 
-def test_a_network_in_closure_of_trace_graph(stranger):
-    """`nnx_example`, the official notebook: TraceGraph_ELBO with a reparametrised guide is Trace_ELBO."""
+def test_trace_graph(stranger):
+    """TraceGraph_ELBO with a reparametrised guide is Trace_ELBO."""
     one, other = (stranger(logistic, X, LABEL, loss=loss()).losses() for loss in (Trace_ELBO, TraceGraph_ELBO))
     np.testing.assert_array_equal(one[0], other[0])
 
@@ -326,7 +326,7 @@ def test_refused_in_principle(stranger, model, records, words):
 
 
 def test_no_argument(stranger):
-    """`german_credit` and others with the table in the closure."""
+    """A model that holds its table and takes none."""
     program = stranger(logistic, X, LABEL)
     program.records = ()
     assert "No argument is an array" in program.refusal()

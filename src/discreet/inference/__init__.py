@@ -4,7 +4,7 @@ from discreet.inference._dpsgld import DPSGLD, DPSGLDResult, releases_of
 from discreet.inference._dpsvi import DPSVI
 from discreet.inference._loop import ManyFits
 from discreet.inference._ops import OnePosteriorSample, OPSResult
-from discreet.inference._records import Records, take_apart, with_levels
+from discreet.inference._records import Records, take_apart, with_levels, with_records
 from discreet.inference._result import DPSVIResult, load_result
 from discreet.inference._step import DPSVIState, claim
 from discreet.inference._suggest_clipping import ClippingSuggestion, starting_objective, suggest_clipping
@@ -30,4 +30,5 @@ __all__ = [
     "suggest_clipping",
     "take_apart",
     "with_levels",
+    "with_records",
 ]

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import dis
 import functools
+import gc
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -26,9 +29,10 @@ from jaxtyping import Array, PRNGKeyArray
 from numpyro.contrib.control_flow.scan import scan_wrapper
 from numpyro.distributions import ImproperUniform, biject_to
 from numpyro.distributions.util import scale_and_mask
+from numpyro.infer.autoguide import AutoGuide
 from numpyro.primitives import _PYRO_STACK, Messenger
 
-from discreet._jax import one_process, warn_of_release, warn_of_spread
+from discreet._jax import one_process, users_file, warn_of_release, warn_of_spread
 from discreet._validate import integer
 
 # --- Arguments ---
@@ -115,7 +119,7 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any = None)
         raise ValueError(
             "No argument is an array, so there are no records to fit. Pass the table as arrays whose "
             "leading axis is the records, as in dpsvi.run(key, xs, ys). A model that finds its table in its closure must take "
-            "it as arguments: def model(xs, ys)."
+            "it as arguments, def model(xs, ys), or be given as discreet.inference.with_records(model, xs, ys)."
         )
     lengths = sorted({x.shape[0] for x in arrays})
     if len(lengths) > 1:
@@ -305,6 +309,234 @@ class with_levels:  # noqa: N801 - used like NumPyro's handlers
             outer = copy.copy(handler)
             outer.fn, copied = copied, outer
         return copied(*args, **kwargs)
+
+
+# --- Models that hold their table ---
+
+
+class with_records:  # noqa: N801 - used like NumPyro's handlers
+    """A model that holds its table, in globals, a closure or `handlers.condition`, as a function of that table.
+
+    Wherever the model reaches one of these very arrays, under whatever name, it sees the argument in its place: in globals,
+    closures and defaults of its own and of the functions that it calls, in partial functions, bound methods, handlers,
+    attributes of objects and modules, lists, tuples and dicts. A copy of all that reaches an array is run; nothing is changed
+    in place. The result is an ordinary model of arguments, of which `DPSVI` asks all that it asks of any other.
+
+    Guarantee: no named array is left as a public constant. All that Python's garbage collector can follow from the model is
+    looked through, except the globals of installed packages. What reaches an array and cannot be copied (a class, a compiled
+    function) is refused, and so are views of the arrays and other arrays as long as they are (above 16 records). What was
+    computed from the table beforehand and has not its length, such as a mean, cannot be told from a public number.
+
+    Args:
+        model: A model, perhaps with handlers around it; give the result to the guide and to `DPSVI`.
+        tables: The arrays as the model holds them, with records along the first axis that is longer than one. They are the
+            last positional arguments of the result, in this order, without the axes of length one before the records, as in
+            shape (1, records); the model's own arguments come before them.
+
+    Raises:
+        TypeError: A table is no array.
+        ValueError: The model does not hold an array, or it holds one where it cannot be exchanged.
+
+    Example:
+        >>> y = np.arange(20.0)
+        >>> def model():
+        ...     return y.sum()
+        >>> with_records(model, y)(np.ones(3))
+        np.float64(3.0)
+    """
+
+    def __init__(self, model: Callable[..., Any], *tables: Any) -> None:
+        """See the class."""
+        for table in tables:
+            if not isinstance(table, jax.Array | np.ndarray):
+                raise TypeError(
+                    f"with_records takes the arrays that the model holds, and this is a {type(table).__name__}."
+                )
+        lengths = {_length(x) for x in tables}
+        if len(lengths) != 1 or len({id(x) for x in tables}) != len(tables):
+            raise ValueError(
+                f"The tables of with_records have {sorted(lengths)} records, or one is named twice. Name the arrays of the "
+                "model whose records are the rows, each once."
+            )
+        self.fn, self._tables = model, tables
+        # What cannot be copied is refused here rather than when the model runs.
+        _Exchange(model, tables, tables).copy_of(model)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model on other records."""
+        own, named = args[: -len(self._tables)], args[-len(self._tables) :]
+        if len(named) < len(self._tables):
+            raise ValueError(f"with_records names {len(self._tables)} tables, and {len(named)} arguments were passed.")
+        records = [_in_shape_of(table, x) for table, x in zip(self._tables, named, strict=True)]
+        return _Exchange(self.fn, self._tables, records).copy_of(self.fn)(*own, **kwargs)
+
+
+def _in_shape_of(table: Any, records: Any) -> Any:
+    """Records with the axes of length one that the table has before them."""
+    before = table.ndim - jnp.ndim(records)
+    if before < 0 or any(n != 1 for n in table.shape[:before]) or jnp.shape(records)[1:] != table.shape[before + 1 :]:
+        raise ValueError(
+            f"An argument of shape {jnp.shape(records)} was passed for a table of shape {table.shape}. Pass the tables last, in "
+            "the order of with_records, without axes of length one before the records."
+        )
+    return records[(None,) * before]
+
+
+class _Exchange:
+    """Copies of the objects that reach certain arrays, with other arrays in their place.
+
+    All that the model reaches is listed with what each object holds. From the arrays backwards follow the objects that reach
+    one, and only these are copied, each once, so that what was one object stays one. An object that can be filled after it is
+    made is known before its parts are copied, so that circles end (a function that calls itself).
+    """
+
+    def __init__(self, model: Any, tables: Sequence[Any], others: Sequence[Any]) -> None:
+        """Look through a model, and refuse what cannot be copied."""
+        self._copies = {id(x): other for x, other in zip(tables, others, strict=True)}
+        self._reaching: set[int] = set()
+        seen, holders = {}, {}
+        queue = [model]
+        while queue:
+            holder = queue.pop()
+            if id(holder) in seen or id(holder) in self._copies:
+                continue
+            places, rest = _held_by(holder)
+            # What `_held_by` makes must live as long as its id is looked at.
+            seen[id(holder)] = holder, places, rest
+            for value, place in (*((x, place) for place, x in places.items()), *((x, None) for x in rest)):
+                _refuse_other_tables(value, tables, place)
+                holders.setdefault(id(value), []).append((holder, place))
+                queue.append(value)
+        if missing := [x for x in tables if id(x) not in holders]:
+            raise ValueError(
+                f"The model does not hold the array of shape {missing[0].shape} that with_records names. Name the very array "
+                "that it uses and no copy; what is an argument of the model already needs no name."
+            )
+        queue = list(tables)
+        while queue:
+            value = queue.pop()
+            for holder, place in holders.get(id(value), ()):
+                if place is None:
+                    raise ValueError(
+                        f"The model reaches a table of with_records through {_named(holder)}, in which it cannot be exchanged. "
+                        "Write the model as a function of the table."
+                    )
+                if id(holder) not in self._reaching:
+                    self._reaching.add(id(holder))
+                    queue.append(holder)
+
+    def copy_of(self, x: Any) -> Any:
+        """The copy of an object, or the object itself where it reaches no table."""
+        if id(x) in self._copies or id(x) not in self._reaching:
+            return self._copies.get(id(x), x)
+        places, _ = _held_by(x)
+        if type(x) in (tuple, MethodType, functools.partial):
+            parts = [self.copy_of(value) for value in places.values()]
+            if isinstance(x, functools.partial):
+                made: Any = functools.partial(parts[0], *parts[1], **parts[2])
+            else:
+                made = MethodType(*parts) if isinstance(x, MethodType) else tuple(parts)
+            return self._copies.setdefault(id(x), made)
+        if isinstance(x, FunctionType):
+            # Every global that is a table, also one that the function's text does not name.
+            names = {name: self._copies.get(id(value), value) for name, value in x.__globals__.items()}
+            made = FunctionType(x.__code__, names, x.__name__, None, self.copy_of(x.__closure__))
+        elif isinstance(x, ModuleType):
+            made = _Bound(x, {})
+        else:
+            made = type(x)() if type(x) in (dict, list, CellType) else object.__new__(type(x))
+        self._copies[id(x)] = made
+        held = {place: self.copy_of(value) for place, value in places.items()}
+        if isinstance(x, FunctionType):
+            made.__defaults__, made.__kwdefaults__ = held.pop("__defaults__"), held.pop("__kwdefaults__")
+            vars(made).update(held.pop("__dict__"))
+            made.__globals__.update({name: value for name, value in held.items() if name != "__closure__"})
+        elif isinstance(x, CellType):
+            made.cell_contents = held["cell_contents"]
+        elif isinstance(x, list):
+            made.extend(held.values())
+        else:
+            (made if type(x) is dict else vars(made)).update(held)
+        return made
+
+
+def _held_by(x: Any) -> tuple[dict[Any, Any], list[Any]]:
+    """The objects that an object holds: by the places where a copy can hold others, and the rest."""
+    if isinstance(x, np.generic | np.ndarray | jax.Array | CodeType | str | bytes | int | float | complex | None):
+        return {}, []
+    if isinstance(x, FunctionType):
+        places = {name: getattr(x, name) for name in ("__closure__", "__defaults__", "__kwdefaults__", "__dict__")}
+        if not users_file(x.__code__.co_filename):
+            return places, []
+        names, imported = _names(x.__code__)
+        loaded = [m for name, m in sys.modules.items() if name.rpartition(".")[2] in imported and _is_users(m)]
+        return {**places, **{name: x.__globals__[name] for name in names if name in x.__globals__}}, loaded
+    if isinstance(x, CellType):
+        return ({"cell_contents": x.cell_contents} if gc.get_referents(x) else {}), []
+    if isinstance(x, MethodType):
+        return {"__func__": x.__func__, "__self__": x.__self__}, []
+    if type(x) is functools.partial:
+        return {"func": x.func, "args": x.args, "keywords": x.keywords}, []
+    if type(x) in (list, tuple):
+        return dict(enumerate(x)), []
+    if type(x) is dict:
+        return x, []
+    if isinstance(x, ModuleType):
+        return {name: value for name, value in vars(x).items() if not name.startswith("__")} if _is_users(x) else {}, []
+    if isinstance(x, type):
+        return {}, gc.get_referents(x) if _is_users(sys.modules.get(x.__module__)) else []
+    rest, own = gc.get_referents(x), getattr(x, "__dict__", None)
+    if not isinstance(own, dict) or isinstance(x, AutoGuide | with_records):
+        # A copy of a guide would forget what it finds when it is set up.
+        return {}, rest
+    # An object holds its dict, or in its place the values that are in it.
+    known = {id(own)} if any(value is own for value in rest) else {id(value) for value in own.values()}
+    return own, [value for value in rest if id(value) not in known]
+
+
+def _names(code: CodeType) -> tuple[set[str], set[str]]:
+    """The names that a function and the functions within it use, and those that they import while they run."""
+    names = set(code.co_names)
+    imported = {
+        str(step.argval).rpartition(".")[2]
+        for step in dis.get_instructions(code)
+        if step.opname in ("IMPORT_NAME", "IMPORT_FROM")
+    }
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            more = _names(inner)
+            names, imported = names | more[0], imported | more[1]
+    return names, imported
+
+
+def _is_users(module: Any) -> bool:
+    """Whether a module is the user's own."""
+    name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
+    return name == "__main__" or bool(file and users_file(file))
+
+
+def _named(holder: Any) -> str:
+    """What an object is, in words that hold nothing of its contents."""
+    name = getattr(holder, "__qualname__", None)
+    return f"a {type(holder).__name__}" + (f" ({name})" if isinstance(name, str) else "")
+
+
+def _refuse_other_tables(x: Any, tables: Sequence[Any], place: Any) -> None:
+    """Refuse an array that is none of the tables, but a view of one or as long as they are."""
+    if not isinstance(x, np.ndarray | jax.Array) or any(x is table for table in tables):
+        return
+    views = isinstance(x, np.ndarray) and any(np.may_share_memory(x, y) for y in tables if isinstance(y, np.ndarray))
+    if views or (_length(tables[0]) > _FEWEST_TELLING_ROWS and _length(tables[0]) in x.shape):
+        raise ValueError(
+            f"The model also reaches an array of shape {x.shape}{f' ({place})' if isinstance(place, str) else ''} that is no "
+            "table of with_records, but a view of one or as long as they are. Name it, too, and pass it to run, or compute it "
+            "within the model. (A public array of this length by chance can be a tuple of numbers.)"
+        )
+
+
+def _length(table: Any) -> int:
+    """How many records a table of `with_records` has."""
+    return next((n for n in table.shape if n != 1), 1)
 
 
 # --- Plates ---

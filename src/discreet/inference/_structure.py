@@ -36,7 +36,7 @@ from numpyro.infer.util import helpful_support_errors
 from numpyro.primitives import Messenger
 
 from discreet._jax import captured_arrays, run_kept, used_inputs, users_file
-from discreet.inference._records import Fixed, Program, Programs, WholePlates, value_of_improper
+from discreet.inference._records import Fixed, Program, Programs, WholePlates, value_of_improper, with_records
 
 # --- AutoGuides ---
 
@@ -171,7 +171,7 @@ def auto_guides(program: Any, seen: set[int] | None = None) -> Iterator[Any]:
             yield from auto_guides(part, seen)
     elif isinstance(program, functools.partial):
         yield from auto_guides([program.func, *program.args, *program.keywords.values()], seen)
-    elif isinstance(program, Messenger):
+    elif isinstance(program, Messenger | with_records):
         yield from auto_guides(program.fn, seen)
     elif inspect.ismethod(program):
         yield from auto_guides([program.__func__, *vars(program.__self__).values()], seen)
@@ -512,7 +512,8 @@ def _density(site: Mapping[str, Any]) -> tuple[int, ...]:
             raise ValueError(
                 f"The observed site {site['name']!r} observes an array of shape {shape} that was not passed as records: it "
                 "comes from the model's closure or from handlers.condition. Records must come as arguments of run, or they "
-                "would be used whole in every record's loss, without clipping: write obs=y with y an argument of the model."
+                "would be used whole in every record's loss, without clipping: write obs=y with y an argument of the model, or "
+                "say discreet.inference.with_records(model, y)."
             ) from None
         raise ValueError(
             f"The observed site {site['name']!r} has a value of shape {shape} and a distribution of batch shape "
