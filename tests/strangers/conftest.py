@@ -23,7 +23,7 @@ class Stranger:
         self, model: Callable[..., Any], *records: Any, guide: Any = None, loss: Any = None, **options: Any
     ) -> None:
         """Make the DPSVI; nothing is looked at yet."""
-        rows = len(jax.tree.leaves(records)[0])
+        rows = len(next(x for x in jax.tree.leaves(records) if np.ndim(x)))
         self.records = records
         plan = dp.PrivacyPlan(
             sampling=dp.FullBatch(), clipping_norm=1e4, noise_multiplier=1e-9, num_steps=2, num_records=rows
@@ -57,8 +57,8 @@ class Stranger:
         state = self.start()
         psi = self.dpsvi.optim.get_params(state.optim_state)
         u, free = self.objective.link(psi, jax.random.key(seed))
-        keys = jax.random.split(jax.random.key(seed + 1), len(jax.tree.leaves(self.records)[0]))
-        leaves = [jnp.asarray(x) for x in jax.tree.leaves(self.records)]
+        leaves = [jnp.asarray(x) for x in jax.tree.leaves(self.records) if np.ndim(x)]
+        keys = jax.random.split(jax.random.key(seed + 1), len(leaves[0]))
         # Each record's own parameters, as they start.
         leaves += [jnp.repeat(x[None], len(keys), 0) for x in self.objective.example[len(leaves) :]]
         return np.asarray(jax.vmap(self.objective.record_loss, (None, 0, 0))(u, leaves, keys)), float(free)
