@@ -1,5 +1,6 @@
 """From a table to twins in files: every kind of column comes back, and whatever does not fit is refused."""
 
+import dataclasses
 import datetime
 import importlib
 import json
@@ -98,6 +99,22 @@ def test_both_formats_hold_the_same_cells_to_the_last_digit(fit: Path, tmp_path:
     schema = schema_from_toml(tmp_path / "twins.schema.toml")
     assert read_table(tmp_path / f"twin-1.{file_format}", schema) == read_table(drawn, schema)
     assert len(drawn) == 50
+
+
+@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+def test_a_twin_of_persons_has_several_rows_of_each(tmp_path: Path, file_format) -> None:
+    several = dataclasses.replace(SCHEMA, max_rows=3)
+    outcome = synth(
+        fitted(tmp_path / "fit", several), "--twins", 1, "--rows", 60, "--format", file_format, "--out", tmp_path
+    )
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "60 persons" in outcome.stdout
+    schema = schema_from_toml(tmp_path / "twins.schema.toml")
+    assert schema == several
+    records = encode(read_table(tmp_path / f"twin-1.{file_format}", schema), dataclasses.replace(schema, target=None))
+    assert records.num_records == 60
+    assert records.mask is not None
+    assert {*records.mask.sum(axis=1).tolist()} == {1, 2, 3}
 
 
 @pytest.mark.parametrize("missing", [("",), ("", "?"), ("gone", "")])

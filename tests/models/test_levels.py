@@ -6,7 +6,7 @@ import pyarrow
 import pytest
 
 from discreet.marginals import MarginalsPlan
-from discreet.models import Levels, MixtureOfProducts, Scores
+from discreet.models import Levels, Scores, TableVAE
 from discreet.tables import Column, DataError, Kind, Missing, Schema
 
 SCHEMA = Schema(
@@ -173,7 +173,7 @@ def test_records_of_several_rows_are_refused() -> None:
     for make in (
         Levels,
         Scores,
-        MixtureOfProducts,
+        TableVAE,
         lambda schema: MarginalsPlan.calibrate(schema, epsilon=1, delta=1e-6).cells,
     ):
         with pytest.raises(DataError, match="person may have 2 rows"):

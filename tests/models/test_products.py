@@ -1,3 +1,6 @@
+import dataclasses
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +10,7 @@ from numpyro.infer import SVI, Trace_ELBO
 
 import discreet as dp
 from discreet.models import MixtureOfProducts
-from discreet.models._tables import LevelsMixture
+from discreet.models._tables import LevelsMixture, PersonsMixture
 from discreet.tables import schema_from_bounds
 
 # They compile for seconds and compute for milliseconds.
@@ -153,3 +156,89 @@ def test_wrong_options_are_refused() -> None:
             MixtureOfProducts(SCHEMA, components=components)
     with pytest.raises(ValueError, match="slices"):
         MixtureOfProducts(SCHEMA, slices=1)
+
+
+# --- records that are persons with several rows ---------------------------------------------
+
+
+VISITS = dataclasses.replace(schema_from_bounds("smoker=no|yes,region=a|b|c"), person="id", max_rows=2)
+
+
+def persons_of(seed: int = 0) -> PersonsMixture:
+    rng = np.random.default_rng(seed)
+    return PersonsMixture(jnp.array(rng.normal(size=3)), jnp.array(rng.normal(size=(3, 7))), (2, 3, 2))
+
+
+def test_the_rows_of_a_person_share_a_component() -> None:
+    mixture = persons_of()
+    weights = np.asarray(jax.nn.softmax(mixture.component))
+    smoker, region, number = (np.asarray(jax.nn.softmax(b, axis=1)) for b in jnp.split(mixture.logits, [2, 5], axis=1))
+    rows = list(itertools.product(range(2), range(3)))
+    total = 0.0
+    for first, second in itertools.product(rows, [(-1, -1), *rows]):
+        there = [first] if second[0] < 0 else [first, second]
+        by_hand = sum(
+            weights[k] * number[k, len(there) - 1] * np.prod([smoker[k, a] * region[k, b] for a, b in there])
+            for k in range(3)
+        )
+        assert float(np.exp(mixture.log_prob(np.array([first, second])))) == pytest.approx(by_hand, rel=1e-5)
+        total += by_hand
+    assert total == pytest.approx(1)
+    drawn = np.asarray(mixture.sample(jax.random.key(2), (20_000,)))
+    assert drawn.shape == (20_000, 2, 2)
+    # Five standard errors.
+    assert np.mean(drawn[:, 1, 0] < 0) == pytest.approx(float(weights @ number[:, 0]), abs=0.018)
+
+
+def test_no_person_moves_the_gradient_by_more_than_the_columns_and_rows_allow() -> None:
+    mixture = persons_of()
+
+    def loss(component, base, deviations, person):
+        return PersonsMixture(component, base + deviations, mixture.sizes).log_prob(person)
+
+    people = jnp.array(list(itertools.product(range(2), range(3), [-1, 0, 1], range(3)))).reshape(-1, 2, 2)
+    gradients = jax.vmap(jax.grad(loss, (0, 1, 2)), (None, None, None, 0))(
+        20 * mixture.component, jnp.zeros(7), 20 * mixture.logits, people
+    )
+    norms = jnp.sqrt(sum(jnp.sum(jnp.square(g.reshape(len(people), -1)), axis=1) for g in gradients))
+    assert 0.5 < float(norms.max()) / MixtureOfProducts(VISITS).gradient_bound <= 1
+    # The last level of a row that is not there is of no account.
+    absent = people.at[:, 1].set(jnp.array([-1, 2]))
+    np.testing.assert_array_equal(mixture.log_prob(absent), mixture.log_prob(absent.at[:, 1, 1].set(-1)))
+
+
+def test_twins_are_persons_with_rows() -> None:
+    twin = MixtureOfProducts(VISITS, components=2)
+    far = -99.0
+    latents = {
+        "component": np.log([0.25, 0.75]),
+        "base": np.zeros(7),
+        # The first component: smokers with one row; the second: others with two.
+        "deviations": np.array([[far, 0, 0, 0, 0, 0, far], [0, far, 0, 0, 0, far, 0]]),
+    }
+    table = twin.draw(latents, 4_000, np.random.default_rng(0))
+    assert table.column_names == ["smoker", "region", "id"]
+    records = twin.encode(table)
+    assert records.shape == (4_000, 2, 2)
+    first = records[:, 0, 0] == 1
+    # Five standard errors.
+    assert np.mean(first) == pytest.approx(0.25, abs=5 * 0.0069)
+    assert (records[first, 1] == -1).all()
+    assert (records[~first, :, 0] == 0).all()
+    assert twin.placeholder[0].shape == (1, 2, 2)
+    # Whoever is in a draw of their own is nobody of another draw.
+    other = twin.draw(latents, 10, np.random.default_rng(1))
+    assert not set(other["id"].to_pylist()) & set(table["id"].to_pylist())
+
+
+@pytest.mark.exhaustive
+def test_a_private_fit_of_persons_is_proved() -> None:
+    twin = MixtureOfProducts(VISITS, components=2)
+    plan = dp.PrivacyPlan(
+        sampling=dp.PoissonSampling(0.5), clipping_norm=1.0, noise_multiplier=1.5, num_steps=3, num_records=40
+    )
+    dpsvi = dp.DPSVI(twin.model, twin.guide(), numpyro.optim.Adam(0.1), plan=plan, placeholder=twin.placeholder)
+    records = np.stack([np.asarray(persons_of().sample(jax.random.key(i))) for i in range(40)]).astype(np.int32)
+    result = dpsvi.run(dp.random.key(5), records, progress_bar=False, person="id", max_rows=2)
+    assert result.statement.unit.startswith("one person with up to 2 rows")
+    assert len(dp.synthetic.synthesize(jax.random.key(0), result, twin, num_twins=1, num_records=7)[0]) >= 7

@@ -154,6 +154,12 @@ def test_a_schema_that_was_taken_from_the_data_is_refused() -> None:
             dp.planning.dry_run(model, about, num_records=400, epsilon=1.0)
 
 
+def test_persons_of_several_rows_are_not_invented() -> None:
+    several = Schema(columns=SCHEMA.columns, target="sick", person="id", max_rows=4)
+    with pytest.raises(ValueError, match="no dry run of persons with up to 4 rows"):
+        template_of(several)
+
+
 def test_a_dry_run_loads_no_reader_of_tables() -> None:
     code = "import sys, discreet.planning; print({'pyarrow', 'pandas', 'discreet.tables._read'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -152,14 +152,19 @@ def test_converted_records_are_a_view_of_an_arrow_file_for_its_owner(tmp_path) -
     assert (again.target_centre, again.target_scale) == (0.0, 1.0)
 
 
-def test_converting_keeps_one_row_a_person(tmp_path, small_pieces) -> None:
-    schema = Schema(columns=COLUMNS, target="smoker", person="id")
+@pytest.mark.parametrize(("max_rows", "target"), [(1, "smoker"), (1, None), (3, "smoker"), (3, None)])
+def test_converting_keeps_the_rows_of_a_person(tmp_path, small_pieces, max_rows, target) -> None:
+    schema = Schema(columns=COLUMNS, target=target, person="id", max_rows=max_rows)
     path = tmp_path / "t.csv"
     as_csv(people(500), path)
     key = bytes(32)
     wanted = encode(read_table(path, schema), schema, key=key)
     records = convert(path, schema, tmp_path / "out.arrow", key=key)
-    np.testing.assert_array_equal(records.x, wanted.x)
+    assert len(records.arrays) == len(wanted.arrays) == 1 + (target is not None) + (max_rows > 1)
+    for found, expected in zip(records.arrays, wanted.arrays, strict=True):
+        np.testing.assert_array_equal(found, expected)
+        assert found.dtype == expected.dtype
+    assert not records.x.flags.owndata
     assert records.num_records == len(set(people(500).column("id").to_pylist()))
     assert b'"id"' not in (tmp_path / "out.arrow").read_bytes()
 

@@ -206,12 +206,14 @@ def default_rate(num_records: int, batch: int = EXPECTED_BATCH) -> float:
 def default_clip(model: "MixtureOfProducts | None", max_rows: int = 1) -> str:
     """About a quarter of the model's public bound on a gradient: it distorts gradients little and saves noise.
 
-    The gradients of a person's rows point in different directions: their sum grows like the root of their number.
+    The gradients of a person's rows point in different directions: their sum grows like the root of their number, while the
+    bound grows like the number.
 
     >>> default_clip(None), default_clip(None, 4)
     ('1.0', '2.0')
     """
-    return f"{math.sqrt(max_rows):.1f}" if model is None else f"{model.gradient_bound / 3.6:.1f}"
+    root = math.sqrt(max_rows)
+    return f"{root:.1f}" if model is None else f"{model.gradient_bound / root / 3.6:.1f}"
 
 
 def _say_features(own: "Prepared") -> None:
@@ -263,10 +265,10 @@ def _records(
             return records
         return own.preprocessed(decode(records.x, schema, records.y, raw=True))
     # The records of a model of the whole table: the level of each cell.
-    if schema.person is not None:
+    if schema.person is not None and schema.max_rows == 1:
         table = table.filter(keep_one_row_a_person(table.column(schema.person), key=order))
     names = tuple(column.name for column in schema.columns)
-    return Records(x=whole.encode(table, out_of_bounds=out_of_bounds), y=None, feature_names=names)
+    return Records(x=whole.encode(table, out_of_bounds=out_of_bounds, key=order), y=None, feature_names=names)
 
 
 def _check_whole(data: Path, made: "Conversion | None", out_of_bounds: str) -> None:

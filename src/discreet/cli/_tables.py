@@ -284,8 +284,9 @@ def synth(
     if not statement.is_private:
         terminal.say_error("NOT PRIVATE: the fit is not private, as its statement says, so the twins are not either.")
     count = rows or statement.plan.get("num_records") or getattr(fit, "num_records", 0)
-    # A twin's rows are nobody's, so whose they are is no column of it.
-    schema = fit.model.schema.without_person()
+    # A twin's rows are nobody's, so whose they are is no column of it; but where persons have several, it has invented ones.
+    schema, of_persons = fit.model.schema, not own and fit.model.schema.max_rows > 1
+    schema = schema if of_persons else schema.without_person()
     check_format(schema, file_format)
     how = COMBINE if rows_per_draw is None else DO_NOT_COMBINE
     how = next((note for note in statement.notes if note == NO_SPREAD), how)
@@ -293,7 +294,8 @@ def synth(
         # Earlier twins go before the new ones come: there may be more of them, or of another format.
         for path in [out / ABOUT, out / TEXT, out / SCHEMA, *_twins_in(out)]:
             path.unlink(missing_ok=True)
-        with tqdm(total=twins * count, unit=" rows", unit_scale=True, delay=2, disable=as_json, leave=False) as bar:
+        total = None if of_persons else twins * count
+        with tqdm(total=total, unit=" rows", unit_scale=True, delay=2, disable=as_json, leave=False) as bar:
             files = write_twins(
                 random.key(seed),
                 fit,
@@ -311,7 +313,7 @@ def synth(
             "format": FORMAT,
             "twins": [file.name for file in files[:-1]],
             "sha256": {file.name: digest_of(file) for file in files[:-1]},
-            "rows": count,
+            "persons" if of_persons else "rows": count,
             "columns": [column.name for column in fit.model.schema.columns],
             "model": fit.about,
             "rows_per_draw": rows_per_draw,
@@ -331,7 +333,7 @@ def synth(
     price = f"ε = {upper(statement.epsilon)} at δ = {statement.delta:g}"
     number = f"{twins} twin{'s' if twins > 1 else ''}"
     terminal.say(
-        f"Wrote {number} ({count:,} rows, {len(about['columns'])} columns). No extra privacy cost beyond the fit's {price}."
+        f"Wrote {number} ({_size_of(about)}, {len(about['columns'])} columns). No extra privacy cost beyond the fit's {price}."
     )
     terminal.say_files(files)
 
@@ -357,10 +359,14 @@ def _twins_in(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if TWIN.fullmatch(path.name)] if folder.is_dir() else []
 
 
+def _size_of(about: Mapping[str, Any]) -> str:
+    return f"{about['rows']:,} rows" if "rows" in about else f"{about['persons']:,} persons"
+
+
 def text_about(about: Mapping[str, Any], statement: "Statement") -> str:
     """The text for whoever finds the folder."""
     parts = [
-        f"Synthetic twins: {', '.join(about['twins'])}, of {about['rows']:,} rows each. {SCHEMA} describes their columns.",
+        f"Synthetic twins: {', '.join(about['twins'])}, of {_size_of(about)} each. {SCHEMA} describes their columns.",
         f"WHAT THEY ARE\n{about['what_they_are']}",
         f"HOW TO DRAW CONCLUSIONS FROM THEM\n{about['how_to_combine']}",
         "WHAT THEY COST\nNothing beyond the fit that they were drawn from, whose statement follows.",

@@ -33,13 +33,13 @@ def checked_columns(table: Any, schema: Schema, out_of_bounds: str) -> Iterator[
     require("pyarrow", extra="tables", what="A model of a table")
     report = Report(OutOfBounds(choice("out_of_bounds", out_of_bounds, ("refuse", "clip"))))
     if schema.person is not None:
-        people = _chunked(table, schema.person)
+        people = column_of(table, schema.person)
         if people.null_count or len(people.unique()) < len(people):
             raise DataError(
                 f"column '{schema.person}' says whose a row is, and a plan protects one row of a person: keep one of each, "
                 f"table.filter(discreet.tables.keep_one_row_a_person(table['{schema.person}']))"
             )
-    columns = [(column, _typed(column, _chunked(table, column.name))) for column in schema.columns]
+    columns = [(column, _typed(column, column_of(table, column.name))) for column in schema.columns]
     lengths = {len(cells) for _, cells in columns}
     if len(lengths) > 1:
         raise DataError("the columns have different lengths: each must have one cell a record")
@@ -55,7 +55,8 @@ def checked_columns(table: Any, schema: Schema, out_of_bounds: str) -> Iterator[
         yield column, numbers, missing
 
 
-def _chunked(table: Any, name: str) -> Any:
+def column_of(table: Any, name: str) -> Any:
+    """A column of a table or mapping, as a chunked array."""
     import pyarrow
 
     try:

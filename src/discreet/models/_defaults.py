@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -122,7 +123,9 @@ def defaults_for(model: Any) -> Defaults:
     (500, 1000)
     """
     if type(model) in _TABLES:
-        return Defaults(model, *_TABLES[type(model)])
+        batch, steps, clip, learning_rate = _TABLES[type(model)]
+        clip = clip * math.sqrt(model.schema.max_rows) if isinstance(clip, float) else clip
+        return Defaults(model, batch, steps, clip, learning_rate)
     function = model.func if isinstance(model, functools.partial) else model
     if getattr(function, "__module__", "").startswith("discreet.models."):
         return Defaults(model, *_REGRESSION)

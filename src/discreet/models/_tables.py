@@ -13,7 +13,7 @@ import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -27,7 +27,7 @@ from numpyro.infer import init_to_value
 from numpyro.infer.autoguide import AutoNormal
 
 from discreet._validate import integer
-from discreet.models._cells import Levels, Scores
+from discreet.models._cells import Levels, Scores, column_of
 from discreet.tables import Schema
 
 if TYPE_CHECKING:
@@ -140,6 +140,9 @@ class MixtureOfProducts(_OfLevels, _Started):
     row belongs to it with probability softmax(component)[k]; which one is summed out. `base`, which all components share,
     learns from every record, so that single columns come out well where the noise leaves nothing to tell components by.
 
+    Where the schema lets a person have several rows, a record is a person: all rows of a person are of one component, and each
+    component has probabilities for the number of rows. Twins are then persons with rows, too.
+
     A record's gradient is never longer than `gradient_bound`, however strange its cells: a clipping norm is easily chosen.
 
     Priors: component Normal(0, 1), base Normal(0, 3), deviations Normal(0, 1); all of them logits.
@@ -168,33 +171,71 @@ class MixtureOfProducts(_OfLevels, _Started):
 
     def __post_init__(self) -> None:
         integer("components", self.components, hint="16 is a common choice.")
-        Levels(self.schema, self.slices)
+        Levels(self.schema.without_person(), self.slices)
+
+    @functools.cached_property
+    def levels(self) -> Levels:
+        """The public levels of the columns."""
+        return Levels(self.schema.without_person() if self.schema.max_rows > 1 else self.schema, self.slices)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of levels of each column; where a person may have several rows, then the largest number of rows."""
+        return self.levels.sizes + (self.schema.max_rows,) * (self.schema.max_rows > 1)
+
+    @property
+    def placeholder(self) -> tuple[Int[np.ndarray, "1 *row column"]]:
+        """A made-up record, for `DPSVI(placeholder=...)`: the first level of each column, in all rows."""
+        rows = (self.schema.max_rows,) * (self.schema.max_rows > 1)
+        return (np.zeros((1, *rows, len(self.schema.columns)), np.int32),)
+
+    def encode(
+        self, table: Any, *, out_of_bounds: str = "refuse", key: bytes | None = None
+    ) -> Int[np.ndarray, "record *row column"]:
+        """The records that `model` takes: `Levels.encode`; of persons with several rows with -1 in rows that they do not have.
+
+        Args:
+            table: As in `Levels.encode`.
+            out_of_bounds: As there.
+            key: As in `discreet.tables.rows_of_persons`, where a person may have several rows.
+        """
+        levels = self.levels.encode(table, out_of_bounds=out_of_bounds)
+        if self.schema.person is None or self.schema.max_rows == 1:
+            return levels
+        from discreet.tables import rows_of_persons
+
+        rows = rows_of_persons(column_of(table, self.schema.person), self.schema.max_rows, key=key)
+        return np.where(rows[..., None] < 0, -1, levels[rows])
 
     @property
     def gradient_bound(self) -> float:
         """L2 bound on the gradient of any record: the square root of 4 times the number of columns, plus 2.
 
         In the logits of a column it is a difference of two distributions over its levels, at most the square root of 2 long:
-        once for `base`, once for all the deviations together; and once for the components.
+        once for `base`, once for all the deviations together; and once for the components. R rows make it R times as long,
+        and their number is one more column.
         """
-        return math.sqrt(4 * len(self.schema.columns) + 2)
+        rows = self.schema.max_rows
+        return math.sqrt(4 * (rows**2 * len(self.schema.columns) + (rows > 1)) + 2)
 
-    def model(self, records: Int[Array, "record column"]) -> None:
+    def model(self, records: Int[Array, "record *row column"]) -> None:
         """The NumPyro model.
 
         Args:
-            records: The level of each cell; a level that its column does not have counts as none.
+            records: The level of each cell; a level that its column does not have counts as none, and a row that begins with
+                a negative one is not there.
         """
-        sizes, components = self.levels.sizes, self.components
+        sizes, components = self.sizes, self.components
         component = numpyro.sample("component", dist.Normal(0.0, 1.0).expand([components]).to_event(1))
         base = numpyro.sample("base", dist.Normal(0.0, 3.0).expand([sum(sizes)]).to_event(1))
         deviations = numpyro.sample("deviations", dist.Normal(0.0, 1.0).expand([components, sum(sizes)]).to_event(2))
-        mixture = LevelsMixture(component, base + deviations, sizes)
+        kind = PersonsMixture if self.schema.max_rows > 1 else LevelsMixture
+        mixture = kind(component, base + deviations, sizes)
         with numpyro.plate("data", records.shape[0]):
             numpyro.sample("records", mixture, obs=records)
 
     def _start(self, normal: Callable[..., np.ndarray]) -> dict[str, np.ndarray]:
-        total = sum(self.levels.sizes)
+        total = sum(self.sizes)
         return {
             "component": np.zeros(self.components, np.float32),
             "base": np.zeros(total, np.float32),
@@ -202,25 +243,70 @@ class MixtureOfProducts(_OfLevels, _Started):
         }
 
     def _rows(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> np.ndarray:
+        counts, logits = self._shares(latents, num_records, rng)
+        order = rng.permutation(num_records)
+        return np.stack([cells[order] for cells in self._cells(logits, counts, rng)], axis=1)
+
+    def draw(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
+        """Draw a table of rows at one value of the latents.
+
+        Args:
+            latents: One draw of each global latent, as `result.posterior` has them, without its leading axis.
+            num_records: Number of rows, or of persons where a person may have several rows.
+            rng: Where the draws come from.
+
+        Returns:
+            A pyarrow table of the schema's columns, each cell within its bounds or categories. Rows of persons have the
+            schema's person column, with invented identifiers.
+        """
+        if self.schema.max_rows == 1:
+            return super().draw(latents, num_records, rng)
+        counts, logits = self._shares(latents, num_records, rng)
+        *_, number = self._cells(logits, counts, rng, first=len(self.schema.columns))
+        number += 1
+        # Rows in the order of components, and of persons in each.
+        ends = np.cumsum(counts)
+        in_each = [int(number[end - count : end].sum()) for end, count in zip(ends, counts, strict=True)]
+        cells = np.stack(list(self._cells(logits, in_each, rng, last=len(self.schema.columns))), axis=1)
+        person = np.repeat(rng.permutation(num_records), number)
+        order = np.argsort(person, kind="stable")
+        import pyarrow
+
+        # Identifiers of one draw differ from those of another, of which a twin may be made up.
+        mark = rng.bytes(6).hex()
+        names = pyarrow.array([f"{mark}-{i}" for i in range(1, num_records + 1)])
+        table = self._decode(cells[order], rng)
+        return table.append_column(str(self.schema.person), names.take(pyarrow.array(person[order])))
+
+    def _shares(
+        self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator
+    ) -> tuple[Int[np.ndarray, " component"], Float[np.ndarray, "component level"]]:
+        """How many records are of each component, drawn, and the logits of the levels in each."""
         component, base, deviations = (
             np.asarray(latents[name], np.float64) for name in ("component", "base", "deviations")
         )
         shares = np.exp(component - component.max())
-        counts = rng.multinomial(num_records, shares / shares.sum())
-        ends = np.cumsum(counts)
-        logits = base + deviations
-        order = rng.permutation(num_records)
-        drawn = np.empty((len(self.levels.sizes), num_records), np.int32)
-        for column, (first, size) in enumerate(zip(_firsts(self.levels.sizes), self.levels.sizes, strict=True)):
-            block = logits[:, first : first + size]
+        return rng.multinomial(num_records, shares / shares.sum()), base + deviations
+
+    def _cells(
+        self,
+        logits: Float[np.ndarray, "component level"],
+        counts: Sequence[int] | np.ndarray,
+        rng: np.random.Generator,
+        first: int = 0,
+        last: int | None = None,
+    ) -> Iterator[Int[np.ndarray, " row"]]:
+        """Draw levels, a column at a time, of so many rows of each component, one component after the other."""
+        ends, total = np.cumsum(counts), int(np.sum(counts))
+        for start, size in list(zip(_firsts(self.sizes), self.sizes, strict=True))[first:last]:
+            block = logits[:, start : start + size]
             weights = np.exp(block - block.max(axis=1, keepdims=True))
             below = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
-            uniform, found = rng.random(num_records), np.empty(num_records, np.int32)
+            uniform, found = rng.random(total), np.empty(total, np.int32)
             for k, (end, count) in enumerate(zip(ends, counts, strict=True)):
                 # Without the last edge, rounding of the sum cannot give a level that is not there.
                 found[end - count : end] = np.searchsorted(below[k, :-1], uniform[end - count : end], side="right")
-            drawn[column] = found[order]
-        return drawn.T
+            yield found
 
 
 # Least standard deviation, in scores. Columns of few counts, or of one value mostly, would draw a component upon that value.
@@ -569,6 +655,69 @@ class LevelsMixture(dist.Distribution):
     def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Int[Array, "*batch column"]:
         """Rows of levels."""
         return _draw_rows(key, self.component, self.logits, self.sizes, tuple(sample_shape))
+
+
+# Compiled as a whole also where a model is only traced.
+@functools.partial(jax.jit, static_argnums=3)
+def _persons_log_density(
+    value: Int[Array, "*batch row column"],
+    component: Float[Array, " component"],
+    logits: Float[Array, "component level"],
+    sizes: tuple[int, ...],
+) -> Float[Array, "*batch"]:
+    *cells, counts = jnp.split(logits, np.cumsum(sizes)[:-1], axis=1)
+    number = jnp.sum(value[..., 0] >= 0, axis=-1)
+    there = jnp.where(value[..., :1] >= 0, value, -1)
+    ones = jnp.sum(_ones(there, sizes[:-1]), axis=-2)
+    ones = jnp.concatenate([ones, jax.nn.one_hot(number - 1, sizes[-1])], axis=-1)
+    each_row = sum(jax.nn.logsumexp(block, axis=1) for block in cells)
+    in_each = ones @ logits.T - number[..., None] * each_row - jax.nn.logsumexp(counts, axis=1)
+    return jax.nn.logsumexp(in_each + jax.nn.log_softmax(component), axis=-1)
+
+
+class PersonsMixture(dist.Distribution):
+    """Distribution of a person's rows of levels and of their number, with the component that all rows share summed out.
+
+    Args:
+        component: Logits of the components.
+        logits: Of the levels in each component, the columns' levels standing in a row, then those of 1, 2, ... rows.
+        sizes: Number of levels of each column, then the largest number of rows.
+    """
+
+    arg_constraints: ClassVar = {}
+    support = constraints.independent(constraints.integer_greater_than(-2), 2)  # pyright: ignore[reportAssignmentType]
+    pytree_data_fields = ("component", "logits")
+    pytree_aux_fields = ("sizes",)
+
+    def __init__(
+        self,
+        component: Float[Array, " component"],
+        logits: Float[Array, "component level"],
+        sizes: tuple[int, ...],
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        """See the class."""
+        self.component, self.logits, self.sizes = component, logits, sizes
+        super().__init__(batch_shape=(), event_shape=(sizes[-1], len(sizes) - 1), validate_args=validate_args)
+
+    def log_prob(self, value: Int[Array, "*batch row column"]) -> Float[Array, "*batch"]:
+        """Log probability of persons, in nats; a row that begins with a negative level is not there."""
+        return _persons_log_density(value, self.component, self.logits, self.sizes)
+
+    def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Int[Array, "*batch row column"]:
+        """Rows of levels, with -1 where there is none."""
+        parts = jnp.split(self.logits, np.cumsum(self.sizes)[:-1], axis=1)
+        component_key, *keys = jax.random.split(key, 1 + len(parts))
+        drawn = jax.random.categorical(component_key, self.component, shape=tuple(sample_shape))
+        number = 1 + jax.random.categorical(keys[-1], parts[-1][drawn])
+        rows = (*sample_shape, self.sizes[-1])
+        cells = [
+            jax.random.categorical(k, block[drawn][..., None, :], shape=rows)
+            for k, block in zip(keys[:-1], parts[:-1], strict=True)
+        ]
+        there = jnp.arange(self.sizes[-1]) < number[..., None]
+        return jnp.where(there[..., None], jnp.stack(cells, axis=-1), -1)
 
 
 # Compiled as a whole also where a model is only traced.

@@ -244,6 +244,7 @@ def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
 def template_of_twin(twin: MixtureOfProducts) -> Template:
     """A row of levels a record; all of them are the model's to invent."""
     refuse_inferred(twin.schema)
+    _refuse_several_rows(twin.schema)
 
     def draw(rng: np.random.Generator, rows: int) -> list[np.ndarray]:
         levels = [rng.integers(size, size=rows) for size in twin.levels.sizes]
@@ -252,8 +253,17 @@ def template_of_twin(twin: MixtureOfProducts) -> Template:
     return Template(draw, (None,), (False,))
 
 
+def _refuse_several_rows(schema: Schema) -> None:
+    if schema.max_rows > 1:
+        raise ValueError(
+            f"there is no dry run of persons with up to {schema.max_rows} rows yet: leave max_rows out for it, which understates "
+            f"what a fit reaches, and multiply the clipping norm that it proposes by about {math.sqrt(schema.max_rows):.2g}"
+        )
+
+
 def _from_schema(schema: Schema) -> Template:
     refuse_inferred(schema)
+    _refuse_several_rows(schema)
     target = schema.target_column
 
     def draw(rng: np.random.Generator, rows: int) -> list[np.ndarray]:

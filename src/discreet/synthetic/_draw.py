@@ -205,7 +205,7 @@ def write_twins(
         key: Any JAX key.
         result: As in `synthesize`.
         model: As in `synthesize`.
-        schema: Of the twins: that of the model, without a person column.
+        schema: Of the twins: that of the model; without a person column, unless twins have persons with several rows.
         folder: Where to write `twin-1.csv` and so on; files of that name are replaced.
         num_twins: As in `synthesize`.
         num_records: As in `synthesize`.
@@ -256,7 +256,8 @@ def _write(file: BinaryIO, pieces: Iterator[pyarrow.Table], schema: Schema, form
         style = "none" if all(map(_is_plain, [*texts, *([] if missing is None else [missing])])) else "needed"
         options = pyarrow.csv.WriteOptions(include_header=False, quoting_style=style)
         header = io.StringIO()
-        csv.writer(header, lineterminator="\n").writerow([column.name for column in schema.columns])
+        names = [column.name for column in schema.columns] + ([] if schema.person is None else [schema.person])
+        csv.writer(header, lineterminator="\n").writerow(names)
         file.write(header.getvalue().encode("utf-8"))
         pieces = (_for_csv(piece, schema, missing) for piece in pieces)
     first = next(pieces)
@@ -426,7 +427,7 @@ def read_result(folder: Path) -> DPSVIResult | MarginalsResult:
 
 
 def _latents(model: MixtureOfProducts) -> dict[str, tuple[int, ...]]:
-    levels = sum(model.levels.sizes)
+    levels = sum(model.sizes)
     return {"component": (model.components,), "base": (levels,), "deviations": (model.components, levels)}
 
 

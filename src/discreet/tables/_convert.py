@@ -2,7 +2,8 @@
 
 The file is an Arrow file of one batch. Its features are written first, at an aligned offset, while the table is read piece by
 piece; how many records there are is known only at the end, so Arrow's head and tail are written around the features
-afterwards (`frame`). The head's length does not depend on the number of records, which `find_start` relies on.
+afterwards (`frame`). The head's length does not depend on the number of records, which `find_start` relies on. With a person
+column the table is read twice: the first pass says whose each row is, and so where in the file it belongs.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ import pyarrow
 import pyarrow.ipc
 
 from discreet.tables._cells import OutOfBounds, Report
-from discreet.tables._encode import Layout, Records, keep_one_row_a_person
+from discreet.tables._encode import Layout, Records, rows_of_persons
 from discreet.tables._read import DAMAGED, over_pieces
 from discreet.tables._schema import DataError, Schema
 from discreet.tables._schema_text import schema_from_dict, schema_to_toml
@@ -56,9 +57,10 @@ def convert(
 ) -> Records:
     """Encode a table piece by piece into a file, and open it.
 
-    The file is an Arrow file of one batch: column x, a list of numbers for each record, and with a target column y. It holds
-    the private records, so only its owner may read it, and you should delete it when it is no longer needed. It has no person
-    column. An existing file is replaced; if the table is refused, nothing is written.
+    The file is an Arrow file of one batch: column x, a list of numbers for each record, with a target column y, and where a
+    person may have several rows column mask; x then has the numbers of all rows, and y those of each. It holds the private
+    records, so only its owner may read it, and you should delete it when it is no longer needed. It has no person column. An
+    existing file is replaced; if the table is refused, nothing is written.
 
     Args:
         source: As in `read_table`.
@@ -79,14 +81,9 @@ def convert(
         raise DataError(f"{out}: converted records are an Arrow file, give a name that ends with {ENDING}")
     if isinstance(source, str | os.PathLike) and out.exists() and out.samefile(source):
         raise DataError(f"{out} is the table itself, which the records would replace: choose another name for them")
-    if schema.max_rows > 1:
-        raise DataError(
-            f"the schema's person may have {schema.max_rows} rows, and converted records have one: write person = "
-            f'"{schema.person}" in it, or fit the table itself'
-        )
     layout, report = Layout(schema), Report(OutOfBounds(out_of_bounds))
     with _atomic(out) as file:
-        keep = None
+        rows = None
         if schema.person is not None:
             persons = over_pieces(
                 source,
@@ -96,10 +93,11 @@ def convert(
                 only_person=True,
                 progress_bar="persons" if progress_bar else None,
             )
-            keep = keep_one_row_a_person(pyarrow.chunked_array([chunk for c in persons for chunk in c.chunks]), key=key)
+            chunks = pyarrow.chunked_array([chunk for c in persons for chunk in c.chunks])
+            rows = rows_of_persons(chunks, schema.max_rows, key=key)
         # The file holds all features before all targets, so the targets wait in a temporary file.
         with tempfile.TemporaryFile(dir=out.parent) as targets:
-            _write(file, targets, source, layout, report, keep, "records" if progress_bar else None)
+            _write(file, targets, source, layout, report, rows, "records" if progress_bar else None)
     return open_records(out)
 
 
@@ -143,13 +141,24 @@ def open_records(path: Path | str, schema: Schema | None = None) -> Records:
         )
     if schema is not None:
         _check_same(path, _conversion(facts).schema, schema)
-    names = tuple(facts["feature_names"])
+    names, several = tuple(facts["feature_names"]), _conversion(facts).schema.max_rows > 1
+
+    def values(name: str, *shape: int) -> np.ndarray | None:
+        if name not in batch.schema.names:
+            return None
+        column = batch.column(name)
+        column = column.flatten() if pyarrow.types.is_fixed_size_list(column.type) else column
+        return column.to_numpy().reshape(batch.num_rows, *shape)
+
+    x, y, mask = values("x", *(-1,) * several, len(names)), values("y", *(-1,) * several), values("mask", -1)
+    assert x is not None
     return Records(
-        x=batch.column(0).flatten().to_numpy().reshape(batch.num_rows, len(names)),
-        y=batch.column(1).to_numpy() if batch.num_columns > 1 else None,
+        x=x,
+        y=y,
         feature_names=names,
         target_centre=facts["target_centre"],
         target_scale=facts["target_scale"],
+        mask=None if mask is None else mask.view(bool),
     )
 
 
@@ -198,7 +207,7 @@ def _write(
     source: Any,
     layout: Layout,
     report: Report,
-    keep: np.ndarray | None,
+    rows: np.ndarray | None,
     progress_bar: str | None,
 ) -> None:
     def encoded(table: pyarrow.Table) -> np.ndarray:
@@ -207,25 +216,65 @@ def _write(
         return matrix
 
     width, has_target = len(layout.feature_names), layout.schema.target is not None
-    facts = _facts(layout, report)
-    start, facts["padding"] = find_start(width, has_target, METADATA, facts, ALIGNMENT)
+    max_rows, facts = layout.schema.max_rows, _facts(layout, report)
+    start, facts["padding"] = find_start(width, has_target, max_rows, METADATA, facts, ALIGNMENT)
     file.seek(start)
-    rows = kept = 0
-    for matrix in over_pieces(source, layout.schema, encoded, report, progress_bar=progress_bar):
-        chosen = matrix if keep is None else matrix[keep[rows : rows + len(matrix)]]
-        rows, kept = rows + len(matrix), kept + len(chosen)
-        if not report.faults:
-            file.write(np.ascontiguousarray(chosen[:, :width]).data)
-            if has_target:
-                targets.write(np.ascontiguousarray(chosen[:, width]).data)
+    pieces = over_pieces(source, layout.schema, encoded, report, progress_bar=progress_bar)
+    kept = (
+        _append(file, targets, pieces, width, report)
+        if rows is None
+        else _place(file, targets, pieces, start, width, rows, report)
+    )
     report.refuse()
     file.flush()
     targets.flush()
-    x = np.memmap(file, np.float32, "r", start, (kept, width))
-    y = np.memmap(targets, np.float32, "r", 0, (kept,)) if has_target else None
+    shape = (kept,) if max_rows == 1 else (kept, max_rows)
+    x = np.memmap(file, np.float32, "r", start, (*shape, width))
+    y = np.memmap(targets, np.float32, "r", 0, shape) if has_target else None
+    mask = rows >= 0 if rows is not None and max_rows > 1 else None
     file.seek(0)
-    if frame(x, y, METADATA, facts, file) != start:
+    if frame(x, y, mask, METADATA, facts, file) != start:
         raise AssertionError("the length of an Arrow file's head depends on the number of its records")
+
+
+def _append(file: BinaryIO, targets: BinaryIO, pieces: Iterator[np.ndarray], width: int, report: Report) -> int:
+    """Write each row as a record, in order; returns their number."""
+    kept = 0
+    for matrix in pieces:
+        kept += len(matrix)
+        if not report.faults:
+            file.write(np.ascontiguousarray(matrix[:, :width]).data)
+            targets.write(np.ascontiguousarray(matrix[:, width:]).data)
+    return kept
+
+
+def _place(
+    file: BinaryIO,
+    targets: BinaryIO,
+    pieces: Iterator[np.ndarray],
+    start: int,
+    width: int,
+    rows: np.ndarray,
+    report: Report,
+) -> int:
+    """Write the rows of each person, as `rows_of_persons` numbers them, into the person's place; returns the persons' number."""
+    used = rows.ravel() >= 0
+    order = np.argsort(rows.ravel()[used])
+    numbers, places = rows.ravel()[used][order], np.flatnonzero(used)[order]
+    x = np.memmap(file, np.float32, "r+", start, (rows.size, width))
+    y = np.memmap(targets, np.float32, "r+", 0, (rows.size, 1))
+    row = 0
+    for matrix in pieces:
+        here = slice(*np.searchsorted(numbers, (row, row + len(matrix))))
+        if not report.faults:
+            found = matrix[numbers[here] - row]
+            x[places[here]] = found[:, :width]
+            if found.shape[1] > width:
+                y[places[here], 0] = found[:, width]
+        row += len(matrix)
+    x.flush()
+    y.flush()
+    return len(rows)
 
 
 def _facts(layout: Layout, report: Report) -> dict[str, Any]:
@@ -243,7 +292,9 @@ def _facts(layout: Layout, report: Report) -> dict[str, Any]:
 # --- Arrow's head and tail, written around records that are in the file already -----------
 
 
-def frame(x: np.ndarray, y: np.ndarray | None, name: bytes, facts: Mapping[str, Any], file: BinaryIO) -> int:
+def frame(
+    x: np.ndarray, y: np.ndarray | None, mask: np.ndarray | None, name: bytes, facts: Mapping[str, Any], file: BinaryIO
+) -> int:
     """Write an Arrow file of one batch around features that are in it already.
 
     The head holds the number of records, so it can only be written once they are counted; its length is always the same.
@@ -251,6 +302,7 @@ def frame(x: np.ndarray, y: np.ndarray | None, name: bytes, facts: Mapping[str, 
     Args:
         x: Features, as they lie in the file.
         y: Targets, which are written.
+        mask: Which rows a person has, which is written.
         name: What the facts are called in the file.
         facts: What to write beside the records, as JSON.
         file: Where to write, from its beginning.
@@ -258,26 +310,37 @@ def frame(x: np.ndarray, y: np.ndarray | None, name: bytes, facts: Mapping[str, 
     Returns:
         Offset of the features.
     """
-    kind = pyarrow.list_(pyarrow.float32(), x.shape[1])
-    fields, buffer = [("x", kind)], pyarrow.py_buffer(x)
-    values = pyarrow.Array.from_buffers(pyarrow.float32(), x.size, [None, buffer])
-    columns: list[pyarrow.Array] = [pyarrow.FixedSizeListArray.from_arrays(values, type=kind)]
+    buffer = pyarrow.py_buffer(x)
+    columns = {"x": _column(x, buffer)}
     if y is not None:
-        fields.append(("y", pyarrow.float32()))
-        columns.append(pyarrow.Array.from_buffers(pyarrow.float32(), len(y), [None, pyarrow.py_buffer(y)]))
-    schema = pyarrow.schema(fields, {name: json.dumps(facts)})
+        columns["y"] = _column(y, pyarrow.py_buffer(y))
+    if mask is not None:
+        columns["mask"] = _column(mask.astype(np.uint8), pyarrow.py_buffer(mask.astype(np.uint8)))
+    schema = pyarrow.schema([(key, column.type) for key, column in columns.items()], {name: json.dumps(facts)})
     around = _Around(file, buffer.address)
     with pyarrow.PythonFile(around, "w") as sink, pyarrow.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pyarrow.record_batch(columns, schema=schema))
+        writer.write_batch(pyarrow.record_batch(list(columns.values()), schema=schema))
     assert around.start is not None
     return around.start
 
 
-def find_start(width: int, has_target: bool, name: bytes, facts: Mapping[str, Any], alignment: int) -> tuple[int, str]:
+def _column(array: np.ndarray, buffer: pyarrow.Buffer) -> pyarrow.Array:
+    """One value a record, or one list of all its values, from a buffer that holds the array."""
+    values = pyarrow.Array.from_buffers(pyarrow.from_numpy_dtype(array.dtype), array.size, [None, buffer])
+    if array.ndim == 1:
+        return values
+    return pyarrow.FixedSizeListArray.from_arrays(values, int(np.prod(array.shape[1:])))
+
+
+def find_start(
+    width: int, has_target: bool, max_rows: int, name: bytes, facts: Mapping[str, Any], alignment: int
+) -> tuple[int, str]:
     """Offset of the features, a multiple of `alignment`, and the blanks to add to the facts as "padding"."""
-    x, y = np.zeros((1, width), np.float32), np.zeros(1, np.float32) if has_target else None
+    shape = (1,) if max_rows == 1 else (1, max_rows)
+    x, y = np.zeros((*shape, width), np.float32), np.zeros(shape, np.float32) if has_target else None
+    mask = np.zeros(shape, bool) if max_rows > 1 else None
     for blanks in range(2 * alignment):
-        start = frame(x, y, name, {**facts, "padding": " " * blanks}, io.BytesIO())
+        start = frame(x, y, mask, name, {**facts, "padding": " " * blanks}, io.BytesIO())
         if start % alignment == 0:
             return start, " " * blanks
     raise AssertionError("blanks in an Arrow file's head do not move what follows")

@@ -784,8 +784,8 @@ def _assumptions(
     keys = [x for x in kinds if is_key(x)]
     held = [f"{x.dtype}{list(x.shape)}" for x in all_constants(program)]
     words = [
-        f"records are rows of argument{'s' if len(positions) > 1 else ''} {', '.join(map(str, positions))}; one person has one "
-        "row, and all rows keep their places when one changes",
+        f"records are the leading axis of argument{'s' if len(positions) > 1 else ''} {', '.join(map(str, positions))}; one "
+        "person is one record, and all records keep their places when one changes",
         "all other arguments are public: known without the data, or released before",
         "public numbers that scale a sum are finite when the program runs",
         "keys passed in are secret, different from one another and used for nothing else",
