@@ -28,7 +28,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 from discreet._validate import integer
 from discreet.models._cells import Levels, Scores, column_of
-from discreet.tables import Schema
+from discreet.tables import Schema, rows_of_persons
 
 if TYPE_CHECKING:
     import pyarrow
@@ -202,8 +202,6 @@ class MixtureOfProducts(_OfLevels, _Started):
         levels = self.levels.encode(table, out_of_bounds=out_of_bounds)
         if self.schema.person is None or self.schema.max_rows == 1:
             return levels
-        from discreet.tables import rows_of_persons
-
         rows = rows_of_persons(column_of(table, self.schema.person), self.schema.max_rows, key=key)
         return np.where(rows[..., None] < 0, -1, levels[rows])
 

@@ -9,7 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from discreet._validate import require
-from discreet.tables._cells import OutOfBounds, Report, numbers_of, positions_of
+from discreet.tables._cells import (
+    OutOfBounds,
+    Report,
+    keep_one_row_a_person,
+    numbers_of,
+    positions_of,
+    rows_of_persons,
+)
 from discreet.tables._schema import DEFAULT_MISSING_VALUES, EPOCH, ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
 from discreet.tables._schema_text import (
     schema_from_bounds,
@@ -21,15 +28,7 @@ from discreet.tables._schema_text import (
 
 if TYPE_CHECKING:
     from discreet.tables._convert import Conversion, conversion_of, convert, open_records
-    from discreet.tables._encode import (
-        Records,
-        decode,
-        describe_features,
-        encode,
-        gather,
-        keep_one_row_a_person,
-        rows_of_persons,
-    )
+    from discreet.tables._encode import Records, decode, describe_features, encode
     from discreet.tables._infer import infer_columns_non_private
     from discreet.tables._read import column_names, over_pieces, read_table
 
@@ -52,7 +51,6 @@ __all__ = [
     "decode",
     "describe_features",
     "encode",
-    "gather",
     "infer_columns_non_private",
     "keep_one_row_a_person",
     "numbers_of",
@@ -71,15 +69,7 @@ __all__ = [
 # What reads or makes pyarrow tables, by file.
 _READERS = {
     "_convert": ("Conversion", "conversion_of", "convert", "open_records"),
-    "_encode": (
-        "Records",
-        "decode",
-        "describe_features",
-        "encode",
-        "gather",
-        "keep_one_row_a_person",
-        "rows_of_persons",
-    ),
+    "_encode": ("Records", "decode", "describe_features", "encode"),
     "_infer": ("infer_columns_non_private",),
     "_read": ("column_names", "over_pieces", "read_table"),
 }

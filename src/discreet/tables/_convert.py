@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow
 import pyarrow.ipc
 
-from discreet.tables._cells import OutOfBounds, Report
-from discreet.tables._encode import Layout, Records, rows_of_persons
+from discreet.tables._cells import OutOfBounds, Report, rows_of_persons
+from discreet.tables._encode import Layout, Records
 from discreet.tables._read import DAMAGED, over_pieces
 from discreet.tables._schema import DataError, Schema
 from discreet.tables._schema_text import schema_from_dict, schema_to_toml
