@@ -200,7 +200,7 @@ def test_records_behind_an_axis_of_length_one():
 # --- what cannot be exchanged is refused: with NumPy it would be a public constant without a word ----
 
 
-VIEW, STANDARDISED, TRANSPOSED = X[:3], (X - X.mean(0)) / X.std(0), jnp.asarray(X).T
+VIEW, OF_JAX, STANDARDISED, TRANSPOSED = X[:3], np.asarray(Y)[:3], (X - X.mean(0)) / X.std(0), jnp.asarray(X).T
 Rows = namedtuple("Rows", "x y")
 ROWS = Rows(X, Y)
 
@@ -254,6 +254,10 @@ def view():
     observe(X * np.sum(VIEW), Y)
 
 
+def view_of_jax():
+    observe(X, Y * np.sum(OF_JAX))
+
+
 def transposed():
     observe(X + 0 * TRANSPOSED.T, Y)
 
@@ -278,6 +282,7 @@ def imports():
         (compiled_helper, "compiled"),
         (cached_helper, "cached"),
         (view, "VIEW"),
+        (view_of_jax, "OF_JAX"),
         (transposed, "TRANSPOSED"),
         (standardised, "STANDARDISED"),
         (imports, "imports"),

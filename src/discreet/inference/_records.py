@@ -469,7 +469,7 @@ def _held_by(x: Any) -> tuple[dict[Any, Any], list[Any]]:
         if not users_file(x.__code__.co_filename):
             return places, []
         names, imported = _names(x.__code__)
-        loaded = [m for name, m in sys.modules.items() if name.rpartition(".")[2] in imported and _is_users(m)]
+        loaded = [m for name, m in sys.modules.items() if name.rpartition(".")[2] in imported] if imported else []
         return {**places, **{name: x.__globals__[name] for name in names if name in x.__globals__}}, loaded
     if isinstance(x, CellType):
         return ({"cell_contents": x.cell_contents} if gc.get_referents(x) else {}), []
@@ -525,7 +525,8 @@ def _refuse_other_tables(x: Any, tables: Sequence[Any], place: Any) -> None:
     """Refuse an array that is none of the tables, but a view of one or as long as they are."""
     if not isinstance(x, np.ndarray | jax.Array) or any(x is table for table in tables):
         return
-    views = isinstance(x, np.ndarray) and any(np.may_share_memory(x, y) for y in tables if isinstance(y, np.ndarray))
+    # NumPy may look into the memory of JAX's arrays.
+    views = isinstance(x, np.ndarray) and any(np.may_share_memory(x, np.asarray(y)) for y in tables)
     if views or (_length(tables[0]) > _FEWEST_TELLING_ROWS and _length(tables[0]) in x.shape):
         raise ValueError(
             f"The model also reaches an array of shape {x.shape}{f' ({place})' if isinstance(place, str) else ''} that is no "
