@@ -448,19 +448,16 @@ class DPSVI:
         keys = jax.random.split(local, leaves[0].shape[0])
         return jnp.sum(jax.vmap(objective.record_loss, (None, 0, 0))(u, leaves, keys)) + free
 
-    def _over(self, mesh: Any, records: Records) -> tuple[PrivateStep, list[Any]]:
-        """The step, and the records, over a mesh's devices; None: on the one where they are."""
+    def _over(self, mesh: Any, records: Records, state: DPSVIState) -> tuple[PrivateStep, list[Any], DPSVIState]:
+        """The step, the records and the first state over a mesh's devices; None: on the one where they are."""
         step = self._initialised()
         if mesh is None:
-            return step, records.leaves
+            return step, records.leaves, state
         shards = Shards.of(mesh, records.size)
-        if step.local is not None:
-            raise ValueError(
-                "Each record has variational parameters of its own here, and mesh= does not spread these over devices. Leave "
-                "mesh out; or write an encoder, whose weights are shared."
-            )
         step = dataclasses.replace(step, shards=shards, **self._of_plan(step.released, shards))
-        return step, shards.place(records.leaves)
+        if step.local is not None:
+            state = state._replace(memory=step.local.rows(shards.rows * shards.count))
+        return step, shards.place(records.leaves), state
 
     @outside_meshes
     def certify(
@@ -482,7 +479,7 @@ class DPSVI:
         """
         records = take_apart(args, kwargs, mesh)
         state = self._init(random.key(), records, init_params)
-        step, leaves = self._over(mesh, records)
+        step, leaves, state = self._over(mesh, records, state)
         return certify_fit(step, self.plan, state, leaves, keep_gradients)
 
     @outside_meshes
@@ -539,7 +536,8 @@ class DPSVI:
             probability("delta", delta, hint="It should be well below 1 / num_records.")
         with explain_steps(args):
             state = self._begin(key, records, init_params)
-        (step, leaves), psi = self._over(mesh, records), self.optim.get_params(state.optim_state)
+        step, leaves, state = self._over(mesh, records, state)
+        psi = self.optim.get_params(state.optim_state)
         refuse_tables(step.objective.held, [records.size])
         dim = sum(x.size for x in jax.tree.leaves(psi))
         if keep_gradients and not TraceRecorder(dim, self.plan.num_steps).every_step:

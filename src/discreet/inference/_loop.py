@@ -286,12 +286,12 @@ def run_steps(
         static = (step, drawing, chunk_length, recorder.every_step, keep_gradients)
         program = functools.partial(_chunk, *static)
         if not jax.config.values["jax_disable_jit"]:
-            start = *everywhere((state, mean)), numbers, leaves, tables, everywhere(jnp.int32(0))
+            start = *step.laid(state, mean), numbers, leaves, tables, everywhere(jnp.int32(0))
             program = _chunk.lower(*static, *start).compile()
         if interrupt.requested:
             raise KeyboardInterrupt
         state, progress = checkpoint.begin(state, mean, recorder, spend)
-        state, progress.mean = everywhere((state, progress.mean))
+        state, progress.mean = step.laid(state, progress.mean)
         bar.update(progress.done)
         # What was paid for before Ctrl-C came makes some steps at least.
         while progress.done < num_steps and not (interrupt.requested and progress.done):
@@ -351,8 +351,7 @@ def _chunk(
     state, mean, losses, norms, iterates, gradients = many_steps(
         step, drawing, length, keep_iterates, keep_gradients, keys, keyless, mean, numbers, leaves, tables, count
     )
-    found = state._replace(rng_key=key), mean, losses, norms, iterates, gradients
-    return found if step.shards is None else step.shards.copied(found)
+    return step.laid(state._replace(rng_key=key), mean, losses, norms, iterates, gradients)  # pyright: ignore[reportReturnType]
 
 
 def many_steps(

@@ -413,7 +413,13 @@ class LocalUpdates:
         return jax.vmap(lambda *row: self._ordered(self.optim.get_params(jax.tree.unflatten(structure, row))))(*memory)
 
     def update(
-        self, u: Any, table: Sequence[Array], memory: Sequence[Array], batch: Batch, key: PRNGKeyArray
+        self,
+        u: Any,
+        table: Sequence[Array],
+        memory: Sequence[Array],
+        batch: Batch,
+        key: PRNGKeyArray,
+        shards: mechanisms.Shards | None,
     ) -> list[Array]:
         """The memory after the records of a batch have looked at the shared draw `u`."""
         structure = jax.tree.structure(self._start)
@@ -427,7 +433,7 @@ class LocalUpdates:
             finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(state)]))
             return [jnp.where(finite, new, old) for new, old in zip(jax.tree.leaves(state), own, strict=True)]
 
-        return mechanisms.update_rows(row, u, table, memory, batch, key)
+        return mechanisms.update_rows(row, u, table, memory, batch, key, shards)
 
     def _once(self, u: Any, record: Sequence[Array], state: Any, key: PRNGKeyArray) -> Any:
         def loss(own: Mapping[str, Array]) -> Float[Array, ""]:
@@ -565,7 +571,8 @@ class PrivateStep:
 
         if self.local is not None:
             assert keys.memory is not None
-            state = state._replace(memory=self.local.update(u, table, state.memory, batch, keys.memory))
+            memory = self.local.update(u, table, state.memory, batch, keys.memory, self.shards)
+            state = state._replace(memory=memory)
             table = [*table, *self.local.parameters(state.memory)]
         record = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
         draws = self._draws(u, record, keys.record, len(batch.indices))
@@ -586,6 +593,14 @@ class PrivateStep:
         optim_state = self.optim.update(gradient, state.optim_state, value=loss)
         state = state._replace(optim_state=optim_state, step=state.step + 1)
         return self._with_next_norm(state, released.count, channels, numbers), loss, gradient
+
+    def laid(self, state: DPSVIState, *beside: Any) -> tuple[Any, ...]:
+        """A state, and what is the same on each device, where the step takes them."""
+        if self.shards is None:
+            return state, *beside
+        memory = self.shards.spread(state.memory)
+        state, beside = self.shards.copied((state._replace(memory=()), beside))
+        return state._replace(memory=memory), *beside
 
     def drawing(self, sampling: Sampling, leaves: Sequence[Any]) -> Drawing:
         """How a sampler's batches are drawn from record arrays."""

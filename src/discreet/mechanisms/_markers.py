@@ -346,19 +346,19 @@ def _draw_shapes(
     return [jnp.zeros(drawing.capacity, jnp.int32), jnp.zeros(drawing.capacity, bool), *rows]
 
 
-def _run(*operands: Any, implementation: ClosedJaxpr, **parameters: Any) -> list[Array]:
-    del parameters  # the verifier reads them
-    return run_jaxpr(implementation, *operands)
-
-
-def _run_over(
-    *operands: Any, implementation: ClosedJaxpr, layout: Layout, shards: Shards | None, **parameters: Any
+def _run(
+    *operands: Any,
+    implementation: ClosedJaxpr,
+    layout: Layout | MemoryLayout,
+    shards: Shards | None,
+    **parameters: Any,
 ) -> list[Array]:
-    """The implementation, or, over devices, the sum of what it gives for each one's part of the table."""
-    del parameters
+    """The implementation; over devices, that of each one's part of the table, summed up or put together."""
+    del parameters  # the verifier reads them
     if shards is None:
         return run_jaxpr(implementation, *operands)
-    return shards.summed(partial(run_jaxpr, implementation), operands, layout.table)
+    over = shards.summed if isinstance(layout, Layout) else shards.updated
+    return over(partial(run_jaxpr, implementation), operands, layout.spread)
 
 
 def _unmapped(why: str) -> Callable[..., str | None]:
@@ -383,7 +383,7 @@ DRAW = marker(
     refuse=_unmapped("one event stands for one draw of a batch. Draw it outside of what is mapped or differentiated."),
     shapes=_draw_shapes,
 )
-CLIPPED_SUM = marker("clipped_sum", _run_over, refuse=None)
+CLIPPED_SUM = marker("clipped_sum", _run, refuse=None)
 UPDATE_ROWS = marker("update_rows", _run, refuse=None)
 
 
@@ -743,6 +743,11 @@ class Layout(NamedTuple):
     parameters: int
     table: int
 
+    @property
+    def spread(self) -> int:
+        """How many operands, the last ones, have a row for each record."""
+        return self.table
+
     def parts(self, operands: Sequence[Any]) -> list[list[Any]]:
         """The operands by kind."""
         return in_parts(self, operands)
@@ -827,11 +832,7 @@ def clipped_sum(
         return [*jax.tree.leaves(total.gradient), total.loss, total.count, right]
 
     operands = [*keys, *batch, *traced_norm, *public, *leaves, *table]
-    if shards is None:
-        closed = jax.make_jaxpr(implementation)(*operands)
-    else:
-        seen = shards.local_shapes(operands, len(table))
-        closed = jax.make_jaxpr(lambda first, *x: implementation(*x, first=first))(jnp.int32(0), *seen)
+    closed = _traced(implementation, operands, layout, shards)
     if any(isinstance(x, Tracer) for x in closed.consts):
         raise TypeError("An engine or a source of bits uses traced values from outside; pass them as what they are.")
     *gradient, loss, count, right = CLIPPED_SUM.bind(
@@ -845,6 +846,16 @@ def clipped_sum(
         trusted=type(engine) in (BookKeepingEngine, ReferenceEngine) and type(shards) in (type(None), Shards),
     )
     return ClippedSum(jax.tree.unflatten(structure, gradient), loss, count, channels.joint_bound(norm)), right
+
+
+def _traced(
+    implementation: Callable[..., Any], operands: list[Any], layout: Layout | MemoryLayout, shards: Shards | None
+) -> ClosedJaxpr:
+    """What `_run` runs: a program of all operands, or of a device's first row and what it sees of them."""
+    if shards is None:
+        return jax.make_jaxpr(implementation)(*operands)
+    seen = shards.local_shapes(operands, layout.spread)
+    return jax.make_jaxpr(lambda first, *x: implementation(*x, first=first))(jnp.int32(0), *seen)
 
 
 class Release(NamedTuple):
@@ -891,6 +902,11 @@ class MemoryLayout(NamedTuple):
     table: int
     memory: int
 
+    @property
+    def spread(self) -> int:
+        """How many operands, the last ones, have a row for each record."""
+        return self.table + self.memory
+
     def parts(self, operands: Sequence[Any]) -> list[list[Any]]:
         """The operands by kind."""
         return in_parts(self, operands)
@@ -903,6 +919,7 @@ def update_rows(
     memory: Sequence[Array],
     batch: Batch,
     key: PRNGKeyArray,
+    shards: Shards | None = None,
 ) -> list[Array]:
     """The memory after the rows of a batch are updated, with a mark.
 
@@ -921,6 +938,7 @@ def update_rows(
         memory: arrays with the same leading axis.
         batch: row numbers and mask; those that the mask keeps are different.
         key: from it each record derives its own, by its row number.
+        shards: as in `clipped_sum`.
     """
     leaves = jax.tree.leaves(parameters)
     row, kept = ([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in arrays] for arrays in (table, memory))
@@ -928,20 +946,30 @@ def update_rows(
     public = [*program.consts, *leaves]
     layout = MemoryLayout(len(public), len(table), len(memory))
 
-    def implementation(own: PRNGKeyArray, indices: Array, mask: Array, *operands: Array) -> list[Array]:
+    def implementation(
+        own: PRNGKeyArray, indices: Array, mask: Array, *operands: Array, first: Any = None
+    ) -> list[Array]:
         held, table, memory = layout.parts(operands)
         consts, leaves = held[: len(program.consts)], held[len(program.consts) :]
+        start = 0 if first is None else first
 
-        def one(index: Array) -> list[Array]:
-            values = [x.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in (*table, *memory)]
+        def one(index: Array, memory: Sequence[Array]) -> list[Array]:
+            row = index - start
+            values = [x.at[row].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in (*table, *memory)]
             return run_jaxpr(ClosedJaxpr(program.jaxpr, consts), *leaves, *values, jax.random.fold_in(own, index))
 
-        # Rows that the mask drops are written past the end, that is nowhere.
-        places = jnp.where(mask, indices, len(memory[0]))
-        return [x.at[places].set(new, mode="drop") for x, new in zip(memory, jax.vmap(one)(indices), strict=True)]
+        def update(indices: Array, mask: Array, memory: Sequence[Array]) -> list[Array]:
+            # Rows that the mask drops are written past the end, that is nowhere.
+            places = jnp.where(mask, indices - start, len(memory[0]))
+            found = jax.vmap(one, (0, None))(indices, memory)
+            return [x.at[places].set(new, mode="drop") for x, new in zip(memory, found, strict=True)]
+
+        if shards is None:
+            return update(indices, mask, memory)
+        return shards.in_turns(update, first, indices, mask, memory)
 
     operands = [key, *batch, *public, *table, *memory]
-    closed = jax.make_jaxpr(implementation)(*operands)
+    closed = _traced(implementation, operands, layout, shards)
     if any(isinstance(x, Tracer) for x in closed.consts):
         raise TypeError("The update of a row uses traced values from outside; pass them as parameters.")
-    return UPDATE_ROWS.bind(*operands, implementation=closed, layout=layout)
+    return UPDATE_ROWS.bind(*operands, implementation=closed, layout=layout, shards=shards)

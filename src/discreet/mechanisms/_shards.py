@@ -76,6 +76,10 @@ class Shards:
         """A tree of arrays with a copy of each on every device."""
         return jax.tree.map(lambda x: jax.device_put(x, NamedSharding(self.mesh, PartitionSpec())), tree)
 
+    def spread(self, tree: Any) -> Any:
+        """A tree of arrays of `count * rows` rows with each device's rows there."""
+        return jax.tree.map(lambda x: jax.device_put(x, NamedSharding(self.mesh, PartitionSpec(self.axis))), tree)
+
     def place(self, leaves: Sequence[Any]) -> list[Array]:
         """The table on its devices, with `count * rows` rows.
 
@@ -85,9 +89,9 @@ class Shards:
         return [self._placed(x) for x in leaves]
 
     def _placed(self, leaf: Any) -> Array:
+        if isinstance(leaf, jax.Array) and len(leaf) == self.rows * self.count:
+            return self.spread(leaf)
         sharding, rows = NamedSharding(self.mesh, PartitionSpec(self.axis)), self.rows
-        if isinstance(leaf, jax.Array) and len(leaf) == rows * self.count:
-            return jax.device_put(leaf, sharding)
         parts = []
         for number, device in enumerate(self.mesh.devices.flat):
             part = leaf[number * rows : (number + 1) * rows]
@@ -107,6 +111,26 @@ class Shards:
         places = jnp.zeros(room, jnp.int32).at[jnp.where(here, before - 1, room)].set(all_places, mode="drop")
         return places, jnp.arange(room) < before[-1]
 
+    def in_turns(
+        self,
+        function: Callable[[Array, Array, list[Array]], list[Array]],
+        first: Any,
+        indices: Int[Array, "capacity"],
+        mask: Bool[Array, "capacity"],
+        carried: list[Array],
+    ) -> list[Array]:
+        """What `function(row numbers, mask, carried)` leaves of arrays, for a device's part of a batch, some rows at a time."""
+        places, mine = self.part(first, indices, mask)
+        length = min(len(places), -(-len(indices) // self.count))
+        own = jnp.where(mine, indices[places], first)
+
+        def turn(number: Int[Array, ""], carried: list[Array]) -> list[Array]:
+            at = number * length + jnp.arange(length)
+            inside = jnp.minimum(at, len(places) - 1)
+            return function(own[inside], mine[inside] & (at < len(places)), carried)
+
+        return lax.fori_loop(0, -(-jnp.sum(mine, dtype=jnp.int32) // length), turn, carried)
+
     def local_shapes(self, operands: Sequence[Any], tables: int) -> list[jax.ShapeDtypeStruct]:
         """What one device sees of operands, the last `tables` of which are the table's arrays."""
         shapes = [(x.shape, x.dtype) for x in map(jax.typeof, operands)]
@@ -119,8 +143,8 @@ class Shards:
     def summed(self, function: Callable[..., Sequence[Array]], operands: Sequence[Any], tables: int) -> list[Array]:
         """Sum over devices what `function(first row, *operands)` gives on each; the last output, a Boolean, is that of all."""
 
-        def part(*operands: Any) -> list[Array]:
-            *sums, right = function(lax.axis_index(self.axis) * self.rows, *operands)
+        def part(first: Array, *operands: Any) -> list[Array]:
+            *sums, right = function(first, *operands)
             # One vector: each all-reduce costs the same, however short it is.
             parts = [*sums, jnp.where(right, 0.0, 1.0)]
             flat = jnp.concatenate([x.reshape(-1) for x in parts])
@@ -128,8 +152,23 @@ class Shards:
             *sums, wrong = (x.reshape(y.shape).astype(y.dtype) for x, y in zip(total, parts, strict=True))
             return [*sums, wrong == 0]
 
+        return self._on_each(part, operands, tables, PartitionSpec())
+
+    def updated(self, function: Callable[..., Sequence[Array]], operands: Sequence[Any], tables: int) -> list[Array]:
+        """Arrays of the table that `function(first row, *operands)` makes, each device its own rows."""
+        return self._on_each(function, operands, tables, PartitionSpec(self.axis))
+
+    def _on_each(
+        self, function: Callable[..., Sequence[Array]], operands: Sequence[Any], tables: int, results: PartitionSpec
+    ) -> list[Array]:
         specs = [PartitionSpec()] * (len(operands) - tables) + [PartitionSpec(self.axis)] * tables
-        over = jax.shard_map(part, mesh=self.mesh, in_specs=tuple(specs), out_specs=PartitionSpec(), check_vma=False)
+        over = jax.shard_map(
+            lambda *x: list(function(lax.axis_index(self.axis) * self.rows, *x)),
+            mesh=self.mesh,
+            in_specs=tuple(specs),
+            out_specs=results,
+            check_vma=False,
+        )
         return over(*operands)
 
     def in_words(self) -> str:
