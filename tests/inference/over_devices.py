@@ -95,6 +95,17 @@ def test_the_noise_is_that_of_one_device_to_the_bit():
     compare(9, blank=True)
 
 
+def test_a_part_longer_than_a_turn_is_worked_on_to_its_end():
+    """Ten of the batch's rows lie on the second device, three of them a turn; two places of the batch hold nobody."""
+
+    def count(rows, mask, carried):
+        return [carried[0].at[jnp.where(mask, rows - 10, 10)].add(1, mode="drop")]
+
+    indices, mask = jnp.array([*range(19, 9, -1), 0, 0]), jnp.arange(12) < 10
+    (found,) = Shards.of(MESH, 40).in_turns(count, jnp.int32(10), indices, mask, [jnp.zeros(10)])
+    np.testing.assert_array_equal(found, jnp.ones(10))
+
+
 ADD, PSUM, PART = type(GAUSSIAN).add, lax.psum, Shards.part
 
 
