@@ -56,6 +56,7 @@ _HOME = {
     "Statement": "report",
     "certify": "verify",
     "clip_records": "mechanisms",
+    "describe": "marginals",
     "gaussian_mechanism": "mechanisms",
     "laplace_mechanism": "mechanisms",
     "load_result": "inference",
@@ -104,6 +105,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet.ledger import Ledger as Ledger
     from discreet.ledger import LedgerError as LedgerError
     from discreet.ledger import SpentError as SpentError
+    from discreet.marginals import describe as describe
     from discreet.mechanisms import clip_records as clip_records
     from discreet.mechanisms import gaussian_mechanism as gaussian_mechanism
     from discreet.mechanisms import laplace_mechanism as laplace_mechanism

@@ -89,7 +89,7 @@ def test_check_says_what_a_schema_describes(survey) -> None:
 
 
 def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytest.MonkeyPatch) -> None:
-    from discreet.cli._fit import _complete
+    from discreet.cli._fit import complete_statement
     from discreet.plan import PrivacyPlan
     from discreet.sampling import FullBatch
     from discreet.tables import Column, Kind, Schema
@@ -97,7 +97,7 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
     schema = Schema(columns=(Column(name="age", kind=Kind.REAL, bounds=(0, 120)),), person="id")
     plan = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=4.0, num_steps=1, num_records=5)
     statement = make_statement(plan, steps_completed=1, reproducible=False)
-    notes = " ".join(_complete(statement, schema, "missing", counted=True, own=None).notes)
+    notes = " ".join(complete_statement(statement, schema, "missing", counted=True, own=None).notes)
     assert "Each person is one record" in notes
     assert "were treated as missing" in notes
 

@@ -41,6 +41,7 @@ def certificate():
 FIT = "fit --data table.csv --schema schema.toml --model logistic --epsilon 1 --sampling full --steps 5 --delta 1e-5"
 WORDS = {
     "demo": "demo --out demo",
+    "describe": "describe table.csv --schema schema.toml --epsilon 1 --out described",
     "plan": "plan --schema schema.toml --model logistic --num-records 100 --epsilon 1 --out new-plan.toml",
     "convert": "convert table.csv --schema schema.toml --out records.arrow",
     "fit": f"{FIT} --out out",

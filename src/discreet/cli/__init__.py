@@ -1,4 +1,4 @@
-"""The command line: `discreet demo | schema | plan | fit | synth | report | account | explain | verify | audit` and more.
+"""The command line: `discreet demo | schema | describe | plan | fit | synth | report | account | verify | audit` and more.
 
 Commands import what they need when they run, so that `--help` and the completion of words do not wait for JAX.
 Input that a function cannot take is a `ValueError` with what, why and the remedy, which `refusing` prints.

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from discreet.cli import _options as options
 from discreet.cli._options import TWIN, choose_model
 from discreet.cli._plan import PlanValues, say_other_size, with_plan
-from discreet.cli._run import fit_and_write, fit_counts, is_own_statement, kept_secret, remember
+from discreet.cli._report import print_statement
+from discreet.cli._run import count_and_write, fit_and_write, is_own_statement, kept_secret, remember
 from discreet.cli._tables import how_converted
 from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines
 
 if TYPE_CHECKING:
     from discreet.cli._own_model import Prepared
+    from discreet.marginals import Marginals
     from discreet.models import MixtureOfProducts
     from discreet.report import Statement
     from discreet.tables import Conversion, Records, Schema
@@ -85,24 +87,42 @@ def fit(
     further fit of the same data spends again: the ε of all fits add up.
     """
     if by == options.TwinMethod.MARGINALS:
+        from discreet.marginals import NO_SPREAD, fit_twins
+        from discreet.synthetic import write_fitted
+
         in_steps = [steps, rate, batch_size, clip, learning_rate, plan_file, checkpoint]
         if model != TWIN or any(x is not None for x in in_steps) or sampling != "poisson":
             raise ValueError(
                 f"--by marginals is for --model {TWIN}, and takes no steps: leave out --steps, --rate, --batch-size, --sampling, "
                 "--clip, --learning-rate, --plan and --checkpoint, or choose --by svi"
             )
-        _check_options(out, None, overwrite, draws, None)
+        check_options(out, overwrite=overwrite, draws=draws)
         if epsilon is None:
             raise ValueError("--epsilon is missing: give a privacy budget")
         made = how_converted(data, non_private_bounds=non_private_bounds, out_of_bounds=out_of_bounds)
         chosen = choose_model(model, components=components, epsilon=epsilon, delta=delta)
         described = options.schema_of(data, chosen, target, bounds, schema, non_private_bounds, made)
-        _check_whole(data, made, out_of_bounds)
-        _warn(described, seed, ledger)
+        check_whole(data, made, out_of_bounds)
+        warn_of_no_privacy(described, seed, ledger)
         delta = delta or suggest_delta(num_records)
         plan = options.marginals_plan_of(described, epsilon=epsilon, delta=delta, relation=relation)
-        complete = functools.partial(_complete, schema=described, out_of_bounds=out_of_bounds, counted=True, own=None)
-        fit_counts(out, data, plan, complete, components, ledger, out_of_bounds, seed, as_json=as_json)
+        facts = {"schema": described, "out_of_bounds": out_of_bounds, "counted": True, "own": None}
+        how = {"ledger": ledger, "out_of_bounds": out_of_bounds, "seed": seed}
+
+        def then(released: "Marginals") -> list[Path]:
+            model, result = fit_twins(released, **({} if components is None else {"components": components}))
+            return write_fitted(out, dataclasses.replace(result, statement=released.statement), model)
+
+        def complete(statement: "Statement") -> "Statement":
+            return complete_statement(statement, **facts).with_notes(NO_SPREAD)
+
+        statement, files = count_and_write(out, data, plan, complete=complete, then=then, **how)
+        if as_json:
+            say_json("fit", {"statement": statement.to_dict(), "files": [str(file) for file in files]})
+        else:
+            print_statement(statement, files)
+            say()
+            say_lines(f"Next: discreet synth {out} --twins 5 --out twins")
         return
     planned = None
     if plan_file is not None:
@@ -112,7 +132,7 @@ def fit(
         epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema = planned.values
     if epsilon is None:
         raise ValueError("--epsilon is missing: give a privacy budget, or a --plan that contains one")
-    _check_options(out, checkpoint, overwrite, draws, learning_rate)
+    check_options(out, checkpoint, overwrite=overwrite, draws=draws, learning_rate=learning_rate)
     chosen = choose_model(model, components=components, words=model_args, epsilon=epsilon, delta=delta)
     defaults = chosen.defaults
     made = how_converted(data, non_private_bounds=non_private_bounds, out_of_bounds=out_of_bounds)
@@ -149,7 +169,7 @@ def fit(
         sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=public_count),
         relation=relation,
     )
-    _warn(described, seed, ledger)
+    warn_of_no_privacy(described, seed, ledger)
     if checkpoint is not None:
         remember(checkpoint)
     counted = num_records is None
@@ -158,7 +178,9 @@ def fit(
         function if whole is None else whole.model,
         plan,
         records,
-        complete=functools.partial(_complete, schema=described, out_of_bounds=odd_cells, counted=counted, own=own),
+        complete=functools.partial(
+            complete_statement, schema=described, out_of_bounds=odd_cells, counted=counted, own=own
+        ),
         learning_rate=defaults.learning_rate if learning_rate is None else learning_rate,
         seed=seed,
         draws=draws,
@@ -177,8 +199,13 @@ def fit(
     fitted.leave()
 
 
-def _check_options(
-    out: Path, checkpoint: Path | None, overwrite: bool, draws: int, learning_rate: float | None
+def check_options(
+    out: Path,
+    checkpoint: Path | None = None,
+    *,
+    overwrite: bool,
+    draws: int = 1,
+    learning_rate: float | None = None,
 ) -> None:
     """Refuse what would only fail once the budget is spent."""
     earlier = out / "statement.json"
@@ -255,7 +282,7 @@ def _records(
     from discreet.tables import Records, decode, encode, keep_one_row_a_person, open_records, read_table
 
     if whole is not None:
-        _check_whole(data, made, out_of_bounds)
+        check_whole(data, made, out_of_bounds)
     if made is not None:
         return open_records(data, schema)
     table = read_table(data, schema, out_of_bounds=out_of_bounds)
@@ -271,15 +298,15 @@ def _records(
     return Records(x=whole.encode(table, out_of_bounds=out_of_bounds, key=order), y=None, feature_names=names)
 
 
-def _check_whole(data: Path, made: "Conversion | None", out_of_bounds: str) -> None:
-    """Refuse what a model of the whole table cannot read."""
+def check_whole(data: Path, made: "Conversion | None", out_of_bounds: str, what: str = f"--model {TWIN}") -> None:
+    """Refuse what cannot be read as a whole table."""
     if made is not None:
         raise ValueError(
-            f"{data} is a converted table, for models that predict a column: --model {TWIN} needs the table itself"
+            f"{data} is a converted table, for models that predict a column: {what} needs the table itself"
         )
     if out_of_bounds == "missing":
         raise ValueError(
-            f"--out-of-bounds missing does not work with --model {TWIN}: choose refuse or clip, or list the texts "
+            f"--out-of-bounds missing does not work with {what}: choose refuse or clip, or list the texts "
             "that stand for a missing cell as missing_values in the schema"
         )
 
@@ -291,7 +318,7 @@ def suggest_delta(num_records: int | None) -> float:
     return suggest(num_records=num_records or 100_000).delta
 
 
-def _warn(schema: "Schema", seed: int | None, ledger: Path | None) -> None:
+def warn_of_no_privacy(schema: "Schema", seed: int | None, ledger: Path | None) -> None:
     """Say loudly, before the run, what makes its result not private; a ledger cannot hold such a fit."""
     if ledger is not None and (schema.inferred or seed is not None):
         raise ValueError(
@@ -307,7 +334,7 @@ def _warn(schema: "Schema", seed: int | None, ledger: Path | None) -> None:
         say_error("NOT PRIVATE: with --seed the noise can be reproduced and removed. The statement says so.")
 
 
-def _complete(
+def complete_statement(
     statement: "Statement", schema: "Schema", out_of_bounds: str, *, counted: bool, own: "Prepared | None"
 ) -> "Statement":
     """The statement of the fit with what the command line knows besides."""

@@ -311,6 +311,25 @@ CheckpointFolder = Annotated[
     ),
 ]
 
+# Of describe alone.
+Pairs = Annotated[
+    list[str] | None,
+    _table(
+        "--pair",
+        metavar="<column>,<column>",
+        help="A two-way table of two columns; may be given several times. Each one makes the noise of all figures larger.",
+    ),
+]
+AllPairs = Annotated[bool, _table("--all-pairs", help="Two-way tables of all pairs of columns.")]
+Level = Annotated[float, _method(help="Probability with which each interval holds.")]
+Slices = Annotated[
+    int,
+    _method(help="Most slices of a column of numbers. More make means and quantiles sharper, until noise outweighs."),
+]
+DescribedRecords = Annotated[
+    int | None, _budget("--num-records", help="A public figure for the number of records, for the default of --delta.")
+]
+
 
 def sampling_of(name: str, *, rate: float | None, batch_size: int | None, num_records: int) -> "Sampler":
     """The sampler that the options describe."""

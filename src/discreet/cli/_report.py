@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 FILES = (
     "statement.json",
     "statement.txt",
+    "description.json",
+    "description.txt",
     "posterior.npz",
     "summary.json",
     "fit.png",

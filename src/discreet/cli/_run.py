@@ -24,7 +24,6 @@ from discreet.cli._terminal import (
     refusing,
     say,
     say_error,
-    say_json,
     say_lines,
     settings,
     spent,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from discreet.cli._own_model import Prepared
     from discreet.inference import DPSVIResult
-    from discreet.marginals import MarginalsPlan
+    from discreet.marginals import Marginals, MarginalsPlan
     from discreet.models import MixtureOfProducts
     from discreet.plan import PrivacyPlan
     from discreet.report import Statement
@@ -246,24 +245,25 @@ def fit_and_write(
         return Fitted(result, statement, samples, files, own)
 
 
-def fit_counts(
+def count_and_write(
     out: Path,
     data: Path,
     plan: "MarginalsPlan",
+    *,
     complete: Callable[["Statement"], "Statement"],
-    components: int | None,
+    then: Callable[["Marginals"], list[Path]],
     ledger: Path | None,
     out_of_bounds: str,
     seed: int | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Count, write the statement, and fit the twins' model to the noisy counts. Arguments as in `fit_and_write`."""
+) -> tuple["Statement", list[Path]]:
+    """Count, write the statement before anything else can fail, then what follows from the counts, and the page.
+
+    Arguments as in `fit_and_write`; `then` writes files from the noisy counts, whose statement is complete.
+    """
     require("jinja2", extra="cli", what="The statement page")
     from discreet import random
     from discreet.ledger import Ledger
-    from discreet.marginals import NO_SPREAD, fit_twins, private_marginals
-    from discreet.synthetic import write_fitted
+    from discreet.marginals import private_marginals
 
     keep_compiled_programs(settings.compilation_cache)
     book, order = None if ledger is None else Ledger(ledger), None
@@ -278,18 +278,12 @@ def fit_counts(
     with folder_for_results(out):
         released = private_marginals(random.key(seed), data, plan, **options)
         spent(f"no statement was written, so {PLAN_IS_SPENT}")
-        statement = complete(released.statement).with_notes(NO_SPREAD)
+        statement = complete(released.statement)
         files = write_statement(out, statement)
         spent(f"the statement is in {files[0]}")
-        model, result = fit_twins(released, **({} if components is None else {"components": components}))
-        files += write_fitted(out, dataclasses.replace(result, statement=statement), model)
+        files += then(dataclasses.replace(released, statement=statement))
         files.append(write_page(out, ledger=ledger).file)
-    if as_json:
-        say_json("fit", {"statement": statement.to_dict(), "files": [str(file) for file in files]})
-    else:
-        print_statement(statement, files)
-        say()
-        say_lines(f"Next: discreet synth {out} --twins 5 --out twins")
+    return statement, files
 
 
 def run(

@@ -1,9 +1,11 @@
 """Measure once: noisy counts of cross tables in one Gaussian release, and what is computed from them.
 
-`private_marginals` counts the cross tables of a `MarginalsPlan`. It alone sees records. `fit_twins` fits a mixture of products to
-the noisy counts, from which `discreet.synthetic` draws twins.
+`private_marginals` counts the cross tables of a `MarginalsPlan`. It alone sees records. `Description` has shares, means,
+quantiles and two-way tables with intervals; `describe` does both. `fit_twins` fits a mixture of products to the noisy counts,
+from which `discreet.synthetic` draws twins.
 """
 
+from discreet.marginals._describe import ColumnFigures, Description, Figure, PairFigures, describe, description_plan
 from discreet.marginals._release import Marginals, MarginalsPlan, private_marginals
 from discreet.marginals._twins import (
     NO_SPREAD,
@@ -16,10 +18,16 @@ from discreet.marginals._twins import (
 
 __all__ = [
     "NO_SPREAD",
+    "ColumnFigures",
+    "Description",
+    "Figure",
     "Marginals",
     "MarginalsPlan",
     "MarginalsResult",
+    "PairFigures",
     "counts_model",
+    "describe",
+    "description_plan",
     "fit_twins",
     "load_marginals_result",
     "private_marginals",

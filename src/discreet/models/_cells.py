@@ -9,7 +9,9 @@ only, and a refusal names columns and rules, never a cell.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,18 @@ from jaxtyping import Float, Int
 from scipy import special
 
 from discreet._validate import choice, integer, require
-from discreet.tables import Column, DataError, Kind, Missing, OutOfBounds, Report, Schema, numbers_of, positions_of
+from discreet.tables import (
+    EPOCH,
+    Column,
+    DataError,
+    Kind,
+    Missing,
+    OutOfBounds,
+    Report,
+    Schema,
+    numbers_of,
+    positions_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -149,6 +162,26 @@ class Levels:
         if column.kind is Kind.DATE:
             return low + np.rint(np.linspace(0, values, min(values, self.slices) + 1))
         return low + _growing(values, self.slices)
+
+    def labels(self, column: Column) -> list[str]:
+        """Names of a column's levels: categories, slices as "10 to 19", and "missing".
+
+        >>> from discreet.tables import schema_from_bounds
+        >>> levels = Levels(schema_from_bounds("visits=0:9,smoker=no|yes"), slices=4)
+        >>> [levels.labels(column) for column in levels.schema.columns]
+        [['0', '1', '2 to 3', '4 to 9'], ['no', 'yes']]
+        """
+        missing = ["missing"] if column.missing is Missing.INDICATOR else []
+        if column.bounds is None:
+            return [*column.categories, *missing]
+        edges = self.edges(column)
+        if column.kind is Kind.REAL:
+            return [*(f"{low:.4g} to {high:.4g}" for low, high in itertools.pairwise(edges)), *missing]
+        # Integers: the next slice's first one is not in this one.
+        day = column.kind is Kind.DATE
+        show = (lambda days: str(EPOCH + datetime.timedelta(int(days)))) if day else "{:.0f}".format
+        pairs = [(show(low), show(high - 1)) for low, high in itertools.pairwise(edges)]
+        return [*(low if low == high else f"{low} to {high}" for low, high in pairs), *missing]
 
     # --- from cells to levels -------------------------------------------------------------
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import datetime
 import functools
 import hashlib
-import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +47,7 @@ from discreet.page._charts import (
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement, relation_name, sentence, steps_words, value_words
 from discreet.storage import write_file
-from discreet.tables import EPOCH, Column, Kind, Missing, Schema
+from discreet.tables import Column, Schema
 
 _RECEIPT = re.compile(r"Debited as entry (\d+) of the ledger .* \(hash ([0-9a-f]{16})\)", re.DOTALL)
 
@@ -299,7 +297,7 @@ def marginals_of(twins: Sequence[Any], schema: Schema) -> Marginals:
     columns = []
     for place, column in enumerate(schema.columns[:MOST_COLUMNS]):
         counts = [np.bincount(x[:, place], minlength=levels.sizes[place]) / len(x) for x in found]
-        columns.append(_marginal(column, _labels(levels, column), 100 * np.array(counts)))
+        columns.append(_marginal(column, levels.labels(column), 100 * np.array(counts)))
     return Marginals(len(found), tuple(map(len, found)), tuple(columns), len(schema.columns))
 
 
@@ -313,19 +311,6 @@ def _marginal(column: Column, labels: list[str], shares: np.ndarray) -> Marginal
         bars = [bars[i] for i in np.sort(order[: MOST_LEVELS - 1])]
         bars.append(Bar(f"{len(order) - len(bars)} others", rest, rest, rest))
     return Marginal(column.name, column.rule() if column.bounds else str(column.kind), tuple(bars))
-
-
-def _labels(levels: Levels, column: Column) -> list[str]:
-    missing = ["missing"] if column.missing is Missing.INDICATOR else []
-    if column.bounds is None:
-        return [*column.categories, *missing]
-    edges = levels.edges(column)
-    if column.kind is Kind.REAL:
-        return [*(f"{low:.4g} to {high:.4g}" for low, high in itertools.pairwise(edges)), *missing]
-    # Whole numbers: the next slice's first one is not in this one.
-    show = (lambda days: str(EPOCH + datetime.timedelta(int(days)))) if column.kind is Kind.DATE else "{:.0f}".format
-    pairs = [(show(low), show(high - 1)) for low, high in itertools.pairwise(edges)]
-    return [*(low if low == high else f"{low} to {high}" for low, high in pairs), *missing]
 
 
 # Where the sliders stop, in percent.
