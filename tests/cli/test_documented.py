@@ -110,6 +110,7 @@ def test_there_are_commands_to_try() -> None:
     assert {command.split()[1] for command in printed_commands()} == {
         "demo",
         "schema",
+        "describe",
         "plan",
         "convert",
         "fit",

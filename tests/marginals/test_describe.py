@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import importlib
 import json
 
 import numpy as np
@@ -294,13 +295,13 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
         refused = run.invoke(app, [*words, *wrong.split()])
         assert (refused.exit_code, needle in " ".join(refused.stderr.split())) == (2, True), refused.stderr
     assert not dp.Ledger("l").debits
-    done = run.invoke(app, [*words, "--pair", "smoker,region", "--json"])
+    done = run.invoke(app, [*words, "--pair", "smoker,region", "--level", "0.9999999", "--json"])
     assert done.exit_code == 0, done.stderr
     facts = json.loads(done.stdout)
     assert facts["files"] == [f"out/{name}" for name in FILES]
     assert json.loads((tmp_path / "out/description.json").read_text())["pairs"][0]["columns"] == ["smoker", "region"]
     low, high = (facts["columns"]["smoker"]["shares"][end][1] for end in ("low", "high"))
-    assert low < truth(plan_for(), people())[("shares", "smoker")][1] < high < low + 0.02
+    assert low < truth(plan_for(), people())[("shares", "smoker")][1] < high < low + 0.05
     assert len(dp.Ledger("l").debits) == 1
     assert json.loads((tmp_path / "out/statement.json").read_text()) == facts["statement"]
     again = run.invoke(app, words)
@@ -312,17 +313,12 @@ FILES = ("statement.json", "statement.txt", "description.json", "description.txt
 
 
 @pytest.mark.exhaustive
-def test_shares_of_adult_at_half_an_epsilon(table, repository) -> None:
+def test_shares_of_adult_at_half_an_epsilon(table, repository, monkeypatch) -> None:
     """Every share within its interval as often as stated: 300 repetitions, each share less than 4.5 deviations too seldom."""
-    import sys
-
-    sys.path.insert(0, str(repository / "examples"))
-    try:
-        import adult_twin
-    finally:
-        sys.path.pop(0)
-    schema = adult_twin.schema()
-    train, _ = adult_twin.read(table("adult.csv.gz"), schema)
+    monkeypatch.syspath_prepend(str(repository / "examples"))
+    example = importlib.import_module("adult_twin")
+    schema = example.schema()
+    train, _ = example.read(table("adult.csv.gz"), schema)
     plan = description_plan(schema, epsilon=0.5, delta=1e-5)
     found = coverage(plan, train, level=0.95, repeats=300)
     assert not too_seldom(found, 0.95, 300)
