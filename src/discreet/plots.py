@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from discreet.report import Statement
 
 __all__ = [
+    "Levels",
     "Shares",
     "coordinate_names",
     "draw_losses",
     "draw_trade_off",
     "new_figure",
+    "plot_levels",
     "plot_posterior",
     "plot_releases",
     "plot_shares",
@@ -395,19 +397,89 @@ def _draw_column(axes: Any, name: str, column: Shares) -> None:
     if column.sliced:
         axes.step(places, column.second, where="mid", color="black", linewidth=1)
     axes.plot(places, column.second, "D", color="black", markersize=3)
-    every = max(1, -(-len(places) // _MOST_LABELS))
-    labels = [label if len(label) <= 14 else f"{label[:13]}…" for label in column.labels]
-    long = max(map(len, labels)) * min(len(places), _MOST_LABELS) > 30
-    axes.set_xticks(places[::every], labels[::every], fontsize="x-small", rotation=40 if long else 0)
+    _name_levels(axes, column.labels, column.axis)
+    axes.set_title(name, fontsize="small", loc="left")
+    axes.set_ylabel("share of rows", fontsize="x-small")
+
+
+def _name_levels(axes: Any, names: Sequence[str], axis: str) -> None:
+    """Scales for levels at 0, 1, 2, ..., of which so many are named as there is room for."""
+    every = max(1, -(-len(names) // _MOST_LABELS))
+    labels = [label if len(label) <= 14 else f"{label[:13]}…" for label in names]
+    long = max(map(len, labels)) * min(len(names), _MOST_LABELS) > 30
+    axes.set_xticks(np.arange(len(names))[::every], labels[::every], fontsize="x-small", rotation=40 if long else 0)
     if long:
         for label in axes.get_xticklabels():
             label.set(ha="right", rotation_mode="anchor")
     axes.tick_params(axis="y", labelsize="x-small")
-    axes.set_title(name, fontsize="small", loc="left")
-    axes.set_xlabel(column.axis, fontsize="x-small")
-    axes.set_ylabel("share of rows", fontsize="x-small")
+    axes.set_xlabel(axis, fontsize="x-small")
     axes.set_ylim(0)
     tidy(axes)
+
+
+class Levels(NamedTuple):
+    """Shares of one column's levels, with their intervals.
+
+    Attributes:
+        labels: names of the levels; of slices of numbers, where they begin.
+        edges: of the slices, the first of which stand before other levels; None for categories.
+        value: share of the records at each level.
+        low: where its interval begins.
+        high: where it ends.
+        axis: what the labels are, with a unit.
+    """
+
+    labels: Sequence[str]
+    edges: Float[np.ndarray, " slice+1"] | None
+    value: Float[np.ndarray, " level"]
+    low: Float[np.ndarray, " level"]
+    high: Float[np.ndarray, " level"]
+    axis: str
+
+
+def plot_levels(columns: Mapping[str, Levels], *, title: str, path: str | Path | None = None) -> Figure:
+    """Draw a panel for each column: shares as grey bars, their intervals as black lines; numbers as a histogram by density.
+
+    Args:
+        columns: by the column's name.
+        title: of the whole.
+        path: where to save the picture, whose ending tells its format; left out, it is not saved.
+
+    Returns:
+        The matplotlib figure.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    down = -(-len(columns) // _COLUMNS)
+    figure = new_figure(10.5, 0.9 + 2.3 * down)
+    grid = figure.subplots(down, _COLUMNS, squeeze=False).ravel()
+    for axes, (name, column) in zip(grid, columns.items(), strict=False):
+        shown, at, widths = slice(None), np.arange(len(column.labels)), 0.8
+        if column.edges is not None:
+            shown, at, widths = slice(len(column.edges) - 1), column.edges[:-1], np.diff(column.edges)
+        shares = np.stack([column.value, column.low, column.high])[:, shown]
+        value, low, high = shares if column.edges is None else shares / widths
+        options = {
+            "align": "center" if column.edges is None else "edge",
+            "edgecolor": "white" if column.edges is None else "0.8",
+        }
+        options |= {"linewidth": 0.3}
+        axes.bar(at, value, width=widths, color="0.8", **options)
+        middle = at if column.edges is None else at + widths / 2
+        axes.vlines(middle, low, high, color="black", linewidth=1)
+        if column.edges is None:
+            _name_levels(axes, column.labels, column.axis)
+        else:
+            axes.tick_params(labelsize="x-small")
+            axes.set_xlabel(column.axis, fontsize="x-small")
+            tidy(axes)
+        axes.set_title(name, fontsize="small", loc="left")
+        axes.set_ylabel("share" if column.edges is None else "share per unit", fontsize="x-small")
+    for axes in grid[len(columns) :]:
+        axes.set_axis_off()
+    figure.suptitle(title, fontsize="medium", wrap=True)
+    return save(figure, path)
 
 
 def _handles(names: tuple[str, str]) -> tuple[list[Any], list[str]]:

@@ -309,7 +309,7 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
     assert "--overwrite" in again.stderr
 
 
-FILES = ("statement.json", "statement.txt", "description.json", "description.txt", "report.html")
+FILES = ("statement.json", "statement.txt", "description.json", "description.txt", "description.png", "report.html")
 
 
 @pytest.mark.exhaustive

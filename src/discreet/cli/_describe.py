@@ -10,6 +10,7 @@ from discreet._validate import probability
 from discreet.cli import _options as options
 from discreet.cli._fit import check_options, check_whole, complete_statement, suggest_delta, warn_of_no_privacy
 from discreet.cli._options import TWIN, choose_model
+from discreet.cli._report import write_picture
 from discreet.cli._run import count_and_write
 from discreet.cli._tables import Table, how_converted
 from discreet.cli._terminal import refusing, say_files, say_json, say_lines, say_text, write_file
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from discreet.marginals import Marginals
     from discreet.tables import Schema
 
-JSON, TEXT = "description.json", "description.txt"
+JSON, TEXT, PICTURE = "description.json", "description.txt", "description.png"
 
 
 @refusing
@@ -52,7 +53,8 @@ def describe(
     agree with one another, and each has an interval that covers the noise and the slices. Bounds and categories are public
     input: never take them from the data.
 
-    Writes statement.json, statement.txt, description.json, description.txt and report.html. The file may be larger than memory.
+    Writes statement.json, statement.txt, description.json, description.txt, report.html and, with matplotlib,
+    description.png. The table may be larger than memory.
     """
     from discreet.accounting import Relation
     from discreet.marginals import Description, description_plan
@@ -68,7 +70,7 @@ def describe(
     plan = description_plan(
         described,
         epsilon=epsilon,
-        delta=delta or suggest_delta(num_records),
+        delta=suggest_delta(num_records) if delta is None else delta,
         pairs="all" if all_pairs else [_pair(text, described) for text in pair or ()],
         relation=Relation.ADD_OR_REMOVE_ONE if relation is None else Relation[relation.name],
         slices=slices,
@@ -77,7 +79,11 @@ def describe(
 
     def write(released: "Marginals") -> list[Path]:
         found.append(Description.of(released, level=level))
-        return [write_file(out / JSON, found[0].to_json()), write_file(out / TEXT, str(found[0]))]
+        files = [write_file(out / JSON, found[0].to_json()), write_file(out / TEXT, str(found[0]))]
+        try:
+            return [*files, write_picture(out / PICTURE, found[0].plot())]
+        except ImportError:  # no matplotlib
+            return files
 
     complete = functools.partial(
         complete_statement, schema=described, out_of_bounds=out_of_bounds, counted=True, own=None

@@ -104,7 +104,7 @@ def fit(
         described = options.schema_of(data, chosen, target, bounds, schema, non_private_bounds, made)
         check_whole(data, made, out_of_bounds)
         warn_of_no_privacy(described, seed, ledger)
-        delta = delta or suggest_delta(num_records)
+        delta = suggest_delta(num_records) if delta is None else delta
         plan = options.marginals_plan_of(described, epsilon=epsilon, delta=delta, relation=relation)
         facts = {"schema": described, "out_of_bounds": out_of_bounds, "counted": True, "own": None}
         how = {"ledger": ledger, "out_of_bounds": out_of_bounds, "seed": seed}

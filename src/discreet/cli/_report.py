@@ -31,6 +31,7 @@ FILES = (
     "statement.txt",
     "description.json",
     "description.txt",
+    "description.png",
     "posterior.npz",
     "summary.json",
     "fit.png",
@@ -239,7 +240,9 @@ def write_page(
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     shown: dict[str, Any] = {}
-    if (fitted / "twin.json").is_file():
+    if (fitted / "description.json").is_file():
+        shown = _of_description(fitted, content)
+    elif (fitted / "twin.json").is_file():
         shown = _of_twins(fitted, content)
     elif (fitted / "summary.json").is_file():
         shown = _of_summary(fitted, statement)
@@ -249,7 +252,13 @@ def write_page(
         page = statement_page(statement, **shown)
     except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError):
         raise ValueError(f"{fitted}: statement.json or summary.json {PUT_BACK}") from None
-    names = {"budget": "budget", "course": "course of the fit", "panels": "posterior", "marginals": "twins"}
+    names = {
+        "description": "description",
+        "budget": "budget",
+        "course": "course of the fit",
+        "panels": "posterior",
+        "marginals": "twins",
+    }
     parts = tuple(name for key, name in names.items() if shown.get(key))
     try:
         return Written(write_file(out or fitted / PAGE, page), statement, parts)
@@ -288,6 +297,22 @@ def _of_summary(fitted: Path, statement: "Statement") -> dict[str, Any]:
         return {"course": course, "pairs": pairs, "panels": panels, "note": str(summary["note"])}
     except (LookupError, TypeError, AttributeError, ValueError):
         raise ValueError(f"{path} {PUT_BACK}") from None
+
+
+def _of_description(fitted: Path, content: Any) -> dict[str, Any]:
+    """What a description shows."""
+    from discreet.page import description_of
+
+    path = fitted / "description.json"
+    facts = read_json(path, "put back the file that discreet describe wrote")
+    try:
+        if facts["statement"] != content:
+            raise ValueError
+        return {"description": description_of(facts)}
+    except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError):
+        raise ValueError(
+            f"{path} is damaged, or not of the statement beside it: put back the file that discreet describe wrote"
+        ) from None
 
 
 def _of_twins(fitted: Path, content: Any) -> dict[str, Any]:

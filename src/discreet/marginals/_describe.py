@@ -28,19 +28,23 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from discreet import random
 from discreet._validate import probability
-from discreet.accounting import Relation
+from discreet.accounting import Relation, upper
 from discreet.ledger import Ledger
 from discreet.marginals._release import Marginals, MarginalsPlan, private_marginals
 from discreet.report import Statement
 from discreet.tables import EPOCH, Column, Kind, Missing, Schema
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
 
 FORMAT = "discreet description, version 1"
 SLICES, LEVEL, QUANTILES = 64, 0.95, (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -79,6 +83,7 @@ class ColumnFigures:
         labels: Names of its levels: categories, or slices of numbers; the last may be the missing cells.
         counts: Records at each level.
         shares: The same, divided by the number of records.
+        edges: Of the slices of a column of numbers; the last is one past the upper bound for counts and dates.
         mean: Of the values that are not missing; dates are days since 1970-01-01. None for categories, as is `sd`.
         sd: Their standard deviation.
         quantiles: By their share of the values.
@@ -88,9 +93,31 @@ class ColumnFigures:
     labels: tuple[str, ...]
     counts: Figure
     shares: Figure
+    edges: Float[np.ndarray, " slice+1"] | None = None
     mean: Figure | None = None
     sd: Figure | None = None
     quantiles: Mapping[float, Figure] = dataclasses.field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it; `edges` are those of the slices."""
+
+        def day(value: float) -> Any:
+            return shown(self.column, value) if self.column.kind is Kind.DATE else float(value)
+
+        def days(figure: Figure) -> dict[str, Any]:
+            return {part: day(value) for part, value in figure._asdict().items()}
+
+        return {
+            "kind": str(self.column.kind),
+            "rule": self.column.rule(),
+            "labels": list(self.labels),
+            "edges": [] if self.edges is None else [day(edge) for edge in self.edges],
+            "counts": self.counts.to_dict(),
+            "shares": self.shares.to_dict(),
+            "mean": None if self.mean is None else days(self.mean),
+            "sd": None if self.sd is None else self.sd.to_dict(),
+            "quantiles": {f"{share:g}": days(figure) for share, figure in self.quantiles.items()},
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,20 +191,7 @@ class Description:
         return COVERS.format(level=self.level)
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures and the statement, as JSON can hold them; dates are days since 1970-01-01."""
-        columns = {
-            name: {
-                "kind": str(x.column.kind),
-                "rule": x.column.rule(),
-                "labels": list(x.labels),
-                "counts": x.counts.to_dict(),
-                "shares": x.shares.to_dict(),
-                "mean": None if x.mean is None else x.mean.to_dict(),
-                "sd": None if x.sd is None else x.sd.to_dict(),
-                "quantiles": {f"{share:g}": figure.to_dict() for share, figure in x.quantiles.items()},
-            }
-            for name, x in self.columns.items()
-        }
+        """All figures and the statement, as JSON can hold them; dates as 1970-01-31."""
         pairs = [
             {"columns": list(names), "counts": x.counts.to_dict(), "shares": x.shares.to_dict()}
             for names, x in self.pairs.items()
@@ -187,7 +201,7 @@ class Description:
             "level": self.level,
             "intervals": self.intervals,
             "num_records": self.num_records.to_dict(),
-            "columns": columns,
+            "columns": {name: x.to_dict() for name, x in self.columns.items()},
             "pairs": pairs,
             "statement": self.statement.to_dict(),
         }
@@ -195,6 +209,31 @@ class Description:
     def to_json(self) -> str:
         """`to_dict` as a text."""
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def plot(self, path: str | Path | None = None) -> Picture:
+        """Draw the shares of each column's levels with their intervals; numbers as histograms.
+
+        Args:
+            path: Where to save the picture; its ending tells the format. None: nowhere.
+
+        Returns:
+            The matplotlib figure.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        from discreet.plots import Levels, plot_levels
+
+        columns = {}
+        for name, x in self.columns.items():
+            edges, axis = x.edges, x.column.unit
+            if edges is not None and x.column.kind is Kind.DATE:
+                edges, axis = 1970 + edges / 365.2425, "year"
+            columns[name] = Levels(x.labels, edges, *x.shares, axis)
+        spent = f"ε = {upper(self.statement.epsilon)} at δ = {self.released.plan.delta:.3g}"
+        records = _words(self.num_records, "{:,.0f}".format)
+        title = f"Records: {records}. Bars: shares; lines: intervals that hold with probability {self.level:g}. {spent}"
+        return plot_levels(columns, title=title, path=path)
 
     def __str__(self) -> str:
         """All but the slices of numbers and large two-way tables, for people."""
@@ -436,6 +475,7 @@ class _Column:
             self.labels,
             _interval(counts, self.counts - spread, self.counts + spread, 0.0, math.inf),
             _interval(counts / total, *share, 0.0, 1.0),
+            self.edges,
         )
         if self.edges is None:
             return found

@@ -5,6 +5,7 @@ No reader of tables is in reach: of people it knows what a result, a ledger and 
 
 from discreet.page._bound import may_hold, profile_pairs, trade_off_lines, true_positive_rate
 from discreet.page._charts import course_of, losses_of
+from discreet.page._description import description_of
 from discreet.page._page import (
     Marginals,
     budget_of,
@@ -19,6 +20,7 @@ __all__ = [
     "Marginals",
     "budget_of",
     "course_of",
+    "description_of",
     "losses_of",
     "marginals_of",
     "may_hold",

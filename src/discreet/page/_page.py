@@ -304,13 +304,18 @@ def marginals_of(twins: Sequence[Any], schema: Schema) -> Marginals:
 def _marginal(column: Column, labels: list[str], shares: np.ndarray) -> Marginal:
     mean, least, most = shares.mean(axis=0), shares.min(axis=0), shares.max(axis=0)
     bars = [Bar(*bar) for bar in zip(labels, mean.tolist(), least.tolist(), most.tolist(), strict=True)]
-    if len(bars) > MOST_LEVELS:
-        # The rarest categories as one; their extremes are not those of one twin, so the mean stands for them.
-        order = np.argsort(-mean, kind="stable")
-        rest = float(mean[order[MOST_LEVELS - 1 :]].sum())
-        bars = [bars[i] for i in np.sort(order[: MOST_LEVELS - 1])]
-        bars.append(Bar(f"{len(order) - len(bars)} others", rest, rest, rest))
-    return Marginal(column.name, column.rule() if column.bounds else str(column.kind), tuple(bars))
+    return Marginal(column.name, column.rule() if column.bounds else str(column.kind), few(bars))
+
+
+def few(bars: Sequence[Bar]) -> tuple[Bar, ...]:
+    """So many bars as can be looked at: the rarest categories as one."""
+    if len(bars) <= MOST_LEVELS:
+        return tuple(bars)
+    order = np.argsort([-bar.share for bar in bars], kind="stable")
+    # Their extremes are not those of the sum, so the mean stands for them.
+    rest = float(sum(bars[i].share for i in order[MOST_LEVELS - 1 :]))
+    kept = [bars[i] for i in np.sort(order[: MOST_LEVELS - 1])]
+    return (*kept, Bar(f"{len(bars) - len(kept)} others", rest, rest, rest))
 
 
 # Where the sliders stop, in percent.
@@ -341,6 +346,7 @@ def statement_page(
     note: str = "",
     budget: Budget | None = None,
     marginals: Marginals | None = None,
+    description: Any = None,
 ) -> str:
     """The page, HTML.
 
@@ -355,6 +361,7 @@ def statement_page(
         note: A remark on them.
         budget: Of `budget_of`.
         marginals: Of `marginals_of`.
+        description: Of `description_of`.
     """
     require("jinja2", extra="cli", what="The statement page")
     from jinja2 import Environment, StrictUndefined
@@ -375,7 +382,7 @@ def statement_page(
         "delta": small(statement.delta),
         "reasons": _reasons(statement),
         "facts": _facts(statement),
-        "contents": _contents(bool(budget), bool(charts), bool(panels), bool(marginals)),
+        "contents": _contents(bool(budget), bool(charts), bool(panels), bool(marginals), bool(description)),
         "budget": budget,
         "plan": [(str(name).replace("_", " "), value_words(value)) for name, value in statement.plan.items()],
         "steps": steps_words(statement),
@@ -384,6 +391,7 @@ def statement_page(
         "drifting": course.get("rest", {}).get("kind") == "drifting",
         "panels": panels,
         "note": note,
+        "description": description,
         "marginals": marginals,
         "twin_rows": " to ".join(f"{x:,}" for x in sorted({min(marginals.rows), max(marginals.rows)}))
         if marginals
@@ -519,8 +527,9 @@ def _facts(statement: Statement) -> list[tuple[str, str]]:
 
 
 def _contents(*further: bool) -> list[tuple[str, str]]:
-    budget, course, posterior, twins = further
+    budget, course, posterior, twins, described = further
     every = (
+        ("table", "The table", described),
         ("protected", "What was protected", True),
         ("meaning", "What ε means", True),
         ("budget", "Budget", budget),

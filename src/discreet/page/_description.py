@@ -1,0 +1,151 @@
+"""A table's private description on the page: what `description.json` holds, made ready for the template."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from discreet.page._charts import Chart, number
+from discreet.page._page import MOST_COLUMNS, Bar, Marginal, few
+
+MOST_CELLS = 400
+"""Cells of a two-way table that are shown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DescribedColumn:
+    """One column: figures by their names, and its levels as bars, or a histogram."""
+
+    name: str
+    rule: str
+    figures: tuple[tuple[str, str, str], ...]
+    bars: Marginal | None
+    histogram: Chart | None
+
+
+@dataclasses.dataclass(frozen=True)
+class DescribedPair:
+    """A two-way table: names of the levels, and for each cell its share and interval in percent. Without rows: too large."""
+
+    names: str
+    across: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """A description: the columns shown are the first `of` so many."""
+
+    records: tuple[str, str]
+    intervals: str
+    columns: tuple[DescribedColumn, ...]
+    of: int
+    pairs: tuple[DescribedPair, ...]
+
+
+def description_of(facts: Mapping[str, Any]) -> Described:
+    """What the page shows of a description.
+
+    Args:
+        facts: Of `marginals.Description.to_dict`, or its JSON file.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError: The facts are not those of a description.
+    """
+    columns = facts["columns"]
+    chosen = itertools.islice(columns.items(), MOST_COLUMNS)
+    return Described(
+        _words(facts["num_records"], "{:,.0f}".format),
+        str(facts["intervals"]),
+        tuple(_column(place, str(name), x) for place, (name, x) in enumerate(chosen)),
+        len(columns),
+        tuple(_pair(x, columns) for x in facts["pairs"]),
+    )
+
+
+def _words(figure: Mapping[str, Any], show: Callable[[Any], str], unit: str = "") -> tuple[str, str]:
+    """The figure, and its interval."""
+    value, low, high = (show(figure[part]) for part in ("value", "low", "high"))
+    return f"{value}{unit}", f"{low} to {high}{unit}"
+
+
+def _plain(value: Any) -> str:
+    """A number, or a date, which is a text already."""
+    return value if isinstance(value, str) else number(float(f"{value:.4g}") if abs(value) < 1000 else round(value))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _column(place: int, name: str, x: Mapping[str, Any]) -> DescribedColumn:
+    figures = []
+    for heading, key in (("mean", "mean"), ("standard deviation", "sd")):
+        if x[key] is not None:
+            figures.append((heading, *_words(x[key], _plain, " days" if key == "sd" and x["kind"] == "date" else "")))
+    figures += [(f"{100 * float(share):g} % quantile", *_words(q, _plain)) for share, q in x["quantiles"].items()]
+    labels, shares = x["labels"], x["shares"]
+    levels = list(zip(labels, shares["value"], shares["low"], shares["high"], strict=True))
+    bars = tuple(Bar(str(label), *(100 * float(share) for share in cells)) for label, *cells in levels)
+    if not x["edges"]:
+        return DescribedColumn(name, str(x["kind"]), tuple(figures), Marginal(name, "", few(bars)), None)
+    slices = len(x["edges"]) - 1
+    for bar in bars[slices:]:
+        figures.append((bar.label, f"{bar.share:.1f} %", f"{bar.least:.1f} to {bar.most:.1f} %"))
+    return DescribedColumn(name, str(x["rule"]), tuple(figures), None, _histogram(place, name, x, bars[:slices]))
+
+
+def _histogram(place: int, name: str, x: Mapping[str, Any], bars: tuple[Bar, ...]) -> Chart:
+    """Shares divided by the slices' widths, as a line of steps within the band of their intervals."""
+    edges, label = [_position(edge) for edge in x["edges"]], name
+    if x["kind"] == "date":
+        label = f"{name} (year)"
+    widths = [end - start for start, end in itertools.pairwise(edges)]
+    xs = [edge for pair in itertools.pairwise(edges) for edge in pair]
+
+    def steps(part: str) -> list[float]:
+        return [height for bar, width in zip(bars, widths, strict=True) for height in [getattr(bar, part) / width] * 2]
+
+    low, high = steps("least"), steps("most")
+    most = max(bars, key=lambda bar: bar.share)
+    chart = Chart(
+        f"histogram{place}",
+        f"{name}: histogram",
+        f"Shares of {len(bars)} slices, divided by their widths. The largest share is that of {most.label}: {most.share:.1f} %.",
+        label,
+        "% of records per unit",
+        (edges[0], edges[-1]),
+        (0.0, max(*high, 1e-9) * 1.05),
+        legend=(("strong", "share, in the band of its interval"),),
+    )
+    return chart.line("area", [*xs, *reversed(xs)], [*low, *reversed(high)], closed=True).line(
+        "strong", xs, steps("share")
+    )
+
+
+def _position(edge: Any) -> float:
+    """A number; of a date the year, with its part that is over."""
+    if not isinstance(edge, str):
+        return float(edge)
+    day = datetime.date.fromisoformat(edge)
+    return day.year + (day.timetuple().tm_yday - 1) / 365.25
+
+
+def _pair(x: Mapping[str, Any], columns: Mapping[str, Any]) -> DescribedPair:
+    one, other = x["columns"]
+    names, across = f"{one} × {other}", tuple(map(str, columns[other]["labels"]))
+    labels, shares = columns[one]["labels"], x["shares"]
+    if len(labels) * len(across) > MOST_CELLS:
+        return DescribedPair(names, across, ())
+    lines = zip(labels, shares["value"], shares["low"], shares["high"], strict=True)
+    rows = tuple(
+        (
+            str(label),
+            tuple((f"{_percent(v)} %", f"{_percent(a)} to {_percent(b)}") for v, a, b in zip(*parts, strict=True)),
+        )
+        for label, *parts in lines
+    )
+    return DescribedPair(names, across, rows)
