@@ -304,9 +304,18 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
     assert low < truth(plan_for(), people())[("shares", "smoker")][1] < high < low + 0.05
     assert len(dp.Ledger("l").debits) == 1
     assert json.loads((tmp_path / "out/statement.json").read_text()) == facts["statement"]
+    page = (tmp_path / "out/report.html").read_text()
+    assert '<h2 id="table">The table</h2>' in page
+    for share in facts["columns"]["smoker"]["shares"]["value"]:
+        assert f">{100 * share:.1f} %<" in page
     again = run.invoke(app, words)
     assert again.exit_code == 2
     assert "--overwrite" in again.stderr
+    assert run.invoke(app, ["report", "out", "--out", "again.html"]).exit_code == 0
+    (tmp_path / "out/description.json").write_text((tmp_path / "out/statement.json").read_text())
+    damaged = run.invoke(app, ["report", "out"])
+    assert damaged.exit_code == 2
+    assert "description.json is damaged" in " ".join(damaged.stderr.split())
 
 
 FILES = ("statement.json", "statement.txt", "description.json", "description.txt", "description.png", "report.html")

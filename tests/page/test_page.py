@@ -16,7 +16,7 @@ import pyarrow
 import pytest
 
 import discreet as dp
-from discreet.page import course_of, marginals_of, panels_of_draws, statement_page
+from discreet.page import course_of, description_of, marginals_of, panels_of_draws, statement_page
 from discreet.report import Statement
 from discreet.tables import Column, Kind, Missing, Schema, schema_from_bounds
 
@@ -217,6 +217,59 @@ def test_diverged_draws_and_many_rows() -> None:
     assert [(len(panel.rows), panel.of) for panel in panels] == [(2, 2), (60, 500)]
     assert panels[0].bars == [None, None]
     assert "60 of 500" in Page(statement_page(statement_of(), panels=panels)).text
+
+
+def test_a_description_of_every_kind_of_column() -> None:
+    def levels(number):
+        return {"value": [1 / number] * number, "low": [0.0] * number, "high": [1.0] * number}
+
+    def column(kind, labels, edges=(), **figures):
+        known = {"kind": kind, "rule": HOSTILE, "labels": labels, "edges": list(edges), "mean": None, "sd": None}
+        return {**known, "quantiles": {}, "shares": levels(len(labels)), **figures}
+
+    def figure(value, low, high):
+        return {"value": value, "low": low, "high": high}
+
+    many = [f"c{i}" for i in range(60)]
+    days = figure("1970-01-03", "1970-01-01", "1970-01-09")
+    born = {"mean": days, "sd": figure(20.25, 0.0, 31.0), "quantiles": {"0.5": days}}
+    facts = {
+        "num_records": figure(1234.4, 1000.0, 2000.0),
+        "intervals": HOSTILE,
+        "columns": {
+            HOSTILE: column("categorical", many),
+            "born": column("date", ["a", "b", "missing"], ["1970-01-01", "1971-01-01", "1973-01-01"], **born),
+        },
+        "pairs": [
+            {
+                "columns": ["born", "born"],
+                "shares": {part: [[x] * 3] * 3 for part, x in figure(0.1234, 0.1, 0.2).items()},
+            },
+            {"columns": [HOSTILE, HOSTILE], "shares": levels(60)},
+        ],
+    }
+    page = Page(statement_page(statement_of(), description=description_of(facts)))
+    for words in (
+        "1,234",
+        "(1,000 to 2,000)",
+        "21 others",
+        "1970-01-01 to 1970-01-09",
+        "20.25 days",
+        "born (year)",
+        "12.3 %",
+        "(10.0 to 20.0)",
+    ):
+        assert words in page.text, words
+    assert "too large for a page" in page.text
+    # Half as dense where the slice is twice as wide.
+    histogram = description_of(facts).columns[1].histogram
+    assert histogram is not None
+    heights = [float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", histogram.shapes[1].path)]
+    base = histogram.at_y(0)
+    assert (base - heights[0]) / (base - heights[-1]) == pytest.approx(2, rel=0.01)
+    for wrong in ({}, {**facts, "columns": {"a": {}}}, {**facts, "pairs": [{}]}):
+        with pytest.raises(LookupError):
+            description_of(wrong)
 
 
 def test_twins_of_every_kind_of_column() -> None:

@@ -8,7 +8,16 @@ import pytest
 from matplotlib.figure import Figure
 
 from discreet.inference import Trace
-from discreet.plots import Shares, draw_losses, plot_posterior, plot_releases, plot_shares, running_mean
+from discreet.plots import (
+    Levels,
+    Shares,
+    draw_losses,
+    plot_levels,
+    plot_posterior,
+    plot_releases,
+    plot_shares,
+    running_mean,
+)
 
 SPENT = SimpleNamespace(epsilon=0.9997, delta=1e-6)
 NOISE = np.random.default_rng(0).normal(size=(400, 3))
@@ -126,6 +135,19 @@ def test_two_tables_side_by_side(tmp_path) -> None:
     assert age.lines[-1].get_ydata().tolist() == [0.5, 0.5]
     assert age.get_xlabel() == "years, from"
     assert figure.get_suptitle() == "NOT PRIVATE"
+
+
+def test_histograms_are_densities_and_intervals_those_given() -> None:
+    value, low, high = np.array([0.2, 0.6, 0.2]), np.array([0.1, 0.4, 0.0]), np.array([0.3, 0.7, 0.4])
+    sliced = Levels(["0", "1", "missing"], np.array([0.0, 1.0, 3.0]), value, low, high, "years")
+    named = Levels(["a", "b", "c"], None, value, low, high, "")
+    figure = plot_levels({"age": sliced, "place": named}, title="Shares")
+    age, place = figure.axes[:2]
+    assert [bar.get_height() for bar in age.patches] == pytest.approx([0.2, 0.3])
+    assert [bar.get_height() for bar in place.patches] == pytest.approx([0.2, 0.6, 0.2])
+    spans = [line[:, 1].tolist() for line in age.collections[0].get_segments()]
+    assert spans == [pytest.approx([0.1, 0.3]), pytest.approx([0.2, 0.35])]
+    assert age.get_xlabel() == "years"
 
 
 @pytest.mark.parametrize(
