@@ -20,6 +20,7 @@ from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import log_density
 
 from discreet.inference import with_levels, with_records
+from discreet.inference._structure import auto_guides
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -318,6 +319,9 @@ def test_a_guide_is_not_copied():
     guide = AutoNormal(in_globals)
     with pytest.raises(ValueError, match="AutoNormal"):
         with_records(lambda: guide(), X, Y)
+    # One that does not hold the table is found within, to be set up on a made-up record.
+    other = AutoNormal(observe)
+    assert list(auto_guides(with_records(lambda: other(X, Y), X, Y))) == [other]
 
 
 def test_a_global_that_is_bound_otherwise_afterwards(monkeypatch):
