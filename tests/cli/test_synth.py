@@ -248,7 +248,12 @@ def fit_words(table: Path, *more: str) -> list[str]:
     ]
 
 
-def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, quick_compilation) -> None:
+@pytest.mark.parametrize("max_rows", [1, 3])
+def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, quick_compilation, max_rows) -> None:
+    schema = table.parent / "schema.toml"
+    if max_rows > 1:
+        person = f'person = {{column = "id", max_rows = {max_rows}}}'
+        schema.write_text(schema.read_text().replace('person = "id"', person))
     monkeypatch.setattr(DPSVI.run, "__kwdefaults__", {**(DPSVI.run.__kwdefaults__ or {}), "require_proof": False})
     outcome = RUN.invoke(app, fit_words(table, "--components", "2", "--steps", "5"))
     assert outcome.exit_code == 0, outcome.stderr
@@ -268,7 +273,8 @@ def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, qui
     table.unlink()
     assert synth(out, "--out", table.parent / "twins").exit_code == 0
     twins = table.parent / "twins"
-    assert len(read_table(twins / "twin-1.csv", schema_from_toml(twins / "twins.schema.toml"))) == 200
+    twin = read_table(twins / "twin-1.csv", schema_from_toml(twins / "twins.schema.toml"))
+    assert len(twin) == 200 if max_rows == 1 else len(twin["id"].unique()) == 200 < len(twin) < 600
 
 
 @pytest.mark.exhaustive

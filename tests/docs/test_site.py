@@ -154,5 +154,6 @@ def test_the_models_of_the_page_are_accepted(repository: Path, quick_compilation
         (names["scaled"], guide(names["scaled"]), (x, y), names["static"]),
         (names["subsampled"], guide(names["subsampled"]), (x, y), {"N": 50}),
         (names["codes"], names["encoder"], (x,), {}),
+        (names["visits"], guide(names["visits"]), (x[:, None], y[:, None], y[:, None] == 0), {}),
     ):
         dp.DPSVI(model, chosen, optim, plan=plan, **static).init(dp.random.key(), *records)

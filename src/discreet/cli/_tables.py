@@ -201,8 +201,8 @@ DO_NOT_COMBINE = (
     "be combined: for that, draw twins without --rows-per-draw."
 )
 ROWS_ARE_NOBODY = (
-    "Rows drawn from a model that was fitted under differential privacy: no row belongs to a person. The twins lack whatever "
-    "the model lacks, such as fine dependence between columns."
+    "Rows drawn from a model that was fitted under differential privacy: no row belongs to a person, and identifiers of "
+    "persons, if any, are invented. The twins lack whatever the model lacks, such as fine dependence between columns."
 )
 
 

@@ -114,8 +114,8 @@ def refuse_several_rows(schema: Schema) -> None:
     """
     if schema.max_rows > 1:
         raise DataError(
-            f"the schema's person may have {schema.max_rows} rows, and models of whole tables and counts take one row of a "
-            f'person: write person = "{schema.person}" for them, or fit a regression'
+            f"the schema's person may have {schema.max_rows} rows, and these models and counts take one row of a person: write "
+            f'person = "{schema.person}" for them, or take MixtureOfProducts (--model twin --by svi)'
         )
 
 
