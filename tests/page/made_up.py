@@ -40,3 +40,36 @@ def draws_of(dim: int = 5) -> dict[str, np.ndarray]:
     """Draws of a scalar and of a vector."""
     rng = np.random.default_rng(1)
     return {"intercept": rng.normal(1, 1, 400), HOSTILE: rng.normal(0, 2, (400, dim))}
+
+
+def description_facts() -> dict:
+    """What `description.json` holds: categories, more than are shown, and dates with missing cells; a small and a large pair."""
+
+    def levels(number):
+        return {"value": [1 / number] * number, "low": [0.0] * number, "high": [1.0] * number}
+
+    def column(kind, labels, edges=(), **figures):
+        known = {"kind": kind, "rule": HOSTILE, "labels": labels, "edges": list(edges), "mean": None, "sd": None}
+        return {**known, "quantiles": {}, "shares": levels(len(labels)), **figures}
+
+    def figure(value, low, high):
+        return {"value": value, "low": low, "high": high}
+
+    many = [f"c{i}" for i in range(60)]
+    days = figure("1970-01-03", "1970-01-01", "1970-01-09")
+    born = {"mean": days, "sd": figure(20.25, 0.0, 31.0), "quantiles": {"0.5": days}}
+    return {
+        "num_records": figure(1234.4, 1000.0, 2000.0),
+        "intervals": HOSTILE,
+        "columns": {
+            HOSTILE: column("categorical", many),
+            "born": column("date", ["a", "b", "missing"], ["1970-01-01", "1971-01-01", "1973-01-01"], **born),
+        },
+        "pairs": [
+            {
+                "columns": ["born", "born"],
+                "shares": {part: [[x] * 3] * 3 for part, x in figure(0.1234, 0.1, 0.2).items()},
+            },
+            {"columns": [HOSTILE, HOSTILE], "shares": levels(60)},
+        ],
+    }

@@ -14,6 +14,7 @@ import discreet as dp
 from discreet.accounting import upper
 from discreet.page import (
     course_of,
+    description_of,
     marginals_of,
     panels_of_draws,
     profile_pairs,
@@ -27,7 +28,7 @@ from discreet.storage import write_file
 from discreet.tables import schema_from_bounds
 
 from .browser import CHROMIUM, Browser
-from .made_up import HOSTILE, PLAN, draws_of, result_of, statement_of
+from .made_up import HOSTILE, PLAN, description_facts, draws_of, result_of, statement_of
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt install chromium)")
 STATEMENT = statement_of(delta=2e-5, public=(HOSTILE,), notes=(HOSTILE,))
@@ -64,6 +65,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             panels=panels_of_draws(draws_of()),
             budget=budget,
             marginals=marginals_of(twins, schema_from_bounds("age=17:90,smoker=no|yes")),
+            description=description_of(description_facts()),
         ),
     )
 
@@ -153,7 +155,7 @@ def test_no_sideways_scrolling(page: Browser, width: int) -> None:
     page.run("document.querySelectorAll('details').forEach(x => x.open = true)")
     assert page.run("document.documentElement.scrollWidth") <= width
     beyond = page.run(
-        f"""[...document.querySelectorAll('main *, header *')].filter(x => !x.closest('pre') &&
+        f"""[...document.querySelectorAll('main *, header *')].filter(x => !x.closest('pre, .scroll') &&
         x.getBoundingClientRect().right > {width} + 1).map(x => x.outerHTML.slice(0, 80))"""
     )
     assert beyond == []

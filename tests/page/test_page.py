@@ -20,7 +20,7 @@ from discreet.page import course_of, description_of, marginals_of, panels_of_dra
 from discreet.report import Statement
 from discreet.tables import Column, Kind, Missing, Schema, schema_from_bounds
 
-from .made_up import HOSTILE, PLAN, draws_of, result_of, statement_of
+from .made_up import HOSTILE, PLAN, description_facts, draws_of, result_of, statement_of
 
 VOID = {"meta", "img", "br", "input", "link", "hr"}
 SCHEMA = schema_from_bounds("age=17:90,smoker=no|yes")
@@ -220,34 +220,7 @@ def test_diverged_draws_and_many_rows() -> None:
 
 
 def test_a_description_of_every_kind_of_column() -> None:
-    def levels(number):
-        return {"value": [1 / number] * number, "low": [0.0] * number, "high": [1.0] * number}
-
-    def column(kind, labels, edges=(), **figures):
-        known = {"kind": kind, "rule": HOSTILE, "labels": labels, "edges": list(edges), "mean": None, "sd": None}
-        return {**known, "quantiles": {}, "shares": levels(len(labels)), **figures}
-
-    def figure(value, low, high):
-        return {"value": value, "low": low, "high": high}
-
-    many = [f"c{i}" for i in range(60)]
-    days = figure("1970-01-03", "1970-01-01", "1970-01-09")
-    born = {"mean": days, "sd": figure(20.25, 0.0, 31.0), "quantiles": {"0.5": days}}
-    facts = {
-        "num_records": figure(1234.4, 1000.0, 2000.0),
-        "intervals": HOSTILE,
-        "columns": {
-            HOSTILE: column("categorical", many),
-            "born": column("date", ["a", "b", "missing"], ["1970-01-01", "1971-01-01", "1973-01-01"], **born),
-        },
-        "pairs": [
-            {
-                "columns": ["born", "born"],
-                "shares": {part: [[x] * 3] * 3 for part, x in figure(0.1234, 0.1, 0.2).items()},
-            },
-            {"columns": [HOSTILE, HOSTILE], "shares": levels(60)},
-        ],
-    }
+    facts = description_facts()
     page = Page(statement_page(statement_of(), description=description_of(facts)))
     for words in (
         "1,234",
