@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import importlib
 import json
+from statistics import NormalDist
 
 import numpy as np
 import pyarrow
@@ -183,6 +184,33 @@ def test_figures_agree_and_stay_within_the_bounds() -> None:
                 if name[0] in ("mean", "quantile"):
                     assert x.high <= 80
             json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_estimates_and_variances_are_those_of_least_squares() -> None:
+    """Against a dense solution with a parameter for each joint cell of three columns, two pairs of which were counted."""
+    schema = Schema(columns=(column("a", "0", "1"), column("b", "0", "1", "2"), column("c", "0", "1")))
+    tables, weights = (("a",), ("b",), ("c",), ("a", "b"), ("c", "b")), (1, 2, 1, 3, 1)
+    plan = MarginalsPlan(schema=schema, tables=tables, weights=weights, noise_multiplier=5.0, delta=1e-6)
+    noisy = 1_000 + 30 * np.random.default_rng(4).standard_normal(sum(plan.cells))
+    noisy[plan.cells[0] : 5] += 300  # tables that disagree
+    joint = np.eye(12).reshape(2, 3, 2, 12)
+    axes = {"a": 0, "b": 1, "c": 2}
+    sums = {own: joint.sum(tuple({0, 1, 2} - {axes[x] for x in own})) for own in tables}
+    sums[("c", "b")] = np.swapaxes(sums[("c", "b")], 0, 1)
+    design = np.concatenate([sums[own].reshape(-1, 12) for own in tables])
+    stddev = np.repeat([plan.stddev(own) for own in tables], plan.cells) * describe_file._EXCESS
+    inverse = np.linalg.pinv(design.T @ (design / stddev[:, None] ** 2))
+    best = inverse @ (design.T @ (noisy / stddev**2))
+    found = Description.of(Marginals(plan, noisy, plan.state(reproducible=True)), level=0.9)
+    z = NormalDist().inv_cdf(0.95)
+    expected = {"records": joint.sum((0, 1, 2))} | {("counts", *own): sums[own] for own in tables}
+    for name, figure in figures(found).items():
+        if name in expected:
+            rows = expected[name]
+            np.testing.assert_allclose(figure.value, rows @ best, rtol=1e-6)
+            spread = np.sqrt(np.einsum("...i,ij,...j", rows, inverse, rows))
+            np.testing.assert_allclose(figure.high - rows @ best, z * spread, rtol=1e-6)
+            np.testing.assert_allclose(rows @ best - figure.low, z * spread, rtol=1e-6)
 
 
 def test_the_projections_are_the_nearest() -> None:
