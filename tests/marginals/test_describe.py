@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
+from discreet.cli import _run
 from discreet.cli._app import app
 from discreet.marginals import Description, Marginals, MarginalsPlan, description_plan
 from discreet.marginals import _describe as describe_file
@@ -344,6 +345,24 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
     damaged = run.invoke(app, ["report", "out"])
     assert damaged.exit_code == 2
     assert "description.json is damaged" in " ".join(damaged.stderr.split())
+
+
+@pytest.mark.parametrize("broken", ["write_statement", "write_page"])
+def test_a_full_disk_after_the_release(broken, tmp_path, monkeypatch) -> None:
+    """What was spent is told: by the file, or on the screen where there is none."""
+    monkeypatch.chdir(tmp_path)
+    pyarrow.csv.write_csv(people(50).select(["smoker"]), tmp_path / "people.csv")
+
+    def full(*args, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_run, broken, full)
+    words = ["describe", "people.csv", "--bounds", "smoker=no|yes", "--epsilon", "1", "--out", "out"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    assert "The release was made and its budget is spent" in " ".join(done.stderr.split())
+    assert ("ε = " in done.stdout) == (broken == "write_statement")
+    assert (tmp_path / "out/statement.json").exists() == (broken == "write_page")
 
 
 FILES = ("statement.json", "statement.txt", "description.json", "description.txt", "description.png", "report.html")

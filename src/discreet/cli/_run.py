@@ -277,10 +277,16 @@ def count_and_write(
     }
     with folder_for_results(out):
         released = private_marginals(random.key(seed), data, plan, **options)
-        spent(f"no statement was written, so {PLAN_IS_SPENT}")
+        done = "The release was made"
+        spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
         statement = complete(released.statement)
-        files = write_statement(out, statement)
-        spent(f"the statement is in {files[0]}")
+        try:
+            files = write_statement(out, statement)
+        except OSError:
+            say_lines(str(statement))
+            spent(f"the statement could not be written to {out} and was printed on standard output", done)
+            raise
+        spent(f"the statement is in {files[0]}", done)
         files += then(dataclasses.replace(released, statement=statement))
         files.append(write_page(out, ledger=ledger).file)
     return statement, files

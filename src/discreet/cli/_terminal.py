@@ -38,6 +38,7 @@ class Settings:
     Attributes:
         compilation_cache: Where compiled programs are kept; None: nowhere.
         spent: None while no budget is spent; then where its statement is to be found.
+        done: What spent it.
         arguments: The words of the command line, where it was started from one.
         document: Where the JSON document goes, if there is to be one; None: standard output.
         continue_with: The command that continues the running fit, if there is one.
@@ -46,6 +47,7 @@ class Settings:
     debug: bool = False
     compilation_cache: Path | None = None
     spent: str | None = None
+    done: str = "The fit ran"
     arguments: tuple[str, ...] | None = None
     document: IO[str] | None = None
     continue_with: str | None = None
@@ -54,9 +56,9 @@ class Settings:
 settings = Settings()
 
 
-def spent(where: str) -> None:
+def spent(where: str, done: str = "The fit ran") -> None:
     """From now on an error is no refusal: the budget is spent; `where` ends a sentence on what has become of the statement."""
-    settings.spent = where
+    settings.spent, settings.done = where, done
 
 
 def continue_hint() -> str:
@@ -85,7 +87,9 @@ def refusing(command: Callable[P, None]) -> Callable[P, None]:
             if settings.spent is None:
                 say_error(f"Stopped before the first step: nothing was spent.{continue_hint()}")
             else:
-                say_error(f"Stopped by Ctrl-C. The fit ran and its budget is spent; {settings.spent}.{continue_hint()}")
+                say_error(
+                    f"Stopped by Ctrl-C. {settings.done} and its budget is spent; {settings.spent}.{continue_hint()}"
+                )
             raise typer.Exit(130) from None
         except Exception as error:
             if settings.debug:
@@ -114,7 +118,7 @@ def _answer(error: Exception) -> int:
     reason = error.strerror if isinstance(error, OSError) else None
     if settings.spent is not None:
         say_error(
-            f"The fit ran and its budget is spent; {settings.spent}. What failed afterwards: "
+            f"{settings.done} and its budget is spent; {settings.spent}. What failed afterwards: "
             f"{type(error).__name__}{f' ({reason})' if reason else ''}. Add --debug to see more."
         )
         return 1
