@@ -74,6 +74,7 @@ __all__ = [
     "source_line",
     "source_lines",
     "two_way_primitive",
+    "types_of",
     "unstack_p",
     "untried_jax",
     "used_inputs",
@@ -406,6 +407,16 @@ def jax_primitives() -> frozenset[Primitive]:
     """The primitives that JAX's own modules define, more than `jax.extend` names, and our two-way ones; nobody else's."""
     modules = [m for name, m in sys.modules.items() if name == "jax" or name.startswith("jax.")]
     return frozenset(x for m in modules for x in list(vars(m).values()) if isinstance(x, Primitive)) | _two_way
+
+
+def types_of(tree: Any) -> Any:
+    """Shapes and dtypes of a tree, without the mesh that JAX notes of arrays: inside `shard_map` it would be another one."""
+
+    def bare(x: Any) -> jax.ShapeDtypeStruct:
+        kind = jax.typeof(x)
+        return jax.ShapeDtypeStruct(kind.shape, kind.dtype, weak_type=getattr(kind, "weak_type", False))
+
+    return jax.tree.map(bare, tree)
 
 
 def run_jaxpr(closed: ClosedJaxpr, *operands: Any) -> list[Any]:

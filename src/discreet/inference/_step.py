@@ -31,7 +31,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 from numpyro.optim import _NumPyroOptim
 
 from discreet import mechanisms, random
-from discreet._jax import ClosedJaxpr, JaxprEqn, Literal, Var, aval, bind, primitives, run_jaxpr, unstack_p
+from discreet._jax import ClosedJaxpr, JaxprEqn, Literal, Var, aval, bind, primitives, run_jaxpr, types_of, unstack_p
 from discreet.gradients import Channels, EngineReport, GradientEngine
 from discreet.inference._elbo import Objective
 from discreet.plan import PrivacyPlan
@@ -276,7 +276,7 @@ class Draws:
     @classmethod
     def of(cls, loss: KeyedLoss, parameters: Any, record: Any, key: Any, num_rows: int) -> Draws:
         """Trace a loss; `num_rows` decides whether there is room for the draws of all."""
-        program = jax.make_jaxpr(loss)(parameters, record, key)
+        program = jax.make_jaxpr(loss)(types_of(parameters), types_of(record), types_of(key))
         run = _Run(None)
         run(program, [None] * len(program.jaxpr.invars))
         each = sum(x.size * x.dtype.itemsize for x in run.requests)

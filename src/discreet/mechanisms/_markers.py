@@ -38,7 +38,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from discreet import gradients, random
-from discreet._jax import ClosedJaxpr, marker, one_process, open_program, run_jaxpr
+from discreet._jax import ClosedJaxpr, marker, one_process, open_program, run_jaxpr, types_of
 from discreet.gradients import (
     BookKeepingEngine,
     Channels,
@@ -802,7 +802,7 @@ def clipped_sum(
     """
     leaves, structure = jax.tree.flatten(parameters)
     row = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
-    program = jax.make_jaxpr(record.loss)(parameters, row, keys[1], list(record.requests))
+    program = jax.make_jaxpr(record.loss)(types_of(parameters), row, types_of(keys[1]), list(record.requests))
     known_norm, traced_norm = known_number(norm)
     public = [*program.consts, jnp.asarray(channels.center), jnp.asarray(channels.bound)]
     layout = Layout(len(traced_norm), len(public), len(leaves), len(table))
@@ -942,7 +942,7 @@ def update_rows(
     """
     leaves = jax.tree.leaves(parameters)
     row, kept = ([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in arrays] for arrays in (table, memory))
-    program = jax.make_jaxpr(function)(parameters, row, kept, key)
+    program = jax.make_jaxpr(function)(types_of(parameters), row, kept, types_of(key))
     public = [*program.consts, *leaves]
     layout = MemoryLayout(len(public), len(table), len(memory))
 
