@@ -24,7 +24,7 @@ from discreet.mechanisms import GAUSSIAN, Shards, clipped_sum, draw_batch, relea
 from discreet.sampling import PaddedDrawing
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-MESH = jax.make_mesh((4,), ("records",))
+MESH = jax.make_mesh((jax.device_count(),), ("records",))  # of four devices; pytest imports this file elsewhere, too
 KEY, SAMPLING = dp.random.key(3), dp.PoissonSampling(0.5)
 X = np.random.default_rng(0).normal(0.5, 1.0, (41, 3)).astype(np.float32)
 X[5] = np.nan
