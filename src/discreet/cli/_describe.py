@@ -28,7 +28,7 @@ def describe(
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε.", rich_help_panel="Budget")],
     schema: options.SchemaFile = None,
     bounds: options.Bounds = None,
-    delta: options.Delta = None,
+    delta: options.DescribedDelta = None,
     num_records: options.DescribedRecords = None,
     pair: options.Pairs = None,
     all_pairs: options.AllPairs = False,
@@ -56,7 +56,7 @@ def describe(
     Writes statement.json, statement.txt, description.json, description.txt, report.html and, with matplotlib,
     description.png. The table may be larger than memory.
     """
-    from discreet.accounting import Relation
+    from discreet.accounting import Relation, upper
     from discreet.marginals import Description, description_plan
 
     check_options(out, overwrite=overwrite)
@@ -95,7 +95,7 @@ def describe(
         say_json("describe", {**found[0].to_dict(), "files": [str(file) for file in files]})
         return
     say_text(str(found[0]))
-    say_lines(f"Spent: ε = {statement.epsilon:.4g} at δ = {statement.delta:.3g}.")
+    say_lines(f"Spent: ε = {upper(statement.epsilon)} at δ = {upper(statement.delta)}.")
     say_files(files)
 
 

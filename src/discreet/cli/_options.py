@@ -326,6 +326,10 @@ Slices = Annotated[
     int,
     _method(help="Most slices of a column of numbers. More make means and quantiles sharper, until noise outweighs."),
 ]
+DescribedDelta = Annotated[
+    float | None,
+    _budget("--delta", help="Privacy budget δ. Default: 1e-6, or a tenth of 1 / --num-records and at most 1e-5."),
+]
 DescribedRecords = Annotated[
     int | None, _budget("--num-records", help="A public figure for the number of records, for the default of --delta.")
 ]

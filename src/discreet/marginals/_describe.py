@@ -27,6 +27,7 @@ import functools
 import itertools
 import json
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
@@ -58,6 +59,7 @@ _EXCESS = 1.012
 """The noise on the grid of integers is up to so many times as large as planned."""
 _GRID = 4096
 _ROUNDS, _PRECISION = 500, 1e-7
+_WIDTH = 100
 _SHOWN = 400
 """Cells of a two-way table that are shown as text."""
 
@@ -252,7 +254,7 @@ class Description:
                 cells = zip(*(line.tolist() for line in row), strict=True)
                 rows.append([label, *(_words(Figure(*cell), _percent, "%") for cell in cells)])
             parts.append(f"{heading}\n{_aligned(rows)}")
-        return "\n\n".join([*parts, self.intervals]) + "\n"
+        return "\n\n".join([*parts, textwrap.fill(self.intervals, _WIDTH)]) + "\n"
 
     def __repr__(self) -> str:
         """Short, without figures of levels."""
