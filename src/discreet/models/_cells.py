@@ -164,12 +164,12 @@ class Levels:
         return low + _growing(values, self.slices)
 
     def labels(self, column: Column) -> list[str]:
-        """Names of a column's levels: categories, slices as "10 to 19", and "missing".
+        """Names of a column's levels: categories, slices of numbers, and "missing".
 
         >>> from discreet.tables import schema_from_bounds
         >>> levels = Levels(schema_from_bounds("visits=0:9,smoker=no|yes"), slices=4)
         >>> [levels.labels(column) for column in levels.schema.columns]
-        [['0', '1', '2 to 3', '4 to 9'], ['no', 'yes']]
+        [['0 to 2.25', '2.25 to 4.5', '4.5 to 6.75', '6.75 to 9'], ['no', 'yes']]
         """
         missing = ["missing"] if column.missing is Missing.INDICATOR else []
         if column.bounds is None:
