@@ -63,7 +63,7 @@ def auto_encoder(architecture: Architecture, num_records: int) -> Problem:
 
 def reference_engine(sampling: dp.PoissonSampling, num_records: int) -> ReferenceEngine:
     """`vmap` of the gradient, on as many rows at once as nearly every batch has."""
-    return ReferenceEngine(microbatch_size=max(sampling.typical_sizes(num_records)))
+    return ReferenceEngine(microbatch_size=sampling.typical_size(num_records))
 
 
 class PrivateFit:

@@ -49,6 +49,7 @@ __all__ = [
     "can_make_one_kernel",
     "captured_arrays",
     "define_prng_impl",
+    "double",
     "hi_primitives",
     "inner_programs",
     "inside",
@@ -87,6 +88,10 @@ __all__ = [
 TRIED_FROM, UNTRIED_FROM = "0.10.2", "0.12.0.2"
 """The first release of JAX that the tests ran on, and the first after the last: what pyproject.toml asks for, and no proof
 on any other. To try a newer one, run the tests on it (`make test-newest`) and raise the bound in both places."""
+
+double = partial(jax.enable_x64, True)
+"""`with double():` computes in float64 where it is asked for; the arrays keep that type behind it, and JAX's own functions give
+float32 of them there."""
 
 _PACKAGE = str(Path(__file__).parent) + os.sep
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep

@@ -69,7 +69,9 @@ def plan(sampling, noise_multiplier, num_steps=1, relation=dp.Relation.ADD_OR_RE
 
 
 def no_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(mechanisms, "release", lambda key, total, *_: mechanisms.Release(*total[:3]))
+    patch.setattr(
+        mechanisms, "release", lambda key, total, *_: mechanisms.Release(*jax.tree.map(jnp.float32, total[:3]))
+    )
 
 
 def half_the_noise(patch: pytest.MonkeyPatch) -> None:
@@ -110,7 +112,7 @@ def mean_by_realised_size(patch: pytest.MonkeyPatch) -> None:
         total = engine(loss, u, records, mask, *rest, **options)
         # What a mean over the batch comes to, back on the scale of a sum over one of expected size.
         factor = MEAN.rate * MEAN.num_records / jnp.maximum(mask.sum(), 1)
-        return total._replace(gradient=jax.tree.map(lambda x: factor * x, total.gradient))
+        return total._replace(gradient=jax.tree.map(lambda x: factor * x.astype(jnp.float32), total.gradient))
 
     _replace_engine(patch, wrong_sum)
 

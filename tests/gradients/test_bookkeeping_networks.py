@@ -37,7 +37,7 @@ def by_definition(mask: Any, C: float, channels: Channels, losses: Any, rows: An
     norms = Measure.row_norms(rows)
     factor = np.minimum(1.0, C / norms) * np.asarray(mask)
     gradient = jax.tree.map(
-        lambda x: np.tensordot(factor, np.asarray(x, np.float64), 1).astype(jnp.promote_types(x.dtype, np.float32)),
+        lambda x: np.tensordot(factor, np.asarray(x, np.float64), 1),
         rows,
     )
     clipped = np.clip(np.asarray(losses, np.float64) - channels.center, -channels.bound, channels.bound)

@@ -180,7 +180,8 @@ def realised_size(monkeypatch):
     def wrong_sum(engine, loss, u, records, mask, *rest, **options):
         total = engine(loss, u, records, mask, *rest, **options)
         factor = 0.3 * NUM_RECORDS / jnp.maximum(mask.sum(), 1)
-        return total._replace(gradient=jax.tree.map(lambda x: factor * x, total.gradient), loss=factor * total.loss)
+        gradient, loss = jax.tree.map(lambda x: factor * x.astype(jnp.float32), (total.gradient, total.loss))
+        return total._replace(gradient=gradient, loss=loss)
 
     replace_engine(monkeypatch, wrong_sum)
 

@@ -130,10 +130,10 @@ WRONG = {
         lambda a, b: (a + b) / 2, release(key, total, noise, *of), release(key, total, noise, *of)
     ),
     "a leaf without noise": lambda release, key, total, noise, *of: release(key, total, noise, *of)._replace(
-        gradient=total.gradient
+        gradient=jax.tree.map(lambda x: x.astype(jnp.float32), total.gradient)
     ),
     "the loss beside": lambda release, key, total, noise, *of: release(key, total, noise, *of)._replace(
-        loss=total.loss
+        loss=total.loss.astype(jnp.float32)
     ),
     "released twice": lambda release, key, total, noise, *of: jax.tree.map(
         lambda a, b: (a + b) / 2,

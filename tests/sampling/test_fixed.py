@@ -84,7 +84,7 @@ def test_public_numbers():
     assert hash(sampling) == hash(FixedSizeSampling(32))
     assert sampling.rate_for(500) == 32 / 500
     assert sampling.expected_batch_size(500) == 32.0
-    assert (sampling.capacity(500), sampling.typical_sizes(500)) == (32, (32,))
+    assert (sampling.capacity(500), sampling.typical_size(500)) == (32, 32)
     assert sampling.slack_per_step(500) == 0.0
     assert sampling.prepare(500) == {}
 
@@ -129,7 +129,7 @@ def test_full_batch(relation):
     assert batch.indices.dtype == jnp.int32
     assert sampling.step_event(GaussianDpEvent(2.0), num_records=9, relation=relation) == GaussianDpEvent(2.0)
     assert (sampling.rate_for(9), sampling.expected_batch_size(9), sampling.slack_per_step(9)) == (1.0, 9.0, 0.0)
-    assert (sampling.capacity(9), sampling.typical_sizes(9), sampling.prepare(9)) == (9, (9,), {})
+    assert (sampling.capacity(9), sampling.typical_size(9), sampling.prepare(9)) == (9, 9, {})
     with pytest.raises(ValueError, match="num_records = 0 is outside"):
         sampling.check(0, relation)
     with pytest.raises(ValueError, match="not accounted for"):

@@ -35,7 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from discreet._jax import ClosedJaxpr, aval, without_dead_code
+from discreet._jax import ClosedJaxpr, aval, double, primitives, programs_in, without_dead_code
 from discreet.gradients._contract import (
     Channels,
     ClippedSum,
@@ -43,21 +43,29 @@ from discreet.gradients._contract import (
     LeafReport,
     RecordLoss,
     check_clipping,
+    clipped_total,
+    finite_alone,
+    rounding_of_sums,
     row_weights,
     scale_rows,
     squared_norms,
-    sum_over_rows,
-    sum_with_substitutes,
+    sum_by_chunks,
+    sum_doubles,
+    whole_lanes,
 )
-from discreet.gradients._layers import Linear, OneHot, Rearranged, Vectors, at_least_float32
+from discreet.gradients._layers import Linear, OneHot, Rearranged, Vectors
 from discreet.gradients._uses import Plan, Use, find_uses, restrict, run, uses_with, zero_taps
 
-# A batch that takes less is compiled once, for one capacity.
-_SMALL_BYTES = 2**20
+# Up to so many parameters a sum in float64 costs little beside the rest of a step.
+_FEW = 2**14
+# Rows of a chunk whose sums are in float32: one chunk up to `_MOST_ROWS`, which costs 0.9 % of C, and else `_ROWS`, 0.4 %.
+_ROWS, _MOST_ROWS = 128, 192
 _UNIT = float(jnp.finfo(jnp.float32).eps) / 2
 _TINY = float(jnp.finfo(jnp.float32).tiny)
 # A record's parts before they cancel may be this many times C; sums of honest positions seldom cancel as much.
 _MOST_CANCELLATION = 256.0
+# The squares of so many coordinates are summed in float32, and what that can lose is added: 0.01 % of a norm.
+_LONG = 2048
 _HIGHEST = jax.lax.Precision.HIGHEST
 
 
@@ -160,27 +168,31 @@ def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: float |
         left, right = _factors(use, activation, cotangent)
         if group.way == "outer":
             # Divided last: vectors that other leaves share are then measured once.
-            return jnp.sum(jnp.square(_lengths(left) * _lengths(right) / norm))
+            with double():
+                return jnp.sum(jnp.square(_lengths(left) * _lengths(right) / norm))
         right = right / norm
         if group.way == "formed" or exchanged:
             left = left.dense() if isinstance(left, OneHot) else left
         factors.append((right, left) if exchanged else (left, right))
-    spread = jnp.sum(jnp.concatenate([_lengths(left) * _lengths(right) for left, right in factors], axis=1), axis=1)
-    # What a running sum of that many products can lose in forming G, and once more in adding it to the clipped sum.
-    most = jnp.sqrt(jnp.sum(jnp.square(spread)))
-    lost = 2 * _UNIT * (8 + group.positions) * most
-    if group.way == "formed":
-        products = [jnp.einsum("ktl,ktr->klr", *pair, precision=_HIGHEST) for pair in factors]
-        length = jnp.sqrt(jnp.sum(jnp.square(functools.reduce(jnp.add, products))))
-    else:
-        length = jnp.sqrt(_gram(group, factors))
-    # Positions that cancel are added to the sums of all records before they do, and what is far above C there would
-    # round away what other records have added.
-    return jnp.square(jnp.maximum(length + lost, most / _MOST_CANCELLATION))
+    with double():
+        spread = jnp.sum(jnp.concatenate([_lengths(left) * _lengths(right) for left, right in factors], axis=1), axis=1)
+        # What a running sum of that many products can lose in forming G; the clipped sum forms it in float64.
+        most = jnp.sqrt(jnp.sum(jnp.square(spread)))
+        lost = _UNIT * (8 + group.positions) * most
+        if group.way == "formed":
+            products = [jnp.einsum("ktl,ktr->klr", *pair, precision=_HIGHEST) for pair in factors]
+            formed = functools.reduce(jnp.add, products).astype(jnp.float64)
+            length = jnp.sqrt(jnp.sum(jnp.square(formed)))
+        else:
+            # The sum over pairs is in float64, and its terms are together no more than most^2.
+            length = jnp.sqrt(_gram(group, factors) + (2.0 + group.positions) ** 2 * 2.0**-52 * jnp.square(most))
+        # Positions that cancel are added to the sums of all records before they do, and what is far above C there would
+        # round away what other records have added.
+        return jnp.square(jnp.maximum(length + lost, most / _MOST_CANCELLATION))
 
 
 def _gram(group: Group, factors: Sequence[tuple[Vectors | OneHot, Vectors]]) -> Float[Array, ""]:
-    """The sum of <l_t, l_s> <r_t, r_s> over all pairs, and what rounding can have taken away from it."""
+    """The sum of <l_t, l_s> <r_t, r_s> over all pairs, in float64, and what rounding can have taken away from it."""
     total = lost = jnp.zeros(())
     lengths = [(_lengths(left), _lengths(right)) for left, right in factors]
     for i, (left, right) in enumerate(factors):
@@ -191,11 +203,9 @@ def _gram(group: Group, factors: Sequence[tuple[Vectors | OneHot, Vectors]]) -> 
             # A product of n-vectors is off by at most n roundings of |a| |b|, and by what underflows.
             left_error = left_bound * _UNIT * (4 + group.left) + _TINY * group.left
             right_error = right_bound * _UNIT * (4 + group.right) + _TINY * group.right
-            total += twice * jnp.sum(lefts * rights)
+            total += twice * jnp.sum(lefts.astype(jnp.float64) * rights.astype(jnp.float64))
             lost += twice * jnp.sum(left_error * (jnp.abs(rights) + right_error) + jnp.abs(lefts) * right_error)
-            # Sums over pairs run in eight lanes at least.
-            lost += twice * _UNIT * (8 + group.positions**2 / 8) * jnp.sum(jnp.abs(lefts * rights))
-    return jnp.maximum(total, 0.0) + lost
+    return jnp.maximum(total, 0.0) + lost * (1 + 2.0**-12)
 
 
 def _factors(use: Use, activation: Array, cotangent: Array) -> tuple[Vectors | OneHot, Vectors]:
@@ -227,10 +237,13 @@ def _merge(x: Array, sliced: Sequence[bool]) -> Vectors:
 
 
 def _lengths(side: Vectors | OneHot) -> Float[Array, "block position"]:
-    """L2 norms of the vectors, no less than they are: squares too small for a float32 are taken as the smallest."""
+    """L2 norms of the vectors, in float64, no less than they are: squares too small for a float32 are taken as the smallest."""
     if isinstance(side, OneHot):
-        return side.valid.astype(jnp.float32)[None]
-    return jnp.sqrt(jnp.sum(jnp.square(side), axis=-1) + side.shape[-1] * _TINY)
+        return side.valid.astype(jnp.float64)[None]
+    size = side.shape[-1]
+    side = side.astype(jnp.float64) if size > _LONG else side
+    squares = jnp.sum(jnp.square(side), axis=-1).astype(jnp.float64)
+    return jnp.sqrt(squares * (1 + 2 * (2 + min(size, _LONG)) * _UNIT) + size * _TINY)
 
 
 def _inner(a: Vectors | OneHot, b: Vectors | OneHot) -> Float[Array, "block position position"]:
@@ -255,26 +268,28 @@ def weighted_sum(
     factor: Float[Array, "record"],
     leaf: jax.ShapeDtypeStruct,
 ) -> Array:
-    """Sum over records of factor times the gradient in the leaf, in one contraction.
+    """Sum over records of factor times the gradient in the leaf, in one contraction, in the leaf's dtype.
 
     Args:
         use: the use.
         activations: leading axis the records.
         cotangents: likewise.
         factor: each record's factor.
-        leaf: shape and dtype of the sum.
+        leaf: shape and dtype of the sum. In float64, products are formed there: `double` must be in force.
     """
-    cotangents = at_least_float32(cotangents)
-    if jnp.issubdtype(activations.dtype, jnp.floating) and activations.size < cotangents.size:
+    floats = jnp.issubdtype(activations.dtype, jnp.floating)
+    cotangents = cotangents.astype(leaf.dtype)
+    activations = activations.astype(leaf.dtype) if floats else activations
+    if floats and activations.size < cotangents.size:
         # Bilinear, so the smaller of the two is scaled and written again.
-        activations = _scaled(at_least_float32(activations), factor)
+        activations = _scaled(activations, factor)
     else:
         cotangents = _scaled(cotangents, factor)
     weight = jax.eval_shape(use.view, leaf)
     if isinstance(use.layer, Rearranged):
-        in_weight = _product_of_factors(use, use.layer, activations, cotangents).astype(weight.dtype)
+        in_weight = _product_of_factors(use, use.layer, activations, cotangents)
     else:
-        in_weight = _transposed(use, use.layer, activations, cotangents.astype(weight.dtype), weight)
+        in_weight = _transposed(use, use.layer, activations, cotangents, weight)
     if not use.view.moves:
         return in_weight
     (in_leaf,) = jax.linear_transpose(use.view, leaf)(in_weight)
@@ -323,13 +338,18 @@ class BookKeepingEngine:
     Guarantee: `GradientEngine`'s. Norms are rounded up by what cancellation can hide (see above).
 
     Attributes:
-        capacities: numbers of rows to compile for, increasing. A batch runs at the smallest that holds its rows, and a
-            larger one in microbatches of the largest. Empty: one, the size of the batch.
-        microbatch_size: the most rows that are worked on at once. None: as many as fit into `memory_budget`.
+        rows: how many rows a batch seldom exceeds; public. A chunk has so many, whatever the size of the batch.
+        capacity: the most rows of a batch; public. A batch with more than twice as many shows in the bound.
+        shuffled: the rows of a batch come in uniformly random, secret order (`Drawing.shuffled`). Sums of large models are then
+            made in float32 within a chunk (see `_contract`).
+        microbatch_size: the most rows that are worked on at once, rounded up to a multiple of 16. None: as many as fit into
+            `memory_budget`.
         memory_budget: bytes, estimated from the shapes of one record's values.
     """
 
-    capacities: tuple[int, ...] = ()
+    rows: int = 128
+    capacity: int = 1024
+    shuffled: bool = False
     microbatch_size: int | None = None
     memory_budget: int = 2**30
 
@@ -345,29 +365,32 @@ class BookKeepingEngine:
         """See `GradientEngine`."""
         check_clipping("BookKeepingEngine", parameters, norm)
         one = jax.eval_shape(lambda tree: jax.tree.map(lambda x: x[0], tree), records)
-        book = _Book(record_loss, parameters, one)
+        book, size = _Book(record_loss, parameters, one), max(mask.shape[0], 2 * self.capacity)
+        narrow, chunk = self._narrow(book), self._chunk(book)
 
-        def careful(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Array, Array]:
-            return book.clipped_sum(parameters, rows, keep, norm, channels, select=True)[0]
+        def chunk_sum(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Bool[Array, "row"]]:
+            return book.clipped_sum(parameters, rows, keep, norm, channels, narrow=narrow)
 
-        def quick(rows: Any, keep: Bool[Array, "row"]) -> tuple[tuple[Any, Array, Array], Bool[Array, "row"]]:
-            return book.clipped_sum(parameters, rows, keep, norm, channels, select=False)
-
-        capacities = self._capacities(mask.shape[0], book)
-        if max(capacities) * book.bytes_a_record <= _SMALL_BYTES:
-            gradient, loss, count = sum_with_substitutes(quick, records, mask, max(capacities))
-        else:
-            gradient, loss, count = sum_over_rows(careful, records, mask, capacities, quick=quick)
-        return ClippedSum(gradient, loss, count, channels.joint_bound(norm))
+        gradient, loss, count = sum_by_chunks(chunk_sum, records, mask, chunk)
+        positions = max([group.positions for groups in book.groups.values() for group in groups], default=1)
+        parts = _MOST_CANCELLATION if positions > 1 else 1.0
+        rounding = rounding_of_sums(size, chunk, narrow=narrow, positions=positions, parts=parts)
+        return clipped_total(gradient, loss, count, channels, norm, rounding)
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
         """See `GradientEngine`."""
         book = _Book(record_loss, parameters, record)
-        return EngineReport(book.report(), num_rows, max(self._capacities(num_rows, book)))
+        return EngineReport(book.report(), num_rows, self._chunk(book))
 
-    def _capacities(self, size: int, book: _Book) -> list[int]:
-        limit = self.microbatch_size or max(1, self.memory_budget // book.bytes_a_record)
-        return [min(x, limit, size) for x in self.capacities or (size,)]
+    def _narrow(self, book: _Book) -> bool:
+        return self.shuffled and book.size > _FEW and all(x.dtype.itemsize <= 4 for x in book.leaves)
+
+    def _chunk(self, book: _Book) -> int:
+        """Rows of a chunk, whatever the size of the batch: chunks of other sizes are other programs, in which rows differ."""
+        rows = _ROWS if self._narrow(book) and self.rows > _MOST_ROWS else self.rows
+        if self.microbatch_size is not None:
+            rows = min(rows, self.microbatch_size)
+        return whole_lanes(rows, self.memory_budget // book.bytes_a_record)
 
 
 class _Book:
@@ -398,9 +421,9 @@ class _Book:
         norm: float | Float[Array, ""],
         channels: Channels,
         *,
-        select: bool,
+        narrow: bool,
     ) -> tuple[tuple[Any, Array, Array], Bool[Array, "row"]]:
-        """Gradient, loss and count; and which rows are finite.
+        """Gradient, loss and count, in float64, right if all rows are finite; and which rows are.
 
         Args:
             parameters: the parameters.
@@ -408,21 +431,24 @@ class _Book:
             mask: which rows count.
             norm: C.
             channels: what travels beside the gradient.
-            select: select rows that do not count away before they are multiplied by their factor, zero: 0 * NaN is
-                NaN. That copies the activations; without it the sum is right if all rows are finite.
+            narrow: gradients that are one product of each row are summed in float32.
         """
         leaves, size = jax.tree.leaves(parameters), mask.shape[0]
         losses, gradients, met = jax.vmap(lambda row: self._one(leaves, row), axis_size=size)(rows)
         squared = jax.vmap(lambda met: self._booked_norms(met, norm), axis_size=size)(met)
         if gradients:
             squared += squared_norms(gradients, norm)
-        weights = row_weights(losses, squared, sum(x.size for x in self.leaves), mask, norm, channels)
+        weights = row_weights(losses, squared, self.size, mask, norm, channels)
         scaled = scale_rows(gradients, weights.factor, weights.keep)
-        if select:
-            met = jax.tree.map(lambda x: jnp.where(weights.keep.reshape(-1, *[1] * (x.ndim - 1)), x, 0), met)
-        sums = {i: jnp.sum(x, axis=0) for i, x in scaled.items()} | self._booked_sums(met, weights.factor)
+        sums = self._booked_sums(met, weights.factor, narrow=narrow)
+        direct = {i: jnp.sum(x, axis=0) for i, x in scaled.items()} if narrow else sum_doubles(scaled)
+        with double():
+            sums |= {i: x.astype(jnp.float64) for i, x in direct.items()}
         gradient = jax.tree.unflatten(self.tree, [sums[i] for i in range(len(leaves))])
-        return (gradient, weights.loss, weights.count), jnp.isfinite(squared)
+        finite = jnp.isfinite(squared)
+        if gradients and self._convolves:
+            finite = finite_alone(lambda row: list(self._one(leaves, row)[1].values()), rows, finite)
+        return (gradient, *sum_doubles((weights.loss, weights.count))), finite
 
     def _one(self, leaves: Sequence[Array], row: Any) -> tuple[Array, dict[int, Array], Met]:
         """One record's loss, its gradients in the direct leaves, and each use's activation and cotangent."""
@@ -440,25 +466,43 @@ class _Book:
 
     def _booked_norms(self, met: Met, norm: float | Float[Array, ""]) -> Float[Array, ""]:
         by_use = dict(zip(self._uses(), met, strict=True))
-        total = jnp.zeros(())
-        for groups in self.groups.values():
-            for group in groups:
-                total += squared_norm(group, [by_use[use] for use, _ in group.uses], norm)
-        return total
+        with double():
+            total = jnp.zeros((), jnp.float64)
+            for groups in self.groups.values():
+                for group in groups:
+                    total += squared_norm(group, [by_use[use] for use, _ in group.uses], norm)
+            return total.astype(jnp.float32)
 
-    def _booked_sums(self, met: Met, factor: Float[Array, "row"]) -> dict[int, Array]:
-        sums: dict[int, Array] = {i: jnp.zeros((), self._sum_dtype(i)) for i in self.groups}
+    def _booked_sums(self, met: Met, factor: Float[Array, "row"], *, narrow: bool) -> dict[int, Array]:
+        """In float64, in which the uses of a leaf are added up."""
+        single = {use for groups in self.groups.values() for x in groups if x.way == "outer" for use, _ in x.uses}
+        with double():
+            sums: dict[int, Array] = {i: jnp.zeros((), jnp.float64) for i in self.groups}
         for use, (activations, cotangents) in zip(self._uses(), met, strict=True):
             leaf = use.view.leaf
-            like = jax.ShapeDtypeStruct(self.leaves[leaf].shape, self._sum_dtype(leaf))
-            sums[leaf] += weighted_sum(use, activations, cotangents, factor, like)
-        return {i: jnp.broadcast_to(x, self.leaves[i].shape) for i, x in sums.items()}
+            like = jax.ShapeDtypeStruct(self.leaves[leaf].shape, jnp.float32)
+            if narrow and use in single:
+                part = weighted_sum(use, activations, cotangents, factor, like)
+            with double():
+                if not (narrow and use in single):
+                    like = like.update(dtype=np.float64)
+                    part = weighted_sum(use, activations, cotangents, factor, like)
+                sums[leaf] += part.astype(jnp.float64)
+        with double():
+            return {i: jnp.broadcast_to(x, self.leaves[i].shape) for i, x in sums.items()}
 
     def _uses(self) -> list[Use]:
         return [use for (use,) in uses_with(self.plan)]
 
-    def _sum_dtype(self, leaf: int) -> Any:
-        return jnp.promote_types(self.leaves[leaf].dtype, jnp.float32)
+    @property
+    def size(self) -> int:
+        """Coordinates of one gradient."""
+        return sum(x.size for x in self.leaves)
+
+    @property
+    def _convolves(self) -> bool:
+        equations = (x for inner in programs_in(self.program) for x in inner.jaxpr.eqns)
+        return any(x.primitive is primitives.conv_general_dilated_p for x in equations)
 
     @property
     def bytes_a_record(self) -> int:

@@ -11,27 +11,41 @@ gradient is C, that of all three coordinates together C / sqrt(1 - s - t), and n
 
 Engines differ in how they find |g_i| and the sum. `ReferenceEngine` forms every record's gradient, and is what the others
 are compared with. What all do alike is here: which rows count and what each is worth (`row_weights`), and the sum over a
-batch of unknown size. A Poisson batch has a random number of rows, and compiled programs have fixed shapes: a batch is
-padded to a capacity that it seldom exceeds, with the true rows first and a mask. `sum_over_rows` compiles a few smaller
-capacities too, takes the smallest that holds the rows of a step, and goes over the rest, if there is one, in microbatches; so
-a step costs little more than the rows that are there, and no batch is ever cut.
+batch of unknown size (`sum_by_chunks`). A Poisson batch has a random number of rows, and compiled programs have fixed shapes: a
+batch is padded to a capacity that it seldom exceeds, with the true rows first and a mask, and worked off in chunks that are
+all computed by one compiled program, until the rows end.
 
-Rows may hold NaN or infinity, and 0 * NaN is NaN: selecting a row away before a product costs a copy of all activations. So
-the sums try a quick way first that is right if every row is finite, and repeat carefully, or with a finite row in the place
-of those that are not (`sum_with_substitutes`), if one was not.
+What one record adds is bounded for the sum *as computed*. In floating point that is not so by itself: a record that comes
+first moves the running sum, and with it the rounding of whatever is added later; made-up tables move a float32 sum by 98 C. So:
+
+- Rows do not meet. A row is computed alike in each place of a chunk, whatever the others hold: a chunk has a multiple of `LANES`
+  rows, for of other numbers XLA computes the last rows by other instructions. And the number of rows of a chunk does not follow
+  that of the table: one record more would make another program, which rounds all rows otherwise. That is tested, not proved.
+- Sums are in float64, where n rows in m chunks of b move by roundings of at most 2 n (b + m) 2^-53 C altogether.
+- Or, for large models, sums within a chunk are in float32, and the chunks are added in float64. Then the rows must be in a
+  secret, uniformly random order. A batch without its row j is the batch in which the last row has taken place j: as likely as any
+  other order. So two chunks differ, by the record and by four times what adding b rows can lose, b^2 2^-24 C, however large the
+  batch.
+
+`rounding_of_sums` is the share of C that either adds. Rows may hold NaN or infinity, and
+0 * NaN is NaN: in the place of a row that is not finite a finite one is computed, and counts as zero.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
+
+from discreet._jax import double
 
 # --- clipping rows -------------------------------------------------------------------------------
 
@@ -56,6 +70,11 @@ def check_clipping(who: str, tree: Any, norm: Any) -> None:
         TypeError: a leaf is complex.
     """
     check_positive(f"{who}: the clipping norm", norm, "It bounds one record's contribution; 1.0 is a common choice.")
+    if not isinstance(norm, Tracer) and not 1e-30 <= float(norm) <= 1e30:
+        raise ValueError(
+            f"{who}: the clipping norm is {float(norm):g}; 32-bit arithmetic has room for norms from 1e-30 to 1e30. Scale the "
+            "loss."
+        )
     if not jax.tree.leaves(tree):
         raise ValueError(f"{who}: the tree holds no array, so there is nothing to clip.")
     if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in jax.tree.leaves(tree)):
@@ -63,17 +82,15 @@ def check_clipping(who: str, tree: Any, norm: Any) -> None:
 
 
 def rounding_margin(size: int) -> float:
-    """The relative margin by which clipping aims below C, so that rounding cannot exceed it.
+    """The relative margin by which clipping aims below C, so that rounding cannot exceed it, for any record.
 
-    A norm of `size` float32 numbers is off by about sqrt(size) units in the last place
-    (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, probabilistic bound with lambda = 4;
-    the worst case, linear in `size`, needs every rounding to go the same way), and the
-    division and product that follow by a few more.
+    Squares are summed in float64, which is off by at most `size` units in the last place of that. The conversion of the norm to
+    float32, the root, the division and the product that follow take fewer than 16 of float32.
 
     Args:
         size: number of coordinates of one record.
     """
-    return float(jnp.finfo(jnp.float32).eps) * (8.0 + math.sqrt(size))
+    return 16.0 * 2.0**-24 + size * 2.0**-53
 
 
 def row_scale(
@@ -93,19 +110,12 @@ def row_scale(
 def squared_norms(tree: Any, norm: float | Float[Array, ""]) -> Float[Array, "record"]:
     """Squared L2 norms of the rows of a tree, jointly over its leaves, in units of `norm`.
 
-    Computed in at least float32, and relative to `norm`, so that no scale of the data
-    overflows or vanishes where it matters.
+    Computed in float64, and relative to `norm`, so that no scale of the data overflows or vanishes where it matters.
     """
-
-    def leaf(x: Array) -> Float[Array, "record"]:
-        x = x.astype(jnp.promote_types(x.dtype, jnp.float32)) / norm
-        return jnp.sum(jnp.square(x.reshape(x.shape[0], -1)), axis=1)
-
-    leaves = jax.tree.leaves(tree)
-    total = leaf(leaves[0])
-    for x in leaves[1:]:
-        total = total + leaf(x)
-    return total
+    with double():
+        squares = [jnp.square(x.astype(jnp.float64) / norm) for x in jax.tree.leaves(tree)]
+        leaves = [jnp.sum(x.reshape(len(x), -1), axis=1) for x in squares]
+        return functools.reduce(jnp.add, leaves).astype(jnp.float32)
 
 
 def record_size(tree: Any) -> int:
@@ -142,6 +152,12 @@ def scale_rows(tree: Any, factor: Float[Array, "record"], keep: Bool[Array, "rec
 def sum_records(tree: Any, mask: Bool[Array, "record"]) -> Any:
     """Sum over the leading axis the rows that `mask` keeps: `mechanisms.sum_records`, unmarked."""
     return jax.tree.map(lambda x: jnp.sum(jnp.where(_rows(x, mask), x, 0), axis=0), tree)
+
+
+def sum_doubles(rows: Any) -> Any:
+    """Sum over the leading axis, in float64."""
+    with double():
+        return jax.tree.map(lambda x: jnp.sum(x.astype(jnp.float64), axis=0), rows)
 
 
 # --- the contract --------------------------------------------------------------------------------
@@ -210,19 +226,30 @@ class Channels:
 
 
 class ClippedSum(NamedTuple):
-    """A sum over records, to which one record adds at most `l2_bound`. Not yet private.
+    """A sum over records, which one record more or less moves by at most `l2_bound`, as computed. Not yet private.
+
+    All three sums are in float64.
 
     Attributes:
         gradient: tree like the parameters: the sum of the clipped per-record gradients.
         loss: scalar: the sum of the weighted, clipped per-record losses; 0 without a share.
         count: scalar: the weighted number of records within C less half of all; 0 without a share.
-        l2_bound: bound on the joint L2 norm of one record's (gradient, loss, count).
+        l2_bound: bound on the joint L2 norm of what one record changes in (gradient, loss, count).
+        rounding: the share of `l2_bound` that is for the rounding of sums, as a part of the rest.
     """
 
     gradient: Any
     loss: Float[Array, ""]
     count: Float[Array, ""]
     l2_bound: float | Float[Array, ""]
+    rounding: float = 0.0
+
+
+def clipped_total(
+    gradient: Any, loss: Array, count: Array, channels: Channels, norm: float | Float[Array, ""], rounding: float
+) -> ClippedSum:
+    """Sums whose rows are within the joint bound, and what adding them up can lose beside it."""
+    return ClippedSum(gradient, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding)
 
 
 class GradientEngine(Protocol):
@@ -346,14 +373,14 @@ class RowWeights(NamedTuple):
         keep: rows that count: kept by the mask, with a finite loss and a finite squared norm.
         factor: what to multiply each record's gradient with; exactly 0 where not `keep`. A gradient that is not finite
             must still be selected away (`where`): 0 * NaN is NaN.
-        loss: the sum of the weighted, clipped losses of the rows that count.
-        count: the weighted number of rows that count and lie within C, less half of those that count.
+        loss: the weighted, clipped losses of the rows that count; 0 for the others.
+        count: half the weight of the count for rows that count and lie within C, less that for others that count.
     """
 
     keep: Bool[Array, "record"]
     factor: Float[Array, "record"]
-    loss: Float[Array, ""]
-    count: Float[Array, ""]
+    loss: Float[Array, "record"]
+    count: Float[Array, "record"]
 
 
 def row_weights(
@@ -364,7 +391,7 @@ def row_weights(
     norm: float | Float[Array, ""],
     channels: Channels,
 ) -> RowWeights:
-    """The factor of each record's gradient, and the two scalars that travel beside the sum.
+    """The factor of each record's gradient, and what it adds to the two scalars that travel beside the sum.
 
     Guarantee: if `squared_norms` is right up to the rounding that `rounding_margin(size)` allows for, each row adds at
     most `channels.joint_bound(norm)` to (factor * gradient, loss, count) in the joint L2 norm.
@@ -379,118 +406,111 @@ def row_weights(
     """
     keep = mask & jnp.isfinite(losses) & jnp.isfinite(squared_norms)
     factor = jnp.where(keep, row_scale(squared_norms, size), 0.0)
-    loss = count = jnp.zeros(())
+    loss = count = jnp.zeros(keep.shape)
     if channels.loss_share > 0.0:
         clipped = jnp.clip(losses - channels.center, -channels.bound, channels.bound)
-        # Summed as parts of the bound: a sum of losses may be infinite, and its weight zero.
-        loss = channels.loss_limit(norm) * jnp.sum(jnp.where(keep, clipped / channels.bound, 0.0))
+        # As parts of the bound: a loss may be near infinity, and its weight zero.
+        loss = channels.loss_limit(norm) * jnp.where(keep, clipped / channels.bound, 0.0)
     if channels.count_share > 0.0:
         within = jnp.where(squared_norms <= 1.0, 0.5, -0.5)
-        count = channels.count_weight(norm) * jnp.sum(jnp.where(keep, within, 0.0))
+        count = channels.count_weight(norm) * jnp.where(keep, within, 0.0)
     return RowWeights(keep, factor, loss, count)
 
 
 # --- sums over the rows that are there -----------------------------------------------------------
 
 
-PartialSum = Callable[[Any, Bool[Array, "row"]], Any]
-"""`(rows, mask) -> tree`, additive over rows; rows that the mask drops count as exactly zero, whatever they hold."""
+LANES = 16
+"""A chunk has a multiple of so many rows."""
 
-QuickSum = Callable[[Any, Bool[Array, "row"]], tuple[Any, Bool[Array, "row"]]]
-"""The same, if all rows are finite, those that the mask drops among them; and which rows are."""
+ChunkSum = Callable[[Any, Bool[Array, "row"]], tuple[Any, Bool[Array, "row"]]]
+"""`(rows, mask) -> float64 tree, finite`: the sum over the rows that the mask keeps, right if all rows are finite, those that
+it drops among them; and which rows are."""
 
 
-def sum_over_rows(
-    careful: PartialSum,
-    records: Any,
-    mask: Bool[Array, "record"],
-    capacities: Sequence[int],
-    *,
-    quick: QuickSum | None = None,
-) -> Any:
-    """The sum of `careful` over all rows that the mask keeps, with true rows first.
+def finite_alone(values: Callable[[Any], list[Array]], rows: Any, together: Bool[Array, "row"]) -> Bool[Array, "row"]:
+    """Which rows are finite, told of each by itself where some are not.
 
-    A step runs the smallest capacity that holds its rows. What is left of a batch with more rows than the largest, and
-    all of one for which `quick` will not answer, is summed with `careful`, a microbatch of the largest at a time.
+    XLA may make one convolution of all rows', and hide the others' by zeros, so that one that is not finite shows in all.
 
     Args:
-        careful: what is to be summed.
+        values: of one row.
+        rows: tree of arrays.
+        together: which rows were finite when all were computed at once.
+    """
+
+    def one_by_one() -> Bool[Array, "row"]:
+        alone = jax.lax.map(lambda row: jnp.array([jnp.all(jnp.isfinite(x)) for x in values(row)]).all(), rows)
+        return jnp.where(jnp.all(alone), together, alone)
+
+    return jax.lax.cond(jnp.all(together), lambda: together, one_by_one)
+
+
+def whole_lanes(rows: int, most: int = 2**30) -> int:
+    """The least multiple of `LANES` that is no less than `rows`, but for the largest that is no more than `most`."""
+    return LANES * max(1, min(-(-rows // LANES), most // LANES))
+
+
+def sum_by_chunks(chunk_sum: ChunkSum, records: Any, mask: Bool[Array, "record"], chunk: int) -> Any:
+    """The sum over all rows that the mask keeps, in float64. One copy of `chunk_sum` is compiled, and nothing is selected away.
+
+    Where a row is not finite, and in place of padding, a row that is finite stands and counts as zero; the chunk is then summed
+    again.
+
+    Args:
+        chunk_sum: what is to be summed.
         records: tree of arrays whose leading axis is the records.
         mask: which rows count; True rows come first.
-        capacities: numbers of rows to compile for. Those above the size of the mask are cut to it.
-        quick: what to try first. None: `careful`, always.
+        chunk: rows that are worked on at once, a multiple of `LANES`.
     """
     size = mask.shape[0]
-    capacities = sorted({min(size, x) for x in capacities})
-    largest = capacities[-1]
-    if capacities == [size] and quick is None:
-        return careful(records, mask)
+    lanes = jnp.arange(chunk, dtype=jnp.int32)
     # Rows that count come first, so the last of them says how many there are.
-    rows = jnp.max(jnp.where(mask, jnp.arange(1, size + 1), 0))
-
-    def once(capacity: int) -> tuple[Any, Bool[Array, ""]]:
-        taken = jax.tree.map(lambda x: x[:capacity], (records, mask))
-        if quick is None:
-            return careful(*taken), jnp.array(True)
-        total, finite = quick(*taken)
-        return total, jnp.all(finite)
-
-    if len(capacities) == 1:
-        total, holds = once(largest)
-    else:
-        chosen = jnp.sum(rows > jnp.array(capacities[:-1]))
-        total, holds = jax.lax.switch(chosen, [lambda c=c: once(c) for c in capacities])
-
-    def again(index: Array, total: Any) -> Any:
-        positions = index * largest + jnp.arange(largest)
-        inside = jnp.minimum(positions, size - 1)
-        taken = jax.tree.map(lambda x: x[inside], records)
-        more = careful(taken, mask[inside] & (positions < size))
-        return jax.tree.map(lambda x, y: jnp.where(index == 0, 0, x) + y, total, more)
-
-    # A loop of no iteration leaves the sum where it is; a `cond` would copy it. It goes on from what holds.
-    needed = jnp.maximum(1, (rows + largest - 1) // largest)
-    return jax.lax.fori_loop(jnp.where(holds, 1, 0), needed, again, total)
-
-
-def sum_with_substitutes(quick: QuickSum, records: Any, mask: Bool[Array, "record"], capacity: int) -> Any:
-    """The sum of `quick` over all rows that the mask keeps: one copy of it is compiled, and nothing is selected away.
-
-    Where a row is not finite, and in place of padding, a row that is finite stands and counts as zero; the microbatch is
-    then summed again.
-
-    Args:
-        quick: what is to be summed.
-        records: tree of arrays.
-        mask: which rows count; True rows come first.
-        capacity: rows of a microbatch.
-    """
-    size = mask.shape[0]
-    capacity = min(capacity, size)
-    lanes = jnp.arange(capacity)
-    rows = jnp.max(jnp.where(mask, jnp.arange(1, size + 1), 0))
+    rows = jnp.max(jnp.where(mask, jnp.arange(1, size + 1, dtype=jnp.int32), 0))
 
     def kept(index: Array) -> Bool[Array, "row"]:
-        positions = index * capacity + lanes
+        positions = index * chunk + lanes
         return mask[jnp.minimum(positions, size - 1)] & (positions < size)
 
     def attempt(carry: tuple[Array, Bool[Array, "row"], Any]) -> tuple[Array, Bool[Array, "row"], Any]:
         index, standing, total = carry
-        substitute = jnp.argmax(standing)
-        positions = jnp.minimum(index * capacity + jnp.where(standing, lanes, substitute), size - 1)
-        more, finite = quick(jax.tree.map(lambda x: x[positions], records), standing)
+        substitute = jnp.argmax(standing).astype(jnp.int32)
+        positions = jnp.minimum(index * chunk + jnp.where(standing, lanes, substitute), size - 1)
+        more, finite = chunk_sum(jax.tree.map(lambda x: x[positions], records), standing)
         good = jnp.all(finite)
         # A row that fails as a substitute, through rounding elsewhere in the batch, leaves as well: this comes to an end.
         fails = jnp.any(~standing & ~finite) & (lanes == substitute)
         left = standing & finite & ~fails
-        total = jax.tree.map(lambda x, y: x + jnp.where(good, y, 0), total, more)
+        with double():
+            total = jax.tree.map(lambda x, y: jnp.where(good, x + y, x), total, more)
         done = good | ~jnp.any(left)
-        return index + done, jnp.where(done, kept(index + 1), left), total
+        return index + done.astype(jnp.int32), jnp.where(done, kept(index + 1), left), total
 
-    shapes = jax.eval_shape(lambda: quick(jax.tree.map(lambda x: x[lanes], records), mask[:capacity])[0])
-    start = jnp.zeros((), jnp.int32), kept(jnp.int32(0)), jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    needed = (rows + capacity - 1) // capacity
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((chunk, *x.shape[1:]), x.dtype), (records, mask))
+    shapes, _ = jax.eval_shape(chunk_sum, *one)
+    with double():
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float64), shapes)
+    start = jnp.zeros((), jnp.int32), kept(jnp.int32(0)), zero
+    needed = (rows + chunk - 1) // chunk
     return jax.lax.while_loop(lambda carry: carry[0] < needed, attempt, start)[2]
+
+
+def rounding_of_sums(capacity: int, chunk: int, *, narrow: bool, positions: int = 1, parts: float = 1.0) -> float:
+    """By what share of C one record more can move a sum of `sum_by_chunks` than by its own row.
+
+    Args:
+        capacity: the most rows of a batch.
+        chunk: rows of a chunk.
+        narrow: sums within a chunk are in float32, over rows in uniformly random order, one product to each.
+        positions: products that a row adds to a coordinate, summed in float64.
+        parts: L2 norm of these products, at most this many times C.
+    """
+    chunks = -(-capacity // chunk)
+    # Each product is rounded twice, once with its factor, and each sum once.
+    lost = 2.0 * capacity * (chunk * positions + chunks + 4) * parts * 2.0**-53
+    within = 4.0 * chunk * (chunk + 1) * 2.0**-24 / (1.0 - chunk * 2.0**-24) if narrow else 0.0
+    # As a float32 has it: the same number in a program and in its proof.
+    return float(np.nextafter(np.float32(1.0 + lost + within), np.float32(2.0**30))) - 1.0
 
 
 # --- the engine ----------------------------------------------------------------------------------
@@ -501,11 +521,11 @@ class ReferenceEngine:
     """`vmap` of the gradient, a microbatch at a time; the measure of all faster engines.
 
     Attributes:
-        microbatch_size: rows whose gradients are held in memory at once; None: all of them.
+        microbatch_size: rows whose gradients are held in memory at once, rounded up to a multiple of `LANES`.
             Microbatches without a real row are skipped, so padding costs little.
     """
 
-    microbatch_size: int | None = None
+    microbatch_size: int = 128
 
     def __call__(
         self,
@@ -522,20 +542,21 @@ class ReferenceEngine:
         def one(record: Any) -> tuple[Array, Any]:
             return jax.value_and_grad(record_loss)(parameters, record)
 
-        def partial_sum(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Array, Array]:
-            # XLA may make one convolution of all rows' and hide the others' by zeros, so that one that is not finite shows
-            # in all.
-            together = jax.vmap(one)(rows)
-            whole = jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(together)]).all()
-            losses, gradients = jax.lax.cond(whole, lambda: together, lambda: jax.lax.map(one, rows))
+        def partial_sum(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Bool[Array, "row"]]:
+            losses, gradients = jax.vmap(one)(rows)
             # A leaf that is not finite makes the norm so, and its row is dropped.
             squared = squared_norms(gradients, norm)
             weights = row_weights(losses, squared, record_size(gradients), keep, norm, channels)
             scaled = scale_rows(gradients, weights.factor, weights.keep)
-            return jax.tree.map(lambda x: jnp.sum(x, axis=0), scaled), weights.loss, weights.count
+            finite = finite_alone(
+                lambda row: jax.tree.leaves(one(row)), rows, jnp.isfinite(losses) & jnp.isfinite(squared)
+            )
+            return sum_doubles((scaled, weights.loss, weights.count)), finite
 
-        gradient, loss, count = sum_over_rows(partial_sum, records, mask, [self.microbatch_size or mask.shape[0]])
-        return ClippedSum(gradient, loss, count, channels.joint_bound(norm))
+        chunk = whole_lanes(self.microbatch_size)
+        gradient, loss, count = sum_by_chunks(partial_sum, records, mask, chunk)
+        rounding = rounding_of_sums(max(mask.shape[0], 2**11), chunk, narrow=False)
+        return clipped_total(gradient, loss, count, channels, norm, rounding)
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
         """See `GradientEngine`."""
@@ -543,4 +564,4 @@ class ReferenceEngine:
             LeafReport(jax.tree_util.keystr(path), x.shape, "per record", 2 * x.size, 4 * x.size)
             for path, x in jax.tree.leaves_with_path(jax.eval_shape(lambda: parameters))
         ]
-        return EngineReport(tuple(leaves), num_rows, min(num_rows, self.microbatch_size or num_rows))
+        return EngineReport(tuple(leaves), num_rows, whole_lanes(self.microbatch_size))

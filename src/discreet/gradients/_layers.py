@@ -42,7 +42,7 @@ class OneHot:
 
     def dense(self) -> Vectors:
         """The same, written out."""
-        return (jax.nn.one_hot(self.index, self.size) * self.valid[:, None])[None]
+        return (jax.nn.one_hot(self.index, self.size, dtype=jnp.float32) * self.valid[:, None])[None]
 
 
 class Layer(Protocol):

@@ -331,12 +331,16 @@ class DPSVI:
     def _of_plan(self, released: int, shards: Shards | None = None) -> dict[str, Any]:
         """What a step that releases so many coordinates has from the plan beside its numbers."""
         plan = self.plan
-        sizes = plan.sampling.typical_sizes(plan.num_records)
+        sampling, size = plan.sampling, plan.num_records
+        # A device's part of a batch is about as long as a Poisson sample of its records, whatever the sampler. Its rows are in
+        # secret order, too, but which record takes another's place may be on another device.
+        rows, capacity = sampling.typical_size(size), sampling.capacity(size)
         if shards is not None:
-            # A device's part of a batch is about as long as a Poisson sample of its records, whatever the sampler.
-            sizes = PoissonSampling(plan.rate).typical_sizes(shards.rows)
+            rows = PoissonSampling(plan.rate).typical_size(-(-size // shards.count))
         return {
-            "engine": BookKeepingEngine(sizes, microbatch_size=self.microbatch_size),
+            "engine": BookKeepingEngine(
+                rows, capacity, shards is None and sampling.shuffled(size), self.microbatch_size
+            ),
             "mechanism": plan.mechanism,
             "levels": levels_for(plan.noise_multiplier, released),
             "adapts": plan.clipping.adapts,
@@ -353,6 +357,7 @@ class DPSVI:
     def _check_records(self, records: Records) -> None:
         plan = self.plan
         plan.sampling.check(plan.num_records, plan.relation)
+        plan.sampling.check_order(records.size, plan.num_records)
         # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
         if plan.relation.name != "ADD_OR_REMOVE_ONE" and records.size != plan.num_records:
             raise ValueError(

@@ -32,6 +32,7 @@ from tqdm import tqdm
 
 from discreet import mechanisms, random
 from discreet._jax import untried_jax
+from discreet.gradients import BookKeepingEngine
 from discreet.inference._result import Outcome, kinds
 from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepKeys, check_unused, claim
 from discreet.inference._trace import TraceRecorder, start_mean, update_mean
@@ -437,6 +438,9 @@ def update_once(
     paid = state.step < numbers.num_steps
     batch = Batch(jnp.arange(mask.shape[0], dtype=jnp.int32), mask & paid)
     keys = StepKeys.derive(state.rng_key).at(state.step)
+    if isinstance(step.engine, BookKeepingEngine):
+        # The rows stand in whatever order the caller gave them.
+        step = dataclasses.replace(step, engine=dataclasses.replace(step.engine, shuffled=False))
     state, loss, _ = step.move(state, keys, numbers, leaves, batch)
     return state, jnp.where(paid, loss, jnp.nan)
 

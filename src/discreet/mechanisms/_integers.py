@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, PRNGKeyArray
 
+from discreet._jax import double
 from discreet.random import (
     INNER_VARIANCE,
     LAPLACE_UNIT,
@@ -159,9 +161,10 @@ def add_noise_on_grid(key: PRNGKeyArray, leaves: list[Array], size: Any, allowan
     noised, start = [], 0
     for leaf in leaves:
         own = [word[start : start + leaf.size].reshape(leaf.shape) for word in noise]
-        *lower, total = (x.astype(leaf.dtype) for x in added(rounded(leaf, spacing, law.words), own))
-        for word in reversed(lower):
-            total = total * 2.0**WORD + word
-        noised.append(jnp.where(jnp.isnan(leaf), leaf, total * unit.astype(leaf.dtype)))
+        with double() if leaf.dtype == np.float64 else nullcontext():
+            *lower, total = (x.astype(leaf.dtype) for x in added(rounded(leaf, spacing, law.words), own))
+            for word in reversed(lower):
+                total = total * 2.0**WORD + word
+            noised.append(jnp.where(jnp.isnan(leaf), leaf, total * unit.astype(leaf.dtype)))
         start += leaf.size
     return noised

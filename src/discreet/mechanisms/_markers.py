@@ -829,10 +829,14 @@ def clipped_sum(
         total = engine(
             loss, jax.tree.unflatten(structure, leaves), (indices, bits), mask, norms[0] if norms else norm, beside
         )
+        roundings.append(total.rounding)
         return [*jax.tree.leaves(total.gradient), total.loss, total.count, right]
 
     operands = [*keys, *batch, *traced_norm, *public, *leaves, *table]
+    roundings: list[float] = []
     closed = _traced(implementation, operands, layout, shards)
+    # Several devices lose as much each, and a little in adding up.
+    rounding = roundings[-1] * (1 if shards is None else 2 * shards.count)
     if any(isinstance(x, Tracer) for x in closed.consts):
         raise TypeError("An engine or a source of bits uses traced values from outside; pass them as what they are.")
     *gradient, loss, count, right = CLIPPED_SUM.bind(
@@ -842,10 +846,12 @@ def clipped_sum(
         layout=layout,
         norm=known_norm,
         shares=(channels.loss_share, channels.count_share),
+        rounding=rounding,
         shards=shards,
         trusted=type(engine) in (BookKeepingEngine, ReferenceEngine) and type(shards) in (type(None), Shards),
     )
-    return ClippedSum(jax.tree.unflatten(structure, gradient), loss, count, channels.joint_bound(norm)), right
+    sums = jax.tree.unflatten(structure, gradient)
+    return gradients.clipped_total(sums, loss, count, channels, norm, rounding), right
 
 
 def _traced(
@@ -888,7 +894,10 @@ def release(
         levels: as in `add_noise`, for this noise multiplier.
     """
     sums, stddev = (total.gradient, total.loss, total.count), noise_multiplier * total.l2_bound
-    return Release(*add_noise(mechanism, key, sums, stddev, "release", multiplier=noise_multiplier, levels=levels))
+    if not mechanism.on_grid:
+        sums = jax.tree.map(lambda x: x.astype(jnp.float32), sums)
+    noised = add_noise(mechanism, key, sums, stddev, "release", multiplier=noise_multiplier, levels=levels)
+    return Release(*jax.tree.map(lambda x: x.astype(jnp.float32), noised))
 
 
 RowUpdate = Callable[[Any, Sequence[Array], Sequence[Array], PRNGKeyArray], Sequence[Array]]

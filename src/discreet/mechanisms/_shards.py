@@ -22,7 +22,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int
 
-from discreet._jax import one_process
+from discreet._jax import double, one_process
 
 _REMEDY = 'Pass a mesh of one axis over devices of this process, as jax.make_mesh((4,), ("records",)).'
 
@@ -145,12 +145,13 @@ class Shards:
 
         def part(first: Array, *operands: Any) -> list[Array]:
             *sums, right = function(first, *operands)
-            # One vector: each all-reduce costs the same, however short it is.
-            parts = [*sums, jnp.where(right, 0.0, 1.0)]
-            flat = jnp.concatenate([x.reshape(-1) for x in parts])
-            total = jnp.split(lax.psum(flat, self.axis), np.cumsum([x.size for x in parts])[:-1])
-            *sums, wrong = (x.reshape(y.shape).astype(y.dtype) for x, y in zip(total, parts, strict=True))
-            return [*sums, wrong == 0]
+            # One vector: each all-reduce costs the same, however short it is. In float64, as the sums are.
+            with double():
+                parts = [*sums, jnp.where(right, 0.0, 1.0)]
+                flat = jnp.concatenate([x.reshape(-1) for x in parts])
+                total = jnp.split(lax.psum(flat, self.axis), np.cumsum([x.size for x in parts])[:-1])
+                *sums, wrong = (x.reshape(y.shape).astype(y.dtype) for x, y in zip(total, parts, strict=True))
+                return [*sums, wrong == 0]
 
         return self._on_each(part, operands, tables, PartitionSpec())
 

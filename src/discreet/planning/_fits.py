@@ -207,7 +207,8 @@ class Fitter:
             leaves, own = record
             return objective.record_loss(u, leaves, key if own is None else own)
 
-        return BookKeepingEngine()(loss, u, (list(rows), keys), mask, norm, Channels()).gradient
+        total = BookKeepingEngine(len(mask))(loss, u, (list(rows), keys), mask, norm, Channels())
+        return jax.tree.map(lambda x: x.astype(jnp.float32), total.gradient)
 
     @functools.partial(jax.jit, static_argnums=0)
     def lengths(self, rows: list[Array], key: PRNGKeyArray) -> Float[Array, " record"]:

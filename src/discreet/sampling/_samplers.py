@@ -131,9 +131,27 @@ class Sampling(abc.ABC):
     def capacity(self, num_records: int) -> int:
         """The number of rows of a `Batch`, padding included."""
 
-    def typical_sizes(self, num_records: int) -> tuple[int, ...]:
-        """Increasing numbers of records worth compiling for; a batch exceeds the last with probability below 1e-3."""
-        return (self.capacity(num_records),)
+    def typical_size(self, num_records: int) -> int:
+        """The number of records that a batch exceeds about once in 15 steps: that costs less than padding to more."""
+        return self.capacity(num_records)
+
+    def shuffled(self, num_records: int) -> bool:
+        """Whether the rows of a batch come in uniformly random, secret order, given which they are."""
+        self._count(num_records)
+        return False
+
+    def check_order(self, num_records: int, planned: int) -> None:
+        """Refuse a table so much shorter than planned that `shuffled` is true of the plan and not of it.
+
+        Raises:
+            ValueError: The table is less than half as long as planned, and its batches hold much of it.
+        """
+        # True of twice the records: true of these, and of one more or less.
+        if self.shuffled(planned) and not self.shuffled(2 * num_records):
+            raise ValueError(
+                f"The plan is for {planned} records, and the table has so few that each is asked whether it enters a batch. Plan "
+                "with a number of records that is about right; a public guess will do."
+            )
 
     def prepare(self, num_records: int) -> Any:
         """Public tables that `draw` reads: a pytree of NumPy arrays, possibly empty."""
@@ -406,15 +424,17 @@ class PoissonSampling(Sampling):
             )
         return int(capacity)
 
-    def typical_sizes(self, num_records: int) -> tuple[int, ...]:
-        """The sizes exceeded with probability 1/2, 0.15 and 1e-3.
-
-        A batch padded to the next of them has on average 0.8 standard deviations more rows than expected: 7 % of 128.
-        """
+    def typical_size(self, num_records: int) -> int:
+        """The size exceeded with probability 0.07: 145 for 128."""
         table = self._layout(num_records).table
-        if table is None:
-            return (num_records,)
-        return tuple(sorted({max(1, table.quantile(tail)) for tail in (0.5, 0.15, 0.999e-3)}))
+        return num_records if table is None else max(1, table.quantile(0.07))
+
+    def shuffled(self, num_records: int) -> bool:
+        """True where records are named by random words, in the order in which they are named, instead of asked one by one.
+
+        So that it is also true of tables with a record more or less, it has to be true of half as many records.
+        """
+        return all(self._layout(n).draws is not None for n in (num_records, -(-num_records // 2)))
 
     def prepare(self, num_records: int) -> dict[str, np.ndarray]:
         """All numbers of a draw: the rate, and threshold words of the size table or of a coin."""
@@ -643,6 +663,10 @@ class FixedSizeSampling(Sampling):
         self._count(num_records)
         return self.batch_size
 
+    def shuffled(self, num_records: int) -> bool:
+        """True for batches of at most half the records, which are drawn one after the other."""
+        return self._count(num_records) - self.batch_size >= self.batch_size
+
     def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
         """Draw one batch of `batch_size` rows, all of them real, in an order that means nothing; `tables` is not read."""
         del tables
@@ -651,7 +675,7 @@ class FixedSizeSampling(Sampling):
         left_out = count - self.batch_size
         if left_out == 0:
             return Batch(jnp.arange(count, dtype=jnp.int32), mask)
-        if left_out >= self.batch_size:
+        if self.shuffled(num_records):
             return Batch(_distinct(key, self.batch_size, count), mask)
         kept = jnp.ones(count, bool).at[_distinct(key, left_out, count)].set(False, mode="promise_in_bounds")
         return Batch(jnp.nonzero(kept, size=self.batch_size)[0].astype(jnp.int32), mask)

@@ -645,7 +645,7 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     assert indices.batch is not None
     # The engine gives the gradient a share of the joint bound and the loss and count the rest; the norm that it is told is
     # the gradient's.
-    joint = bound.times(1.0 / math.sqrt(1.0 - sum(params["shares"])))
+    joint = bound.times((1.0 + params["rounding"]) / math.sqrt(1.0 - sum(params["shares"])))
     group, origin = Group("clipped_sum"), checker.origin(equation, table)
     outputs: list[Value] = []
     for number, _ in enumerate(equation.outvars[:-1]):

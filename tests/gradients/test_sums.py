@@ -1,0 +1,235 @@
+"""Batches of any size: one sum; and how far one record moves it, as computed."""
+
+from __future__ import annotations
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from discreet.gradients import (
+    BookKeepingEngine,
+    Channels,
+    ReferenceEngine,
+    _bookkeeping,
+    _contract,
+)
+
+ROWS = 24
+NORM, CHANNELS = 0.5, Channels(0.02, 0.1, center=1.0, bound=5.0)
+
+
+def loss(p, r):
+    return jnp.sum(jnp.square(jnp.tanh(r @ p["w"] + p["b"]) @ p["v"])) + jnp.sum(jnp.log(r[:1]))
+
+
+@jax.jit
+def reference(p, r, mask):
+    return ReferenceEngine()(loss, p, r, mask, NORM, CHANNELS)[:3]
+
+
+def problem():
+    rng = np.random.default_rng(3)
+    p = {k: jnp.asarray(rng.normal(size=s), jnp.float32) for k, s in {"w": (6, 5), "b": (5,), "v": (5, 4)}.items()}
+    return p, np.abs(rng.normal(size=(ROWS, 6))).astype(np.float32) + 0.1
+
+
+@pytest.fixture(scope="module", params=[{"rows": 32}, {"rows": 16}, {"rows": 16, "shuffled": True}], ids=str)
+def total(request):
+    """The engine's sum, in one chunk, in two, and in two whose sums are in float32."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_bookkeeping, "_FEW", 0)
+        run = jax.jit(lambda p, r, mask: BookKeepingEngine(**request.param)(loss, p, r, mask, NORM, CHANNELS)[:3])
+        p, records = problem()
+        run(p, records, np.ones(ROWS, bool))  # compiled while the patch holds
+        yield run
+
+
+@pytest.mark.parametrize("spoiled", [(), (0,), (2, 9), (11, 20)], ids=str)
+@pytest.mark.parametrize("count", [0, 1, 11, 16, 17, 20, 24])
+def test_every_row_counts_once(total, count, spoiled):
+    p, records = problem()
+    mask = np.arange(ROWS) < count
+    records[count:] = np.nan  # padding may hold anything
+    records[list(spoiled), 0] = [np.nan, -1.0, np.inf][len(spoiled) % 3]
+    got, want = total(p, records, mask), reference(p, records, mask)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-5), got, want)
+    if count == 0:
+        assert not any(np.any(np.asarray(x)) for x in jax.tree.leaves(got))
+
+
+TINY = 21
+KINDS = [0.0, 1.0, -2.0, 0.3, 1e8, 1e15, 1e30, np.nan, np.inf, -np.inf]
+
+
+def two_layers(p, r):
+    # The last number tells on the loss alone: where it is not above zero, a finite gradient belongs to no loss.
+    return 0.5 * jnp.sum(jnp.square(r[:3] @ p["w"] + p["b"])) + jnp.log(r[3])
+
+
+def rows_of_all_kinds(rng):
+    rows = rng.normal(size=(24, 4)).astype(np.float32)
+    rows[8:, :3] = rng.choice(KINDS, (16, 3))
+    rows[:, 3] = rng.choice([0.5, 2.0, 2.0, 0.0, -1.0], 24)
+    rows[:8:2, 3], rows[-1] = 2.0, np.nan
+    return rows
+
+
+@pytest.mark.parametrize("chunk", [16, 32])
+def test_every_batch_is_the_sum_of_its_rows_one_by_one(chunk):
+    """Whatever rows stand beside it, at whatever place, a row adds what it adds alone."""
+    rng = np.random.default_rng(chunk)
+    p = {"w": jnp.asarray(rng.normal(size=(3, 2)), jnp.float32), "b": jnp.asarray(rng.normal(size=2), jnp.float32)}
+    batch = jax.jit(lambda r, m: BookKeepingEngine(chunk)(two_layers, p, r, m, NORM, CHANNELS)[:3])
+    alone = jax.jit(lambda r: ReferenceEngine()(two_layers, p, r[None], jnp.ones(1, bool), NORM, CHANNELS)[:3])
+    pool = rows_of_all_kinds(rng)
+    each = [jax.tree.map(np.asarray, alone(r)) for r in pool]
+    counts = [any(np.any(x) for x in jax.tree.leaves(one)) for one in each]
+    assert 4 <= sum(counts) < len(pool)
+    for turn in range(120):
+        picked = rng.choice(24, TINY)
+        mask = np.arange(TINY) < rng.integers(0, TINY + 1)
+        if turn % 5 == 0:
+            mask = rng.random(TINY) < 0.5  # no sampler's, and no other sum
+        if turn % 7 == 0:
+            picked = rng.choice(np.flatnonzero(~np.array(counts)), TINY)  # none that counts
+        got = batch(pool[picked], mask)
+        kept = [each[i] for i in picked[mask]]
+        want = jax.tree.map(lambda *x: np.sum(x, axis=0), jax.tree.map(np.zeros_like, each[0]), *kept)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-5), got, want)
+
+
+# --- how far one record moves a sum, as computed ---
+
+PLAIN = Channels()
+
+
+def inner(p, r):
+    """Its gradient is the record."""
+    return jnp.dot(p, r)
+
+
+def moved(engine, d, count, together=1):
+    """How far the first record moves the sum of rows that are made up so that it decides where roundings go, in units of C.
+
+    Long rows bring a float32 sum just above a power of two, the first record among them; each of the rest is 0.51 units in the
+    last place of that, or so many `together`: added there it is a whole unit, and below, without the first record, it is not.
+    """
+    unit, bits = np.float32(0.98 / np.sqrt(d)), 11
+    long = np.full(int(np.ceil(2**bits / unit)), unit)
+    column = np.concatenate([long, np.full(count, np.float32(-0.51 / together * 2.0 ** (bits - 24)))])
+    rows = np.repeat(column[:, None], d, 1)
+    run = jax.jit(lambda p, x, m: engine(inner, p, x, m, 1.0, PLAIN))
+    whole = run(jnp.zeros(d), rows, np.ones(len(rows), bool))
+    # Where order is free, the last row takes the place of the first.
+    order = np.arange(1, len(rows))
+    if getattr(engine, "shuffled", False):
+        order = np.concatenate([[len(rows) - 1], np.arange(1, len(rows) - 1)])
+    mask = np.arange(len(rows)) < len(order)
+    without = run(jnp.zeros(d), rows[np.append(order, 0)], mask)
+    return float(np.linalg.norm(np.asarray(whole.gradient) - np.asarray(without.gradient))), float(whole.l2_bound)
+
+
+ENGINES = {
+    "float64, one chunk": BookKeepingEngine(150_000),
+    "float64, chunks": BookKeepingEngine(128),
+    "shuffled": BookKeepingEngine(128, shuffled=True),
+    "reference": ReferenceEngine(128),
+}
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+@pytest.mark.parametrize(("d", "count"), [(4, 20_000), (16, 5_000), (16, 100_000)])
+def test_repeated_rounding_moves_no_sum_beyond_its_bound(monkeypatch, engine, d, count):
+    """Casacuberta, Shoemate, Vadhan and Wagaman, CCS 2022. A float32 sum in one contraction moves by 98 C."""
+    monkeypatch.setattr(_bookkeeping, "_FEW", 0)
+    distance, bound = moved(engine, d, count)
+    assert 0.9 < distance <= bound < 1.005
+
+
+@pytest.mark.parametrize("fault", ["rounding is not charged", "chunks are added in float32"])
+def test_the_attack_finds_sums_that_it_should(monkeypatch, fault):
+    monkeypatch.setattr(_bookkeeping, "_FEW", 0)
+    if fault == "rounding is not charged":
+        monkeypatch.setattr(_bookkeeping, "_MOST_ROWS", 2**30)
+        monkeypatch.setattr(_bookkeeping, "rounding_of_sums", lambda *args, **options: 0.0)
+        distance, bound = moved(BookKeepingEngine(50_000, shuffled=True), 4, 20_000)
+    else:
+        for file in (_bookkeeping, _contract):
+            monkeypatch.setattr(file, "double", contextlib.nullcontext)
+        with pytest.warns(UserWarning, match="float64"):
+            distance, bound = moved(BookKeepingEngine(16), 4, 200_000, together=16)
+    assert distance > 2 * bound
+
+
+# --- rows do not meet ---
+
+
+def lanes(loss, parameters, records, engine):
+    """What each record adds in each place of a chunk beside others, to the bit: leading axes record and place."""
+    count = len(jax.tree.leaves(records)[0])
+
+    @jax.jit
+    def at(record, place, others):
+        rows = jax.tree.map(lambda x: x[others].at[place].set(x[record]), records)
+        mask = jnp.arange(engine.rows) == place
+        # The others are computed beside it and count as zero: a mask that is no sampler's.
+        return engine(loss, parameters, rows, mask, 1.0, CHANNELS)[:3]
+
+    rng = np.random.default_rng(0)
+    return [
+        [at(record, place, rng.integers(0, count, engine.rows)) for place in range(engine.rows)] for record in range(2)
+    ]
+
+
+@pytest.mark.parametrize("rows", [16, 48])
+@pytest.mark.parametrize("wide", [5, 37])
+def test_a_row_is_computed_alike_in_every_place(monkeypatch, rows, wide):
+    """Rows nearly orthogonal to the weights: the sign of the residual is that of a rounding."""
+    monkeypatch.setattr(_bookkeeping, "_FEW", 0)
+    rng = np.random.default_rng(wide)
+    x = rng.normal(size=(40, wide)).astype(np.float32) * 1e3
+    w = rng.normal(size=wide).astype(np.float32)
+    x -= np.outer(x @ w, w) / np.dot(w, w)
+
+    def loss(p, r):
+        return 1e6 * jnp.square(r @ p["w"] + p["b"][0]) + jnp.sum(jnp.square(jnp.tanh(r @ p["v"])))
+
+    p = {"w": w, "b": np.zeros(1, np.float32), "v": rng.normal(size=(wide, 7)).astype(np.float32)}
+    for placed in lanes(loss, p, jnp.asarray(x), BookKeepingEngine(rows, shuffled=True)):
+        for other in placed[1:]:
+            jax.tree.map(np.testing.assert_array_equal, other, placed[0])
+
+
+def nearly_orthogonal(rng, w, count):
+    """Rows whose product with w is rounding and little else: another order of its sum has another sign."""
+    rows = rng.normal(size=(count, len(w)))
+    for _ in range(4):
+        at = rng.integers(0, len(w), count)
+        rows[np.arange(count), at] -= (rows @ w) / w[at]
+        rows = rows.astype(np.float32).astype(np.float64)
+    return rows.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "engine", [BookKeepingEngine(), ReferenceEngine(), BookKeepingEngine(32, shuffled=True)], ids=str
+)
+@pytest.mark.parametrize(("d", "count"), [(100, 32), (24, 160)])
+def test_a_longer_table_is_summed_by_the_same_program(monkeypatch, engine, d, count):
+    """With chunks as long as the table, XLA sums the rows in another order, and one row of zeros more moves the sum by 320 C."""
+    monkeypatch.setattr(_bookkeeping, "_FEW", 0)
+    rng = np.random.default_rng(1)
+    w = rng.normal(size=d).astype(np.float32)
+
+    @jax.jit
+    def total(rows):
+        return engine(
+            lambda p, r: 1e6 * jnp.square(jnp.sum(r * p)), w, rows, jnp.ones(len(rows), bool), 1.0, PLAIN
+        ).gradient
+
+    for row in nearly_orthogonal(rng, w.astype(np.float64), 6):
+        table = np.repeat(row[None], count, 0)
+        np.testing.assert_array_equal(total(table), total(np.concatenate([table, np.zeros((1, d), np.float32)])))
