@@ -185,7 +185,7 @@ def count_not_in_the_bound(monkeypatch):
     [
         count_without_noise,
         pytest.param(realised_size, marks=pytest.mark.exhaustive),
-        pytest.param(count_not_in_the_bound, marks=pytest.mark.essential),
+        count_not_in_the_bound,
     ],
 )
 def test_a_wrong_step_is_caught(monkeypatch, wrong):

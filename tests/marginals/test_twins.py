@@ -61,7 +61,6 @@ def rate_of_odd(twin) -> float:
     return float((odd == left ^ right).mean())
 
 
-@pytest.mark.essential
 def test_twins_keep_pairs_and_with_the_target_triples(fit) -> None:
     """The true rate of odd ones is 1."""
     model, result = fit
