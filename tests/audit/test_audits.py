@@ -154,7 +154,10 @@ def test_a_model_of_ones_own(monkeypatch):
     fit = dp.DPSVI(logistic, AutoNormal(logistic, init_loc_fn=init_to_feasible), numpyro.optim.SGD(1e-3), plan=claim)
     verdict = audit_fit(fit, table, (x, y), runs=2000, progress_bar=False)
     check(verdict, 0.1)
-    monkeypatch.setattr("discreet.mechanisms.release", lambda key, total, noise, *of: dp.mechanisms.Release(*total[:3]))
+    monkeypatch.setattr(
+        "discreet.mechanisms.release",
+        lambda key, total, noise, *of: dp.mechanisms.Release(*jax.tree.map(jnp.float32, total[:3])),
+    )
     bare = dp.DPSVI(logistic, AutoNormal(logistic, init_loc_fn=init_to_feasible), numpyro.optim.SGD(1e-3), plan=claim)
     assert audit_fit(bare, table, (x, y), runs=2000, progress_bar=False).contradicted
 

@@ -2,6 +2,8 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import pytest
 from typer.testing import CliRunner
 
@@ -26,7 +28,9 @@ def test_a_true_claim(tmp_path):
 
 
 def test_a_contradiction_has_an_exit_code(monkeypatch):
-    monkeypatch.setattr(mechanisms, "release", lambda key, total, noise, *of: mechanisms.Release(*total[:3]))
+    monkeypatch.setattr(
+        mechanisms, "release", lambda key, total, noise, *of: mechanisms.Release(*jax.tree.map(jnp.float32, total[:3]))
+    )
     outcome = RUN.invoke(app, [*SMALL, "--epsilon", "1", "--json"])
     assert outcome.exit_code == 1, outcome.stderr
     content = json.loads(outcome.stdout)
