@@ -176,6 +176,15 @@ def test_one_row_of_each_person_counts(tmp_path) -> None:
     assert found.statement.noun == "person"
 
 
+def test_arrays_of_levels_are_refused_where_records_are_persons() -> None:
+    """Fifty pieces of one row of ann, encoded one by one, would be fifty persons."""
+    plan = plan_for(dp.tables.Schema(columns=SCHEMA.columns, target="smoker", person="who"))
+    one = plan.levels.encode(people(1) | {"who": ["ann"]})
+    for levels in (np.concatenate([one] * 50), np.zeros((5000, 3), int)):
+        with pytest.raises(ValueError, match="does not say whose each row is.*Pass the table itself"):
+            release_file._counted(levels, plan, "refuse", None)
+
+
 def test_nothing_public_shows_the_number_of_records() -> None:
     plan = plan_for()
     first, second = (private_marginals(dp.random.key(), people(rows), plan) for rows in (2000, 2001))

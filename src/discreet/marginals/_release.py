@@ -325,7 +325,8 @@ def private_marginals(
 
     Args:
         rng_key: `discreet.random.key()`, for this release alone.
-        table: A file, a pyarrow or pandas table, a dict of arrays; or levels as `plan.levels.encode` makes them.
+        table: A file, a pyarrow or pandas table, a dict of arrays; or, where the schema names no person column, levels as
+            `plan.levels.encode` makes them.
         plan: What to count.
         ledger: The table's budget, debited before the release.
         out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
@@ -409,6 +410,11 @@ def _pieces(
 ) -> Iterator[Int[np.ndarray, "row column"]]:
     """The levels of some rows at a time; of each person one row."""
     if isinstance(table, np.ndarray):
+        if plan.schema.person is not None:
+            raise ValueError(
+                f"the table is an array of levels, which does not say whose each row is, and the schema's person column is "
+                f"{plan.schema.person!r}: several rows of a person would count. Pass the table itself, with that column."
+            )
         shape, sizes = table.shape, plan.levels.sizes
         if table.dtype.kind not in "iu" or shape[1:] != (len(sizes),) or np.any((table < 0) | (table >= sizes)):
             raise ValueError(
