@@ -20,7 +20,7 @@ from discreet.gradients import BookKeepingEngine, Channels
 from discreet.inference import _loop
 from discreet.inference._loop import Checkpoint
 from discreet.inference._step import Draws
-from discreet.mechanisms import GAUSSIAN, Shards, clipped_sum, draw_batch, release
+from discreet.mechanisms import GAUSSIAN, Shards, _shards, clipped_sum, draw_batch, release
 from discreet.sampling import PaddedDrawing
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -95,8 +95,9 @@ def test_the_noise_is_that_of_one_device_to_the_bit():
     compare(9, blank=True)
 
 
-def test_a_part_longer_than_a_turn_is_worked_on_to_its_end():
+def test_a_part_longer_than_a_turn_is_worked_on_to_its_end(monkeypatch):
     """Ten of the batch's rows lie on the second device, three of them a turn; two places of the batch hold nobody."""
+    monkeypatch.setattr(_shards, "TURN", 3)
 
     def count(rows, mask, carried):
         return [carried[0].at[jnp.where(mask, rows - 10, 10)].add(1, mode="drop")]

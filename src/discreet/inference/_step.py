@@ -32,7 +32,7 @@ from numpyro.optim import _NumPyroOptim
 
 from discreet import mechanisms, random
 from discreet._jax import ClosedJaxpr, JaxprEqn, Literal, Var, aval, bind, primitives, run_jaxpr, types_of, unstack_p
-from discreet.gradients import Channels, EngineReport, GradientEngine
+from discreet.gradients import BookKeepingEngine, Channels, EngineReport, GradientEngine
 from discreet.inference._elbo import Objective
 from discreet.plan import PrivacyPlan
 from discreet.sampling import Batch, Drawing, PaddedDrawing, Sampling
@@ -575,7 +575,7 @@ class PrivateStep:
             state = state._replace(memory=memory)
             table = [*table, *self.local.parameters(state.memory)]
         record = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
-        draws = self._draws(u, record, keys.record, len(batch.indices))
+        draws = self._draws(u, record, keys.record)
         total, right = mechanisms.clipped_sum(
             self.engine, draws, u, table, batch, (keys.local, keys.record), norm, channels, self.shards
         )
@@ -613,7 +613,7 @@ class PrivateStep:
         """How the engine goes about a batch of `num_rows` rows, for parameters of the shapes of `psi`."""
         key = random.key(0)
         u = psi if self.perturb_parameters else jax.eval_shape(self.objective.link, psi, key)[0]
-        draws = self._draws(u, self.objective.example, key, num_rows)
+        draws = self._draws(u, self.objective.example, key)
 
         def loss(u: Any, row: Any) -> Float[Array, ""]:
             record, bits = row
@@ -621,7 +621,7 @@ class PrivateStep:
 
         return self.engine.explain(loss, u, (self.objective.example, draws.requests), num_rows)
 
-    def _draws(self, u: Any, record: Sequence[Any], key: PRNGKeyArray, num_rows: int) -> Draws:
+    def _draws(self, u: Any, record: Sequence[Any], key: PRNGKeyArray) -> Draws:
         """A record's loss, and the random bits that it asks for."""
         # All are secret: known ones would let a record that is left out change the draws of those behind it.
         objective = self.objective
@@ -631,7 +631,9 @@ class PrivateStep:
                 return objective.whole_loss(u, record, key, self.num_records)
             return objective.record_loss(u, record, key)
 
-        return Draws.of(loss, u, record, key, num_rows)
+        # By the plan and not by the batch at hand: one record more must not make another program, which rounds otherwise.
+        rows = self.engine.capacity if isinstance(self.engine, BookKeepingEngine) else self.num_records
+        return Draws.of(loss, u, record, key, rows)
 
     def _channels(self, center: Float[Array, ""]) -> Channels:
         bound = jnp.maximum(1.0, jnp.abs(center)) if self.loss_bound is None else self.loss_bound

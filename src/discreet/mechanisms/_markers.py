@@ -58,7 +58,7 @@ from discreet.mechanisms._integers import (
     add_noise_on_grid,
     widest_cell,
 )
-from discreet.mechanisms._shards import Shards
+from discreet.mechanisms._shards import Shards, in_turns
 from discreet.sampling import Batch, Drawing, FixedSizeSampling, OpenPoisson, PoissonSampling, Sampling
 
 REMEDY = "Without noise nothing is private: use noise_multiplier * clipping_norm of a PrivacyPlan."
@@ -974,7 +974,7 @@ def update_rows(
             return [x.at[places].set(new, mode="drop") for x, new in zip(memory, found, strict=True)]
 
         if shards is None:
-            return update(indices, mask, memory)
+            return in_turns(update, indices, mask, memory)
         return shards.in_turns(update, first, indices, mask, memory)
 
     operands = [key, *batch, *public, *table, *memory]

@@ -27,6 +27,28 @@ from discreet._jax import double, one_process
 _REMEDY = 'Pass a mesh of one axis over devices of this process, as jax.make_mesh((4,), ("records",)).'
 
 
+TURN = 64
+"""Rows that are updated at once, however many there are: programs of other numbers of rows round otherwise, so that the number
+of records would show in what each of them remembers (`gradients._contract`)."""
+
+
+def in_turns(
+    function: Callable[[Array, Array, list[Array]], list[Array]],
+    indices: Int[Array, "row"],
+    mask: Bool[Array, "row"],
+    carried: list[Array],
+) -> list[Array]:
+    """What `function(row numbers, mask, carried)` leaves of arrays, for the rows that the mask keeps, `TURN` at a time."""
+    count = jnp.max(jnp.where(mask, jnp.arange(1, len(mask) + 1, dtype=jnp.int32), 0))
+
+    def turn(number: Int[Array, ""], carried: list[Array]) -> list[Array]:
+        at = number * TURN + jnp.arange(TURN, dtype=jnp.int32)
+        inside = jnp.minimum(at, len(mask) - 1)
+        return function(indices[inside], mask[inside] & (at < len(mask)), carried)
+
+    return lax.fori_loop(0, (count + TURN - 1) // TURN, turn, list(carried))
+
+
 @dataclasses.dataclass(frozen=True)
 class Shards:
     """How a table lies on the devices of a mesh of one axis.
@@ -121,15 +143,7 @@ class Shards:
     ) -> list[Array]:
         """What `function(row numbers, mask, carried)` leaves of arrays, for a device's part of a batch, some rows at a time."""
         places, mine = self.part(first, indices, mask)
-        length = min(len(places), -(-len(indices) // self.count))
-        own = jnp.where(mine, indices[places], first)
-
-        def turn(number: Int[Array, ""], carried: list[Array]) -> list[Array]:
-            at = number * length + jnp.arange(length)
-            inside = jnp.minimum(at, len(places) - 1)
-            return function(own[inside], mine[inside] & (at < len(places)), carried)
-
-        return lax.fori_loop(0, -(-jnp.sum(mine, dtype=jnp.int32) // length), turn, carried)
+        return in_turns(function, jnp.where(mine, indices[places], first), mine, carried)
 
     def local_shapes(self, operands: Sequence[Any], tables: int) -> list[jax.ShapeDtypeStruct]:
         """What one device sees of operands, the last `tables` of which are the table's arrays."""
