@@ -1,9 +1,14 @@
 """A model that holds its table is taken with `with_records`: the table is exchanged wherever the model reaches it, or refused."""
 
 import functools
+import importlib
 import importlib.util
 import sys
+import threading
+import weakref
 from collections import namedtuple
+from contextvars import ContextVar
+from types import FunctionType, SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -104,15 +109,15 @@ def calls_itself(times=2):
     observe(X, Y) if times == 0 else calls_itself(times - 1)
 
 
+def in_a_namespace(held):
+    return lambda: observe(held.x, held.y[0])
+
+
 def inner(y=Y):
     def model(times=2):
         observe(X, y) if times == 0 else model(times - 1)
 
     return model
-
-
-def looked_up():
-    observe(X[:0].sum() + globals()["ALIAS"], Y)
 
 
 def unobserved(x):
@@ -153,7 +158,7 @@ PLACES = {
     "object": Holder(X, Y),
     "recursion": calls_itself,
     "recursion in a closure": inner(),
-    "globals()": looked_up,
+    "namespace": in_a_namespace(SimpleNamespace(x=X, y=[Y])),
     "handler": decorated,
     "levels": with_levels(calls_itself, times=1),
 }
@@ -273,9 +278,48 @@ def imports():
     observe(X + np.sum(mine), Y)
 
 
+def calling(helper):
+    """A model whose helper gives the table in a way that is not in its own text."""
+
+    def model():
+        observe(X + np.sum(helper()), Y)
+
+    return model
+
+
+BOX, THREAD, CONTEXT, WEAK = np.empty(1, object), threading.local(), ContextVar("CONTEXT"), weakref.ref(X)
+BOX[0] = THREAD.x = X
+CONTEXT.set(X)
+
+
+def by_sys_modules_within():
+    import sys as system
+
+    return system.modules["my_tables"].X
+
+
+def moved(helper, **names):
+    """A helper in a module of its own."""
+    return FunctionType(helper.__code__, names, helper.__code__.co_name)
+
+
 @pytest.mark.parametrize(
     ("model", "words"),
     [
+        (calling(lambda: BOX[0]), "a ndarray"),
+        (calling(lambda: THREAD.x), "a _local"),
+        (calling(lambda: CONTEXT.get()), "a ContextVar"),
+        (calling(lambda: WEAK()), r"a (weakref|ReferenceType)"),
+        (calling(moved(lambda: globals()["X"], X=X)), "looks names up"),
+        (calling(moved(lambda: globals()["HELD"]["x"], HELD={"x": X})), "looks names up"),
+        (calling(moved(lambda: eval("X"), X=X)), "looks names up"),
+        # Another array of a module of the user's may be found before the table.
+        (calling(moved(lambda: sys.modules["my_tables"].X, sys=sys)), "looks names up|also reaches"),
+        (calling(moved(by_sys_modules_within)), "looks names up|also reaches"),
+        (
+            calling(moved(lambda: importlib.import_module("my_tables").X, importlib=importlib)),
+            "looks names up|also reaches",
+        ),
         (OfAClass().model, "OfAClass"),
         (namespace, "OfAClass"),
         (slot, "InASlot"),

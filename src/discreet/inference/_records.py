@@ -15,8 +15,10 @@ import gc
 import inspect
 import math
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from contextvars import ContextVar
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -323,9 +325,15 @@ class with_records:  # noqa: N801 - used like NumPyro's handlers
     in place. The result is an ordinary model of arguments, of which `DPSVI` asks all that it asks of any other.
 
     Guarantee: no named array is left as a public constant. All that Python's garbage collector can follow from the model is
-    looked through, except the globals of installed packages. What reaches an array and cannot be copied (a class, a compiled
-    function) is refused, and so are views of the arrays and other arrays as long as they are (above 16 records). What was
-    computed from the table beforehand and has not its length, such as a mean, cannot be told from a public number.
+    looked through, except the globals of installed packages, and so are weak references, context variables and NumPy's arrays
+    of objects. What reaches an array and cannot be copied (a class, a compiled function) is refused, and so are views of the
+    arrays and other arrays as long as they are (above 16 records). A function that calls `globals`, `eval` or `exec` is
+    refused if a global of its module reaches an array; one that looks modules up (`sys.modules`, `__import__`), if any module
+    of the user's does.
+
+    Limits: What was computed from the table beforehand and is no array of its length cannot be told from a public number: a
+    mean, a list of its numbers, its bytes, a pyarrow array, each record twice. Neither can what a compiled extension, a file
+    or a string of code that imports gives the model while it runs. All this stays a public constant, without a word.
 
     Args:
         model: A model, perhaps with handlers around it; give the result to the guide and to `DPSVI`.
@@ -417,10 +425,7 @@ class _Exchange:
             value = queue.pop()
             for holder, place in holders.get(id(value), ()):
                 if place is None:
-                    raise ValueError(
-                        f"The model reaches a table of with_records through {_named(holder)}, in which it cannot be exchanged. "
-                        "Write the model as a function of the table."
-                    )
+                    raise _not_exchanged(holder)
                 if id(holder) not in self._reaching:
                     self._reaching.add(id(holder))
                     queue.append(holder)
@@ -443,8 +448,13 @@ class _Exchange:
             made = FunctionType(x.__code__, names, x.__name__, None, self.copy_of(x.__closure__))
         elif isinstance(x, ModuleType):
             made = _Bound(x, {})
+        elif type(x) in (dict, list, CellType, SimpleNamespace):
+            made = type(x)()
         else:
-            made = type(x)() if type(x) in (dict, list, CellType) else object.__new__(type(x))
+            try:
+                made = object.__new__(type(x))
+            except TypeError as e:
+                raise _not_exchanged(x) from e
         self._copies[id(x)] = made
         held = {place: self.copy_of(value) for place, value in places.items()}
         if isinstance(x, FunctionType):
@@ -460,17 +470,36 @@ class _Exchange:
         return made
 
 
+# Names by which a function finds, while it runs, globals that its text does not name, and modules.
+_LOOKUPS = ("globals", "eval", "exec", "__globals__", "f_globals")
+_MODULE_LOOKUPS = ("__import__", "import_module")
+
+
 def _held_by(x: Any) -> tuple[dict[Any, Any], list[Any]]:
     """The objects that an object holds: by the places where a copy can hold others, and the rest."""
+    if isinstance(x, np.generic | np.ndarray) and x.dtype.hasobject:
+        return {}, np.asarray(x).ravel().tolist()
     if isinstance(x, np.generic | np.ndarray | jax.Array | CodeType | str | bytes | int | float | complex | None):
         return {}, []
+    if isinstance(x, weakref.ref):
+        return {}, [weakref.ref.__call__(x), *gc.get_referents(x)]
+    if isinstance(x, ContextVar):
+        return {}, [x.get(None), *gc.get_referents(x)]
     if isinstance(x, FunctionType):
         places = {name: getattr(x, name) for name in ("__closure__", "__defaults__", "__kwdefaults__", "__dict__")}
         if not users_file(x.__code__.co_filename):
             return places, []
         names, imported = _names(x.__code__)
         loaded = [m for name, m in sys.modules.items() if name.rpartition(".")[2] in imported] if imported else []
-        return {**places, **{name: x.__globals__[name] for name in names if name in x.__globals__}}, loaded
+        places |= {name: x.__globals__[name] for name in names if name in x.__globals__}
+        by_module = not names.isdisjoint(_MODULE_LOOKUPS) or (
+            "modules" in names and any(m is sys for m in (*places.values(), *loaded))
+        )
+        if by_module or not names.isdisjoint(_LOOKUPS):
+            loaded += [value for name, value in x.__globals__.items() if not name.startswith("__")]
+        if by_module:
+            loaded += filter(_is_users, list(sys.modules.values()))
+        return places, loaded
     if isinstance(x, CellType):
         return ({"cell_contents": x.cell_contents} if gc.get_referents(x) else {}), []
     if isinstance(x, MethodType):
@@ -519,6 +548,15 @@ def _named(holder: Any) -> str:
     """What an object is, in words that hold nothing of its contents."""
     name = getattr(holder, "__qualname__", None)
     return f"a {type(holder).__name__}" + (f" ({name})" if isinstance(name, str) else "")
+
+
+def _not_exchanged(holder: Any) -> ValueError:
+    """The refusal of a model in which an object reaches a table and cannot be copied."""
+    why = " that looks names up or imports them while it runs" if isinstance(holder, FunctionType) else ""
+    return ValueError(
+        f"The model reaches a table of with_records through {_named(holder)}{why}, in which it cannot be exchanged. "
+        "Write the model as a function of the table."
+    )
 
 
 def _refuse_other_tables(x: Any, tables: Sequence[Any], place: Any) -> None:
