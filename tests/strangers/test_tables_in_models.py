@@ -4,7 +4,6 @@ import functools
 import importlib
 import importlib.util
 import sys
-import threading
 import weakref
 from collections import namedtuple
 from contextvars import ContextVar
@@ -287,8 +286,24 @@ def calling(helper):
     return model
 
 
-BOX, THREAD, CONTEXT, WEAK = np.empty(1, object), threading.local(), ContextVar("CONTEXT"), weakref.ref(X)
-BOX[0] = THREAD.x = X
+class Tagged(np.ndarray):
+    x = 0
+
+
+class Space(SimpleNamespace):
+    pass
+
+
+class PartlyInSlots:
+    __slots__ = ("__dict__", "own")
+
+    def __init__(self, x):
+        self.own, self.x = 0, x
+
+
+BOX, CONTEXT, WEAK = np.empty(1, object), ContextVar("CONTEXT"), weakref.ref(X)
+TAGGED, SPACE, PARTLY = np.zeros(3).view(Tagged), Space(x=X), PartlyInSlots(X)
+BOX[0] = TAGGED.x = X
 CONTEXT.set(X)
 
 
@@ -307,7 +322,9 @@ def moved(helper, **names):
     ("model", "words"),
     [
         (calling(lambda: BOX[0]), "a ndarray"),
-        (calling(lambda: THREAD.x), "a _local"),
+        (calling(lambda: TAGGED.x), "a Tagged"),
+        (calling(lambda: SPACE.x), "a Space"),
+        (calling(lambda: PARTLY.x), "a PartlyInSlots"),
         (calling(lambda: CONTEXT.get()), "a ContextVar"),
         (calling(lambda: WEAK()), r"a (weakref|ReferenceType)"),
         (calling(moved(lambda: globals()["X"], X=X)), "looks names up"),

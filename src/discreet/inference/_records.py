@@ -18,7 +18,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -451,6 +451,9 @@ class _Exchange:
         elif type(x) in (dict, list, CellType, SimpleNamespace):
             made = type(x)()
         else:
+            if any(isinstance(y, MemberDescriptorType) for kind in type(x).__mro__ for y in vars(kind).values()):
+                # A slot would be empty in the copy.
+                raise _not_exchanged(x)
             try:
                 made = object.__new__(type(x))
             except TypeError as e:
@@ -477,9 +480,10 @@ _MODULE_LOOKUPS = ("__import__", "import_module")
 
 def _held_by(x: Any) -> tuple[dict[Any, Any], list[Any]]:
     """The objects that an object holds: by the places where a copy can hold others, and the rest."""
-    if isinstance(x, np.generic | np.ndarray) and x.dtype.hasobject:
-        return {}, np.asarray(x).ravel().tolist()
-    if isinstance(x, np.generic | np.ndarray | jax.Array | CodeType | str | bytes | int | float | complex | None):
+    if isinstance(x, np.generic | np.ndarray):
+        held = np.asarray(x).ravel().tolist() if x.dtype.hasobject else []
+        return {}, [*held, *getattr(x, "__dict__", {}).values()]
+    if isinstance(x, jax.Array | CodeType | str | bytes | int | float | complex | None):
         return {}, []
     if isinstance(x, weakref.ref):
         return {}, [weakref.ref.__call__(x), *gc.get_referents(x)]
