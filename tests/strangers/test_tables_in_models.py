@@ -72,6 +72,11 @@ def in_a_function_within():
     inner()
 
 
+def with_a_method_named_eval():
+    MEAN.eval()
+    observe(X, Y)
+
+
 def features():
     return X
 
@@ -157,6 +162,7 @@ PLACES = {
     "object": Holder(X, Y),
     "recursion": calls_itself,
     "recursion in a closure": inner(),
+    "method named eval": with_a_method_named_eval,
     "namespace": in_a_namespace(SimpleNamespace(x=X, y=[Y])),
     "handler": decorated,
     "levels": with_levels(calls_itself, times=1),

@@ -327,7 +327,7 @@ class with_records:  # noqa: N801 - used like NumPyro's handlers
     Guarantee: no named array is left as a public constant. All that Python's garbage collector can follow from the model is
     looked through, except the globals of installed packages, and so are weak references, context variables and NumPy's arrays
     of objects. What reaches an array and cannot be copied (a class, a compiled function) is refused, and so are views of the
-    arrays and other arrays as long as they are (above 16 records). A function that calls `globals`, `eval` or `exec` is
+    arrays and other arrays as long as they are (above 16 records). A function that calls `globals`, `eval` or `exec` by these names is
     refused if a global of its module reaches an array; one that looks modules up (`sys.modules`, `__import__`), if any module
     of the user's does.
 
@@ -529,12 +529,11 @@ def _held_by(x: Any) -> tuple[dict[Any, Any], list[Any]]:
 
 def _names(code: CodeType) -> tuple[set[str], set[str]]:
     """The names that a function and the functions within it use, and those that they import while they run."""
-    names = set(code.co_names)
-    imported = {
-        str(step.argval).rpartition(".")[2]
-        for step in dis.get_instructions(code)
-        if step.opname in ("IMPORT_NAME", "IMPORT_FROM")
-    }
+    steps = list(dis.get_instructions(code))
+    # A network has a method `eval`.
+    methods = {"eval", "exec"} - {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    names = set(code.co_names) - methods
+    imported = {str(step.argval).rpartition(".")[2] for step in steps if step.opname in ("IMPORT_NAME", "IMPORT_FROM")}
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             more = _names(inner)
