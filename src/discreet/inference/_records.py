@@ -327,9 +327,9 @@ class with_records:  # noqa: N801 - used like NumPyro's handlers
     Guarantee: no named array is left as a public constant. All that Python's garbage collector can follow from the model is
     looked through, except the globals of installed packages, and so are weak references, context variables and NumPy's arrays
     of objects. What reaches an array and cannot be copied (a class, a compiled function) is refused, and so are views of the
-    arrays and other arrays as long as they are (above 16 records). A function that calls `globals`, `eval` or `exec` by these names is
-    refused if a global of its module reaches an array; one that looks modules up (`sys.modules`, `__import__`), if any module
-    of the user's does.
+    arrays and other arrays as long as they are (above 16 records). A function that calls `globals`, `eval` or `exec` by these
+    names is refused if a global of its module reaches an array; one that looks modules up (`sys.modules`, `__import__`), if
+    any module of the user's does.
 
     Limits: What was computed from the table beforehand and is no array of its length cannot be told from a public number: a
     mean, a list of its numbers, its bytes, a pyarrow array, each record twice. Neither can what a compiled extension, a file
