@@ -312,6 +312,9 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         if chosen is not None:
             how |= {"person": "groups", "max_rows": self.max_rows}
             table = tuple(array[chosen] for array in table)
+            for array in table:
+                # Where a person has fewer rows: -1 is the table's last row, another person's.
+                array[chosen < 0] = 0
             table = (*table, chosen >= 0) if self.max_rows > 1 else tuple(array[:, 0] for array in table)
         num_records = len(table[0]) if self.num_records is None else int(self.num_records)
         plan = _plan(settings, self.epsilon, self.delta, num_records)

@@ -72,6 +72,8 @@ def test_a_record_is_a_person(seen: list[Any]) -> None:
     counts = np.bincount(persons)
     np.testing.assert_array_equal(np.sort(mask.sum(axis=1)), np.sort(np.minimum(counts, 3)))
     assert (one.shape, target.shape) == ((50, 4), (50,))
+    assert not rows[~mask].any()
+    assert not targets[~mask].any()
     # Each kept row is one of the table's, and a person's rows are that person's.
     places = {tuple(row): person for row, person in zip(x.astype(np.float32).tolist(), persons, strict=True)}
     for person, there in zip(rows, mask, strict=True):
