@@ -224,6 +224,18 @@ def test_a_public_count_in_the_place_of_the_exact_one(survey, no_fit) -> None:
     assert "3000" not in text
 
 
+def test_the_default_clipping_norm_grows_with_the_rows_of_a_person(survey, no_fit) -> None:
+    survey.write_text("id,age,smoker\n1,20,no\n1,40,yes\n2,60,yes\n3,30,no\n")
+    columns = '[columns.age]\nkind = "real"\nbounds = [0, 100]\n[columns.smoker]\ncategories = ["no", "yes"]\nkind = "binary"\n'
+    for rows in (1, 3):
+        schema = survey.with_suffix(".toml")
+        schema.write_text(f'target = "smoker"\nperson = {{column = "id", max_rows = {rows}}}\n{columns}')
+        changes = {"schema": str(schema), "bounds": None, "target": None}
+        outcome = RUN.invoke(app, arguments(survey, "--overwrite", **changes))
+        assert outcome.exit_code == 0, outcome.stderr
+    assert [plan.clipping_norm for _, plan, _, _ in no_fit] == [1, pytest.approx(3**0.5, rel=1e-3)]
+
+
 def test_any_latent_name_can_be_written(tmp_path) -> None:
     path = tmp_path / "draws.npz"
     path.write_bytes(npz({"file": np.arange(3), "layer/weights": np.eye(2), "allow_pickle": np.ones(1)}))

@@ -231,16 +231,17 @@ def default_rate(num_records: int, batch: int = EXPECTED_BATCH) -> float:
 
 
 def default_clip(model: "MixtureOfProducts | None", max_rows: int = 1) -> str:
-    """About a quarter of the model's public bound on a gradient: it distorts gradients little and saves noise.
+    """The root of `max_rows`, or for a whole table about a quarter of the model's public bound on a gradient, which distorts
+    gradients little and saves noise.
 
     The gradients of a person's rows point in different directions: their sum grows like the root of their number, while the
     bound grows like the number.
 
     >>> default_clip(None), default_clip(None, 4)
-    ('1.0', '2.0')
+    ('1', '2')
     """
     root = math.sqrt(max_rows)
-    return f"{root:.1f}" if model is None else f"{model.gradient_bound / root / 3.6:.1f}"
+    return f"{root:.6g}" if model is None else f"{model.gradient_bound / root / 3.6:.1f}"
 
 
 def _say_features(own: "Prepared") -> None:

@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """What a fit takes where its options are left out; a `clip` of None follows from the model's own bound on a gradient."""
+    """What a fit takes where its options are left out; a `clip` of None is `default_clip`."""
 
     steps: int = 1_000
     batch: int = 500
     learning_rate: float = 0.02
-    clip: str | None = "1.0"
+    clip: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ def choose_model(
 
 MOST_COMPONENTS = 1_000
 # Fewer and larger steps than a regression's: the noise is on thousands of parameters (docs/twins.md).
-TWINS = Defaults(steps=300, batch=1_000, learning_rate=0.05, clip=None)
+TWINS = Defaults(steps=300, batch=1_000, learning_rate=0.05)
 # Records whose cells are present have larger gradients than those with missing cells: a small norm would count the latter more.
 TEXTS = Defaults(steps=500, batch=1_000, learning_rate=0.05, clip="5.0")
 
@@ -270,7 +270,8 @@ Clip = Annotated[
         "--clipping-norm",
         autocompletion=_complete_clip,
         help="Clipping norm C of a record's gradient: a number, or 'adaptive' to follow a private quantile of "
-        "the gradient norms. Default: 1; for twin, a quarter of the largest possible norm.",
+        "the gradient norms. Default: the square root of the schema's max_rows, so 1 without it; for twin, about a quarter of the largest "
+        "possible norm; for FILE.txt, 5.",
     ),
 ]
 
