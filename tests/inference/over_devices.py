@@ -276,7 +276,8 @@ def test_a_fit_goes_on_to_the_same_bits_and_on_no_other_devices(monkeypatch, tmp
         patch.setattr(Checkpoint, "keep", dying)
         with pytest.raises(Crash):
             make().run(KEY, X[:40], mesh=MESH, **options)
-    for mesh in (None, jax.sharding.Mesh(np.array(jax.devices()[:2]), ("records",))):
+    devices = np.array(jax.devices())
+    for mesh in (None, *(jax.sharding.Mesh(those, ("records",)) for those in (devices[:2], devices[::-1]))):
         with pytest.raises(ValueError, match="other options"):
             make().run(KEY, X[:40], mesh=mesh, **options)
     resumed = make().run(KEY, X[:40], mesh=MESH, **options)

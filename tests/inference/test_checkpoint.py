@@ -178,8 +178,9 @@ def test_another_fit_does_not_go_on(begun, what):
 
 
 def test_options_belong_to_the_fit_and_damage_is_noticed(dpsvi, begun, tmp_path):
-    with pytest.raises(ValueError, match="other options"):
-        run(dpsvi, dp.random.key(), begun, keep_gradients=True)
+    for options in ({"keep_gradients": True}, {"person": "id"}, {"person": "id", "max_rows": 3}):
+        with pytest.raises(ValueError, match="other options"):
+            run(dpsvi, dp.random.key(), begun, **options)
     damaged = tmp_path / FILE
     damaged.write_bytes((begun / FILE).read_bytes()[:-100])
     with pytest.raises(ValueError, match="checkpoint of a private fit"):

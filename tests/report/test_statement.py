@@ -190,3 +190,8 @@ def test_the_unit_is_a_person_where_each_is_one_record(plan) -> None:
     )
     assert (several.noun, several.short_unit) == ("person", "one person with up to 5 rows")
     assert several.epsilon == record.epsilon
+    assert record.for_person(None) is record
+    with pytest.raises(ValueError, match="person is ''; it must be"):
+        record.for_person("")
+    with pytest.raises(ValueError, match="max_rows is 5, and person is not named"):
+        record.for_person(None, 5)

@@ -552,11 +552,11 @@ class DPSVI:
             )
         # Stated before it is spent: what cannot be accounted for must not run.
         statement = self._terms(delta, saved.reproducible, keep_gradients)
-        statement = statement if person is None else statement.for_person(person, max_rows)
-        options: tuple[Any, ...] = statement.delta, keep_gradients
+        statement = statement.for_person(person, max_rows)
+        options: tuple[Any, ...] = statement.delta, keep_gradients, person, max_rows
         if step.shards is not None:
             # On other devices sums round otherwise, and the same noise on other sums would give the difference away.
-            statement, options = statement.with_notes(step.shards.in_words()), (*options, step.shards)
+            statement, options = statement.with_notes(step.shards.in_words()), (*options, step.shards, *step.shards.devices())
         certified = functools.partial(certify_fit, step, self.plan, state, leaves, keep_gradients)
         saved.describe(self.plan, records.leaves, options, certified)
         stated = with_proof(statement, self.plan, certified, require_proof)

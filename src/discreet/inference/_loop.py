@@ -114,7 +114,7 @@ class Checkpoint:
             return
         names = {
             "plan": "another plan",
-            "options": "other options",
+            "options": "other options or devices",
             "program": "another model, guide or optimizer, or another version of a library",
             "records": "other data",
         }

@@ -659,7 +659,7 @@ class OnePosteriorSample:
         with explain_steps(args):
             objective, psi = self._objective(key, records)
         statement = state_draws(self, records.size, random.is_reproducible(key))
-        statement = statement if person is None else statement.for_person(person, max_rows)
+        statement = statement.for_person(person, max_rows)
         spending = Spending(ledger, self, statement)
         leaves = list(records.leaves) if self.radius is None else project_records(records.leaves, self.radius)
         spending()

@@ -260,7 +260,7 @@ class MarginalsPlan:
             released=[f"{self.in_words()}, and what is computed from them"],
             public=["the plan: the cross tables, their weights and the noise", "the columns and their levels"],
         )
-        return statement if self.schema.person is None else statement.for_person(self.schema.person)
+        return statement.for_person(self.schema.person)
 
 
 def _distance(relation: Relation) -> float:

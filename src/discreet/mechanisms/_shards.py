@@ -89,6 +89,10 @@ class Shards:
         """Number of devices."""
         return self.mesh.size
 
+    def devices(self) -> list[tuple[int, str]]:
+        """Number and kind of each device, in order: a mesh's own text has neither."""
+        return [(device.id, device.device_kind) for device in self.mesh.devices.flat]
+
     @property
     def rows(self) -> int:
         """Rows of one device, padding included."""

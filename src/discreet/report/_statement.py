@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from discreet._validate import integer
+from discreet._validate import integer, refuse
 from discreet.accounting import Relation, upper
 
 WIDTH = 88
@@ -258,20 +258,29 @@ class Statement:
         """The unit in a few words: "one record", "one person" or "one person with up to 5 rows"."""
         return self.unit.split("(")[0].strip()
 
-    def for_person(self, column: str, max_rows: int = 1) -> "Statement":
+    def for_person(self, column: str | None, max_rows: int = 1) -> "Statement":
         """The same statement for data in which each person is one record.
 
         Two tables that differ by all rows of one person then become records that differ by one, so that a guarantee for
         one record is one for the person.
 
         Args:
-            column: Name of the column that says whose a row is.
+            column: Name of the column that says whose a row is; None: each row is a record, and the statement as it is.
             max_rows: How many rows of each person were used at most.
 
         Raises:
-            ValueError: No number of rows.
+            ValueError: No name, no number of rows, or several rows of nobody.
         """
         relation, max_rows = Relation[self.relation], integer("max_rows", max_rows)
+        if column is None:
+            if max_rows > 1:
+                raise ValueError(
+                    f"max_rows is {max_rows}, and person is not named: name the column that says whose a row is, as in "
+                    "person='patient'; without it each record is one row, and max_rows is 1."
+                )
+            return self
+        if not isinstance(column, str) or not column.strip():
+            refuse("person", column, "the name of the column that says whose a row is", "Leave it out if there is none.")
         unit = f"one person (all rows with the same '{column}', of which one is used)"
         if max_rows > 1:
             used = f"all rows with the same '{column}', of which {max_rows} at most are used"
