@@ -556,7 +556,10 @@ class DPSVI:
         options: tuple[Any, ...] = statement.delta, keep_gradients, person, max_rows
         if step.shards is not None:
             # On other devices sums round otherwise, and the same noise on other sums would give the difference away.
-            statement, options = statement.with_notes(step.shards.in_words()), (*options, step.shards, *step.shards.devices())
+            statement, options = (
+                statement.with_notes(step.shards.in_words()),
+                (*options, step.shards, *step.shards.devices()),
+            )
         certified = functools.partial(certify_fit, step, self.plan, state, leaves, keep_gradients)
         saved.describe(self.plan, records.leaves, options, certified)
         stated = with_proof(statement, self.plan, certified, require_proof)

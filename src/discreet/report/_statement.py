@@ -280,7 +280,9 @@ class Statement:
                 )
             return self
         if not isinstance(column, str) or not column.strip():
-            refuse("person", column, "the name of the column that says whose a row is", "Leave it out if there is none.")
+            refuse(
+                "person", column, "the name of the column that says whose a row is", "Leave it out if there is none."
+            )
         unit = f"one person (all rows with the same '{column}', of which one is used)"
         if max_rows > 1:
             used = f"all rows with the same '{column}', of which {max_rows} at most are used"
