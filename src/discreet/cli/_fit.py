@@ -231,9 +231,9 @@ def default_rate(num_records: int, batch: int = EXPECTED_BATCH) -> float:
 
 
 def default_clip(model: "MixtureOfProducts | None", max_rows: int = 1) -> str:
-    """The root of `max_rows`, or for a whole table about a quarter of the model's public bound on a gradient, which distorts
-    gradients little and saves noise.
+    """The root of `max_rows`; for a whole table about a quarter of the model's public bound on a gradient.
 
+    A quarter distorts gradients little and saves noise.
     The gradients of a person's rows point in different directions: their sum grows like the root of their number, while the
     bound grows like the number.
 

@@ -270,8 +270,8 @@ Clip = Annotated[
         "--clipping-norm",
         autocompletion=_complete_clip,
         help="Clipping norm C of a record's gradient: a number, or 'adaptive' to follow a private quantile of "
-        "the gradient norms. Default: the square root of the schema's max_rows, so 1 without it; for twin, about a quarter of the largest "
-        "possible norm; for FILE.txt, 5.",
+        "the gradient norms. Default: the square root of the schema's max_rows, so 1 without it; for twin, about a "
+        "quarter of the largest possible norm; for FILE.txt, 5.",
     ),
 ]
 
