@@ -151,7 +151,9 @@ def count_without_noise(monkeypatch):
     monkeypatch.setattr(
         mechanisms,
         "release",
-        lambda key, total, noise, *of: true_release(key, total, noise, *of)._replace(count=total.count),
+        lambda key, total, noise, *of: true_release(key, total, noise, *of)._replace(
+            count=total.count.astype(jnp.float32)
+        ),
     )
 
 
@@ -167,7 +169,7 @@ def realised_size(monkeypatch):
     """The fraction of the batch's own size, instead of the expected one."""
 
     def wrong_sum(total, mask):
-        return total._replace(count=total.count * 0.3 * NUM_RECORDS / jnp.maximum(mask.sum(), 1))
+        return total._replace(count=total.count.astype(jnp.float32) * 0.3 * NUM_RECORDS / jnp.maximum(mask.sum(), 1))
 
     replace_engine(monkeypatch, wrong_sum)
 
