@@ -281,8 +281,9 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         Args:
             X: Rows, (row, feature): an array, lists or a data frame of finite numbers.
             y: The target of each row, (row,).
-            groups: Whose each row is, (row,): texts or integers. A record is then a person with up to `max_rows` rows, whose
-                gradients are added before they are clipped, and epsilon is that of a person. None: each row is a record.
+            groups: The person that each row belongs to, (row,): texts or integers. A record is then a person with up to
+                `max_rows` rows, whose gradients are added before they are clipped, and epsilon is that of a person. None: each
+                row is a record.
             ledger: The table's budget (`discreet.Ledger`), debited just before the first release.
 
         Returns:
@@ -348,14 +349,14 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         """The rows of each person to use, as `rows_of_persons` numbers them; None where each row is a record.
 
         Raises:
-            DataError: Groups that do not say whose each row is.
+            DataError: Groups that do not name a person for each row.
             ValueError: Several rows of a person, and no groups.
         """
         if groups is None:
             if self.max_rows > 1:
                 raise ValueError(
-                    f"max_rows is {self.max_rows}, and fit got no groups: pass groups=ids, whose each row is; without it each "
-                    "row is a record, and max_rows is 1."
+                    f"max_rows is {self.max_rows}, and fit got no groups: pass groups=ids, the person of each row; without it "
+                    "each row is a record, and max_rows is 1."
                 )
             return None
         require("pyarrow", extra="tables", what="groups")

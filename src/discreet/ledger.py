@@ -298,7 +298,7 @@ class Ledger:
             delta: the cap's delta; the deltas of the single fits have to fit into half of it.
             relation: which data sets are neighbours; that of all fits.
             unit: in words, whose privacy it is: "one record", or "one person" (or another word for it) where fits name the column
-                that says whose a row is. A fit of the other unit is refused.
+                that identifies persons. A fit of the other unit is refused.
 
         Raises:
             LedgerError: the file exists.
@@ -484,7 +484,7 @@ class Ledger:
         if (unit == ONE_RECORD) != (entries[0]["unit"] == ONE_RECORD):
             raise ValueError(
                 f"The ledger is about {entries[0]['unit']}, and this fit protects {unit}: the cap would not hold for what the "
-                "ledger promises. Name the column that says whose a row is (person in the schema, groups= of an estimator, "
+                "ledger promises. Name the column that identifies persons (person in the schema, groups= of an estimator, "
                 "person= of run) in all fits of a ledger with the unit 'one person', and in none of one with 'one record'."
             )
         relation = Relation[entries[0]["relation"]]

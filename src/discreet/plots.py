@@ -6,7 +6,7 @@ say so in their titles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -379,14 +379,7 @@ def plot_shares(
     Raises:
         ImportError: matplotlib is not installed.
     """
-    down = -(-len(shares) // _COLUMNS)
-    figure = new_figure(10.5, 0.9 + 2.3 * down)
-    grid = figure.subplots(down, _COLUMNS, squeeze=False).ravel()
-    for axes, (name, column) in zip(grid, shares.items(), strict=False):
-        _draw_column(axes, name, column)
-    for axes in grid[len(shares) :]:
-        axes.set_axis_off()
-    figure.suptitle(title, fontsize="medium", wrap=True)
+    figure = _panels(shares, _draw_column, title)
     figure.legend(*_handles(names), loc="outside lower center", ncols=2, frameon=False)
     return save(figure, path)
 
@@ -451,35 +444,44 @@ def plot_levels(columns: Mapping[str, Levels], *, title: str, path: str | Path |
     Raises:
         ImportError: matplotlib is not installed.
     """
+    return save(_panels(columns, _draw_levels, title), path)
+
+
+def _panels(columns: Mapping[str, Any], draw: Callable[[Any, str, Any], None], title: str) -> Figure:
+    """A figure with a panel for each column."""
     down = -(-len(columns) // _COLUMNS)
     figure = new_figure(10.5, 0.9 + 2.3 * down)
     grid = figure.subplots(down, _COLUMNS, squeeze=False).ravel()
     for axes, (name, column) in zip(grid, columns.items(), strict=False):
-        shown, at, widths = slice(None), np.arange(len(column.labels)), 0.8
-        if column.edges is not None:
-            shown, at, widths = slice(len(column.edges) - 1), column.edges[:-1], np.diff(column.edges)
-        shares = np.stack([column.value, column.low, column.high])[:, shown]
-        value, low, high = shares if column.edges is None else shares / widths
-        options = {
-            "align": "center" if column.edges is None else "edge",
-            "edgecolor": "white" if column.edges is None else "0.8",
-        }
-        options |= {"linewidth": 0.3}
-        axes.bar(at, value, width=widths, color="0.8", **options)
-        middle = at if column.edges is None else at + widths / 2
-        axes.vlines(middle, low, high, color="black", linewidth=1)
-        if column.edges is None:
-            _name_levels(axes, column.labels, column.axis)
-        else:
-            axes.tick_params(labelsize="x-small")
-            axes.set_xlabel(column.axis, fontsize="x-small")
-            tidy(axes)
-        axes.set_title(name, fontsize="small", loc="left")
-        axes.set_ylabel("share" if column.edges is None else "share per unit", fontsize="x-small")
+        draw(axes, name, column)
     for axes in grid[len(columns) :]:
         axes.set_axis_off()
     figure.suptitle(title, fontsize="medium", wrap=True)
-    return save(figure, path)
+    return figure
+
+
+def _draw_levels(axes: Any, name: str, column: Levels) -> None:
+    shown, at, widths = slice(None), np.arange(len(column.labels)), 0.8
+    if column.edges is not None:
+        shown, at, widths = slice(len(column.edges) - 1), column.edges[:-1], np.diff(column.edges)
+    shares = np.stack([column.value, column.low, column.high])[:, shown]
+    value, low, high = shares if column.edges is None else shares / widths
+    options = {
+        "align": "center" if column.edges is None else "edge",
+        "edgecolor": "white" if column.edges is None else "0.8",
+    }
+    options |= {"linewidth": 0.3}
+    axes.bar(at, value, width=widths, color="0.8", **options)
+    middle = at if column.edges is None else at + widths / 2
+    axes.vlines(middle, low, high, color="black", linewidth=1)
+    if column.edges is None:
+        _name_levels(axes, column.labels, column.axis)
+    else:
+        axes.tick_params(labelsize="x-small")
+        axes.set_xlabel(column.axis, fontsize="x-small")
+        tidy(axes)
+    axes.set_title(name, fontsize="small", loc="left")
+    axes.set_ylabel("share" if column.edges is None else "share per unit", fontsize="x-small")
 
 
 def _handles(names: tuple[str, str]) -> tuple[list[Any], list[str]]:

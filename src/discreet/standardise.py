@@ -181,7 +181,7 @@ def private_standardisation(
         plan: holds one `Standardisation` of so many columns in `also`; its num_records is what sums are divided by.
         ledger: the table's budget, debited before the release; the fit by this plan that is given the same ledger then
             pays for its steps alone. Without it nobody keeps count of what is released here, however often.
-        person: Name of the column that says whose a row is, if x has one row of each person; the ledger's entry then says so.
+        person: Name of the column that identifies persons, if x has one row of each person; the ledger's entry then says so.
         non_private_seed: allow a key made from a seed, with which nothing is private. The statement of a fit does not know.
 
     Returns:
@@ -230,7 +230,7 @@ def private_standardisation(
     certificate = certify(release, *arguments, records=1, mask=4, relation=plan.relation, expect=paid.event())
     if ledger is not None:
         delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
-        unit = ONE_RECORD if person is None else "one person"
+        unit = "one person" if person else ONE_RECORD
         ledger.debit(_Release(paid, plan.relation), delta=delta, method=RELEASED_BEFORE, unit=unit)
     claim(noise)
     sums = {name: np.asarray(total, np.float64) for name, total in certificate(*arguments).items()}

@@ -85,7 +85,7 @@ def test_fits_of_another_unit_than_the_ledgers_are_refused(tmp_path, ledger):
         before = book.path.read_bytes()
         with pytest.raises(ValueError, match=f"is about {book.unit}, and this fit protects {unit}"):
             book.debit(Planned(0.1), delta=0.0, method="OPS", unit=unit)
-        with pytest.raises(ValueError, match="Name the column that says whose a row is"):
+        with pytest.raises(ValueError, match="Name the column that identifies persons"):
             book.check(Planned(0.1), delta=0.0, unit=unit)
         assert book.path.read_bytes() == before
 

@@ -380,3 +380,10 @@ def test_shares_of_adult_at_half_an_epsilon(table, repository, monkeypatch) -> N
     assert not too_seldom(found, 0.95, 300)
     shares = np.concatenate([share for (what, *_), share in found.items() if what == "shares"])
     assert np.mean(shares) > 0.945
+
+
+def test_an_estimate_far_outside_leaves_an_interval_and_no_point() -> None:
+    """Counts cannot be below 0, but "0 (0 to 0)" would pass for certainty."""
+    figure = describe_file._interval(np.array([-9.0, 5.0]), np.array([-12.0, 2.0]), np.array([-6.0, 8.0]), 0.0, np.inf)
+    np.testing.assert_array_equal(figure.low, [0.0, 2.0])
+    np.testing.assert_array_equal(figure.high, [3.0, 8.0])

@@ -181,7 +181,7 @@ def test_arrays_of_levels_are_refused_where_records_are_persons() -> None:
     plan = plan_for(dp.tables.Schema(columns=SCHEMA.columns, target="smoker", person="who"))
     one = plan.levels.encode(people(1) | {"who": ["ann"]})
     for levels in (np.concatenate([one] * 50), np.zeros((5000, 3), int)):
-        with pytest.raises(ValueError, match=r"does not say whose each row is.*Pass the table itself"):
+        with pytest.raises(ValueError, match=r"does not say to whom each row belongs.*Pass the table itself"):
             release_file._counted(levels, plan, "refuse", None)
 
 

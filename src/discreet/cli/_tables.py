@@ -41,7 +41,7 @@ def init(
     table: Table,
     out: Annotated[Path, typer.Option(help="Where to write the schema.")] = Path("schema.toml"),
     target: options.Target = None,
-    person: Annotated[str | None, typer.Option(help="Name of the column that says whose a row is.")] = None,
+    person: Annotated[str | None, typer.Option(help="Name of the column that identifies persons.")] = None,
     non_private_from_data: FromData = False,
     overwrite: options.OverwriteFile = False,
     as_json: options.AsJson = False,

@@ -339,8 +339,8 @@ class BookKeepingEngine:
 
     Attributes:
         rows: how many rows a batch seldom exceeds; public. A chunk has so many, whatever the size of the batch.
-        capacity: the most rows of a batch; public. A batch with more than twice as many shows in the bound.
-        shuffled: the rows of a batch come in uniformly random, secret order (`Drawing.shuffled`). Sums of large models are then
+        capacity: the most rows of a planned batch; public. The bound holds for twice as many, and grows with a batch beyond them.
+        shuffled: the rows of a batch come in uniformly random, secret order (`Sampling.shuffled`). Sums of large models are then
             made in float32 within a chunk (see `_contract`).
         microbatch_size: the most rows that are worked on at once, rounded up to a multiple of 16. None: as many as fit into
             `memory_budget`.

@@ -520,7 +520,7 @@ class DPSVI:
             keep_gradients: keep the noisy gradients in the trace, for `DPSVIResult.noise_aware`. They are releases.
             ledger: the table's budget, debited just before the first release.
             checkpoint: folder from which the same call goes on, to the same bits, if the process dies. Keep it secret.
-            person: Name of the column that says whose a row is, if each record is a person: the statement and the ledger then
+            person: Name of the column that identifies persons, if each record is a person: the statement and the ledger then
                 name the person as the unit of privacy.
             max_rows: With `person`, how many rows of a person a record holds at most. Not checked: what `run` sees is records.
             mesh: Devices of this process, along one axis, over which the records are spread; see docs/scale.md.

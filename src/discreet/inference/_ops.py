@@ -639,9 +639,9 @@ class OnePosteriorSample:
             args: the model's arguments: arrays hold records along their leading axis.
             progress_bar: show NumPyro's, without its figures on the sampler.
             ledger: the table's budget, debited before the chains run: what NumPyro compiles on the way is paid for.
-            person: As in `DPSVI.run`, as is max_rows.
-            max_rows: See person.
-            kwargs: likewise.
+            person: the column that identifies persons, if a record is a person and not a row; for the statement.
+            max_rows: the most rows of a person that a record holds; for the statement.
+            kwargs: as args.
 
         Returns:
             The draws and their statement.

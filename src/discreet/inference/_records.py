@@ -189,7 +189,7 @@ def check_public(values: Mapping[str, Any]) -> None:
             if broken:
                 raise ValueError(
                     f"The public argument {name!r} holds a NaN or an infinity, so the model would be "
-                    "undefined for every record. Mend it before fitting."
+                    "undefined for every record. Fix it before fitting."
                 )
 
 

@@ -52,8 +52,8 @@ SLICES, LEVEL, QUANTILES = 64, 0.95, (0.05, 0.25, 0.5, 0.75, 0.95)
 COVERS = (
     "Each interval by itself holds the figure of the table that was counted with probability {level:g} or more, over the noise. "
     "It says nothing about a population that the records come from. Those of means, standard deviations (which divide by the "
-    "number of values) and quantiles (the least value that so large a share does not exceed) also allow for any place of the "
-    "values within their slices."
+    "number of values) and quantiles (the least value that so large a share does not exceed) hold wherever the values lie within "
+    "their slices."
 )
 _EXCESS = 1.012
 """The noise on the grid of integers is up to so many times as large as planned."""
@@ -560,6 +560,9 @@ def fieller(a: Any, b: Any, var_a: Any, cov: Any, var_b: Any, z: float) -> tuple
 
 def _interval(value: Any, low: Any, high: Any, least: float, most: float) -> Figure:
     """Cut to what is possible, and widened to the estimate."""
+    # An estimate far outside leaves no interval inside; a point would pass for certainty, so half the width stays.
+    half = (high - low) / 2
+    low, high = np.where(low > most, most - half, low), np.where(high < least, least + half, high)
     value = np.clip(value, least, most)
     return Figure(value, np.minimum(np.clip(low, least, most), value), np.maximum(np.clip(high, least, most), value))
 

@@ -412,8 +412,9 @@ def _pieces(
     if isinstance(table, np.ndarray):
         if plan.schema.person is not None:
             raise ValueError(
-                f"the table is an array of levels, which does not say whose each row is, and the schema's person column is "
-                f"{plan.schema.person!r}: several rows of a person would count. Pass the table itself, with that column."
+                f"the table is an array of levels, which does not say to whom each row belongs, and the schema's person "
+                f"column is {plan.schema.person!r}: several rows of a person would count. Pass the table itself, with "
+                "that column."
             )
         shape, sizes = table.shape, plan.levels.sizes
         if table.dtype.kind not in "iu" or shape[1:] != (len(sizes),) or np.any((table < 0) | (table >= sizes)):

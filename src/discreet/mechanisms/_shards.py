@@ -76,7 +76,7 @@ class Shards:
             raise ValueError(
                 f"mesh has the axes {', '.join(map(str, mesh.axis_names))}, and records are spread along one. {_REMEDY}"
             )
-        # Of an Explicit mesh the types would have to name it in each operation of the model.
+        # An Explicit mesh would ask for a sharding in the type of every operation of the model.
         return cls(Mesh(mesh.devices, mesh.axis_names), num_records)
 
     @property

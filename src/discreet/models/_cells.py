@@ -49,7 +49,7 @@ def checked_columns(table: Any, schema: Schema, out_of_bounds: str) -> Iterator[
         people = column_of(table, schema.person)
         if people.null_count or len(people.unique()) < len(people):
             raise DataError(
-                f"column '{schema.person}' says whose a row is, and a plan protects one row of a person: keep one of each, "
+                f"column '{schema.person}' identifies persons, and a plan protects one row of a person: keep one of each, "
                 f"table.filter(discreet.tables.keep_one_row_a_person(table['{schema.person}']))"
             )
     columns = [(column, _typed(column, column_of(table, column.name))) for column in schema.columns]
@@ -114,8 +114,8 @@ def refuse_several_rows(schema: Schema) -> None:
     """
     if schema.max_rows > 1:
         raise DataError(
-            f"the schema's person may have {schema.max_rows} rows, and these models and counts take one row of a person: write "
-            f'person = "{schema.person}" for them, or take MixtureOfProducts (--model twin --by svi)'
+            f"the schema's person may have {schema.max_rows} rows, and this model or count uses one row per person: write "
+            f'person = "{schema.person}", or take MixtureOfProducts (--model twin --by svi)'
         )
 
 

@@ -644,7 +644,10 @@ class LevelsMixture(dist.Distribution):
     ) -> None:
         """See the class."""
         self.component, self.logits, self.sizes = component, logits, sizes
-        super().__init__(batch_shape=(), event_shape=(len(sizes),), validate_args=validate_args)
+        super().__init__(batch_shape=(), event_shape=self._event_shape(), validate_args=validate_args)
+
+    def _event_shape(self) -> tuple[int, ...]:
+        return (len(self.sizes),)
 
     def log_prob(self, value: Int[Array, "*batch column"]) -> Float[Array, "*batch"]:
         """Log probability of rows, in nats."""
@@ -673,7 +676,7 @@ def _persons_log_density(
     return jax.nn.logsumexp(in_each + jax.nn.log_softmax(component), axis=-1)
 
 
-class PersonsMixture(dist.Distribution):
+class PersonsMixture(LevelsMixture):
     """Distribution of a person's rows of levels and of their number, with the component that all rows share summed out.
 
     Args:
@@ -682,22 +685,10 @@ class PersonsMixture(dist.Distribution):
         sizes: Number of levels of each column, then the largest number of rows.
     """
 
-    arg_constraints: ClassVar = {}
     support = constraints.independent(constraints.integer_greater_than(-2), 2)  # pyright: ignore[reportAssignmentType]
-    pytree_data_fields = ("component", "logits")
-    pytree_aux_fields = ("sizes",)
 
-    def __init__(
-        self,
-        component: Float[Array, " component"],
-        logits: Float[Array, "component level"],
-        sizes: tuple[int, ...],
-        *,
-        validate_args: bool | None = None,
-    ) -> None:
-        """See the class."""
-        self.component, self.logits, self.sizes = component, logits, sizes
-        super().__init__(batch_shape=(), event_shape=(sizes[-1], len(sizes) - 1), validate_args=validate_args)
+    def _event_shape(self) -> tuple[int, ...]:
+        return self.sizes[-1], len(self.sizes) - 1
 
     def log_prob(self, value: Int[Array, "*batch row column"]) -> Float[Array, "*batch"]:
         """Log probability of persons, in nats; a row that begins with a negative level is not there."""

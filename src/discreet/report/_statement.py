@@ -126,6 +126,8 @@ def steps_words(statement: "Statement") -> str:
             f"{statement.steps_completed} of {statement.horizon} releases were made. The budget of all {statement.horizon} is "
             "spent: the accounting is valid for a number of releases fixed beforehand, so stopping early gives nothing back."
         )
+    if statement.steps_completed == 1:
+        return "One release was made, and it is paid for."
     return f"{statement.steps_completed} releases were made, and all are paid for."
 
 
@@ -161,7 +163,7 @@ def statement_text(statement: "Statement") -> str:
 FORMAT = "discreet privacy statement, version 1"
 SEVERAL_RECORDS = (
     "Several records of one person: the guarantee is for one record and weakens with each further one. Name the column that "
-    "says whose a row is: a record is then a person."
+    "identifies persons: a record is then a person."
 )
 
 
@@ -265,7 +267,7 @@ class Statement:
         one record is one for the person.
 
         Args:
-            column: Name of the column that says whose a row is; None: each row is a record, and the statement as it is.
+            column: Name of the column that identifies persons; None: each row is a record, and the statement as it is.
             max_rows: How many rows of each person were used at most.
 
         Raises:
@@ -275,14 +277,12 @@ class Statement:
         if column is None:
             if max_rows > 1:
                 raise ValueError(
-                    f"max_rows is {max_rows}, and person is not named: name the column that says whose a row is, as in "
+                    f"max_rows is {max_rows}, and person is not named: name the column that identifies persons, as in "
                     "person='patient'; without it each record is one row, and max_rows is 1."
                 )
             return self
         if not isinstance(column, str) or not column.strip():
-            refuse(
-                "person", column, "the name of the column that says whose a row is", "Leave it out if there is none."
-            )
+            refuse("person", column, "the name of the column that identifies persons", "Leave it out if there is none.")
         unit = f"one person (all rows with the same '{column}', of which one is used)"
         if max_rows > 1:
             used = f"all rows with the same '{column}', of which {max_rows} at most are used"

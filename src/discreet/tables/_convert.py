@@ -3,7 +3,7 @@
 The file is an Arrow file of one batch. Its features are written first, at an aligned offset, while the table is read piece by
 piece; how many records there are is known only at the end, so Arrow's head and tail are written around the features
 afterwards (`frame`). The head's length does not depend on the number of records, which `find_start` relies on. With a person
-column the table is read twice: the first pass says whose each row is, and so where in the file it belongs.
+column the table is read twice: the first pass says to whom each row belongs, and so where in the file it belongs.
 """
 
 import dataclasses

@@ -164,7 +164,7 @@ def over_pieces(
         schema: As in `read_table`.
         function: Of a table with at least one row.
         report: Where cells that are no number or no date are noted.
-        only_person: Whether to read the column that says whose a row is and nothing else.
+        only_person: Whether to read the column that identifies persons and nothing else.
         progress_bar: What to call the bar that shows progress after two seconds; None: no bar.
     """
     types = _types(schema, only_person=only_person)

@@ -1,4 +1,4 @@
-"""The public description of a table: what a column may hold, which columns there are, and whose a row is.
+"""The public description of a table: what a column may hold, which columns there are, and which one identifies persons.
 
 Everything in a `Schema` is public. Its bounds and categories come from the questionnaire, the code book or common sense,
 never from the cells, so that whatever is computed from a schema costs no privacy: the layout of the encoded arrays, the
@@ -202,7 +202,7 @@ class Schema:
             raise DataError(f"the schema says that {', '.join(unknown)} was inferred, but does not describe it")
         if self.person in names:
             raise DataError(
-                f"the column '{self.person}' says whose a row is, so that it would single out people as a feature: take it "
+                f"the column '{self.person}' identifies persons, so that it would single out people as a feature: take it "
                 "out of the described columns"
             )
         try:
@@ -210,7 +210,7 @@ class Schema:
         except (TypeError, ValueError) as error:
             raise DataError(f"the schema's person: {error}") from None
         if self.person is None and self.max_rows > 1:
-            raise DataError("the schema has max_rows, but no person: name the column that says whose a row is")
+            raise DataError("the schema has max_rows, but no person: name the column that identifies persons")
 
     def without_person(self) -> "Schema":
         """The description of rows that are nobody's, such as those of a synthetic twin."""

@@ -30,8 +30,8 @@ INFERRED = "non_private_from_data"
 def schema_from_toml(path: Path | str, *, target: str | None = None) -> Schema:
     """Read a schema file.
 
-    The file has an optional `target`, `person` and `missing_values`, and a table for each column. `person = "patient"` names a
-    column, of whose rows one each is used::
+    The file has an optional `target`, `person` and `missing_values`, and a table for each column. `person = "patient"` names
+    the column that identifies persons; one row of each is used, or up to `max_rows`::
 
         target = "smoker"
         person = {column = "patient", max_rows = 5}
@@ -167,7 +167,7 @@ TEMPLATE_HEAD = """\
 #   kind = "ordered"                         with categories = ["low", "middle", "high"], the lowest first
 #   missing = "indicator"                    where cells may be missing; left out, they are refused
 # target = ""              # the column to explain
-# person = {column = "", max_rows = 1}     # the column that says whose a row is, and the most rows of a person to use
+# person = {column = "", max_rows = 1}     # the column that identifies persons, and the most rows of a person to use
 # missing_values = ["", "NA"]"""
 
 

@@ -221,7 +221,7 @@ class Public:
         scale: what it is a multiple of, if it is one number (a scalar, or the same everywhere).
         counter: (loop, lowest, highest): an integer that no two turns of the loop share.
         released: computed from a release; otherwise known without the data.
-        limit: no element is larger, nor NaN.
+        limit: upper bound on the size of each element, none of which is NaN.
     """
 
     const: np.ndarray | None = None
@@ -363,7 +363,7 @@ class Bound:
         linf: bound on the size of each element that is a number.
         low: no element that is a number lies below.
         high: nor above.
-        most: of a truth value: at most so many elements of a record's slice are True.
+        most: of Booleans: upper bound on the number of True elements for each record.
     """
 
     terms: tuple[Term, ...] | None = fact(None, join=_larger)
