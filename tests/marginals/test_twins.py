@@ -1,6 +1,8 @@
 """Twins from noisy counts: what they keep of the table, in memory and in the shell."""
 
+import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow
@@ -10,7 +12,17 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet.cli._app import app
-from discreet.marginals import MarginalsPlan, fit_twins, load_marginals_result, private_marginals, twin_tables
+from discreet.cli._report import FILES
+from discreet.marginals import (
+    MarginalsPlan,
+    counts_suffice,
+    fit_twins,
+    load_marginals,
+    load_marginals_result,
+    private_marginals,
+    twin_tables,
+)
+from discreet.marginals._twins import CountMatrices
 from discreet.synthetic import marginal_distances, read_fitted, synthesize, write_fitted
 from discreet.tables import Column, Kind, Missing, Schema, schema_to_toml
 
@@ -101,18 +113,28 @@ def test_a_fit_is_saved_and_read(fit, tmp_path) -> None:
 
 
 def test_from_a_table_to_twins_in_the_shell(tmp_path, monkeypatch) -> None:
+    """By counts, unless asked otherwise. A fit that fails leaves the counts, and is repeated from them for nothing."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(fit_twins.__kwdefaults__, "num_steps", 20)
     pyarrow.csv.write_csv(people(500), "people.csv")
     (tmp_path / "schema.toml").write_text(schema_to_toml(SCHEMA))
+    dp.Ledger.create("people.ledger", dataset="people", epsilon=1.0, delta=1e-5)
     run = CliRunner()
     words = ["fit", "--data", "people.csv", "--model", "twin", "--schema", "schema.toml", "--epsilon", "1"]
-    words += ["--by", "marginals"]
-    refused = run.invoke(app, [*words, "--steps", "3"])
+    words += ["--ledger", "people.ledger"]
+    refused = run.invoke(app, [*words, "--by", "marginals", "--steps", "3"])
     assert refused.exit_code == 2
     assert not (tmp_path / "discreet-fit").exists()
-    done = run.invoke(app, [*words, "--components", "4"])
+    with monkeypatch.context() as broken:
+        broken.setattr(CountMatrices, "of", lambda released: 1 / 0)
+        failed = run.invoke(app, [*words, "--components", "4"])
+    assert failed.exit_code == 1
+    again = "discreet fit --data discreet-fit/twin.counts --model twin --out discreet-fit"
+    assert again in " ".join(failed.stderr.split())
+    Path("people.csv").unlink()
+    done = run.invoke(app, [*again.split()[1:], "--components", "4"])
     assert done.exit_code == 0, done.output
+    assert "twin.counts" in {path.name for path in Path("discreet-fit").iterdir()} <= set(FILES)
     content = json.loads((tmp_path / "discreet-fit" / "statement.json").read_text())
     assert content["method"] == "noisy counts"
     assert content["epsilon"] <= 1
@@ -122,4 +144,34 @@ def test_from_a_table_to_twins_in_the_shell(tmp_path, monkeypatch) -> None:
     about = json.loads((tmp_path / "twins" / "twins.json").read_text())
     assert "too narrow" in about["how_to_combine"]
     assert 300 < about["rows"] < 700
-    assert run.invoke(app, ["report", "discreet-fit", "--out", "page.html"]).exit_code == 0
+    # Elsewhere, to the same twin; nothing that was chosen for the release can be chosen again.
+    elsewhere = [*again.split()[1:-1], "other", "--components", "4"]
+    refused = run.invoke(app, [*elsewhere, "--epsilon", "2"])
+    assert "were paid for" in refused.stderr
+    done = run.invoke(app, elsewhere)
+    assert done.exit_code == 0, done.output
+    first, second = (read_fitted(Path(x)).result for x in ("discreet-fit", "other"))
+    assert first.statement == second.statement
+    np.testing.assert_array_equal(first.latents["base"], second.latents["base"])
+    assert len(dp.Ledger("people.ledger").entries) == 2
+
+
+def test_counts_are_saved_and_read(tmp_path) -> None:
+    plan = MarginalsPlan.calibrate(SCHEMA, epsilon=1.0, delta=1e-6, tables=[("odd", "place"), ("age",)])
+    released = private_marginals(dp.random.key(), people(500), plan)
+    read = load_marginals(released.save(tmp_path / "some.counts"))
+    assert read.plan == plan
+    assert read.statement == released.statement
+    np.testing.assert_array_equal(read.table("place", "odd"), released.table("place", "odd"))
+    dataclasses.replace(released, counts=released.counts[1:]).save(tmp_path / "some.counts")
+    with pytest.raises(ValueError, match="is damaged"):
+        load_marginals(tmp_path / "some.counts")
+
+
+def test_where_counts_suffice() -> None:
+    columns = [column(f"{i}", "no", "yes") for i in range(26)]
+    assert counts_suffice(SCHEMA)
+    assert counts_suffice(Schema(columns=tuple(columns[:25])))
+    assert not counts_suffice(Schema(columns=tuple(columns)))
+    assert not counts_suffice(Schema(columns=(column("place", *map(str, range(1001))),)))
+    assert not counts_suffice(dataclasses.replace(SCHEMA, person="id", max_rows=2))

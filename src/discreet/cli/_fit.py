@@ -4,16 +4,17 @@ import dataclasses
 import functools
 import hashlib
 import math
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from discreet.cli import _options as options
 from discreet.cli._options import TWIN, choose_model
 from discreet.cli._plan import PlanValues, say_other_size, with_plan
-from discreet.cli._report import print_statement
+from discreet.cli._report import COUNTS, print_statement, write_page, write_statement
 from discreet.cli._run import count_and_write, fit_and_write, is_own_statement, kept_secret, remember
 from discreet.cli._tables import how_converted
-from discreet.cli._terminal import refusing, say, say_error, say_json, say_lines
+from discreet.cli._terminal import folder_for_results, refusing, say, say_error, say_json, say_lines, spent
 
 if TYPE_CHECKING:
     from discreet.cli._own_model import Prepared
@@ -45,7 +46,7 @@ def fit(
     schema: options.SchemaFile = None,
     delta: options.Delta = None,
     num_records: options.NumRecords = None,
-    by: options.By = options.TwinMethod.SVI,
+    by: options.By = None,
     components: options.Components = None,
     steps: options.FitSteps = None,
     rate: options.Rate = None,
@@ -86,43 +87,22 @@ def fit(
     needs model.json as well, which a model of your own gets; a twin gets its own files instead of posterior and summary. Each
     further fit of the same data spends again: the ε of all fits add up.
     """
-    if by == options.TwinMethod.MARGINALS:
-        from discreet.marginals import NO_SPREAD, fit_twins
-        from discreet.synthetic import write_fitted
-
-        in_steps = [steps, rate, batch_size, clip, learning_rate, plan_file, checkpoint]
-        if model != TWIN or any(x is not None for x in in_steps) or sampling != "poisson":
+    in_steps = any(x is not None for x in (steps, rate, batch_size, clip, learning_rate, plan_file, checkpoint))
+    in_steps = in_steps or sampling != "poisson"
+    if by == options.TwinMethod.MARGINALS and (model != TWIN or in_steps):
+        raise ValueError(
+            f"--by marginals is for --model {TWIN}, and takes no steps: leave out --steps, --rate, --batch-size, --sampling, "
+            "--clip, --learning-rate, --plan and --checkpoint, or choose --by svi"
+        )
+    if data.suffix == Path(COUNTS).suffix:
+        paid = (epsilon, target, bounds, schema, delta, num_records, relation, ledger, seed)
+        spends = any(x is not None for x in paid) or out_of_bounds != "refuse" or non_private_bounds
+        if model != TWIN or in_steps or by == options.TwinMethod.SVI or spends or raw:
             raise ValueError(
-                f"--by marginals is for --model {TWIN}, and takes no steps: leave out --steps, --rate, --batch-size, --sampling, "
-                "--clip, --learning-rate, --plan and --checkpoint, or choose --by svi"
+                f"{data} has noisy counts, which were paid for: with --model {TWIN} give --components, --out, --overwrite and --json "
+                "alone, or the table itself"
             )
-        check_options(out, overwrite=overwrite, draws=draws)
-        if epsilon is None:
-            raise ValueError("--epsilon is missing: give a privacy budget")
-        made = how_converted(data, non_private_bounds=non_private_bounds, out_of_bounds=out_of_bounds)
-        chosen = choose_model(model, components=components, epsilon=epsilon, delta=delta)
-        described = options.schema_of(data, chosen, target, bounds, schema, non_private_bounds, made)
-        check_whole(data, made, out_of_bounds)
-        warn_of_no_privacy(described, seed, ledger)
-        delta = suggest_delta(num_records) if delta is None else delta
-        plan = options.marginals_plan_of(described, epsilon=epsilon, delta=delta, relation=relation)
-        facts = {"schema": described, "out_of_bounds": out_of_bounds, "counted": True, "own": None}
-        how = {"ledger": ledger, "out_of_bounds": out_of_bounds, "seed": seed}
-
-        def then(released: "Marginals") -> list[Path]:
-            model, result = fit_twins(released, **({} if components is None else {"components": components}))
-            return write_fitted(out, dataclasses.replace(result, statement=released.statement), model)
-
-        def complete(statement: "Statement") -> "Statement":
-            return complete_statement(statement, **facts).with_notes(NO_SPREAD)
-
-        statement, files = count_and_write(out, data, plan, complete=complete, then=then, **how)
-        if as_json:
-            say_json("fit", {"statement": statement.to_dict(), "files": [str(file) for file in files]})
-        else:
-            print_statement(statement, files)
-            say()
-            say_lines(f"Next: discreet synth {out} --twins 5 --out twins")
+        _fit_again(data, out, components, overwrite=overwrite, as_json=as_json)
         return
     planned = None
     if plan_file is not None:
@@ -138,6 +118,32 @@ def fit(
     made = how_converted(data, non_private_bounds=non_private_bounds, out_of_bounds=out_of_bounds)
     odd_cells = str(out_of_bounds) if made is None else made.out_of_bounds
     described = options.schema_of(data, chosen, target, bounds, schema, non_private_bounds, made)
+    if raw and chosen.own is None:
+        raise ValueError(f"--raw is for a model of your own: {model} needs scaled columns, leave --raw out")
+    if by is None and model == TWIN and not in_steps:
+        from discreet.marginals import counts_suffice
+
+        by = options.TwinMethod.MARGINALS if counts_suffice(described) else None
+    if by == options.TwinMethod.MARGINALS:
+        from discreet.marginals import NO_SPREAD
+
+        check_whole(data, made, out_of_bounds)
+        warn_of_no_privacy(described, seed, ledger)
+        delta = suggest_delta(num_records) if delta is None else delta
+        counting = options.marginals_plan_of(described, epsilon=epsilon, delta=delta, relation=relation)
+        facts = {"schema": described, "out_of_bounds": out_of_bounds, "counted": True, "own": None}
+        statement, files = count_and_write(
+            out,
+            data,
+            counting,
+            complete=lambda statement: complete_statement(statement, **facts).with_notes(NO_SPREAD),
+            then=functools.partial(_fit_counts, out, components),
+            ledger=ledger,
+            out_of_bounds=out_of_bounds,
+            seed=seed,
+        )
+        _say_twins(out, statement, files, as_json=as_json)
+        return
     own = None if chosen.own is None else chosen.own.prepare(described, raw=raw)
     described = described if own is None else own.schema
     whole = chosen.build(described) if model == TWIN else None
@@ -146,8 +152,6 @@ def fit(
     order = None if seed is None else hashlib.sha256(str(seed).encode()).digest()
     if order is None and described.person is not None and checkpoint is not None:
         order = kept_secret(checkpoint / "persons.key")
-    if raw and own is None:
-        raise ValueError(f"--raw is for a model of your own: {model} needs scaled columns, leave --raw out")
     if own is not None and own.raw and made is not None:
         raise ValueError(f"{data} holds converted records, which are scaled: for raw columns give the table itself")
     if own is not None and not as_json:
@@ -197,6 +201,48 @@ def fit(
     else:
         fitted.say(records)
     fitted.leave()
+
+
+def _fit_counts(out: Path, components: int | None, released: "Marginals") -> list[Path]:
+    """Keep the noisy counts, from which the rest can be repeated, then fit them."""
+    from discreet.marginals import fit_twins
+    from discreet.synthetic import write_fitted
+
+    counts = released.save(out / COUNTS)
+    spent(
+        f"the statement is in {out}, and the noisy counts are in {counts}: discreet fit --data {shlex.quote(str(counts))} "
+        f"--model {TWIN} --out {shlex.quote(str(out))} continues, and spends nothing",
+        "The release was made",
+    )
+    model, result = fit_twins(released, **({} if components is None else {"components": components}))
+    return [counts, *write_fitted(out, result, model)]
+
+
+def _fit_again(data: Path, out: Path, components: int | None, *, overwrite: bool, as_json: bool) -> None:
+    """Fit noisy counts that were kept: in their own folder, or in another one."""
+    from discreet.marginals import fit_twins, load_marginals
+    from discreet.synthetic import write_fitted
+
+    choose_model(TWIN, components=components)
+    released, files = load_marginals(data), []
+    if not (at_home := out.resolve() == data.parent.resolve()):
+        check_options(out, overwrite=overwrite)
+    with folder_for_results(out):
+        model, result = fit_twins(released, **({} if components is None else {"components": components}))
+        if not at_home:
+            files = [*write_statement(out, result.statement), released.save(out / COUNTS)]
+        files += write_fitted(out, result, model)
+        files.append(write_page(out).file)
+    _say_twins(out, result.statement, files, as_json=as_json)
+
+
+def _say_twins(out: Path, statement: "Statement", files: list[Path], *, as_json: bool) -> None:
+    if as_json:
+        say_json("fit", {"statement": statement.to_dict(), "files": [str(file) for file in files]})
+        return
+    print_statement(statement, files)
+    say()
+    say_lines(f"Next: discreet synth {out} --twins 5 --out twins")
 
 
 def check_options(

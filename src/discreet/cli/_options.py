@@ -214,7 +214,8 @@ OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace a file
 Data = Annotated[
     Path,
     _table(
-        help="The table: a .csv, .csv.gz, .parquet, .arrow or .feather file with column names, or records by discreet convert."
+        help="The table: a .csv, .csv.gz, .parquet, .arrow or .feather file with column names, or records by discreet convert. "
+        "For twin also the twin.counts of an earlier fit, which is fitted again and spends nothing."
     ),
 ]
 Model = Annotated[
@@ -262,7 +263,7 @@ FitSteps = Annotated[
         help="Number of steps. Default: 1000; for twin, 300; for FILE.txt, 500.",
     ),
 ]
-Components = Annotated[int | None, _method(help="Number of mixture components, for twin and FILE.txt. Default: 16.")]
+Components = Annotated[int | None, _method(help="Number of mixture components, for twin and FILE.txt. Default: 16; 64 by marginals.")]
 Clip = Annotated[
     str | None,
     _method(
@@ -284,11 +285,12 @@ class TwinMethod(enum.StrEnum):
 
 
 By = Annotated[
-    TwinMethod,
+    TwinMethod | None,
     _method(
         "--by",
         metavar="<method>",
-        help="For twin: marginals (fit to noisy counts, in one release) or svi (fit to the records, in steps).",
+        help="For twin: marginals (fit to noisy counts, in one release) or svi (fit to the records, in steps). Default: "
+        "marginals, for up to 25 columns, one row per person, and no option of steps.",
     ),
 ]
 LearningRate = Annotated[float | None, _method(help="Step size of the Adam optimizer. Default: 0.02; for twin, 0.05.")]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from discreet.tables import Records
 
 
+COUNTS = "twin.counts"
 FILES = (
     "statement.json",
     "statement.txt",
@@ -35,6 +36,7 @@ FILES = (
     "posterior.npz",
     "summary.json",
     "fit.png",
+    COUNTS,
     "twin.json",
     "twin.result",
     "twin.schema.toml",

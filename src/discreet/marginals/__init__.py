@@ -6,11 +6,12 @@ from which `discreet.synthetic` draws twins.
 """
 
 from discreet.marginals._describe import ColumnFigures, Description, Figure, PairFigures, describe, description_plan
-from discreet.marginals._release import Marginals, MarginalsPlan, private_marginals
+from discreet.marginals._release import Marginals, MarginalsPlan, load_marginals, private_marginals
 from discreet.marginals._twins import (
     NO_SPREAD,
     MarginalsResult,
     counts_model,
+    counts_suffice,
     fit_twins,
     load_marginals_result,
     twin_tables,
@@ -26,9 +27,11 @@ __all__ = [
     "MarginalsResult",
     "PairFigures",
     "counts_model",
+    "counts_suffice",
     "describe",
     "description_plan",
     "fit_twins",
+    "load_marginals",
     "load_marginals_result",
     "private_marginals",
     "twin_tables",

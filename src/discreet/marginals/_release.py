@@ -17,7 +17,9 @@ import dataclasses
 import functools
 import itertools
 import math
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -33,12 +35,14 @@ from discreet.inference import claim
 from discreet.ledger import Ledger, Spending
 from discreet.mechanisms import GAUSSIAN, count_cells, gaussian_mechanism
 from discreet.models import Levels
-from discreet.report import Statement, make_release_statement
-from discreet.tables import OutOfBounds, Report, Schema
+from discreet.report import ProfilePoint, Statement, make_release_statement
+from discreet.storage import read_archive, write_archive
+from discreet.tables import OutOfBounds, Report, Schema, schema_from_dict, schema_to_toml
 from discreet.verify import Certificate, certify
 
 MOST_CELLS = 2**26
 METHOD = "noisy counts"
+_VERSION = 1
 _LAST_ROWS = 1024
 """Rows that the certified program counts itself: any number will do."""
 
@@ -301,10 +305,36 @@ class Marginals:
         precision = [weight**2 / cells for weight, cells in zip(self.plan.weights, self.plan.cells, strict=True)]
         return max(1.0, float(np.average(totals, weights=precision)))
 
+    def save(self, path: Path | str) -> Path:
+        """Write the counts, their plan and statement into one file, for `load_marginals`. Errors as `storage.write_archive`."""
+        plan = {field.name: getattr(self.plan, field.name) for field in dataclasses.fields(self.plan)}
+        plan |= {"schema": schema_to_toml(self.plan.schema), "relation": self.plan.relation.name}
+        content = {"plan": plan, "counts": self.counts, "statement": self.statement}
+        return write_archive(path, METHOD, _VERSION, content, (Statement, ProfilePoint))
+
     def __repr__(self) -> str:
         """Short, without the counts."""
         spent = f"epsilon={self.statement.epsilon:.4g} at delta={self.plan.delta:.3g}"
         return f"Marginals({len(self.plan.tables)} tables, about {self.num_records:,.0f} records, {spent})"
+
+
+def load_marginals(path: Path | str) -> Marginals:
+    """Read what `Marginals.save` wrote. Whatever is computed from it was paid for when it was released.
+
+    Raises:
+        ValueError: The file is absent, damaged or something else.
+    """
+    found = read_archive(path, METHOD, _VERSION, (Statement, ProfilePoint))
+    try:
+        plan = found["plan"]
+        plan |= {"schema": schema_from_dict(tomllib.loads(plan["schema"])), "relation": Relation[plan["relation"]]}
+        released = Marginals(MarginalsPlan(**plan), found["counts"], found["statement"])
+        whole = isinstance(released.statement, Statement) and released.counts.shape == (sum(released.plan.cells),)
+        if not whole or not np.isfinite(released.counts).all():
+            raise ValueError
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise ValueError(f"{path} is damaged, or was not written by discreet: it does not hold what {METHOD} are") from None
+    return released
 
 
 def private_marginals(

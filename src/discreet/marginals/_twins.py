@@ -25,13 +25,13 @@ from numpyro.infer import SVI, Trace_ELBO, init_to_value
 from numpyro.infer.autoguide import AutoDelta
 
 from discreet.marginals._release import Marginals
-from discreet.models import MixtureOfProducts
+from discreet.models import Levels, MixtureOfProducts
 from discreet.report import ProfilePoint, Statement
 from discreet.storage import read_archive, write_archive
 from discreet.tables import Schema
 
 COMPONENTS, STEPS = 64, 1500
-MOST_CUTS, MOST_COLUMNS = 4, 25
+MOST_CUTS, MOST_COLUMNS, MOST_LEVELS = 4, 25, 1000
 NO_SPREAD = (
     "The twins are drawn from one fit to the noisy counts. Their differences show neither the noise nor the uncertainty of the "
     "fit: intervals combined from several twins are too narrow."
@@ -168,6 +168,16 @@ def twin_tables(schema: Schema) -> list[tuple[str, ...]]:
     return tables
 
 
+def counts_suffice(schema: Schema, slices: int = 32) -> bool:
+    """Whether twins are better fitted to counts than to the records, by what was measured; a public choice.
+
+    It takes one row a person, and so few columns and levels that noise on all their pairs leaves the dependence to be seen.
+    """
+    if schema.max_rows > 1 or len(schema.columns) > MOST_COLUMNS:
+        return False
+    return sum(Levels(schema.without_person(), slices).sizes) <= MOST_LEVELS
+
+
 def fit_twins(
     released: Marginals, *, components: int = COMPONENTS, num_steps: int = STEPS, seed: int = 0
 ) -> tuple[MixtureOfProducts, MarginalsResult]:
@@ -202,5 +212,6 @@ def fit_twins(
     optim = numpyro.optim.Adam(lambda step: jnp.where(step < num_steps * 2 // 3, 0.05, 0.01))
     fitted = SVI(program, guide, optim, Trace_ELBO()).run(jax.random.key(seed), num_steps, *given, progress_bar=False)
     latents = {name: np.asarray(fitted.params[f"{name}_auto_loc"], np.float32) for name in start}
-    result = MarginalsResult(latents, round(released.num_records), released.statement.with_notes(NO_SPREAD))
-    return model, result
+    statement = released.statement
+    statement = statement if NO_SPREAD in statement.notes else statement.with_notes(NO_SPREAD)
+    return model, MarginalsResult(latents, round(released.num_records), statement)
