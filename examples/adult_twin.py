@@ -1,8 +1,8 @@
-"""Synthetic twins of UCI Adult at epsilon 1, and how far they serve in the place of the table.
+"""Synthetic twins of UCI Adult from noisy counts, and how far they serve in the place of the table.
 
-    python examples/adult_twin.py ../shared/data/adult.csv.gz
+    python examples/adult_twin.py ../shared/data/adult.csv.gz --epsilon 1
 
-The schema below is all that the twins' model knows of the table before the fit: bounds and categories that anybody can
+The schema below is all that the twins' model knows of the table before it is counted: bounds and categories that anybody can
 look up. `dp.synthetic.utility_report` trains a logistic regression of the income on each twin, tests it on the real test rows,
 and compares shares of columns and of pairs. The figures are of real records and not private; Adult is public. Ends by asserting
 what the twins must reach.
@@ -17,10 +17,10 @@ from pathlib import Path
 
 import _tables
 import numpy as np
-import numpyro
 import pyarrow
 
 import discreet as dp
+from discreet.marginals import MarginalsPlan, MarginalsResult, fit_twins, private_marginals, twin_tables
 from discreet.synthetic import marginal_distances
 from discreet.tables import Column, Kind, Missing, Schema, read_table
 
@@ -35,25 +35,19 @@ DELTA = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Public choices of a fit, and what its twins must reach."""
+    """How much is drawn, and what twins at epsilon 1 must reach."""
 
-    rate: float
-    num_steps: int
-    components: int
     twins: int
     rows: int
     accuracy: float
     auc: float
     one_way: float
     two_way: float
-    clipping_norm: float = 2.0
-    learning_rate: float = 0.05
-    seed: int | None = None
+    steps: int | None = None
 
 
-FULL = Settings(0.03, 300, 16, 5, 1_000_000, accuracy=0.82, auc=0.86, one_way=0.04, two_way=0.08)
-# With a seed: so small a fit has not settled, and of 16 seeds two gave an accuracy below 0.80 (0.785 to 0.834).
-QUICK = Settings(0.02, 100, 8, 2, 100_000, accuracy=0.80, auc=0.83, one_way=0.05, two_way=0.11, seed=0)
+FULL = Settings(5, 1_000_000, accuracy=0.84, auc=0.888, one_way=0.010, two_way=0.033)
+QUICK = Settings(2, 100_000, accuracy=0.82, auc=0.87, one_way=0.02, two_way=0.05, steps=300)
 
 
 def schema() -> Schema:
@@ -84,39 +78,34 @@ def read(path: Path, public: Schema) -> tuple[pyarrow.Table, pyarrow.Table]:
     return table.filter(~is_test), table.filter(is_test)
 
 
-def fit(train: pyarrow.Table, public: Schema, settings: Settings) -> tuple[dp.models.MixtureOfProducts, dp.DPSVIResult]:
-    """The only part that reads records and is private."""
-    model = dp.models.MixtureOfProducts(public, components=settings.components)
-    plan = dp.PrivacyPlan.calibrate(
-        epsilon=1.0,
-        delta=DELTA,
-        num_records=len(train),
-        num_steps=settings.num_steps,
-        sampling=dp.PoissonSampling(settings.rate),
-        clipping_norm=settings.clipping_norm,
-    )
-    optim = numpyro.optim.Adam(settings.learning_rate)
-    dpsvi = dp.DPSVI(model.model, model.guide(), optim, plan=plan, placeholder=model.placeholder)
-    return model, dpsvi.run(dp.random.key(settings.seed), model.encode(train), progress_bar=False)
+def fit(
+    train: pyarrow.Table, public: Schema, epsilon: float, steps: int | None
+) -> tuple[dp.models.MixtureOfProducts, MarginalsResult]:
+    """Count, which is the only part that reads records and is private, and fit a mixture to the noisy counts."""
+    plan = MarginalsPlan.calibrate(public, epsilon=epsilon, delta=DELTA, tables=twin_tables(public))
+    return fit_twins(private_marginals(dp.random.key(), train, plan), **({} if steps is None else {"num_steps": steps}))
 
 
 def main() -> None:
     """Fit, draw, try, assert."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", nargs="?", type=Path, help="adult.csv.gz (looked for in $DISCREET_DATA if left out)")
-    parser.add_argument("--quick", action="store_true", help="a small fit and two twins: half a minute")
+    parser.add_argument("--quick", action="store_true", help="a short fit and two twins: half a minute")
+    parser.add_argument("--epsilon", type=float, default=1.0, help="only at 1 and more is the utility asserted")
     parser.add_argument("--picture", type=Path, help="where to draw the shares of each column")
     arguments = parser.parse_args()
     settings, public = QUICK if arguments.quick else FULL, schema()
     train, test = read(arguments.table or _tables.find("adult.csv.gz"), public)
     print(f"Adult: {len(train)} training records, {len(public.columns)} columns, {len(test)} test records")
 
-    started = time.perf_counter()
-    model, result = fit(train, public, settings)
+    # Processor time of all cores: what else runs on the machine does not count.
+    started = time.process_time()
+    model, result = fit(train, public, arguments.epsilon, settings.steps)
     print(
-        f"  {result.statement.epsilon:.4g} = epsilon at delta = {DELTA:g}, fitted in {time.perf_counter() - started:.0f} s"
+        f"  {result.statement.epsilon:.4g} = epsilon at delta = {DELTA:g}, counted and fitted in "
+        f"{time.process_time() - started:.0f} s of processor time"
     )
-    twins = dp.synthetic.synthesize(dp.random.key(settings.seed), result, model, num_twins=settings.twins)
+    twins = dp.synthetic.synthesize(dp.random.key(), result, model, num_twins=settings.twins)
     report = dp.synthetic.utility_report(twins, test, public, training_table=train, non_private=True)
     print(report)
     if arguments.picture:
@@ -127,17 +116,17 @@ def main() -> None:
     one_way, two_way = np.mean([d.mean_one_way for d in distances]), np.mean([d.mean_two_way for d in distances])
     print(f"  mean distance to the training rows: one column {one_way:.4f}, two columns {two_way:.4f}")
 
-    # Processor time of all cores: what else runs on the machine does not count.
     started = time.process_time()
     (long,) = dp.synthetic.synthesize(dp.random.key(), result, model, num_twins=1, num_records=settings.rows)
     seconds = time.process_time() - started
     print(f"  a twin of {len(long):,} rows: {seconds:.1f} s of processor time")
-    assert result.statement.epsilon <= 1
-    assert accuracy >= settings.accuracy, accuracy
-    assert auc >= settings.auc, auc
-    assert one_way <= settings.one_way, one_way
-    assert two_way <= settings.two_way, two_way
+    assert result.statement.epsilon <= arguments.epsilon
     assert seconds < 30, seconds
+    if arguments.epsilon >= 1:
+        assert accuracy >= settings.accuracy, accuracy
+        assert auc >= settings.auc, auc
+        assert one_way <= settings.one_way, one_way
+        assert two_way <= settings.two_way, two_way
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import discreet as dp
 from discreet import audit, planning
 from discreet.cli import _run
 from discreet.cli._app import app
+from discreet.marginals import fit_twins
 from discreet.report import make_statement
 from discreet.tables import describe_features, encode, read_table, schema_from_toml
 
@@ -73,6 +74,7 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
         claimed = worst.method.plan.epsilon(1e-3)
         return audit.Verdict(epsilon_lower=0.5, claimed_epsilon=claimed, delta=1e-3, runs=options["runs"], **facts)
 
+    monkeypatch.setitem(fit_twins.__kwdefaults__, "num_steps", 3)
     monkeypatch.setattr(audit.WorstCase, "audit", audited)
     monkeypatch.setattr(_run, "run", run)
     monkeypatch.setattr(planning, "dry_run", dry_run)

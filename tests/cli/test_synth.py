@@ -300,7 +300,7 @@ def test_defaults_of_a_twin(table: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         raise ValueError("enough")
 
     monkeypatch.setattr(_run, "run", run)
-    refused(RUN.invoke(app, fit_words(table)), "enough")
+    refused(RUN.invoke(app, fit_words(table, "--by", "svi")), "enough")
     ((plan, records, options),) = calls
     assert (plan.num_steps, plan.rate, options["learning_rate"]) == (300, 1.0, 0.05)
     assert plan.clipping_norm == round(options["whole"].gradient_bound / 3.6, 1) == 0.9

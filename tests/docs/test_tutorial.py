@@ -28,12 +28,13 @@ from typer.testing import CliRunner
 import discreet as dp
 from discreet import planning
 from discreet.cli._app import app
+from discreet.marginals import fit_twins
 from discreet.planning import DryRun, Row, Setting, TableScores, Verdict
 
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 SETUP = "make demo\n. .venv/bin/activate\nmkdir tutorial\ncd tutorial\n"
 ROWS = {"train": 4_000, "test": 1_000}
-SMALLER = {"twin": ["--steps", "30", "--components", "4"]}
+SMALLER = {"twin": ["--components", "4"]}
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
@@ -184,7 +185,7 @@ def tutorial(tmp_path: Path, tmp_path_factory, repository: Path, table) -> Itera
         output = ""
         for language, content in rest:
             if language == "text":
-                # What thirty steps on 4,000 rows make of accuracies and weights is chance: of figures below 2 any within 1.
+                # What a hundred steps on 4,000 rows make of accuracies and weights is chance: of figures below 2 any within 1.
                 check(content, output, **({"tolerance": 0.5, "least": 2.0} if quick else {"tolerance": 0.02}))
             else:
                 output = runners[language](content)
@@ -198,6 +199,7 @@ def tutorial(tmp_path: Path, tmp_path_factory, repository: Path, table) -> Itera
 def test_the_tutorial_runs_as_printed(tutorial, quick_compilation, monkeypatch: pytest.MonkeyPatch) -> None:
     del quick_compilation
     monkeypatch.setattr(planning, "dry_run", dry_run)
+    monkeypatch.setitem(fit_twins.__kwdefaults__, "num_steps", 100)
     names = tutorial(True)
     assert names["result"].statement.epsilon <= 0.3
     assert len(names["debits"]) == 3

@@ -99,8 +99,8 @@ def fit(
         spends = any(x is not None for x in paid) or out_of_bounds != "refuse" or non_private_bounds
         if model != TWIN or in_steps or by == options.TwinMethod.SVI or spends or raw:
             raise ValueError(
-                f"{data} has noisy counts, which were paid for: with --model {TWIN} give --components, --out, --overwrite and --json "
-                "alone, or the table itself"
+                f"{data} has noisy counts, which were paid for: with --model {TWIN} give --components, --out, --overwrite and "
+                "--json alone, or the table itself"
             )
         _fit_again(data, out, components, overwrite=overwrite, as_json=as_json)
         return

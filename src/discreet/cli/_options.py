@@ -263,7 +263,9 @@ FitSteps = Annotated[
         help="Number of steps. Default: 1000; for twin, 300; for FILE.txt, 500.",
     ),
 ]
-Components = Annotated[int | None, _method(help="Number of mixture components, for twin and FILE.txt. Default: 16; 64 by marginals.")]
+Components = Annotated[
+    int | None, _method(help="Number of mixture components, for twin and FILE.txt. Default: 16; 64 by marginals.")
+]
 Clip = Annotated[
     str | None,
     _method(

@@ -333,7 +333,9 @@ def load_marginals(path: Path | str) -> Marginals:
         if not whole or not np.isfinite(released.counts).all():
             raise ValueError
     except (AttributeError, LookupError, TypeError, ValueError):
-        raise ValueError(f"{path} is damaged, or was not written by discreet: it does not hold what {METHOD} are") from None
+        raise ValueError(
+            f"{path} is damaged, or was not written by discreet: it does not hold what {METHOD} are"
+        ) from None
     return released
 
 

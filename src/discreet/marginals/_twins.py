@@ -30,7 +30,7 @@ from discreet.report import ProfilePoint, Statement
 from discreet.storage import read_archive, write_archive
 from discreet.tables import Schema
 
-COMPONENTS, STEPS = 64, 1500
+COMPONENTS, STEPS, RATE = 64, 2500, 0.1
 MOST_CUTS, MOST_COLUMNS, MOST_LEVELS = 4, 25, 1000
 NO_SPREAD = (
     "The twins are drawn from one fit to the noisy counts. Their differences show neither the noise nor the uncertainty of the "
@@ -209,7 +209,8 @@ def fit_twins(
     }
     program, given = counts_model(model), (released.num_records, CountMatrices.of(released))
     guide = AutoDelta(program, init_loc_fn=init_to_value(values=start))
-    optim = numpyro.optim.Adam(lambda step: jnp.where(step < num_steps * 2 // 3, 0.05, 0.01))
+    # Half a cosine: large steps first, for the parameters go far; small ones last, for then the noise of steps remains.
+    optim = numpyro.optim.Adam(lambda step: RATE * (0.51 + 0.49 * jnp.cos(jnp.pi * jnp.minimum(step / num_steps, 1.0))))
     fitted = SVI(program, guide, optim, Trace_ELBO()).run(jax.random.key(seed), num_steps, *given, progress_bar=False)
     latents = {name: np.asarray(fitted.params[f"{name}_auto_loc"], np.float32) for name in start}
     statement = released.statement
