@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
@@ -75,6 +76,24 @@ def test_the_parts_of_a_scan() -> None:
     assert [len(x) for x in scan.apart(scan.body.jaxpr.invars)] == [1, 2, 1]
     total, *_ = _jax.bind(equation, [2.0, 1.0, 3.0, jnp.arange(5.0)])
     assert total == 21.0
+
+
+@pytest.mark.parametrize("reduce", ["sum", "row sum", "maximum"])
+def test_a_product_reads_what_was_written(reduce) -> None:
+    """XLA for CPU, left alone, multiplies by what is left in memory."""
+    rng = np.random.default_rng(0)
+    records, sizes = rng.standard_normal((128, 4, 24)).astype(np.float32), (24, 16)
+    after = {
+        "sum": lambda y: (y * records[:, :, :16]).sum((1, 2)),
+        "row sum": lambda y: jnp.exp(y / 9).sum(2),
+        "maximum": lambda y: y.max(1),
+    }[reduce]
+
+    program = _jax.compiled(jax.jit(lambda records: after(records @ jnp.full(sizes, 0.1))).lower(records))
+    right = np.asarray(after(records @ np.full(sizes, 0.1, np.float32)))
+    for size in range(8, 18):
+        np.testing.assert_allclose(program(records), right, rtol=1e-3, atol=1e-4)
+        np.full(2**size, 7e30, np.float32)  # left in memory
 
 
 def test_constants_are_found_wherever_they_are_held() -> None:

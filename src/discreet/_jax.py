@@ -48,6 +48,7 @@ __all__ = [
     "bind",
     "can_make_one_kernel",
     "captured_arrays",
+    "compiled",
     "define_prng_impl",
     "double",
     "hi_primitives",
@@ -579,6 +580,44 @@ def run_kept(function: Callable[..., Any]) -> Callable[..., Any]:
 
 _KEPT: dict[str, Callable[..., list[Any]]] = {}
 _MOST_KEPT = 64
+
+
+def compiled(lowered: Any) -> Any:
+    """`lowered.compile()`, without a fault of XLA for CPU (jaxlib 0.10.2 to 0.12): a product that reads memory nobody wrote.
+
+    XLA hands groups of operations to YNNPACK. In a group with a matrix product one of whose factors is spread out there from
+    fewer numbers, as in `(x @ jnp.ones((d, k))).sum()`, the factor is not always made, and the product is with what other
+    rows have left in memory. A program with such a group is compiled again, each product a group of its own.
+    """
+    program = lowered.compile()
+    executable = program.runtime_executable()
+    if executable not in _APART:
+        if len(_APART) >= _MOST_KEPT:
+            _APART.clear()
+        apart = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+        _APART[executable] = lowered.compile(compiler_options=apart) if reads_unwritten(program.as_text()) else None
+    return _APART[executable] or program
+
+
+_APART: dict[Any, Any] = {}  # for each executable the program to be run in its place, or None
+_COMPUTATION = re.compile(r"^(%\S+) \(.*?^\}", re.MULTILINE | re.DOTALL)
+_INSTRUCTION = re.compile(r"^ +(?:ROOT )?(%\S+) = \S+ ([\w-]+)\((.*?)\)", re.MULTILINE)
+
+
+def reads_unwritten(program: str) -> bool:
+    """Whether a compiled program's text has a group with a matrix product of what the group itself spreads out."""
+    groups = set(re.findall(r"calls=(%[^ ,]+).*__ynn_fusion", program))
+    return any(_multiplies_spread(x[0]) for x in _COMPUTATION.finditer(program) if groups and x[1] in groups)
+
+
+def _multiplies_spread(computation: str) -> bool:
+    spread: set[str] = set()
+    for name, operation, operands in _INSTRUCTION.findall(computation):
+        if operation == "broadcast" or spread.intersection(re.findall(r"%[^ ,)]+", operands)):
+            if operation == "dot":
+                return True
+            spread.add(name)
+    return False
 
 
 # Releases of jaxlib in which `one_kernel` was tried out: with others nothing is marked, and all is only slower.

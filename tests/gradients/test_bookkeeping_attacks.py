@@ -23,8 +23,9 @@ SLACK = 1 + 1e-5
 TOKENS = 3
 EXTREMES = [0.0, 1e-45, 1e-38, 1e-30, 1e-23, 1e-12, 1.0, 1e12, 1e18, 1e19, 1e25, 3e38, math.inf, math.nan]
 
-# Layers: the loss is linear in the parameters, which are zero, so it stays finite whatever the gradient. A record
-# holds activations a (positions, inputs), cotangents b (positions, outputs) and tokens (positions,).
+# Layers: the loss is linear in the parameters, which are zero, so it stays finite whatever the gradient. They are arguments of
+# what is compiled: as constants, products with them are a fault of XLA's (`_jax.compiled`). A record holds activations a
+# (positions, inputs), cotangents b (positions, outputs) and tokens (positions,).
 
 
 def dense(p, r):
@@ -188,8 +189,8 @@ def longest(measure: Any, engine: Any, layer: Any, sizes: tuple[int, int, int], 
     records = attacks(np.random.default_rng(sum(sizes)), rows, *sizes)
     p = parameters_of(layer, *sizes[1:])
     both = Channels(0.05, 0.05, center=0.0, bound=1.0)
-    run = jax.jit(lambda r, C: measure.alone(engine, layer, p, r, C, both))
-    norms = measure.row_norms(run(records, jnp.float32(norm)))
+    run = jax.jit(lambda p, r, C: measure.alone(engine, layer, p, r, C, both))
+    norms = measure.row_norms(run(p, records, jnp.float32(norm)))
     assert np.all(np.isfinite(norms))
     return norms.max() / both.joint_bound(float(np.float32(norm)))
 
@@ -253,13 +254,13 @@ def longest_among_others(measure: Any, layer: Any, sizes: tuple[int, int, int], 
     rows = len(records["token"])
 
     @jax.jit
-    def run(records, mask, norm):
+    def run(p, records, mask, norm):
         return BookKeepingEngine()(layer, p, records, mask, norm, nothing).gradient
 
     longest = 0.0
     for norm in map(np.float32, norms):
-        each = [measure.norm(run(records, jnp.arange(rows) == i, norm)) for i in range(rows)]
-        together = measure.norm(run(records, jnp.ones(rows, bool), norm))
+        each = [measure.norm(run(p, records, jnp.arange(rows) == i, norm)) for i in range(rows)]
+        together = measure.norm(run(p, records, jnp.ones(rows, bool), norm))
         longest = max(longest, max(each) / norm, together / rows / norm)
     return longest
 
@@ -297,9 +298,9 @@ def test_honest_rows_keep_their_length(measure, layer):
     exact = measure.quick_jit(jax.vmap(jax.grad(layer), (None, 0)))(p, records)
     norms = measure.row_norms(exact)
     C = float(np.median(norms))
-    run = measure.quick_jit(lambda r: measure.alone(BookKeepingEngine(), layer, p, r, C, Channels())[0])
+    run = measure.quick_jit(lambda p, r: measure.alone(BookKeepingEngine(), layer, p, r, C, Channels())[0])
     tolerance = 2e-2 if layer in (halves, half_leaf) else 2e-4
-    np.testing.assert_allclose(measure.row_norms(run(records)), np.minimum(norms, C), rtol=tolerance)
+    np.testing.assert_allclose(measure.row_norms(run(p, records)), np.minimum(norms, C), rtol=tolerance)
 
 
 # --- what norm and sum must agree on ----------------------------------------------------------
@@ -366,11 +367,13 @@ def test_positions_that_cancel_do_not_swamp_other_records(place):
         a, b, scale = row
         return scale * (a @ p) + scale * (b @ p)
 
-    def total(b, scale):
-        arguments = jnp.ones((rows, 4)), b, scale
-        return engine(loss, jnp.zeros(4), arguments, jnp.ones(rows, bool), 1.0, Channels()).gradient
+    @jax.jit
+    def total_at(p, *records):
+        return engine(loss, p, records, jnp.ones(rows, bool), 1.0, Channels()).gradient
 
-    total = jax.jit(total)
+    def total(b, scale):
+        return total_at(jnp.zeros(4), jnp.ones((rows, 4)), b, scale)
+
     b, scale = np.ones((rows, 4), np.float32), np.full(rows, 0.004, np.float32)
     without = np.asarray(total(b, scale))
     for size in (1e2, 1e4, 1.7e5, 1e6, 1e8):

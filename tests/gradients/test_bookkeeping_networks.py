@@ -108,6 +108,6 @@ def test_no_record_of_any_scale_adds_more_than_the_bound(kinds, loss, seed, norm
     wild["y"] *= scales[1]
     wild["token"] += jnp.asarray(rng.choice([0, 0, -9, 9], wild["token"].shape), jnp.int32)
     both = Channels(0.1, 0.2, center=0.5, bound=2.0)
-    run = Measure.quick_jit(lambda r, C: Measure.alone(BookKeepingEngine(), record_loss, p, r, C, both))
-    norms = Measure.row_norms(run(wild, jnp.float32(norm)))
+    run = Measure.quick_jit(lambda p, r, C: Measure.alone(BookKeepingEngine(), record_loss, p, r, C, both))
+    norms = Measure.row_norms(run(p, wild, jnp.float32(norm)))
     assert norms.max() <= both.joint_bound(norm) * (1 + 1e-5)

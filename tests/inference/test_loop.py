@@ -54,6 +54,20 @@ def test_the_callers_state_outlives_the_loop(fitted):
     assert int(dpsvi.update(state, x[:20])[0].step) == 1
 
 
+def test_a_fault_of_the_compiler_is_kept_out_before_anything_is_spent(fitted, monkeypatch):
+    """What runs is what `_jax.compiled` gave (tests/test_jax.py)."""
+
+    class Asked(Exception):
+        pass
+
+    def compiled(lowered):
+        raise Asked
+
+    monkeypatch.setattr(_loop, "compiled", compiled)
+    with pytest.raises(Asked):
+        _loop.run_steps(*fitted[-1], progress_bar=False, spend=lambda: pytest.fail("spent"))
+
+
 def test_a_chunk_overwrites_the_state_that_it_is_given(fitted):
     _, state, _, (step, plan, _, leaves) = fitted
     tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(NUM_RECORDS))

@@ -31,7 +31,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from tqdm import tqdm
 
 from discreet import mechanisms, random
-from discreet._jax import untried_jax
+from discreet._jax import compiled, untried_jax
 from discreet.gradients import BookKeepingEngine
 from discreet.inference._result import Outcome, kinds
 from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepKeys, check_unused, claim
@@ -288,7 +288,7 @@ def run_steps(
         program = functools.partial(_chunk, *static)
         if not jax.config.values["jax_disable_jit"]:
             start = *step.laid(state, mean), numbers, leaves, tables, everywhere(jnp.int32(0))
-            program = _chunk.lower(*static, *start).compile()
+            program = compiled(_chunk.lower(*static, *start))
         if interrupt.requested:
             raise KeyboardInterrupt
         state, progress = checkpoint.begin(state, mean, recorder, spend)
