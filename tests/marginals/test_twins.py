@@ -251,5 +251,4 @@ def test_combined_intervals_hold_as_often_as_they_say(epsilon) -> None:
             found.append(analysed(twin["age"].to_numpy(), *words))
         low, high = combine(*map(np.array, zip(*found, strict=True))).interval
         held.append((low <= truth) & (truth <= high))
-    print(epsilon, np.mean(held), np.mean(held, axis=0))
-    assert 0.90 <= np.mean(held) <= 0.985
+    assert 0.90 <= np.mean(held) <= 0.985, np.mean(held, axis=0)
