@@ -251,13 +251,15 @@ def test_the_reference_holds_one(measure, loss):
 
 def test_one_forward_and_one_backward():
     """Book-keeping does each layer's work once: the layers' outputs, their cotangents, and the weighted sum."""
-    p, x = {"w": jnp.ones((64, 32)), "v": jnp.ones((32, 48))}, jnp.ones((16, 64))
+    p, x = {"w": jnp.ones((64, 32)), "v": jnp.ones((32, 48))}, jnp.ones((32, 64))
 
     def loss(p, r):
         return jnp.sum(jnp.square(jnp.tanh(r @ p["w"]) @ p["v"]))
 
     def step(p, x):
-        return BookKeepingEngine(16)(loss, p, x, jnp.ones(16, bool), 1.0, CHANNELS).gradient
+        return BookKeepingEngine(24)(
+            loss, p, x, jnp.ones(32, bool), 1.0, CHANNELS
+        ).gradient  # in chunks of 32, 8 to spare
 
     flops = jax.jit(step).lower(p, x).compile().cost_analysis()["flops"]
     plain = jax.jit(jax.grad(lambda p, x: jax.vmap(loss, (None, 0))(p, x).sum())).lower(p, x).compile()
@@ -401,4 +403,4 @@ def test_equal_engines_are_equal():
 
 def test_the_bound_is_that_of_gradient_loss_and_count(run):
     p, records = problem()
-    assert float(run(p, records, jnp.ones(ROWS, bool), 0.5).l2_bound) == pytest.approx(0.5 / math.sqrt(0.8))
+    assert float(run(p, records, jnp.ones(ROWS, bool), 0.5).l2_bound) == pytest.approx(0.5 / math.sqrt(0.8), rel=1e-4)

@@ -97,7 +97,7 @@ def test_the_noise_is_that_of_one_device_to_the_bit():
 
 def test_a_part_longer_than_a_turn_is_worked_on_to_its_end(monkeypatch):
     """Ten of the batch's rows lie on the second device, three of them a turn; two places of the batch hold nobody."""
-    monkeypatch.setattr(_shards, "TURN", 3)
+    monkeypatch.setattr(_shards, "TURN", 3 + _shards.SPARE)
 
     def count(rows, mask, carried):
         return [carried[0].at[jnp.where(mask, rows - 10, 10)].add(1, mode="drop")]

@@ -303,13 +303,7 @@ NumRecords = Annotated[
     int | None,
     _table(help="A public figure for the number of records. Default: the exact number, which becomes public."),
 ]
-Draws = Annotated[
-    int | None,
-    _output(
-        help="Number of posterior draws to write. Default: 1000. Of a twin by marginals: 1, the closest, or as many refits with "
-        "fresh noise; 20 or more for intervals from several twins."
-    ),
-]
+Draws = Annotated[int, _output(help="Number of posterior draws to write.")]
 LedgerFile = Annotated[
     Path | None,
     _budget("--ledger", help="The table's ledger, charged before the first release (see discreet ledger)."),

@@ -2,6 +2,7 @@
 
 from discreet.gradients._bookkeeping import BookKeepingEngine
 from discreet.gradients._contract import (
+    SPARE,
     Channels,
     ClippedSum,
     EngineReport,
@@ -16,6 +17,7 @@ from discreet.gradients._contract import (
 )
 
 __all__ = [
+    "SPARE",
     "BookKeepingEngine",
     "Channels",
     "ClippedSum",

@@ -45,6 +45,7 @@ from discreet.gradients._contract import (
     check_clipping,
     clipped_total,
     finite_alone,
+    is_spare,
     rounding_of_sums,
     row_weights,
     scale_rows,
@@ -282,9 +283,10 @@ def weighted_sum(
     activations = activations.astype(leaf.dtype) if floats else activations
     if floats and activations.size < cotangents.size:
         # Bilinear, so the smaller of the two is scaled and written again.
-        activations = _scaled(activations, factor)
+        activations, cotangents = _scaled(activations, factor), _kept(cotangents, factor)
     else:
         cotangents = _scaled(cotangents, factor)
+        activations = _kept(activations, factor) if floats else activations
     weight = jax.eval_shape(use.view, leaf)
     if isinstance(use.layer, Rearranged):
         in_weight = _product_of_factors(use, use.layer, activations, cotangents)
@@ -297,7 +299,13 @@ def weighted_sum(
 
 
 def _scaled(rows: Array, factor: Float[Array, "record"]) -> Array:
-    return rows * factor.reshape(-1, *[1] * (rows.ndim - 1)).astype(rows.dtype)
+    factor = factor.reshape(-1, *[1] * (rows.ndim - 1)).astype(rows.dtype)
+    return jnp.where(factor > 0, rows * factor, 0)
+
+
+def _kept(rows: Array, factor: Float[Array, "record"]) -> Array:
+    """Zeros in rows without weight: a spare row may be no number, and zero times that is none."""
+    return jnp.where(factor.reshape(-1, *[1] * (rows.ndim - 1)) > 0, rows, 0)
 
 
 def _transposed(use: Use, layer: Linear, activations: Array, cotangents: Array, weight: jax.ShapeDtypeStruct) -> Array:
@@ -339,11 +347,11 @@ class BookKeepingEngine:
 
     Attributes:
         rows: how many rows a batch seldom exceeds; public. A chunk has so many, whatever the size of the batch.
-        capacity: the most rows of a planned batch; public. The bound holds for twice as many, and grows with a batch beyond them.
+        capacity: the most rows of a planned batch; public. The bound holds for twice as many at least; far more are refused.
         shuffled: the rows of a batch come in uniformly random, secret order (`Sampling.shuffled`). Sums of large models are then
             made in float32 within a chunk (see `_contract`).
-        microbatch_size: the most rows that are worked on at once, rounded up to a multiple of 16. None: as many as fit into
-            `memory_budget`.
+        microbatch_size: the most rows that are worked on at once; with 8 more, rounded up to a multiple of 16. None: as many as
+            fit into `memory_budget`.
         memory_budget: bytes, estimated from the shapes of one record's values.
     """
 
@@ -365,7 +373,7 @@ class BookKeepingEngine:
         """See `GradientEngine`."""
         check_clipping("BookKeepingEngine", parameters, norm)
         one = jax.eval_shape(lambda tree: jax.tree.map(lambda x: x[0], tree), records)
-        book, size = _Book(record_loss, parameters, one), max(mask.shape[0], 2 * self.capacity)
+        book = _Book(record_loss, parameters, one)
         narrow, chunk = self._narrow(book), self._chunk(book)
 
         def chunk_sum(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Bool[Array, "row"]]:
@@ -374,7 +382,9 @@ class BookKeepingEngine:
         gradient, loss, count = sum_by_chunks(chunk_sum, records, mask, chunk)
         positions = max([group.positions for groups in book.groups.values() for group in groups], default=1)
         parts = _MOST_CANCELLATION if positions > 1 else 1.0
-        rounding = rounding_of_sums(size, chunk, narrow=narrow, positions=positions, parts=parts)
+        rounding = rounding_of_sums(
+            mask.shape[0], 2 * self.capacity, chunk, narrow=narrow, positions=positions, parts=parts
+        )
         return clipped_total(gradient, loss, count, channels, norm, rounding)
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
@@ -445,7 +455,7 @@ class _Book:
         with double():
             sums |= {i: x.astype(jnp.float64) for i, x in direct.items()}
         gradient = jax.tree.unflatten(self.tree, [sums[i] for i in range(len(leaves))])
-        finite = jnp.isfinite(squared)
+        finite = jnp.isfinite(squared) | is_spare(size)
         if gradients and self._convolves:
             finite = finite_alone(lambda row: list(self._one(leaves, row)[1].values()), rows, finite)
         return (gradient, *sum_doubles((weights.loss, weights.count))), finite

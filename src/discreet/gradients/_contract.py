@@ -18,10 +18,13 @@ all computed by one compiled program, until the rows end.
 What one record adds is bounded for the sum *as computed*. In floating point that is not so by itself: a record that comes
 first moves the running sum, and with it the rounding of whatever is added later; made-up tables move a float32 sum by 98 C. So:
 
-- Rows do not meet. A row is computed alike in each place of a chunk, whatever the others hold: a chunk has a multiple of `LANES`
-  rows, for of other numbers XLA computes the last rows by other instructions. And the number of rows of a chunk does not follow
-  that of the table: one record more would make another program, which rounds all rows otherwise. That is tested, not proved.
-- Sums are in float64, where n rows in m chunks of b move by roundings of at most 2 n (b + m) 2^-53 C altogether.
+- Rows do not meet. A row is computed alike in each place of a chunk, whatever the others hold. A chunk has a multiple of `LANES`
+  rows, for of other numbers XLA computes the last rows by other instructions. Of any number it does so with the last vector of a
+  loop: there a * b + c * d may be rounded first on the other side, and a loss may hang on that rounding. So the last `SPARE`
+  rows of a chunk are never a batch's. And the number of rows of a chunk does not follow that of the table: one record more would
+  make another program, which rounds all rows otherwise. That is tested, not proved.
+- Sums are in float64, where n rows in m chunks of b move by roundings of at most 2 n (b + m) 2^-53 C altogether. n is fixed by
+  the plan, or the noise would follow the table's size: a batch for which that is too few is refused.
 - Or, for large models, sums within a chunk are in float32, and the chunks are added in float64. Then the rows must be in a
   secret, uniformly random order. A batch without its row j is the batch in which the last row has taken place j: as likely as any
   other order. So two chunks differ, by the record and by four times what adding b rows can lose, b^2 2^-24 C, however large the
@@ -422,6 +425,8 @@ def row_weights(
 
 LANES = 16
 """A chunk has a multiple of so many rows."""
+SPARE = 8
+"""So many rows at the end of a chunk stand for none of the batch's: the float32s of XLA's vectors on a CPU, of 256 bits."""
 
 ChunkSum = Callable[[Any, Bool[Array, "row"]], tuple[Any, Bool[Array, "row"]]]
 """`(rows, mask) -> float64 tree, finite`: the sum over the rows that the mask keeps, right if all rows are finite, those that
@@ -436,7 +441,7 @@ def finite_alone(values: Callable[[Any], list[Array]], rows: Any, together: Bool
     Args:
         values: of one row.
         rows: tree of arrays.
-        together: which rows were finite when all were computed at once.
+        together: which rows were finite, or need not be, when all were computed at once.
     """
 
     def one_by_one() -> Bool[Array, "row"]:
@@ -447,8 +452,13 @@ def finite_alone(values: Callable[[Any], list[Array]], rows: Any, together: Bool
 
 
 def whole_lanes(rows: int, most: int = 2**30) -> int:
-    """The least multiple of `LANES` that is no less than `rows`, but for the largest that is no more than `most`."""
-    return LANES * max(1, min(-(-rows // LANES), most // LANES))
+    """The least multiple of `LANES` with room for `rows` and `SPARE`, but for the largest that is no more than `most`."""
+    return LANES * max(1, min(-(-(rows + SPARE) // LANES), most // LANES))
+
+
+def is_spare(rows: int) -> Bool[np.ndarray, "row"]:
+    """Which rows of a chunk are at its end."""
+    return np.arange(rows) >= rows - SPARE
 
 
 def sum_by_chunks(chunk_sum: ChunkSum, records: Any, mask: Bool[Array, "record"], chunk: int) -> Any:
@@ -463,19 +473,19 @@ def sum_by_chunks(chunk_sum: ChunkSum, records: Any, mask: Bool[Array, "record"]
         mask: which rows count; True rows come first.
         chunk: rows that are worked on at once, a multiple of `LANES`.
     """
-    size = mask.shape[0]
+    size, filled = mask.shape[0], chunk - SPARE
     lanes = jnp.arange(chunk, dtype=jnp.int32)
     # Rows that count come first, so the last of them says how many there are.
     rows = jnp.max(jnp.where(mask, jnp.arange(1, size + 1, dtype=jnp.int32), 0))
 
     def kept(index: Array) -> Bool[Array, "row"]:
-        positions = index * chunk + lanes
-        return mask[jnp.minimum(positions, size - 1)] & (positions < size)
+        positions = index * filled + lanes
+        return mask[jnp.minimum(positions, size - 1)] & (positions < size) & (lanes < filled)
 
     def attempt(carry: tuple[Array, Bool[Array, "row"], Any]) -> tuple[Array, Bool[Array, "row"], Any]:
         index, standing, total = carry
         substitute = jnp.argmax(standing).astype(jnp.int32)
-        positions = jnp.minimum(index * chunk + jnp.where(standing, lanes, substitute), size - 1)
+        positions = jnp.minimum(index * filled + jnp.where(standing, lanes, substitute), size - 1)
         more, finite = chunk_sum(jax.tree.map(lambda x: x[positions], records), standing)
         good = jnp.all(finite)
         # A row that fails as a substitute, through rounding elsewhere in the batch, leaves as well: this comes to an end.
@@ -491,26 +501,47 @@ def sum_by_chunks(chunk_sum: ChunkSum, records: Any, mask: Bool[Array, "record"]
     with double():
         zero = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float64), shapes)
     start = jnp.zeros((), jnp.int32), kept(jnp.int32(0)), zero
-    needed = (rows + chunk - 1) // chunk
+    needed = (rows + filled - 1) // filled
     return jax.lax.while_loop(lambda carry: carry[0] < needed, attempt, start)[2]
 
 
-def rounding_of_sums(capacity: int, chunk: int, *, narrow: bool, positions: int = 1, parts: float = 1.0) -> float:
+LEAST_LOST = 2.0**-14
+"""At least this share of C is charged for sums in float64, so that one bound holds for all tables that a plan may meet."""
+
+
+def rounding_of_sums(
+    capacity: int, planned: int, chunk: int, *, narrow: bool, positions: int = 1, parts: float = 1.0
+) -> float:
     """By what share of C one record more can move a sum of `sum_by_chunks` than by its own row.
+
+    It goes by the plan alone: if it followed the batch at hand, so would the noise, and one record more would show in its size.
 
     Args:
         capacity: the most rows of a batch.
+        planned: rows that the bound has to hold for.
         chunk: rows of a chunk.
         narrow: sums within a chunk are in float32, over rows in uniformly random order, one product to each.
         positions: products that a row adds to a coordinate, summed in float64.
         parts: L2 norm of these products, at most this many times C.
+
+    Raises:
+        ValueError: The bound does not hold for so many rows as the capacity.
     """
-    chunks = -(-capacity // chunk)
-    # Each product is rounded twice, once with its factor, and each sum once.
-    lost = 2.0 * capacity * (chunk * positions + chunks + 4) * parts * 2.0**-53
+    chunk -= SPARE  # rows of zeros, which adding does not round
+
+    def lost(rows: int) -> float:
+        # Each product is rounded twice, once with its factor, and each sum once.
+        return 2.0 * rows * (chunk * positions + -(-rows // chunk) + 4) * parts * 2.0**-53
+
+    charged = max(LEAST_LOST, lost(planned))
+    if lost(capacity) > charged:
+        raise ValueError(
+            f"A batch may have {capacity} rows, many more than the plan's number of records lets expect, so that their sum may "
+            "be rounded by more than the noise allows for. Plan with a number of records that is about right: a public guess."
+        )
     within = 4.0 * chunk * (chunk + 1) * 2.0**-24 / (1.0 - chunk * 2.0**-24) if narrow else 0.0
     # As a float32 has it: the same number in a program and in its proof.
-    return float(np.nextafter(np.float32(1.0 + lost + within), np.float32(2.0**30))) - 1.0
+    return float(np.nextafter(np.float32(1.0 + charged + within), np.float32(2.0**30))) - 1.0
 
 
 # --- the engine ----------------------------------------------------------------------------------
@@ -521,7 +552,7 @@ class ReferenceEngine:
     """`vmap` of the gradient, a microbatch at a time; the measure of all faster engines.
 
     Attributes:
-        microbatch_size: rows whose gradients are held in memory at once, rounded up to a multiple of `LANES`.
+        microbatch_size: rows whose gradients are held in memory at once; with `SPARE`, rounded up to a multiple of `LANES`.
             Microbatches without a real row are skipped, so padding costs little.
     """
 
@@ -548,14 +579,13 @@ class ReferenceEngine:
             squared = squared_norms(gradients, norm)
             weights = row_weights(losses, squared, record_size(gradients), keep, norm, channels)
             scaled = scale_rows(gradients, weights.factor, weights.keep)
-            finite = finite_alone(
-                lambda row: jax.tree.leaves(one(row)), rows, jnp.isfinite(losses) & jnp.isfinite(squared)
-            )
+            together = jnp.isfinite(losses) & jnp.isfinite(squared) | is_spare(len(keep))
+            finite = finite_alone(lambda row: jax.tree.leaves(one(row)), rows, together)
             return sum_doubles((scaled, weights.loss, weights.count)), finite
 
         chunk = whole_lanes(self.microbatch_size)
         gradient, loss, count = sum_by_chunks(partial_sum, records, mask, chunk)
-        rounding = rounding_of_sums(max(mask.shape[0], 2**11), chunk, narrow=False)
+        rounding = rounding_of_sums(mask.shape[0], 0, chunk, narrow=False)
         return clipped_total(gradient, loss, count, channels, norm, rounding)
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:

@@ -789,7 +789,7 @@ def _assumptions(
         "all other arguments are public: known without the data, or released before",
         "public numbers that scale a sum are finite when the program runs",
         "keys passed in are secret, different from one another and used for nothing else",
-        "sums of records are exact: how float32 rounds them is accounted for in clipping only",
+        "sums of records are exact: rounding is accounted for in clipping, and in the sums of fits",
     ]
     words += [
         f"{x.name} adds exact noise: its last bits are not accounted for" for x in checker.mechanisms if not x.on_grid
