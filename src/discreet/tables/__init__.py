@@ -29,8 +29,7 @@ from discreet.tables._schema_text import (
 if TYPE_CHECKING:
     from discreet.tables._convert import Conversion, conversion_of, convert, open_records
     from discreet.tables._encode import Records, decode, describe_features, encode
-    from discreet.tables._infer import infer_columns_non_private
-    from discreet.tables._read import column_names, over_pieces, read_table
+    from discreet.tables._read import column_names, infer_columns_non_private, over_pieces, read_table
 
 __all__ = [
     "DEFAULT_MISSING_VALUES",
@@ -70,8 +69,7 @@ __all__ = [
 _READERS = {
     "_convert": ("Conversion", "conversion_of", "convert", "open_records"),
     "_encode": ("Records", "decode", "describe_features", "encode"),
-    "_infer": ("infer_columns_non_private",),
-    "_read": ("column_names", "over_pieces", "read_table"),
+    "_read": ("column_names", "infer_columns_non_private", "over_pieces", "read_table"),
 }
 
 
