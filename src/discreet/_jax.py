@@ -9,6 +9,7 @@ have run on (`TRIED_FROM`, `UNTRIED_FROM`), and on any other there is no proof (
 """
 
 import hashlib
+import itertools
 import os
 import re
 import sys
@@ -25,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import jaxlib.version
 import numpy as np
+from jax._src import distributed as jax_distributed
 from jax.core import ShapedArray, Tracer
 from jax.experimental.compilation_cache.compilation_cache import reset_cache as reset_compilation_cache
 from jax.experimental.xla_metadata import set_xla_metadata
@@ -44,7 +46,9 @@ __all__ = [
     "Var",
     "all_constants",
     "around",
+    "as_one_curator",
     "aval",
+    "await_processes",
     "bind",
     "can_make_one_kernel",
     "captured_arrays",
@@ -647,6 +651,36 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     return marked
 
 
+_one_curator: ContextVar[bool] = ContextVar("one_curator", default=False)
+
+
+@contextmanager
+def as_one_curator(several: bool) -> Iterator[None]:
+    """Within it, several processes make one release together: their caller sees to one key, one program and one debit."""
+    token = _one_curator.set(several or _one_curator.get())
+    try:
+        yield
+    finally:
+        _one_curator.reset(token)
+
+
+_meetings = itertools.count()
+
+
+def await_processes(seconds: float = 300.0) -> None:
+    """Wait until all processes of `jax.distributed` have come to this call.
+
+    By the coordination service of `jax._src.distributed`, which needs no connection between the processes: gloo gives up where
+    one comes to the first collective 30 seconds after another.
+
+    Raises:
+        jax.errors.JaxRuntimeError: One has not come.
+    """
+    client = jax_distributed.global_state.client
+    assert client is not None
+    client.wait_at_barrier(f"discreet {next(_meetings)}", int(1000 * seconds))
+
+
 def one_process(what: str, arrays: Sequence[Any] = ()) -> None:
     """Refuse to release anything from several processes.
 
@@ -660,12 +694,15 @@ def one_process(what: str, arrays: Sequence[Any] = ()) -> None:
     Raises:
         ValueError: There are several processes, or an array lies partly in another one.
     """
+    if _one_curator.get():
+        return
     if jax.process_count() > 1 or any(not x.is_fully_addressable for x in _placed(arrays)):
         raise ValueError(
             f"{what} works in one process, and jax.distributed has started {jax.process_count()}. Each of them would draw its "
             "own noise and release the same records once more, with a statement that says the price of one release. Nothing "
-            "was spent. Run it in a program that does not call jax.distributed.initialize, with all records in its memory "
-            "or a memory map, and hand its result to the other processes."
+            "was spent. DPSVI and DPSGLD fit in all of them together if run is given mesh=, a mesh over all devices. Run all "
+            "else in a program that does not call jax.distributed.initialize, with all records in its memory or a memory map, "
+            "and hand its result to the other processes."
         )
 
 

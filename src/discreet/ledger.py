@@ -598,6 +598,11 @@ class Spending:
             terms["unit"] = self._statement.short_unit
             self._receipt = self._ledger.debit(self._plan, **terms)
 
+    @property
+    def receipt(self) -> str:
+        """The debit, in words; empty before it, and without a ledger."""
+        return "" if self._receipt is None else str(self._receipt)
+
     def stated(self) -> Statement:
         """The statement, with the receipt."""
-        return self._statement if self._receipt is None else self._statement.with_notes(str(self._receipt))
+        return self._statement.with_notes(self.receipt) if self.receipt else self._statement

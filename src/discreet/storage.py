@@ -119,13 +119,13 @@ def write_archive(
     return Path(path)
 
 
-def read_archive(path: Path | str, what: str, version: int, kinds: Kinds) -> Any:
+def read_archive(path: Path | str | bytes, what: str, version: int, kinds: Kinds) -> Any:
     """Read what `write_archive` wrote, to the bit.
 
     Guarantee: nothing that the file holds is run, and no more memory is used than a few times its size.
 
     Args:
-        path: The file.
+        path: The file, or its content.
         what: What it should be.
         version: The newest form that the caller knows.
         kinds: The classes of which the file may hold objects.
@@ -133,10 +133,12 @@ def read_archive(path: Path | str, what: str, version: int, kinds: Kinds) -> Any
     Raises:
         ValueError: The file is absent, damaged, incomplete, something else, or of a newer form.
     """
-    path = Path(path)
+    file: Any = io.BytesIO(path) if isinstance(path, bytes) else Path(path)
+    path = "The file" if isinstance(path, bytes) else file
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = _members(archive, path.stat().st_size)
+        with zipfile.ZipFile(file) as archive:
+            size = file.getbuffer().nbytes if isinstance(file, io.BytesIO) else file.stat().st_size
+            members = _members(archive, size)
             index = json.loads(members.pop(_INDEX))
             said, form = index["what"], index["version"]
         known = said == what and type(form) is int and form <= version
@@ -147,7 +149,7 @@ def read_archive(path: Path | str, what: str, version: int, kinds: Kinds) -> Any
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): check the path") from None
     except _DAMAGED as error:
-        if not zipfile.is_zipfile(path):
+        if not zipfile.is_zipfile(file):
             raise ValueError(
                 f"{path} is no {what}, or only a part of one: give the path of a file that discreet saved, and copy it again if "
                 "it was cut off on the way"

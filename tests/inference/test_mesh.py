@@ -41,9 +41,9 @@ def test_what_is_no_mesh_of_one_axis_is_refused(mesh, error, words):
         Shards.of(mesh, 40)
 
 
-def test_devices_of_other_processes_are_refused(monkeypatch):
+def test_a_mesh_that_leaves_a_process_out_is_refused(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ValueError, match="works in one process"):
+    with pytest.raises(ValueError, match="no device of process 1"):
         Shards.of(ONE, 40)
 
 

@@ -1,10 +1,13 @@
-"""Several processes would each make a release: refused before anything is spent. One process with several devices is warned."""
+"""Several processes would each make a release: refused without mesh=. With it, `over_processes.py` in two of them."""
 
+import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import jax
@@ -15,6 +18,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
+from tests.inference import over_processes
 
 import discreet as dp
 from discreet.compat import d3p
@@ -124,21 +128,105 @@ def run_children(code, environments):
     return [(child.communicate(timeout=240)[0], child.returncode) for child in children]
 
 
-def test_two_processes_on_one_machine():
-    """As a program would start them."""
+# --- Two processes on one machine, as a program would start them ---
+
+
+def both(part, folder):
+    """What two processes found that ran a part of `over_processes.py`, their outputs, and their exit codes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     code = f"""
-        import os, jax
-        jax.distributed.initialize("127.0.0.1:{port}", 2, int(os.environ["WHO"]))
-        from test_processes import refusals
-        import discreet as dp
-        print("went on:", refusals(dp.random.key()))
+        import os, sys
+        sys.argv = ["", "{port}", os.environ["WHO"], {str(folder)!r}, {part!r}]
+        import over_processes
+        over_processes.main()
     """
-    for out, status in run_children(code, [{"WHO": "0"}, {"WHO": "1"}]):
-        assert status == 0, out
-        assert "went on: []" in out
+    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    ended = run_children(code, [{"WHO": "0", **two}, {"WHO": "1", **two}])
+    files = [folder / f"{part}-{number}.json" for number in range(2)]
+    assert all(file.exists() for file in files), ended
+    first, second = (json.loads(file.read_text()) for file in files)
+    return first, second, [out for out, _ in ended], [status for _, status in ended]
+
+
+@pytest.fixture(scope="module")
+def began(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("processes")
+    return folder, *both("same_on_all+refusals+interrupted+dies", folder)
+
+
+def test_two_processes_make_the_fit_of_one_device(began):
+    """With every option of a mesh the same code runs; here latents of the records' own, and DPSGLD."""
+    folder, first, second, outputs, _ = began
+    assert "rows of its own" in first, outputs
+    for name, fit in over_processes.FITS.items():
+        one = fit().run(dp.random.key(3), over_processes.X, progress_bar=False)
+        iterates, losses, statement = first[name]
+        np.testing.assert_allclose(iterates, one.trace.iterates, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(losses, one.losses, rtol=1e-4, atol=1e-3)
+        assert second[name] == first[name]
+        assert "4 devices (cpu) of 2 processes" in " ".join(statement.split())
+    one = over_processes.make(num_records=40).run(dp.random.key(3), over_processes.X[:40], progress_bar=False)
+    np.testing.assert_allclose(first["rows of its own"], one.trace.iterates, rtol=1e-4, atol=1e-5)
+    # Secret keys of their own: one release, one debit, one statement.
+    assert first["secret"] == second["secret"]
+    assert "Debited as entry 1" in first["secret"][1]
+    assert len(dp.Ledger(folder / "ledger").debits) == 1
+
+
+REFUSED = {
+    "plan": "Process 1 has another plan",
+    "seed": "Process 1 has another seed",
+    "secret and seed": "Process 1 has another seed",
+    "data": "Process 1 has other records",
+    "rows": "Process 1 has other options, another mesh or other shapes",
+    "options": "Process 1 has other options",
+    "model": "Process 1 has another model",
+    "mesh": "Process 1 has other options, another mesh",
+    "part of a mesh": "mesh has no device of process",
+    "checkpoint": "Process 1 is given checkpoint=",
+    "versions": "Process 1 has other versions",
+}
+
+
+def test_what_differs_is_refused_by_both_before_anything_is_spent(began):
+    folder, first, second, outputs, _ = began
+    assert "versions" in first, outputs
+    for name, words in REFUSED.items():
+        assert words in first[name], name
+        assert words in second[name], name
+    assert first["without a mesh"] == second["without a mesh"] == []
+    assert "ValueError: Process 1 refused: ValueError: delta is 7.0" in first["an argument"]
+    assert "ValueError: delta is 7.0" in second["an argument"]
+    assert "SpentError" in first["budget"]
+    assert "Process 0 refused: SpentError" in second["budget"]
+    assert not dp.Ledger(folder / "second").debits
+
+
+def test_ctrl_c_in_one_stops_both_after_the_same_step(began):
+    _, first, second, outputs, _ = began
+    assert "stopped" in first, outputs
+    assert first["stopped"] == second["stopped"]
+    assert 0 < first["stopped"][0] < 100_000
+
+
+def test_a_killed_fit_goes_on_to_the_same_bits_and_an_error_ends_both(began):
+    """Without a second debit, and on the same devices only; then an error of one that the other cannot know of."""
+    folder, first, _, outputs, statuses = began
+    assert first["dies"], outputs
+    assert statuses == [75, -signal.SIGKILL], outputs
+    assert "Start all processes again with the same command" in outputs[0]
+    first, second, outputs, statuses = both("goes_on+fails", folder)
+    assert "never stopped" in first, outputs
+    assert first["resumed"] == second["resumed"]
+    assert first["resumed"][0] == first["never stopped"]
+    assert len(dp.Ledger(folder / "third").debits) == 1
+    assert "other options or devices" in first["another mesh"]
+    assert "holds a fit with" in second["other data"]
+    assert statuses == [70, 70], outputs
+    assert "MemoryError: no room" in outputs[1]
+    assert time.time() - first["began"] < 40.0  # not the 300 seconds of a barrier
 
 
 def test_an_array_over_several_devices_is_warned_of_and_fitted():

@@ -18,7 +18,7 @@ from discreet.cli._terminal import folder_for_results, refusing, say, say_error,
 
 if TYPE_CHECKING:
     from discreet.cli._own_model import Prepared
-    from discreet.marginals import Marginals
+    from discreet.marginals import Marginals, MarginalsResult
     from discreet.models import MixtureOfProducts
     from discreet.report import Statement
     from discreet.tables import Conversion, Records, Schema
@@ -56,7 +56,7 @@ def fit(
     clip: options.Clip = None,
     learning_rate: options.LearningRate = None,
     plan_file: options.PlanFile = None,
-    draws: options.Draws = 1_000,
+    draws: options.Draws = None,
     ledger: options.LedgerFile = None,
     checkpoint: options.CheckpointFolder = None,
     out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE,
@@ -99,10 +99,10 @@ def fit(
         spends = any(x is not None for x in paid) or out_of_bounds != "refuse" or non_private_bounds
         if model != TWIN or in_steps or by == options.TwinMethod.SVI or spends or raw:
             raise ValueError(
-                f"{data} has noisy counts, which were paid for: with --model {TWIN} give --components, --out, --overwrite and "
-                "--json alone, or the table itself"
+                f"{data} has noisy counts, which were paid for: with --model {TWIN} give --components, --draws, --out, "
+                "--overwrite and --json alone, or the table itself"
             )
-        _fit_again(data, out, components, overwrite=overwrite, as_json=as_json)
+        _fit_again(data, out, components, draws, overwrite=overwrite, as_json=as_json)
         return
     planned = None
     if plan_file is not None:
@@ -137,7 +137,7 @@ def fit(
             data,
             counting,
             complete=lambda statement: complete_statement(statement, **facts).with_notes(NO_SPREAD),
-            then=functools.partial(_fit_counts, out, components),
+            then=functools.partial(_fit_counts, out, components, draws),
             ledger=ledger,
             out_of_bounds=out_of_bounds,
             seed=seed,
@@ -187,7 +187,7 @@ def fit(
         ),
         learning_rate=defaults.learning_rate if learning_rate is None else learning_rate,
         seed=seed,
-        draws=draws,
+        draws=1_000 if draws is None else draws,
         progress_bar=not as_json,
         whole=whole,
         ledger=ledger,
@@ -203,9 +203,8 @@ def fit(
     fitted.leave()
 
 
-def _fit_counts(out: Path, components: int | None, released: "Marginals") -> list[Path]:
+def _fit_counts(out: Path, components: int | None, draws: int | None, released: "Marginals") -> list[Path]:
     """Keep the noisy counts, from which the rest can be repeated, then fit them."""
-    from discreet.marginals import fit_twins
     from discreet.synthetic import write_fitted
 
     counts = released.save(out / COUNTS)
@@ -214,21 +213,32 @@ def _fit_counts(out: Path, components: int | None, released: "Marginals") -> lis
         f"--model {TWIN} --out {shlex.quote(str(out))} continues, and spends nothing",
         "The release was made",
     )
-    model, result = fit_twins(released, **({} if components is None else {"components": components}))
+    model, result = _fitted(released, components, draws)
     return [counts, *write_fitted(out, result, model)]
 
 
-def _fit_again(data: Path, out: Path, components: int | None, *, overwrite: bool, as_json: bool) -> None:
+def _fitted(
+    released: "Marginals", components: int | None, draws: int | None
+) -> tuple["MixtureOfProducts", "MarginalsResult"]:
+    from discreet.marginals import fit_twins
+
+    chosen = {"components": components, "num_draws": draws}
+    return fit_twins(released, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def _fit_again(
+    data: Path, out: Path, components: int | None, draws: int | None, *, overwrite: bool, as_json: bool
+) -> None:
     """Fit noisy counts that were kept: in their own folder, or in another one."""
-    from discreet.marginals import fit_twins, load_marginals
+    from discreet.marginals import load_marginals
     from discreet.synthetic import write_fitted
 
     choose_model(TWIN, components=components)
     released, files = load_marginals(data), []
-    if not (at_home := out.resolve() == data.parent.resolve()):
-        check_options(out, overwrite=overwrite)
+    at_home = out.resolve() == data.parent.resolve() and (out / "statement.json").exists()
+    check_options(out, overwrite=overwrite or at_home, draws=draws)
     with folder_for_results(out):
-        model, result = fit_twins(released, **({} if components is None else {"components": components}))
+        model, result = _fitted(released, components, draws)
         if not at_home:
             files = [*write_statement(out, result.statement), released.save(out / COUNTS)]
         files += write_fitted(out, result, model)
@@ -250,7 +260,7 @@ def check_options(
     checkpoint: Path | None = None,
     *,
     overwrite: bool,
-    draws: int = 1,
+    draws: int | None = None,
     learning_rate: float | None = None,
 ) -> None:
     """Refuse what would only fail once the budget is spent."""
@@ -259,7 +269,7 @@ def check_options(
         raise ValueError(
             f"{out} contains the statement of an earlier fit: choose another --out, or replace it with --overwrite"
         )
-    if not 1 <= draws <= MOST_DRAWS:
+    if draws is not None and not 1 <= draws <= MOST_DRAWS:
         raise ValueError(f"--draws is {draws}: give a number from 1 to {MOST_DRAWS}")
     if learning_rate is not None and not 0 < learning_rate < float("inf"):
         raise ValueError(f"--learning-rate is {learning_rate}: give a positive number, for example 0.02")

@@ -303,7 +303,13 @@ NumRecords = Annotated[
     int | None,
     _table(help="A public figure for the number of records. Default: the exact number, which becomes public."),
 ]
-Draws = Annotated[int, _output(help="Number of posterior draws to write.")]
+Draws = Annotated[
+    int | None,
+    _output(
+        help="Number of posterior draws to write. Default: 1000. Of a twin by marginals: 1, the closest, or as many refits with "
+        "fresh noise; 20 or more for intervals from several twins."
+    ),
+]
 LedgerFile = Annotated[
     Path | None,
     _budget("--ledger", help="The table's ledger, charged before the first release (see discreet ledger)."),

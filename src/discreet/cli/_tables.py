@@ -14,7 +14,7 @@ import typer
 from discreet.cli import _options as options
 from discreet.cli import _terminal as terminal
 from discreet.cli._own_model import FILE as OWN
-from discreet.cli._own_model import OwnFit, read_own_fit
+from discreet.cli._own_model import read_own_fit
 from discreet.cli._terminal import refusing
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def synth(
     if model is not None and not own:
         raise ValueError(f"{fitted} holds no fit of a model of your own: leave out --model")
     fit = read_own_fit(fitted, model) if own else read_fitted(fitted)
-    if isinstance(fit, OwnFit) and rows_per_draw is None and twins > fit.num_draws:
+    if (own or fit.num_draws > 1) and rows_per_draw is None and twins > fit.num_draws:
         raise ValueError(
             f"--twins is {twins}, and the fit wrote {fit.num_draws} posterior draws: ask for fewer twins, or fit with more "
             "--draws"
@@ -289,7 +289,7 @@ def synth(
     schema = schema if of_persons else schema.without_person()
     check_format(schema, file_format)
     how = COMBINE if rows_per_draw is None else DO_NOT_COMBINE
-    how = next((note for note in statement.notes if note == NO_SPREAD), how)
+    how = NO_SPREAD if fit.num_draws == 1 and not own else how
     with terminal.folder_for_results(out):
         # Earlier twins go before the new ones come: there may be more of them, or of another format.
         for path in [out / ABOUT, out / TEXT, out / SCHEMA, *_twins_in(out)]:

@@ -38,8 +38,10 @@ from discreet.inference._loop import (
     fit_many,
     run_steps,
     update_once,
+    versions,
     with_proof,
 )
+from discreet.inference._processes import Processes
 from discreet.inference._records import (
     Program,
     Records,
@@ -523,7 +525,7 @@ class DPSVI:
             person: Name of the column that identifies persons, if each record is a person: the statement and the ledger then
                 name the person as the unit of privacy.
             max_rows: With `person`, how many rows of a person a record holds at most. Not checked: what `run` sees is records.
-            mesh: Devices of this process, along one axis, over which the records are spread; see docs/scale.md.
+            mesh: Devices along one axis, of all processes, over which the records are spread; see docs/scale.md.
             kwargs: likewise.
 
         Returns:
@@ -534,47 +536,62 @@ class DPSVI:
             SpentError: the ledger does not hold the plan.
             TypeError, ValueError: wrong input, before any budget is spent.
         """
-        check_provable(require_proof)
-        saved = Checkpoint(checkpoint, random.check_key(rng_key))
-        key, records = saved.key, take_apart(args, without_svi_words(kwargs), mesh)
-        if delta is not None:
-            probability("delta", delta, hint="It should be well below 1 / num_records.")
-        with explain_steps(args):
-            state = self._begin(key, records, init_params)
-        step, leaves, state = self._over(mesh, records, state)
-        psi = self.optim.get_params(state.optim_state)
-        refuse_tables(step.objective.held, [records.size])
-        dim = sum(x.size for x in jax.tree.leaves(psi))
-        if keep_gradients and not TraceRecorder(dim, self.plan.num_steps).every_step:
-            raise ValueError(
-                f"keep_gradients=True needs every iterate, and {self.plan.num_steps} of {dim} parameters are more than the "
-                "trace's 64 MiB. Leave it out, or plan fewer steps."
+        with Processes(mesh) as processes:
+            with processes.together():
+                check_provable(require_proof)
+                key, records = random.check_key(rng_key), take_apart(args, without_svi_words(kwargs), mesh)
+                if mesh is not None:
+                    Shards.of(mesh, records.size)
+            saved = Checkpoint(checkpoint, key, processes)
+            with processes.together():
+                if delta is not None:
+                    probability("delta", delta, hint="It should be well below 1 / num_records.")
+                with explain_steps(args):
+                    state = self._begin(saved.key, records, init_params)
+                step, leaves, state = self._over(mesh, records, state)
+                psi = self.optim.get_params(state.optim_state)
+                refuse_tables(step.objective.held, [records.size])
+                dim = sum(x.size for x in jax.tree.leaves(psi))
+                if keep_gradients and not TraceRecorder(dim, self.plan.num_steps).every_step:
+                    raise ValueError(
+                        f"keep_gradients=True needs every iterate, and {self.plan.num_steps} of {dim} parameters are more than "
+                        "the trace's 64 MiB. Leave it out, or plan fewer steps."
+                    )
+                # Stated before it is spent: what cannot be accounted for must not run.
+                statement = self._terms(delta, saved.reproducible, keep_gradients)
+                statement = statement.for_person(person, max_rows)
+                options: tuple[Any, ...] = statement.delta, keep_gradients, person, max_rows
+                if step.shards is not None:
+                    # On other devices sums round otherwise, and the same noise on other sums would give the difference away.
+                    statement, options = (
+                        statement.with_notes(step.shards.in_words()),
+                        (*options, step.shards, *step.shards.devices()),
+                    )
+            table = saved.digest(records.leaves)
+            if processes.count > 1:
+                told = f"{options} {require_proof} {[(x.shape, str(x.dtype)) for x in records.leaves]}"
+                processes.agree(versions=versions(), plan=str(self.plan.storable()), options=told, records=table)
+            with processes.together():
+                certified = functools.partial(certify_fit, step, self.plan, state, leaves, keep_gradients)
+                saved.describe(self.plan, table, options, certified)
+                stated = with_proof(statement, self.plan, certified, require_proof)
+            processes.first_is_given("ledger", ledger is not None)
+            with processes.together():
+                spending = Spending(ledger if processes.first else None, self.plan, stated, saved.run_id)
+            outcome = run_steps(
+                step,
+                self.plan,
+                state,
+                leaves,
+                progress_bar=progress_bar,
+                keep_gradients=keep_gradients,
+                spend=spending,
+                checkpoint=saved,
+                processes=processes,
             )
-        # Stated before it is spent: what cannot be accounted for must not run.
-        statement = self._terms(delta, saved.reproducible, keep_gradients)
-        statement = statement.for_person(person, max_rows)
-        options: tuple[Any, ...] = statement.delta, keep_gradients, person, max_rows
-        if step.shards is not None:
-            # On other devices sums round otherwise, and the same noise on other sums would give the difference away.
-            statement, options = (
-                statement.with_notes(step.shards.in_words()),
-                (*options, step.shards, *step.shards.devices()),
-            )
-        certified = functools.partial(certify_fit, step, self.plan, state, leaves, keep_gradients)
-        saved.describe(self.plan, records.leaves, options, certified)
-        stated = with_proof(statement, self.plan, certified, require_proof)
-        spending = Spending(ledger, self.plan, stated, saved.run_id)
-        outcome = run_steps(
-            step,
-            self.plan,
-            state,
-            leaves,
-            progress_bar=progress_bar,
-            keep_gradients=keep_gradients,
-            spend=spending,
-            checkpoint=saved,
-        )
-        return result_of(step, outcome, spending.stated(), self.plan)
+            if receipt := processes.from_first(spending.receipt.encode()).decode():
+                stated = stated.with_notes(receipt)
+            return result_of(step, outcome, stated, self.plan)
 
     def _terms(self, delta: float | None, reproducible: bool, keep_gradients: bool) -> Statement:
         """The statement of all the plan's steps, as `run` makes it before the first."""

@@ -33,6 +33,7 @@ from tqdm import tqdm
 from discreet import mechanisms, random
 from discreet._jax import compiled, untried_jax
 from discreet.gradients import BookKeepingEngine
+from discreet.inference._processes import FAILED, START_AGAIN, Processes
 from discreet.inference._result import Outcome, kinds
 from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepKeys, check_unused, claim
 from discreet.inference._trace import TraceRecorder, start_mean, update_mean
@@ -71,44 +72,60 @@ class Checkpoint:
     any result. When the fit is done the key is taken out of it.
 
     Args:
-        folder: where; made if absent.
-        key: the key of a new fit. One that goes on has its own.
+        folder: where; made if absent. Of several processes, that of the first one, which alone reads and writes there.
+        key: the key of a new fit, of which the first process's is taken. One that goes on has its own.
+        processes: those that make the fit; None: this one.
     """
 
-    def __init__(self, folder: Path | str | None, key: PRNGKeyArray) -> None:
+    def __init__(self, folder: Path | str | None, key: PRNGKeyArray, processes: Processes | None = None) -> None:
         self.key, self.run_id, self._found = key, "", None
         self._facts: dict[str, Any] = {}
-        self._due, self.interval = 0.0, _SECONDS
-        self._path = None if folder is None else Path(folder) / FILE
-        if self._path is None:
-            check_unused(key)
+        self._due, self.interval, self._processes = 0.0, _SECONDS, processes or Processes(None)
+        self._path = None if folder is None or not self._processes.first else Path(folder) / FILE
+        held, seeded = b"", random.is_reproducible(key)
+        with self._processes.together():
+            self._sweep()
+            if self._path is not None and self._path.exists():
+                held = self._path.read_bytes()
+            else:
+                check_unused(key)
+        words = np.asarray(jax.random.key_data(key))
+        self._processes.agree(key=words.tobytes().hex() if seeded else "secret")
+        self._salt = self._processes.from_first(secrets.token_bytes(32))
+        if self._processes.count > 1:
+            words = np.frombuffer(self._processes.from_first(words.tobytes()), words.dtype)
+            self.key = random.key_from_words(words, reproducible=seeded)
+        if self._processes.first_is_given("checkpoint", folder is not None):
+            self.run_id = self._processes.from_first(secrets.token_hex(16).encode()).decode()
+        if not (held := self._processes.from_first(held)):
             return
-        self.run_id, self._salt = secrets.token_hex(16), secrets.token_bytes(32)
-        self._sweep()
-        if not self._path.exists():
-            check_unused(key)
-            return
-        self._found = read_archive(self._path, _WHAT, _VERSION, kinds())
-        self.run_id, self._salt = self._found["run_id"], bytes.fromhex(self._found["salt"])
-        if self._found["key"] is not None:
-            self.key = random.key_from_words(self._found["key"], reproducible=self._found["reproducible"])
+        with self._processes.together():
+            self._found = found = read_archive(self._path if self._path is not None else held, _WHAT, _VERSION, kinds())
+            self.run_id, self._salt = found["run_id"], bytes.fromhex(found["salt"])
+            if found["key"] is not None:
+                self.key = random.key_from_words(found["key"], reproducible=found["reproducible"])
 
     @property
     def reproducible(self) -> bool:
         """Whether the fit's random bits can be repeated."""
         return random.is_reproducible(self.key) if self._found is None else self._found["reproducible"]
 
-    def describe(
-        self, plan: PrivacyPlan, records: Sequence[Array], options: Any, certified: Callable[[], Certificate]
-    ) -> None:
-        """Say what fit this is, and refuse to go on with another one."""
-        if self._path is None:
+    @property
+    def remedy(self) -> tuple[str, int]:
+        """What to do after an error once the fit is paid for, and the exit code that says so."""
+        if self.run_id:
+            return "Start all processes again with the same command: the fit goes on from its checkpoint.", START_AGAIN
+        return "The plan may be spent, and without checkpoint= its steps are lost.", FAILED
+
+    def describe(self, plan: PrivacyPlan, table: str, options: Any, certified: Callable[[], Certificate]) -> None:
+        """Say what fit this is, of which table by its `digest`, and refuse to go on with another one."""
+        if not self.run_id:
             return
         self._facts = {
             "plan": plan.storable(),
             "options": str(options),
-            "program": f"{certified().fingerprint} of {_versions()}",
-            "records": self._digest(records),
+            "program": f"{certified().fingerprint} of {versions()}",
+            "records": table,
         }
         if self._found is None:
             return
@@ -120,8 +137,9 @@ class Checkpoint:
         }
         for name, what in names.items():
             if self._found[name] != self._facts[name]:
+                where = self._path.parent if self._path else "The checkpoint"
                 raise ValueError(
-                    f"{self._path.parent} holds a fit with {what}, and going on with it would draw the same noise for "
+                    f"{where} holds a fit with {what}, and going on with it would draw the same noise for "
                     "something else, which takes the noise away. Go on with what the fit was begun with, or choose another "
                     "folder for a new fit, which spends anew."
                 )
@@ -129,7 +147,7 @@ class Checkpoint:
     def begin(
         self, state: DPSVIState, mean: Array, recorder: TraceRecorder, spend: Callable[[], None]
     ) -> tuple[DPSVIState, Progress]:
-        """The state to go on from, once the spending is on the disk and the key is taken."""
+        """The state to go on from, once the spending is on the disk and the key is taken; `spend` is the first process's."""
         if self._found is None:
             self._write(state, Progress(mean), recorder, finished=False)
             try:
@@ -152,12 +170,14 @@ class Checkpoint:
         progress = Progress(jnp.asarray(found["mean"], mean.dtype), found["done"], [found["losses"]], [found["norms"]])
         return jax.tree.unflatten(tree, kept)._replace(rng_key=jnp.copy(self.key)), progress
 
-    def keep(
-        self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, last: bool, finished: bool
-    ) -> None:
-        """Write where the fit stands, if it is time to, or for the last time."""
-        if self._path is None or (not last and time.perf_counter() < self._due):
-            return
+    @property
+    def due(self) -> bool:
+        """Whether it is time to write where the fit stands."""
+        return self._path is not None and time.perf_counter() >= self._due
+
+    def keep(self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool) -> None:
+        """Write where the fit stands, in arrays of this process; all processes must have come to the same."""
+        self._processes.same_state(state._replace(rng_key=None))
         self._write(state, progress, recorder, finished=finished)
 
     def _write(self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool) -> None:
@@ -190,16 +210,22 @@ class Checkpoint:
             for left in self._path.parent.glob(f".{FILE}.*"):
                 left.unlink(missing_ok=True)
 
-    def _digest(self, records: Sequence[Array]) -> str:
-        """What tells tables apart, and tells nothing of them to whoever does not have the file."""
+    def digest(self, records: Sequence[Array]) -> str:
+        """What tells tables apart, and tells nothing of them to whoever does not have the file; empty where nobody asks."""
+        if not self.run_id and self._processes.count == 1:
+            return ""
         digest = hmac.new(self._salt, digestmod=hashlib.sha256)
-        for x in map(np.asarray, records):
-            digest.update(f"{x.dtype}{x.shape}".encode())
-            digest.update(np.ascontiguousarray(x).view(np.uint8).reshape(-1).data)
-        return digest.hexdigest()
+        apart = any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in records)
+        for whole in records:
+            digest.update(f"{whole.dtype}{whole.shape}".encode())
+            parts = [x.data for x in whole.addressable_shards] if isinstance(whole, jax.Array) and apart else [whole]
+            for x in map(np.asarray, parts):
+                digest.update(np.ascontiguousarray(x).view(np.uint8).reshape(-1).data)
+        own = digest.hexdigest()
+        return " ".join(self._processes.all_of(own)) if apart else own
 
 
-def _versions() -> str:
+def versions() -> str:
     """What computes it: other versions may draw other batches from the same key."""
     names = ", ".join(f"{name} {version(name)}" for name in ("discreet", "jax", "jaxlib", "numpyro", "numpy"))
     return f"{names} on {jax.default_backend()}"
@@ -261,12 +287,15 @@ def run_steps(
     keep_gradients: bool = False,
     spend: Callable[[], None] = lambda: None,
     checkpoint: Checkpoint | None = None,
+    processes: Processes | None = None,
 ) -> Outcome:
     """Make a plan's releases, batches drawn from the records `leaves`.
 
     The result does not depend on how the steps were cut into compiled calls. Gradients are kept where every iterate is.
-    `spend` is called once, when all is compiled and nothing released. From a `checkpoint` it goes on to the same bits.
+    `spend` is called once, when all is compiled and nothing released. From a `checkpoint` it goes on to the same bits. Several
+    `processes` make the same steps, however their clocks go and wherever Ctrl-C comes.
     """
+    processes = processes or Processes(None)
     num_steps, numbers, drawing = plan.num_steps, PlanNumbers.of(plan), step.drawing(plan.sampling, leaves)
     flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
     recorder = TraceRecorder(flat.size, num_steps)
@@ -282,20 +311,28 @@ def run_steps(
     everywhere = (lambda x: x) if step.shards is None else step.shards.copied
     numbers, tables = everywhere((numbers, tables))
     checkpoint = checkpoint or Checkpoint(None, state.rng_key)
-    with _interruptible() as interrupt, _bar(num_steps, progress_bar) as bar:
+    with _interruptible() as interrupt, _bar(num_steps, progress_bar and processes.first) as bar:
         # Compiled before anything is released, and kept by JAX for the next fit of the same shape.
         static = (step, drawing, chunk_length, recorder.every_step, keep_gradients)
         program = functools.partial(_chunk, *static)
         if not jax.config.values["jax_disable_jit"]:
-            start = *step.laid(state, mean), numbers, leaves, tables, everywhere(jnp.int32(0))
-            program = compiled(_chunk.lower(*static, *start))
-        if interrupt.requested:
-            raise KeyboardInterrupt
-        state, progress = checkpoint.begin(state, mean, recorder, spend)
+            with processes.together():
+                start = *step.laid(state, mean), numbers, leaves, tables, everywhere(jnp.int32(0))
+                lowered = _chunk.lower(*static, *start)
+            if processes.count > 1:
+                processes.agree(program=lowered.as_text())
+            with processes.together():
+                program = compiled(lowered)
+                if interrupt.requested:
+                    raise KeyboardInterrupt
+        with processes.together():
+            processes.remedy = checkpoint.remedy
+            state, progress = checkpoint.begin(state, mean, recorder, spend if processes.first else lambda: None)
         state, progress.mean = step.laid(state, progress.mean)
         bar.update(progress.done)
+        count, _, stop = processes.decide(count, False, interrupt.requested)
         # What was paid for before Ctrl-C came makes some steps at least.
-        while progress.done < num_steps and not (interrupt.requested and progress.done):
+        while progress.done < num_steps and not (stop and progress.done):
             done = progress.done
             count = min(count, num_steps - done, recorder.steps_until_due(done))
             started = time.perf_counter()
@@ -305,23 +342,27 @@ def run_steps(
             progress.norms.append(
                 np.asarray(chunk_norms)[:count] if step.adapts else np.full(count, plan.clipping.start)
             )
-            seconds = time.perf_counter() - started
-            done = progress.done = done + count
+            seconds, made = time.perf_counter() - started, count
+            count = int(np.clip(made * _SECONDS_A_CHUNK / max(seconds, 1e-6), made / 4, made * 8))
+            count = max(1, min(count, chunk_length))
+            count, due, stop = processes.decide(count, checkpoint.due, interrupt.requested)
+            done = progress.done = done + made
             if recorder.every_step:
-                kept = np.asarray(gradients)[:count].copy() if keep_gradients else None
-                recorder.extend(done - count + 1, np.asarray(iterates)[:count].copy(), kept)
-            elif recorder.steps_until_due(done) == recorder.interval or done == num_steps or interrupt.requested:
+                kept = np.asarray(gradients)[:made].copy() if keep_gradients else None
+                recorder.extend(done - made + 1, np.asarray(iterates)[:made].copy(), kept)
+            elif recorder.steps_until_due(done) == recorder.interval or done == num_steps or stop:
                 iterate, _ = ravel_pytree(step.optim.get_params(state.optim_state))
                 recorder.extend(done, np.asarray(iterate)[None])
-            bar.update(count)
+            bar.update(made)
             # The bar redraws itself at its own pace: each time would cost more than all else here.
             bar.set_postfix_str(_postfix(progress.losses[-1], step.num_records), refresh=False)
-            last = done == num_steps or interrupt.requested
-            checkpoint.keep(state, progress, recorder, last=last, finished=done == num_steps)
-            count = int(np.clip(count * _SECONDS_A_CHUNK / max(seconds, 1e-6), count / 4, count * 8))
-            count = max(1, min(count, chunk_length))
+            if due or stop or done == num_steps:
+                here = step.gathered(state, memory=bool(checkpoint.run_id))
+                checkpoint.keep(here, progress, recorder, finished=done == num_steps)
     done, losses, norms = progress.done, np.concatenate(progress.losses), np.concatenate(progress.norms)
-    return Outcome(state, losses, norms, recorder.finish(np.asarray(progress.mean), done), done)
+    return Outcome(
+        step.gathered(state, memory=False), losses, norms, recorder.finish(np.asarray(progress.mean), done), done
+    )
 
 
 def _bar(num_steps: int, enabled: bool) -> Any:

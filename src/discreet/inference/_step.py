@@ -602,6 +602,13 @@ class PrivateStep:
         state, beside = self.shards.copied((state._replace(memory=()), beside))
         return state._replace(memory=memory), *beside
 
+    def gathered(self, state: DPSVIState, *, memory: bool) -> DPSVIState:
+        """A state that was laid over devices, in the memory of this process; without its key, and perhaps without `memory`."""
+        if self.shards is None:
+            return state
+        state = state._replace(rng_key=None, memory=state.memory if memory else ())
+        return self.shards.gathered(state)
+
     def drawing(self, sampling: Sampling, leaves: Sequence[Any]) -> Drawing:
         """How a sampler's batches are drawn from record arrays."""
         if self.shards is None:

@@ -5,11 +5,16 @@ expected share of a pair of levels is (P' diag(pi) P), of a triple sum_k pi_k P_
 counts is a Gaussian around a few matrix products: n times these shares, with the noise's known standard deviations. Neither
 the number of parameters nor of steps costs privacy, so there are more components than in a private fit of the records, and
 a maximum a posteriori fit by Adam takes seconds, whatever the number of records.
+
+Several draws are a bootstrap. Each is a refit to the noisy counts plus noise of the law that they have around the truth: the
+sampling noise of a table of rows drawn from the first fit, and the privacy noise again. So draws scatter around the fit as the
+fit does around the truth, and `synthetic.combine` takes twins from them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -20,23 +25,24 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Bool, Float, Int, PRNGKeyArray
-from numpyro.infer import SVI, Trace_ELBO, init_to_value
-from numpyro.infer.autoguide import AutoDelta
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from numpyro.infer.util import log_density
 
+from discreet._validate import integer
 from discreet.marginals._release import Marginals
 from discreet.models import Levels, MixtureOfProducts
 from discreet.report import ProfilePoint, Statement
 from discreet.storage import read_archive, write_archive
 from discreet.tables import Schema
 
-COMPONENTS, STEPS, RATE = 64, 2500, 0.1
+COMPONENTS, STEPS, RATE = 64, 4000, 0.1
+REFIT_STEPS, REFIT_RATE, PIECE_ROWS = 600, 0.05, 1 << 16
 MOST_CUTS, MOST_COLUMNS, MOST_LEVELS = 4, 25, 1000
 NO_SPREAD = (
-    "The twins are drawn from one fit to the noisy counts. Their differences show neither the noise nor the uncertainty of the "
-    "fit: intervals combined from several twins are too narrow."
+    "Unless each twin is drawn from a refit of its own (num_draws, --draws), the twins' differences show neither the noise nor "
+    "the uncertainty of the fit: intervals combined from several twins are too narrow."
 )
-WHAT, VERSION = "twin model fitted to noisy counts", 1
+WHAT, VERSION = "twin model fitted to noisy counts", 2
 
 
 class CountMatrices(NamedTuple):
@@ -87,28 +93,36 @@ def counts_model(model: MixtureOfProducts) -> Callable[[float, CountMatrices], N
     Returns:
         A model of the estimated number of records and the counts.
     """
-    sizes, components = model.levels.sizes, model.components
-    total = sum(sizes)
-    shapes = {"component": ((components,), 3.0), "base": ((total,), 3.0), "deviations": ((components, total), 2.0)}
-    column_of = np.repeat(np.eye(len(sizes), dtype=np.float32), sizes, axis=0)
+    total = sum(model.levels.sizes)
+    shapes = {
+        "component": ((model.components,), 3.0),
+        "base": ((total,), 3.0),
+        "deviations": ((model.components, total), 2.0),
+    }
 
     def program(records: float, matrices: CountMatrices) -> None:
         latents: Any = {
             name: numpyro.sample(name, dist.Normal(0.0, scale).expand(shape).to_event(len(shape)))
             for name, (shape, scale) in shapes.items()
         }
-        logits = latents["base"] + latents["deviations"]
-        odds = jnp.exp(logits - jax.lax.stop_gradient(logits.max(axis=1, keepdims=True)))
-        # Sums over each column's levels as one product: blocks of unlike sizes would compile for seconds.
-        levels = odds / (jnp.maximum(odds @ column_of, 1e-30) @ column_of.T)
-        weights = jax.nn.softmax(latents["component"])
-        shares = weights[:, None] * jnp.pad(levels, ((0, 0), (0, 1)), constant_values=1.0)[:, matrices.within]
-        pairs = jnp.einsum("km,ki,kj->mij", shares, levels, levels)
-        expected = records * jnp.where(jnp.eye(total, dtype=bool), (shares.T @ levels)[:, None], pairs)
+        expected = records * _shares(latents, model.levels.sizes, matrices.within)
         counts = dist.Normal(expected, matrices.stddev).mask(matrices.measured).to_event(3)
         numpyro.sample("counts", counts, obs=matrices.counts)
 
     return program
+
+
+def _shares(latents: Any, sizes: tuple[int, ...], within: Any) -> Float[Array, "matrix level level"]:
+    """Expected shares of the records, arranged as in `CountMatrices`."""
+    column_of = np.repeat(np.eye(len(sizes), dtype=np.float32), sizes, axis=0)
+    logits = latents["base"] + latents["deviations"]
+    odds = jnp.exp(logits - jax.lax.stop_gradient(logits.max(axis=1, keepdims=True)))
+    # Sums over each column's levels as one product: blocks of unlike sizes would compile for seconds.
+    levels = odds / (jnp.maximum(odds @ column_of, 1e-30) @ column_of.T)
+    weights = jax.nn.softmax(latents["component"])
+    shares = weights[:, None] * jnp.pad(levels, ((0, 0), (0, 1)), constant_values=1.0)[:, within]
+    pairs = jnp.einsum("km,ki,kj->mij", shares, levels, levels)
+    return jnp.where(jnp.eye(levels.shape[1], dtype=bool), (shares.T @ levels)[:, None], pairs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +130,7 @@ class MarginalsResult:
     """A mixture of products fitted to noisy counts, for `synthetic.synthesize`; everything in it is covered by `statement`.
 
     Attributes:
-        latents: The fitted value of each latent.
+        latents: The fitted value of each latent, one or several draws along the leading axis.
         num_records: The number of records, estimated from the counts: how many rows a twin has.
         statement: What the counts cost.
     """
@@ -125,10 +139,24 @@ class MarginalsResult:
     num_records: int
     statement: Statement
 
+    @property
+    def num_draws(self) -> int:
+        """How many refits there are; 1: the fit alone."""
+        return len(self.latents["component"])
+
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
-        """The fitted latents, `num_samples` times: one fit has no spread."""
+        """The first `num_samples` draws; the fit, so many times, if it is alone.
+
+        Raises:
+            ValueError: There are several, but fewer.
+        """
         del key
-        return {name: np.repeat(value[None], num_samples, axis=0) for name, value in self.latents.items()}
+        if 1 < self.num_draws < num_samples:
+            raise ValueError(
+                f"the fit has {self.num_draws} draws, and {num_samples} were asked for: ask for fewer twins, or fit the counts "
+                "with a larger num_draws (--draws)"
+            )
+        return {name: np.resize(value, (num_samples, *value.shape[1:])) for name, value in self.latents.items()}
 
     def save(self, path: Path | str) -> Path:
         """Write the result into one file, for `load_marginals_result`. Errors as `storage.write_archive`."""
@@ -179,7 +207,7 @@ def counts_suffice(schema: Schema, slices: int = 32) -> bool:
 
 
 def fit_twins(
-    released: Marginals, *, components: int = COMPONENTS, num_steps: int = STEPS, seed: int = 0
+    released: Marginals, *, components: int = COMPONENTS, num_steps: int = STEPS, num_draws: int = 1, seed: int = 0
 ) -> tuple[MixtureOfProducts, MarginalsResult]:
     """Fit a mixture of products to noisy counts; post-processing, which sees no record.
 
@@ -187,7 +215,9 @@ def fit_twins(
         released: Noisy counts. The more pairs of columns were counted, the more of their dependence the twins have.
         components: Number of components: more cost time only.
         num_steps: Steps of Adam.
-        seed: Of the public numbers that the components start from.
+        num_draws: 1 for the fit alone, whose twins are the closest; 20 or more for as many refits with fresh noise, which
+            `synthetic.combine` needs, one for each twin.
+        seed: Of the public numbers that the components start from, and of the fresh noise.
 
     Returns:
         The model and its fit, for `synthetic.synthesize`.
@@ -197,22 +227,59 @@ def fit_twins(
         plan = MarginalsPlan.calibrate(schema, epsilon=1.0, delta=1e-6, tables=twin_tables(schema))
         model, result = fit_twins(private_marginals(dp.random.key(), table, plan))
         twins = dp.synthetic.synthesize(dp.random.key(), result, model)
+
+    Reference:
+        Räisä, Jälkö, Kaski and Honkela, "Noise-aware statistical inference with differentially private synthetic data", AISTATS
+        2023, for why twins need such draws; theirs are of another model's posterior.
     """
-    schema = released.plan.schema.without_person()
+    integer("num_draws", num_draws, hint="20 are enough for intervals.")
+    schema, rng = released.plan.schema.without_person(), np.random.default_rng(seed)
     model = MixtureOfProducts(schema, components=components, slices=released.plan.slices)
     total = sum(model.levels.sizes)
-    deviations = 0.5 * np.random.default_rng(seed).standard_normal((components, total), np.float32)
     start = {
         "component": np.zeros(components, np.float32),
         "base": np.zeros(total, np.float32),
-        "deviations": deviations,
+        "deviations": 0.5 * rng.standard_normal((components, total), np.float32),
     }
-    program, given = counts_model(model), (released.num_records, CountMatrices.of(released))
-    guide = AutoDelta(program, init_loc_fn=init_to_value(values=start))
-    # Half a cosine: large steps first, for the parameters go far; small ones last, for then the noise of steps remains.
-    optim = numpyro.optim.Adam(lambda step: RATE * (0.51 + 0.49 * jnp.cos(jnp.pi * jnp.minimum(step / num_steps, 1.0))))
-    fitted = SVI(program, guide, optim, Trace_ELBO()).run(jax.random.key(seed), num_steps, *given, progress_bar=False)
-    latents = {name: np.asarray(fitted.params[f"{name}_auto_loc"], np.float32) for name in start}
+    program, matrices = counts_model(model), CountMatrices.of(released)
+    fit = functools.partial(_maximise, program, records=released.num_records)
+    found = [fit(start, matrices=matrices, num_steps=num_steps, rate=RATE)]
+    if num_draws > 1:
+        again = (_renoised(matrices, model, found[0], round(released.num_records), rng) for _ in range(num_draws))
+        found = [fit(found[0], matrices=x, num_steps=REFIT_STEPS, rate=REFIT_RATE) for x in again]
+    latents = {name: np.stack([np.asarray(draw[name], np.float32) for draw in found]) for name in start}
     statement = released.statement
     statement = statement if NO_SPREAD in statement.notes else statement.with_notes(NO_SPREAD)
     return model, MarginalsResult(latents, round(released.num_records), statement)
+
+
+@functools.partial(jax.jit, static_argnames=("program", "num_steps", "rate"))
+def _maximise(program: Any, latents: Any, *, records: Any, matrices: Any, num_steps: int, rate: float) -> Any:
+    """The latents of largest posterior density, by Adam from these ones on."""
+    # Half a cosine: large steps first, because the parameters go far; small ones last, which settle.
+    optim = numpyro.optim.Adam(lambda step: rate * (0.51 + 0.49 * jnp.cos(jnp.pi * jnp.minimum(step / num_steps, 1.0))))
+
+    def loss(values: Any) -> Any:
+        return -log_density(program, (records, matrices), {}, values)[0], None
+
+    def step(state: Any, _: None) -> Any:
+        return optim.eval_and_update(loss, state)[1], None
+
+    return optim.get_params(jax.lax.scan(step, optim.init(latents), None, length=num_steps)[0])
+
+
+def _renoised(
+    matrices: CountMatrices, model: MixtureOfProducts, latents: Any, rows: int, rng: np.random.Generator
+) -> CountMatrices:
+    """The counts with noise added that has the law of theirs: that of a table of `rows` rows, and the privacy noise."""
+    levels, total = model.levels, sum(model.levels.sizes)
+    firsts = np.cumsum((0, *levels.sizes[:-1]))
+    moved = -rows * np.asarray(_shares(latents, levels.sizes, matrices.within), np.float64)
+    for first in range(0, rows, PIECE_ROWS):
+        drawn = model.encode(model.draw(latents, min(PIECE_ROWS, rows - first), rng))
+        for place, level in enumerate(matrices.within):
+            chosen = drawn if level == total else drawn[(drawn + firsts == level).any(axis=1)]
+            if len(chosen):
+                moved[place] += len(chosen) * levels.pair_shares(chosen)
+    moved += matrices.stddev * rng.standard_normal(moved.shape)
+    return matrices._replace(counts=np.where(matrices.measured, matrices.counts + moved, 0).astype(np.float32))

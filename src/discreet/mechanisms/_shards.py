@@ -12,6 +12,7 @@ rounding of the sum over devices alone.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,13 +20,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int
 
-from discreet._jax import double, one_process
+from discreet._jax import double
 from discreet.gradients import SPARE
 
-_REMEDY = 'Pass a mesh of one axis over devices of this process, as jax.make_mesh((4,), ("records",)).'
+_REMEDY = 'Pass a mesh of one axis, as jax.make_mesh((jax.device_count(),), ("records",)).'
 
 
 TURN = 64
@@ -51,6 +53,11 @@ def in_turns(
     return lax.fori_loop(0, (count + filled - 1) // filled, turn, list(carried))
 
 
+@functools.cache
+def _identity(sharding: NamedSharding) -> Callable[[Array], Array]:
+    return jax.jit(lambda x: x, out_shardings=sharding)
+
+
 @dataclasses.dataclass(frozen=True)
 class Shards:
     """How a table lies on the devices of a mesh of one axis.
@@ -69,11 +76,15 @@ class Shards:
 
         Raises:
             TypeError: It is no mesh.
-            ValueError: It has several axes, or devices of other processes.
+            ValueError: It has several axes, or leaves out a process.
         """
         if not isinstance(mesh, Mesh):
             raise TypeError(f"mesh is a {type(mesh).__name__}. {_REMEDY}")
-        one_process("run with mesh=")
+        if missing := set(range(jax.process_count())) - {x.process_index for x in mesh.devices.flat}:
+            raise ValueError(
+                f"mesh has no device of process {min(missing)} of jax.distributed, which would release the records once more, "
+                f"with noise of its own. {_REMEDY}"
+            )
         if len(mesh.axis_names) != 1:
             raise ValueError(
                 f"mesh has the axes {', '.join(map(str, mesh.axis_names))}, and records are spread along one. {_REMEDY}"
@@ -102,31 +113,77 @@ class Shards:
 
     def copied(self, tree: Any) -> Any:
         """A tree of arrays with a copy of each on every device."""
-        return jax.tree.map(lambda x: jax.device_put(x, NamedSharding(self.mesh, PartitionSpec())), tree)
+        return jax.tree.map(self._copied, tree)
+
+    def _copied(self, x: Any) -> Any:
+        everywhere = NamedSharding(self.mesh, PartitionSpec())
+        if isinstance(x, Tracer) or everywhere.is_fully_addressable:
+            return jax.device_put(x, everywhere)
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(self._copied(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+        # JAX would have all processes compare the value.
+        parts = [jax.device_put(x, device) for _, device in self._local_devices()]
+        return jax.make_array_from_single_device_arrays(jnp.shape(x), everywhere, parts)
+
+    def _local_devices(self) -> list[tuple[int, Any]]:
+        """The devices of this process, each with its number along the axis."""
+        here = jax.process_index()
+        return [(number, x) for number, x in enumerate(self.mesh.devices.flat) if x.process_index == here]
 
     def spread(self, tree: Any) -> Any:
         """A tree of arrays of `count * rows` rows with each device's rows there."""
-        return jax.tree.map(lambda x: jax.device_put(x, NamedSharding(self.mesh, PartitionSpec(self.axis))), tree)
+        along = NamedSharding(self.mesh, PartitionSpec(self.axis))
+
+        def laid(x: Any) -> Any:
+            local = not isinstance(x, Tracer) and not along.is_fully_addressable
+            return self._placed(x) if local else jax.device_put(x, along)
+
+        return jax.tree.map(laid, tree)
+
+    def gathered(self, tree: Any) -> Any:
+        """A tree of arrays that `spread` or `copied` laid, in the memory of this process."""
+        everywhere = NamedSharding(self.mesh, PartitionSpec())
+        whole = [x if x.is_fully_replicated else _identity(everywhere)(x) for x in jax.tree.leaves(tree)]
+        return jax.tree.unflatten(jax.tree.structure(tree), [np.asarray(x) for x in whole])
 
     def place(self, leaves: Sequence[Any]) -> list[Array]:
         """The table on its devices, with `count * rows` rows.
 
         Args:
             leaves: Arrays of `num_records` rows, in memory, in a file that is mapped, or on devices.
+
+        Raises:
+            ValueError: An array lies on devices of several processes in another way than along this axis.
         """
         return [self._placed(x) for x in leaves]
 
     def _placed(self, leaf: Any) -> Array:
-        if isinstance(leaf, jax.Array) and len(leaf) == self.rows * self.count:
-            return self.spread(leaf)
         sharding, rows = NamedSharding(self.mesh, PartitionSpec(self.axis)), self.rows
+        if isinstance(leaf, jax.Array) and len(leaf) == rows * self.count and sharding.is_fully_addressable:
+            return self.spread(leaf)
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            return self._taken(leaf, sharding)
         parts = []
-        for number, device in enumerate(self.mesh.devices.flat):
+        for number, device in self._local_devices():
             part = leaf[number * rows : (number + 1) * rows]
             if missing := rows - len(part):
                 part = np.concatenate([np.asarray(part), np.zeros((missing, *leaf.shape[1:]), leaf.dtype)])
             parts.append(jax.device_put(part, device, may_alias=True))
         return jax.make_array_from_single_device_arrays((rows * self.count, *leaf.shape[1:]), sharding, parts)
+
+    def _taken(self, leaf: jax.Array, sharding: NamedSharding) -> Array:
+        found = {x.device: x for x in leaf.addressable_shards}
+        parts = []
+        for number, device in self._local_devices():
+            place = found[device].index[0].indices(len(leaf)) if device in found else None
+            if place != (number * self.rows, (number + 1) * self.rows, 1):
+                raise ValueError(
+                    f"An array of {len(leaf)} records lies on devices of several processes, but not {self.rows} records on each "
+                    "device of mesh, in order. Lay it so: jax.make_array_from_process_local_data(NamedSharding(mesh, "
+                    f"PartitionSpec({self.axis!r})), rows), where the number of devices must divide that of the records."
+                )
+            parts.append(found[device].data)
+        return jax.make_array_from_single_device_arrays(leaf.shape, sharding, parts)
 
     def part(
         self, first: Int[Array, ""], indices: Int[Array, "capacity"], mask: Bool[Array, "capacity"]
@@ -195,7 +252,9 @@ class Shards:
     def in_words(self) -> str:
         """The layout, for a statement."""
         kind = self.mesh.devices.flat[0].device_kind
+        processes = len({x.process_index for x in self.mesh.devices.flat})
+        where = f" of {processes} processes" if processes > 1 else ""
         return (
-            f"The records lay on {self.count} devices ({kind}), along the axis {self.axis!r} of a mesh. Each of them summed the "
-            "clipped contributions of its own records; noise was added once, to the sum over all devices."
+            f"The records lay on {self.count} devices ({kind}){where}, along the axis {self.axis!r} of a mesh. Each of them "
+            "summed the clipped contributions of its own records; noise was added once, to the sum over all devices."
         )

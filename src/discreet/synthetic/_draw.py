@@ -14,6 +14,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
@@ -323,6 +324,11 @@ class Fitted(NamedTuple):
         return self.result.num_records if isinstance(self.result, MarginalsResult) else self.result.plan.num_records
 
     @property
+    def num_draws(self) -> float:
+        """How many draws of the latents there are: of a fit to the records, as many as are asked for."""
+        return self.result.num_draws if isinstance(self.result, MarginalsResult) else math.inf
+
+    @property
     def statement(self) -> Statement:
         """The fit's statement."""
         return self.result.statement
@@ -397,7 +403,8 @@ def read_fitted(folder: Path | str) -> Fitted:
     model = MixtureOfProducts(schema, components=components, slices=slices)
     result, latents = read_result(folder), _latents(model)
     if isinstance(result, MarginalsResult):
-        values, expected = result.latents, latents
+        values = result.latents
+        expected = {name: (result.num_draws, *shape) for name, shape in latents.items()}
     else:
         values = result.params
         expected = {f"{name}_auto_{part}": shape for name, shape in latents.items() for part in ("loc", "scale")}

@@ -1,0 +1,208 @@
+"""Fits over two processes of two devices each. `test_processes.py` starts this file in both, with the part to run.
+
+What a process found is in FOLDER/PART-NUMBER.json, which it writes as it goes.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.sharding import NamedSharding, PartitionSpec
+from numpyro.infer.autoguide import AutoNormal
+from numpyro.optim import Adam
+
+import discreet as dp
+from discreet import random
+from discreet.inference import _dpsvi, _loop, _step
+from discreet.inference._loop import Checkpoint
+
+X = np.random.default_rng(0).normal(0.5, 1.0, (41, 3)).astype(np.float32)
+X[5] = np.nan
+SECRET = lambda: random.key_from_words(np.arange(8, dtype=np.uint32), reproducible=False)  # noqa: E731
+STEPS = 12
+
+
+def model(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
+
+
+def wide(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 2.0).expand([3]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
+
+
+def factors(y):
+    loading = numpyro.sample("loading", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        z = numpyro.sample("z", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(z[:, None] * loading, 1.0).to_event(1), obs=y)
+
+
+def plan(**changes):
+    facts = {"num_steps": STEPS, "num_records": len(X), "noise_multiplier": 1.0, "clipping_norm": 1.0}
+    return dp.PrivacyPlan(**{**facts, "sampling": dp.PoissonSampling(0.5), **changes})
+
+
+def make(model=model, **changes):
+    local = {"local_updates": 2} if model is factors else {}
+    return dp.DPSVI(model, AutoNormal(model), Adam(0.05), plan=plan(**changes), **local)
+
+
+FITS = {
+    "own latents": lambda: make(factors),
+    "Langevin": lambda: dp.DPSGLD(model, plan=plan(), step_size=(1e-3, 10.0, 0.5)),
+}
+
+
+class Part:
+    """What one of the processes does, and what it finds."""
+
+    def __init__(self, port, number, folder, name):
+        jax.config.update("jax_disable_most_optimizations", True)
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(
+            f"127.0.0.1:{port}", 2, number, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=20
+        )
+        self.number, self.folder = number, Path(folder)
+        self.mesh = jax.make_mesh((jax.device_count(),), ("records",))
+        self.file, self.found = self.folder / f"{name}-{number}.json", {}
+
+    def note(self, name, value):
+        self.found[name] = value
+        self.file.write_text(json.dumps(self.found))
+
+    def run(self, fit, key, x=X, **options):
+        return fit.run(key, x, progress_bar=False, **{"mesh": self.mesh, **options})
+
+    def same_on_all(self):
+        for name, fit in FITS.items():
+            result = self.run(fit(), dp.random.key(3))
+            self.note(name, [result.trace.iterates.tolist(), result.losses.tolist(), str(result.statement)])
+        # Each has its own rows alone; and a secret key each, of which one is used.
+        along = NamedSharding(self.mesh, PartitionSpec("records"))
+        rows = X[20 * self.number : 20 * (self.number + 1)]
+        whole = jax.make_array_from_process_local_data(along, rows)
+        budget = self.folder / "ledger"
+        if self.number == 0:
+            dp.Ledger.create(budget, dataset="d", epsilon=100.0, delta=1e-3)
+        ledger = dp.Ledger(budget) if self.number == 0 else None
+        result = self.run(make(num_records=40), dp.random.key(), whole, ledger=ledger)
+        self.note("secret", [result.trace.iterates.tolist(), str(result.statement)])
+        result = self.run(make(num_records=40), dp.random.key(3), whole)
+        self.note("rows of its own", result.trace.iterates.tolist())
+
+    def refusals(self):
+        """Before anything is spent, and named in both."""
+        from test_processes import refusals as ways_through
+
+        self.note("without a mesh", ways_through(dp.random.key()))
+        odd = self.number == 1
+        budget = self.folder / "second"
+        if not odd:
+            dp.Ledger.create(budget, dataset="d", epsilon=0.1, delta=1e-3)
+        ledger = None if odd else dp.Ledger(budget)
+
+        def refused(name, fit, key=None, x=X, **options):
+            said = ""
+            try:
+                self.run(fit, dp.random.key(3) if key is None else key, x, **options)
+            except (ValueError, TypeError) as error:
+                said = f"{type(error).__name__}: {error}"
+            self.note(name, said)
+
+        refused("plan", make(noise_multiplier=2.0 if odd else 1.0))
+        refused("seed", make(), dp.random.key(4 if odd else 3))
+        refused("secret and seed", make(), dp.random.key(3) if odd else dp.random.key())
+        refused("data", make(), x=X + np.float32(odd))
+        refused("rows", make(), x=X[odd:])
+        refused("options", make(), delta=1e-6 if odd else 1e-5)
+        refused("model", make(wide if odd else model))
+        refused("mesh", make(), mesh=jax.sharding.Mesh(np.roll(jax.devices(), odd), ("records",)))
+        refused("part of a mesh", make(), mesh=jax.sharding.Mesh(np.array(jax.local_devices()), ("records",)))
+        refused("an argument", make(), delta=7.0 if odd else 1e-5)
+        refused("checkpoint", make(), checkpoint=self.folder / "elsewhere" if odd else None)
+        refused("budget", make(), dp.random.key(), ledger=ledger)
+        kept = _dpsvi.versions
+        if odd:
+            _dpsvi.versions = lambda: "discreet 0.1"
+        refused("versions", make())
+        _dpsvi.versions = kept
+
+    def interrupted(self):
+        """Ctrl-C in the second process alone."""
+        extend, after = _loop.TraceRecorder.extend, [9]
+
+        def pressed(recorder, step, *rows):
+            extend(recorder, step, *rows)
+            if self.number == 1 and step in after:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        _loop.TraceRecorder.extend = pressed
+        result = self.run(make(num_steps=100_000), dp.random.key(3))
+        _loop.TraceRecorder.extend = extend
+        self.note("stopped", [result.steps_completed, result.trace.iterates[-1].tolist()])
+
+    def dies(self):
+        """The second process is killed behind its second checkpoint."""
+        self.note("dies", True)
+        keep, count = Checkpoint.keep, iter(range(100))
+
+        def dying(*args, **options):
+            keep(*args, **options)
+            if self.number == 1 and next(count) == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        _loop._SECONDS, _loop._SECONDS_A_CHUNK, Checkpoint.keep = 0.0, 0.0, dying
+        self.fit_with_checkpoint()
+
+    def fit_with_checkpoint(self):
+        first = self.number == 0
+        budget = self.folder / "third"
+        if first and not budget.exists():
+            dp.Ledger.create(budget, dataset="d", epsilon=100.0, delta=1e-3)
+        options = {"checkpoint": self.folder / "checkpoint", "ledger": dp.Ledger(budget)} if first else {}
+        result = self.run(make(factors), SECRET(), **options)
+        self.note("resumed", [result.trace.iterates.tolist(), str(result.statement)])
+
+    def goes_on(self):
+        self.fit_with_checkpoint()
+        options = {"checkpoint": self.folder / "checkpoint"} if self.number == 0 else {}
+        for name, data in {"another mesh": X, "other data": X[::-1].copy()}.items():
+            devices = np.array(jax.devices())[:: -1 if name == "another mesh" else 1]
+            try:
+                self.run(make(factors), dp.random.key(), data, mesh=jax.sharding.Mesh(devices, ("records",)), **options)
+            except ValueError as error:
+                self.note(name, str(error))
+        _step._used.clear()  # the same noise once more, for the same states
+        result = self.run(make(factors), SECRET())
+        self.note("never stopped", result.trace.iterates.tolist())
+
+    def fails(self):
+        """One process runs out of memory in the loop."""
+        extend = _loop.TraceRecorder.extend
+
+        def short(recorder, step, *rows):
+            extend(recorder, step, *rows)
+            if self.number == 1:
+                raise MemoryError("no room")
+
+        _loop.TraceRecorder.extend = short
+        self.note("began", time.time())
+        self.run(make(), dp.random.key(3))
+
+
+def main():
+    name = sys.argv[4]
+    part = Part(sys.argv[1], int(sys.argv[2]), sys.argv[3], name)
+    for each in name.split("+"):
+        getattr(part, each)()
