@@ -133,7 +133,7 @@ def moved(engine, d, count, together=1):
 
 
 ENGINES = {
-    "float64, one chunk": BookKeepingEngine(150_000),
+    "float64, one chunk": BookKeepingEngine(150_000, 150_000),
     "float64, chunks": BookKeepingEngine(128),
     "shuffled": BookKeepingEngine(128, shuffled=True),
     "reference": ReferenceEngine(128),
@@ -152,7 +152,7 @@ def test_repeated_rounding_moves_no_sum_beyond_its_bound(monkeypatch, engine, d,
 
 def test_the_bound_does_not_follow_the_table():
     """The noise would show in its size, which has steps of 0.2 %, that one record more lies beyond a step."""
-    planned = {_contract.rounding_of_sums(n, 2_000, 144, narrow=False) for n in range(1_000, 3_000_000, 7_919)}
+    planned = {_contract.rounding_of_sums(n, 2_000, 144, narrow=False) for n in range(1_000, 1_000_000, 7_919)}
     assert len(planned) == 1
     with pytest.raises(ValueError, match="Plan with a number of records that is about right"):
         _contract.rounding_of_sums(30_000_000, 2_000, 144, narrow=False)

@@ -2,6 +2,7 @@
 
 from discreet.gradients._bookkeeping import BookKeepingEngine
 from discreet.gradients._contract import (
+    DEVICES,
     SPARE,
     Channels,
     ClippedSum,
@@ -17,6 +18,7 @@ from discreet.gradients._contract import (
 )
 
 __all__ = [
+    "DEVICES",
     "SPARE",
     "BookKeepingEngine",
     "Channels",

@@ -507,6 +507,8 @@ def sum_by_chunks(chunk_sum: ChunkSum, records: Any, mask: Bool[Array, "record"]
 
 LEAST_LOST = 2.0**-14
 """At least this share of C is charged for sums in float64, so that one bound holds for all tables that a plan may meet."""
+DEVICES = 16
+"""The same bound holds for sums over so many devices, which lose as much each, and a little in adding up: 2 `DEVICES` times."""
 
 
 def rounding_of_sums(
@@ -531,7 +533,7 @@ def rounding_of_sums(
 
     def lost(rows: int) -> float:
         # Each product is rounded twice, once with its factor, and each sum once.
-        return 2.0 * rows * (chunk * positions + -(-rows // chunk) + 4) * parts * 2.0**-53
+        return 4.0 * DEVICES * rows * (chunk * positions + -(-rows // chunk) + 4) * parts * 2.0**-53
 
     charged = max(LEAST_LOST, lost(planned))
     if lost(capacity) > charged:

@@ -835,8 +835,7 @@ def clipped_sum(
     operands = [*keys, *batch, *traced_norm, *public, *leaves, *table]
     roundings: list[float] = []
     closed = _traced(implementation, operands, layout, shards)
-    # Several devices lose as much each, and a little in adding up.
-    rounding = roundings[-1] * (1 if shards is None else 2 * shards.count)
+    rounding = roundings[-1] * (1 if shards is None else max(1.0, shards.count / gradients.DEVICES))
     if any(isinstance(x, Tracer) for x in closed.consts):
         raise TypeError("An engine or a source of bits uses traced values from outside; pass them as what they are.")
     *gradient, loss, count, right = CLIPPED_SUM.bind(
