@@ -17,7 +17,6 @@ from numpyro.optim import Adam
 
 import discreet as dp
 from discreet.gradients import BookKeepingEngine, Channels
-from discreet.inference import _loop
 from discreet.inference._loop import Checkpoint
 from discreet.inference._step import Draws
 from discreet.mechanisms import GAUSSIAN, Shards, _shards, clipped_sum, draw_batch, release
@@ -272,7 +271,7 @@ def test_a_fit_goes_on_to_the_same_bits_and_on_no_other_devices(monkeypatch, tmp
     options = {"progress_bar": False, "checkpoint": tmp_path}
     whole, keep = make().run(KEY, X[:40], progress_bar=False, mesh=MESH), Checkpoint.keep
     with monkeypatch.context() as patch:
-        patch.setattr(_loop, "_SECONDS", 0.0)
+        patch.setattr(Checkpoint, "due", True)
         patch.setattr(Checkpoint, "keep", dying)
         with pytest.raises(Crash):
             make().run(KEY, X[:40], mesh=MESH, **options)

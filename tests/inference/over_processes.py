@@ -162,7 +162,7 @@ class Part:
             if self.number == 1 and next(count) == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        _loop._SECONDS, _loop._SECONDS_A_CHUNK, Checkpoint.keep = 0.0, 0.0, dying
+        _loop._SECONDS_A_CHUNK, Checkpoint.due, Checkpoint.keep = 0.0, True, dying
         self.fit_with_checkpoint()
 
     def fit_with_checkpoint(self):

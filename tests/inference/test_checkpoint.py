@@ -72,7 +72,7 @@ def crash_at(monkeypatch, call):
         if next(calls) == call:
             raise Crash
 
-    monkeypatch.setattr(_loop, "_SECONDS", 0.0)
+    monkeypatch.setattr(Checkpoint, "due", True)
     monkeypatch.setattr(Checkpoint, "keep", dying)
 
 
@@ -97,7 +97,6 @@ def test_it_goes_on_to_the_same_bits(dpsvi, tmp_path, monkeypatch, call, keep_gr
 
 
 def test_iterates_that_are_kept_now_and_then_are_the_same_ones(dpsvi, tmp_path, monkeypatch):
-    from discreet.inference import _loop
     from discreet.inference._trace import TraceRecorder
 
     monkeypatch.setattr(_loop, "TraceRecorder", lambda dim, steps: TraceRecorder(dim, steps, max_bytes=4 * dim * 7))
