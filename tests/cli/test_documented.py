@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet import audit, planning
-from discreet.cli import _run
+from discreet.cli import _fit, _run
 from discreet.cli._app import app
 from discreet.marginals import fit_twins
 from discreet.report import make_statement
@@ -77,6 +77,8 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(fit_twins.__kwdefaults__, "num_steps", 3)
     monkeypatch.setattr(audit.WorstCase, "audit", audited)
     monkeypatch.setattr(_run, "run", run)
+    # The survey has two rows.
+    monkeypatch.setattr(_fit, "check_use", lambda *_, **__: None)
     monkeypatch.setattr(planning, "dry_run", dry_run)
     monkeypatch.chdir(tmp_path)
     Path("survey.csv").write_text(SURVEY)

@@ -76,7 +76,7 @@ def test_raw_columns_are_those_of_the_schema(folder, function):
     assert posterior["mean"]["mean"] == pytest.approx(MEAN, abs=1.5)
     # Taken from the second of the encoded columns, this would be the share of missing cells.
     assert 1 / (1 + np.exp(-posterior["logit"]["mean"])) == pytest.approx(VIRUS, abs=0.06)
-    shown = done.stdout[: done.stdout.index("Posterior")]
+    shown = done.stdout[: done.stdout.index("Fitted")]
     assert "0 to 20 10^9/l; NaN if missing" in shown
     assert "0 no, 1 detected; NaN if missing" in shown
     assert "in their own units" in " ".join(done.stdout.split())

@@ -69,6 +69,7 @@ def test_bounds_from_the_data_are_marked_in_the_file_and_in_the_fit(survey, monk
         "schema.toml",
         "--epsilon",
         "1",
+        "--yes",
         "--seed",
         "1",
     ]

@@ -244,7 +244,7 @@ def fit_words(table: Path, *more: str) -> list[str]:
     folder = table.parent
     return [
         *("fit", "--data", str(table), "--schema", str(folder / "schema.toml"), "--model", "twin", "--epsilon", "1"),
-        *("--out", str(folder / "fit"), *more),
+        *("--out", str(folder / "fit"), "--yes", *more),
     ]
 
 

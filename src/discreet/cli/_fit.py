@@ -5,25 +5,32 @@ import functools
 import hashlib
 import math
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from discreet.cli import _options as options
 from discreet.cli._options import TWIN, choose_model
 from discreet.cli._plan import PlanValues, say_other_size, with_plan
 from discreet.cli._report import COUNTS, print_statement, write_page, write_statement
-from discreet.cli._run import count_and_write, fit_and_write, is_own_statement, kept_secret, remember
-from discreet.cli._tables import how_converted
-from discreet.cli._terminal import folder_for_results, refusing, say, say_error, say_json, say_lines, spent
+from discreet.cli._run import budget_line, count_and_write, fit_and_write, is_own_statement, kept_secret, remember
+from discreet.cli._tables import how_converted, unit_of
+from discreet.cli._terminal import folder_for_results, on_terminal, refusing, say, say_error, say_json, say_lines, spent
 
 if TYPE_CHECKING:
+    from discreet.cli._options import ChosenModel
     from discreet.cli._own_model import Prepared
-    from discreet.marginals import Marginals, MarginalsResult
+    from discreet.marginals import Marginals, MarginalsPlan, MarginalsResult
     from discreet.models import MixtureOfProducts
+    from discreet.plan import PrivacyPlan
     from discreet.report import Statement
     from discreet.tables import Conversion, Records, Schema
 
 EXPECTED_BATCH = 500
+# Rows to count a model's parameters with: unlike the size of most plates.
+_MADE_UP = 7
 MOST_DRAWS = 10_000_000
 ERRORS_TELL = "Whether an error occurs is not covered by ε."
 ODD_CELLS = {
@@ -66,6 +73,8 @@ def fit(
     non_private_bounds: options.NonPrivateBounds = False,
     out: options.Out = Path("discreet-fit"),
     overwrite: options.Overwrite = False,
+    dry_run: options.FitDryRun = False,
+    yes: options.Yes = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Fit a model to a table under (ε, δ)-differential privacy.
@@ -104,20 +113,18 @@ def fit(
             )
         _fit_again(data, out, components, draws, overwrite=overwrite, as_json=as_json)
         return
-    planned = None
-    if plan_file is not None:
-        given = PlanValues(epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema)
-        drawn = batch_size is not None or sampling != "poisson"
-        planned = with_plan(plan_file, model, given, drawn_otherwise=drawn)
-        epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema = planned.values
-    if epsilon is None:
+    given = PlanValues(epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema)
+    drawn = batch_size is not None or sampling != "poisson"
+    planned = None if plan_file is None else with_plan(plan_file, model, given, drawn_otherwise=drawn)
+    values = given if planned is None else planned.values
+    if values.epsilon is None:
         raise ValueError("--epsilon is missing: give a privacy budget, or a --plan that contains one")
-    check_options(out, checkpoint, overwrite=overwrite, draws=draws, learning_rate=learning_rate)
-    chosen = choose_model(model, components=components, words=model_args, epsilon=epsilon, delta=delta)
-    defaults = chosen.defaults
+    check_options(out, checkpoint, overwrite=overwrite, draws=draws, learning_rate=values.learning_rate)
+    chosen = choose_model(
+        model, components=values.components, words=model_args, epsilon=values.epsilon, delta=values.delta
+    )
     made = how_converted(data, non_private_bounds=non_private_bounds, out_of_bounds=out_of_bounds)
-    odd_cells = str(out_of_bounds) if made is None else made.out_of_bounds
-    described = options.schema_of(data, chosen, target, bounds, schema, non_private_bounds, made)
+    described = options.schema_of(data, chosen, values.target, values.bounds, values.schema, non_private_bounds, made)
     if raw and chosen.own is None:
         raise ValueError(f"--raw is for a model of your own: {model} needs scaled columns, leave --raw out")
     if by is None and model == TWIN and not in_steps:
@@ -125,82 +132,86 @@ def fit(
 
         by = options.TwinMethod.MARGINALS if counts_suffice(described) else None
     if by == options.TwinMethod.MARGINALS:
-        from discreet.marginals import NO_SPREAD
-
         check_whole(data, made, out_of_bounds)
         warn_of_no_privacy(described, seed, ledger)
         delta = suggest_delta(num_records) if delta is None else delta
-        counting = options.marginals_plan_of(described, epsilon=epsilon, delta=delta, relation=relation)
-        facts = {"schema": described, "out_of_bounds": out_of_bounds, "counted": True, "own": None}
-        statement, files = count_and_write(
-            out,
-            data,
-            counting,
-            complete=lambda statement: complete_statement(statement, **facts).with_notes(NO_SPREAD),
-            then=functools.partial(_fit_counts, out, components, draws),
-            ledger=ledger,
-            out_of_bounds=out_of_bounds,
-            seed=seed,
-        )
-        _say_twins(out, statement, files, as_json=as_json)
+        counting = options.marginals_plan_of(described, epsilon=values.epsilon, delta=delta, relation=relation)
+        if dry_run:
+            say_dry_count(described, values.epsilon, delta, ledger, as_json=as_json)
+        else:
+            _count(data, out, described, counting, components, draws, ledger, out_of_bounds, seed, as_json=as_json)
         return
-    own = None if chosen.own is None else chosen.own.prepare(described, raw=raw)
-    described = described if own is None else own.schema
-    whole = chosen.build(described) if model == TWIN else None
-    function = chosen.build(described) if own is None else own.function
-    # The key by which rows of each person are chosen, if it is to be the same another time.
-    order = None if seed is None else hashlib.sha256(str(seed).encode()).digest()
-    if order is None and described.person is not None and checkpoint is not None:
-        order = kept_secret(checkpoint / "persons.key")
-    if own is not None and own.raw and made is not None:
-        raise ValueError(f"{data} holds converted records, which are scaled: for raw columns give the table itself")
-    if own is not None and not as_json:
-        _say_features(own)
-    records = _records(data, described, odd_cells, order, whole, made, own)
-    if own is not None and own.preprocesses:
-        own = dataclasses.replace(own, seen=records.feature_names)
-    public_count = records.num_records if num_records is None else num_records
+    order = _order(seed, checkpoint)
+    table = _read(data, chosen, described, made, out_of_bounds, order, raw=raw, quiet=as_json)
+    public_count = table.records.num_records if num_records is None else num_records
     if plan_file is not None and planned is not None:
         say_other_size(plan_file, planned, public_count)
-    if rate is None and batch_size is None and sampling == "poisson":
-        rate = default_rate(public_count, defaults.batch)
-    plan = options.plan_of(
-        num_records=public_count,
-        epsilon=epsilon,
-        delta=delta,
-        num_steps=defaults.steps if steps is None else steps,
-        clipping_norm=options.clipping_of(clip or defaults.clip or default_clip(whole, described.max_rows)),
-        sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=public_count),
-        relation=relation,
-    )
-    warn_of_no_privacy(described, seed, ledger)
+    plan = _plan(chosen, table, values, public_count, sampling=sampling, batch_size=batch_size, relation=relation)
+    warn_of_no_privacy(table.schema, seed, ledger)
+    if dry_run:
+        say_dry_run(table, plan, ledger, as_json=as_json)
+        return
+    check_use(table, plan, goes_on=yes, may_ask=not as_json)
     if checkpoint is not None:
         remember(checkpoint)
-    counted = num_records is None
+    from discreet.cli._intervals import NoiseAdded, groups_of
+
+    facts = {"schema": table.schema, "out_of_bounds": table.odd_cells, "counted": num_records is None, "own": table.own}
     fitted = fit_and_write(
         out,
-        function if whole is None else whole.model,
+        table.function,
         plan,
-        records,
-        complete=functools.partial(
-            complete_statement, schema=described, out_of_bounds=odd_cells, counted=counted, own=own
-        ),
-        learning_rate=defaults.learning_rate if learning_rate is None else learning_rate,
+        table.records,
+        complete=functools.partial(complete_statement, **facts),
+        learning_rate=chosen.defaults.learning_rate if values.learning_rate is None else values.learning_rate,
         seed=seed,
         draws=1_000 if draws is None else draws,
-        progress_bar=not as_json,
-        whole=whole,
+        progress_bar=not as_json and on_terminal(),
+        whole=table.whole,
         ledger=ledger,
         checkpoint=checkpoint,
-        person=described.person,
-        max_rows=described.max_rows,
-        own=own,
+        person=table.schema.person,
+        max_rows=table.schema.max_rows,
+        own=table.own,
+        noise_added=NoiseAdded(
+            longest_gradient(chosen, table.schema), groups_of(table.schema.columns, table.records.feature_names)
+        ),
     )
     if as_json:
-        say_json("fit", {"statement": fitted.statement.to_dict(), "files": [str(file) for file in fitted.files]})
+        say_json("fit", fitted.facts())
     else:
-        fitted.say(records)
+        fitted.say(f"{model} to {public_count:,} {'persons' if table.schema.person else 'records'}", ledger)
     fitted.leave()
+
+
+def _count(
+    data: Path,
+    out: Path,
+    schema: "Schema",
+    plan: "MarginalsPlan",
+    components: int | None,
+    draws: int | None,
+    ledger: Path | None,
+    out_of_bounds: options.OutOfBoundsName,
+    seed: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Count what twins need in one release, and fit the noisy counts."""
+    from discreet.marginals import NO_SPREAD
+
+    facts = {"schema": schema, "out_of_bounds": out_of_bounds, "counted": True, "own": None}
+    statement, files = count_and_write(
+        out,
+        data,
+        plan,
+        complete=lambda statement: complete_statement(statement, **facts).with_notes(NO_SPREAD),
+        then=functools.partial(_fit_counts, out, components, draws),
+        ledger=ledger,
+        out_of_bounds=out_of_bounds,
+        seed=seed,
+    )
+    _say_twins(out, statement, files, as_json=as_json)
 
 
 def _fit_counts(out: Path, components: int | None, draws: int | None, released: "Marginals") -> list[Path]:
@@ -255,6 +266,114 @@ def _say_twins(out: Path, statement: "Statement", files: list[Path], *, as_json:
     say_lines(f"Next: discreet synth {out} --twins 5 --out twins")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """What a fit in steps is made of.
+
+    Attributes:
+        schema: The public description of the table.
+        records: Its records.
+        function: The NumPyro model of them.
+        odd_cells: What became of cells that the schema does not allow.
+        whole: The model of the whole table, if it is one.
+        own: The user's model, if it is one.
+    """
+
+    schema: "Schema"
+    records: "Records"
+    function: Any
+    odd_cells: str
+    whole: "MixtureOfProducts | None"
+    own: "Prepared | None"
+
+    @property
+    def num_parameters(self) -> int | None:
+        """How many numbers the gradient of a record has; None where the model of the user's cannot be looked at."""
+        import jax
+        import numpy as np
+        import numpyro
+
+        if self.own is not None and self.own.of_columns:
+            return None
+        made = [np.zeros((_MADE_UP, *x.shape[1:]), x.dtype) for x in self.records.arrays if x is not None]
+        seeded = numpyro.handlers.seed(self.function, jax.random.key(0))
+        try:
+            sites = numpyro.handlers.trace(seeded).get_trace(*made).values()
+        except Exception:  # `DPSVI` says better what is wrong with it
+            return None
+        shared = [
+            site for site in sites if not any(frame.size == _MADE_UP for frame in site.get("cond_indep_stack", ()))
+        ]
+        kinds = ("sample", "param")
+        return sum(np.size(x["value"]) for x in shared if x["type"] in kinds and not x.get("is_observed"))
+
+
+def _order(seed: int | None, checkpoint: Path | None) -> "Callable[[Schema], bytes | None]":
+    """The key by which rows of each person are chosen, if it is to be the same another time."""
+
+    def key(schema: "Schema") -> bytes | None:
+        if seed is not None:
+            return hashlib.sha256(str(seed).encode()).digest()
+        if schema.person is None or checkpoint is None:
+            return None
+        return kept_secret(checkpoint / "persons.key")
+
+    return key
+
+
+def _read(
+    data: Path,
+    chosen: "ChosenModel",
+    described: "Schema",
+    made: "Conversion | None",
+    out_of_bounds: options.OutOfBoundsName,
+    order: "Callable[[Schema], bytes | None]",
+    *,
+    raw: bool,
+    quiet: bool,
+) -> Table:
+    """Find the model's function and read the records."""
+    odd_cells = str(out_of_bounds) if made is None else made.out_of_bounds
+    own = None if chosen.own is None else chosen.own.prepare(described, raw=raw)
+    described = described if own is None else own.schema
+    whole = chosen.build(described) if chosen.name == TWIN else None
+    function = own.function if own is not None else chosen.build(described) if whole is None else whole.model
+    if own is not None and own.raw and made is not None:
+        raise ValueError(f"{data} holds converted records, which are scaled: for raw columns give the table itself")
+    if own is not None and not quiet:
+        _say_features(own)
+    records = _records(data, described, odd_cells, order(described), whole, made, own)
+    if own is not None and own.preprocesses:
+        own = dataclasses.replace(own, seen=records.feature_names)
+    return Table(schema=described, records=records, function=function, odd_cells=odd_cells, whole=whole, own=own)
+
+
+def _plan(
+    chosen: "ChosenModel",
+    table: Table,
+    values: PlanValues,
+    num_records: int,
+    *,
+    sampling: str,
+    batch_size: int | None,
+    relation: options.RelationName | None,
+) -> "PrivacyPlan":
+    defaults, rate = chosen.defaults, values.rate
+    if rate is None and batch_size is None and sampling == "poisson":
+        rate = default_rate(num_records, defaults.batch)
+    longest = longest_gradient(chosen, table.schema)
+    clip = values.clip or defaults.clip or default_clip(table.whole, table.schema.max_rows, longest)
+    return options.plan_of(
+        num_records=num_records,
+        epsilon=values.epsilon,
+        delta=values.delta,
+        num_steps=defaults.steps if values.steps is None else values.steps,
+        clipping_norm=options.clipping_of(clip),
+        sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=num_records),
+        relation=relation,
+    )
+
+
 def check_options(
     out: Path,
     checkpoint: Path | None = None,
@@ -286,18 +405,109 @@ def default_rate(num_records: int, batch: int = EXPECTED_BATCH) -> float:
     return min(1.0, batch / max(1, num_records))
 
 
-def default_clip(model: "MixtureOfProducts | None", max_rows: int = 1) -> str:
-    """The root of `max_rows`; for a whole table about a quarter of the model's public bound on a gradient.
+def default_clip(model: "MixtureOfProducts | None", max_rows: int = 1, longest: float | None = None) -> str:
+    """For one row: the longest gradient where it is public, else 1; for a whole table about a quarter of the longest.
 
     A quarter distorts gradients little and saves noise.
     The gradients of a person's rows point in different directions: their sum grows like the root of their number, while the
     bound grows like the number.
 
-    >>> default_clip(None), default_clip(None, 4)
-    ('1', '2')
+    >>> default_clip(None), default_clip(None, 4), default_clip(None, 4, longest=4.0)
+    ('1', '2', '2')
     """
     root = math.sqrt(max_rows)
-    return f"{root:.6g}" if model is None else f"{model.gradient_bound / root / 3.6:.1f}"
+    if model is not None:
+        return f"{model.gradient_bound / root / 3.6:.1f}"
+    return f"{root if longest is None else longest / root:.6g}"
+
+
+def longest_gradient(chosen: "ChosenModel", schema: "Schema") -> float | None:
+    """A public bound on the length of a record's gradient, which a larger clipping norm never touches; None: there is none.
+
+    Each column gives a row of the features a length of at most 1, the intercept gives 1, and a logistic regression multiplies
+    them by a number between -1 and 1.
+    """
+    if chosen.name != "logistic":
+        return None
+    # len(columns): those of the features, and one for the intercept in the place of the target. Rounded up.
+    return math.ceil(100 * schema.max_rows * math.sqrt(len(schema.columns))) / 100
+
+
+def check_use(table: Table, plan: "PrivacyPlan", *, goes_on: bool, may_ask: bool) -> None:
+    """Ask before a budget is spent on what is likely of no use; from public facts alone.
+
+    All gradients together are at most N C long, which leaves N C / P for each of P parameters. Less than the noise that is left
+    in the mean of all steps, and no parameter can be told from noise. C cancels out.
+
+    Raises:
+        ValueError: It is likely of no use, `goes_on` is false, and nobody could be asked or they said no.
+    """
+    count = table.num_parameters
+    noise = plan.noise_multiplier / (plan.rate * math.sqrt(plan.num_steps))
+    if goes_on or not count or plan.num_records / count >= noise:
+        return
+    unit = "persons" if table.schema.person else "records"
+    found = (
+        f"Likely of no use: the model has {count:,} parameters. The gradients of {plan.num_records:,} {unit} can add up to "
+        f"{plan.num_records / count:.2g} C for each of them (C is the clipping norm), and the noise that is left in the mean of "
+        f"all steps is {noise:.2g} C."
+    )
+    ways = "Use fewer columns or categories, a smaller model, a larger --epsilon, or more records; discreet plan tries settings."
+    if may_ask and on_terminal():
+        say_error(f"{found} {ways}")
+        if typer.confirm("Spend the budget all the same?", err=True):
+            return
+        raise ValueError("nothing was spent. " + ways)
+    raise ValueError(f"{found} Nothing was spent. {ways} To go on all the same, add --yes.")
+
+
+def say_dry_count(schema: "Schema", epsilon: float, delta: float, ledger: Path | None, *, as_json: bool) -> None:
+    """Print what counting would cost. Nothing is spent."""
+    budget, columns = None if ledger is None else budget_line(ledger), [column.name for column in schema.columns]
+    if as_json:
+        facts = {"dry_run": True, "epsilon": epsilon, "delta": delta, "unit": unit_of(schema), "columns": columns}
+        say_json("fit", {**facts, "budget": budget})
+        return
+    say_lines(f"Dry run: nothing is spent, and nothing is written.\nPrivacy unit: {unit_of(schema)}.")
+    say_lines(f"Cost: ε = {epsilon:g} at δ = {delta:g}, for noisy counts of these columns: {', '.join(columns)}.")
+    if budget is not None:
+        say_lines(f"Before it: {budget}")
+
+
+def say_dry_run(table: Table, plan: "PrivacyPlan", ledger: Path | None, *, as_json: bool) -> None:
+    """Print what a fit would do and cost. Nothing is spent."""
+    from discreet.accounting import upper
+    from discreet.report import relation_name
+
+    delta = plan.target_delta
+    assert delta is not None
+    epsilon = plan.epsilon(delta)
+    count, unit, names = table.num_parameters, unit_of(table.schema), list(table.records.feature_names)
+    sampling, steps = plan.sampling.in_words(plan.num_records), plan.num_steps
+    budget = None if ledger is None else budget_line(ledger)
+    if as_json:
+        facts = {"dry_run": True, "epsilon": epsilon, "delta": delta, "unit": unit, "relation": plan.relation.name}
+        facts |= {"num_records": plan.num_records, "num_steps": steps, "rate": plan.rate, "features": names}
+        facts |= {
+            "noise_multiplier": plan.noise_multiplier,
+            "clipping_norm": plan.clipping.start,
+            "num_parameters": count,
+        }
+        say_json("fit", facts | {"budget": budget})
+        return
+    say_lines("Dry run: nothing is spent, and nothing is written.")
+    say_lines(f"Privacy unit: {unit} ({relation_name(plan.relation.name)}). {plan.num_records:,} of them.")
+    say_lines(f"Cost: ε = {upper(epsilon)} at δ = {delta:g}.")
+    if budget is not None:
+        say_lines(f"Before it: {budget}")
+    say_lines(
+        f"Plan: {steps:,} steps; {sampling}; clipping norm {plan.clipping.start:g}; noise {plan.noise_multiplier:.4g}."
+    )
+    say_lines(f"Columns: {', '.join(names)}." + ("" if count is None else f" {count:,} parameters."))
+    try:
+        check_use(table, plan, goes_on=False, may_ask=False)
+    except ValueError as found:
+        say_lines(str(found))
 
 
 def _say_features(own: "Prepared") -> None:

@@ -98,7 +98,7 @@ def choose_model(
         "negative-binomial": (lambda _: models.negative_binomial_regression, Kind.COUNT),
     }
     if name in built_in:
-        return ChosenModel(name, *built_in[name])
+        return ChosenModel(name, *built_in[name], defaults=LOGISTIC if name == "logistic" else Defaults())
     if not text and not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
         near = difflib.get_close_matches(name, MODELS, 1)
         raise ValueError(
@@ -110,6 +110,8 @@ def choose_model(
 
 
 MOST_COMPONENTS = 1_000
+# Steps enough to tell the curvature from the noise, which intervals take (`discreet.cli._intervals`).
+LOGISTIC = Defaults(steps=4_000)
 # Fewer and larger steps than a regression's: the noise is on thousands of parameters (docs/twins.md).
 TWINS = Defaults(steps=300, batch=1_000, learning_rate=0.05)
 # Records whose cells are present have larger gradients than those with missing cells: a small norm would count the latter more.
@@ -208,6 +210,15 @@ Seed = Annotated[
     _not_private("--non-private-seed", "--seed", help="Make the run reproducible and NOT PRIVATE; for tests."),
 ]
 Overwrite = Annotated[bool, _output("--overwrite", help="Replace the results of an earlier fit.")]
+FitDryRun = Annotated[
+    bool, _budget("--dry-run", help="Print the plan, its ε, the columns and what is left. Spends and writes nothing.")
+]
+Yes = Annotated[
+    bool,
+    _budget(
+        "--yes", help="Spend the budget even where the result is likely of no use; without it, fit asks or refuses."
+    ),
+]
 OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")]
 
 # Of fit alone; here so that its signature stays readable.
@@ -260,7 +271,7 @@ FitSteps = Annotated[
         "--steps",
         max=MOST_STEPS,
         metavar="<int>",
-        help="Number of steps. Default: 1000; for twin, 300; for FILE.txt, 500.",
+        help="Number of steps. Default: 1000; for logistic, 4000; for twin, 300; for FILE.txt, 500.",
     ),
 ]
 Components = Annotated[

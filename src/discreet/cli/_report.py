@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
+import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -58,9 +60,11 @@ def write_results(
     result: "DPSVIResult",
     samples: Mapping[str, np.ndarray],
     records: "Records",
+    rows: list[tuple[str, dict[str, float]]],
     *,
     statement: "Statement",
     note: str,
+    converged: bool | None,
 ) -> list[Path]:
     """Write what a fit released into a folder, beside its statement; returns the files."""
     from discreet.page import course_of, profile_pairs
@@ -70,10 +74,10 @@ def write_results(
         "feature_names": list(records.feature_names),
         "target_centre": records.target_centre,
         "target_scale": records.target_scale,
-        "posterior": finite_or_none(dict(summarise(samples, records))),
+        "posterior": finite_or_none(dict(rows)),
         "losses": finite_or_none(list(result.losses)),
         # For the page: the course of the fit, and the decisive points of the plan's profile, (ε, δ) that hold for the statement.
-        "course": course_of(result),
+        "course": _course(course_of(result), records.feature_names, converged),
         "profile": profile_pairs(result.plan, statement),
         "statement_sha256": hashlib.sha256(statement.to_json().encode("utf-8")).hexdigest(),
     }
@@ -95,11 +99,29 @@ def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
     return content.getvalue()
 
 
-def summarise(samples: Mapping[str, np.ndarray], records: "Records") -> list[tuple[str, dict[str, float]]]:
-    """Mean, standard deviation and central 90 % interval of every posterior coordinate, by name."""
+def _course(course: dict[str, Any], names: Sequence[str], converged: bool | None) -> dict[str, Any]:
+    """The course of a fit with the weights called by their features, and what is known of its end."""
+    if "rest" in course and converged is not None:
+        course["rest"]["kind"] = "rest" if converged else "drifting"
+    for line in course.get("parameters", {}).get("lines", ()):
+        if found := re.fullmatch(r"weights_auto_(loc|scale)\[(\d+)(,\d+)?\]", line["name"]):
+            part, place, other = found.groups()
+            name = names[int(place)] if int(place) < len(names) else f"weights[{place}]"
+            line["name"] = name + (f"[{other[1:]}]" if other else "") + " (spread)" * (part == "scale")
+    return course
+
+
+def summarise(
+    samples: Mapping[str, np.ndarray], records: "Records", without_noise: "np.ndarray | None" = None
+) -> list[tuple[str, dict[str, float]]]:
+    """Mean, standard deviation and central 90 % interval of every posterior coordinate, by name.
+
+    Without draws of `without_noise` there is a mean alone: the others would not include the noise. With them, also the central
+    90 % interval of where the mean would be in a fit without noise.
+    """
     import numpy as np
 
-    rows = []
+    rows: list[tuple[str, dict[str, float]]] = []
     for site, drawn in samples.items():
         flat = np.asarray(drawn, np.float64).reshape(len(drawn), -1)
         features = site == "weights" and np.shape(drawn)[1:2] == (len(records.feature_names),)
@@ -112,35 +134,16 @@ def summarise(samples: Mapping[str, np.ndarray], records: "Records") -> list[tup
             # A fit that diverged has draws without a mean; that is no reason to lose the others.
             with np.errstate(all="ignore"):
                 numbers = (column.mean(), column.std(), *np.quantile(column, [0.05, 0.95]))
+            if without_noise is None:
+                numbers = (numbers[0], math.nan, math.nan, math.nan)
             rows.append((name, dict(zip(PARTS, map(float, numbers), strict=True))))
+    if without_noise is not None:
+        for (_, row), ends in zip(rows, np.quantile(without_noise, [0.05, 0.95], axis=0).T, strict=True):
+            row |= dict(zip(("low_of_mean", "high_of_mean"), map(float, ends), strict=True))
     return rows
 
 
 PARTS = ("mean", "sd", "low", "high")
-
-
-def say_results(
-    statement: "Statement",
-    samples: Mapping[str, np.ndarray],
-    records: "Records",
-    files: list[Path],
-    *,
-    raw: bool = False,
-) -> None:
-    """Posterior table, statement and file names on the screen."""
-    from rich.console import Console
-    from rich.table import Table
-
-    scale = "in their own units" if raw else "scaled to [-1, 1] by their public bounds"
-    title = f"Posterior (features {scale}). sd and interval are those of the fitted guide, without the noise of the private fit"
-    table = Table(title=title, title_justify="left")
-    for heading in ("", "mean", "sd", "5 %", "95 %"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for name, row in summarise(samples, records):
-        table.add_row(name, *(f"{row[part]:.3f}" for part in PARTS))
-    Console().print(table)
-    say()
-    print_statement(statement, files)
 
 
 def print_statement(statement: "Statement", files: list[Path]) -> None:

@@ -17,12 +17,11 @@ import typer
 from discreet._validate import require
 from discreet.cli._options import AsJson
 from discreet.cli._own_model import FILE as MODEL_FILE
-from discreet.cli._report import plot, print_statement, say_results, write_page, write_results, write_statement
+from discreet.cli._report import plot, summarise, write_page, write_results, write_statement
 from discreet.cli._terminal import (
     continue_hint,
     folder_for_results,
     refusing,
-    say,
     say_error,
     say_lines,
     settings,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import PRNGKeyArray
 
+    from discreet.cli._intervals import NoiseAdded
     from discreet.cli._own_model import Prepared
     from discreet.inference import DPSVIResult
     from discreet.marginals import Marginals, MarginalsPlan
@@ -137,9 +137,18 @@ def kept_secret(path: Path) -> bytes:
 
 
 PLAN_IS_SPENT = "count the ε of the whole plan as spent"
+WITH_NOISE = (
+    "Standard deviations and intervals of the posterior include the noise of the private fit. The weights of one column's "
+    "categories are relative to their mean."
+)
+NO_INTERVALS = "No intervals are given: {}."
 SPREAD = (
-    "Standard deviations and intervals of the posterior are those of the fitted guide. They do not include the noise of the "
-    "private fit, which can be several times as large at small ε."
+    "The draws in posterior.npz are those of the fitted guide: their spread does not include the noise of the private fit, which "
+    "can be several times as large at small ε."
+)
+NOT_CONVERGED = (
+    "The fit had not converged: a longer one would give other results. In another fit, which spends again, use more --steps or a "
+    "larger --learning-rate."
 )
 TWIN_SPREAD = (
     "Twins are drawn from the fitted guide, which does not include the noise of the private fit: analyses of several twins "
@@ -149,26 +158,85 @@ TWIN_SPREAD = (
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """A fit whose results are in files. `samples` has the draws of each global latent; none of a model of a whole table."""
+    """A fit whose results are in files.
+
+    Attributes:
+        result: Of the fit.
+        statement: Its statement, with what the command knows besides.
+        samples: The guide's draws of each global latent; none of a model of a whole table.
+        rows: Mean and interval of each coefficient, by name.
+        why_not: Why there are no intervals; empty where there are.
+        converged: Whether the parameters came to rest; None where too few steps tell.
+        files: What was written.
+        own: The user's model, if it is one.
+    """
 
     result: "DPSVIResult"
     statement: "Statement"
     samples: dict[str, np.ndarray]
+    rows: list[tuple[str, dict[str, float]]]
+    why_not: str
+    converged: bool | None
     files: list[Path]
     own: "Prepared | None" = None
 
-    def say(self, records: "Records") -> None:
-        """Posterior table, statement and file names on the screen."""
+    def facts(self) -> dict[str, Any]:
+        """The fit for programs."""
+        from discreet._validate import finite_or_none
+
+        warnings = [NOT_CONVERGED] if self.converged is False else []
+        rows = {name: {part: x for part, x in row.items() if part != "sd"} for name, row in self.rows}
+        return {
+            "statement": self.statement.to_dict(),
+            "converged": self.converged,
+            "warnings": warnings + ([NO_INTERVALS.format(self.why_not)] if self.why_not and self.rows else []),
+            "coefficients": finite_or_none(rows),
+            "files": [str(file) for file in self.files],
+        }
+
+    def say(self, what: str, ledger: Path | None) -> None:
+        """Ten lines: for whom, at what price, whether it converged, the strongest coefficients, files, what to do next."""
+        out, statement = self.files[0].parent, self.statement
+        from discreet.accounting import upper
+
+        say_lines(f"Fitted {what}. Protected: {statement.unit}.")
+        held = f"ε = {upper(statement.epsilon)} at δ = {statement.delta:g}"
+        say_lines(f"{held}." if statement.is_private else f"NOT PRIVATE: {held} does not hold; the statement says why.")
+        if ledger is None:
+            say_lines("Budget: no --ledger keeps count. The ε of all fits of the same data add up.")
+        else:
+            say_lines(f"Budget: {budget_line(ledger)}")
+        if self.converged is False:
+            say_lines(NOT_CONVERGED, fg="yellow")
+        else:
+            say_lines("Converged." if self.converged else "Too few steps to tell whether the fit converged.")
+        self._say_coefficients()
+        say_lines(f"Files in {out}: {', '.join(file.name for file in self.files)}.")
+        twins = f"discreet synth {shlex.quote(str(out))}"
         if not self.samples:
-            print_statement(self.statement, self.files)
-            say()
-            say_lines(f"Next: discreet synth {self.files[0].parent} --twins 5 --out twins")
+            say_lines(f"Next: {twins} --twins 5 --out twins")
+        elif self.own is not None and self.own.draws_rows:
+            say_lines(f"Next: {twins} --model {self.own.own.name} --out twins")
+        else:
+            say_lines(
+                f"Next: discreet explain {shlex.quote(str(self.files[0]))}, and {out / 'report.html'} in a browser."
+            )
+
+    def _say_coefficients(self) -> None:
+        weights = [(name, row) for name, row in self.rows if name != "intercept"]
+        if not weights:
             return
-        raw = self.own is not None and self.own.raw
-        say_results(self.statement, self.samples, records, self.files, raw=raw)
-        if self.own is not None and self.own.draws_rows:
-            say()
-            say_lines(f"Next: discreet synth {self.files[0].parent} --model {self.own.own.name} --out twins")
+        named = sorted(weights, key=lambda pair: -abs(pair[1]["mean"]))[:SHOWN]
+        scale = "in their own units" if self.own is not None and self.own.raw else "scaled to [-1, 1] by their bounds"
+        intervals = "" if self.why_not else ", with 90 % intervals, also for the mean without noise"
+        say_lines(f"Largest of {len(weights)} coefficients{intervals} (features {scale}):")
+        for name, row in named:
+            both = ((row.get(f"low{part}", 0.0), row.get(f"high{part}", 0.0)) for part in ("", "_of_mean"))
+            ends = [f"{low:.3g} to {high:.3g}" for low, high in both]
+            interval = "" if self.why_not else f" ({ends[0]}; without noise {ends[1]})"
+            say_lines(f"  {name}: {row['mean']:.3g}{interval}")
+        if self.why_not and self.converged is not False:
+            say_lines(NO_INTERVALS.format(self.why_not))
 
     def leave(self) -> None:
         """End the command with the exit code of an interrupted one, if Ctrl-C stopped the fit."""
@@ -178,6 +246,20 @@ class Fitted:
                 f"Stopped after {done:,} of {planned:,} steps. The budget of all steps is spent.{continue_hint()}"
             )
             raise typer.Exit(130)
+
+
+SHOWN = 3
+
+
+def budget_line(ledger: Path) -> str:
+    """What is spent and left, in a sentence."""
+    from discreet.accounting import upper
+    from discreet.ledger import Ledger
+
+    book = Ledger(ledger)
+    cap, spent_ = book.cap, book.spent
+    left = max(0.0, cap.epsilon - spent_)
+    return f"ε = {upper(spent_)} of {upper(cap.epsilon)} in {ledger} is spent, about {left:.4g} is left."
 
 
 def fit_and_write(
@@ -192,6 +274,7 @@ def fit_and_write(
     ledger: Path | None = None,
     checkpoint: Path | None = None,
     own: "Prepared | None" = None,
+    noise_added: "NoiseAdded | None" = None,
     **how: Any,
 ) -> Fitted:
     """Spend the budget, and write the statement before anything else can fail.
@@ -207,17 +290,25 @@ def fit_and_write(
         ledger: The table's ledger, if it has one.
         checkpoint: Folder from which the fit goes on if it dies.
         own: The user's model, if it is one: then what twins need is written, too.
+        noise_added: How the noise of the fit gets into intervals.
         how: What `run` takes besides.
     """
     # The page is written last: what it needs must be there before anything is spent.
     require("jinja2", extra="cli", what="The statement page")
     import numpy as np
 
+    from discreet.cli._intervals import NoiseAdded
+
+    noise_added = noise_added or NoiseAdded(None)
+    keeps = noise_added.keeps_gradients(len(records.feature_names), plan.num_steps)
     with folder_for_results(out):
-        how |= {"whole": whole, "ledger": ledger, "checkpoint": checkpoint, "own": own}
+        how |= {"keep_gradients": keeps, "whole": whole, "ledger": ledger, "checkpoint": checkpoint, "own": own}
         result, draw = run(model, plan, records, **how)
         spent(f"no statement was written, so {PLAN_IS_SPENT}")
         statement = complete(result.statement).with_notes(SPREAD if whole is None else TWIN_SPREAD)
+        converged = noise_added.converged(result)
+        if converged is False:
+            statement = statement.with_notes(NOT_CONVERGED)
         try:
             note_statement(checkpoint, statement.to_json())
             files = write_statement(out, statement)
@@ -233,8 +324,15 @@ def fit_and_write(
                 "The posterior is not finite: the steps were too large. Use a smaller --learning-rate in another "
                 "fit, which spends again."
             )
+        rows, why_not = [], ""
         if whole is None:
-            files += write_results(out, result, samples, records, statement=statement, note=SPREAD)
+            drawn = noise_added(result, samples)
+            why_not = drawn.why_not
+            note = NO_INTERVALS.format(why_not) if why_not else WITH_NOISE
+            rows = summarise(drawn.samples, records, drawn.without_noise)
+            files += write_results(
+                out, result, samples, records, rows, statement=statement, note=note, converged=converged
+            )
             files += [] if own is None else [write_file(out / MODEL_FILE, own.settings_text())]
         else:
             from discreet.synthetic import write_fitted
@@ -242,7 +340,7 @@ def fit_and_write(
             files += write_fitted(out, dataclasses.replace(result, statement=statement), whole)
         files += plot(out, result)
         files.append(write_page(out, ledger=ledger).file)
-        return Fitted(result, statement, samples, files, own)
+        return Fitted(result, statement, samples, rows, why_not, converged, files, own)
 
 
 def count_and_write(
@@ -306,10 +404,11 @@ def run(
     person: str | None = None,
     max_rows: int = 1,
     own: "Prepared | None" = None,
+    keep_gradients: bool = False,
 ) -> tuple["DPSVIResult", Draw]:
     """Fit by DPSVI with a diagonal normal guide, or the whole table's own; arguments as in `fit_and_write`.
 
-    A `seed` of None is the operating system's entropy; `person` and `max_rows` are as in `DPSVI.run`.
+    A `seed` of None is the operating system's entropy; `person`, `max_rows` and `keep_gradients` are as in `DPSVI.run`.
 
     Returns:
         The result, and a function from a number of draws to the draws of each global latent along the leading axis.
@@ -340,6 +439,8 @@ def run(
         arrays = (named,) if records.mask is None else (named, records.mask)
     if checkpoint is not None and (checkpoint / CHECKPOINT).exists():
         spent(f"it was started earlier, so {PLAN_IS_SPENT}")
+    if progress_bar:
+        say_error("Compiling the fit, which takes up to a minute. Steps follow.")
     try:
         result = dpsvi.run(
             fit_key,
@@ -349,6 +450,7 @@ def run(
             checkpoint=checkpoint,
             person=person,
             max_rows=max_rows,
+            keep_gradients=keep_gradients,
         )
     except BaseException as error:
         if seed is None and drew_noise(fit_key):

@@ -115,7 +115,7 @@ def check(
         terminal.say_json("schema check", {**facts, "described": said, "inferred": list(described.inferred)})
     else:
         terminal.say_lines("\n".join(described.describe()))
-        terminal.say(f"Privacy unit: {_unit(described)}.")
+        terminal.say(f"Privacy unit: {unit_of(described)}.")
     _say_inferred(described)
 
 
@@ -125,7 +125,7 @@ def _say_inferred(schema: "Schema") -> None:
         terminal.say_error(f"NOT PRIVATE: {names} were taken from the data. No ε holds for a fit that uses them.")
 
 
-def _unit(schema: "Schema") -> str:
+def unit_of(schema: "Schema") -> str:
     if schema.person is None:
         return "one row"
     used = "one is used" if schema.max_rows == 1 else f"{schema.max_rows} at most are used"

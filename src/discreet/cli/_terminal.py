@@ -163,6 +163,11 @@ def width() -> int:
     return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
 
 
+def on_terminal() -> bool:
+    """Whether a person sees progress and can answer: not in a pipe, a log or a notebook's shell."""
+    return sys.stderr.isatty() and sys.stdin is not None and sys.stdin.isatty()
+
+
 def say_error(text: str) -> None:
     """One wrapped paragraph on standard error."""
     with suppress(OSError):  # nobody is there to be told

@@ -1,0 +1,211 @@
+"""Intervals of a private logistic regression that include the noise of the fit, or the reason why there are none.
+
+Where no gradient is clipped, the noisy gradient g_t of a step at the coefficients x_t is, near the optimum,
+
+    g_t | x_t ~ Normal(H (x_t - m), tau^2 I),        unknown H, m, tau.
+
+m is where a fit without noise would have ended. The next iterate follows from x_t and g_t, so the likelihood of the trace is the
+product of these terms: a linear regression of all gradients on all iterates, jointly, since features are correlated. Its
+posterior with flat priors gives draws of H and of H m, and so of m.
+
+Two things would make such draws wrong, and are looked for first. Clipped gradients move m by an unknown amount. And where the
+noise hides the curvature along some direction, nothing is known of m along it: the slope along each principal direction of the
+trace must stand out of its own error.
+
+The weights of one column's categories and the intercept can be shifted against each other without any effect on the
+predictions. So these weights are taken relative to their mean, which the intercept gets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+if TYPE_CHECKING:
+    from discreet.inference import DPSVIResult, Trace
+
+INTERCEPT, WEIGHTS = "intercept", "weights"
+# The least slope along a direction of the trace, in its own standard errors.
+RESOLVED = 2.0
+_START = 0.3
+UNBOUNDED = (
+    "this model has no public bound on its gradients, so clipping may have moved the estimates by an unknown amount"
+)
+NO_GRADIENTS = "the fit kept no gradients, of which there were too many"
+DRIFTED = "the fit had not converged"
+HIDDEN = (
+    "the noise hides some combination of the coefficients. Fewer columns or categories, more records or a larger --epsilon help, "
+    "and sometimes more --steps"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws:
+    """Draws of the coefficients.
+
+    Attributes:
+        samples: By latent, for summaries: with the noise of the fit if `why_not` is empty, else the guide's.
+        without_noise: Draws of where a fit without noise would have ended, the intercept first. None: unknown.
+        why_not: Why the noise is not in the samples.
+    """
+
+    samples: dict[str, np.ndarray]
+    without_noise: Float[np.ndarray, "draw coefficient"] | None
+    why_not: str
+
+
+@dataclasses.dataclass(frozen=True)
+class NoiseAdded:
+    """How to include the noise in a fit's draws.
+
+    Attributes:
+        longest: Public bound on the gradient of a record; None: there is none.
+        groups: For each column of several categories, the places of its features.
+    """
+
+    longest: float | None
+    groups: tuple[tuple[int, ...], ...] = ()
+
+    def keeps_gradients(self, num_features: int, num_steps: int) -> bool:
+        """Whether a fit should keep its gradients: where there may be intervals, and in 64 MiB."""
+        return self.longest is not None and 2 * (1 + num_features) * num_steps * 4 <= 64 * 2**20
+
+    def __call__(self, result: DPSVIResult, samples: Mapping[str, np.ndarray]) -> Draws:
+        """The draws with the noise, or without and why."""
+        if self.longest is None or set(samples) != {INTERCEPT, WEIGHTS}:
+            return Draws(dict(samples), None, UNBOUNDED)
+        contrasts = self.contrasts(samples[WEIGHTS].shape[1])
+        with np.errstate(all="ignore"):  # of a fit that diverged
+            drawn = np.column_stack([samples[INTERCEPT], samples[WEIGHTS]]) @ contrasts.T
+        why_not, moved = self.why_not(result), None
+        if not why_not:
+            found = self._with_noise(result, contrasts, len(drawn))
+            if found is None:
+                why_not = HIDDEN
+            else:
+                moved, drawn = found
+        return Draws({INTERCEPT: drawn[:, 0], WEIGHTS: drawn[:, 1:]}, moved, why_not)
+
+    def contrasts(self, num_weights: int) -> Float[np.ndarray, "coefficient coefficient"]:
+        """The matrix that takes from each group of weights their mean, and adds it to the intercept."""
+        matrix = np.eye(1 + num_weights)
+        for group in self.groups:
+            places = 1 + np.asarray(group)
+            matrix[np.ix_(places, places)] -= 1 / len(places)
+            matrix[0, places] += 1 / len(places)
+        return matrix
+
+    def why_not(self, result: DPSVIResult) -> str:
+        """What can be said before the trace is looked at."""
+        from discreet.mechanisms import GAUSSIAN
+
+        plan, trace = result.plan, getattr(result, "trace", None)
+        if self.longest is None:
+            return UNBOUNDED
+        if plan.clipping.count_share or plan.clipping.start < self.longest:
+            return (
+                "gradients were clipped, which moves the estimates by an unknown amount. "
+                f"--clip {self.longest:g} rules that out"
+            )
+        if trace is None or trace.gradients is None or plan.mechanism != GAUSSIAN:
+            return NO_GRADIENTS
+        return "" if self.converged(result) else DRIFTED
+
+    def converged(self, result: DPSVIResult) -> bool | None:
+        """Whether the parameters came to rest, of a logistic regression those that predictions depend on; None: too few steps."""
+        trace = getattr(result, "trace", None)
+        if trace is None or len(trace.iterates) * 0.9 < 20:
+            return None
+        if not np.isfinite(trace.iterates).all():
+            return False
+        if self.longest is not None and (places := _places(result)):
+            trace = _part(trace, trace.iterates[:, places] @ self.contrasts(len(places) - 1).T)
+        return trace.converged_from is not None
+
+    def _with_noise(
+        self, result: DPSVIResult, contrasts: Float[np.ndarray, "coefficient coefficient"], count: int
+    ) -> tuple[Float[np.ndarray, "draw coefficient"], Float[np.ndarray, "draw coefficient"]] | None:
+        """Draws of m, and of the coefficients, whose posterior about m has the precision H."""
+        trace, places = result.trace, _places(result)
+        assert trace.gradients is not None
+        points, gradients = (np.asarray(x, np.float64)[:, places] for x in (trace.iterates, trace.gradients))
+        start = _part(trace, points @ contrasts.T).converged_from or 0.0
+        # Directions that the predictions notice: the others are in no contrast.
+        _, sizes, directions = np.linalg.svd(contrasts)
+        basis = directions[sizes > 1e-9].T
+        first = max(1, int(max(start, _START) * len(points)))
+        rng = np.random.default_rng(0)
+        found = optimum(points[first - 1 : -1] @ basis, gradients[first:] @ basis, rng, count)
+        if found is None:
+            return None
+        optima, slopes = found
+        precisions, axes = np.linalg.eigh((slopes + slopes.T) / 2)
+        if not precisions[0] > 0:
+            return None
+        own = rng.standard_normal(optima.shape) / np.sqrt(precisions) @ axes.T
+        back = basis.T @ contrasts.T
+        return optima @ back, (optima + own) @ back
+
+
+def optimum(
+    points: Float[np.ndarray, "step dim"],
+    gradients: Float[np.ndarray, "step dim"],
+    rng: np.random.Generator,
+    count: int,
+) -> tuple[Float[np.ndarray, "draw dim"], Float[np.ndarray, "dim dim"]] | None:
+    """Draws of where the expected gradient is zero, and the slopes; None where the noise hides a slope along some direction.
+
+    Args:
+        points: Iterates before the steps.
+        gradients: The noisy gradients of these steps.
+        rng: For the draws.
+        count: Number of draws.
+    """
+    steps, dim = points.shape
+    if steps < 10 * (dim + 1):
+        return None
+    point, gradient = points.mean(axis=0), gradients.mean(axis=0)
+    x, g = points - point, gradients - gradient
+    sizes, directions = np.linalg.eigh(x.T @ x)
+    if not sizes[0] > 1e-12 * sizes[-1]:
+        return None
+    inverse = directions / np.sqrt(sizes)
+    slopes = inverse @ inverse.T @ (x.T @ g)
+    noise = np.sqrt(np.square(g - x @ slopes).sum() / (dim * (steps - dim - 1)))
+    along = np.einsum("ik,ij,jk->k", directions, slopes, directions)
+    if np.min(along * np.sqrt(sizes)) < RESOLVED * noise:
+        return None
+    draws = np.empty((count, dim))
+    for row in draws:
+        slope = slopes + noise * inverse @ rng.standard_normal((dim, dim))
+        row[:] = point - np.linalg.solve(slope.T, gradient + noise / np.sqrt(steps) * rng.standard_normal(dim))
+    return draws, slopes
+
+
+def groups_of(columns: Sequence[Any], names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The places of the features that belong to the categories of one column, for each column that has several."""
+    found = []
+    for column in columns:
+        if column.kind == "categorical":
+            own = {f"{column.name}={category}" for category in column.categories} | {f"{column.name} is missing"}
+            found.append(tuple(place for place, name in enumerate(names) if name in own))
+    return tuple(places for places in found if places)
+
+
+def _places(result: DPSVIResult) -> list[int]:
+    """Where the trace has the locations of the intercept and the weights, in this order."""
+    from discreet.plots import coordinate_names
+
+    names = coordinate_names(result, result.trace.iterates.shape[1])
+    if f"{INTERCEPT}_auto_loc" not in names:
+        return []
+    weights = [place for place, name in enumerate(names) if name.startswith(f"{WEIGHTS}_auto_loc")]
+    return [names.index(f"{INTERCEPT}_auto_loc"), *weights]
+
+
+def _part(trace: Trace, iterates: np.ndarray) -> Trace:
+    return dataclasses.replace(trace, iterates=iterates, gradients=None)

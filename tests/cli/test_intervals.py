@@ -1,0 +1,163 @@
+"""Intervals that include the noise of a fit, or the reason why there are none; what is said of a fit that had not converged."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from discreet import PoissonSampling, PrivacyPlan
+from discreet.cli import _intervals, _run, _terminal
+from discreet.cli._app import app
+from discreet.cli._intervals import NoiseAdded, groups_of, optimum
+from discreet.inference import Trace
+from discreet.report import make_statement
+from discreet.tables import schema_from_bounds
+
+RUN = CliRunner()
+CURVATURE = np.array([[40.0, 20.0], [20.0, 30.0]])
+OPTIMUM = np.array([1.0, -0.5])
+
+
+def steps_of(seed: int, curvature=CURVATURE, *, noise: float = 30.0, steps: int = 4_000, rate: float = 0.003):
+    """Noisy gradient descent on a quadratic, and its gradients."""
+    rng, x = np.random.default_rng(seed), np.zeros((steps + 1, len(curvature)))
+    gradients = np.zeros((steps, len(curvature)))
+    for i in range(steps):
+        gradients[i] = curvature @ (x[i] - OPTIMUM[: len(curvature)]) + noise * rng.standard_normal(len(curvature))
+        x[i + 1] = x[i] - rate * gradients[i]
+    return x[:-1], gradients
+
+
+def test_the_optimum_is_held_as_often_as_is_said() -> None:
+    """Of 100 runs 90 % intervals of two coordinates hold the optimum in 83 to 96 %, but for one seed in 1,000."""
+    held = []
+    for seed in range(100):
+        points, gradients = steps_of(seed)
+        found = optimum(points[1_000:], gradients[1_000:], np.random.default_rng(seed), 400)
+        assert found is not None
+        low, high = np.quantile(found[0], [0.05, 0.95], axis=0)
+        held.append((low <= OPTIMUM) & (high >= OPTIMUM))
+    assert 0.83 < np.mean(held) < 0.96
+
+
+def test_curvature_that_the_noise_hides_leaves_no_intervals() -> None:
+    points, gradients = steps_of(0, np.diag([40.0, 0.001]))
+    assert optimum(points, gradients, np.random.default_rng(0), 10) is None
+
+
+def result_of(iterates, gradients, *, clip: float = 3.0):
+    plan = PrivacyPlan(
+        sampling=PoissonSampling(0.1),
+        clipping_norm=clip,
+        noise_multiplier=5.0,
+        num_steps=len(iterates),
+        num_records=3_000,
+    )
+    # As JAX flattens parameters: the locations and scales of the intercept and of the weights.
+    params = {
+        f"{name}_auto_{part}": np.zeros(n)
+        for name, n in (("intercept", ()), ("weights", 1))
+        for part in ("loc", "scale")
+    }
+    wide = np.zeros((len(iterates), 4))
+    wide[:, [0, 2]] = iterates
+    wider = np.zeros_like(wide)
+    wider[:, [0, 2]] = gradients
+    return SimpleNamespace(plan=plan, params=params, trace=Trace(np.arange(len(wide)), wide, wider))
+
+
+def test_intervals_include_posterior_and_noise_or_there_are_none() -> None:
+    iterates, gradients = steps_of(3)
+    # A row was computed at the iterate of the row before.
+    result = result_of(np.roll(iterates, -1, axis=0)[:-1], gradients[:-1])
+    samples = {"intercept": np.zeros(2_000), "weights": np.zeros((2_000, 1))}
+    found = NoiseAdded(3.0)(result, samples)
+    assert found.why_not == ""
+    assert found.without_noise is not None
+    drawn = np.column_stack([found.samples["intercept"], found.samples["weights"]])
+    np.testing.assert_allclose(drawn.mean(axis=0), OPTIMUM, atol=0.15)
+    # The posterior's own covariance, the inverse of the curvature, comes on top of the noise.
+    added = np.cov(drawn.T) - np.cov(found.without_noise.T)
+    np.testing.assert_allclose(added, np.linalg.inv(CURVATURE), atol=0.02)
+    assert "clip 3.1 rules that out" in NoiseAdded(3.1)(result, samples).why_not
+    assert NoiseAdded(None)(result, samples).why_not == _intervals.UNBOUNDED
+    drifting = result_of(np.linspace(0, 1, 3_999)[:, None] + np.zeros(2), gradients[:-1])
+    assert NoiseAdded(3.0)(drifting, samples).why_not == _intervals.DRIFTED
+
+
+def test_categories_are_compared_with_each_other() -> None:
+    schema = schema_from_bounds("age=0:1,region=a|b|c,smoker=no|yes", target="smoker")
+    groups = groups_of(schema.columns, ("age", "region=a", "region=b", "region=c"))
+    assert groups == ((1, 2, 3),)
+    shifted = NoiseAdded(1.0, groups).contrasts(4) @ np.array([1.0, 7.0, 2.0, 3.0, 4.0])
+    np.testing.assert_allclose(shifted, [4.0, 7.0, -1.0, 0.0, 1.0], atol=1e-12)
+
+
+@pytest.fixture
+def survey(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    lines = [f"{age:.0f},{'yes' if age > 50 else 'no'}" for age in rng.uniform(0, 100, 300)]
+    (tmp_path / "survey.csv").write_text("\n".join(["age,smoker", *lines]) + "\n")
+    words = "fit --model logistic --target smoker --bounds age=0:100,smoker=no|yes --epsilon 1 --delta 1e-5"
+    return [*words.split(), "--data", "survey.csv", "--out", "out"]
+
+
+@pytest.mark.parametrize("drifts", [True, False])
+def test_a_fit_that_had_not_converged_says_so_everywhere(survey, tmp_path, monkeypatch, drifts) -> None:
+    def run(model, plan, records, **options):
+        iterates, gradients = steps_of(3)
+        made = result_of(np.linspace(0, 1, 4_000)[:, None] + np.zeros(2) if drifts else iterates, gradients)
+        made.statement = make_statement(plan, steps_completed=4_000, reproducible=False)
+        made.plan, made.losses, made.steps_completed = plan, np.zeros(3), 4_000
+        return made, lambda number: {"intercept": np.zeros(number), "weights": np.zeros((number, 1))}
+
+    monkeypatch.setattr(_run, "run", run)
+    words, out = "The fit had not converged", tmp_path / "out"
+    outcome = RUN.invoke(app, survey)
+    assert outcome.exit_code == 0, outcome.stderr
+    assert (words in outcome.stdout) == (words in (out / "statement.txt").read_text()) == drifts
+    assert (words in (out / "report.html").read_text()) == drifts
+    assert len(outcome.stdout.splitlines()) <= 12
+    assert "weights_auto_loc" not in (out / "report.html").read_text()
+    facts = json.loads(RUN.invoke(app, [*survey, "--overwrite", "--json"]).stdout)
+    assert facts["converged"] == (not drifts)
+    assert any(words in warning for warning in facts["warnings"]) == drifts
+    assert (facts["coefficients"]["age"]["low"] is None) == drifts
+
+
+def test_what_is_likely_of_no_use_is_refused_or_asked_about(survey, tmp_path, monkeypatch) -> None:
+    reached = []
+
+    def run(model, plan, records, **options):
+        reached.append(plan)
+        raise ValueError("far enough")
+
+    monkeypatch.setattr(_run, "run", run)
+    hopeless = [*survey, "--epsilon", "0.001"]
+    for answer, asked in (("", False), ("n\n", True), ("y\n", True)):
+        monkeypatch.setattr(_terminal, "on_terminal", lambda asked=asked: asked)
+        monkeypatch.setattr("discreet.cli._fit.on_terminal", lambda asked=asked: asked)
+        outcome = RUN.invoke(app, hopeless, input=answer)
+        assert outcome.exit_code == 2
+        assert "Likely of no use: the model has 2 parameters" in " ".join(outcome.stderr.split())
+        assert ("add --yes" in " ".join(outcome.stderr.split())) == (not asked)
+        assert len(reached) == (answer == "y\n")
+    assert RUN.invoke(app, [*hopeless, "--yes"]).exit_code == 2
+    assert RUN.invoke(app, survey).exit_code == 2
+    assert len(reached) == 3
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_spends_and_writes_nothing(survey, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(_run, "run", lambda *_, **__: pytest.fail("the fit was reached"))
+    outcome = RUN.invoke(app, [*survey, "--dry-run"])
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "nothing is spent" in outcome.stdout
+    assert "2 parameters" in " ".join(outcome.stdout.split())
+    facts = json.loads(RUN.invoke(app, [*survey, "--dry-run", "--json"]).stdout)
+    assert facts["dry_run"] is True
+    assert 0.99 < facts["epsilon"] <= 1
+    assert not (tmp_path / "out").exists()
