@@ -102,7 +102,7 @@ def test_a_model_of_ones_own_without_target(survey) -> None:
 def test_defaults(survey, no_fit) -> None:
     assert RUN.invoke(app, arguments(survey)).exit_code == 0
     ((_, plan, records, options),) = no_fit
-    assert plan.num_steps == 4_000
+    assert plan.num_steps == 10_000
     assert plan.rate == 500 / 3_000
     assert plan.target_delta == 1e-5
     assert plan.clipping_norm == 1.74  # no gradient of three columns is longer

@@ -110,8 +110,8 @@ def test_a_fit_that_had_not_converged_says_so_everywhere(survey, tmp_path, monke
     def run(model, plan, records, **options):
         iterates, gradients = steps_of(3)
         made = result_of(np.linspace(0, 1, 4_000)[:, None] + np.zeros(2) if drifts else iterates, gradients)
-        made.statement = make_statement(plan, steps_completed=4_000, reproducible=False)
-        made.plan, made.losses, made.steps_completed = plan, np.zeros(3), 4_000
+        made.statement = make_statement(plan, steps_completed=10_000, reproducible=False)
+        made.plan, made.losses, made.steps_completed = plan, np.zeros(3), 10_000
         return made, lambda number: {"intercept": np.zeros(number), "weights": np.zeros((number, 1))}
 
     monkeypatch.setattr(_run, "run", run)

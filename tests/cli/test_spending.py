@@ -32,7 +32,7 @@ def command(tmp_path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def stub(
-    monkeypatch: pytest.MonkeyPatch, samples=None, *, steps: int = 4_000, error: BaseException | None = None
+    monkeypatch: pytest.MonkeyPatch, samples=None, *, steps: int = 10_000, error: BaseException | None = None
 ) -> None:
     """Put this in the place of the fit: draws, steps done, and what goes wrong with the draws."""
 
@@ -99,7 +99,7 @@ def test_an_interrupted_fit_is_written_and_said(command, tmp_path, monkeypatch, 
     stub(monkeypatch, steps=877)
     outcome = RUN.invoke(app, [*command, *json_too])
     assert outcome.exit_code == 130
-    assert "Stopped after 877 of 4,000 steps. The budget of all steps is spent." in said(outcome)
+    assert "Stopped after 877 of 10,000 steps. The budget of all steps is spent." in said(outcome)
     assert (tmp_path / "out" / "deep" / "summary.json").exists()
     assert "statement.json" in outcome.stdout
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 INTERCEPT, WEIGHTS = "intercept", "weights"
 # The least slope along a direction of the trace, in its own standard errors.
-RESOLVED = 2.0
+RESOLVED = 3.0
 _START = 0.3
 UNBOUNDED = (
     "this model has no public bound on its gradients, so clipping may have moved the estimates by an unknown amount"
@@ -101,8 +101,6 @@ class NoiseAdded:
 
     def why_not(self, result: DPSVIResult) -> str:
         """What can be said before the trace is looked at."""
-        from discreet.mechanisms import GAUSSIAN
-
         plan, trace = result.plan, getattr(result, "trace", None)
         if self.longest is None:
             return UNBOUNDED
@@ -111,7 +109,7 @@ class NoiseAdded:
                 "gradients were clipped, which moves the estimates by an unknown amount. "
                 f"--clip {self.longest:g} rules that out"
             )
-        if trace is None or trace.gradients is None or plan.mechanism != GAUSSIAN:
+        if trace is None or trace.gradients is None:
             return NO_GRADIENTS
         return "" if self.converged(result) else DRIFTED
 

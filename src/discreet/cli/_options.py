@@ -111,7 +111,7 @@ def choose_model(
 
 MOST_COMPONENTS = 1_000
 # Steps enough to tell the curvature from the noise, which intervals take (`discreet.cli._intervals`).
-LOGISTIC = Defaults(steps=4_000)
+LOGISTIC = Defaults(steps=10_000)
 # Fewer and larger steps than a regression's: the noise is on thousands of parameters (docs/twins.md).
 TWINS = Defaults(steps=300, batch=1_000, learning_rate=0.05)
 # Records whose cells are present have larger gradients than those with missing cells: a small norm would count the latter more.
@@ -271,7 +271,7 @@ FitSteps = Annotated[
         "--steps",
         max=MOST_STEPS,
         metavar="<int>",
-        help="Number of steps. Default: 1000; for logistic, 4000; for twin, 300; for FILE.txt, 500.",
+        help="Number of steps. Default: 1000; for logistic, 10000; for twin, 300; for FILE.txt, 500.",
     ),
 ]
 Components = Annotated[
