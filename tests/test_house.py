@@ -45,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "storage",
     },
     "standardise": {"random", "accounting", "ledger", "mechanisms", "plan", "verify", "inference"},
+    "moments": {"random", "accounting", "ledger", "mechanisms", "report", "verify", "inference"},
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
     "models": {"tables", "accounting", "sampling", "clipping", "plan", "inference"},
@@ -88,7 +89,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "inference",
         "models",
     },
-    "estimators": {"clipping", "ledger", "inference", "models", "plan", "random", "tables"},
+    "estimators": {"clipping", "ledger", "inference", "models", "moments", "plan", "random", "tables"},
     "optimizers": set(),
     # Attacks what is released; it uses the methods as anybody may.
     "audit": {"random", "accounting", "sampling", "plan", "plots", "inference"},

@@ -1,6 +1,7 @@
 """Regressions with scikit-learn's interface: `fit`, `predict`, `predict_proba`, `score`, in pipelines and cross-validation.
 
-Each fit is a `DPSVI` run with a plan and a statement of its own; docs/estimators.md says what cross-validation spends.
+Each fit is a `DPSVI` run, or `fit_moments` for a line, with a plan and a statement of its own; docs/estimators.md says what
+cross-validation spends.
 `PrivateRegression` has the parameters, the validation and the fit; a subclass says how its target is encoded, which model is
 fitted and what is known afterwards. Two rules keep the guarantee: whatever scikit-learn would take from the data (ranges of
 features, the target's range or classes) is a public parameter here, so that a record reaches the model by its own row alone;
@@ -37,6 +38,7 @@ from discreet.models import (
     negative_binomial_regression,
     poisson_regression,
 )
+from discreet.moments import MomentsPlan, MomentsResult, fit_moments
 from discreet.plan import PrivacyPlan
 
 require("sklearn", extra="tables", what="discreet.estimators")
@@ -156,6 +158,20 @@ def _prepare(settings: Defaults, plan: PrivacyPlan, shape: tuple[int, ...], thre
     return settings.dpsvi(plan)
 
 
+@functools.lru_cache(maxsize=32)
+def _moments_plan(epsilon: float, delta: float | None, num_features: int, num_records: int) -> MomentsPlan:
+    return MomentsPlan.calibrate(epsilon=epsilon, delta=delta, num_features=num_features, num_records=num_records)
+
+
+def fit_line(
+    plan: MomentsPlan, num_draws: int, seed: int | None, x: np.ndarray, y: np.ndarray, **how: Any
+) -> tuple[MomentsResult, Draws]:
+    """Spend the plan's budget on noisy moments; otherwise as `fit_model`."""
+    fit_key, draw_key = jax.random.split(random.key(seed))
+    result = fit_moments(fit_key, x, y, plan, **how)
+    return result, result.posterior(draw_key, num_draws)
+
+
 def fit_model(
     settings: Defaults, plan: PrivacyPlan, num_draws: int, seed: int | None, *records: np.ndarray, **how: Any
 ) -> tuple[DPSVIResult, Draws]:
@@ -228,6 +244,7 @@ SPREAD = (
     "The spread of the draws is that of the fitted guide. The noise of the private fit comes on top and is not in it: at small ε "
     "it may be several times as large."
 )
+SPREAD_WITH_NOISE = "The spread of the draws has both the noise of the private fit and that of sampling in it."
 
 
 # A dataclass writes __init__ with all parameters by name, which is where scikit-learn looks for them.
@@ -305,9 +322,6 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         chosen = self._persons(groups, len(rows))
         scaling = Scaling.of(self.bounds, rows.shape[1], getattr(self, "feature_names_in_", None))
         target = self._target(target)
-        settings = Defaults(
-            self._model(), self.num_steps, float(self.batch_size), self._clipping(), float(self.learning_rate)
-        )
         table: tuple[np.ndarray, ...] = scaling.scale(rows), target
         how: dict[str, Any] = {"ledger": ledger}
         if chosen is not None:
@@ -318,13 +332,14 @@ class PrivateRegression(BaseEstimator, abc.ABC):
                 array[chosen < 0] = 0
             table = (*table, chosen >= 0) if self.max_rows > 1 else tuple(array[:, 0] for array in table)
         num_records = len(table[0]) if self.num_records is None else int(self.num_records)
-        plan = _plan(settings, self.epsilon, self.delta, num_records)
-        result, draws = fit_model(settings, plan, int(self.num_draws), self.random_state, *table, **how)
+        result, draws = self._fit(num_records, *table, **how)
         statement = (
             result.statement.with_public(
                 f"Bounds of the features, to which values outside were moved: {scaling.in_words()}.", *self._public()
             )
-            .with_notes(ERRORS_TELL, EACH_FIT_SPENDS, SPREAD)
+            .with_notes(
+                ERRORS_TELL, EACH_FIT_SPENDS, SPREAD_WITH_NOISE if isinstance(result, MomentsResult) else SPREAD
+            )
             .with_violations(*self._violations())
         )
         if self.num_records is not None:
@@ -338,6 +353,14 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         self.delta_, self.scaling_ = statement.delta, scaling
         self._learn(scaling, draws)
         return self
+
+    def _fit(self, num_records: int, *table: np.ndarray, **how: Any) -> tuple[DPSVIResult | MomentsResult, Draws]:
+        """Spend the budget on a table, and draw from the posterior; as `fit_model`."""
+        settings = Defaults(
+            self._model(), self.num_steps, float(self.batch_size), self._clipping(), float(self.learning_rate)
+        )
+        plan = _plan(settings, self.epsilon, self.delta, num_records)
+        return fit_model(settings, plan, int(self.num_draws), self.random_state, *table, **how)
 
     def _check_parameters(self) -> None:
         for name in ("epsilon", "batch_size", "learning_rate"):
@@ -416,6 +439,9 @@ class LinearRegression(RegressorMixin, PrivateRegression):
     Guarantee: what a fit learns from the records is `statement_`'s event, at `epsilon_` and `delta_`. Predictions for new
     rows follow from that and cost nothing more. Bounds are public and values outside are clipped, each record's by itself.
 
+    The fit is `moments.fit_moments`: sums of products with noise, and the posterior given these, whose intervals allow for the
+    noise. With `max_rows` above 1 it is `DPSVI`, whose intervals do not.
+
     Args:
         bounds: Public bounds (low, high) of the features: two numbers, or one for each feature on both sides; or a
             dictionary from the names of a data frame's columns to pairs. There is no default: clipping is silent.
@@ -424,7 +450,7 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         delta: As in `PrivacyPlan`. None: 1 / (10 x number of records) rounded down to one digit, and 1e-5 at most.
         num_records: A public figure close to the number of records. None: the exact number, which is then public.
         max_rows: With groups in `fit`: how many rows of a person are used at most. A keyed hash chooses where there are more.
-        num_steps: Noisy steps.
+        num_steps: Noisy steps, here and in the next three where `max_rows` is above 1; otherwise they have no effect.
         batch_size: Records in a batch on average; a smaller table is read whole in each step.
         clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features; or `AdaptiveClipping()`.
             None: one that adapts. Under a fixed norm of 1 large residuals count for little, and `sigma` comes out half as
@@ -435,7 +461,7 @@ class LinearRegression(RegressorMixin, PrivateRegression):
 
     Attributes:
         statement_: What the fit spent, as a `Statement`: print it. `epsilon_` and `delta_` are its figures.
-        result_: The `DPSVIResult`.
+        result_: The `MomentsResult`, or with `max_rows` above 1, and in the other estimators, the `DPSVIResult`.
         coef_: Mean of the weights' draws, (feature,), in the target's units per unit of the feature.
         intercept_: Mean of the intercept's draws.
         coef_draws_: Draws of the weights, (draw, feature).
@@ -476,6 +502,13 @@ class LinearRegression(RegressorMixin, PrivateRegression):
 
     def _model(self) -> Model:
         return linear_regression
+
+    def _fit(self, num_records: int, *table: np.ndarray, **how: Any) -> tuple[DPSVIResult | MomentsResult, Draws]:
+        if self.max_rows > 1:
+            return super()._fit(num_records, *table, **how)
+        how.pop("max_rows", None)
+        plan = _moments_plan(self.epsilon, self.delta, table[0].shape[1], num_records)
+        return fit_line(plan, int(self.num_draws), self.random_state, *table, **how)
 
     def _public(self) -> Sequence[str]:
         middle, half = self._line()

@@ -14,6 +14,7 @@ from sklearn import linear_model
 from discreet import estimators
 from discreet.inference import DPSVIResult
 from discreet.models import linear_regression, logistic_regression, negative_binomial_regression, poisson_regression
+from discreet.moments import MomentsResult
 from discreet.report import make_statement
 
 statement_of = functools.lru_cache(make_statement)
@@ -70,7 +71,18 @@ def fit_without_privacy(
     ), draws
 
 
+def line_without_privacy(plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, ledger: Any = None) -> Any:
+    """What `fit_line` returns, at a point and without its budget."""
+    assert ledger is None
+    weights, intercept = point_fit(linear_regression, x, y, num_classes=1)
+    mean = np.concatenate([[intercept], weights])
+    statement = plan.state(reproducible=seed is not None)
+    result = MomentsResult(mean, 1e-6 * np.eye(len(mean)), 0.01, 0.001, plan, statement)
+    return result, result.posterior(jax.random.key(0), num_draws)
+
+
 @pytest.fixture
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fits in this test are the stand-in's."""
     monkeypatch.setattr(estimators, "fit_model", fit_without_privacy)
+    monkeypatch.setattr(estimators, "fit_line", line_without_privacy)

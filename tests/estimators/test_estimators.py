@@ -48,6 +48,13 @@ def seen(no_noise: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarr
         return stand_in(settings, plan, num_draws, seed, x, y)
 
     monkeypatch.setattr(estimators, "fit_model", spy)
+    line = estimators.fit_line
+
+    def spy_of_line(plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, **options: Any) -> Any:
+        records.append((x, y))
+        return line(plan, num_draws, seed, x, y)
+
+    monkeypatch.setattr(estimators, "fit_line", spy_of_line)
     return records
 
 
@@ -152,12 +159,12 @@ def test_bounds_by_name(seen: list[Any]) -> None:
         (LinearRegression(bounds="auto", target_bounds=(0, 1)), LINE, "do not fit"),
         (LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), epsilon=0), LINE, "epsilon is 0"),
         (LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), delta=2.0), LINE, "delta is 2"),
-        (LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), num_steps=0), LINE, "num_steps is 0"),
+        (LogisticRegression(bounds=BOUNDS, num_steps=0), SICK, "num_steps is 0"),
         (LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), num_draws=0), LINE, "num_draws is 0"),
         (LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), batch_size=-5), LINE, "batch_size is -5"),
         (LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), learning_rate=np.nan), LINE, "learning_rate is nan"),
         (LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), num_records=0.5), LINE, "num_records is 0.5"),
-        (LinearRegression(bounds=BOUNDS, target_bounds=(0, 1), clipping_norm=-1.0), LINE, "clipping_norm is -1"),
+        (LogisticRegression(bounds=BOUNDS, clipping_norm=-1.0), SICK, "clipping_norm is -1"),
         (LogisticRegression(bounds=BOUNDS, classes=(0, 1)), np.where(SICK, 987, 0), "not among classes"),
         (LogisticRegression(bounds=BOUNDS, classes=(0, 0)), SICK, "two or more different"),
         (LogisticRegression(bounds=BOUNDS, classes=(0,)), SICK, "two or more different"),

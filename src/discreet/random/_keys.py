@@ -173,6 +173,7 @@ class Purpose(IntEnum):
     LANGEVIN = 9
     STANDARDISATION = 10
     MARGINALS = 11
+    MOMENTS = 12
 
 
 def key(seed: int | None = None) -> jax.Array:

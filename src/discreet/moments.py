@@ -1,0 +1,410 @@
+"""Linear regression from noisy moments: three Gaussian releases of sums of products, and the posterior given them.
+
+A row is (z, e): features with a leading 1, and what is left of the target. Its outer product is added up with the weight
+1 / (|z|^2 + SHARE_OF_TARGET), so that its Frobenius norm is at most 1 wherever the row lies; the weight depends on the features
+alone, so it biases no coefficient. Noise hides features that vary little or together with others. So the first release,
+of a fifth of the budget, is read for two public maps, under which the next one measures again: features are whitened, and the
+target becomes its distance from the line found so far, clipped to a few standard deviations. The third does the same after the
+second.
+
+The posterior allows for both noises. Let A be the features' sums and b those with the target, both seen with noise of standard
+deviation tau. Given coefficients t, b - A t has the covariance tau^2 / 2 ((1 + |t|^2) I + t t') from the noise, and from
+sampling the residuals' variance times the mean weight times A. It is normal for a fixed t; for t t' its posterior mean is used,
+found by iterating. The next release takes the posterior as its prior. Since all releases see the same rows, each counts for its
+share of them only. After Bernstein and Sheldon, NeurIPS 2019, who sample the exact moments instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from scipy.special import log_ndtr, ndtr, ndtri
+
+from discreet import random
+from discreet._jax import one_process
+from discreet._validate import integer, positive
+from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
+from discreet.inference import claim
+from discreet.ledger import Ledger, Spending
+from discreet.mechanisms import GAUSSIAN, clip_records, gaussian_mechanism
+from discreet.report import Statement, make_release_statement
+from discreet.verify import Certificate, certify
+
+__all__ = ["MomentsPlan", "MomentsResult", "fit_moments"]
+
+METHOD = "noisy moments"
+SHARES = 0.2, 0.3, 0.5
+"""Of the squared inverse noise, for each release."""
+SHARE_OF_TARGET = 0.5
+_INTERCEPT = 0.5  # the leading 1 in the first release: it is easily seen, and costs the others less like this
+_WIDTH = 3.0  # standard deviations at which residuals are clipped
+_FLOOR = 0.1  # of the largest eigenvalue of the noise: what whitening takes for the least
+_GRID = 2.0**13  # rows are multiples of 1 / _GRID: sums of products of 2^26 rows are exact in 64 bits
+_MOST_RECORDS = 2**26
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MomentsPlan:
+    """What measuring the moments of a linear regression costs. Public.
+
+    Attributes:
+        num_features: Number of features.
+        num_records: Public number of records.
+        noise_multiplier: Noise standard deviation over the bound 1 of one record, of the releases together: release i has
+            this divided by the square root of its share.
+        delta: At which epsilon is stated.
+        relation: Which tables are neighbours.
+    """
+
+    num_features: int
+    num_records: int
+    noise_multiplier: float
+    delta: float
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        integer("num_features", self.num_features)
+        integer("num_records", self.num_records, most=_MOST_RECORDS)
+        positive("noise_multiplier", self.noise_multiplier, hint="MomentsPlan.calibrate(epsilon=...) finds it.")
+
+    @classmethod
+    def calibrate(
+        cls,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        num_features: int,
+        num_records: int,
+        relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+    ) -> MomentsPlan:
+        """Find the least noise with which the releases together cost (epsilon, delta).
+
+        Args:
+            epsilon: Target, above 0.
+            delta: Target. None: `accounting.suggest`'s for so many records.
+            num_features: As above.
+            num_records: As above.
+            relation: As above.
+
+        Raises:
+            ValueError: An argument is out of range.
+        """
+        delta = suggest(num_records=integer("num_records", num_records)).delta if delta is None else delta
+        goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": len(SHARES) * GAUSSIAN.slack}
+        return cls(
+            num_features=num_features,
+            num_records=num_records,
+            noise_multiplier=calibrate_noise_multiplier(_event, **goal),
+            delta=delta,
+            relation=relation,
+        )
+
+    @property
+    def slack(self) -> float:
+        """Total variation between what runs and the event."""
+        return len(SHARES) * GAUSSIAN.slack
+
+    def event(self) -> DpEvent:
+        """What the releases do to the records, under either relation."""
+        return _event(self.noise_multiplier)
+
+    def state(self, *, reproducible: bool) -> Statement:
+        """Make the statement of a fit by this plan."""
+        stddevs = _stddevs(self.noise_multiplier)
+        noises = ", ".join(f"{stddev:.6g}" for stddev in stddevs)
+        values = (self.num_features + 2) ** 2
+        return make_release_statement(
+            self.event(),
+            self.relation,
+            delta=self.delta,
+            slack=self.slack,
+            method=METHOD,
+            mechanism=(
+                "The products of all pairs of a record's numbers (features, a constant and the target) were given a weight such "
+                f"that their Euclidean norm is at most 1, and summed over the records, {len(stddevs)} times. Between these "
+                "releases the numbers were transformed by what the earlier ones had shown. Gaussian noise of standard deviation "
+                f"{noises} was added to every sum. Only these noisy sums left the data."
+            ),
+            plan={
+                "num_records": self.num_records,
+                "num_features": self.num_features,
+                "contribution_bound": 1.0,
+                "noise_multiplier": self.noise_multiplier,
+                "noise_standard_deviations": list(stddevs),
+            },
+            num_releases=len(stddevs),
+            reproducible=reproducible,
+            released=[f"{len(stddevs)} × {values:,} noisy sums of products, and what is computed from them"],
+            public=[f"The number of records, N = {self.num_records}", "The plan: the noise and the number of sums"],
+        )
+
+
+def _stddevs(noise_multiplier: float) -> tuple[float, ...]:
+    return tuple(noise_multiplier / math.sqrt(share) for share in SHARES)
+
+
+def _event(noise_multiplier: float) -> DpEvent:
+    return ComposedDpEvent([GAUSSIAN.event(stddev) for stddev in _stddevs(noise_multiplier)])
+
+
+# --- the releases -------------------------------------------------------------------------
+
+
+def noisy_moments(
+    key: PRNGKeyArray,
+    x: Float[Array, "record feature"],
+    y: Float[Array, " record"],
+    mask: Bool[Array, " record"],
+    to: Float[Array, "feature+1 feature+1"],
+    line: Float[Array, " feature+1"],
+    width: Float[Array, ""],
+    *,
+    stddev: float,
+) -> Float[Array, "feature+2 feature+2"]:
+    """One release: weighted sums of products of z = (1, x) @ to and the clipped residual, with noise. `certify` proves it.
+
+    Args:
+        key: For this release alone.
+        x: Features of about unit size.
+        y: Targets.
+        mask: Which rows are real.
+        to: The map of the features. Public.
+        line: Coefficients that the target is measured from. Public.
+        width: Residuals that are clipped, over the square root of `SHARE_OF_TARGET`. Public.
+        stddev: Of the noise.
+    """
+    ones = jnp.concatenate([jnp.ones_like(x[:, :1]), x], axis=1)
+    z = ones @ to
+    left = jnp.clip((y - ones @ line) / width, -math.sqrt(SHARE_OF_TARGET), math.sqrt(SHARE_OF_TARGET))
+    weight = _whole(x.shape[1]) / (jnp.sum(jnp.square(z), axis=1) + SHARE_OF_TARGET)
+    rows = jnp.concatenate([z, left[:, None]], axis=1) * jnp.sqrt(weight)[:, None]
+    rows = clip_records(jnp.round(rows * _GRID) / _GRID, 1.0)
+    rows = rows * mask[:, None]  # clipped rows are finite
+    return gaussian_mechanism(key, rows.T @ rows, stddev)
+
+
+def _whole(num_features: int) -> float:
+    """A little less than 1: rounding to the grid then leaves a row's norm below 1, and clipping leaves it on the grid."""
+    return (1 - math.sqrt(num_features + 2) / _GRID) ** 2
+
+
+@functools.lru_cache(maxsize=32)
+def _program(stddev: float, records: int, features: int, relation: Relation, reproducible: bool) -> Certificate:
+    """One release, proved and compiled once for tables of one shape."""
+
+    def release(key: PRNGKeyArray, x: Any, y: Any, mask: Any, to: Any, line: Any, width: Any) -> Any:
+        return noisy_moments(key, x, y, mask, to, line, width, stddev=stddev)
+
+    sides = (records, features), (records,), (records,), (features + 1, features + 1), (features + 1,), ()
+    shapes = [jax.ShapeDtypeStruct(shape, bool if place == 2 else np.float64) for place, shape in enumerate(sides)]
+    key = random.key(0 if reproducible else None)
+    return certify(release, key, *shapes, records=(1, 2), mask=3, relation=relation, expect=GAUSSIAN.event(stddev))
+
+
+# --- the posterior ------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fitted:
+    """What follows from one release, in its own coordinates."""
+
+    mean: np.ndarray
+    covariance: np.ndarray
+    variance: float  # of the residuals
+    seen: float  # the same before it is known to be positive
+    spread: float  # standard deviation of that
+    eigenvalues: np.ndarray  # of the features' sums, without what noise alone would show
+    eigenvectors: np.ndarray
+    weight: float  # sum of the records' weights
+
+
+def _solve(moments: np.ndarray, noise: float, total: float, share: float, prior: np.ndarray, guess: float) -> _Fitted:
+    """The posterior given one release.
+
+    Args:
+        moments: The noisy sums.
+        noise: Their standard deviation, tau.
+        total: The exact sum of weight (|z|^2 + SHARE_OF_TARGET) over the records, which is public.
+        share: The share of the records that this release counts for.
+        prior: Covariance of the coefficients beforehand, around 0.
+        guess: The residuals' variance, to start from.
+    """
+    moments, size = (moments + moments.T) / 2, len(moments) - 1
+    values, vectors = np.linalg.eigh(moments[:size, :size])
+    if np.maximum(values, 0).sum() > total:  # the nearest matrix whose eigenvalues are positive and have this sum
+        falling = values[::-1]
+        above = (np.cumsum(falling) - total) / np.arange(1, size + 1)
+        values = values - above[np.flatnonzero(falling > above).max()]
+    values = np.maximum(values, 0)
+    seen, b, c = (vectors * values) @ vectors.T, moments[:size, size], moments[size, size]
+    weight = float(np.clip(total - values.sum(), total / 20, total)) / SHARE_OF_TARGET
+    precision, mean, covariance, variance, spread = (
+        np.linalg.inv(prior),
+        np.zeros(size),
+        np.zeros((size, size)),
+        guess,
+        0.0,
+    )
+    for _ in range(100):
+        second, before = np.outer(mean, mean) + covariance, mean
+        error = noise**2 / 2 * ((1 + np.trace(second)) * np.eye(size) + second)
+        error += variance * weight / total / share * seen
+        gain = np.linalg.solve(error, seen).T
+        covariance = np.linalg.inv(precision + gain @ seen)
+        mean = covariance @ (gain @ b)
+        squares = c - 2 * mean @ b + mean @ seen @ mean + np.trace(seen @ covariance)
+        middle = squares / weight
+        spread = math.hypot(noise * (1 + mean @ mean) / weight, math.sqrt(2 / total) * variance)
+        # The mean of a normal variable that is known to be positive.
+        ratio = middle / spread
+        variance = middle + spread * math.exp(-(ratio**2) / 2 - log_ndtr(ratio)) / math.sqrt(2 * math.pi)
+        variance = float(np.clip(variance, 1e-8, SHARE_OF_TARGET))
+        if np.abs(mean - before).max() < 1e-7:
+            break
+    return _Fitted(mean, covariance, variance, middle, spread, values, vectors, weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class MomentsResult:
+    """The posterior of a linear regression given noisy moments: privacy and sampling noise are both in it.
+
+    Attributes:
+        mean: Of intercept and weights, (feature + 1,), in the units of what was fitted.
+        covariance: Of the same.
+        variance: The residuals' variance has the posterior Normal(variance, variance_spread), given that it is positive.
+        variance_spread: See there.
+        plan: What was spent.
+        statement: What it protects.
+    """
+
+    mean: Float[np.ndarray, " feature+1"]
+    covariance: Float[np.ndarray, "feature+1 feature+1"]
+    variance: float
+    variance_spread: float
+    plan: MomentsPlan
+    statement: Statement
+
+    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
+        """Independent draws of `intercept`, (draw,), `weights`, (draw, feature), and `sigma`, (draw,). They cost nothing.
+
+        Args:
+            key: Any JAX key.
+            num_samples: Number of draws.
+        """
+        secret = random.subkey(random.check_key(key), random.Purpose.POSTERIOR)
+        one, other = jax.random.split(secret)
+        drawn = np.asarray(jax.random.normal(one, (num_samples, len(self.mean))), np.float64)
+        values, vectors = np.linalg.eigh(self.covariance)
+        drawn = self.mean + (drawn * np.sqrt(np.maximum(values, 0))) @ vectors.T
+        # What lies more than seven standard deviations below zero is taken to be there.
+        middle = max(self.variance, -7.0 * self.variance_spread)
+        below = ndtr(-middle / self.variance_spread)
+        uniform = np.asarray(jax.random.uniform(other, (num_samples,), minval=1e-6, maxval=1 - 1e-6), np.float64)
+        variance = middle + self.variance_spread * ndtri(below + uniform * (1 - below))
+        return {"intercept": drawn[:, 0], "weights": drawn[:, 1:], "sigma": np.sqrt(np.maximum(variance, 1e-12))}
+
+
+def fit_moments(
+    rng_key: PRNGKeyArray,
+    x: Float[np.ndarray, "record feature"],
+    y: Float[np.ndarray, " record"],
+    plan: MomentsPlan,
+    *,
+    person: str | None = None,
+    ledger: Ledger | None = None,
+) -> MomentsResult:
+    """Fit a linear regression to noisy moments.
+
+    Guarantee: all that is returned is `plan.event()`, under the plan's relation, but for its `slack`. Each release is proved
+    to be its part of that before it runs. Sums are exact, since rows are rounded to a grid.
+
+    The prior is that of `models.linear_regression`: intercept and weights Normal(0, 1). Where the noise hides a coefficient, its
+    posterior is the prior.
+
+    Args:
+        rng_key: `discreet.random.key()`, for this fit alone.
+        x: Features of about unit size.
+        y: Targets in [-1, 1].
+        plan: What is spent.
+        person: Name of the column that identifies persons, if each record is all that one person has.
+        ledger: The table's budget, debited before the first release.
+
+    Returns:
+        The posterior.
+
+    Raises:
+        ValueError: Wrong input, before anything is spent.
+        SpentError: The ledger does not hold it.
+        PrivacyError: A release could not be proved.
+
+    >>> import numpy as np, discreet as dp
+    >>> from discreet.moments import MomentsPlan, fit_moments
+    >>> x = np.random.default_rng(0).uniform(-1, 1, (20_000, 2))
+    >>> plan = MomentsPlan.calibrate(epsilon=1.0, delta=1e-6, num_features=2, num_records=20_000)
+    >>> found = fit_moments(dp.random.key(), x, x @ [0.5, -0.3], plan)
+    >>> bool(np.abs(found.mean - [0, 0.5, -0.3]).max() < 0.05)
+    True
+
+    Reference:
+        Bernstein and Sheldon, Differentially private Bayesian linear regression, NeurIPS 2019.
+    """
+    one_process("fit_moments", [x, y])
+    key = random.check_key(rng_key)
+    rows, target = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if rows.ndim != 2 or target.shape != rows.shape[:1] or rows.shape[1] != plan.num_features or not len(rows):
+        raise ValueError(
+            f"x and y have the shapes {rows.shape} and {target.shape}: pass (record, {plan.num_features}) and (record,), as the "
+            "plan says."
+        )
+    if len(rows) > _MOST_RECORDS:
+        raise ValueError(
+            f"x has {len(rows):,} records; sums are exact for at most {_MOST_RECORDS:,}. Draw fewer of them."
+        )
+    reproducible = random.is_reproducible(key)
+    spend = Spending(ledger, plan, plan.state(reproducible=reproducible).for_person(person))
+    noise = random.subkey(key, random.Purpose.MOMENTS)
+    with jax.enable_x64(True):
+        stddevs = _stddevs(plan.noise_multiplier)
+        programs = [_program(stddev, *rows.shape, plan.relation, reproducible) for stddev in stddevs]
+        spend()
+        claim(noise)
+        keys = jax.random.split(noise, len(programs))
+        posterior = _measure(programs, keys, rows, target, plan)
+    prints = ", ".join(program.fingerprint for program in programs)
+    proved = f"Proved before it ran: the events were found again in the programs themselves (SHA-256 {prints})."
+    return MomentsResult(*posterior, plan=plan, statement=spend.stated().with_notes(proved))
+
+
+def _measure(
+    programs: list[Certificate], keys: Any, x: np.ndarray, y: np.ndarray, plan: MomentsPlan
+) -> tuple[np.ndarray, np.ndarray, float, float]:
+    """The releases, each read before the next."""
+    size, total = x.shape[1] + 1, plan.num_records * _whole(x.shape[1])
+    to, line, width = np.diag([_INTERCEPT, *np.ones(size - 1)]), np.zeros(size), 1 / math.sqrt(SHARE_OF_TARGET)
+    covariance, variance, seen, spread = np.eye(size), 0.25, 0.25, 1.0
+    for program, key, share, noise in zip(programs, keys, SHARES, _stddevs(plan.noise_multiplier), strict=True):
+        moments = np.asarray(program(key, x, y, np.ones(len(x), bool), to, line, np.float64(width)), np.float64)
+        back = np.linalg.inv(to)
+        prior = back @ covariance @ back.T / width**2
+        found = _solve(moments, noise, total, share, prior, variance / width**2)
+        line, covariance = line + width * to @ found.mean, width**2 * to @ found.covariance @ to.T
+        variance, seen, spread = (width**2 * value for value in (found.variance, found.seen, found.spread))
+        # Residuals have this variance around the line found so far, on average over the records.
+        unsure = found.eigenvalues @ np.diag(found.eigenvectors.T @ found.covariance @ found.eigenvectors)
+        around = variance + width**2 * unsure / found.weight
+        least = _FLOOR * noise * math.sqrt(2 * size)
+        to = (
+            to
+            @ (found.eigenvectors * np.sqrt(found.weight / (found.eigenvalues + least) / size))
+            @ found.eigenvectors.T
+        )
+        width = min(1.0, _WIDTH * math.sqrt(around)) / math.sqrt(SHARE_OF_TARGET)
+    return line, covariance, seen, spread

@@ -1,0 +1,101 @@
+"""Linear regression from noisy moments: what a record adds, what it costs, and what the posterior says."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import discreet as dp
+from discreet import moments
+from discreet.moments import MomentsPlan, fit_moments, noisy_moments
+
+RECORDS, FEATURES = 1_000, 3
+TRUTH = np.array([0.1, 0.3, -0.2, 0.05])
+
+
+def table(seed: int, records: int = RECORDS) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (records, FEATURES))
+    x[:, 2] = np.clip(0.6 * x[:, 1] + 0.4 * x[:, 2], -1, 1)
+    return x, np.clip(TRUTH[0] + x @ TRUTH[1:] + 0.1 * rng.normal(size=records), -1, 1)
+
+
+def plan_for(epsilon: float, records: int = RECORDS) -> MomentsPlan:
+    return MomentsPlan.calibrate(epsilon=epsilon, delta=1e-5, num_features=FEATURES, num_records=records)
+
+
+def test_one_record_adds_at_most_one_and_sums_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also at the edge, where the target lies at its bound; the same rows in another order have the same sums to the bit."""
+    monkeypatch.setattr(moments, "gaussian_mechanism", lambda key, sums, stddev: sums)
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(-1, 1, (500, FEATURES)), rng.choice([-9.0, 1.0, 0.3], 500)
+    x[0], y[0] = 0, 1
+    to, line = rng.normal(size=(4, 4)), rng.normal(size=4)
+    with jax.enable_x64(True):
+
+        def sums(rows: Any) -> np.ndarray:
+            mask = jnp.ones(len(rows), bool)
+            return np.asarray(
+                noisy_moments(jax.random.key(0), x[rows], y[rows], mask, to, line, jnp.float64(0.7), stddev=1)
+            )
+
+        norms = [np.linalg.norm(sums([row])) for row in range(40)]
+        assert 0.99 < max(norms) <= 1
+        np.testing.assert_array_equal(sums(np.arange(500)), sums(rng.permutation(500)))
+
+
+@pytest.mark.parametrize("relation", [dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE])
+def test_each_release_is_proved_to_be_what_the_plan_pays_for(relation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = moments._program.__wrapped__
+    with jax.enable_x64(True):
+        assert program(7.0, 5_000, FEATURES, relation, False).event.noise_multiplier == pytest.approx(7, rel=1e-5)
+        monkeypatch.setattr(moments, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
+        with pytest.raises(dp.PrivacyError, match="more than was declared"):
+            program(7.0, 5_000, FEATURES, relation, False)
+
+
+def test_three_releases_cost_the_plans_epsilon() -> None:
+    plan = plan_for(0.5)
+    spent = plan.state(reproducible=False)
+    assert 0.499 < spent.epsilon <= 0.5
+    # One Gaussian mechanism with all of the budget: noise multipliers add up as inverse squares.
+    assert sum(moments.SHARES) == pytest.approx(1)
+    once = dp.accounting.profile(moments.GAUSSIAN.event(plan.noise_multiplier), plan.relation, slack=plan.slack)
+    assert spent.epsilon == pytest.approx(once.epsilon(1e-5), rel=2e-3)
+
+
+@pytest.mark.parametrize("epsilon", [0.2, 2.0])
+def test_intervals_hold_as_often_as_they_say(epsilon: float) -> None:
+    """Of 160 intervals of 95 %, dependent in fours. A posterior without the privacy noise fails."""
+    plan, held, sigma = plan_for(epsilon), [], []
+    for seed in range(40):
+        found = fit_moments(dp.random.key(seed), *table(seed), plan)
+        draws = found.posterior(dp.random.key(seed), 400)
+        drawn = np.column_stack([draws["intercept"], draws["weights"]])
+        low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+        held.append((low <= TRUTH) & (high >= TRUTH))
+        sigma.append(np.mean(draws["sigma"]))
+    assert 0.9 <= np.mean(held) <= 0.99
+    assert np.mean(sigma) < 0.3
+
+
+def test_where_noise_hides_everything_the_posterior_is_the_prior() -> None:
+    plan = plan_for(0.001)
+    found = fit_moments(dp.random.key(1), *table(1), plan)
+    assert np.sqrt(np.diag(found.covariance)).min() > 0.8
+    assert np.abs(found.mean).max() < 0.3
+
+
+def test_a_ledger_is_debited_once_and_wrong_shapes_are_not(tmp_path: Any) -> None:
+    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="lines", epsilon=1.0, delta=1e-4)
+    x, y = table(0)
+    plan = plan_for(0.7)
+    with pytest.raises(ValueError, match=r"shapes \(1000, 2\) and \(1000,\)"):
+        fit_moments(dp.random.key(), x[:, :2], y, plan, ledger=ledger)
+    found = fit_moments(dp.random.key(), x, y, plan, ledger=ledger)
+    assert len(ledger.debits) == 1
+    assert "Proved before it ran" in str(found.statement)
+    with pytest.raises(dp.SpentError):
+        fit_moments(dp.random.key(), x, y, plan, ledger=ledger)
