@@ -68,7 +68,8 @@ def test_three_releases_cost_the_plans_epsilon() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.2, 2.0])
 def test_intervals_hold_as_often_as_they_say(epsilon: float) -> None:
-    """Of 160 intervals of 95 %, dependent in fours. A posterior without the privacy noise fails."""
+    """Of 160 intervals of 95 %, dependent in fours. Without the privacy noise in the posterior 25 and 78 % held,
+    without that of sampling 71 % at epsilon = 2."""
     plan, held, sigma = plan_for(epsilon), [], []
     for seed in range(40):
         found = fit_moments(dp.random.key(seed), *table(seed), plan)
