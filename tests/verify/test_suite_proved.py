@@ -606,3 +606,18 @@ def test_a_gated_recurrent_loss_is_a_function_of_its_record():
 
     given = jnp.ones(3), jnp.ones((5, 12)), jnp.ones(5, bool), KEY
     assert dp.certify(step, *given, records=1, mask=2).event == GaussianDpEvent(Z)
+
+
+def test_rows_of_a_large_table_are_selected_by_its_mask():
+    """More elements than the checker holds: zeros stay zeros, and ones are what an absent row would add."""
+    rows, mask = np.zeros((3000, 3), np.float32), np.ones(3000, bool)
+
+    def event(filler):
+        def program(key, xs, mask):
+            clipped = jnp.where(mask[:, None], dp.clip_records(xs, C), filler)
+            return dp.gaussian_mechanism(key, clipped.sum(0), stddev=Z * C)
+
+        return dp.certify(program, KEY, rows, mask, records=(1,), mask=2).event
+
+    like(event(0.0), GAUSSIAN)
+    assert event(1.0).noise_multiplier <= Z * C / (C + math.sqrt(3))

@@ -121,7 +121,10 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
     if scale is not None and scale.factor != 0 and not SMALLEST <= scale.factor <= LARGEST:
         scale = None
     scale = scale or anew(len(kind.shape), uniform)
-    return [Public(uniform=uniform, scale=scale, counter=_counter(equation, values), released=released)]
+    # As zeros of a table's size, too large to be held.
+    limit = values[0].magnitude if equation.primitive in _MOVES else None
+    counter = _counter(equation, values)
+    return [Public(uniform=uniform, scale=scale, counter=counter, released=released, limit=limit)]
 
 
 def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray | None:
