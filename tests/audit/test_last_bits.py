@@ -14,6 +14,7 @@ import pytest
 from numpyro.infer.autoguide import AutoDelta
 
 import discreet as dp
+from discreet.gradients._contract import LEAST_LOST
 from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, Mechanism, _integers, add_noise, levels_for
 from discreet.random._discrete_gaussian import DESIGNS
 
@@ -123,8 +124,9 @@ def check(mechanism, gradients: np.ndarray, iterates: np.ndarray, table: np.ndar
     for gradient, w in zip(gradients, iterates, strict=True):
         first, second = (w - row for row in table)
         candidates = first, first + second
-        # The bound is a unit in the last place above C, for the rounding of sums.
-        stddev = float(np.float32(MULTIPLIER / 4) * np.float32(4 * (1 + 2.0**-23)))
+        # The bound is above C, for the rounding of sums.
+        bound = 4 * np.nextafter(np.float32(1 + LEAST_LOST), np.float32(2))
+        stddev = float(np.float32(MULTIPLIER / 4) * bound)
         if mechanism is FLOAT_GAUSSIAN:
             assert ruled_out_floats(gradient, candidates[0], stddev).mean() > LEAST_FOUND
             assert not ruled_out_floats(gradient, candidates[1], stddev).any()
