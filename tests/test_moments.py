@@ -9,7 +9,7 @@ import pytest
 
 import discreet as dp
 from discreet import moments
-from discreet.moments import MomentsPlan, fit_moments, noisy_moments
+from discreet.moments import MomentsPlan, fit_moments, in_turns, noisy_moments
 
 RECORDS, FEATURES = 1_000, 3
 TRUTH = np.array([0.1, 0.3, -0.2, 0.05])
@@ -36,24 +36,40 @@ def test_one_record_adds_at_most_one_and_sums_are_exact(monkeypatch: pytest.Monk
     with jax.enable_x64(True):
 
         def sums(rows: Any) -> np.ndarray:
-            mask = jnp.ones(len(rows), bool)
-            return np.asarray(
-                noisy_moments(jax.random.key(0), x[rows], y[rows], mask, to, line, jnp.float64(0.7), stddev=1)
-            )
+            laid = in_turns(x[rows], y[rows])
+            return np.asarray(noisy_moments(jax.random.key(0), *laid, to, line, jnp.float64(0.7), stddev=1))
 
         norms = [np.linalg.norm(sums([row])) for row in range(40)]
         assert 0.99 < max(norms) <= 1
         np.testing.assert_array_equal(sums(np.arange(500)), sums(rng.permutation(500)))
 
 
+def test_a_record_leaves_what_the_others_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows so near to the middle between two points of the grid that a last bit moves them to the other one.
+
+    One program for all rows at once is another program from 1,024 rows on, and a record of NaN moves its sums by 0.45.
+    """
+    monkeypatch.setattr(moments, "gaussian_mechanism", lambda key, sums, stddev: sums)
+    row, target = [0.5976913400553366, 0.5369689119944941, 0.5710952369996642], 0.7999468502461892
+    to, line, width = np.diag([0.5, 1, 1, 1]), np.zeros(4), np.float64(1 / np.sqrt(0.5))
+    run = jax.jit(lambda *table: noisy_moments(jax.random.key(0), *table, to, line, width, stddev=1))
+    with jax.enable_x64(True):
+        for size in (1, 55, 56, 111, 112, 1023, 1024):
+            x, y = np.tile(row, (size, 1)), np.full(size, target)
+            more = np.append(x, [[np.nan] * 3], axis=0), np.append(y, 0.0)
+            np.testing.assert_array_equal(run(*in_turns(x, y)), run(*in_turns(*more)))
+
+
 @pytest.mark.parametrize("relation", [dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE])
 def test_each_release_is_proved_to_be_what_the_plan_pays_for(relation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     program = moments._program.__wrapped__
     with jax.enable_x64(True):
-        assert program(7.0, 5_000, FEATURES, relation, False).event.noise_multiplier == pytest.approx(7, rel=1e-5)
+        assert program(7.0, 80 * moments.TURN, FEATURES, relation, False).event.noise_multiplier == pytest.approx(
+            7, rel=1e-5
+        )
         monkeypatch.setattr(moments, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
         with pytest.raises(dp.PrivacyError, match="more than was declared"):
-            program(7.0, 5_000, FEATURES, relation, False)
+            program(7.0, 80 * moments.TURN, FEATURES, relation, False)
 
 
 def test_three_releases_cost_the_plans_epsilon() -> None:

@@ -32,7 +32,9 @@ from discreet import random
 from discreet._jax import one_process
 from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
+from discreet.gradients import SPARE
 from discreet.inference import claim
+from discreet.inference._step import check_unused
 from discreet.ledger import Ledger, Spending
 from discreet.mechanisms import GAUSSIAN, clip_records, gaussian_mechanism
 from discreet.report import Statement, make_release_statement
@@ -49,6 +51,7 @@ _WIDTH = 3.0  # standard deviations at which residuals are clipped
 _FLOOR = 0.1  # of the largest eigenvalue of the noise: what whitening takes for the least
 _GRID = 2.0**13  # rows are multiples of 1 / _GRID: sums of products of 2^26 rows are exact in 64 bits
 _MOST_RECORDS = 2**26
+TURN = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,7 +146,10 @@ class MomentsPlan:
             num_releases=len(stddevs),
             reproducible=reproducible,
             released=[f"{len(stddevs)} × {values:,} noisy sums of products, and what is computed from them"],
-            public=[f"The number of records, N = {self.num_records}", "The plan: the noise and the number of sums"],
+            public=[
+                f"The number of records, N = {self.num_records}",
+                "The plan: the noise and the number of sums",
+            ],
         )
 
 
@@ -171,6 +177,9 @@ def noisy_moments(
 ) -> Float[Array, "feature+2 feature+2"]:
     """One release: weighted sums of products of z = (1, x) @ to and the clipped residual, with noise. `certify` proves it.
 
+    Rows are rounded to a grid, where a last bit moves a row by a whole step of it. So each row must be computed alike whatever
+    the number of rows: `TURN` at a time, by one program, as `in_turns` lays them out.
+
     Args:
         key: For this release alone.
         x: Features of about unit size.
@@ -181,14 +190,39 @@ def noisy_moments(
         width: Residuals that are clipped, over the square root of `SHARE_OF_TARGET`. Public.
         stddev: Of the noise.
     """
-    ones = jnp.concatenate([jnp.ones_like(x[:, :1]), x], axis=1)
-    z = ones @ to
-    left = jnp.clip((y - ones @ line) / width, -math.sqrt(SHARE_OF_TARGET), math.sqrt(SHARE_OF_TARGET))
-    weight = _whole(x.shape[1]) / (jnp.sum(jnp.square(z), axis=1) + SHARE_OF_TARGET)
-    rows = jnp.concatenate([z, left[:, None]], axis=1) * jnp.sqrt(weight)[:, None]
-    rows = clip_records(jnp.round(rows * _GRID) / _GRID, 1.0)
-    rows = rows * mask[:, None]  # clipped rows are finite
-    return gaussian_mechanism(key, rows.T @ rows, stddev)
+
+    def turn(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        x, y, mask = part
+        ones = jnp.concatenate([jnp.ones_like(x[:, :1]), x], axis=1)
+        z = ones @ to
+        left = jnp.clip((y - ones @ line) / width, -math.sqrt(SHARE_OF_TARGET), math.sqrt(SHARE_OF_TARGET))
+        weight = _whole(x.shape[1]) / (jnp.sum(jnp.square(z), axis=1) + SHARE_OF_TARGET)
+        rows = jnp.concatenate([z, left[:, None]], axis=1) * jnp.sqrt(weight)[:, None]
+        rows = clip_records(jnp.round(rows * _GRID) / _GRID, 1.0)
+        rows = rows * mask[:, None]  # clipped rows are finite
+        return total + rows.T @ rows, None
+
+    parts = [value.reshape(-1, TURN, *value.shape[1:]) for value in (x, y, mask)]
+    total, _ = jax.lax.scan(turn, jnp.zeros((x.shape[1] + 2,) * 2, x.dtype), tuple(parts))
+    return gaussian_mechanism(key, total, stddev)
+
+
+def in_turns(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, targets and mask in turns of `TURN` rows, the last `SPARE` of which stand for nobody (`gradients._contract`).
+
+    There are two turns at least: XLA compiles a loop of one otherwise.
+    """
+    filled = TURN - SPARE
+    turns = max(2, -(-len(x) // filled))
+
+    def laid(value: np.ndarray) -> np.ndarray:
+        room = np.zeros((turns * filled, *value.shape[1:]), value.dtype)
+        room[: len(value)] = value
+        parts = room.reshape(turns, filled, *value.shape[1:])
+        spare = np.zeros((turns, SPARE, *value.shape[1:]), value.dtype)
+        return np.concatenate([parts, spare], axis=1).reshape(-1, *value.shape[1:])
+
+    return laid(x), laid(y), laid(np.ones(len(x), bool))
 
 
 def _whole(num_features: int) -> float:
@@ -368,30 +402,38 @@ def fit_moments(
         raise ValueError(
             f"x has {len(rows):,} records; sums are exact for at most {_MOST_RECORDS:,}. Draw fewer of them."
         )
+    # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
+    if plan.relation is Relation.REPLACE_ONE and len(rows) != plan.num_records:
+        raise ValueError(
+            f"x has {len(rows)} records, but the plan says num_records={plan.num_records}, which the relation REPLACE_ONE makes "
+            f"public. Calibrate a plan for {len(rows)} records."
+        )
     reproducible = random.is_reproducible(key)
     spend = Spending(ledger, plan, plan.state(reproducible=reproducible).for_person(person))
     noise = random.subkey(key, random.Purpose.MOMENTS)
+    check_unused(noise)
+    table = in_turns(rows, target)
     with jax.enable_x64(True):
         stddevs = _stddevs(plan.noise_multiplier)
-        programs = [_program(stddev, *rows.shape, plan.relation, reproducible) for stddev in stddevs]
+        programs = [_program(stddev, *table[0].shape, plan.relation, reproducible) for stddev in stddevs]
         spend()
         claim(noise)
         keys = jax.random.split(noise, len(programs))
-        posterior = _measure(programs, keys, rows, target, plan)
-    prints = ", ".join(program.fingerprint for program in programs)
-    proved = f"Proved before it ran: the events were found again in the programs themselves (SHA-256 {prints})."
+        posterior = _measure(programs, keys, table, plan)
+    # Without their fingerprints, which follow the number of records.
+    proved = "Proved before it ran: the events were found again in the programs themselves."
     return MomentsResult(*posterior, plan=plan, statement=spend.stated().with_notes(proved))
 
 
 def _measure(
-    programs: list[Certificate], keys: Any, x: np.ndarray, y: np.ndarray, plan: MomentsPlan
+    programs: list[Certificate], keys: Any, table: tuple[np.ndarray, np.ndarray, np.ndarray], plan: MomentsPlan
 ) -> tuple[np.ndarray, np.ndarray, float, float]:
     """The releases, each read before the next."""
-    size, total = x.shape[1] + 1, plan.num_records * _whole(x.shape[1])
+    size, total = plan.num_features + 1, plan.num_records * _whole(plan.num_features)
     to, line, width = np.diag([_INTERCEPT, *np.ones(size - 1)]), np.zeros(size), 1 / math.sqrt(SHARE_OF_TARGET)
     covariance, variance, seen, spread = np.eye(size), 0.25, 0.25, 1.0
     for program, key, share, noise in zip(programs, keys, SHARES, _stddevs(plan.noise_multiplier), strict=True):
-        moments = np.asarray(program(key, x, y, np.ones(len(x), bool), to, line, np.float64(width)), np.float64)
+        moments = np.asarray(program(key, *table, to, line, np.float64(width)), np.float64)
         back = np.linalg.inv(to)
         prior = back @ covariance @ back.T / width**2
         found = _solve(moments, noise, total, share, prior, variance / width**2)
