@@ -202,8 +202,8 @@ def noisy_moments(
         rows = rows * mask[:, None]  # clipped rows are finite
         return total + rows.T @ rows, None
 
-    parts = [value.reshape(-1, TURN, *value.shape[1:]) for value in (x, y, mask)]
-    total, _ = jax.lax.scan(turn, jnp.zeros((x.shape[1] + 2,) * 2, x.dtype), tuple(parts))
+    parts = x.reshape(-1, TURN, x.shape[1]), y.reshape(-1, TURN), mask.reshape(-1, TURN)
+    total, _ = jax.lax.scan(turn, jnp.zeros((x.shape[1] + 2,) * 2, x.dtype), parts)
     return gaussian_mechanism(key, total, stddev)
 
 

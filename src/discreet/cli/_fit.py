@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import json
 import math
 import shlex
 from collections.abc import Callable
@@ -106,7 +107,7 @@ def fit(
     if data.suffix == Path(COUNTS).suffix:
         paid = (epsilon, target, bounds, schema, delta, num_records, relation, ledger, seed)
         spends = any(x is not None for x in paid) or out_of_bounds != "refuse" or non_private_bounds
-        if model != TWIN or in_steps or by == options.TwinMethod.SVI or spends or raw:
+        if model != TWIN or in_steps or by == options.TwinMethod.SVI or spends or raw or dry_run:
             raise ValueError(
                 f"{data} has noisy counts, which were paid for: with --model {TWIN} give --components, --draws, --out, "
                 "--overwrite and --json alone, or the table itself"
@@ -246,7 +247,7 @@ def _fit_again(
 
     choose_model(TWIN, components=components)
     released, files = load_marginals(data), []
-    at_home = out.resolve() == data.parent.resolve() and (out / "statement.json").exists()
+    at_home = out.resolve() == data.parent.resolve() and _is_stated(released.statement, out / "statement.json")
     check_options(out, overwrite=overwrite or at_home, draws=draws)
     with folder_for_results(out):
         model, result = _fitted(released, components, draws)
@@ -255,6 +256,16 @@ def _fit_again(
         files += write_fitted(out, result, model)
         files.append(write_page(out).file)
     _say_twins(out, result.statement, files, as_json=as_json)
+
+
+def _is_stated(statement: "Statement", file: Path) -> bool:
+    """Whether a file has the statement of the same release; what else it says may be more."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    wanted = json.loads(statement.to_json())
+    return isinstance(found, dict) and all(found.get(name) == wanted[name] for name in ("epsilon", "delta", "plan"))
 
 
 def _say_twins(out: Path, statement: "Statement", files: list[Path], *, as_json: bool) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 INTERCEPT, WEIGHTS = "intercept", "weights"
 # The least slope along a direction of the trace, in its own standard errors.
-RESOLVED = 3.0
+RESOLVED = 5.0
 _START = 0.3
 UNBOUNDED = (
     "this model has no public bound on its gradients, so clipping may have moved the estimates by an unknown amount"

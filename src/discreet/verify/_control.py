@@ -79,7 +79,7 @@ def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[
         terms=private.terms if zero else None,
         linf=linf,
         zero=private.zero if zero else frozenset(),
-        finite=private.finite and public.magnitude is not None,
+        finite=private.finite and math.isfinite(math.inf if public.magnitude is None else public.magnitude),
         positional=private.positional or varies_along(public, shape, private.axes),
     )
 

@@ -191,7 +191,9 @@ def _pad(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private
         return found
     known = filler.magnitude
     limit = max(known, found.linf) if known is not None and found.linf is not None else None
-    return found.but(terms=None, linf=limit, zero=frozenset(), finite=found.finite and limit is not None)
+    return found.but(
+        terms=None, linf=limit, zero=frozenset(), finite=found.finite and limit is not None and math.isfinite(limit)
+    )
 
 
 @rule(p.concatenate_p)
