@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "storage",
     },
     "standardise": {"random", "accounting", "ledger", "mechanisms", "plan", "verify", "inference"},
-    "moments": {"random", "accounting", "ledger", "mechanisms", "report", "verify", "inference"},
+    "moments": {"gradients", "random", "accounting", "ledger", "mechanisms", "report", "verify", "inference"},
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
     "models": {"tables", "accounting", "sampling", "clipping", "plan", "inference"},

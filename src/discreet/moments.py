@@ -33,8 +33,7 @@ from discreet._jax import one_process
 from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.gradients import SPARE
-from discreet.inference import claim
-from discreet.inference._step import check_unused
+from discreet.inference import check_unused, claim
 from discreet.ledger import Ledger, Spending
 from discreet.mechanisms import GAUSSIAN, clip_records, gaussian_mechanism
 from discreet.report import Statement, make_release_statement

@@ -6,7 +6,7 @@ from discreet.inference._loop import ManyFits
 from discreet.inference._ops import OnePosteriorSample, OPSResult
 from discreet.inference._records import Records, take_apart, with_levels, with_records
 from discreet.inference._result import DPSVIResult, load_result
-from discreet.inference._step import DPSVIState, claim
+from discreet.inference._step import DPSVIState, check_unused, claim
 from discreet.inference._suggest_clipping import ClippingSuggestion, starting_objective, suggest_clipping
 from discreet.inference._trace import NoiseAware, Trace
 
@@ -23,6 +23,7 @@ __all__ = [
     "OnePosteriorSample",
     "Records",
     "Trace",
+    "check_unused",
     "claim",
     "load_result",
     "releases_of",
