@@ -111,7 +111,10 @@ def test_a_ledger_is_debited_once_and_wrong_shapes_are_not(tmp_path: Any) -> Non
     plan = plan_for(0.7)
     with pytest.raises(ValueError, match=r"shapes \(1000, 2\) and \(1000,\)"):
         fit_moments(dp.random.key(), x[:, :2], y, plan, ledger=ledger)
-    found = fit_moments(dp.random.key(), x, y, plan, ledger=ledger)
+    key = dp.random.key()
+    found = fit_moments(key, x, y, plan, ledger=ledger)
+    with pytest.raises(ValueError, match="has drawn this noise before"):
+        fit_moments(key, x, y, plan_for(0.1), ledger=ledger)
     assert len(ledger.debits) == 1
     assert "Proved before it ran" in str(found.statement)
     with pytest.raises(dp.SpentError):

@@ -199,6 +199,10 @@ def test_the_ledger_is_debited_once_and_not_for_a_table_that_is_refused(tmp_path
     for wrong in (people(50) | {"visits": [9] * 50}, people(50) | {"smoker": ["maybe"] * 50}):
         with pytest.raises(DataError):
             private_marginals(dp.random.key(), wrong, plan, ledger=ledger)
+    key = dp.random.key()
+    private_marginals(key, people(50), plan)
+    with pytest.raises(ValueError, match="has drawn this noise before"):
+        private_marginals(key, people(50), plan, ledger=ledger)
     assert not ledger.debits
     found = private_marginals(dp.random.key(), people(50), plan, ledger=ledger)
     assert [debit.event for debit in ledger.debits] == [plan.event()]

@@ -31,7 +31,7 @@ from discreet import random
 from discreet._jax import one_process
 from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier
-from discreet.inference import claim
+from discreet.inference import check_unused, claim
 from discreet.ledger import Ledger, Spending
 from discreet.mechanisms import GAUSSIAN, count_cells, gaussian_mechanism
 from discreet.models import Levels
@@ -400,6 +400,7 @@ def private_marginals(
         )
     spend = Spending(ledger, plan, statement)
     noise = random.subkey(key, random.Purpose.MARGINALS)
+    check_unused(noise)
     # In 64 bits a count below 2^53 is exact.
     with jax.enable_x64(True):
         program = plan.certificate(noise)
