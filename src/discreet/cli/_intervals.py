@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from discreet.inference import DPSVIResult, Trace
 
 INTERCEPT, WEIGHTS = "intercept", "weights"
-# The least slope along a direction of the trace, in its own standard errors.
-RESOLVED = 5.0
+# The least slope along a direction of the trace, in its own standard errors. Above what most fits of a table have, noise would
+# choose among them: at 4, 8 of 50 fits of a survey passed and 85 % of their 90 % intervals held; at 3, 43 passed and 90 % held.
+RESOLVED = 3.0
 _START = 0.3
 UNBOUNDED = (
     "this model has no public bound on its gradients, so clipping may have moved the estimates by an unknown amount"
