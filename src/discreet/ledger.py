@@ -344,8 +344,7 @@ class Ledger:
     @property
     def spent(self) -> float:
         """Of the cap's epsilon, by its filter."""
-        entries = self._read()
-        return _cap(entries).spent([debit.cost for debit in _debits(entries)])
+        return _spent(self._read())
 
     def epsilon_if_planned_together(self, delta: float) -> float:
         """The epsilon of all debits at `delta`, if every one of them was planned before the results of any were seen."""
@@ -377,8 +376,11 @@ class Ledger:
                 )
         return len(entries)
 
-    def check(self, plan: Planned, *, delta: float, run_id: str = "", unit: str = ONE_RECORD) -> None:
+    def check(self, plan: Planned, *, delta: float, run_id: str = "", unit: str = ONE_RECORD) -> float:
         """Refuse a plan that the budget does not hold; debits nothing. A run that was debited already may go on.
+
+        Returns:
+            The ε at the cap's δ that would be spent in all after the plan's debit.
 
         Raises:
             SpentError: it does not.
@@ -386,7 +388,8 @@ class Ledger:
         """
         entries = self._read()
         if _of_run(entries, run_id, plan) is None:
-            self._admit(entries, plan, delta, unit)
+            return self._admit(entries, plan, delta, unit)
+        return _spent(entries)
 
     def debit(self, plan: Planned, *, delta: float, method: str, run_id: str = "", unit: str = ONE_RECORD) -> Receipt:
         """Spend a plan's event, now and for good.
@@ -415,7 +418,7 @@ class Ledger:
                 content |= {"slack": plan.slack, "delta": delta, "run_id": run_id, "unit": unit}
                 entry = file.append(entries, content)
             else:
-                spent = _cap(entries).spent([debit.cost for debit in _debits(entries)])
+                spent = _spent(entries)
         first = entries[0]
         return Receipt(
             self.path.name,
@@ -457,7 +460,7 @@ class Ledger:
     def __str__(self) -> str:
         entries = self._read()
         first, cap, debits = entries[0], _cap(entries), _debits(entries)
-        spent = cap.spent([debit.cost for debit in debits])
+        spent = _spent(entries)
         lines = [
             f"Ledger of '{first['dataset']}' ({first['unit']}, {relation_name(first['relation'])}), created {first['time']}",
             *(
@@ -508,6 +511,10 @@ class Ledger:
 def _cap(entries: Sequence[Entry]) -> PrivacyFilter:
     last = next(entry for entry in reversed(entries) if entry["kind"] in ("open", "cap"))
     return PrivacyFilter(epsilon=last["epsilon"], delta=last["delta"])
+
+
+def _spent(entries: Sequence[Entry]) -> float:
+    return _cap(entries).spent([debit.cost for debit in _debits(entries)])
 
 
 def _of_run(entries: Sequence[Entry], run_id: str, plan: Planned) -> Entry | None:

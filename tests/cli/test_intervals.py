@@ -12,6 +12,7 @@ from discreet.cli import _intervals, _run, _terminal
 from discreet.cli._app import app
 from discreet.cli._intervals import NoiseAdded, groups_of, optimum
 from discreet.inference import Trace
+from discreet.ledger import Ledger
 from discreet.report import make_statement
 from discreet.tables import schema_from_bounds
 
@@ -160,4 +161,15 @@ def test_a_dry_run_spends_and_writes_nothing(survey, tmp_path, monkeypatch) -> N
     facts = json.loads(RUN.invoke(app, [*survey, "--dry-run", "--json"]).stdout)
     assert facts["dry_run"] is True
     assert 0.99 < facts["epsilon"] <= 1
+    assert facts["charge"] is None
+    # The δ of all fits may add up to half of the cap's; beyond it one costs more than its own ε, so a cap of 1 is too low.
+    for cap, told in ((8, "would be spent"), (1, "would refuse this fit")):
+        book = Ledger.create(tmp_path / f"{cap}.jsonl", dataset="survey", epsilon=cap, delta=1e-5)
+        for method in ([], ["--model", "twin"]):
+            asked = [*survey, *method, "--dry-run", "--json", "--ledger", str(book.path)]
+            if method:
+                asked = [word for word in asked if word not in ("--target", "smoker")]
+            told_by_ledger = json.loads(RUN.invoke(app, asked).stdout)["charge"]
+            assert told in told_by_ledger
+        assert book.spent == 0
     assert not (tmp_path / "out").exists()

@@ -212,7 +212,13 @@ def test_a_row_is_computed_alike_in_every_place(monkeypatch, rows, wide):
             jax.tree.map(np.testing.assert_array_equal, other, placed[0])
 
 
-@pytest.mark.parametrize("engine", [BookKeepingEngine(24), ReferenceEngine(24)], ids=["booked", "reference"])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(BookKeepingEngine(24), id="booked", marks=pytest.mark.essential),
+        pytest.param(ReferenceEngine(24), id="reference"),
+    ],
+)
 def test_no_row_of_a_batch_is_in_the_last_vector_of_a_loop(engine):
     """XLA computes that one by itself: of a * b + c * d it rounds the other product first."""
     x = jnp.asarray(np.random.default_rng(4).normal(size=(8, 7)), jnp.float32)

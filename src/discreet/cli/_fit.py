@@ -16,11 +16,20 @@ from discreet.cli import _options as options
 from discreet.cli._options import TWIN, choose_model
 from discreet.cli._plan import PlanValues, say_other_size, with_plan
 from discreet.cli._report import COUNTS, print_statement, write_page, write_statement
-from discreet.cli._run import budget_line, count_and_write, fit_and_write, is_own_statement, kept_secret, remember
+from discreet.cli._run import (
+    budget_line,
+    charge_line,
+    count_and_write,
+    fit_and_write,
+    is_own_statement,
+    kept_secret,
+    remember,
+)
 from discreet.cli._tables import how_converted, unit_of
 from discreet.cli._terminal import folder_for_results, on_terminal, refusing, say, say_error, say_json, say_lines, spent
 
 if TYPE_CHECKING:
+    from discreet.accounting import Planned
     from discreet.cli._options import ChosenModel
     from discreet.cli._own_model import Prepared
     from discreet.marginals import Marginals, MarginalsPlan, MarginalsResult
@@ -138,7 +147,7 @@ def fit(
         delta = suggest_delta(num_records) if delta is None else delta
         counting = options.marginals_plan_of(described, epsilon=values.epsilon, delta=delta, relation=relation)
         if dry_run:
-            say_dry_count(described, values.epsilon, delta, ledger, as_json=as_json)
+            say_dry_count(counting, ledger, as_json=as_json)
         else:
             _count(data, out, described, counting, components, draws, ledger, out_of_bounds, seed, as_json=as_json)
         return
@@ -472,17 +481,29 @@ def check_use(table: Table, plan: "PrivacyPlan", *, goes_on: bool, may_ask: bool
     raise ValueError(f"{found} Nothing was spent. {ways} To go on all the same, add --yes.")
 
 
-def say_dry_count(schema: "Schema", epsilon: float, delta: float, ledger: Path | None, *, as_json: bool) -> None:
+def say_dry_count(plan: "MarginalsPlan", ledger: Path | None, *, as_json: bool) -> None:
     """Print what counting would cost. Nothing is spent."""
-    budget, columns = None if ledger is None else budget_line(ledger), [column.name for column in schema.columns]
+    from discreet.accounting import upper
+
+    schema, delta = plan.schema, plan.delta
+    epsilon, columns = plan.state(reproducible=False).epsilon, [column.name for column in schema.columns]
+    budget, charge = _before_and_after(ledger, plan, delta, schema)
     if as_json:
         facts = {"dry_run": True, "epsilon": epsilon, "delta": delta, "unit": unit_of(schema), "columns": columns}
-        say_json("fit", {**facts, "budget": budget})
+        say_json("fit", {**facts, "budget": budget, "charge": charge})
         return
     say_lines(f"Dry run: nothing is spent, and nothing is written.\nPrivacy unit: {unit_of(schema)}.")
-    say_lines(f"Cost: ε = {epsilon:g} at δ = {delta:g}, for noisy counts of these columns: {', '.join(columns)}.")
-    if budget is not None:
-        say_lines(f"Before it: {budget}")
+    say_lines(f"Cost: ε = {upper(epsilon)} at δ = {delta:g}, for noisy counts of these columns: {', '.join(columns)}.")
+    if ledger is not None:
+        say_lines(f"Before it: {budget}\n{charge}")
+
+
+def _before_and_after(
+    ledger: Path | None, plan: "Planned", delta: float, schema: "Schema"
+) -> tuple[str | None, str | None]:
+    if ledger is None:
+        return None, None
+    return budget_line(ledger), charge_line(ledger, plan, delta, schema)
 
 
 def say_dry_run(table: Table, plan: "PrivacyPlan", ledger: Path | None, *, as_json: bool) -> None:
@@ -495,7 +516,7 @@ def say_dry_run(table: Table, plan: "PrivacyPlan", ledger: Path | None, *, as_js
     epsilon = plan.epsilon(delta)
     count, unit, names = table.num_parameters, unit_of(table.schema), list(table.records.feature_names)
     sampling, steps = plan.sampling.in_words(plan.num_records), plan.num_steps
-    budget = None if ledger is None else budget_line(ledger)
+    budget, charge = _before_and_after(ledger, plan, delta, table.schema)
     if as_json:
         facts = {"dry_run": True, "epsilon": epsilon, "delta": delta, "unit": unit, "relation": plan.relation.name}
         facts |= {"num_records": plan.num_records, "num_steps": steps, "rate": plan.rate, "features": names}
@@ -504,13 +525,13 @@ def say_dry_run(table: Table, plan: "PrivacyPlan", ledger: Path | None, *, as_js
             "clipping_norm": plan.clipping.start,
             "num_parameters": count,
         }
-        say_json("fit", facts | {"budget": budget})
+        say_json("fit", facts | {"budget": budget, "charge": charge})
         return
     say_lines("Dry run: nothing is spent, and nothing is written.")
     say_lines(f"Privacy unit: {unit} ({relation_name(plan.relation.name)}). {plan.num_records:,} of them.")
     say_lines(f"Cost: ε = {upper(epsilon)} at δ = {delta:g}.")
-    if budget is not None:
-        say_lines(f"Before it: {budget}")
+    if ledger is not None:
+        say_lines(f"Before it: {budget}\n{charge}")
     say_lines(
         f"Plan: {steps:,} steps; {sampling}; clipping norm {plan.clipping.start:g}; noise {plan.noise_multiplier:.4g}."
     )

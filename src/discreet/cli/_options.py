@@ -179,7 +179,7 @@ MOST_STEPS = 2**31 - 1
 
 Epsilon = Annotated[float | None, _budget(help="Privacy budget ε.")]
 Delta = Annotated[
-    float | None, _budget(help="Privacy budget δ. Default: a tenth of 1 / number of records, and at most 1e-5.")
+    float | None, _budget(help="Privacy budget δ. Default: 1 / (10 × number of records), and at most 1e-5.")
 ]
 Sampling = Annotated[
     str,
@@ -211,7 +211,11 @@ Seed = Annotated[
 ]
 Overwrite = Annotated[bool, _output("--overwrite", help="Replace the results of an earlier fit.")]
 FitDryRun = Annotated[
-    bool, _budget("--dry-run", help="Print the plan, its ε, the columns and what is left. Spends and writes nothing.")
+    bool,
+    _budget(
+        "--dry-run",
+        help="Print the plan, its ε, the columns, and what the ledger would charge. Spends and writes nothing.",
+    ),
 ]
 Yes = Annotated[
     bool,
@@ -283,9 +287,9 @@ Clip = Annotated[
         "--clip",
         "--clipping-norm",
         autocompletion=_complete_clip,
-        help="Clipping norm C of a record's gradient: a number, or 'adaptive' to follow a private quantile of "
-        "the gradient norms. Default: the square root of the schema's max_rows, so 1 without it; for twin, about a "
-        "quarter of the largest possible norm; for FILE.txt, 5.",
+        help="Clipping norm C: the most that one record's gradient counts. A number, or 'adaptive': C follows a private quantile "
+        "of the gradients' norms. Default: 1, times the square root of the schema's max_rows; for logistic, the largest possible "
+        "norm; for twin, a quarter of it; for FILE.txt, 5.",
     ),
 ]
 
@@ -302,8 +306,8 @@ By = Annotated[
     _method(
         "--by",
         metavar="<method>",
-        help="For twin: marginals (fit to noisy counts, in one release) or svi (fit to the records, in steps). Default: "
-        "marginals, for up to 25 columns, one row per person, and no option of steps.",
+        help="For twin: marginals (one release of noisy counts, to which the model is fitted) or svi (fitted to the records, in "
+        "steps). Default: marginals; svi if the table has over 25 columns or several rows per person, or if --steps is given.",
     ),
 ]
 LearningRate = Annotated[float | None, _method(help="Step size of the Adam optimizer. Default: 0.02; for twin, 0.05.")]
@@ -317,8 +321,8 @@ NumRecords = Annotated[
 Draws = Annotated[
     int | None,
     _output(
-        help="Number of posterior draws to write. Default: 1000. Of a twin by marginals: 1, the closest, or as many refits with "
-        "fresh noise; 20 or more for intervals from several twins."
+        help="Number of posterior draws to write. Default: 1000. For a twin by marginals, the number of fitted models: 1 is the "
+        "most accurate; with 20 or more, each fitted again with fresh noise, intervals can be computed from several twins."
     ),
 ]
 LedgerFile = Annotated[

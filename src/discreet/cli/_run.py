@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import PRNGKeyArray
 
+    from discreet.accounting import Planned
     from discreet.cli._intervals import NoiseAdded
     from discreet.cli._own_model import Prepared
     from discreet.inference import DPSVIResult
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from discreet.models import MixtureOfProducts
     from discreet.plan import PrivacyPlan
     from discreet.report import Statement
-    from discreet.tables import Records
+    from discreet.tables import Records, Schema
 
     Draw = Callable[[int], dict[str, np.ndarray]]
 
@@ -228,8 +229,11 @@ class Fitted:
             return
         named = sorted(weights, key=lambda pair: -abs(pair[1]["mean"]))[:SHOWN]
         scale = "in their own units" if self.own is not None and self.own.raw else "scaled to [-1, 1] by their bounds"
-        intervals = "" if self.why_not else ", with 90 % intervals, also for the mean without noise"
-        say_lines(f"Largest of {len(weights)} coefficients{intervals} (features {scale}):")
+        which = f"Largest of {len(weights)} coefficients" if len(weights) > SHOWN else "Coefficients"
+        intervals = (
+            "" if self.why_not else ", each with two 90 % intervals: its own, and that of the mean without noise"
+        )
+        say_lines(f"{which} (features {scale}){intervals}:")
         for name, row in named:
             both = ((row.get(f"low{part}", 0.0), row.get(f"high{part}", 0.0)) for part in ("", "_of_mean"))
             ends = [f"{low:.3g} to {high:.3g}" for low, high in both]
@@ -260,6 +264,19 @@ def budget_line(ledger: Path) -> str:
     cap, spent_ = book.cap, book.spent
     left = max(0.0, cap.epsilon - spent_)
     return f"ε = {upper(spent_)} of {upper(cap.epsilon)} in {ledger} is spent, about {left:.4g} is left."
+
+
+def charge_line(ledger: Path, plan: "Planned", delta: float, schema: "Schema") -> str:
+    """What the ledger would charge for a plan, or why it would refuse it. Debits nothing."""
+    from discreet.accounting import upper
+    from discreet.ledger import ONE_RECORD, Ledger, SpentError
+
+    book = Ledger(ledger)
+    try:
+        after = book.check(plan, delta=delta, unit=ONE_RECORD if schema.person is None else "one person")
+    except (SpentError, ValueError) as error:
+        return f"The ledger would refuse this fit. {error}"
+    return f"After it, ε = {upper(after)} of {upper(book.cap.epsilon)} in {ledger} would be spent."
 
 
 def fit_and_write(

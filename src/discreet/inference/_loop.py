@@ -659,8 +659,8 @@ def with_proof(
             raise _refused(error) from error
         return statement.with_violations(f"It ran although the verifier found that {error.rule}")
     return statement.with_notes(
-        "Proved before it ran: the event was found again in the program itself, whose gradient engine is taken for what it "
-        f"promises and tested for it (SHA-256 {certificate.fingerprint})."
+        "Proved before it ran: the event was found again in the program itself (SHA-256 "
+        f"{certificate.fingerprint}). The gradient engine in it is tested, not proved."
     )
 
 
