@@ -82,27 +82,38 @@ def test_three_releases_cost_the_plans_epsilon() -> None:
     assert spent.epsilon == pytest.approx(once.epsilon(1e-5), rel=2e-3)
 
 
-@pytest.mark.parametrize("epsilon", [0.2, 2.0])
+@pytest.mark.parametrize("epsilon", [0.02, 0.2, 2.0])
 def test_intervals_hold_as_often_as_they_say(epsilon: float) -> None:
-    """Of 160 intervals of 95 %, dependent in fours. Without the privacy noise in the posterior 25 and 78 % held,
-    without that of sampling 71 % at epsilon = 2."""
-    plan, held, sigma = plan_for(epsilon), [], []
+    """Of 160 intervals of 95 % for coefficients, dependent in fours, and 40 for sigma. Where noise hides all, more hold.
+
+    Without the privacy noise in the posterior 25 and 78 % held at 0.2 and 2, without that of sampling 71 % at 2. Of sigma
+    no interval held at 0.02 while its prior was flat for its square, up to any number."""
+    plan, held = plan_for(epsilon), []
     for seed in range(40):
         found = fit_moments(dp.random.key(seed), *table(seed), plan)
         draws = found.posterior(dp.random.key(seed), 400)
-        drawn = np.column_stack([draws["intercept"], draws["weights"]])
+        drawn = np.column_stack([draws["intercept"], draws["weights"], draws["sigma"]])
         low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-        held.append((low <= TRUTH) & (high >= TRUTH))
-        sigma.append(np.mean(draws["sigma"]))
-    assert 0.9 <= np.mean(held) <= 0.99
-    assert np.mean(sigma) < 0.3
+        held.append((low <= [*TRUTH, 0.1]) & (high >= [*TRUTH, 0.1]))
+        assert high[-1] < 1
+    held = np.mean(held, axis=0)
+    assert 0.9 <= held[:-1].mean() <= (0.99 if epsilon > 0.1 else 1)
+    assert held[-1] >= 0.82  # 33 of 40: chance 0.0004 at 95 %
 
 
-def test_where_noise_hides_everything_the_posterior_is_the_prior() -> None:
-    plan = plan_for(0.001)
-    found = fit_moments(dp.random.key(1), *table(1), plan)
-    assert np.sqrt(np.diag(found.covariance)).min() > 0.8
-    assert np.abs(found.mean).max() < 0.3
+def test_where_noise_hides_everything_the_posterior_is_the_prior_and_predictions_are_near_the_middle() -> None:
+    """Of ten fits; the means of the posteriors had R2 of -0.5 on the median, and -1.7 at worst."""
+    plan, scores = plan_for(0.01), []
+    x, y = table(99, 4_000)
+    for seed in range(10):
+        rows, target = table(seed)
+        found = fit_moments(dp.random.key(seed), rows, target - TRUTH[0], plan)
+        assert np.sqrt(np.diag(found.covariance)).mean() > 0.6
+        assert np.quantile(found.posterior(dp.random.key(seed), 400)["sigma"], 0.975) > 0.8
+        left = y - TRUTH[0] - found.estimate[0] - x @ found.estimate[1:]
+        scores.append(1 - np.mean(left**2) / np.var(y))
+    assert np.median(scores) > -0.05
+    assert min(scores) > -0.6
 
 
 def test_a_ledger_is_debited_once_and_wrong_shapes_are_not(tmp_path: Any) -> None:

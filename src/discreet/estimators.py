@@ -462,9 +462,10 @@ class LinearRegression(RegressorMixin, PrivateRegression):
     Attributes:
         statement_: What the fit spent, as a `Statement`: print it. `epsilon_` and `delta_` are its figures.
         result_: The `MomentsResult`, or with `max_rows` above 1, and in the other estimators, the `DPSVIResult`.
-        coef_: Mean of the weights' draws, (feature,), in the target's units per unit of the feature.
-        intercept_: Mean of the intercept's draws.
-        coef_draws_: Draws of the weights, (draw, feature).
+        coef_: The weights to predict with, (feature,), in the target's units per unit of the feature. Shrunk towards 0 where
+            the noise hides them, so not the mean of `coef_draws_`; with `max_rows` above 1 it is.
+        intercept_: The intercept to predict with, likewise.
+        coef_draws_: Draws of the weights, (draw, feature), for intervals.
         intercept_draws_: Draws of the intercept, (draw,).
         sigma_draws_: Draws of the standard deviation around the line, (draw,).
         scaling_: The bounds, and how features were brought to unit size.
@@ -519,10 +520,13 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         coef, intercept = scaling.unscale(draws["weights"], draws["intercept"])
         self.coef_draws_, self.intercept_draws_ = half * coef, middle + half * intercept
         self.sigma_draws_ = half * np.asarray(draws["sigma"], np.float64)
-        self.coef_, self.intercept_ = self.coef_draws_.mean(axis=0), float(self.intercept_draws_.mean())
+        found = self.result_
+        if isinstance(found, MomentsResult):
+            coef, intercept = scaling.unscale(found.estimate[None, 1:], found.estimate[:1])
+        self.coef_, self.intercept_ = half * coef.mean(axis=0), middle + half * float(intercept.mean())
 
     def predict(self, X: Any) -> Float[np.ndarray, " row"]:
-        """The posterior mean of the target of each row; a row's prediction depends on that row alone.
+        """Predict each row by `coef_` and `intercept_`; a row's prediction depends on that row alone.
 
         Args:
             X: Rows to predict for, (row, feature). Values outside the bounds are clipped.

@@ -10,8 +10,12 @@ second.
 The posterior allows for both noises. Let A be the features' sums and b those with the target, both seen with noise of standard
 deviation tau. Given coefficients t, b - A t has the covariance tau^2 / 2 ((1 + |t|^2) I + t t') from the noise, and from
 sampling the residuals' variance times the mean weight times A. It is normal for a fixed t; for t t' its posterior mean is used,
-found by iterating. The next release takes the posterior as its prior. Since all releases see the same rows, each counts for its
-share of them only. After Bernstein and Sheldon, NeurIPS 2019, who sample the exact moments instead.
+found by iterating. Likelihoods of the releases multiply; since all of them see the same rows, each counts for its share of them
+only. After Bernstein and Sheldon, NeurIPS 2019, who sample the exact moments instead.
+
+There are two posteriors. Intervals are of that under Normal(0, 1), which is wide: where the noise hides a coefficient, its
+interval is the prior's. Its mean predicts badly there, as noise is all that it follows. So the estimate is the mean under a prior
+of unknown scale, one for the intercept and one for the weights: what does not stand out of the known noise is drawn to 0.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -26,7 +31,6 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
-from scipy.special import log_ndtr, ndtr, ndtri
 
 from discreet import random
 from discreet._jax import one_process
@@ -51,6 +55,9 @@ _FLOOR = 0.1  # of the largest eigenvalue of the noise: what whitening takes for
 _GRID = 2.0**13  # rows are multiples of 1 / _GRID: sums of products of 2^26 rows are exact in 64 bits
 _MOST_RECORDS = 2**26
 TURN = 64
+WIDE = (1.0,)
+SCALES = tuple(2.0**-place for place in range(7))
+"""Standard deviations of the prior of the coefficients: for intervals, and for the estimate, each with the same probability."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -246,63 +253,139 @@ def _program(stddev: float, records: int, features: int, relation: Relation, rep
 
 
 @dataclasses.dataclass(frozen=True)
-class _Fitted:
-    """What follows from one release, in its own coordinates."""
+class _Release:
+    """One release, and the public maps that it was measured under: (1, x) @ to, and the distance to `line` over `width`."""
 
-    mean: np.ndarray
-    covariance: np.ndarray
-    variance: float  # of the residuals
-    seen: float  # the same before it is known to be positive
-    spread: float  # standard deviation of that
-    eigenvalues: np.ndarray  # of the features' sums, without what noise alone would show
+    features: np.ndarray  # noisy sums, as the nearest matrix that such sums can be
+    target: np.ndarray
+    square: float
+    eigenvalues: np.ndarray  # of `features`
     eigenvectors: np.ndarray
     weight: float  # sum of the records' weights
+    noise: float  # standard deviation
+    share: float  # of the records that this release counts for
+    total: float  # the exact sum of weight (|z|^2 + SHARE_OF_TARGET) over the records, which is public
+    to: np.ndarray
+    line: np.ndarray
+    width: float
+
+    @classmethod
+    def of(cls, moments: np.ndarray, total: float, **known: Any) -> _Release:
+        """Read noisy sums."""
+        moments, size = (moments + moments.T) / 2, len(moments) - 1
+        values, vectors = np.linalg.eigh(moments[:size, :size])
+        if np.maximum(values, 0).sum() > total:  # the nearest matrix whose eigenvalues are positive and have this sum
+            falling = values[::-1]
+            above = (np.cumsum(falling) - total) / np.arange(1, size + 1)
+            values = values - above[np.flatnonzero(falling > above).max()]
+        values = np.maximum(values, 0)
+        return cls(
+            features=(vectors * values) @ vectors.T,
+            target=moments[:size, size],
+            square=float(moments[size, size]),
+            eigenvalues=values,
+            eigenvectors=vectors,
+            weight=float(np.clip(total - values.sum(), total / 20, total)) / SHARE_OF_TARGET,
+            total=total,
+            **known,
+        )
 
 
-def _solve(moments: np.ndarray, noise: float, total: float, share: float, prior: np.ndarray, guess: float) -> _Fitted:
-    """The posterior given one release.
+@dataclasses.dataclass(frozen=True)
+class _Posterior:
+    """What is known after some releases.
 
-    Args:
-        moments: The noisy sums.
-        noise: Their standard deviation, tau.
-        total: The exact sum of weight (|z|^2 + SHARE_OF_TARGET) over the records, which is public.
-        share: The share of the records that this release counts for.
-        prior: Covariance of the coefficients beforehand, around 0.
-        guess: The residuals' variance, to start from.
+    Attributes:
+        precision: Of the Gaussian likelihood of the coefficients.
+        pull: The precision times the likelihood's maximum.
+        mean: Of the posterior of the coefficients.
+        covariance: Of the same.
+        variance: Posterior mean of the residuals' variance.
+        seen: The variance that the sums show, before it is known to lie between 0 and 1.
+        spread: Standard deviation of that.
     """
-    moments, size = (moments + moments.T) / 2, len(moments) - 1
-    values, vectors = np.linalg.eigh(moments[:size, :size])
-    if np.maximum(values, 0).sum() > total:  # the nearest matrix whose eigenvalues are positive and have this sum
-        falling = values[::-1]
-        above = (np.cumsum(falling) - total) / np.arange(1, size + 1)
-        values = values - above[np.flatnonzero(falling > above).max()]
-    values = np.maximum(values, 0)
-    seen, b, c = (vectors * values) @ vectors.T, moments[:size, size], moments[size, size]
-    weight = float(np.clip(total - values.sum(), total / 20, total)) / SHARE_OF_TARGET
-    precision, mean, covariance, variance, spread = (
-        np.linalg.inv(prior),
-        np.zeros(size),
-        np.zeros((size, size)),
-        guess,
-        0.0,
-    )
-    for _ in range(100):
-        second, before = np.outer(mean, mean) + covariance, mean
-        error = noise**2 / 2 * ((1 + np.trace(second)) * np.eye(size) + second)
-        error += variance * weight / total / share * seen
-        gain = np.linalg.solve(error, seen).T
-        covariance = np.linalg.inv(precision + gain @ seen)
-        mean = covariance @ (gain @ b)
-        squares = c - 2 * mean @ b + mean @ seen @ mean + np.trace(seen @ covariance)
-        middle = squares / weight
-        spread = math.hypot(noise * (1 + mean @ mean) / weight, math.sqrt(2 / total) * variance)
-        # The mean of a normal variable that is known to be positive.
-        ratio = middle / spread
-        variance = middle + spread * math.exp(-(ratio**2) / 2 - log_ndtr(ratio)) / math.sqrt(2 * math.pi)
-        variance = float(np.clip(variance, 1e-8, SHARE_OF_TARGET))
-        if np.abs(mean - before).max() < 1e-7:
-            break
-    return _Fitted(mean, covariance, variance, middle, spread, values, vectors, weight)
+
+    precision: np.ndarray
+    pull: np.ndarray
+    mean: np.ndarray
+    covariance: np.ndarray
+    variance: float = 0.25
+    seen: float = 0.25
+    spread: float = 1.0
+
+    @classmethod
+    def before(cls, size: int, scales: Sequence[float]) -> _Posterior:
+        """The prior."""
+        precision, pull = np.zeros((size, size)), np.zeros(size)
+        return cls(precision, pull, *_coefficients(precision, pull, scales))
+
+    def after(self, release: _Release, scales: Sequence[float]) -> _Posterior:
+        """Add a release. The noise of the features' sums acts through the coefficients, so it is found by iterating."""
+        size, width, noise = len(self.pull), release.width, release.noise
+        seen, back = release.features, np.linalg.inv(release.to) / release.width
+        mean, covariance, variance = self.mean, self.covariance, self.variance / width**2
+        for _ in range(100):
+            own, around, before = back @ (mean - release.line), back @ covariance @ back.T, mean
+            second = np.outer(own, own) + around
+            error = noise**2 / 2 * ((1 + np.trace(second)) * np.eye(size) + second)
+            error += variance * release.weight / release.total / release.share * seen
+            gain = back.T @ np.linalg.solve(error, seen).T
+            precision = self.precision + gain @ seen @ back
+            pull = self.pull + gain @ (release.target + seen @ back @ release.line)
+            mean, covariance = _coefficients(precision, pull, scales)
+            own, around = back @ (mean - release.line), back @ covariance @ back.T
+            unsure = seen @ around
+            squares = release.square - 2 * own @ release.target + own @ seen @ own + np.trace(unsure)
+            spread = math.hypot(
+                noise * (1 + own @ own) / release.weight,
+                math.sqrt(2 / release.total) * variance,
+                math.sqrt(2 * np.trace(unsure @ unsure)) / release.weight,
+            )
+            middle, spread = squares / release.weight * width**2, spread * width**2
+            ends, chances = _sigma(middle, spread)
+            # Residuals are clipped.
+            square = (np.square(ends[1:]) + np.square(ends[:-1])) @ chances / 2
+            variance = float(np.clip(square / width**2, 1e-8, SHARE_OF_TARGET))
+            if np.abs(mean - before).max() < 1e-7:
+                break
+        return _Posterior(precision, pull, mean, covariance, variance * width**2, middle, spread)
+
+
+def _sigma(seen: float, spread: float) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of intervals of the residuals' standard deviation, and their probabilities: the prior is flat up to 1, the bound."""
+    low, high = np.clip(seen - 8 * spread, 0, 0.98), np.clip(max(seen, 0) + 8 * spread, 1e-8, 1)
+    ends = np.linspace(math.sqrt(min(low, high / 2)), math.sqrt(high), 1025)
+    logs = -np.square((np.square((ends[1:] + ends[:-1]) / 2) - seen) / spread) / 2
+    chances = np.exp(logs - logs.max())
+    return ends, chances / chances.sum()
+
+
+def _coefficients(precision: np.ndarray, pull: np.ndarray, scales: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of the coefficients given a Gaussian likelihood.
+
+    The prior is Normal(0, s^2) for all weights and Normal(0, r^2) for the intercept; s and r are unknown, each one of `scales`.
+    In the eigenbasis of the weights' precision, all pairs of scales are solved at once.
+    """
+    r, s = (side.reshape(-1, 1) for side in np.meshgrid(scales, scales))
+    values, vectors = np.linalg.eigh(precision[1:, 1:])
+    values, cross, pulled = np.maximum(values, 0), vectors.T @ precision[1:, 0], vectors.T @ pull[1:]
+    inverse = 1 / (values + 1 / s**2)
+    variance = 1 / (np.maximum(precision[0, 0] - inverse @ cross**2, 0)[:, None] + 1 / r**2)
+    intercept = variance * (pull[0] - inverse @ (cross * pulled))[:, None]
+    weights = inverse * (pulled - cross * intercept)
+    evidence = np.log(variance / r**2)[:, 0] - np.log1p(s**2 * values).sum(axis=1) + intercept[:, 0] * pull[0]
+    evidence = (evidence + weights @ pulled) / 2
+    chances = np.exp(evidence - evidence.max())
+    chances /= chances.sum()
+    means = np.column_stack([intercept, weights])
+    mean = chances @ means
+    aside = np.column_stack([np.ones(len(s)), -inverse * cross]) * np.sqrt(variance)
+    covariance = np.diag(np.append(0, chances @ inverse))
+    for part in (aside, means - mean):
+        covariance += (chances[:, None] * part).T @ part
+    turn = np.zeros_like(precision)
+    turn[0, 0], turn[1:, 1:] = 1, vectors
+    return turn @ mean, turn @ covariance @ turn.T
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,14 +395,16 @@ class MomentsResult:
     Attributes:
         mean: Of intercept and weights, (feature + 1,), in the units of what was fitted.
         covariance: Of the same.
-        variance: The residuals' variance has the posterior Normal(variance, variance_spread), given that it is positive.
-        variance_spread: See there.
+        estimate: Intercept and weights to predict with, shrunk towards 0 where the noise hides them.
+        variance: The residuals' variance, seen with a normal error; the prior of their standard deviation is flat on (0, 1).
+        variance_spread: Standard deviation of that error.
         plan: What was spent.
         statement: What it protects.
     """
 
     mean: Float[np.ndarray, " feature+1"]
     covariance: Float[np.ndarray, "feature+1 feature+1"]
+    estimate: Float[np.ndarray, " feature+1"]
     variance: float
     variance_spread: float
     plan: MomentsPlan
@@ -337,12 +422,13 @@ class MomentsResult:
         drawn = np.asarray(jax.random.normal(one, (num_samples, len(self.mean))), np.float64)
         values, vectors = np.linalg.eigh(self.covariance)
         drawn = self.mean + (drawn * np.sqrt(np.maximum(values, 0))) @ vectors.T
-        # What lies more than seven standard deviations below zero is taken to be there.
-        middle = max(self.variance, -7.0 * self.variance_spread)
-        below = ndtr(-middle / self.variance_spread)
-        uniform = np.asarray(jax.random.uniform(other, (num_samples,), minval=1e-6, maxval=1 - 1e-6), np.float64)
-        variance = middle + self.variance_spread * ndtri(below + uniform * (1 - below))
-        return {"intercept": drawn[:, 0], "weights": drawn[:, 1:], "sigma": np.sqrt(np.maximum(variance, 1e-12))}
+        ends, chances = _sigma(self.variance, self.variance_spread)
+        uniform = np.asarray(jax.random.uniform(other, (num_samples,)), np.float64)
+        return {
+            "intercept": drawn[:, 0],
+            "weights": drawn[:, 1:],
+            "sigma": np.interp(uniform, np.append(0, np.cumsum(chances)), ends),
+        }
 
 
 def fit_moments(
@@ -360,7 +446,7 @@ def fit_moments(
     to be its part of that before it runs. Sums are exact, since rows are rounded to a grid.
 
     The prior is that of `models.linear_regression`: intercept and weights Normal(0, 1). Where the noise hides a coefficient, its
-    posterior is the prior.
+    posterior is the prior, and `estimate` is near 0: it predicts no worse than the middle of the target's bounds but for chance.
 
     Args:
         rng_key: `discreet.random.key()`, for this fit alone.
@@ -418,34 +504,32 @@ def fit_moments(
         spend()
         claim(noise)
         keys = jax.random.split(noise, len(programs))
-        posterior = _measure(programs, keys, table, plan)
+        wide, found = _measure(programs, keys, table, plan)
     # Without their fingerprints, which follow the number of records.
     proved = "Proved before it ran: the events were found again in the programs themselves."
-    return MomentsResult(*posterior, plan=plan, statement=spend.stated().with_notes(proved))
+    statement = spend.stated().with_notes(proved)
+    return MomentsResult(
+        wide.mean, wide.covariance, found.mean, found.seen, found.spread, plan=plan, statement=statement
+    )
 
 
 def _measure(
     programs: list[Certificate], keys: Any, table: tuple[np.ndarray, np.ndarray, np.ndarray], plan: MomentsPlan
-) -> tuple[np.ndarray, np.ndarray, float, float]:
-    """The releases, each read before the next."""
+) -> tuple[_Posterior, _Posterior]:
+    """The releases, each read before the next. Returns the posteriors under the wide prior, and under that of unknown scale."""
     size, total = plan.num_features + 1, plan.num_records * _whole(plan.num_features)
     to, line, width = np.diag([_INTERCEPT, *np.ones(size - 1)]), np.zeros(size), 1 / math.sqrt(SHARE_OF_TARGET)
-    covariance, variance, seen, spread = np.eye(size), 0.25, 0.25, 1.0
+    wide, found = (_Posterior.before(size, scales) for scales in (WIDE, SCALES))
     for program, key, share, noise in zip(programs, keys, SHARES, _stddevs(plan.noise_multiplier), strict=True):
         moments = np.asarray(program(key, *table, to, line, np.float64(width)), np.float64)
-        back = np.linalg.inv(to)
-        prior = back @ covariance @ back.T / width**2
-        found = _solve(moments, noise, total, share, prior, variance / width**2)
-        line, covariance = line + width * to @ found.mean, width**2 * to @ found.covariance @ to.T
-        variance, seen, spread = (width**2 * value for value in (found.variance, found.seen, found.spread))
+        release = _Release.of(moments, total, noise=noise, share=share, to=to, line=line, width=width)
+        wide, found = wide.after(release, WIDE), found.after(release, SCALES)
         # Residuals have this variance around the line found so far, on average over the records.
-        unsure = found.eigenvalues @ np.diag(found.eigenvectors.T @ found.covariance @ found.eigenvectors)
-        around = variance + width**2 * unsure / found.weight
+        back = np.linalg.inv(to)
+        unsure = np.trace(release.features @ back @ found.covariance @ back.T)
+        around = found.variance + unsure / release.weight
         least = _FLOOR * noise * math.sqrt(2 * size)
-        to = (
-            to
-            @ (found.eigenvectors * np.sqrt(found.weight / (found.eigenvalues + least) / size))
-            @ found.eigenvectors.T
-        )
+        stretched = release.eigenvectors * np.sqrt(release.weight / (release.eigenvalues + least) / size)
+        to, line = to @ stretched @ release.eigenvectors.T, found.mean
         width = min(1.0, _WIDTH * math.sqrt(around)) / math.sqrt(SHARE_OF_TARGET)
-    return line, covariance, seen, spread
+    return wide, found
