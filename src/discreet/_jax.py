@@ -10,6 +10,7 @@ have run on (`TRIED_FROM`, `UNTRIED_FROM`), and on any other there is no proof (
 
 import hashlib
 import itertools
+import math
 import os
 import re
 import sys
@@ -43,6 +44,7 @@ __all__ = [
     "Literal",
     "Primitive",
     "Scan",
+    "Sharding",
     "Var",
     "all_constants",
     "around",
@@ -54,6 +56,7 @@ __all__ = [
     "captured_arrays",
     "compiled",
     "define_prng_impl",
+    "devices_named",
     "double",
     "hi_primitives",
     "inner_programs",
@@ -72,11 +75,16 @@ __all__ = [
     "program_constants",
     "program_digest",
     "program_text",
+    "psum_invariant_p",
+    "pvary_p",
     "reset_compilation_cache",
+    "reshard_p",
     "run_jaxpr",
     "run_kept",
     "scan_of",
+    "shard_map_p",
     "sharding_constraint_p",
+    "sharding_of",
     "source_line",
     "source_lines",
     "two_way_primitive",
@@ -387,14 +395,64 @@ def source_line(equation: JaxprEqn) -> str:
     return lines[0] if same else f"{lines[0]}, called at {lines[-1]}"
 
 
-# `jax.lax.with_sharding_constraint` says where a value lies, and hands it on.
+# `jax.lax.with_sharding_constraint` and `jax.reshard` say where a value lies, and hand it on.
 sharding_constraint_p: Primitive = vars(sys.modules["jax._src.pjit"])["sharding_constraint_p"]
+reshard_p: Primitive = vars(sys.modules["jax._src.pjit"])["reshard_p"]
 _NamedAxisEffect: type = vars(sys.modules["jax._src.core"])["NamedAxisEffect"]
+# What `jax.shard_map` writes, and within it `jax.lax.psum` and the cast of what is the same on all devices.
+shard_map_p: Primitive = vars(sys.modules["jax._src.shard_map"])["shard_map_p"]
+psum_invariant_p: Primitive = vars(sys.modules["jax._src.lax.parallel"])["psum_invariant_p"]
+pvary_p: Primitive = vars(sys.modules["jax._src.core"])["pvary_p"]
 
 
 def is_over_devices(equation: JaxprEqn) -> bool:
     """Whether all that an equation does beside its outputs is to let values of several devices meet (`psum` and the like)."""
     return bool(equation.effects) and all(isinstance(x, _NamedAxisEffect) for x in equation.effects)
+
+
+class Sharding(NamedTuple):
+    """What a `shard_map` equation says.
+
+    Attributes:
+        body: The program that each device runs.
+        axes: Names of the mesh axes over which it is spread.
+        devices: Their number.
+        cut: For each operand and for each result the array axis that is cut over all of the devices; None: every device has all
+            of it; -1: anything else.
+    """
+
+    body: ClosedJaxpr
+    axes: frozenset[str]
+    devices: int
+    cut: tuple[tuple[int | None, ...], tuple[int | None, ...]]
+
+
+def sharding_of(equation: JaxprEqn) -> Sharding:
+    """The parts of a `shard_map` equation."""
+    params: Any = equation.params
+    axes = frozenset(params["newly_manual_axes"])
+    sizes = dict(params["mesh"].shape)
+
+    def cut(spec: Any) -> int | None:
+        named = [(i, names if isinstance(names, tuple) else (names,)) for i, names in enumerate(spec) if names]
+        if getattr(spec, "unreduced", None) or getattr(spec, "reduced", None):
+            return -1
+        if not named:
+            return None
+        axis, names = named[0]
+        whole = len(named) == 1 and len(names) == len(axes) and frozenset(names) == axes
+        return axis if whole else -1
+
+    cuts = tuple(tuple(map(cut, params[name])) for name in ("in_specs", "out_specs"))
+    devices = math.prod(sizes[name] for name in axes)
+    return Sharding(inner_programs(equation)[0], axes, devices, (cuts[0], cuts[1]))
+
+
+def devices_named(equation: JaxprEqn) -> frozenset[str] | None:
+    """The axes over which a `psum`, or `axis_index`, goes; None if it goes over some of their devices only."""
+    params: Any = equation.params
+    names = params.get("axes", params.get("axis_name", ()))
+    return None if params.get("axis_index_groups") else frozenset(names if isinstance(names, tuple) else (names,))
 
 
 def primitive_of(function: Callable[..., Any], *args: Any) -> Primitive:

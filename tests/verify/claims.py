@@ -64,10 +64,10 @@ class Watching(Checker):
         self.handed: list[Handed] = []
         self._within = 0
 
-    def _equation(self, equation, operands):
+    def step(self, equation, operands):
         primitive, before = equation.primitive, len(self.items)
         self._within += primitive in STRUCTURED
-        outputs = super()._equation(equation, operands)
+        outputs = super().step(equation, operands)
         self._within -= primitive in STRUCTURED
         if not self._within and primitive not in INLINED:
             self.seen += [self.entry(primitive.name, x) for x in outputs]

@@ -18,8 +18,8 @@ LOOSE = {
     **{name: {"finite"} for name in ("conv_general_dilated", "random_gamma", "scatter", "fft")},
 }
 """Claims that these numbers do not come to the edge of."""
-ELSEWHERE = {"clipped_sum", "update_rows"}
-"""Primitives of private inference, which nobody else calls: tests/inference/test_proof.py and test_local.py."""
+ELSEWHERE = {"clipped_sum", "update_rows", "shard_map", "pvary", "reshard"}
+"""Of private inference, which nobody else calls: tests/inference/test_proof.py, test_local.py. Of devices: test_devices.py."""
 WORLDS = ("add", "replace", "sample")
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

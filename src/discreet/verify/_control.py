@@ -22,7 +22,21 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import Jaxpr, JaxprEqn, aval, hi_primitives, inner_programs, scan_of, source_line
+from discreet._jax import (
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    aval,
+    devices_named,
+    hi_primitives,
+    inner_programs,
+    is_over_devices,
+    psum_invariant_p,
+    scan_of,
+    shard_map_p,
+    sharding_of,
+    source_line,
+)
 from discreet._jax import primitives as p
 from discreet.verify._domain import (
     KNOWN,
@@ -622,3 +636,205 @@ def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
     factor = Scale(1.0 if part else math.sqrt(scan.loop.length))
     parent = batch.parent if part and batch.parent is not None else batch
     return _escaped(scan, found.but(batch=parent, terms=bounding(scaled(found.terms, factor), parent)))
+
+
+# --- devices ---
+
+_PSUMS = (p.psum_p, psum_invariant_p)
+_TWICE = Why.DEVICES("what every device has already from the records of all is added up once more for each device")
+_APART = Why.DEVICES(
+    "values of several devices meet other than in jax.lax.psum of each device's own sum over its records"
+)
+_MIXED = Why.DEVICES(
+    "rows of several devices are added to one another. (jax.grad by what is the same on all devices does so under check_vma: "
+    "give it jax.lax.pcast(parameters, axis, to='varying'))"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _On:
+    """A value within `shard_map`, and whether it may be another one on each device."""
+
+    value: Value
+    varies: bool
+
+
+@dataclasses.dataclass
+class _Devices:
+    """One `shard_map` while it is looked at: a body that every device runs, each with its part of what is cut.
+
+    It is a loop over the devices, whose turns run at once and meet in `psum`. What is cut along the records enters as rows of
+    the turn's `Part`: a record is on one device, and the others have the same values in both runs, as long as they depend on
+    their own part and on public numbers only. So a sum over devices moves by what one of them moves by. Only for such values
+    is that said: whatever depends on all records already differs on each device, and adds up.
+
+    An equation whose operands are the same on all devices has the same result on all: it is looked at as if it stood outside
+    of the loop, so its key may come from there, and its release is one. The others are a turn's: a key from outside is refused
+    there, since each device would draw the same, and so is a release.
+    """
+
+    checker: Checker
+    equation: JaxprEqn
+    before: int = dataclasses.field(default_factory=new_symbol)
+    parts: dict[Batch, Part] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.sharding = sharding_of(self.equation)
+        self.loop = Loop(self.sharding.devices)
+        self.line = source_line(self.equation)
+        if -1 in (*self.sharding.cut[0], *self.sharding.cut[1]):
+            text = f"shard_map at {self.line} cuts an array over some of its devices only, or along two axes."
+            raise Why.DEVICES.refusal(text, self.line)
+
+    def run(self, operands: list[Value]) -> list[Value]:
+        """The results of the whole equation."""
+        ins, outs = self.sharding.cut
+        body = self.sharding.body
+        # Where devices differ by more than their records, a row of a random sample depends on its place in the sample.
+        apart = any(cut is not None and not isinstance(x, Private) for x, cut in zip(operands, ins, strict=True))
+        met = [y for x in body.jaxpr.eqns for y in _over_devices(x)]
+        apart |= any(x.primitive not in _PSUMS for x in met)
+        pairs = zip(operands, self.equation.invars, ins, strict=True)
+        begin = [_On(self._of_device(x, shape_of(v), cut, apart), cut is not None) for x, v, cut in pairs]
+        jaxpr, own = inner(self.checker, body)
+        found = self._walk(jaxpr, [_On(x, False) for x in own], begin)
+        rows = zip(found, self.equation.outvars, outs, strict=True)
+        return [self._together(x, shape_of(v), cut) for x, v, cut in rows]
+
+    def _of_device(self, value: Value, shape: tuple[int, ...], cut: int | None, apart: bool) -> Value:
+        """What one device has of an operand."""
+        if cut is None:
+            return value.but(additive=False) if isinstance(value, Private) else value
+        if isinstance(value, Key):
+            self.checker.keys.spend(value, "the devices", self.line)
+            kind, why = self.checker.keys.kind(value)
+            self.checker.keys.loops.append(self.loop)
+            there = [n // self.loop.length if i == cut else n for i, n in enumerate(value.names.shape)]
+            key = self.checker.keys.new(tuple(there), kind, why)
+            self.checker.keys.loops.pop()
+            return key
+        if isinstance(value, Public):
+            return Public(released=value.released)
+        if value.axes != (cut,) or value.batch is None:
+            return self.checker.unbounded(self.equation, [value], _APART)
+        if value.batch not in self.parts:
+            depth = len(self.checker.keys.loops)
+            self.parts[value.batch] = Part(value.batch, value.batch.masked, depth, loop=self.loop)
+        part = self.parts[value.batch]
+        positional = value.positional or apart
+        return value.but(batch=part, terms=bounding(value.terms, part), positional=positional)
+
+    def _walk(self, jaxpr: Jaxpr, own: Sequence[_On], inputs: Sequence[_On]) -> list[_On]:
+        known: dict[Any, _On] = dict(zip(jaxpr.constvars, own, strict=True))
+        known.update(zip(jaxpr.invars, inputs, strict=True))
+
+        def read(atom: Any) -> _On:
+            return _On(constant(atom.val), False) if isinstance(atom, Literal) else known[atom]
+
+        for equation in jaxpr.eqns:
+            operands = [read(x) for x in equation.invars]
+            known.update(zip(equation.outvars, self._step(equation, operands), strict=True))
+        return [read(x) for x in jaxpr.outvars]
+
+    def _step(self, equation: JaxprEqn, operands: list[_On]) -> list[_On]:
+        values, checker = [x.value for x in operands], self.checker
+        within, line = inner_programs(equation), source_line(equation)
+        named = not within and (is_over_devices(equation) or equation.primitive in _PSUMS)
+        if named and devices_named(equation) != self.sharding.axes:
+            text = f"{equation.primitive.name} at {line} goes over some of the devices only."
+            raise Why.DEVICES.refusal(text, self.line, line)
+        if equation.primitive is p.axis_index_p:
+            return [_On(Public(counter=(self.loop, 0, self.loop.length - 1)), True)]
+        if equation.primitive in _PSUMS:
+            pairs = zip(values, equation.outvars, strict=True)
+            return [_On(self._sum(equation, x, aval(v)), False) for x, v in pairs]
+        met = _over_devices(equation)
+        if equation.primitive is p.jit_p and met:
+            jaxpr, own = inner(checker, within[0])
+            return self._walk(jaxpr, [_On(x, False) for x in own], operands)
+        if met and within:
+            text = f"devices meet within {equation.primitive.name} at {line}: let shard_map be within it instead."
+            raise Why.DEVICES.refusal(text, self.line, line)
+        varies = bool(met) or any(x.varies for x in operands)
+        if not varies:
+            return [_On(x, False) for x in checker.step(equation, values)]
+        items, checker.items = checker.items, []
+        checker.keys.loops.append(self.loop)
+        found = checker.step(equation, values)
+        checker.keys.loops.pop()
+        if checker.items:
+            raise Why.DEVICES.refusal(
+                f"{equation.primitive.name} at {line} draws or releases on each device by itself.", self.line, line
+            )
+        checker.items = items
+        return [_On(x, True) for x in found]
+
+    def _sum(self, equation: JaxprEqn, value: Value, kind: Any) -> Value:
+        """The sum over devices: of public numbers, or of each device's own sum over its records."""
+        if isinstance(value, Public):
+            return Public(released=value.released)
+        if isinstance(value, Key):
+            self.checker.keys.spend(value, equation.primitive.name, source_line(equation))
+            return self.checker.keys.new(kind.shape, KNOWN, "it is a sum over devices")
+        part, terms = self._part_of(value), value.terms
+        if part is None or value.axes is not None or terms is None or any(t.source is not part for t in terms):
+            why = _MIXED if value.axes is not None else value.why or (_TWICE if part is None else _APART)
+            return self.checker.unbounded(equation, [value], why)
+        # In a random sample a record that is left out moves others to another device: only sums of rows do not see it.
+        lost = part.sampled and not value.additive
+        # A number that got its name on a device is another one on the next.
+        lost |= any(symbol >= self.before for t in terms for symbol, _ in t.bound.powers)
+        lost |= np.dtype(kind.dtype).kind != "f" or any(t.bound.factor > _MOST_OF_ALL for t in terms)
+        if lost:
+            return self.checker.unbounded(equation, [value], _APART)
+        origin = self.checker.origin(equation, [value])
+        whole = _parent(part)
+        return value.but(batch=whole, terms=bounding(terms, whole), origin=origin, zero=frozenset())
+
+    def _part_of(self, value: Private) -> Part | None:
+        """The part of the records that a value depends on, if it is a device's."""
+        batch = value.batch
+        return batch if isinstance(batch, Part) and batch.loop is self.loop else None
+
+    def _together(self, found: _On, shape: tuple[int, ...], cut: int | None) -> Value:
+        """A result: what all devices have, or what each has, one after the other."""
+        value, checker = found.value, self.checker
+        if cut is None:
+            if found.varies:
+                text = f"a result of shard_map at {self.line} is said to be the same on all devices, and may not be."
+                raise Why.DEVICES.refusal(text, self.line)
+            return value.but() if isinstance(value, Private) else value
+        if isinstance(value, Key):
+            checker.keys.loops.append(self.loop)
+            checker.keys.spend(value, "the results of the devices", self.line)
+            checker.keys.loops.pop()
+            return checker.keys.new(shape, KNOWN, "it came out of shard_map")
+        if isinstance(value, Public):
+            return Public(released=value.released)
+        part = self._part_of(value)
+        named = any(symbol >= self.before for t in value.terms or () for symbol, _ in t.bound.powers)
+        sums = value.axes is None and value.terms is not None and all(t.source is part for t in value.terms)
+        if part is None or named or not (value.axes == (cut,) or (sums and not part.sampled)):
+            return checker.unbounded(self.equation, [value.but(batch=None)], _APART)
+        # Rows of all devices are those of the table; of sums, one upon the other, only that of the record's device moves.
+        return value.but(batch=_parent(part), terms=bounding(value.terms, _parent(part)), additive=False)
+
+
+def _parent(part: Part) -> Batch:
+    assert part.parent is not None
+    return part.parent
+
+
+_MOST_OF_ALL = 1e28
+"""Bounds of sums that may not be finite once they are added up."""
+
+
+def _over_devices(equation: JaxprEqn) -> list[JaxprEqn]:
+    """The equation, and those of the programs in it, that let devices meet or tell them apart."""
+    within = [y for program in inner_programs(equation) for x in program.jaxpr.eqns for y in _over_devices(x)]
+    return [equation, *within] if is_over_devices(equation) else within
+
+
+@rule(shard_map_p, table=STRUCTURED)
+def _shard_map(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    return _Devices(checker, equation).run(operands)

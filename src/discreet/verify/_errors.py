@@ -57,8 +57,8 @@ class Why(enum.Enum):
     )
     CALLBACK = "remove the callback or print; return what is public, and print it outside of the program."
     DEVICES = (
-        "write the step for the whole table, and let jax.jit spread it over devices: jax.lax.with_sharding_constraint is "
-        "no obstacle to a proof."
+        "within shard_map add up each device's own clipped sum by jax.lax.psum, then add noise, by a key that all devices have. "
+        "Or write the step for the whole table, and let jax.jit spread it over devices."
     )
     BOOK = "write it with JAX's own functions, or compute it outside of the step and pass the result, which counts as public."
     POSITION = "treat all rows of a sample alike: which row a record gets says who else is in it."

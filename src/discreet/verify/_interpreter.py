@@ -4,7 +4,7 @@ The checker gives every variable an abstract value, by the rule of the equation'
 The invariant: if what is said of the operands is true of two runs on neighbouring tables, so is what is said of the results.
 A primitive without a rule gives a value of which nothing is known, and a key that goes into one is spent, so a missing rule
 costs precision and no proof is wrong for it. What coarse types and the ends of the range of floats take away is taken away
-after every rule, in `Checker._equation`, so that no rule has to think of them.
+after every rule, in `Checker.step`, so that no rule has to think of them.
 
 Public values need no rule to stay public; `public_result` only finds out what more is known of them while tracing. It follows
 NumPy where XLA must come to the same result, and forgets the value where XLA may round to another.
@@ -34,6 +34,9 @@ from discreet._jax import (
     is_closed_book,
     is_over_devices,
     jax_primitives,
+    pvary_p,
+    reshard_p,
+    shard_map_p,
     sharding_constraint_p,
     source_line,
 )
@@ -69,7 +72,7 @@ from discreet.verify._events import Symbols
 
 _SMALL = 4096
 
-IDENTITY = (p.copy_p, p.stop_gradient_p, p.name_p, sharding_constraint_p)
+IDENTITY = (p.copy_p, p.stop_gradient_p, p.name_p, sharding_constraint_p, reshard_p, pvary_p)
 """Primitives whose output is their operand: each rule that keeps something of a value keeps it through all of these."""
 
 
@@ -413,11 +416,12 @@ class Checker:
             return constant(atom.val) if isinstance(atom, Literal) else known[atom]
 
         for equation in jaxpr.eqns:
-            outputs = self._equation(equation, [read(x) for x in equation.invars])
+            outputs = self.step(equation, [read(x) for x in equation.invars])
             known.update(zip(equation.outvars, outputs, strict=True))
         return [read(x) for x in jaxpr.outvars]
 
-    def _equation(self, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    def step(self, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+        """The abstract results of one equation."""
         primitive = equation.primitive
         private = any(isinstance(x, Private) for x in operands)
         keyed = any(isinstance(x, Key) for x in operands)
@@ -578,14 +582,19 @@ def is_key(kind: Any) -> bool:
     return str(kind.dtype).startswith("key<")
 
 
-def refuse_outside_effects(jaxpr: Jaxpr) -> None:
-    """Refuse a program that talks to the world, or writes to memory, on its way."""
+def refuse_outside_effects(jaxpr: Jaxpr, *, on_devices: bool = False) -> None:
+    """Refuse a program that talks to the world, or writes to memory, on its way.
+
+    `on_devices`: within `shard_map`, whose rule says what it means that values of several devices meet.
+    """
     for equation in jaxpr.eqns:
         name = equation.primitive.name
+        if is_over_devices(equation) and on_devices:
+            continue
         if is_over_devices(equation):
             raise Why.DEVICES.refusal(
-                f"{name} at {source_line(equation)} lets values of several devices meet, within shard_map or pmap, and no rule "
-                "says what they hold of one record.",
+                f"{name} at {source_line(equation)} lets values of several devices meet outside of shard_map, and no rule says "
+                "what they hold of one record.",
                 source_line(equation),
             )
         outside = ("callback", "debug_print", "ffi_call", "infeed", "outfeed")
@@ -597,7 +606,8 @@ def refuse_outside_effects(jaxpr: Jaxpr) -> None:
             )
         with inside(equation):
             for inner in inner_programs(equation):
-                refuse_outside_effects(inner.jaxpr)
+                sharded = on_devices or equation.primitive is shard_map_p
+                refuse_outside_effects(inner.jaxpr, on_devices=sharded)
 
 
 def refuse_closed_books(jaxpr: Jaxpr) -> None:
