@@ -25,6 +25,8 @@ from discreet.verify import certify
 
 # Of a column's half range: a smaller spread would be a division by next to nothing.
 _LEAST_SPREAD = 1e-3
+_GRID = 2.0**13  # cells are multiples of 1 / _GRID: sums of 2^27 rows are exact in 64 bits
+_ROOM = 1.0 + 2.0**-14  # so much longer is the clipping norm than the longest row: clipping rounds none
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,7 @@ class Standardisation:
 
     Attributes:
         num_columns: how many columns, d.
-        noise_multiplier: noise standard deviation divided by sqrt(d), the L2 bound on what one record adds.
+        noise_multiplier: noise standard deviation divided by sqrt(d) (1 + 2^-14), the L2 bound on what one record adds.
 
     Raises:
         ValueError: no column, or no noise.
@@ -48,8 +50,8 @@ class Standardisation:
     def __post_init__(self) -> None:
         integer("num_columns", self.num_columns)
         hint = (
-            "It is the noise's standard deviation divided by sqrt(num_columns); Standardisation.calibrate(epsilon=..., ...) "
-            "finds it."
+            "It is the noise's standard deviation divided by the sensitivity; Standardisation.calibrate(epsilon=..., ...) finds "
+            "it."
         )
         positive("noise_multiplier", self.noise_multiplier, hint=hint)
 
@@ -74,8 +76,8 @@ class Standardisation:
 
     @property
     def sensitivity(self) -> float:
-        """The most, in L2, that one record adds to what is summed: sqrt(d). A replaced record moves the sum by twice that."""
-        return math.sqrt(self.num_columns)
+        """The most, in L2, that one record adds to the sums: sqrt(d), and a little. A replaced one moves them by twice that."""
+        return _ROOM * math.sqrt(self.num_columns)
 
     @property
     def stddev(self) -> float:
@@ -125,14 +127,17 @@ def contributions(
     """What each record adds to the release: its cells z, mapped from their bounds to [-1, 1], and 1 - z^2.
 
     Guarantee: the L2 norm of a record's slice is at most sqrt(columns), since z^2 + (1 - z^2)^2 <= 1: the second moments cost
-    nothing beyond the first. Two records lie at most 2 sqrt(columns) apart. Both are attained where |z| = 1.
+    nothing beyond the first. Two records lie at most 2 sqrt(columns) apart. Both are attained where |z| = 1. A record is
+    computed alike whatever the number of records: a difference, a product and a rounding to the grid, which no compiler
+    contracts, and from there on, in 64 bits, nothing is rounded.
 
     Args:
         x: records. Cells outside the bounds are moved to the nearer one.
         low: public lower bounds.
         high: public upper bounds.
     """
-    z = jnp.clip((x - low) * (2 / (high - low)) - 1, -1, 1)
+    steps = jnp.clip(jnp.round((x - low) * (2 * _GRID / (high - low))), 0, 2 * _GRID)
+    z = (steps - _GRID) / _GRID
     return {"cells": z, "gaps": 1 - jnp.square(z)}
 
 
@@ -149,7 +154,8 @@ def noisy_sums(
 
     Rows that the mask drops, and records with a NaN, add nothing.
     """
-    rows = clip_records(contributions(x, low, high), math.sqrt(x.shape[1]))
+    x, low, high = (value.astype(float) for value in (x, low, high))
+    rows = clip_records(contributions(x, low, high), _ROOM * math.sqrt(x.shape[1]))
     return gaussian_mechanism(key, sum_records(rows, mask), stddev)
 
 
@@ -167,8 +173,8 @@ def private_standardisation(
     """Release means and spreads of columns, with the noise that a plan pays for.
 
     Guarantee: what is returned is `Standardisation.event()` of the one in `plan.also`, under the plan's relation, but for its
-    `slack` and the rounding of float32 sums. The program is proved to be that before it runs. `plan.epsilon(delta)` holds for
-    this release and for a fit by the plan together, once each.
+    `slack`. The program is proved to be that before it runs. Sums are exact, since cells are rounded to a grid.
+    `plan.epsilon(delta)` holds for this release and for a fit by the plan together, once each.
 
     A spread that the noise hides is taken for the least that one could see: about twice the noise's standard deviation in the
     variance, and a thousandth of half the range at least. So the result is finite and positive whatever the noise.
@@ -227,13 +233,15 @@ def private_standardisation(
     # Read where they lie, also in a memory map: the program is done before this returns.
     rows = jax.device_put(cells, may_alias=True)
     arguments = noise, rows, jnp.asarray(lows), jnp.asarray(highs), jnp.ones(len(cells), bool)
-    certificate = certify(release, *arguments, records=1, mask=4, relation=plan.relation, expect=paid.event())
+    with jax.enable_x64(True):
+        certificate = certify(release, *arguments, records=1, mask=4, relation=plan.relation, expect=paid.event())
     if ledger is not None:
         delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
         unit = "one person" if person else ONE_RECORD
         ledger.debit(_Release(paid, plan.relation), delta=delta, method=RELEASED_BEFORE, unit=unit)
     claim(noise)
-    sums = {name: np.asarray(total, np.float64) for name, total in certificate(*arguments).items()}
+    with jax.enable_x64(True):
+        sums = {name: np.asarray(total, np.float64) for name, total in certificate(*arguments).items()}
     centre, spread = _moments(sums, plan.num_records, paid.stddev)
     half = (highs.astype(np.float64) - lows) / 2
     return Scaling(lows + half * (1 + centre), half * spread, reproducible)

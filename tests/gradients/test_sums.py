@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import jax
 import jax.numpy as jnp
@@ -111,8 +112,8 @@ def inner(p, r):
     return jnp.dot(p, r)
 
 
-def moved(engine, d, count, together=1):
-    """How far the first record moves the sum of rows that are made up so that it decides where roundings go, in units of C.
+def made_up(d, count, together=1):
+    """Rows of which the first decides where roundings go.
 
     Long rows bring a float32 sum just above a power of two, the first record among them; each of the rest is 0.51 units in the
     last place of that, or so many `together`: added there it is a whole unit, and below, without the first record, it is not.
@@ -120,7 +121,12 @@ def moved(engine, d, count, together=1):
     unit, bits = np.float32(0.98 / np.sqrt(d)), 11
     long = np.full(int(np.ceil(2**bits / unit)), unit)
     column = np.concatenate([long, np.full(count, np.float32(-0.51 / together * 2.0 ** (bits - 24)))])
-    rows = np.repeat(column[:, None], d, 1)
+    return np.repeat(column[:, None], d, 1)
+
+
+def moved(engine, d, count, together=1):
+    """How far the first record moves the sum of such rows, in units of C."""
+    rows = made_up(d, count, together)
     run = jax.jit(lambda p, x, m: engine(inner, p, x, m, 1.0, PLAIN))
     whole = run(jnp.zeros(d), rows, np.ones(len(rows), bool))
     # Where order is free, the last row takes the place of the first.
@@ -148,6 +154,50 @@ def test_repeated_rounding_moves_no_sum_beyond_its_bound(monkeypatch, engine, d,
     monkeypatch.setattr(_bookkeeping, "_FEW", 0)
     distance, bound = moved(engine, d, count)
     assert 0.9 < distance <= bound < 1.005
+
+
+def one_by_one(rows, mask):
+    return jax.lax.scan(
+        lambda total, row: (total + row, None), jnp.zeros(rows.shape[1], rows.dtype), rows * mask[:, None]
+    )[0]
+
+
+def contracted(rows, mask):
+    return mask.astype(rows.dtype) @ rows
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("d", "count"), [(4, 20_000), pytest.param(4, 200_000, marks=pytest.mark.exhaustive), (16, 30_000)]
+)
+def test_sum_records_moves_no_further_than_is_charged(d, count, dtype):
+    """Other sums in float32 do; of them the certificate says so."""
+    rows = made_up(d, count)
+    mask = np.ones(len(rows), bool)
+    without = mask & (np.arange(len(rows)) > 0)
+
+    def distance(total):
+        with jax.enable_x64(dtype is np.float64):
+            sums = [np.asarray(jax.jit(total)(rows.astype(dtype), m), np.float64) for m in (mask, without)]
+        return float(np.linalg.norm(sums[0] - sums[1]))
+
+    bound = 1.0 + _contract.rounding_of_records(len(rows), dtype)
+    assert bound < (1.03 if dtype is np.float32 else 1.0001)
+    assert 0.9 < distance(_contract.sum_records) <= bound
+    if dtype is np.float32:
+        assert distance(one_by_one) > 2 * bound
+        assert distance(contracted) > 2 * bound
+
+
+def test_sums_in_blocks_are_off_by_no_more_than_is_charged():
+    """Against exact sums, of rows in any order and signs."""
+    rows = np.random.default_rng(5).normal(size=(100_003, 3)) * np.logspace(-9, 0, 100_003)[:, None]
+    rows /= np.linalg.norm(rows, axis=1).max()
+    mask = np.random.default_rng(6).random(len(rows)) < 0.9
+    exact = np.array([math.fsum(column) for column in rows[mask].T])
+    with jax.enable_x64(True):
+        found = _contract.sum_records(rows, mask)
+    assert np.linalg.norm(np.asarray(found) - exact) <= _contract.rounding_of_records(len(rows), np.float64) - 2.0**-20
 
 
 def test_the_bound_does_not_follow_the_table():

@@ -7,6 +7,7 @@ import pytest
 from dp_accounting import GaussianDpEvent
 
 import discreet as dp
+from discreet import gradients
 from discreet.accounting import profile
 from discreet.verify import Given
 from discreet.verify._certify import fingerprint
@@ -69,6 +70,55 @@ def test_it_says_what_it_rests_on(certificate):
     assert certificate.fingerprint != certify(lambda *a: step(*a)["w"]).fingerprint
     secret = dp.certify(step, W, X, Y, M, dp.random.key(), records=(1, 2), mask=3)
     assert not any("reproducible" in x for x in secret.assumptions)
+
+
+def summed(total, rows=N, dtype=np.float32):
+    """A certificate for noise of 3 C on a sum of so many clipped rows."""
+
+    def release(key, x, mask):
+        return dp.gaussian_mechanism(key, total(dp.clip_records(x, 2.0), mask), 6.0)
+
+    shapes = jax.ShapeDtypeStruct((rows, 3), dtype), jax.ShapeDtypeStruct((rows,), bool)
+    return dp.certify(release, KEY, *shapes, records=1, mask=2)
+
+
+def in_halves(x, mask):
+    return dp.sum_records(x[:4], mask[:4]) + dp.sum_records(x[4:], mask[4:])
+
+
+@pytest.mark.parametrize(
+    ("total", "covered"),
+    [
+        (dp.sum_records, True),
+        (lambda x, mask: jnp.concatenate([dp.sum_records(x, mask)[:2], dp.sum_records(x, mask)[2:]]).T, True),
+        (lambda x, mask: dp.sum_records(jnp.where(mask[:, None], 0.25 * x, 0.0), mask) / 0.25, True),
+        (in_halves, True),
+        (lambda x, mask: jnp.sum(jnp.where(mask[:, None], x, 0.0), 0), False),
+        (lambda x, mask: mask.astype(jnp.float32) @ x, False),
+        (lambda x, mask: dp.sum_records(x, mask) + 1.0, False),
+        (lambda x, mask: dp.sum_records(jnp.abs(x), mask), False),
+        (lambda x, mask: jax.lax.fori_loop(0, 1, lambda i, s: s + dp.sum_records(x, mask), jnp.zeros(3)), False),
+    ],
+)
+def test_it_says_which_sums_it_takes_for_exact(total, covered):
+    said = [text for text in summed(total).assumptions if "sums are exact that are released at" in text]
+    assert len(said) == (0 if covered else 1)
+    assert covered or "test_certificate.py" in said[0]
+
+
+def test_the_rounding_of_a_sum_of_many_rows_is_in_the_event():
+    """What the noise does not pay for: in float32, the rounding of the result."""
+    assert summed(dp.sum_records, 4_000).event == GaussianDpEvent(3.0)
+    for rows in (100_000, 1_000_000):
+        large = summed(dp.sum_records, rows)
+        share = gradients.rounding_of_records(rows, np.float32)
+        assert large.event.noise_multiplier == pytest.approx(3.0 * (1 + 2**-11) / (1 + share), rel=1e-9)
+        assert any("many rows are summed in float32" in text for text in large.notes)
+    with jax.enable_x64(True):
+        assert summed(dp.sum_records, 2**26, np.float64).event == GaussianDpEvent(3.0)
+    # A mean is rounded once more than its sum.
+    mean = summed(lambda x, mask: dp.sum_records(x, mask) / 4, 100_000).event.noise_multiplier / 4
+    assert mean < 0.995 * summed(dp.sum_records, 100_000).event.noise_multiplier
 
 
 def test_the_fingerprint_is_the_same_in_a_terminal(certificate, monkeypatch):

@@ -13,6 +13,7 @@ from discreet.gradients._contract import (
     clip_records,
     clipped_total,
     rounding_margin,
+    rounding_of_records,
     row_weights,
     sum_records,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "clip_records",
     "clipped_total",
     "rounding_margin",
+    "rounding_of_records",
     "row_weights",
     "sum_records",
 ]

@@ -1,5 +1,6 @@
 """The one place where noise is added, to sums whose L2 bound travels with them; one JAX primitive for each act of privacy."""
 
+from discreet.gradients import rounding_of_records
 from discreet.mechanisms._integers import levels_for
 from discreet.mechanisms._markers import (
     CLIP,
@@ -7,6 +8,7 @@ from discreet.mechanisms._markers import (
     COUNT,
     DRAW,
     FLOAT_GAUSSIAN,
+    FOR_SUMS,
     GAUSSIAN,
     LAPLACE,
     MECHANISMS,
@@ -39,6 +41,7 @@ __all__ = [
     "COUNT",
     "DRAW",
     "FLOAT_GAUSSIAN",
+    "FOR_SUMS",
     "GAUSSIAN",
     "LAPLACE",
     "MECHANISMS",
@@ -61,6 +64,7 @@ __all__ = [
     "levels_for",
     "poisson_subsample",
     "release",
+    "rounding_of_records",
     "subsample_without_replacement",
     "sum_records",
     "update_rows",

@@ -789,8 +789,14 @@ def _assumptions(
         "all other arguments are public: known without the data, or released before",
         "public numbers that scale a sum are finite when the program runs",
         "keys passed in are secret, different from one another and used for nothing else",
-        "sums of records are exact: rounding is accounted for in clipping, and in the sums of fits",
+        "what is computed of one record has the same bits beside any others",
     ]
+    if checker.unrounded:
+        where = "; ".join(dict.fromkeys(map(from_here, checker.unrounded)))
+        words.append(
+            f"sums are exact that are released at {where}: the rounding of what dp.sum_records makes of clipped rows, and of its "
+            "products with public numbers, is accounted for; that of other sums is not"
+        )
     words += [
         f"{x.name} adds exact noise: its last bits are not accounted for" for x in checker.mechanisms if not x.on_grid
     ]

@@ -395,19 +395,22 @@ class Finiteness:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Identity:
-    """Names of the elements, so that a fact about a value is used for that value only; and what it is a norm of.
+    """Names of the elements, so that a fact about a value is used for that value only; and how they were computed.
 
     Attributes:
         serial: names the value.
         holds: names the value of which this is a copy in another shape.
         place: names the value of which this is a copy in the same shape.
         norm_of: for clipping that a program writes out by itself, see `Norm`.
+        rounding: n and r, where terms bound the value as computed: rounding moves it by r times the bound more than one record
+            does, and its norm is at most n times the bound (`_interpreter.rounding_of`).
     """
 
     serial: int = dataclasses.field(default_factory=lambda: next(_serial), compare=False, metadata={"join": None})
     holds: int = fact(-1, compared=False)
     place: int = fact(-1, compared=False)
     norm_of: Norm | None = dataclasses.field(default=None, metadata={"join": None})
+    rounding: tuple[float, float] | None = dataclasses.field(default=None, metadata={"join": None})
 
     @property
     def content(self) -> int:

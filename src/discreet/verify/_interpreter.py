@@ -42,7 +42,7 @@ from discreet._jax import (
 )
 from discreet._jax import primitives as p
 from discreet.accounting import Relation
-from discreet.mechanisms import Mechanism
+from discreet.mechanisms import CLIP, CLIPPED_SUM, COUNT, SUM, Mechanism
 from discreet.verify._domain import (
     KNOWN,
     LARGEST,
@@ -373,6 +373,48 @@ _AS_IT_IS = (
 """What adds to a sum, or gives it another shape with its elements in their order."""
 
 
+_MARKED = (CLIP, SUM, COUNT, CLIPPED_SUM)
+"""Their rules say how their results round."""
+_TAKEN = (
+    *IDENTITY, *_MOVES, p.slice_p, p.concatenate_p, p.neg_p, p.rev_p, p.pad_p, p.dynamic_slice_p, p.select_n_p,
+)  # fmt: skip
+"""What rounds nothing."""
+_SCALED = (p.mul_p, p.div_p, p.convert_element_type_p)
+
+
+def rounding_of(equation: JaxprEqn, variable: Any, operands: Sequence[Value]) -> tuple[float, float] | None:
+    """`Private.rounding` of a result: n and r. None where the proof takes real numbers for what is computed.
+
+    Moves keep both: parts have norms and errors at right angles. A product with a public number, and a sum of two such values,
+    are rounded by 2^-24 of n bounds, in both tables. Of rows, each is within the bound: n is 1.
+    """
+    private = [x for x in operands if isinstance(x, Private)]
+    kinds = {str(aval(v).dtype) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)}
+    dtype, primitive = str(aval(variable).dtype), equation.primitive
+    if primitive is p.select_n_p:
+        private = [x for x in operands[1:] if isinstance(x, Private)]
+        kinds -= {"bool"}
+    known = [x.rounding for x in private if x.rounding is not None]
+    if len(known) < len(private) or not known or not {dtype, *kinds} <= {"float32", "float64"}:
+        return None
+    rows, share = (math.hypot(*parts) for parts in zip(*known, strict=True))
+    rows = 1.0 if private[0].axes is not None else rows
+    if primitive in _TAKEN or (primitive is p.convert_element_type_p and dtype == "float64"):
+        return rows, share
+    if primitive in (p.add_p, p.add_jaxvals_p, p.sub_p) and len(private) == len(operands):
+        rows, share = (sum(parts) for parts in zip(*known, strict=True))
+    elif len(private) > 1 or primitive not in _SCALED or (primitive is p.div_p and operands[0] is not private[0]):
+        return None
+    return rows, share + rows * (2.0**-23 if dtype == "float32" else 2.0**-52)
+
+
+def _as_computed(value: Value, variable: Any, equation: JaxprEqn, operands: Sequence[Value]) -> Value:
+    if not isinstance(value, Private):
+        return value
+    found = None if equation.primitive in STRUCTURED else rounding_of(equation, variable, operands)
+    return value if value.rounding == found else dataclasses.replace(value, rounding=found)
+
+
 class Checker:
     """The state of one proof.
 
@@ -381,6 +423,7 @@ class Checker:
         keys: which keys were used.
         items: what was released and drawn in the innermost loop or branch, in order.
         notes: what made a sensitivity larger than it could be.
+        unrounded: the lines on which sums are released whose rounding is not accounted for.
         table: the records.
         slices: the parts of the table that were cut out, by where they begin and end.
         samples: what was drawn: rows of the table, and the names of row numbers and mask.
@@ -398,6 +441,7 @@ class Checker:
         self.keys = KeyRing()
         self.items: list[Any] = []
         self.notes: list[str] = []
+        self.unrounded: list[str] = []
         # Whose noise was added, and the least of the noise multipliers that open ones are assumed not to exceed.
         self.mechanisms: dict[Mechanism, None] = {}
         self.most_multiplier = math.inf
@@ -445,6 +489,8 @@ class Checker:
         pairs = zip(outputs, equation.outvars, strict=True)
         outputs = [self._in_precision(_in_range(self._keyed(x, v)), v, equation) for x, v in pairs]
         outputs = [_where_lost(_in_order(x, equation, operands), operands, equation) for x in outputs]
+        if primitive not in (*_MARKED, *INLINED):
+            outputs = [_as_computed(x, v, equation, operands) for x, v in zip(outputs, equation.outvars, strict=True)]
         if self.observer is not None:
             self.observer(equation, outputs)
         return outputs

@@ -26,12 +26,14 @@ from discreet.mechanisms import (
     CLIPPED_SUM,
     COUNT,
     DRAW,
+    FOR_SUMS,
     MECHANISMS,
     NOISE,
     SUM,
     UPDATE_ROWS,
     GridMechanism,
     Mechanism,
+    rounding_of_records,
 )
 from discreet.sampling import SAMPLERS, OpenPoisson, PaddedDrawing, Sampling
 from discreet.verify._domain import (
@@ -267,7 +269,8 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
             term = Term(group, frozenset([number]), bound, first.batch)
             origin = checker.origin(equation, [value])
             linf = bound.factor if not bound.powers else None
-            outputs.append(value.but(terms=(term,), linf=linf, finite=True, origin=origin, positional=positional))
+            changes = {"linf": linf, "finite": True, "origin": origin, "positional": positional, "rounding": (1.0, 0.0)}
+            outputs.append(value.but(terms=(term,), **changes))
             continue
         outputs.append(_clip_of_sum(checker, equation, value, Term(group, frozenset([number]), bound, Table()), single))
     return outputs
@@ -303,8 +306,24 @@ def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
         # As the marked function computes it: a select, and then a sum.
         rows = masked_rows(checker, equation, mask, value, shape_of(variable), shape_of(equation.invars[-1]))
         summed = sum_over(checker, own, rows, shape_of(variable), (0,)) if isinstance(rows, Private) else Public()
+        if isinstance(summed, Private) and summed.axes is None:
+            summed = dataclasses.replace(summed, rounding=_of_rows(value, shape_of(variable)[0], aval(result).dtype))
         outputs.append(summed)
     return outputs
+
+
+def _of_rows(value: Value, count: int, dtype: Any) -> tuple[float, float] | None:
+    """`Private.rounding` of a sum: of clipped rows, or of public ones of limited size."""
+    share = 0.0
+    if isinstance(value, Private):
+        if value.rounding is None or value.axes != (0,):
+            return None
+        share = value.rounding[1]
+    elif not isinstance(value, Public) or value.magnitude is None:
+        return None
+    if np.dtype(dtype) not in (np.float32, np.float64):
+        return None
+    return float(count), share + rounding_of_records(count, dtype)
 
 
 @rule(COUNT)
@@ -332,7 +351,8 @@ def count(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Privat
     counts = rows.but(
         terms=fresh(Scale(norm), rows.batch), linf=None, finite=True, origin=checker.origin(equation, operands)
     )
-    return summed(checker, counts, shape_of(equation.invars[0]), additive=True)
+    total = summed(checker, counts, shape_of(equation.invars[0]), additive=True)
+    return dataclasses.replace(total, rounding=(math.inf, 0.0))  # exact; further counts may be large
 
 
 def caller_of(equation: JaxprEqn) -> str:
@@ -393,13 +413,31 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     if released and noise is not None:
         checker.mechanisms[mechanism] = None
         try:
-            _record(checker, released, noise, mechanism, _grid(params, multiplier, equation))
+            larger = _for_sums(checker, equation, released)
+            _record(checker, released, noise.times(1 / larger), mechanism, _grid(params, multiplier, equation))
         except _NoRatioError as error:
             return [
                 x if isinstance(v, Public) else checker.unbounded(equation, [v], error.why)
                 for x, v in zip(outputs, arrays, strict=True)
             ]
     return outputs
+
+
+def _for_sums(checker: Checker, equation: JaxprEqn, released: list[tuple[Private, int]]) -> float:
+    """By what factor the rounding of sums enlarges their sensitivity beyond what the mechanism's own noise pays for."""
+    params: Any = equation.params
+    found = [value.rounding for value, _ in released]
+    share = math.hypot(*(x[1] for x in found if x is not None))
+    if None in found or math.isinf(share):
+        checker.unrounded.append(source_line(equation))
+        return 1.0
+    paid = FOR_SUMS if params["mechanism"].on_grid and not params["mapped"] else 0.0
+    if share <= paid:
+        return 1.0
+    factor = (1 + share) / (1 + paid)
+    note = f"rounding enlarges the sensitivity by {factor - 1:.2g} ({source_line(equation)}): many rows are summed in float32"
+    checker.notes.append(f"{note}; in float64, with jax.enable_x64, it does not")
+    return factor
 
 
 class _NoRatioError(Exception):
@@ -650,7 +688,8 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     outputs: list[Value] = []
     for number, _ in enumerate(equation.outvars[:-1]):
         term = Term(group, frozenset([number]), joint, indices.batch)
-        outputs.append(Private(indices.batch, None, origin, terms=(term,), finite=True, additive=True))
+        exact = {"finite": True, "additive": True, "rounding": (math.inf, 0.0)}  # the bound has it
+        outputs.append(Private(indices.batch, None, origin, terms=(term,), **exact))
     # The last says whether the random bits could be made.
     return [*outputs, Public()]
 
