@@ -15,7 +15,7 @@ import typer
 from discreet.cli import _options as options
 from discreet.cli._options import TWIN, choose_model
 from discreet.cli._plan import PlanValues, say_other_size, with_plan
-from discreet.cli._report import COUNTS, print_statement, write_page, write_statement
+from discreet.cli._report import COUNTS, write_page, write_statement
 from discreet.cli._run import (
     budget_line,
     charge_line,
@@ -24,6 +24,7 @@ from discreet.cli._run import (
     is_own_statement,
     kept_secret,
     remember,
+    say_price,
 )
 from discreet.cli._tables import how_converted, unit_of
 from discreet.cli._terminal import folder_for_results, on_terminal, refusing, say, say_error, say_json, say_lines, spent
@@ -42,6 +43,7 @@ EXPECTED_BATCH = 500
 # Rows to count a model's parameters with: unlike the size of most plates.
 _MADE_UP = 7
 MOST_DRAWS = 10_000_000
+NOTHING_MORE = "nothing more was spent. This ε was, when the counts were released."
 ERRORS_TELL = "Whether an error occurs is not covered by ε."
 ODD_CELLS = {
     "refuse": "A cell outside its bounds or categories would have stopped the fit with an error naming the column. "
@@ -221,7 +223,7 @@ def _count(
         out_of_bounds=out_of_bounds,
         seed=seed,
     )
-    _say_twins(out, statement, files, as_json=as_json)
+    _say_twins("Fitted a twin to noisy counts", out, statement, files, budget_line(ledger), as_json=as_json)
 
 
 def _fit_counts(out: Path, components: int | None, draws: int | None, released: "Marginals") -> list[Path]:
@@ -234,6 +236,8 @@ def _fit_counts(out: Path, components: int | None, draws: int | None, released: 
         f"--model {TWIN} --out {shlex.quote(str(out))} continues, and spends nothing",
         "The release was made",
     )
+    if on_terminal():
+        say_error("Fitting the noisy counts, which spends nothing more. It takes some seconds.")
     model, result = _fitted(released, components, draws)
     return [counts, *write_fitted(out, result, model)]
 
@@ -264,7 +268,7 @@ def _fit_again(
             files = [*write_statement(out, result.statement), released.save(out / COUNTS)]
         files += write_fitted(out, result, model)
         files.append(write_page(out).file)
-    _say_twins(out, result.statement, files, as_json=as_json)
+    _say_twins("Fitted the noisy counts again", out, result.statement, files, NOTHING_MORE, as_json=as_json)
 
 
 def _is_stated(statement: "Statement", file: Path) -> bool:
@@ -277,13 +281,13 @@ def _is_stated(statement: "Statement", file: Path) -> bool:
     return isinstance(found, dict) and all(found.get(name) == wanted[name] for name in ("epsilon", "delta", "plan"))
 
 
-def _say_twins(out: Path, statement: "Statement", files: list[Path], *, as_json: bool) -> None:
+def _say_twins(what: str, out: Path, statement: "Statement", files: list[Path], budget: str, *, as_json: bool) -> None:
     if as_json:
         say_json("fit", {"statement": statement.to_dict(), "files": [str(file) for file in files]})
         return
-    print_statement(statement, files)
-    say()
-    say_lines(f"Next: discreet synth {out} --twins 5 --out twins")
+    say_price(what, statement, budget)
+    say_lines(f"Files in {out}: {', '.join(file.name for file in files)}.")
+    say_lines(f"Next: discreet synth {shlex.quote(str(out))} --twins 5 --out twins")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

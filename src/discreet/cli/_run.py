@@ -197,16 +197,8 @@ class Fitted:
 
     def say(self, what: str, ledger: Path | None) -> None:
         """Ten lines: for whom, at what price, whether it converged, the strongest coefficients, files, what to do next."""
-        out, statement = self.files[0].parent, self.statement
-        from discreet.accounting import upper
-
-        say_lines(f"Fitted {what}. Protected: {statement.unit}.")
-        held = f"ε = {upper(statement.epsilon)} at δ = {statement.delta:g}"
-        say_lines(f"{held}." if statement.is_private else f"NOT PRIVATE: {held} does not hold; the statement says why.")
-        if ledger is None:
-            say_lines("Budget: no --ledger keeps count. The ε of all fits of the same data add up.")
-        else:
-            say_lines(f"Budget: {budget_line(ledger)}")
+        out = self.files[0].parent
+        say_price(f"Fitted {what}", self.statement, budget_line(ledger))
         if self.converged is False:
             say_lines(NOT_CONVERGED, fg="yellow")
         else:
@@ -255,8 +247,20 @@ class Fitted:
 SHOWN = 3
 
 
-def budget_line(ledger: Path) -> str:
+def say_price(what: str, statement: "Statement", budget: str) -> None:
+    """What was done, whom it protects, at what price, and what is left."""
+    from discreet.accounting import upper
+
+    say_lines(f"{what}. Protected: {statement.unit}.")
+    held = f"ε = {upper(statement.epsilon)} at δ = {statement.delta:g}"
+    say_lines(f"{held}." if statement.is_private else f"NOT PRIVATE: {held} does not hold; the statement says why.")
+    say_lines(f"Budget: {budget}")
+
+
+def budget_line(ledger: Path | None) -> str:
     """What is spent and left, in a sentence."""
+    if ledger is None:
+        return "no --ledger keeps count. The ε of all fits of the same data add up."
     from discreet.accounting import upper
     from discreet.ledger import Ledger
 
