@@ -57,6 +57,7 @@ _HOME = {
     "certify": "verify",
     "clip_records": "mechanisms",
     "describe": "marginals",
+    "exponential_mechanism": "mechanisms",
     "gaussian_mechanism": "mechanisms",
     "laplace_mechanism": "mechanisms",
     "load_result": "inference",
@@ -108,6 +109,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet.ledger import SpentError as SpentError
     from discreet.marginals import describe as describe
     from discreet.mechanisms import clip_records as clip_records
+    from discreet.mechanisms import exponential_mechanism as exponential_mechanism
     from discreet.mechanisms import gaussian_mechanism as gaussian_mechanism
     from discreet.mechanisms import laplace_mechanism as laplace_mechanism
     from discreet.mechanisms import poisson_subsample as poisson_subsample

@@ -14,7 +14,8 @@ from numpyro.infer import init_to_feasible
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.accounting import profile
+from discreet import mechanisms
+from discreet.accounting import BoundedRangeDpEvent, profile
 from discreet.audit import Verdict, audit_fit, audit_mechanism, audit_one_run, canary_fit, plot_verdicts, worst_case
 from discreet.inference import releases_of
 
@@ -99,6 +100,38 @@ def test_the_marked_mechanisms():
     assert "likelihood ratio" in verdict.score
     assert verdict.contradicted
     assert verdict.relation == "ADD_OR_REMOVE_ONE"
+
+
+@pytest.mark.parametrize("fault", ["none", "half of epsilon forgotten", "a record is counted twice"])
+def test_a_choice_with_half_its_epsilon_or_twice_its_scores_is_found(fault, monkeypatch):
+    """Two tables of two columns; the canary brings one nearer to what is expected, and takes the other from it."""
+    if fault == "half of epsilon forgotten":
+        true = mechanisms._integers.coins
+        monkeypatch.setattr(mechanisms._integers, "coins", lambda epsilon: true(2 * epsilon))
+    if fault == "a record is counted twice":
+        true_count = mechanisms._markers._counted
+        monkeypatch.setattr(mechanisms._markers, "_counted", lambda *x, **y: [2 * true_count(*x, **y)[0]])
+    options = {"sizes": (2, 2), "tables": [(0,), (1,)], "weights": (1, 1), "biases": (0, 0)}
+
+    def program(kept):
+        def choose(key):
+            expected = jnp.array([4, 0, 0, 0])
+            mask = jnp.array([True, kept])
+            scores = mechanisms.table_distances(jnp.zeros((2, 2), int), mask, expected, **options)
+            return dp.exponential_mechanism(key, scores, 2.0)
+
+        return choose
+
+    verdict = audit_mechanism(
+        program(True),
+        program(False),
+        claim=profile(BoundedRangeDpEvent(2.0), ADD),
+        delta=1e-9,
+        runs=1500,
+        progress_bar=False,
+    )
+    assert verdict.contradicted == (fault != "none")
+    assert verdict.epsilon_lower > (0.3 if fault == "none" else 1.2)
 
 
 def test_what_is_audited_is_what_runs():

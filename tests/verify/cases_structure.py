@@ -149,12 +149,25 @@ def _clipping() -> None:
     enter("count_cells", lambda t, *xs: [kept((x, t)) for x in xs], "truth", *WHOLE)
     enter("count_cells", lambda *xs: [dp.mechanisms.count_cells(x, np.arange(N) < 5, *tables) for x in xs], *WHOLE)
     enter("count_cells", lambda t, n: kept((jnp.broadcast_to(n - 1, (N, D)), t)), "truth", "numbers")
+    enter("table_distances", lambda t, *xs: [_far(x, t[:, 0], jnp.arange(12)) for x in xs], "truth", *WHOLE)
+    enter("table_distances", lambda *xs: [_far(x, np.arange(N) < 5, jnp.zeros(12, int)) for x in xs], *WHOLE)
+    enter("table_distances", lambda t, s, x: _far(x, t[:, 0], jnp.full(12, s[0].astype(int))), "truth", "sum", "few")
+    enter(
+        "table_distances",
+        lambda t, n: _far(jnp.broadcast_to(n - 1, (N, D)), t[:, 0], jnp.ones(12, int)),
+        "truth",
+        "numbers",
+    )
     whole = dp.mechanisms.count_cells
     enter("count_cells", lambda t, x: whole(x, t[:, 0], *tables, jnp.arange(12)), "truth", "few")
     enter(
         "count_cells", lambda t, s, x: whole(x, t[:, 0], *tables, jnp.full(12, s[0].astype(int))), "truth", "sum", "few"
     )
     enter("count_cells", lambda t, s: whole(jnp.broadcast_to(s.astype(int), (N, D)), t[:, 0], *tables), "truth", "sum")
+
+
+def _far(x, mask, expected):
+    return dp.mechanisms.table_distances(x[:, :3] + 1, mask, expected, (3, 3, 3), ((0,), (1, 2)), (1, 2), (0, 1))
 
 
 def _programs() -> None:
@@ -301,6 +314,13 @@ def _keys() -> None:
     enter("noise", lambda k, x, s: dp.gaussian_mechanism(k, x * s, 3.0 * s), "sum", "scalar", keyed=True)
     enter("noise", lambda k, *x: dp.laplace_mechanism(k, x, 2.0), *sums, keyed=True)
     enter("noise", lambda k, x: dp.laplace_mechanism(k, x[0], 2.0), "sum", keyed=True)
+    chosen = lambda k, x: dp.exponential_mechanism(k, x, 0.5)  # noqa: E731
+    for own in (*sums, "unknown"):
+        enter("choose", chosen, own, keyed=True, worlds=("add", "replace"))
+    enter("choose", lambda k, t, x: chosen(k, dp.sum_records(x, t[:, 0])), "truth", "limited", keyed=True)
+    enter(
+        "choose", lambda k, t: chosen(k, _far(jnp.ones((N, D), int), t[:, 0], jnp.ones(12, int))), "truth", keyed=True
+    )
     batch = ("clipped", "raw masked", "placed", "few")
     tables = ("add", "replace")
     enter("draw", lambda k, *x: dp.poisson_subsample(k, x, 0.5, N), *batch, keyed=True, worlds=tables)

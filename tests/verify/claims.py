@@ -16,7 +16,7 @@ import numpy as np
 
 from discreet._jax import bind, inner_programs
 from discreet.accounting import Relation
-from discreet.mechanisms import NOISE
+from discreet.mechanisms import CHOICE, CHOOSE, NOISE
 from discreet.verify._domain import PRIVATE, SECRET, Batch, Key, Origin, Pick, Private, Public, Slice, Table
 from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, is_key
 
@@ -71,7 +71,7 @@ class Watching(Checker):
         self._within -= primitive in STRUCTURED
         if not self._within and primitive not in INLINED:
             self.seen += [self.entry(primitive.name, x) for x in outputs]
-            if primitive is NOISE:
+            if primitive in (NOISE, CHOOSE):
                 self.handed.append(Handed(self.items[before:], tuple(isinstance(x, Public) for x in outputs)))
         return outputs
 
@@ -109,6 +109,9 @@ def computed(closed: Any) -> Callable[..., tuple[list[Any], list[Any]]]:
                     outputs = [jnp.zeros(x.aval.shape, x.aval.dtype) for x in equation.outvars]
                     size = equation.params["size"]
                     handed.append(own[1:] if size is None else [*own[1:], jnp.asarray(size)])
+                elif equation.primitive is CHOOSE:
+                    outputs = [jnp.int32(0)]
+                    handed.append([own[1], jnp.asarray(1 / equation.params["epsilon"])])
                 else:
                     outputs = bind(equation, own)
                 if equation.primitive not in INLINED:
@@ -320,6 +323,9 @@ class Book:
         bound = None if value.terms is None or value.axes is not None else self.total(value.terms)
         if bound is None or value.batch is None or value.batch.whole is not self.world.batch:
             return
+        apart = np.abs(np.float64(numbers[0]) - np.float64(numbers[1]))
+        if value.moves is not None and not apart.max(initial=0) <= self.factor * value.moves * (1 + ROUNDING) + TINY:
+            yield f"an element that moves by {apart.max()} and not by {self.factor * value.moves}"
         seen = _distance(numbers)
         if not seen <= self.factor * bound * (1 + ROUNDING) + TINY:
             yield f"a sum that moves by {seen} and not by {self.factor * bound}"
@@ -375,7 +381,11 @@ class Book:
         moved = np.concatenate([x.reshape(-1) * out for x, out in zip(moved, item.released, strict=True)])
         moved = moved / float(np.abs(size[0])) / self.factor
         loads = sum(load for x in item.items for load in _worst(x.loads))
-        if any(x.mechanism.norm == 1 for x in item.items):
+        if any(x.mechanism is CHOICE for x in item.items):
+            # With nothing for the rounding to the grid of 2^-16.
+            if moved.max() > np.sqrt(loads) * (1 + ROUNDING) + 2.0**-15 / float(np.abs(size[0])) + TINY:
+                yield "choice: a record moves a score by more than was recorded"
+        elif any(x.mechanism.norm == 1 for x in item.items):
             if moved.sum() > sum(np.sqrt(sum(_worst(x.loads)) * x.size) for x in item.items) * (1 + ROUNDING) + TINY:
                 yield "laplace: a record moves what is released by more than was recorded"
         elif np.linalg.norm(moved) > np.sqrt(loads) * (1 + ROUNDING) + TINY:

@@ -303,6 +303,7 @@ def _stronger(value: Private, world: World) -> dict[str, Private | None]:
     return {
         "terms": dataclasses.replace(value, terms=terms) if terms and (value.finite or not rows) else None,
         "linf": dataclasses.replace(value, linf=0.5 * value.linf) if value.linf else None,
+        "moves": dataclasses.replace(value, moves=0.5 * value.moves) if value.moves and not rows else None,
         "low": dataclasses.replace(value, low=value.low + 0.1) if value.low is not None else None,
         "high": dataclasses.replace(value, high=value.high - 0.1) if value.high is not None else None,
         "finite": dataclasses.replace(value, finite=True) if rows and not value.finite else None,

@@ -8,7 +8,7 @@ from discreet.accounting._compare import (
     compare_accountants,
     langevin_epsilon_2015,
 )
-from discreet.accounting._events import Relation, event_from_dict, event_to_dict, pure_event
+from discreet.accounting._events import BoundedRangeDpEvent, Relation, event_from_dict, event_to_dict, pure_event
 from discreet.accounting._profile import (
     ORDERS,
     Cost,
@@ -28,6 +28,7 @@ __all__ = [
     "Account",
     "AccountantComparison",
     "Bound2015",
+    "BoundedRangeDpEvent",
     "Cost",
     "Planned",
     "PrivacyFilter",

@@ -7,6 +7,7 @@ files. `_elementary` brings one step to its simplest form, `_pair` gives its dom
 import math
 from typing import Any, Literal, TypeGuard
 
+import attr
 import numpy as np
 from dp_accounting.dp_event import (
     ComposedDpEvent,
@@ -38,14 +39,29 @@ from discreet.accounting._pairs import (
     PoissonReplacePair,
     PureCurve,
     PurePair,
+    SelectionPair,
     WithoutReplacementPair,
 )
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class BoundedRangeDpEvent(DpEvent):
+    """One choice by the exponential mechanism, of probabilities in proportion to exp(epsilon * score / 2).
+
+    Attributes:
+        epsilon: The privacy range, if one record that is added or removed moves each score by at most 1: the privacy losses of
+            all answers lie within an interval of this length. Under REPLACE_ONE scores move by up to 2, and it is twice as long.
+    """
+
+    epsilon: float
+
 
 _KINDS: dict[str, tuple[type, dict[str, str]]] = {
     "none": (NoOpDpEvent, {}),
     "gaussian": (GaussianDpEvent, {"noise_multiplier": "number"}),
     "laplace": (LaplaceDpEvent, {"noise_multiplier": "number"}),
     "randomized_response": (RandomizedResponseDpEvent, {"noise_parameter": "number", "num_buckets": "count"}),
+    "bounded_range": (BoundedRangeDpEvent, {"epsilon": "number"}),
     "poisson_sampled": (PoissonSampledDpEvent, {"sampling_probability": "number", "event": "event"}),
     "sampled_without_replacement": (
         SampledWithoutReplacementDpEvent,
@@ -124,11 +140,14 @@ Relation = NeighboringRelation
 Direction = Literal["remove", "add"]
 _DIRECTIONS: tuple[Direction, ...] = ("remove", "add")
 
+_MOST_CHOICES, _MOST_RANGE = 2000, 200.0
+"""Of choices: beyond so many of one range each counts as a pair by itself, up to 15 % of epsilon looser; the largest range."""
+
 _MOST_IN_CLOSED_FORM = 1000
 """Uses of a pure mechanism up to which the exact profile is a sum of so many terms; beyond, they are composed as all else."""
 
 _SUPPORTED = (
-    "GaussianDpEvent, LaplaceDpEvent, RandomizedResponseDpEvent, PoissonSampledDpEvent of the first two, "
+    "GaussianDpEvent, LaplaceDpEvent, RandomizedResponseDpEvent, BoundedRangeDpEvent, PoissonSampledDpEvent of the first two, "
     "SampledWithoutReplacementDpEvent of a GaussianDpEvent (REPLACE_ONE), TruncatedSubsampledGaussianDpEvent, and "
     "SelfComposedDpEvent and ComposedDpEvent of these"
 )
@@ -146,9 +165,11 @@ def curve_of(event: DpEvent, relation: Relation, *, tolerance: float = 1e-5) -> 
     only, times = next(iter(others.items()))
     if gaussian == 0 and len(others) == 1 and times <= _MOST_IN_CLOSED_FORM and _is_pure(only):
         return PureCurve(pure_epsilon(only), times)
+    if gaussian == 0 and len(others) == 1 and isinstance(only, BoundedRangeDpEvent) and times <= _MOST_CHOICES:
+        return SelectionPair(_range_of(only, relation), times).curve()
     directions: list[list[tuple[Pair, int]]] = []
     for direction in _DIRECTIONS:
-        parts = [(_pair(step, relation, direction), n) for step, n in others.items()]
+        parts = _pairs(others, relation, direction)
         if gaussian > 0:
             parts.append((GaussianPair(gaussian), 1))
         if parts not in directions:
@@ -167,7 +188,28 @@ def direction_parts(event: DpEvent, relation: Relation) -> list[tuple[float, lis
     if found is None:
         return [(math.inf, [])]
     gaussian, others = found
-    return [(gaussian, [(_pair(step, relation, way), n) for step, n in others.items()]) for way in _DIRECTIONS]
+    # In Rényi divergences a choice of range r is no worse than a Gaussian of sensitivity r / 2: it is r^2 / 8-zCDP (Cesar and
+    # Rogers, ALT 2021, from Dong, Durfee and Rogers).
+    choices = [(_range_of(x, relation), n) for x, n in others.items() if isinstance(x, BoundedRangeDpEvent)]
+    gaussian = math.sqrt(gaussian**2 + sum(n * width**2 / 4 for width, n in choices))
+    others = {step: n for step, n in others.items() if not isinstance(step, BoundedRangeDpEvent)}
+    return [(gaussian, _pairs(others, relation, way)) for way in _DIRECTIONS]
+
+
+def _pairs(others: dict[DpEvent, int], relation: Relation, direction: Direction) -> list[tuple[Pair, int]]:
+    """Dominating pairs with their counts. One kind of choices may be the worst of all of them together (`SelectionPair`)."""
+    choices = {
+        x: n * x.epsilon**2 for x, n in others.items() if isinstance(x, BoundedRangeDpEvent) and n <= _MOST_CHOICES
+    }
+    together = max(choices, key=choices.__getitem__, default=None)
+    return [
+        (SelectionPair(_range_of(step, relation), n), 1) if step is together else (_pair(step, relation, direction), n)
+        for step, n in others.items()
+    ]
+
+
+def _range_of(step: Any, relation: Relation) -> float:
+    return step.epsilon * (2 if relation is Relation.REPLACE_ONE else 1)
 
 
 def _composed(event: DpEvent, relation: Relation) -> tuple[float, dict[DpEvent, int]] | None:
@@ -208,10 +250,16 @@ def _collect(event: DpEvent, count: int, relation: Relation, steps: dict[DpEvent
     step = _elementary(event, relation)
     if step is None:
         return False
-    if (step.noise_parameter if _is_pure(step) else _noise_of(step)) == 0:
+    if _hides_nothing(step, relation):
         return True
     steps[step] = steps.get(step, 0) + count
     return False
+
+
+def _hides_nothing(step: DpEvent, relation: Relation) -> bool:
+    if isinstance(step, BoundedRangeDpEvent):
+        return _range_of(step, relation) > _MOST_RANGE
+    return (step.noise_parameter if _is_pure(step) else _noise_of(step)) == 0
 
 
 def pure_event(epsilon: float) -> RandomizedResponseDpEvent:
@@ -261,6 +309,10 @@ def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
     if isinstance(event, RandomizedResponseDpEvent):
         _check_probability(event.noise_parameter, "RandomizedResponseDpEvent")
         return event if event.num_buckets > 1 and event.noise_parameter < 1 else None
+    if isinstance(event, BoundedRangeDpEvent):
+        if not (isinstance(event.epsilon, int | float) and event.epsilon >= 0):
+            raise ValueError(f"BoundedRangeDpEvent has epsilon {event.epsilon!r}; it is a number, 0 or more.")
+        return event if event.epsilon > 0 else None
     if isinstance(event, PoissonSampledDpEvent):
         _check_probability(event.sampling_probability, "PoissonSampledDpEvent")
         _check_inner(event, (GaussianDpEvent, LaplaceDpEvent), event.event)
@@ -333,6 +385,8 @@ def _pair(step: DpEvent, relation: Relation, direction: Direction) -> Pair:
     replace = relation is Relation.REPLACE_ONE
     if isinstance(step, RandomizedResponseDpEvent):
         return PurePair(pure_epsilon(step))
+    if isinstance(step, BoundedRangeDpEvent):
+        return SelectionPair(_range_of(step, relation), 1)
     noise = _noise_of(step)
     if isinstance(step, LaplaceDpEvent):
         return LaplacePair((2 if replace else 1) / noise)

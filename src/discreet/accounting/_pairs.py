@@ -8,6 +8,7 @@ given, because privacy is decided where 1 - cdf has lost all its digits.
 A curve is delta as a function of epsilon, and back. Every value of it is an upper bound.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -254,6 +255,122 @@ class PurePair:
         rare, common = float(expit(-self.epsilon)), float(expit(self.epsilon))
         ends = np.array([-self.epsilon, self.epsilon])
         return LossNodes(ends, np.array([rare, common]), np.array([common, rare]))
+
+
+class _SelectionLaw(NamedTuple):
+    """Cumulative probabilities below and from each of the losses on: under P, under Q."""
+
+    losses: Array
+    upper: Array
+    lower: Array
+    at_most: LossLaw
+
+
+@dataclass(frozen=True)
+class SelectionPair:
+    """`count` choices of privacy loss range `width`, each made after the earlier ones, of whatever kind, were seen.
+
+    Between two neighbours the losses of one such choice lie in [t - width, t] for some t in [0, width]. For given t the worst has
+    just these two losses, with p = (e^width - e^t) / (e^width - 1) at t. So the profile F_k of k choices is at most, with
+    alpha = e^epsilon,
+
+        F_k(alpha) = max over t of  p F_(k-1)(alpha e^-t) + (1 - p) F_(k-1)(alpha e^(width-t)),   F_0 = max(1 - alpha, 0),
+
+    and no less, since an adversary may choose t, and do so again after each choice. F_k is a maximum of convex functions, so it
+    is the profile of a pair again. Beside releases with pairs of their own this pair takes their place in any order:
+    whoever chooses t after seeing more gains, so that the choices come last in the worst case.
+
+    References:
+        Dong, Durfee, Rogers, "Optimal differential privacy composition for exponential mechanisms", ICML 2020;
+        Zhu, Dong, Wang, AISTATS 2022, for profiles as pairs.
+    """
+
+    width: float
+    count: int
+
+    def curve(self) -> GridCurve:
+        """The profile."""
+        return _selections(self.width, self.count)
+
+    def law(self, loss: Array) -> LossLaw:
+        found = _selection_law(self.width, self.count)
+        place = np.searchsorted(found.losses, loss, side="right")
+        return LossLaw(*(part[place] for part in found.at_most))
+
+    def nodes(self) -> LossNodes:
+        found = _selection_law(self.width, self.count)
+        return LossNodes(found.losses, found.upper, found.lower)
+
+
+@functools.lru_cache(maxsize=32)
+def _selections(width: float, count: int) -> GridCurve:
+    """The profile of `SelectionPair` at multiples of width / steps, rounded up.
+
+    Between grid points a profile is below its chord in alpha. With chords the maximum over t within one step is that of
+    const + A x + B / x over x = e^t, so the result is a bound at all t, and exact for one choice.
+    """
+    rho = count * width**2 / 8
+    reach = min(count * width, rho + 13.6 * math.sqrt(rho))  # beyond it delta is below 1e-20: Bun, Steinke, TCC 2016
+    steps = max(
+        math.ceil(_LEAST_STEPS * max(1.0, width)), min(256, math.isqrt(int(_MOST_WORK * width / (count * reach))))
+    )
+    last = max(math.ceil(reach / width * steps - 1e-9), steps)
+    grid = np.arange(last + 1) * (width / steps)
+    x = np.exp(grid[: steps + 1])
+    top, scale = x[-1], math.expm1(width)
+    chance = np.expm1(grid[: steps + 1] - width) / math.expm1(-width)
+    deltas = np.zeros(last + 1)
+    for _ in range(count):
+        # Left of 0 a profile that is the same in both directions is 1 - alpha + alpha F(1 / alpha).
+        left = -np.expm1(-grid[steps:0:-1]) + np.exp(-grid[steps:0:-1]) * deltas[steps:0:-1]
+        known = np.concatenate([left, deltas, np.full(steps, deltas[-1])])
+
+        def at(step: int, known: Array = known) -> tuple[Array, Array, Array]:
+            low, high = known[steps - step :][: last + 1], known[2 * steps - step :][: last + 1]
+            return low, high, chance[step] * low + (1 - chance[step]) * high
+
+        before = at(0)
+        best = before[2]
+        for step in range(1, steps + 1):
+            now, ends = at(step), (x[step - 1], x[step])
+            width_of_chord = 1 / ends[0] - 1 / ends[1]
+            slopes = [(a - b) / width_of_chord for a, b in zip(before[:2], now[:2], strict=True)]
+            starts = [b - slope / ends[1] for b, slope in zip(now[:2], slopes, strict=True)]
+            linear, inverse = starts[1] - starts[0], top * slopes[0] - slopes[1]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                inside = np.sqrt(inverse / linear)
+            held = (linear < 0) & (inverse < 0) & (inside > ends[0]) & (inside < ends[1])
+            inside = np.where(held, inside, ends[0])
+            gain = (linear - inverse / (inside * ends[0])) * (inside - ends[0]) / scale
+            best = np.maximum(best, np.maximum(now[2], before[2] + gain))
+            before = now
+        deltas = best * (1 + 1e-12)
+    return GridCurve(epsilons=grid, deltas=np.minimum(np.minimum.accumulate(deltas), 1.0))
+
+
+_LEAST_STEPS, _MOST_WORK = 24, 2 * 10**7
+
+
+@functools.lru_cache(maxsize=32)
+def _selection_law(width: float, count: int) -> _SelectionLaw:
+    """The law of the loss whose profile is the chords of `_selections`: atoms at its grid points, where the slope changes."""
+    curve = _selections(width, count)
+    alpha, deltas = np.exp(curve.epsilons), curve.deltas
+    slopes = np.append(np.diff(deltas) / np.diff(alpha), 0.0)
+    lower = np.maximum(np.diff(slopes), 0.0)  # under Q, at the losses above 0
+    upper = lower * alpha[1:]
+    losses = np.concatenate([-curve.epsilons[:0:-1], [0.0], curve.epsilons[1:]])
+    middle = max(0.0, 1.0 - float(lower.sum() + upper.sum() + deltas[-1]))
+    above, below = (np.concatenate([a[::-1], [middle], b]) for a, b in ((lower, upper), (upper, lower)))
+    # What rounding took from the profile, and what lies beyond the last loss, is an infinite loss.
+    tails = (np.append(np.cumsum(part[::-1])[::-1], 0.0) for part in (upper, lower))
+    infinite = max(float(deltas[-1]), float(np.max(deltas - (next(tails) - alpha * next(tails)))))
+
+    def cumulative(probs: Array, more: float) -> tuple[Array, Array]:
+        return np.append(0.0, np.cumsum(probs)), np.append(np.cumsum(probs[::-1])[::-1], 0.0) + more
+
+    law = LossLaw(*cumulative(above, infinite), *cumulative(below, 0.0))
+    return _SelectionLaw(losses, above, below, law)
 
 
 @dataclass(frozen=True)

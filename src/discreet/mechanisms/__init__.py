@@ -3,9 +3,12 @@
 from discreet.gradients import rounding_of_records
 from discreet.mechanisms._integers import levels_for
 from discreet.mechanisms._markers import (
+    CHOICE,
+    CHOOSE,
     CLIP,
     CLIPPED_SUM,
     COUNT,
+    DISTANCE,
     DRAW,
     FLOAT_GAUSSIAN,
     FOR_SUMS,
@@ -25,20 +28,25 @@ from discreet.mechanisms._markers import (
     clipped_sum,
     count_cells,
     draw_batch,
+    exponential_mechanism,
     gaussian_mechanism,
     laplace_mechanism,
     poisson_subsample,
     release,
     subsample_without_replacement,
     sum_records,
+    table_distances,
     update_rows,
 )
 from discreet.mechanisms._shards import Shards
 
 __all__ = [
+    "CHOICE",
+    "CHOOSE",
     "CLIP",
     "CLIPPED_SUM",
     "COUNT",
+    "DISTANCE",
     "DRAW",
     "FLOAT_GAUSSIAN",
     "FOR_SUMS",
@@ -59,6 +67,7 @@ __all__ = [
     "clipped_sum",
     "count_cells",
     "draw_batch",
+    "exponential_mechanism",
     "gaussian_mechanism",
     "laplace_mechanism",
     "levels_for",
@@ -67,5 +76,6 @@ __all__ = [
     "rounding_of_records",
     "subsample_without_replacement",
     "sum_records",
+    "table_distances",
     "update_rows",
 ]

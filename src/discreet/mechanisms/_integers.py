@@ -17,16 +17,25 @@ noise of scale s, exactly, so that nothing is added to delta.
 Every operation is exact, up to the conversion at the end: contraction to FMA, another order of operations or another device
 change no bit. s is a multiple of b within a factor of two of the largest, 648 (Laplace: 256), so that noise is 0.11 % larger than
 asked for on average, and 0.31 % at most (0.3 and 0.8 %), beside what m sqrt(d) or m d adds.
+
+A choice (`choose_on_grid`) is exact as well. Scores are rounded to integers K, in grid points of g = 2^-16. Answers are proposed
+uniformly, and accepted with probability exp(-r (max K - K)): the first accepted one has probabilities in proportion to exp(r K).
+Each binary digit b of the difference has its own coin of probability exp(-r 2^b), a comparison of 128 bits, and nothing else is
+inexact. Where one record moves scores by D, the K move by at most D / g + 1. With r = (epsilon / 2) / (1 / g + 1) the privacy
+range is then epsilon (D + g) / (1 + g).
 """
 
 from __future__ import annotations
 
+import decimal
+import functools
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -168,3 +177,71 @@ def add_noise_on_grid(key: PRNGKeyArray, leaves: list[Array], size: Any, allowan
             noised.append(jnp.where(jnp.isnan(leaf), leaf, total * unit.astype(leaf.dtype)))
         start += leaf.size
     return noised
+
+
+CHOICE_GRID = 2.0**-16
+"""Grid of scores of which one record moves each by about 1."""
+CHOICE_SLACK = 2.0**-100
+"""Total variation between a choice among at most `MOST_CHOICES` and its law: 44 coins of 2**-128, for each of 2 m proposals."""
+MOST_CHOICES = 2**20
+_COIN_WORDS = 4
+_PLACES = 44
+"""Binary digits of the difference of two scores: beyond 2**28 scores count as 2**28 less than the largest."""
+
+
+@functools.lru_cache(maxsize=64)
+def coins(epsilon: float) -> tuple[tuple[int, ...], ...]:
+    """For each binary digit b the probability exp(-r 2^b) times 2**128, rounded down, as words of 32 bits, highest first."""
+    with decimal.localcontext(decimal.Context(prec=80, Emin=-(10**9), Emax=10**9)):
+        rate = decimal.Decimal(epsilon) / 2 / (decimal.Decimal(1 / CHOICE_GRID) + 1)
+        whole = [int((-rate * 2**place).exp() * 2 ** (32 * _COIN_WORDS)) for place in range(_PLACES)]
+    words = range(_COIN_WORDS - 1, -1, -1)
+    return tuple(tuple(number >> (32 * word) & 0xFFFFFFFF for word in words) for number in whole)
+
+
+def choose_on_grid(key: PRNGKeyArray, scores: Array, epsilon: float) -> Array:
+    """The index of one score, with probability in proportion to exp(r K).
+
+    Args:
+        key: for this choice alone.
+        scores: float32 or float64, at most `MOST_CHOICES`. NaN counts as the lowest of all.
+        epsilon: of the module's explanation.
+    """
+    count = len(scores)
+    with double() if scores.dtype == np.float64 else nullcontext():
+        lower, upper = rounded(jnp.where(jnp.isnan(scores), -jnp.inf, scores), jnp.float32(CHOICE_GRID), 2)
+    most = upper.max()
+    least = jnp.where(upper == most, lower, -1).max()
+    reach = 2 ** (_PLACES - WORD)
+    far, near = most - jnp.maximum(upper, most - 2 * reach), least - lower
+    far, near = jnp.where(near < 0, far - 1, far), jnp.where(near < 0, near + 2**WORD, near)
+    # The lowest that counts: max(K, max K - 2^44), which moves by no more than the K do.
+    beyond = far >= reach
+    far, near = jnp.where(beyond, reach - 1, far), jnp.where(beyond, 2**WORD - 1, near)
+    table = np.array(coins(epsilon), np.uint32)
+    live = [place for place in range(_PLACES) if table[place].any()]
+    width = 1 + _COIN_WORDS * len(live)
+    bits = max(1, (count - 1).bit_length())
+    block = min(max(64, 2**bits), 1024)
+
+    def propose(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        turn, _ = state
+        words = jax.random.bits(jax.random.fold_in(key, turn), (block, width), jnp.uint32)
+        place = (words[:, 0] & np.uint32(2**bits - 1)).astype(jnp.int32)
+        own = jnp.minimum(place, count - 1)
+        digits = [
+            near[own] >> digit & 1 if digit < WORD else far[own] >> (digit - WORD) & 1 for digit in range(_PLACES)
+        ]
+        accepted = place < count
+        for digit in set(range(_PLACES)) - set(live):
+            accepted &= digits[digit] == 0  # its coin has a chance below 2**-128
+        thrown = words[:, 1:].reshape(block, len(live), _COIN_WORDS)
+        limit = jnp.asarray(table[live])
+        heads = jnp.zeros((block, len(live)), bool)
+        for word in reversed(range(_COIN_WORDS)):
+            heads = (thrown[..., word] < limit[:, word]) | ((thrown[..., word] == limit[:, word]) & heads)
+        needed = jnp.stack([digits[digit] == 1 for digit in live], axis=1)
+        accepted &= jnp.all(heads | ~needed, axis=1)
+        return turn + 1, jnp.where(accepted.any(), own[jnp.argmax(accepted)], -1)
+
+    return lax.while_loop(lambda state: state[1] < 0, propose, (jnp.int32(0), jnp.int32(-1)))[1]

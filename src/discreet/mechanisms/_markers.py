@@ -5,6 +5,8 @@ relative to, that event, and how far from it the machine is; a sampler likewise 
 
     CLIP, SUM      rows of joint norm at most C; the sum of the rows that a mask keeps
     COUNT          cross tables of whole numbers: a record is in one cell of each, whatever its numbers are
+    DISTANCE       how far each of some cross tables is from public numbers
+    CHOOSE         one of several answers by the exponential mechanism
     DRAW           a secret batch of the table, and its rows; the parameter is the sampler's drawing
     NOISE          noise on a tree of arrays; the parameter is the mechanism
     CLIPPED_SUM    what a gradient engine promises. Clip and sum cannot express it, since an engine never forms the records'
@@ -39,6 +41,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from discreet import gradients, random
 from discreet._jax import ClosedJaxpr, marker, one_process, open_program, run_jaxpr, types_of
+from discreet.accounting import BoundedRangeDpEvent
 from discreet.gradients import (
     BookKeepingEngine,
     Channels,
@@ -48,14 +51,18 @@ from discreet.gradients import (
     check_positive,
 )
 from discreet.mechanisms._integers import (
+    CHOICE_GRID,
+    CHOICE_SLACK,
     GAUSSIAN_LAWS,
     LAPLACE_LAW,
     LEAST_STDDEV,
+    MOST_CHOICES,
     MOST_STDDEV,
     SLACK,
     UNKNOWN,
     Law,
     add_noise_on_grid,
+    choose_on_grid,
     widest_cell,
 )
 from discreet.mechanisms._shards import Shards, in_turns
@@ -217,6 +224,31 @@ class LaplaceMechanism(GridMechanism):
         return LAPLACE_LAW
 
 
+@dataclass(frozen=True)
+class ExponentialMechanism(Mechanism):
+    """A choice, which adds no noise to anything: what it is worth follows from how far one record moves any score."""
+
+    name: ClassVar[str] = "exponential_mechanism"
+    size: ClassVar[str] = "epsilon"
+    words: ClassVar[str] = "a choice by the exponential mechanism of epsilon"
+    norm: ClassVar[int] = 0
+    slack: ClassVar[float] = CHOICE_SLACK
+    on_grid: ClassVar[bool] = True
+
+    def event(self, noise_multiplier: Any) -> DpEvent:
+        """`BoundedRangeDpEvent` of the inverse."""
+        return BoundedRangeDpEvent(1 / noise_multiplier)
+
+    def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
+        """Refuse: there is no noise to add."""
+        raise TypeError("a choice adds no noise: call dp.exponential_mechanism")
+
+    def range(self, epsilon: float, moved: float) -> float:
+        """The privacy range of a choice where one record moves each score by at most `moved`; `_integers` explains it."""
+        return epsilon * (moved + CHOICE_GRID) / (1 + CHOICE_GRID) if moved != 1 else epsilon
+
+
+CHOICE = ExponentialMechanism()
 GAUSSIAN, LAPLACE, FLOAT_GAUSSIAN = GaussianMechanism(), LaplaceMechanism(), FloatGaussianMechanism()
 MECHANISMS: list[Mechanism] = [GAUSSIAN, LAPLACE, FLOAT_GAUSSIAN]
 """The mechanisms that we vouch for: the verifier takes their word for their events, and nobody else's."""
@@ -326,6 +358,36 @@ def _counted(
     return [jnp.asarray(weight, dtype) * jnp.minimum(before + total, most).astype(dtype)]
 
 
+def _distances(
+    levels: Array,
+    mask: Array,
+    expected: Array,
+    *counted: Array,
+    sizes: tuple[int, ...],
+    tables: tuple[tuple[int, ...], ...],
+    weights: tuple[int, ...],
+    biases: tuple[int, ...],
+) -> list[Array]:
+    """`table_distances`: whole numbers, so small that all of them are exact."""
+    cells = [math.prod(sizes[column] for column in table) for table in tables]
+    counts = _counted(levels, mask, *counted, sizes=sizes, tables=tables, weights=(1,) * len(tables))[0]
+    most = _most_expected(counts.dtype, cells, weights)
+    apart = jnp.abs(jnp.minimum(counts, most) - jnp.clip(expected.astype(counts.dtype), -most, most))
+    total = jnp.zeros(len(tables), counts.dtype).at[np.repeat(np.arange(len(tables)), cells)].add(apart)
+    return [(total - np.asarray(biases)) * np.asarray(weights)]
+
+
+def _most_expected(dtype: Any, cells: Sequence[int], weights: Sequence[int]) -> float:
+    """Counts end here, so that a quarter of the numbers that are exact has room for weighted sums of distances."""
+    return float(2 ** (jnp.finfo(dtype).nmant - 2) // (max(cells) * max(weights)))
+
+
+def _chosen(key: PRNGKeyArray, scores: Array, *, epsilon: float, name: str) -> list[Array]:
+    del name
+    one_process("A choice")
+    return [choose_on_grid(random.check_key(key), scores, epsilon / (1 + FOR_SUMS))]
+
+
 def _drawn(
     key: PRNGKeyArray, *operands: Array, drawing: Drawing, structure: Any, name: str, mapped: bool
 ) -> list[Array]:
@@ -374,6 +436,12 @@ def _unmapped(why: str) -> Callable[..., str | None]:
 CLIP = marker("clip_records", _clip, refuse=None)
 SUM = marker("sum_records", _sum, refuse=None)
 COUNT = marker("count_cells", _counted, refuse=None)
+DISTANCE = marker("table_distances", _distances, refuse=None)
+CHOOSE = marker(
+    "choose",
+    _chosen,
+    refuse="one event stands for one choice. Map what leads to the scores, and call the mechanism once, on the result.",
+)
 NOISE = marker(
     "noise",
     _noised,
@@ -520,6 +588,110 @@ def count_cells(
             f"count_cells: counted has the shape {further[0].shape}; pass {cells} whole numbers, one for each cell."
         )
     return COUNT.bind(levels, mask, *further, sizes=sizes, tables=tables, weights=weights)[0]
+
+
+def table_distances(
+    levels: Int[Array, "record column"],
+    mask: Bool[Array, "record"],
+    expected: Int[Array, "cell"],
+    sizes: Sequence[int],
+    tables: Sequence[Sequence[int]],
+    weights: Sequence[int],
+    biases: Sequence[int],
+    counted: Int[Array, "cell"] | None = None,
+) -> Float[Array, "table"]:
+    """Sum for each of some cross tables the distances of its counts from expected ones; then less the bias, times the weight.
+
+    Guarantee: a record that is added or removed changes each score by at most the table's weight, and one that is replaced by
+    twice that, whatever its levels: it is in at most one cell of each table. Nothing is rounded.
+
+    Args:
+        levels: As for `count_cells`, as are the next and `sizes`, `tables` and `counted`.
+        mask: Which rows are real.
+        expected: Public whole numbers, in the order of `counted`.
+        sizes: Number of levels of each column.
+        tables: The columns of each table, by position.
+        weights: Of the tables, whole numbers of at least 1.
+        biases: Public whole numbers, by which the distances are lessened.
+        counted: Counts of further records; public.
+
+    Returns:
+        A score for each table, of float64 where JAX has 64 bits. Counts end at 2^50 over the product of the most cells and the
+        largest weight, or at 2^21 over it in float32.
+
+    Raises:
+        ValueError, TypeError: Arguments of other shapes or types, or biases that are too large.
+
+    >>> rows, kept = jnp.array([[0, 1], [1, 1], [0, 1]]), jnp.ones(3, bool)
+    >>> table_distances(rows, kept, jnp.array([1, 2, 0, 1]), (2, 2), [(0,), (1,)], [1, 3], [0, 1]).tolist()
+    [2.0, 3.0]
+    """
+    levels, mask, expected = jnp.asarray(levels), jnp.asarray(mask), jnp.asarray(expected)
+    sizes, tables = tuple(map(int, sizes)), tuple(tuple(map(int, x)) for x in tables)
+    weights, biases = tuple(map(int, weights)), tuple(map(int, biases))
+    further = [] if counted is None else [jnp.asarray(counted)]
+    # What is refused is refused by `count_cells`; types alone are looked at.
+    shape = jax.eval_shape(lambda x, m, *c: count_cells(x, m, sizes, tables, weights, *c), levels, mask, *further)
+    most = 2 ** (jnp.finfo(shape.dtype).nmant - 2) // max(weights)
+    if (
+        expected.shape != shape.shape
+        or not jnp.issubdtype(expected.dtype, jnp.integer)
+        or len(biases) != len(tables)
+        or max(map(abs, biases)) > most
+    ):
+        raise ValueError(
+            f"table_distances: there are {len(biases)} biases, and expected counts are {expected.dtype}{expected.shape}; pass a "
+            f"bias of at most {most} for each of {len(tables)} tables, and {shape.shape[0]} whole numbers."
+        )
+    options = {"sizes": sizes, "tables": tables, "weights": weights, "biases": biases}
+    return DISTANCE.bind(levels, mask, expected, *further, **options)[0]
+
+
+def exponential_mechanism(key: PRNGKeyArray, scores: Float[Array, "answer"], epsilon: float) -> Int[Array, ""]:
+    """Choose one of several answers, the better its score the likelier: with probability in proportion to exp(epsilon score / 2).
+
+    Guarantee: if one record that is added or removed changes each score, as computed, by at most 1, the choice is a
+    `BoundedRangeDpEvent(epsilon)` within total variation 2**-100, rounding and last bits included: the privacy losses of all
+    answers lie within an interval of length epsilon. If by at most D, the event's epsilon is (D + g) / (1 + g) times that,
+    g = 2**-16: scores should be scaled so that D is near 1. Scores may move up and down; where all of them move the same way the
+    truth is half of that, which is not used.
+
+    Args:
+        key: A scalar key, for this call alone. Keys of `discreet.random.key` are secure.
+        scores: At most 2**20, float32 or float64, rounded to multiples of g. NaN counts as the lowest, and what is more than
+            2**28 below the largest as that far below.
+        epsilon: A number that is known while tracing, from 1e-6 to 200.
+
+    Returns:
+        The index of the answer, int32.
+
+    Raises:
+        ValueError: An epsilon out of range, or no or too many scores.
+        TypeError: Scores of another type, or an epsilon that is known only when the program runs.
+
+    References:
+        McSherry and Talwar, FOCS 2007; Dong, Durfee and Rogers, ICML 2020, for the event; Ilvento, CCS 2020, for attacks
+        on choices in floating point.
+
+    >>> import jax.numpy as jnp, discreet as dp
+    >>> int(dp.exponential_mechanism(dp.random.key(), jnp.array([0.0, 500.0, 3.0]), epsilon=1.0))
+    1
+    """
+    if isinstance(epsilon, Tracer):
+        raise TypeError(
+            "exponential_mechanism: epsilon is known only when the program runs. Pass a Python number: an epsilon that depends "
+            "on data has no event."
+        )
+    if not 1e-6 <= float(epsilon) <= 200:
+        raise ValueError(f"exponential_mechanism: epsilon is {epsilon}; it lies between 1e-6 and 200. 0.1 is common.")
+    _check_key(key)
+    one_process(CHOICE.name, [scores])
+    (scores,) = check_leaves(CHOICE.name, [scores])
+    if scores.ndim != 1 or not 1 <= len(scores) <= MOST_CHOICES:
+        raise ValueError(
+            f"exponential_mechanism: scores have the shape {scores.shape}; pass a vector of 1 to {MOST_CHOICES} of them."
+        )
+    return CHOOSE.bind(key, scores, epsilon=float(epsilon), name=CHOICE.name)[0]
 
 
 def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array, ""]) -> Any:

@@ -361,6 +361,8 @@ class Bound:
         terms: with `axes`: a bound on the L2 norm of each record's slice. Without: on the L2 norm of what one record
             adds, in the units of the event's clipping norm C. None: no bound.
         linf: bound on the size of each element that is a number.
+        moves: without `axes`: bound on the size of each element of what one record adds, in the units of C; a fact of sums that a
+            choice is made from, forgotten by every operation.
         low: no element that is a number lies below.
         high: nor above.
         most: of Booleans: upper bound on the number of True elements for each record.
@@ -368,6 +370,7 @@ class Bound:
 
     terms: tuple[Term, ...] | None = fact(None, join=_larger)
     linf: float | None = fact(None, join=lambda a, b: None if a is None or b is None else max(a, b))
+    moves: float | None = fact(None)
     low: float | None = fact(None)
     high: float | None = fact(None)
     most: int | None = fact(None)

@@ -31,7 +31,7 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
 )
 
-from discreet.accounting import Relation, profile
+from discreet.accounting import BoundedRangeDpEvent, Relation, profile
 from discreet.mechanisms import Mechanism
 from discreet.verify._domain import LARGEST, SMALLEST, Batch, Cut, Group, Part, Sample, Scale, Table, open_symbol
 from discreet.verify._errors import PrivacyError
@@ -578,6 +578,8 @@ def _parts(event: DpEvent, count: Any = 1) -> dict[tuple, Any]:
 def _rounded(event: DpEvent) -> Any:
     if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
         return type(event).__name__, _plain(event.noise_multiplier, 6)
+    if isinstance(event, BoundedRangeDpEvent):
+        return type(event).__name__, _plain(event.epsilon, 6)
     if isinstance(event, PoissonSampledDpEvent):
         return "poisson", _plain(event.sampling_probability, 6), _inner(event.event)
     if isinstance(event, SampledWithoutReplacementDpEvent):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -22,9 +23,12 @@ from discreet._jax import JaxprEqn, aval, primitive_of, source_line, unstack_p
 from discreet._jax import primitives as p
 from discreet.accounting import Relation
 from discreet.mechanisms import (
+    CHOICE,
+    CHOOSE,
     CLIP,
     CLIPPED_SUM,
     COUNT,
+    DISTANCE,
     DRAW,
     FOR_SUMS,
     MECHANISMS,
@@ -53,6 +57,7 @@ from discreet.verify._domain import (
     Term,
     Value,
     bounding,
+    contribution_factor,
     fresh,
     over_slices,
     range_factor,
@@ -308,6 +313,10 @@ def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
         summed = sum_over(checker, own, rows, shape_of(variable), (0,)) if isinstance(rows, Private) else Public()
         if isinstance(summed, Private) and summed.axes is None:
             summed = dataclasses.replace(summed, rounding=_of_rows(value, shape_of(variable)[0], aval(result).dtype))
+        if isinstance(rows, Private) and isinstance(summed, Private) and summed.terms is not None and rows.axes == (0,):
+            # The record that differs adds its own row alone.
+            factor = contribution_factor(rows, checker.relation)[0]
+            summed = dataclasses.replace(summed, moves=None if rows.linf is None else rows.linf * factor)
         outputs.append(summed)
     return outputs
 
@@ -334,9 +343,36 @@ def count(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Privat
     this norm may be twice as far: under REPLACE_ONE the event's C, half of the distance, is smaller by sqrt(2). That is so of
     the table only: in a sample an absent record adds zero, which is not nearer.
     """
+    params: Any = equation.params
+    half = checker.relation is Relation.REPLACE_ONE
+    norm = math.sqrt(sum(weight**2 for weight in params["weights"]))
+    return _of_cells(
+        checker, equation, operands, lambda batch: norm / math.sqrt(2 if half and not batch.sampled else 1)
+    )
+
+
+@rule(DISTANCE)
+def distance(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """Sums over cross tables of |count - expected|, times a weight: a record is in one cell of each, which moves its sum by 1.
+
+    A record that is replaced leaves one cell and comes to another, which moves a sum by 2 at most. That is the 2C of REPLACE_ONE.
+    """
+    weights = [float(weight) for weight in equation.params["weights"]]
+    found = _of_cells(checker, equation, operands, lambda batch: math.hypot(*weights))
+    if found.terms is None:
+        return found
+    # All terms have the factor of a record that comes or goes, without a mask for one that comes and one that leaves.
+    factor = sum(t.bound.factor for t in found.terms) / math.hypot(*weights)
+    return dataclasses.replace(found, moves=max(weights) * factor, additive=False)
+
+
+def _of_cells(checker: Checker, equation: JaxprEqn, operands: list[Value], norm: Callable[[Batch], float]) -> Private:
+    """What a record moves that is in one cell of each cross table, in L2."""
     levels, mask, *counted = operands
     if any(isinstance(x, Private) for x in counted):
-        return checker.unbounded(equation, operands, Why.ROWS("counts are added to what depends on other records"))
+        return checker.unbounded(
+            equation, operands, Why.ROWS("counts are compared with, or added to, what depends on records")
+        )
     if isinstance(levels, Private):
         if levels.axes != (0,):
             return checker.unbounded(equation, operands, Why.ROWS("what is counted does not have one row per record"))
@@ -345,11 +381,11 @@ def count(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Privat
     rows = masked_rows(checker, equation, mask, levels, shape_of(equation.invars[0]), shape_of(equation.invars[1]))
     if not isinstance(rows, Private) or rows.axes != (0,) or rows.batch is None:
         return checker.unbounded(equation, operands, Why.ROWS("what is counted does not have one row per record"))
-    params: Any = equation.params
-    half = checker.relation is Relation.REPLACE_ONE and not rows.batch.sampled
-    norm = math.sqrt(sum(weight**2 for weight in params["weights"]) / (2 if half else 1))
     counts = rows.but(
-        terms=fresh(Scale(norm), rows.batch), linf=None, finite=True, origin=checker.origin(equation, operands)
+        terms=fresh(Scale(norm(rows.batch)), rows.batch),
+        linf=None,
+        finite=True,
+        origin=checker.origin(equation, operands),
     )
     total = summed(checker, counts, shape_of(equation.invars[0]), additive=True)
     return dataclasses.replace(total, rounding=(math.inf, 0.0))  # exact; further counts may be large
@@ -413,7 +449,8 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     if released and noise is not None:
         checker.mechanisms[mechanism] = None
         try:
-            larger = _for_sums(checker, equation, released)
+            paid = FOR_SUMS if mechanism.on_grid and not params["mapped"] else 0.0
+            larger = _for_sums(checker, equation, [value.rounding for value, _ in released], paid)
             _record(checker, released, noise.times(1 / larger), mechanism, _grid(params, multiplier, equation))
         except _NoRatioError as error:
             return [
@@ -423,21 +460,55 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     return outputs
 
 
-def _for_sums(checker: Checker, equation: JaxprEqn, released: list[tuple[Private, int]]) -> float:
-    """By what factor the rounding of sums enlarges their sensitivity beyond what the mechanism's own noise pays for."""
-    params: Any = equation.params
-    found = [value.rounding for value, _ in released]
-    share = math.hypot(*(x[1] for x in found if x is not None))
+def _for_sums(
+    checker: Checker, equation: JaxprEqn, found: list[tuple[float, float] | None], paid: float, times: float = 1.0
+) -> float:
+    """By what factor the rounding of sums, times a number, enlarges their sensitivity beyond what the mechanism pays for."""
+    share = math.hypot(*(x[1] for x in found if x is not None)) * times
     if None in found or math.isinf(share):
         checker.unrounded.append(source_line(equation))
         return 1.0
-    paid = FOR_SUMS if params["mechanism"].on_grid and not params["mapped"] else 0.0
     if share <= paid:
         return 1.0
     factor = (1 + share) / (1 + paid)
     note = f"rounding enlarges the sensitivity by {factor - 1:.2g} ({source_line(equation)}): many rows are summed in float32"
     checker.notes.append(f"{note}; in float64, with jax.enable_x64, it does not")
     return factor
+
+
+@rule(CHOOSE, table=KEY_RULES)
+def choose(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """A choice, if each score has a bound on what one record moves it by: that on each element, or else the norm of all.
+
+    What a choice from a random sample costs is not known, and so refused.
+    """
+    spend_secret(checker, equation, operands[0])
+    scores = operands[1]
+    if not isinstance(scores, Private):
+        return [Public()]
+    found = as_sum(checker, scores, shape_of(equation.invars[1]))
+    why = _why_not(found, Scale(1.0))
+    if why is not None:
+        return [checker.unbounded(equation, [found], why)]
+    assert found.batch is not None
+    assert found.terms is not None
+    norm = total_of(over_slices(found.terms))
+    bound = norm if found.moves is None else Scale(found.moves)
+    if found.batch.whole.sampled:
+        why = Why.MECHANISM("an answer is chosen by a random sample of the records, for which no event is known")
+    elif norm is None or bound is None or norm.powers:
+        why = Why.NOISE_SCALE("the bound on what one record moves a score by is no known number")
+    if why is not None or norm is None or bound is None:
+        assert why is not None
+        return [checker.unbounded(equation, [found], why)]
+    checker.mechanisms[CHOICE] = None
+    # By the rounding of the sum, which is known as a share of the norm, one score moves no more than all of them do.
+    times = norm.factor / bound.factor if bound.factor > 0 else 1.0
+    factor = _for_sums(checker, equation, [found.rounding], FOR_SUMS, times)
+    # Nothing that is composed with it shares its bound.
+    epsilon = CHOICE.range(equation.params["epsilon"], bound.factor * factor)
+    checker.items.append(Release(found.batch, CHOICE, {(Group(), 0): epsilon**2}, 1))
+    return [Public(released=True)]
 
 
 class _NoRatioError(Exception):
