@@ -76,7 +76,9 @@ def listed():
 
 def test_a_program_with_it_is_certified(listed):
     certificate = dp.certify(step, dp.random.key(1), ROWS, MASK, records=(1,), mask=2)
-    assert certificate.event == GaussianDpEvent(3.0)
+    assert isinstance(certificate.event, GaussianDpEvent)
+    # The rounding of the sum of 100 float32 rows is charged: 100 * 2^-23 of C.
+    assert 3.0 / (1 + 2e-5) < certificate.event.noise_multiplier <= 3.0
 
 
 def test_it_fits_is_proved_stated_saved_and_loaded(listed, tmp_path):
