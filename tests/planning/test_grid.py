@@ -2,7 +2,7 @@ import pytest
 
 import discreet as dp
 from discreet.planning import Grid, Setting
-from discreet.planning._invent import noise_for, plan_for
+from discreet.planning._invent import _calibrated, plan_for
 
 
 def test_all_combinations_are_tried_and_batches_suit_the_table() -> None:
@@ -14,14 +14,14 @@ def test_all_combinations_are_tried_and_batches_suit_the_table() -> None:
 
 
 def test_the_noise_is_that_of_the_plan() -> None:
-    noise = noise_for(1.0, 1e-5, 1_000, 10, 0.2)
-    plan = plan_for(Setting(10, 0.2, 0.7, 0.05), noise, 1e-5, 1_000)
+    plan = plan_for(Setting(10, 0.2, 0.7, 0.05), 1.0, 1e-5, 1_000)
     assert 0.999 <= plan.epsilon(1e-5) <= 1.0
     assert plan.clipping_norm == 0.7
     assert plan.sampling == dp.PoissonSampling(rate=0.2)
-    hits = noise_for.cache_info().hits
-    assert noise_for(1.0, 1e-5, 1_000, 10, 0.2) == noise
-    assert noise_for.cache_info().hits == hits + 1
+    hits = _calibrated.cache_info().hits
+    other = plan_for(Setting(10, 0.2, 3.0, 0.1), 1.0, 1e-5, 1_000)
+    assert (other.noise_multiplier, other.clipping_norm) == (plan.noise_multiplier, 3.0)
+    assert _calibrated.cache_info().hits == hits + 1
 
 
 @pytest.mark.parametrize(

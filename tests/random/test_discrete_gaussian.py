@@ -19,8 +19,8 @@ from scipy import stats
 
 import discreet.random as dr
 from discreet.random import _chacha
-from discreet.random import _discrete_gaussian as dg
-from discreet.random._discrete_gaussian import DESIGNS, INNER_VARIANCE, SLACK_PER_VALUE, Design, discrete_gaussian
+from discreet.random import _discrete as dg
+from discreet.random._discrete import DESIGNS, INNER_VARIANCE, SLACK_PER_VALUE, Design, discrete_gaussian
 
 KEY = dr.key(20261122)
 ONES = 2**32 - 1

@@ -199,7 +199,7 @@ def verdict_of(
     half = len(present) // 2
     every = {**learned_scores(present[:half], absent[:half]), **(scores or {})}
     rates = judge(*scored(every, present, absent), delta=delta, confidence=confidence)
-    whole = _whole_claim(claim)
+    whole = claim.profile() if isinstance(claim, PrivacyPlan) else claim
     return Verdict(
         target=target,
         epsilon_lower=rates.epsilon(delta),
@@ -211,25 +211,16 @@ def verdict_of(
         score=f"{rates.score}; the attacker says {rates.says!r}",
         power=rates.true_positive_rate,
         false_alarm=rates.false_positive_rate,
-        allowed_power=math.nan if whole is None else float(whole.true_positive_rate(rates.false_positive_rate)),
+        allowed_power=float(whole.true_positive_rate(rates.false_positive_rate))
+        if isinstance(whole, PrivacyProfile)
+        else math.nan,
         mu_lower=rates.mu,
         evidence={"right": rates.caught, "wrong": rates.false_alarms, "of": rates.trials},
     )
 
 
-def _whole_claim(claim: Claim | float) -> PrivacyProfile | None:
-    """The claim for all δ, if it has one."""
-    if isinstance(claim, PrivacyPlan):
-        return claim.profile()
-    return claim if isinstance(claim, PrivacyProfile) else None
-
-
 def check_options(claim: Any, delta: float, runs: int, confidence: float) -> None:
-    """Refuse arguments that do not make an audit, before anything is run.
-
-    Raises:
-        TypeError, ValueError: Saying which.
-    """
+    """Refuse arguments that do not make an audit, before anything is run."""
     if not (is_real(claim) or callable(getattr(claim, "epsilon", None))):
         raise TypeError(
             f"claim is a {type(claim).__name__}; pass what the program promises: a PrivacyPlan, a PrivacyProfile, or the "
@@ -356,8 +347,22 @@ def audit_fit(
             raise ValueError(
                 "One posterior sample has neither initial values nor steps; leave scores and init_params out."
             )
-        return _audit_draws(
-            method, with_canary, without_canary, delta or 0.0, runs, confidence, seed, target, progress_bar
+        claim, delta = profile_of(pure_event(method.epsilon / method.num_draws), relation), delta or 0.0
+        check_options(claim, delta, runs, confidence)
+        # The last states of chains, as `run` releases them; the chains of one call run together.
+        run = functools.partial(method.run, progress_bar=False)
+        with progress(2 * runs, progress_bar) as done:
+            sides = (with_canary, PRESENT), (without_canary, ABSENT)
+            present, absent = (_draws(run, *side, seed, runs, done) for side in sides)
+        return verdict_of(
+            present,
+            absent,
+            claim=claim,
+            delta=delta,
+            confidence=confidence,
+            scores=None,
+            relation=relation,
+            target=target or "OnePosteriorSample, one draw",
         )
     plan = method.plan.alone()
     if delta is None:
@@ -377,37 +382,6 @@ def audit_fit(
     )
 
 
-def _audit_draws(
-    method: OnePosteriorSample,
-    with_canary: Sequence[Any],
-    without_canary: Sequence[Any],
-    delta: float,
-    runs: int,
-    confidence: float,
-    seed: int,
-    target: str | None,
-    progress_bar: bool,
-) -> Verdict:
-    """Audit last states of chains, as `run` releases them; the chains of one call run together."""
-    claim = profile_of(pure_event(method.epsilon / method.num_draws), method.relation)
-    check_options(claim, delta, runs, confidence)
-    with progress(2 * runs, progress_bar) as done:
-        sides = (with_canary, PRESENT), (without_canary, ABSENT)
-        present, absent = (
-            _draws(functools.partial(method.run, progress_bar=False), *s, seed, runs, done) for s in sides
-        )
-    return verdict_of(
-        present,
-        absent,
-        claim=claim,
-        delta=delta,
-        confidence=confidence,
-        scores=None,
-        relation=method.relation,
-        target=target or "OnePosteriorSample, one draw",
-    )
-
-
 def _draws(
     run: Callable[..., Any], args: Sequence[Any], side: int, seed: int, runs: int, done: Callable[[int], None]
 ) -> np.ndarray:
@@ -421,11 +395,7 @@ def _draws(
 
 
 def _check_neighbours(with_canary: Sequence[Any], without_canary: Sequence[Any], relation: str) -> None:
-    """Refuse tables whose lengths are not those of neighbours.
-
-    Raises:
-        ValueError: With the lengths.
-    """
+    """Refuse tables whose lengths are not those of neighbours."""
     lengths = [{np.shape(x)[0] for x in jax.tree.leaves(side) if np.ndim(x)} for side in (with_canary, without_canary)]
     if any(len(x) != 1 for x in lengths):
         raise ValueError(

@@ -374,51 +374,41 @@ class Verdict:
         return plot_verdicts([self], path)
 
     def __str__(self) -> str:
-        return _text(self)
+        title = f"Audit of {self.target}"
+        claimed = f"ε = {self.claimed_epsilon:.4g}" if math.isfinite(self.claimed_epsilon) else "no ε"
+        sure = f"{100 * self.confidence:g} %"
+        counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in self.evidence.items())
+        lines = [
+            f"ε is at least {self.epsilon_lower:.4g} at δ = {self.delta:g} ({sure} confidence); claimed is {claimed}.",
+            f"Neighbours: {IN_WORDS.get(self.relation, self.relation)}. Runs: {self.runs:,}.",
+            f"Score: {self.score}. {counts}.",
+        ]
+        if not math.isnan(self.power):
+            allowed = "." if math.isnan(self.allowed_power) else f"; the claim allows {self.allowed_power:.4g}."
+            lines.append(
+                f"The attacker is right in at least {self.power:.4g} of cases at a false-positive rate of at most "
+                f"{self.false_alarm:.4g}{allowed}"
+            )
+            lines.append(f"It is not μ-Gaussian private for a μ below {self.mu_lower:.4g}.")
+        wrapped = [textwrap.fill(x, WIDTH) for x in (*lines, self._conclusion())]
+        return "\n".join([title, "=" * len(title), "", *wrapped[:-1], "", f"{wrapped[-1]}\n", NOT_PRIVATE])
 
-
-def _text(verdict: Verdict) -> str:
-    title = f"Audit of {verdict.target}"
-    claimed = f"ε = {verdict.claimed_epsilon:.4g}" if math.isfinite(verdict.claimed_epsilon) else "no ε"
-    sure = f"{100 * verdict.confidence:g} %"
-    lines = [
-        f"ε is at least {verdict.epsilon_lower:.4g} at δ = {verdict.delta:g} ({sure} confidence); claimed is {claimed}.",
-        f"Neighbours: {IN_WORDS.get(verdict.relation, verdict.relation)}. Runs: {verdict.runs:,}.",
-        f"Score: {verdict.score}. {_counts(verdict)}",
-    ]
-    if not math.isnan(verdict.power):
-        lines.append(
-            f"The attacker is right in at least {verdict.power:.4g} of cases at a false-positive rate of at most "
-            f"{verdict.false_alarm:.4g}"
-            + ("." if math.isnan(verdict.allowed_power) else f"; the claim allows {verdict.allowed_power:.4g}.")
-        )
-        lines.append(f"It is not μ-Gaussian private for a μ below {verdict.mu_lower:.4g}.")
-    return "\n".join(
-        [title, "=" * len(title), "", *(textwrap.fill(x, WIDTH) for x in lines), "", _sentence(verdict), NOT_PRIVATE]
-    )
-
-
-def _counts(verdict: Verdict) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in verdict.evidence.items()) + "."
-
-
-def _sentence(verdict: Verdict) -> str:
-    if verdict.epsilon_lower > verdict.claimed_epsilon:
-        text = (
-            "CONTRADICTED: the program reveals more about one record than is claimed. Either the claim is wrong, or it is "
-            f"about another program; a true claim is contradicted with probability {1 - verdict.confidence:.2g} at most."
-        )
-    elif verdict.contradicted:
-        text = (
-            f"CONTRADICTED: not at δ = {verdict.delta:g}, but the attacker is right more often than the claim allows at another "
-            f"δ; a true claim is contradicted with probability {1 - verdict.confidence:.2g} at most."
-        )
-    else:
-        text = (
+    def _conclusion(self) -> str:
+        by_chance = f"a true claim is contradicted with probability {1 - self.confidence:.2g} at most."
+        if self.epsilon_lower > self.claimed_epsilon:
+            return (
+                "CONTRADICTED: the program reveals more about one record than is claimed. Either the claim is wrong, or it is "
+                f"about another program; {by_chance}"
+            )
+        if self.contradicted:
+            return (
+                f"CONTRADICTED: not at δ = {self.delta:g}, but the attacker is right more often than the claim allows at "
+                f"another δ; {by_chance}"
+            )
+        return (
             "Not contradicted. This proves nothing: an attack that finds little may be a weak attack. "
-            f"The true ε may lie anywhere between {verdict.epsilon_lower:.4g} and {verdict.claimed_epsilon:.4g}."
+            f"The true ε may lie anywhere between {self.epsilon_lower:.4g} and {self.claimed_epsilon:.4g}."
         )
-    return textwrap.fill(text, WIDTH) + "\n"
 
 
 def plot_verdicts(verdicts: Sequence[Verdict], path: str | Path | None = None) -> Figure:

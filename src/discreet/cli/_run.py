@@ -330,15 +330,7 @@ def fit_and_write(
         converged = noise_added.converged(result)
         if converged is False:
             statement = statement.with_notes(NOT_CONVERGED)
-        try:
-            note_statement(checkpoint, statement.to_json())
-            files = write_statement(out, statement)
-        except OSError:
-            # What was spent cannot be had back, so at least it must be known.
-            say_lines(str(statement))
-            spent(f"the statement could not be written to {out} and was printed on standard output")
-            raise
-        spent(f"the statement is in {files[0]}")
+        files = write_first(out, statement, checkpoint)
         samples = draw(draws) if whole is None else {}
         if not all(np.isfinite(x).all() for x in (samples or result.params).values()):
             say_error(
@@ -362,6 +354,19 @@ def fit_and_write(
         files += plot(out, result)
         files.append(write_page(out, ledger=ledger).file)
         return Fitted(result, statement, samples, rows, why_not, converged, files, own)
+
+
+def write_first(out: Path, statement: "Statement", checkpoint: Path | None, done: str = "The fit ran") -> list[Path]:
+    """Write the statement before anything else can fail, or print it: what was spent must at least be known."""
+    try:
+        note_statement(checkpoint, statement.to_json())
+        files = write_statement(out, statement)
+    except OSError:
+        say_lines(str(statement))
+        spent(f"the statement could not be written to {out} and was printed on standard output", done)
+        raise
+    spent(f"the statement is in {files[0]}", done)
+    return files
 
 
 def count_and_write(
@@ -399,13 +404,7 @@ def count_and_write(
         done = "The release was made"
         spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
         statement = complete(released.statement)
-        try:
-            files = write_statement(out, statement)
-        except OSError:
-            say_lines(str(statement))
-            spent(f"the statement could not be written to {out} and was printed on standard output", done)
-            raise
-        spent(f"the statement is in {files[0]}", done)
+        files = write_first(out, statement, None, done)
         files += then(dataclasses.replace(released, statement=statement))
         files.append(write_page(out, ledger=ledger).file)
     return statement, files

@@ -159,10 +159,7 @@ def _group(members: list[tuple[Use, bool]]) -> Group:
 def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: float | Float[Array, ""]) -> Float[Array, ""]:
     """|G|^2 / C^2 of one record, or a little more; not finite if an element of G is not.
 
-    Args:
-        group: the group.
-        met: activation and cotangent of each of its uses.
-        norm: C.
+    `met` holds activation and cotangent of each use of the group.
     """
     factors = []
     for (use, exchanged), (activation, cotangent) in zip(group.uses, met, strict=True):
@@ -271,12 +268,7 @@ def weighted_sum(
 ) -> Array:
     """Sum over records of factor times the gradient in the leaf, in one contraction, in the leaf's dtype.
 
-    Args:
-        use: the use.
-        activations: leading axis the records.
-        cotangents: likewise.
-        factor: each record's factor.
-        leaf: shape and dtype of the sum. In float64, products are formed there: `double` must be in force.
+    In float64, products are formed there: `double` must be in force.
     """
     floats = jnp.issubdtype(activations.dtype, jnp.floating)
     cotangents = cotangents.astype(leaf.dtype)
@@ -435,13 +427,7 @@ class _Book:
     ) -> tuple[tuple[Any, Array, Array], Bool[Array, "row"]]:
         """Gradient, loss and count, in float64, right if all rows are finite; and which rows are.
 
-        Args:
-            parameters: the parameters.
-            rows: tree of arrays.
-            mask: which rows count.
-            norm: C.
-            channels: what travels beside the gradient.
-            narrow: gradients that are one product of each row are summed in float32.
+        Where `narrow`, gradients that are one product of each row are summed in float32.
         """
         leaves, size = jax.tree.leaves(parameters), mask.shape[0]
         losses, gradients, met = jax.vmap(lambda row: self._one(leaves, row), axis_size=size)(rows)

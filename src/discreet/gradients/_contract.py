@@ -507,13 +507,7 @@ def sum_by_chunks(chunk_sum: ChunkSum, records: Any, mask: Bool[Array, "record"]
     """The sum over all rows that the mask keeps, in float64. One copy of `chunk_sum` is compiled, and nothing is selected away.
 
     Where a row is not finite, and in place of padding, a row that is finite stands and counts as zero; the chunk is then summed
-    again.
-
-    Args:
-        chunk_sum: what is to be summed.
-        records: tree of arrays whose leading axis is the records.
-        mask: which rows count; True rows come first.
-        chunk: rows that are worked on at once, a multiple of `LANES`.
+    again. True rows of the mask come first; `chunk` is a multiple of `LANES`.
     """
     size, filled = mask.shape[0], chunk - SPARE
     lanes = jnp.arange(chunk, dtype=jnp.int32)

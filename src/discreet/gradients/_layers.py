@@ -366,17 +366,8 @@ def _lookup(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linea
     return _Lookup(axis, shape[axis], clips) if whole else None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Slice:
-    """`dynamic_slice` of one slice along one axis of a table: a lookup with one position.
-
-    Attributes:
-        axis: the axis of the table.
-        size: its length.
-    """
-
-    axis: int
-    size: int
+class _Slice(_Lookup):
+    """`dynamic_slice` of one slice along one axis of a table: a lookup with one position, of an index that is clipped."""
 
     def activation(self, operands: Sequence[Any]) -> Array:
         return _resolved(operands[1 + self.axis], self.size, clips=True)
@@ -386,9 +377,6 @@ class _Slice:
 
     def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[OneHot, Vectors]:
         return _one_hot(activation, self.size), at_least_float32(cotangent).reshape(1, 1, -1)
-
-    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
-        return np.moveaxis(elements, self.axis, 0).reshape(1, self.size, -1)
 
     def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
         return _rows_of(weight, activation, self.axis).reshape(aval(equation.outvars[0]).shape)
@@ -401,7 +389,7 @@ def _slice(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linear
     cut = [a for a, (size, full) in enumerate(zip(sizes, shape, strict=True)) if size != full]
     # A slice of the full length starts at zero, whatever its index says.
     plain = len(cut) == 1 and sizes[cut[0]] == 1 and of_record[1 + cut[0]]
-    return _Slice(cut[0], shape[cut[0]]) if plain else None
+    return _Slice(cut[0], shape[cut[0]], clips=True) if plain else None
 
 
 # --- biases -----------------------------------------------------------------------------------

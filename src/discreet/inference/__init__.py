@@ -7,7 +7,7 @@ from discreet.inference._ops import OnePosteriorSample, OPSResult
 from discreet.inference._records import Records, take_apart, with_levels, with_records
 from discreet.inference._result import DPSVIResult, load_result
 from discreet.inference._step import DPSVIState, check_unused, claim
-from discreet.inference._suggest_clipping import ClippingSuggestion, starting_objective, suggest_clipping
+from discreet.inference._suggest_clipping import ClippingSuggestion, Unobserved, starting_objective, suggest_clipping
 from discreet.inference._trace import NoiseAware, Trace
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "OnePosteriorSample",
     "Records",
     "Trace",
+    "Unobserved",
     "check_unused",
     "claim",
     "load_result",

@@ -303,8 +303,7 @@ class DPSGLDResult:
         Raises:
             ValueError: num_samples < 1, or the chain diverged.
         """
-        if num_samples < 1:
-            raise ValueError(f"num_samples is {num_samples}; draw at least one.")
+        integer("num_samples", num_samples)
         self._check_finite()
         words = random.as_threefry(random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR))
         kept = len(self.draw_steps)

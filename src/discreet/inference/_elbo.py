@@ -30,7 +30,6 @@ from numpyro.infer.util import helpful_support_errors
 
 from discreet import random
 from discreet._jax import program_constants, program_digest, program_text, programs_in, run_kept, run_once, used_inputs
-from discreet.inference._couplings import refuse_couplings
 from discreet.inference._records import (
     Program,
     Programs,
@@ -42,7 +41,14 @@ from discreet.inference._records import (
     take_apart,
     value_of_improper,
 )
-from discreet.inference._structure import Structure, explain_model, find_structure, start_of_search
+from discreet.inference._structure import (
+    Structure,
+    auto_guides,
+    bijection_of,
+    explain_model,
+    find_structure,
+    start_of_search,
+)
 
 # --- The objective ---
 
@@ -234,9 +240,7 @@ class Objective:
                 the `param` sites that are its own.
             key: for the record's local latents.
         """
-        rows, own = [x[None] for x in record[: len(self.placeholder)]], record[len(self.placeholder) :]
-        named = zip(self.structure.local_params, own, strict=True)
-        params = {**u[PARAM], **{name: jnp.expand_dims(value, axis) for (name, axis), value in named}}
+        rows, params = self._as_rows(u, record)
 
         def one(latents: Mapping[str, Any], draw: PRNGKeyArray) -> Float[Array, ""]:
             return self._loss_of_rows(latents, params, rows, draw)
@@ -245,6 +249,12 @@ class Objective:
             return one(jax.tree.map(lambda x: x[0], u[LATENT]), key)
         keys = jax.random.split(key, self.num_particles)
         return jnp.mean(jax.vmap(one)(u[LATENT], keys))
+
+    def _as_rows(self, u: Mapping[str, Any], record: Sequence[Any]) -> tuple[list[Array], dict[str, Any]]:
+        """A record as a batch of one, and the unconstrained `param` sites that it meets: shared ones and its own."""
+        rows, own = [x[None] for x in record[: len(self.placeholder)]], record[len(self.placeholder) :]
+        named = zip(self.structure.local_params, own, strict=True)
+        return rows, {**u[PARAM], **{name: jnp.expand_dims(value, axis) for (name, axis), value in named}}
 
     def _loss_of_rows(
         self,
@@ -297,9 +307,7 @@ class Objective:
 
         Not private: it is a function of the record, for records that are public or one's own.
         """
-        rows, own = [x[None] for x in record[: len(self.placeholder)]], record[len(self.placeholder) :]
-        named = zip(self.structure.local_params, own, strict=True)
-        params = {**u[PARAM], **{name: jnp.expand_dims(value, axis) for (name, axis), value in named}}
+        rows, params = self._as_rows(u, record)
         draw, local = jax.random.split(key)
         latents = jax.tree.map(lambda x: x[0], u[LATENT])
         logits, _ = self._log_weights(self._terms_of_rows(latents, params, rows, local)[1])
@@ -483,11 +491,7 @@ class Objective:
 
 
 def _refuse_callbacks(program: Any) -> None:
-    """Refuse a model or guide that hands values to Python or prints them while it runs.
-
-    Raises:
-        ValueError: naming JAX's primitive.
-    """
+    """Refuse a model or guide that hands values to Python or prints them while it runs."""
     names = {equation.primitive.name for inner in programs_in(program) for equation in inner.jaxpr.eqns}
     if calls := sorted(name for name in names if "callback" in name or "debug_print" in name):
         raise ValueError(
@@ -510,20 +514,8 @@ def _identity(program: Any) -> Any:
     """What a model or guide is, beyond what it computes for one record: itself; of a new AutoGuide its class and model."""
     if isinstance(program, AutoGuide) and type(program).__module__.startswith("numpyro."):
         return type(program), program.model
-    return program if isinstance(program, Hashable) else _Itself(program)
-
-
-class _Itself:
-    """An object that has no hash, by its identity."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and other.value is self.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
+    # What has no hash is looked at each time.
+    return program if isinstance(program, Hashable) else object()
 
 
 def _log_prob(site: Mapping[str, Any], scale: Any) -> Float[Array, ""]:
@@ -542,11 +534,6 @@ def _common_scale(trace: Mapping[str, Any], plates: WholePlates, names: Sequence
     return numbers.pop()
 
 
-def _bijection(site: Mapping[str, Any]) -> Any:
-    with helpful_support_errors(site):
-        return biject_to(site["fn"].support)
-
-
 def _is_real(site: Mapping[str, Any]) -> bool:
     support = site["fn"].support
     if isinstance(support, constraints.independent):
@@ -555,11 +542,11 @@ def _is_real(site: Mapping[str, Any]) -> bool:
 
 
 def _constrained(site: Mapping[str, Any], value: Any) -> Any:
-    return value if _is_real(site) else _bijection(site)(value)
+    return value if _is_real(site) else bijection_of(site)(value)
 
 
 def _unconstrained(site: Mapping[str, Any]) -> Any:
-    return site["value"] if _is_real(site) else _bijection(site).inv(site["value"])
+    return site["value"] if _is_real(site) else bijection_of(site).inv(site["value"])
 
 
 # --- Where a fit starts ---
@@ -686,3 +673,186 @@ def loss_at_start(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArra
                 "support of the observations as placeholder=..., or other initial values as init_params."
             )
     return jnp.asarray(loss, jnp.float32)
+
+
+# --- Whether records meet in a model or a guide ---
+
+
+# A fit evaluates each record alone, in a plate of one row. This is the model that was written only if the log density of all
+# records together is the sum of what it is for each alone, at any values of the latents. It is not where a mean over the
+# table, the number of rows, or rows that are shifted, sorted or reversed against one another enter. No privacy depends on
+# this, since a record that is evaluated alone meets no other; but the fit would be that of another model.
+#
+# So made-up rows are evaluated together and alone, at the same values of everything random: the shared latents (drawn by the
+# guide), those of each record (moderate values in their support, whatever the guide is), and one value of each that is summed
+# out. Their number is a prime, so that a shift by any amount but its multiples moves them. Rows whose values lie outside a
+# support are replaced by the placeholder record. The guide's density of the records' latents is compared likewise.
+#
+# A program that draws random numbers besides its latents (dropout) draws others for a row alone than for many. There the
+# mixed difference l(a, b) - l(a', b) - l(a, b') + l(a', b') over two halves of the rows is looked at, which is zero for sums
+# over rows.
+_ROWS = 101
+
+
+def refuse_couplings(objective: Objective, psi: Mapping[str, Any]) -> None:
+    """Refuse a model or guide whose density of many rows is no product over them."""
+    structure, programs, rng = objective.structure, objective.programs, np.random.default_rng(0)
+    # Not where a fit starts: weights that start at zero would hide what they multiply.
+    psi = jax.tree.map(lambda x: np.asarray(x + rng.uniform(0.1, 0.2, jnp.shape(x)), jnp.result_type(x)), psi)
+    names = *structure.observed, *structure.local_latents, *(site.name for site in structure.summed)
+    made_up = (
+        [_made_up(np.asarray(x[0]), rng) for x in objective.placeholder],
+        [_made_up(np.asarray(x[0]), rng) for x in objective.placeholder],
+    )
+    _compare(objective, "model", programs.model, names, psi, made_up, rng)
+    # AutoGuides read no record, and have the size of the one row on which they were set up.
+    covered = {name for part in auto_guides(programs.guide) for name in part.prototype_trace or ()}
+    if structure.guide_locals and covered.isdisjoint(structure.local_latents):
+        _compare(objective, "guide", programs.guide, structure.guide_locals, psi, made_up, rng)
+
+
+def _compare(
+    objective: Objective,
+    what: str,
+    program: Callable[..., Any],
+    names: Sequence[str],
+    psi: Mapping[str, Any],
+    made_up: tuple[list[np.ndarray], list[np.ndarray]],
+    rng: np.random.Generator,
+) -> None:
+    structure = objective.structure
+    local = [n for n in names if n in structure.local_latents or n in structure.guide_locals]
+    summed = [site for site in structure.summed if site.name in names]
+    choices = {site.name: site.values()[rng.integers(site.size, size=_ROWS)] for site in summed}
+    axes = {site.name: site.axis for site in summed}
+    together = {name: jnp.asarray(np.concatenate(list(x), axis=axes[name])) for name, x in choices.items()}
+
+    def run(rows: Any, given: Mapping[str, Any], shared: Any, key: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The log density of each site, and the records' latents."""
+        start = ((name, at, jnp.expand_dims(objective.local_start[name], at)) for name, at in structure.local_params)
+        own = {name: objective.transforms[name](jnp.repeat(x, len(rows[0]), at)) for name, at, x in start}
+        values = {**shared, **own, **given}
+        trace, plates = objective.programs.trace(program, rows, key, structure.record_plates, values, rule=rule)
+        densities = {name: log_density(trace[name], plates.unscaled(trace[name])) for name in names}
+        return densities, {name: trace[name]["value"] for name in local}
+
+    def rule(site: Mapping[str, Any]) -> Any:
+        """A value of a record's latent in the model, without a sampler, which may take long to compile."""
+        if site["type"] != "sample" or site["value"] is not None or what == "guide" or site["name"] not in local:
+            return value_of_improper(site)
+        transform = biject_to(site["fn"].support)
+        shape = transform.inverse_shape(site["kwargs"].get("sample_shape", ()) + site["fn"].shape())
+        return transform(jnp.asarray(np.random.default_rng(1).uniform(-1.0, 1.0, shape), jnp.float32))
+
+    def share(psi: Any, key: Any) -> dict[str, Any]:
+        params = objective.constrain(psi)
+        return {**params, **objective.draw_globals(params, key)}
+
+    def of_all(
+        rows: Any, given: Mapping[str, Any], shared: Any, key: Any
+    ) -> tuple[Float[Array, "row"], dict[str, Any]]:
+        densities, values = run(rows, {**together, **given}, shared, key)
+        found = [
+            jnp.sum(jnp.moveaxis(densities[n], at[0][n], 0).reshape(_ROWS, -1), 1) for n in densities if n not in whole
+        ]
+        # What is no term of any row counts with the first: the sum over all rows is compared then.
+        of_none = sum((jnp.sum(densities[name]) for name in whole), jnp.zeros(()))
+        return jnp.sum(jnp.stack([*found, jnp.zeros(_ROWS)]), 0).at[0].add(of_none), values
+
+    def of_one(row: Any, given: Mapping[str, Any], shared: Any, key: Any) -> Float[Array, ""]:
+        given = {name: jnp.expand_dims(x, at[1][name]) for name, x in given.items()}
+        densities, _ = run([x[None] for x in row], given, shared, key)
+        return sum((jnp.sum(x) for x in densities.values()), jnp.zeros(()))
+
+    def refuse_unless(same: bool) -> None:
+        if not same and whole:
+            raise ValueError(
+                f"The observed site (or factor) {whole[0]!r} reads the records, but its log density has no axis that follows "
+                "them and is no sum over them: the log density of made-up records together differs from the sum over each of "
+                "them alone. A joint density of all records, such as a Gaussian process or a time series whose steps are the "
+                "records, or a statistic of the table couples them in principle. Otherwise give one term for each record: "
+                'with numpyro.plate("data", xs.shape[0]).'
+            )
+        if not same:
+            raise ValueError(
+                f"The {what} couples records: the log density of made-up records together differs from the sum over each of "
+                "them alone (by a mean over the records, batch normalisation, the number of rows, or rows that are shifted or "
+                "sorted, for example). Each record is evaluated alone here, so it would mean something else. Use public "
+                "constants instead."
+            )
+
+    # Fixed keys, so that a model is always judged alike, and several: one draw of the latents may hide a coupling.
+    keys = [jax.random.key(seed) for seed in range(4)]
+    shapes = jax.eval_shape(share, psi, keys[0])
+    few = [x[:1] for x in made_up[0]]
+    one = jax.eval_shape(run, few, {n: x[0] for n, x in choices.items()}, shapes, keys[0])
+    many = jax.eval_shape(run, made_up[0], together, shapes, keys[0])
+    whole = [name for name in names if one[0][name].shape == many[0][name].shape]
+    at = jax.tree.map(_axis, one, many)
+    # Without one axis for the records, a term is one for all of them, and a latent none of each.
+    axes_found = [*(at[0][name] for name in names if name not in whole), *at[1].values()]
+    if None in axes_found:
+        whole = []
+        refuse_unless(same=False)
+    at = at[0], {**at[1], **axes}
+
+    each = jax.vmap(of_one, (0, 0, None, None))
+    all_alone = run_once(each)
+    all_together, shared_values = run_once(of_all), run_once(share)
+    placeholders = [np.repeat(np.asarray(x), _ROWS, axis=0) for x in objective.placeholder]
+    half = rng.random(_ROWS) < 0.5
+    for key in keys:
+        with warnings.catch_warnings():
+            # Values outside a support are looked for here.
+            warnings.simplefilter("ignore")
+            shared = shared_values(psi, key)
+            _, values = all_together(made_up[0], {}, shared, key)
+            given = {name: jnp.moveaxis(x, at[1][name], 0) for name, x in values.items()}
+            given.update({name: jnp.squeeze(x, 1 + axes[name]) for name, x in choices.items()})
+            inside = [np.isfinite(all_alone(rows, given, shared, key)) for rows in made_up]
+            first, second = (_choose(*x, placeholders) for x in zip(inside, made_up, strict=True))
+            (is_random,) = used_inputs(lambda key: each(first, given, shared, key), key)  # noqa: B023
+            if is_random:
+                pairs = ((a, b) for a in (first, second) for b in (first, second))
+                found = [np.asarray(all_together(_choose(half, *x), values, shared, key)[0], np.float64) for x in pairs]
+                one_way, other = found[0] - found[1], found[2] - found[3]
+            else:
+                one_way = np.asarray(all_together(first, values, shared, key)[0], np.float64)
+                other = np.asarray(all_alone(first, given, shared, key), np.float64)
+        refuse_unless(_alike(one_way, other))
+
+
+def _choose(which: Any, rows: Sequence[Any], others: Sequence[Any]) -> list[np.ndarray]:
+    """Rows of one table or of the other."""
+    return [np.where(which.reshape(-1, *[1] * (np.ndim(x) - 1)), x, y) for x, y in zip(rows, others, strict=True)]
+
+
+def _axis(one: Any, many: Any) -> int | None:
+    """The axis that numbers the records; None: there is no such axis, or more than one."""
+    if len(one.shape) != len(many.shape):
+        return None
+    changed = [i for i, sizes in enumerate(zip(one.shape, many.shape, strict=True)) if sizes[0] != sizes[1]]
+    return changed[0] if len(changed) == 1 and many.shape[changed[0]] == _ROWS else None
+
+
+def _alike(together: Float[np.ndarray, "row"], alone: Float[np.ndarray, "row"]) -> bool:
+    """Whether each row says the same alone, up to rounding, or all of them do in another order, as their sum tells."""
+    finite = np.isfinite(alone)
+    together, alone = together[finite], alone[finite]
+    size = np.abs(alone)
+    if np.all(np.abs(together - alone) <= 1e-3 * (1.0 + size)):
+        return True
+    return bool(abs(together.sum() - alone.sum()) <= 1e-5 * (1.0 + size.sum()))
+
+
+def _made_up(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Made-up values of one argument for many records, some of which keep the placeholder's."""
+    shape = _ROWS, *x.shape
+    if x.dtype == np.bool_:
+        values = rng.random(shape) < 0.5
+    elif jnp.issubdtype(x.dtype, jnp.integer):
+        values = x + rng.integers(0, 2, shape)
+    else:
+        values = rng.uniform(0.05, 0.95, shape)
+    kept = (rng.random(_ROWS) < 0.25).reshape(-1, *[1] * x.ndim)
+    return np.where(kept, x, values).astype(x.dtype)

@@ -73,24 +73,23 @@ class Tempering:
     @classmethod
     def for_epsilon(cls, epsilon: float, low: float, high: float, *, centered: bool, relation: Relation) -> Tempering:
         """The largest power whose epsilon is at most the one asked for; rounded down, since it is used in 32 bits."""
-        low, high = float(np.float32(low)), float(np.float32(high))
-        most = min(1.0, epsilon / (cls._moves(relation) * (high - low)))
-        power = float(np.nextafter(np.float32(most), np.float32(0.0)))
-        return cls(low, high, centered, power, relation)
+        whole = cls(float(np.float32(low)), float(np.float32(high)), centered, 1.0, relation)
+        most = min(1.0, epsilon / whole._moved)
+        return dataclasses.replace(whole, power=float(np.nextafter(np.float32(most), np.float32(0.0))))
 
     @property
     def middle(self) -> float:
         """Of the bounds, in 32 bits."""
         return float(np.float32(self.low / 2 + self.high / 2))
 
-    @staticmethod
-    def _moves(relation: Relation) -> float:
-        return 2.0 if relation is Relation.REPLACE_ONE else 1.0
+    @property
+    def _moved(self) -> float:
+        return (2.0 if self.relation is Relation.REPLACE_ONE else 1.0) * self.power * (self.high - self.low)
 
     @property
     def epsilon(self) -> float:
         """What one exact draw costs: the largest log ratio of the densities for neighbouring tables, in nats."""
-        return float(np.nextafter(self._moves(self.relation) * self.power * (self.high - self.low), np.inf))
+        return float(np.nextafter(self._moved, np.inf))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -177,15 +176,7 @@ def _finite_gradient(x: Array) -> Array:
     return x
 
 
-def _forward(x: Array) -> tuple[Array, None]:
-    return x, None
-
-
-def _backward(_: None, gradient: Array) -> tuple[Array]:
-    return (jnp.where(jnp.isfinite(gradient), gradient, 0.0),)
-
-
-_finite_gradient.defvjp(_forward, _backward)
+_finite_gradient.defvjp(lambda x: (x, None), lambda _, gradient: (jnp.where(jnp.isfinite(gradient), gradient, 0.0),))
 
 
 # --- Chains ---
@@ -653,7 +644,11 @@ class OnePosteriorSample:
         if isinstance(key, Tracer):
             raise TypeError("run works outside of JAX's transformations; call it without jit, vmap or scan.")
         records = take_apart(args, kwargs)
-        self._check_length(records.size)
+        if self.relation is Relation.REPLACE_ONE and self.num_records not in (None, records.size):
+            raise ValueError(
+                f"The arrays hold {records.size} records, but num_records is {self.num_records}, and {self.relation.name} makes "
+                "the number public. Make them agree, or leave num_records out."
+            )
         refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
         check_unused(key)
         with explain_steps(args):
@@ -678,13 +673,6 @@ class OnePosteriorSample:
         )
         last = {name: x[: self.num_draws, -1] for name, x in chains.states.items()}
         return OPSResult(_values(objective, last, self.num_draws), spending.stated(), diagnose(chains))
-
-    def _check_length(self, size: int) -> None:
-        if self.relation is Relation.REPLACE_ONE and self.num_records not in (None, size):
-            raise ValueError(
-                f"The arrays hold {size} records, but num_records is {self.num_records}, and {self.relation.name} makes the "
-                "number public. Make them agree, or leave num_records out."
-            )
 
     def _objective(self, key: PRNGKeyArray, records: Records) -> tuple[Objective, dict[str, Any]]:
         """The model taken apart, with a point guide; none of it sees a record's values."""

@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
-from discreet._validate import choice
+from discreet._validate import choice, integer
 from discreet.accounting import Relation, upper
 from discreet.clipping import AdaptiveClipping
 from discreet.inference._elbo import Objective
@@ -437,7 +437,6 @@ def draw_posterior(
     objective: Objective, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int
 ) -> dict[str, Array]:
     """Draws of the global latents from the guide at `params`."""
-    if num_samples < 1:
-        raise ValueError(f"num_samples is {num_samples}; draw at least one.")
+    integer("num_samples", num_samples)
     secret = random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)
     return objective.draw_posterior(dict(params), secret, num_samples)

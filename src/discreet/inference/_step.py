@@ -183,21 +183,8 @@ class Langevin(_NumPyroOptim):
         return state._replace(params=moved)
 
 
-@dataclasses.dataclass(frozen=True)
-class Polynomial:
-    """The step sizes a (b + t)^-gamma, t = 0, 1, ..."""
-
-    a: float
-    b: float
-    gamma: float
-
-    def __call__(self, step: Any) -> Any:
-        """Step size of one step."""
-        return self.a * (self.b + step) ** -self.gamma
-
-
 def as_schedule(step_size: Any) -> Schedule:
-    """A schedule from (a, b, gamma) or a function of the step's number."""
+    """A schedule from (a, b, gamma), for a (b + t)^-gamma, or a function of the step's number."""
     if callable(step_size):
         return step_size
     remedy = "Pass (a, b, gamma) for a * (b + t) ** -gamma, as in (1e-4, 10.0, 0.55), or a function of t = 0, 1, ..."
@@ -210,7 +197,7 @@ def as_schedule(step_size: Any) -> Schedule:
             f"step_size is ({a:g}, {b:g}, {gamma:g}); a and b must be positive, and gamma from 0 (constant) to 1: with more, "
             f"the steps together stay too short to reach the posterior. {remedy}"
         )
-    return Polynomial(a, b, gamma)
+    return lambda step: a * (b + step) ** -gamma
 
 
 def step_sizes(schedule: Schedule, num_steps: int) -> Float[np.ndarray, "step"]:
@@ -554,7 +541,7 @@ class PrivateStep:
             state: the state before.
             keys: the step's keys.
             numbers: the plan's.
-            table: record arrays, from which the engine takes the rows that it works on and no others.
+            table: record arrays, from which the engine takes the rows of the batch and no others.
             batch: which rows of the table.
 
         Returns:

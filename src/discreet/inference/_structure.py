@@ -217,12 +217,12 @@ class PointGuide:
 
         def at_point(site: Mapping[str, Any]) -> Any:
             if site["type"] == "sample" and site["name"] in point:
-                return _transform(site)(point[site["name"]])
+                return bijection_of(site)(point[site["name"]])
             return None
 
         values = {}
         for name, site in _latents(self.model, key, at_point, args, kwargs).items():
-            transform, u, value = _transform(site), point[name], site["value"]
+            transform, u, value = bijection_of(site), point[name], site["value"]
             log_det = jnp.sum(transform.log_abs_det_jacobian(u, value))
             values[name] = numpyro.sample(name, Delta(value, log_density=-log_det, event_dim=jnp.ndim(value)))
         return values
@@ -231,14 +231,18 @@ class PointGuide:
         """Unconstrained initial values."""
         if self.init_loc_fn is not None:
             initial = self.init_loc_fn
-            fill = lambda site: value_of_improper(site) if _is_improper(site) else initial(site)  # noqa: E731
+
+            def fill(site: dict[str, Any]) -> Any:
+                improper = value_of_improper(site)
+                return initial(site) if improper is None else improper
+
             sites = _latents(self.model, key, fill, args, kwargs)
-            return {name: jnp.asarray(_transform(site).inv(site["value"])) for name, site in sites.items()}
+            return {name: jnp.asarray(bijection_of(site).inv(site["value"])) for name, site in sites.items()}
         shapes: dict[str, tuple[int, ...]] = {}
 
         def look() -> None:
             for name, site in _latents(self.model, key, value_of_improper, args, kwargs).items():
-                shapes[name] = _transform(site).inverse_shape(jnp.shape(site["value"]))
+                shapes[name] = bijection_of(site).inverse_shape(jnp.shape(site["value"]))
 
         # On shapes alone: a start that needs no numbers must compute none.
         jax.eval_shape(look)
@@ -272,11 +276,8 @@ def _latents(
     return {n: s for n, s in latents.items() if not s["fn"].support.is_discrete}
 
 
-def _is_improper(site: Mapping[str, Any]) -> bool:
-    return value_of_improper(site) is not None
-
-
-def _transform(site: Mapping[str, Any]) -> Any:
+def bijection_of(site: Mapping[str, Any]) -> Any:
+    """The transform from unconstrained space into a site's support."""
     with helpful_support_errors(site):
         return biject_to(site["fn"].support)
 
@@ -416,9 +417,8 @@ def sites_of_records(two: Traced, three: Traced, record_plates: frozenset[str]) 
     found = {name for name, site in two.sites.items() if record_plates.intersection(site.plates)}
     for name, site in two.sites.items():
         other = three.sites[name].batch if name in three.sites else ()
-        if len(site.batch) == len(other) and [x for x in zip(site.batch, other, strict=True) if x[0] != x[1]] == [
-            (2, 3)
-        ]:
+        changed = [x for x in zip(site.batch, other, strict=False) if x[0] != x[1]]
+        if len(site.batch) == len(other) and changed == [(2, 3)]:
             found.add(name)
     return found
 

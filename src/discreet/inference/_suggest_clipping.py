@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.handlers as handlers
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import Unit
 from numpyro.optim import SGD
@@ -203,33 +204,30 @@ def _called(make_up: MakeUp, key: PRNGKeyArray, rows: int) -> tuple[Any, ...]:
     return first
 
 
-class _Observations(Messenger):
-    """Draws observed sites from the model (`values` None), or sets them to values drawn before."""
+class Unobserved(Messenger):
+    """Draws a model's observations, but for factors: all of them, or those at `names`. `passed` has what was observed."""
 
-    def __init__(self, fn: Program, names: Sequence[str], values: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, fn: Program, names: Sequence[str] | None = None) -> None:
         super().__init__(fn)
-        self.names, self.values = names, values
+        self.names = names
         self.passed: dict[str, Any] = {}
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Take the observation away, or put the made-up one in its place."""
-        if msg["type"] != "sample" or msg["name"] not in self.names or isinstance(msg["fn"], Unit):
+        if msg["type"] != "sample" or not msg["is_observed"] or isinstance(msg["fn"], Unit):
             return
-        if self.values is not None:
-            msg["value"] = self.values[msg["name"]].astype(jnp.result_type(msg["value"]))
-            return
-        self.passed[msg["name"]] = msg["value"]
-        msg["value"], msg["is_observed"] = None, False
+        if self.names is None or msg["name"] in self.names:
+            self.passed[msg["name"]] = msg["value"]
+            msg["value"], msg["is_observed"] = None, False
 
 
 def _prior_predictive(
     objective: Objective, psi: Mapping[str, Any], rows: list[Array], names: Sequence[str], key: PRNGKeyArray
 ) -> tuple[dict[str, Any], list[Array]]:
     """Observations of one record drawn from the model, and the record with them where it is handed over as it is."""
-    unobserved = _Observations(objective.programs.model, names)
+    unobserved = Unobserved(objective.programs.model, names)
     plates, params = objective.structure.record_plates, objective.constrain(psi)
     trace, _ = objective.programs.trace(unobserved, rows, key, plates, params)
-    values = {name: trace[name]["value"] for name in unobserved.passed}
+    values = {name: trace[name]["value"].astype(jnp.result_type(x)) for name, x in unobserved.passed.items()}
     # An amortised guide reads the observation too: it must see the made-up one.
     replaced = list(rows)
     for name, passed in unobserved.passed.items():
@@ -265,7 +263,7 @@ def _norms(
         rows, chosen = [x[None] for x in row], objective
         if redraw:
             values, rows = _prior_predictive(objective, psi, rows, redraw, prior)
-            observed = _Observations(objective.programs.model, redraw, values)
+            observed = handlers.condition(objective.programs.model, data=values)
             chosen = dataclasses.replace(objective, programs=dataclasses.replace(objective.programs, model=observed))
         u, _ = objective.link(psi, draw)
         own = [objective.local_start[name] for name, _ in objective.structure.local_params]

@@ -27,6 +27,7 @@ from numpyro.diagnostics import effective_sample_size
 from scipy.special import gammainc, gammaincinv
 
 from discreet import random
+from discreet._validate import integer
 from discreet.inference._elbo import LATENT, Objective
 from discreet.inference_data import to_arviz
 from discreet.report import Statement
@@ -420,8 +421,7 @@ class NoiseAware:
         Raises:
             ValueError: num_samples < 1.
         """
-        if num_samples < 1:
-            raise ValueError(f"num_samples is {num_samples}; draw at least one.")
+        integer("num_samples", num_samples)
         secret = random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)
         outer, inner = jax.random.split(secret)
         rng = np.random.default_rng(np.asarray(jax.random.bits(outer, (4,))))

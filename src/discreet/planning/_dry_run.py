@@ -37,7 +37,6 @@ from discreet.planning._invent import (
     Setting,
     better_is_larger,
     default_grid,
-    noise_for,
     plan_for,
     template_of,
     template_of_twin,
@@ -401,9 +400,8 @@ def dry_run(
     delta = suggest(num_records=num_records).delta if delta is None else delta
     twin = model if isinstance(model, MixtureOfProducts) else None
     strengths = tuple(strengths or (STRENGTHS if twin is None else STRENGTHS_OF_TWINS))
-    stage = _Stage.set(model, about, guide, num_records, seed)
+    stage = _Stage.set(model, about, guide, num_records, delta, seed)
     grid = default_grid(model) if grid is None else grid
-    budget = _Budget(epsilon, delta, num_records)
     others = sorted({*(epsilons or (epsilon * factor for factor in CURVE))} - {epsilon})
     # Of each strength two tables, three fits of each without noise; the search; and the proposal at each epsilon.
     fits = len(strengths) * (6 + len(grid.settings(num_records, 1.0)) + 1 + len(others))
@@ -411,19 +409,19 @@ def dry_run(
         tables = [_prepared(stage, s, seed + 1 + i, grid, bar.update) for i, s in enumerate(strengths)]
         typical = _typical_norm(stage, tables) if grid.clipping_norms is None else 1.0
         settings = grid.settings(num_records, typical)
-        rows, complete = _search(stage, tables, settings, budget, bar.update)
+        rows, complete = _search(stage, tables, settings, epsilon, bar.update)
         best = rows[0]
         proposed, curve = best, ()
         if complete:
             try:
                 fresh = [_prepared(stage, s, seed + 101 + i, grid, bar.update) for i, s in enumerate(strengths)]
-                proposed = _tried(stage, fresh, best.setting, budget, bar.update, fresh=True)
-                curve = _curve(stage, fresh, proposed, budget, others, bar.update)
+                proposed = _tried(stage, fresh, best.setting, epsilon, bar.update, fresh=True)
+                curve = _curve(stage, fresh, proposed, epsilon, others, bar.update)
             except KeyboardInterrupt:
                 complete = False
     verdict = judge(proposed.tables)
     return DryRun(
-        plan=plan_for(best.setting, best.noise_multiplier, delta, num_records),
+        plan=stage.plan(best.setting, epsilon),
         learning_rate=best.setting.learning_rate,
         epsilon=epsilon,
         proposed=proposed,
@@ -452,17 +450,6 @@ def _check(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Budget:
-    epsilon: float
-    delta: float
-    num_records: int
-
-    def noise(self, setting: Setting, epsilon: float | None = None) -> float:
-        epsilon = self.epsilon if epsilon is None else epsilon
-        return noise_for(epsilon, self.delta, self.num_records, setting.num_steps, setting.rate)
-
-
-@dataclasses.dataclass(frozen=True)
 class _Stage:
     """What all tables share."""
 
@@ -470,8 +457,13 @@ class _Stage:
     fitter: Fitter
     judge: Judge
     num_records: int
+    delta: float
     num_rows: int
     num_held_out: int
+
+    def plan(self, setting: Setting, epsilon: float) -> PrivacyPlan:
+        """The plan of a setting at an epsilon."""
+        return plan_for(setting, epsilon, self.delta, self.num_records)
 
     @property
     def num_parameters(self) -> int:
@@ -481,7 +473,13 @@ class _Stage:
 
     @classmethod
     def set(
-        cls, model: Model | MixtureOfProducts, about: Any, guide: Model | None, num_records: int, seed: int
+        cls,
+        model: Model | MixtureOfProducts,
+        about: Any,
+        guide: Model | None,
+        num_records: int,
+        delta: float,
+        seed: int,
     ) -> _Stage:
         """Trace the model, and find what DPSVI would fit."""
         placeholder = None
@@ -504,7 +502,8 @@ class _Stage:
         num_rows = min(num_records, max(1_000, _MOST_CELLS // width))
         held_out = min(_MOST_HELD_OUT, max(500, num_records))
         judge = Judge.of(objective, dict(inventor.observed), twin, start, example)
-        return cls(inventor, Fitter(objective, start, num_records, twin), judge, num_records, num_rows, held_out)
+        fitter = Fitter(objective, start, num_records, twin)
+        return cls(inventor, fitter, judge, num_records, delta, num_rows, held_out)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -558,18 +557,14 @@ def _typical_norm(stage: _Stage, tables: Sequence[_Prepared]) -> float:
 
 
 def _search(
-    stage: _Stage,
-    tables: Sequence[_Prepared],
-    settings: Sequence[Setting],
-    budget: _Budget,
-    done: Callable[[], Any],
+    stage: _Stage, tables: Sequence[_Prepared], settings: Sequence[Setting], epsilon: float, done: Callable[[], Any]
 ) -> tuple[list[Row], bool]:
     """All settings, best first, and whether all were tried."""
     rows: list[Row] = []
     # Those with the most steps last: they take longest.
     for setting in sorted(settings, key=lambda s: s.num_steps * s.rate):
         try:
-            rows.append(_tried(stage, tables, setting, budget, done))
+            rows.append(_tried(stage, tables, setting, epsilon, done))
         except KeyboardInterrupt:
             if not rows:
                 raise
@@ -604,13 +599,12 @@ def _tried(
     stage: _Stage,
     tables: Sequence[_Prepared],
     setting: Setting,
-    budget: _Budget,
+    epsilon: float,
     done: Callable[[], Any],
     *,
     fresh: bool = False,
-    epsilon: float | None = None,
 ) -> Row:
-    noise_multiplier = budget.noise(setting, epsilon)
+    noise_multiplier = stage.plan(setting, epsilon).noise_multiplier
     scores = []
     for prepared in tables:
         key = jax.random.fold_in(jax.random.key(prepared.seed), 1)
@@ -627,16 +621,16 @@ def _curve(
     stage: _Stage,
     tables: Sequence[_Prepared],
     row: Row,
-    budget: _Budget,
+    epsilon: float,
     others: Sequence[float],
     done: Callable[[], Any],
 ) -> tuple[CurvePoint, ...]:
     """The proposed setting at its own epsilon and at others, as far as any noise keeps to them."""
-    points = [CurvePoint(budget.epsilon, row.tables)]
-    for epsilon in others:
+    points = [CurvePoint(epsilon, row.tables)]
+    for other in others:
         try:
-            budget.noise(row.setting, epsilon)
+            stage.plan(row.setting, other)
         except ValueError:
             continue
-        points.append(CurvePoint(epsilon, _tried(stage, tables, row.setting, budget, done, epsilon=epsilon).tables))
+        points.append(CurvePoint(other, _tried(stage, tables, row.setting, other, done).tables))
     return tuple(sorted(points, key=lambda point: point.epsilon))

@@ -47,16 +47,6 @@ def clipped_sum(
     base, and r - w in component. The length of the first is sum_k r_k^2 (|x|^2 - 2 x.p_k + |p_k|^2).
 
     Only for invented records: rounding is not looked after, as it is where a bound must hold.
-
-    Args:
-        sizes: Number of levels of each column.
-        u: What the records meet; `is_bare`.
-        records: The level of each cell.
-        mask: Which rows count.
-        norm: C.
-
-    Returns:
-        The sum of the clipped gradients of -log density, a tree like `u`.
     """
     component, base, deviations = (u["latent"][name][0] for name in ("component", "base", "deviations"))
     blocks = jnp.split(base + deviations, np.cumsum(sizes)[:-1], axis=1)
@@ -84,26 +74,15 @@ UNCLIPPED = 1e6
 
 
 class Numbers(NamedTuple):
-    """What the compiled program takes as inputs.
+    """What the compiled program takes as inputs."""
 
-    Attributes:
-        stddev: Of the noise on the clipped sum.
-        norm: C.
-        learning_rate: Of Adam.
-        rate: Sampling rate q.
-        expected: Rows of the table that stand for a batch, on average.
-        scatter: Standard deviation of their number.
-        weight: Records that each of them stands for.
-        num_steps: Number of steps.
-    """
-
-    stddev: float
+    stddev: float  # of the noise on the clipped sum
     norm: float
     learning_rate: float
     rate: float
-    expected: float
-    scatter: float
-    weight: float
+    expected: float  # rows of the table that stand for a batch, on average
+    scatter: float  # standard deviation of their number
+    weight: float  # records that each of them stands for
     num_steps: int
 
 
@@ -126,14 +105,7 @@ class Fitter:
     def fit(
         self, rows: Sequence[np.ndarray], setting: Setting, noise_multiplier: float, key: PRNGKeyArray
     ) -> dict[str, Any]:
-        """The parameters that `DPSVI.run` would report: the mean over the tail of the trace that does not drift.
-
-        Args:
-            rows: Arguments of the model.
-            setting: What to do.
-            noise_multiplier: Sigma; 0 for a fit without noise.
-            key: Any key.
-        """
+        """The parameters that `DPSVI.run` would report: the mean over the tail of the trace that does not drift."""
         room, numbers = self._numbers(len(rows[0]), setting, noise_multiplier)
         # The stretch may begin near the end, and goes on at the beginning.
         table = [np.concatenate([x, x[:room]]) for x in rows]

@@ -20,10 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.handlers as handlers
 from jaxtyping import Array, Float, PRNGKeyArray
-from numpyro.distributions import Unit, biject_to
-from numpyro.primitives import Messenger
+from numpyro.distributions import biject_to
 
 from discreet._validate import integer, positive, require
+from discreet.inference import Unobserved
 from discreet.models import MixtureOfProducts
 from discreet.plan import PrivacyPlan
 from discreet.sampling import PoissonSampling
@@ -119,29 +119,22 @@ def default_grid(model: Any) -> Grid:
     return Grid(steps=(300, 600), learning_rates=(0.05, 0.1), clipping_norms=norms)
 
 
+def plan_for(setting: Setting, epsilon: float, delta: float, num_records: int) -> PrivacyPlan:
+    """The plan of a setting that keeps to epsilon."""
+    plan = _calibrated(epsilon, delta, num_records, setting.num_steps, setting.rate)
+    return dataclasses.replace(plan, clipping_norm=setting.clipping_norm)
+
+
 @functools.lru_cache(maxsize=1024)
-def noise_for(epsilon: float, delta: float, num_records: int, num_steps: int, rate: float) -> float:
-    """The least noise multiplier that keeps to epsilon; exact, and cached, since settings share it."""
-    plan = PrivacyPlan.calibrate(
+def _calibrated(epsilon: float, delta: float, num_records: int, num_steps: int, rate: float) -> PrivacyPlan:
+    # Kept, since settings with other clipping norms and learning rates share it.
+    return PrivacyPlan.calibrate(
         epsilon=epsilon,
         delta=delta,
         num_records=num_records,
         num_steps=num_steps,
         sampling=PoissonSampling(rate=rate),
         clipping_norm=1.0,
-    )
-    return plan.noise_multiplier
-
-
-def plan_for(setting: Setting, noise_multiplier: float, delta: float, num_records: int) -> PrivacyPlan:
-    """The plan of a setting."""
-    return PrivacyPlan(
-        sampling=PoissonSampling(rate=setting.rate),
-        clipping_norm=setting.clipping_norm,
-        noise_multiplier=noise_multiplier,
-        num_steps=setting.num_steps,
-        num_records=num_records,
-        target_delta=delta,
     )
 
 
@@ -201,11 +194,7 @@ class InventedTable:
 
 
 def refuse_inferred(schema: Schema) -> None:
-    """Refuse bounds that were taken from a table.
-
-    Raises:
-        ValueError: The schema says that it has such.
-    """
+    """Refuse bounds that were taken from a table."""
     if schema.inferred:
         raise ValueError(
             f"bounds or categories of {', '.join(schema.inferred)} were taken from the data, and a plan that follows from them "
@@ -301,48 +290,22 @@ def _features(column: Column, rng: np.random.Generator, rows: int) -> Float[np.n
     return block.astype(np.float32)
 
 
-class _Unobserved(Messenger):
-    """Draw the observations of a model, where they are one of its arguments unchanged.
-
-    Attributes:
-        found: Which argument is observed at which site.
-    """
-
-    def __init__(self, model: Model, arguments: Sequence[Any]) -> None:
-        super().__init__(model)
-        self.arguments = arguments
-        self.found: dict[str, int] = {}
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        """Remove the observation."""
-        if msg["type"] != "sample" or not msg["is_observed"] or isinstance(msg["fn"], Unit):
-            return
-        places = [i for i, x in enumerate(self.arguments) if x is msg["value"]]
-        if not places:
-            raise ValueError(
-                f"The model observes something at {msg['name']!r} that is none of its arguments as they are, but computed "
-                "from them, or a constant, so no table can be invented from the model. Pass the observations "
-                "as an argument of their own."
-            )
-        self.found[msg["name"]] = places[0]
-        msg["value"], msg["is_observed"] = None, False
+def _place_of(observed: Any, name: str, arguments: Sequence[Any]) -> int:
+    """Which argument is observed at a site."""
+    for place, argument in enumerate(arguments):
+        if argument is observed:
+            return place
+    raise ValueError(
+        f"The model observes something at {name!r} that is none of its arguments as they are, but computed from them, or a "
+        "constant, so no table can be invented from the model. Pass the observations as an argument of their own."
+    )
 
 
 class Inventor:
     """Draw truths and tables from a model."""
 
     def __init__(self, model: Model, template: Template, latents: Sequence[str], key: PRNGKeyArray) -> None:
-        """Find what the model observes, and draw from its prior.
-
-        Args:
-            model: The model.
-            template: Of its arguments.
-            latents: Names of the global latents.
-            key: Any key.
-
-        Raises:
-            ValueError: A model from which no table can be drawn.
-        """
+        """Find what the model observes, and draw from its prior; ValueError where no table can be drawn from it."""
         self.model, self.template, self.latents = model, template, tuple(latents)
         self.observed: dict[str, int] = {}
         try:
@@ -359,14 +322,7 @@ class Inventor:
         self._draws = {name: np.asarray(x) for name, x in drawn.items()}
 
     def table(self, strength: float, num_rows: int, num_held_out: int, seed: int) -> InventedTable:
-        """Draw a table whose target lies within its public bounds and takes several values, if the prior has any.
-
-        Args:
-            strength: See `InventedTable`.
-            num_rows: Rows to fit.
-            num_held_out: Rows to judge by.
-            seed: Of all that is random here.
-        """
+        """Draw a table whose target lies within its public bounds and takes several values, if the prior has any."""
         rng, key = np.random.default_rng(seed), jax.random.key(seed)
         features = self.template.draw(rng, num_rows + num_held_out)
         picked = rng.choice(_PRIOR_DRAWS, _CANDIDATES, replace=False)
@@ -417,10 +373,10 @@ class Inventor:
                 return biject_to(site["fn"].support)(u[site["name"]])
             return None
 
-        unobserved = _Unobserved(self.model, arguments)
+        unobserved = Unobserved(self.model)
         seeded = handlers.substitute(handlers.seed(unobserved, key), substitute_fn=from_u)
         trace = handlers.trace(seeded).get_trace(*arguments)
-        self.observed = unobserved.found
+        self.observed = {name: _place_of(x, name, arguments) for name, x in unobserved.passed.items()}
         return trace
 
     @functools.partial(jax.jit, static_argnums=0)

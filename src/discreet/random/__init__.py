@@ -1,13 +1,15 @@
 """Secure randomness: ChaCha20 keys for JAX, discrete Gaussian and Laplace noise, and a Gaussian sampler with exact tails."""
 
-from discreet.random._discrete_gaussian import (
+from discreet.random._discrete import (
     INNER_VARIANCE,
+    LAPLACE_UNIT,
     MOST_FACTOR,
+    MOST_LAPLACE,
     SLACK_PER_VALUE,
     WORD,
     discrete_gaussian,
+    discrete_laplace,
 )
-from discreet.random._discrete_laplace import LAPLACE_UNIT, MOST_LAPLACE, discrete_laplace
 from discreet.random._keys import (
     Purpose,
     as_threefry,

@@ -6,10 +6,10 @@ import math
 import re
 import textwrap
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from discreet._validate import integer, refuse
+from discreet._validate import integer, is_integer, is_real, refuse
 from discreet.accounting import Relation, upper
 
 WIDTH = 88
@@ -393,43 +393,26 @@ def _parsed(name: str, value: Any) -> Any:
         first, second = _PAIRS[name]
         return tuple((_share(pair[first]), _share(pair[second])) for pair in _of(list, value))
     if name == "profile":
-        return tuple(ProfilePoint(delta=_share(x["delta"]), epsilon=_number(x["epsilon"])) for x in _of(list, value))
-    return _share(value) if name == "delta" else _PARSERS[typing.get_type_hints(Statement)[name]](value)
+        return tuple(ProfilePoint(delta=_share(x["delta"]), epsilon=_of(float, x["epsilon"])) for x in _of(list, value))
+    return _share(value) if name == "delta" else _of(typing.get_type_hints(Statement)[name], value)
 
 
-def _of(kind: type, value: Any) -> Any:
-    if not isinstance(value, kind):
-        raise TypeError
-    return value
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise TypeError
-    return value
-
-
-def _number(value: Any) -> float:
-    """At least 0; None was infinite."""
-    if value is None:
+def _of(kind: Any, value: Any) -> Any:
+    """A value of this type from JSON: numbers are at least 0, and a float that is None was infinite; else a TypeError."""
+    if kind is float and value is None:
         return math.inf
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+    container = typing.get_origin(kind) or kind
+    known = is_real if kind is float else is_integer if kind is int else None
+    if known is None:
+        if not isinstance(value, {tuple: list, Mapping: dict}.get(container, container)):
+            raise TypeError
+        return tuple(_of(typing.get_args(kind)[0], item) for item in value) if container is tuple else value
+    if not known(value) or not value >= 0:
         raise TypeError
-    return float(value)
+    return kind(value)
 
 
 def _share(value: Any) -> float:
-    if value is None or not 0 <= _number(value) <= 1:
+    if value is None or not _of(float, value) <= 1:
         raise TypeError
     return float(value)
-
-
-_PARSERS: dict[Any, Callable[[Any], Any]] = {
-    str: lambda value: _of(str, value),
-    tuple[str, ...]: lambda value: tuple(_of(str, item) for item in _of(list, value)),
-    float: _number,
-    int: _whole,
-    bool: lambda value: _of(bool, value),
-    Mapping[str, Any]: lambda value: dict(_of(dict, value)),
-    Mapping[str, str]: lambda value: dict(_of(dict, value)),
-}

@@ -392,7 +392,6 @@ class PoissonSampling(Sampling):
         return mechanism if self.rate == 1.0 else PoissonSampledDpEvent(self.rate, mechanism)
 
     def rate_for(self, num_records: int) -> float:
-        """The rate q, whatever the number of records."""
         self._count(num_records)
         return self.rate
 
@@ -457,13 +456,11 @@ class PoissonSampling(Sampling):
         return self.drawing(num_records).draw(key, tables)
 
     def in_words(self, num_records: int) -> str:
-        """How a batch is drawn, for a statement."""
         del num_records
         return f"each record enters with probability {self.rate:g}, independently of all others"
 
     @classmethod
     def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> PoissonSampling:
-        """From a rate, or from the expected size of a batch."""
         if (rate is None) == (batch_size is None):
             raise ValueError("Poisson batches need one of --rate (a probability) and --batch-size (the expected size)")
         if rate is None:
@@ -636,7 +633,6 @@ class FixedSizeSampling(Sampling):
         return count
 
     def unaccounted(self, num_records: int, relation: Relation) -> str:
-        """Why there is no accounting under ADD_OR_REMOVE_ONE."""
         return (
             f"FixedSizeSampling(batch_size={self.batch_size}) has no sound accounting under {relation.name}: a "
             f"batch of fixed size from num_records records is drawn differently when one record is added, so every "
@@ -650,11 +646,9 @@ class FixedSizeSampling(Sampling):
         return SampledWithoutReplacementDpEvent(int(num_records), self.batch_size, mechanism)
 
     def rate_for(self, num_records: int) -> float:
-        """batch_size / num_records."""
         return self.batch_size / self._count(num_records)
 
     def expected_batch_size(self, num_records: int) -> float:
-        """batch_size."""
         self._count(num_records)
         return float(self.batch_size)
 
@@ -681,12 +675,10 @@ class FixedSizeSampling(Sampling):
         return Batch(jnp.nonzero(kept, size=self.batch_size)[0].astype(jnp.int32), mask)
 
     def in_words(self, num_records: int) -> str:
-        """How a batch is drawn, for a statement."""
         return f"{self.batch_size} of {num_records} records, drawn without replacement, all choices equally likely"
 
     @classmethod
     def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> FixedSizeSampling:
-        """From the size of a batch."""
         del num_records
         if batch_size is None or rate is not None:
             raise ValueError("fixed-size batches are described by their size: give --batch-size and no --rate")
@@ -726,12 +718,10 @@ class FullBatch(Sampling):
         return mechanism
 
     def rate_for(self, num_records: int) -> float:
-        """1.0."""
         self._count(num_records)
         return 1.0
 
     def capacity(self, num_records: int) -> int:
-        """The number of records."""
         return self._count(num_records)
 
     def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
@@ -741,7 +731,6 @@ class FullBatch(Sampling):
         return Batch(jnp.arange(count, dtype=jnp.int32), jnp.ones(count, bool))
 
     def in_words(self, num_records: int) -> str:
-        """How a batch is drawn, for a statement."""
         del num_records
         return "all records"
 
@@ -757,7 +746,6 @@ class FullBatch(Sampling):
 
     @classmethod
     def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> FullBatch:
-        """From nothing."""
         del num_records
         if rate is not None or batch_size is not None:
             raise ValueError(

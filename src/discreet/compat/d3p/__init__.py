@@ -14,12 +14,12 @@ batches is larger than d3p said, because d3p's formula was not that of fixed-siz
 
 import sys
 
-from discreet.compat.d3p import dputil, minibatch, modelling, random, svi, util  # noqa: F401
+from discreet.compat.d3p import dputil, minibatch, modelling, random, svi  # noqa: F401
 from discreet.compat.d3p.dputil import *  # noqa: F403
 from discreet.compat.d3p.minibatch import *  # noqa: F403
 from discreet.compat.d3p.modelling import *  # noqa: F403
 from discreet.compat.d3p.svi import *  # noqa: F403
 
-# Two small modules of d3p, which programs import by these names, are one file with modelling here.
-gmm = optimizers = modelling
-sys.modules.update({f"{__name__}.gmm": gmm, f"{__name__}.optimizers": optimizers})
+# Three small modules of d3p, which programs import by these names, are one file with modelling here.
+gmm = optimizers = util = modelling
+sys.modules.update({f"{__name__}.{name}": modelling for name in ("gmm", "optimizers", "util")})

@@ -108,13 +108,9 @@ def approximate_sigma(
     del tol, force_smaller, maxeval
     rate, steps = _check(q, num_iter)
     share = _fraction(rate)
-
-    def batch_of(step: DpEvent) -> DpEvent:
-        return dp_event.SampledWithoutReplacementDpEvent(share.denominator, share.numerator, step)
-
-    result = _calibrate(
-        _releases(batch_of, rate, steps), Calibration(target_eps, delta, rate, steps, Relation.REPLACE_ONE)
-    )
+    batch_of = functools.partial(dp_event.SampledWithoutReplacementDpEvent, share.denominator, share.numerator)
+    target = Calibration(target_eps, delta, rate, steps, Relation.REPLACE_ONE)
+    result = _calibrate(_releases(batch_of, rate, steps), target)
     if rate < 1:
         _say_once(result[0], result[1])
     return result

@@ -32,7 +32,7 @@ from discreet._validate import positive
 from discreet.compat.d3p import random as d3p_random
 from discreet.compat.d3p.dputil import Calibration, D3PAccountingWarning, NoiseScale, whole_steps
 from discreet.compat.d3p.minibatch import BatchLaw, GetBatch, Source, live_sources, origin_of, source_of
-from discreet.compat.d3p.util import is_array
+from discreet.compat.d3p.modelling import is_array
 from discreet.inference import DPSVIState, Records, claim, take_apart
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_statement
@@ -244,14 +244,8 @@ def find_law(
 ) -> Drawn:
     """How a batch was drawn: by the batchifier that handed out these very arrays, or else as its number of rows suggests.
 
-    Args:
-        arrays: the batch.
-        num_records: what the model's plate says; None: nothing.
-        given: the batchifier, where the caller named it.
-        before: the law of an earlier batch of the same fit.
-
-    Raises:
-        ValueError: the batchifiers in use leave it open, contradict the plate or the caller, or there is neither.
+    `num_records` is what the model's plate says, `given` the batchifier that the caller named, `before` the law of an earlier
+    batch of the same fit. A ValueError says where they contradict one another or leave it open.
     """
     rows = arrays[0].shape[0]
     source = source_of(arrays)
