@@ -3,6 +3,8 @@
 More stand beside what they are about: test_fit.py (options), test_schema.py, tests/tables/test_read.py (files).
 """
 
+import json
+import shutil
 from pathlib import Path
 
 import pyarrow
@@ -13,7 +15,7 @@ from typer.testing import CliRunner
 
 from discreet.cli import _run
 from discreet.cli._app import app
-from discreet.tables import _convert, _read, open_records
+from discreet.tables import _convert, _read, convert, open_records, schema_from_toml
 
 RUN = CliRunner()
 SCHEMA = """\
@@ -193,6 +195,11 @@ def test_schemas(folder, name: str) -> None:
         ("convert --out table.csv/records.arrow", "cannot be written (Not a directory)"),
         ("convert --out nowhere/records.arrow", "cannot be written (No such file or directory)"),
         ("convert --out there.arrow", "there.arrow already exists"),
+        ("convert --out shards", "give a name that ends with .arrow; or, for a folder, a number of shards"),
+        ("convert --shards 2 --out .", "already exists: choose another --out"),
+        ("convert --shards 2 --out . --overwrite", "not a folder of converted records and nothing else"),
+        ("convert --shards 2 --out nowhere/shards", "cannot be written (No such file or directory)"),
+        ("convert --shards 0 --out shards", "shards is 0; it must be an integer from 1 to 10000"),
         ("convert --out-of-bounds skip", "'skip' is not one of 'refuse', 'clip', 'missing'"),
         ("convert --target height", "the target 'height' is not described"),
         ("convert --schema absent.toml", "cannot be read (No such file or directory): check the path"),
@@ -244,6 +251,8 @@ def converted(folder) -> Path:
         ("--model linear", "needs a real target, but 'smoker' is described as binary"),
         ("--data cut.arrow --schema schema.toml", "cannot be read as Arrow"),
         ("--data foreign.arrow --schema schema.toml", "has no column age"),
+        ("--data shards --schema wider.toml", "was converted with another schema, which differs in age"),
+        ("--data spoilt", "x-01 is not the file that the index names"),
     ],
 )
 def test_converted_records(converted, words: str, needle: str) -> None:
@@ -251,6 +260,9 @@ def test_converted_records(converted, words: str, needle: str) -> None:
     (converted / "target.toml").write_text(SCHEMA.replace('target = "smoker"', 'target = "age"'))
     content = (converted / "records.arrow").read_bytes()
     (converted / "cut.arrow").write_bytes(content[: len(content) // 2])
+    for name in ("shards", "spoilt"):
+        convert(converted / "table.csv", schema_from_toml(converted / "schema.toml"), converted / name, shards=3)
+    shutil.copy(converted / "spoilt" / "x-00", converted / "spoilt" / "x-01")
     with pyarrow.ipc.new_file(converted / "foreign.arrow", pyarrow.schema([("x", pyarrow.int64())])) as writer:
         writer.write_table(pyarrow.table({"x": [1]}))
     command = "fit --data records.arrow --model logistic --epsilon 1 --out out"
@@ -285,7 +297,9 @@ def test_converted_records_are_fitted_as_the_table_is(converted, monkeypatch: py
         raise ValueError("far enough")
 
     monkeypatch.setattr(_run, "run", run)
-    for words in ("--data records.arrow", "--data records.arrow --schema schema.toml"):
+    outcome = RUN.invoke(app, f"{COMMANDS['convert']} --shards 4 --out shards --json".split())
+    assert json.loads(outcome.stdout)["num_records"] == 31
+    for words in ("--data records.arrow", "--data records.arrow --schema schema.toml", "--data shards"):
         outcome = RUN.invoke(app, f"fit {words} --model logistic --epsilon 1".split())
         assert "far enough" in outcome.stderr
     wanted = open_records(converted / "records.arrow")
@@ -293,4 +307,4 @@ def test_converted_records_are_fitted_as_the_table_is(converted, monkeypatch: py
         assert (records.x == wanted.x).all()
         assert (records.y == wanted.y).all()
         assert records.feature_names == wanted.feature_names
-    assert len(seen) == 2
+    assert len(seen) == 3

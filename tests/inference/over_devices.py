@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pyarrow
 import pytest
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -21,6 +22,7 @@ from discreet.inference._loop import Checkpoint
 from discreet.inference._step import Draws
 from discreet.mechanisms import GAUSSIAN, Shards, _shards, clipped_sum, draw_batch, release
 from discreet.sampling import PaddedDrawing
+from discreet.tables import convert, open_records, schema_from_bounds
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 MESH = jax.make_mesh((jax.device_count(),), ("records",))  # of four devices; pytest imports this file elsewhere, too
@@ -258,6 +260,54 @@ def test_arrays_that_are_spread_already_one_debit_and_the_proof(tmp_path):
     np.testing.assert_array_equal(first.trace.iterates, second.trace.iterates)
     assert third.event == make().certify(rows).event
     assert "Proved before it ran" in str(second.statement)
+
+
+def shards_of(folder, x, shards):
+    """Numbers as a folder of shards."""
+    columns = pyarrow.table(dict(zip("abc", x.T, strict=True)))
+    return convert(columns, schema_from_bounds("a=-9:9,b=-9:9,c=-9:9"), folder, shards=shards)
+
+
+def test_a_table_in_shards_is_that_in_memory(tmp_path):
+    """Four shards are as long as the devices' parts of a table in memory; others round otherwise. The last of 12 are empty."""
+    rows = np.delete(X, 5, axis=0)
+    whole = shards_of(tmp_path / "4", rows, 4)
+    assert shards_of(tmp_path / "12", rows, 12).x.shape == whole.x.shape == rows.shape
+    memory = make().run(KEY, whole.x, progress_bar=False, mesh=MESH)
+    for shards, near in (4, 0.0), (12, 1e-5):
+        sharded = open_records(tmp_path / str(shards), mesh=MESH)
+        options = {"progress_bar": False, "mesh": MESH, "checkpoint": tmp_path / f"saved {shards}"}
+        fit = make().run(KEY, *sharded.arrays, **options)
+        np.testing.assert_allclose(fit.trace.iterates, memory.trace.iterates, rtol=near, atol=near)
+        shards_of(tmp_path / "other", rows[::-1], shards)
+        with pytest.raises(ValueError, match="other data"):
+            make().run(KEY, *open_records(tmp_path / "other", mesh=MESH).arrays, **options)
+    with pytest.raises(ValueError, match="opened for a mesh"):
+        make().run(KEY, *sharded.arrays)
+    with pytest.raises(ValueError, match="folders of shards of other lengths"):
+        make().run(KEY, open_records(tmp_path / "4", mesh=MESH).x, sharded.x, mesh=MESH)
+    with pytest.raises(ValueError, match="among 3 devices"):
+        open_records(tmp_path / "4", mesh=jax.sharding.Mesh(np.array(jax.devices()[:3]), ("records",)))
+
+
+def test_the_recipe_for_shards(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+    (recipe,) = [x.split("```")[0] for x in page.split("```python")[1:] if "open_records" in x]
+    monkeypatch.chdir(tmp_path)
+    shards_of(tmp_path / "survey.records", np.delete(X, 5, axis=0), 8)
+    names = {"dp": dp, "dpsvi": make(), "mesh": MESH}
+    exec(recipe, names)
+    assert [note for note in names["result"].statement.notes if "4 devices" in note]
+
+
+def test_a_damaged_shard_is_refused_before_anything_is_spent(tmp_path):
+    shards_of(tmp_path / "records", np.delete(X, 5, axis=0), 4)
+    sharded = open_records(tmp_path / "records", mesh=MESH)
+    ledger = dp.Ledger.create(tmp_path / "ledger", dataset="d", epsilon=100.0, delta=1e-3)
+    (tmp_path / "records" / "x-02").write_bytes(bytes(120))
+    with pytest.raises(ValueError, match="x-02 is not the file that the index names"):
+        make().run(dp.random.key(), *sharded.arrays, mesh=MESH, ledger=ledger)
+    assert not ledger.debits
 
 
 def test_a_fit_goes_on_to_the_same_bits_and_on_no_other_devices(monkeypatch, tmp_path):

@@ -5,6 +5,7 @@ What a process found is in FOLDER/PART-NUMBER.json, which it writes as it goes.
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -22,6 +23,7 @@ import discreet as dp
 from discreet import random
 from discreet.inference import _dpsvi, _loop, _step
 from discreet.inference._loop import Checkpoint
+from discreet.tables import _convert, open_records, schema_from_bounds
 
 X = np.random.default_rng(0).normal(0.5, 1.0, (41, 3)).astype(np.float32)
 X[5] = np.nan
@@ -64,6 +66,18 @@ FITS = {
 }
 
 
+def write_shards(folder):
+    """The first 40 rows in four shards; for each process a folder with its own two of them."""
+    layout = _convert.Layout(schema_from_bounds("a=-9:9,b=-9:9,c=-9:9"))
+    facts = _convert._facts(layout, _convert.Report(_convert.OutOfBounds.REFUSE))
+    for number, others in enumerate([("x-02", "x-03"), ("x-00", "x-01")]):
+        mine = folder / f"shards-{number}"
+        mine.mkdir()
+        _convert.write_shards(mine, {"x": X[:40]}, facts, 4)
+        for name in others:
+            (mine / name).unlink()
+
+
 class Part:
     """What one of the processes does, and what it finds."""
 
@@ -100,6 +114,9 @@ class Part:
         self.note("secret", [result.trace.iterates.tolist(), str(result.statement)])
         result = self.run(make(num_records=40), dp.random.key(3), whole)
         self.note("rows of its own", result.trace.iterates.tolist())
+        records = open_records(self.folder / f"shards-{self.number}", mesh=self.mesh)
+        result = self.run(make(num_records=40), dp.random.key(3), records.x, checkpoint=self.folder / "in-shards")
+        self.note("in shards", result.trace.iterates.tolist())
 
     def refusals(self):
         """Before anything is spent, and named in both."""
@@ -132,6 +149,11 @@ class Part:
         refused("an argument", make(), delta=7.0 if odd else 1e-5)
         refused("checkpoint", make(), checkpoint=self.folder / "elsewhere" if odd else None)
         refused("budget", make(), dp.random.key(), ledger=ledger)
+        records = open_records(self.folder / f"shards-{self.number}", mesh=self.mesh)
+        refused("in shards elsewhere", make(num_records=40), x=X[:40] if odd else records.x)
+        if odd:
+            shutil.copy(self.folder / "shards-1" / "x-02", self.folder / "shards-1" / "x-03")
+        refused("shard", make(num_records=40), x=records.x)
         kept = _dpsvi.versions
         if odd:
             _dpsvi.versions = lambda: "discreet 0.1"

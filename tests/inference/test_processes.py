@@ -153,6 +153,7 @@ def both(part, folder):
 @pytest.fixture(scope="module")
 def began(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processes")
+    over_processes.write_shards(folder)
     return folder, *both("same_on_all+refusals+interrupted+dies", folder)
 
 
@@ -169,6 +170,7 @@ def test_two_processes_make_the_fit_of_one_device(began):
         assert "4 devices (cpu) of 2 processes" in " ".join(statement.split())
     one = over_processes.make(num_records=40).run(dp.random.key(3), over_processes.X[:40], progress_bar=False)
     np.testing.assert_allclose(first["rows of its own"], one.trace.iterates, rtol=1e-4, atol=1e-5)
+    assert first["in shards"] == second["in shards"] == first["rows of its own"]
     # Secret keys of their own: one release, one debit, one statement.
     assert first["secret"] == second["secret"]
     assert "Debited as entry 1" in first["secret"][1]
@@ -180,6 +182,7 @@ REFUSED = {
     "seed": "Process 1 has another seed",
     "secret and seed": "Process 1 has another seed",
     "data": "Process 1 has other records",
+    "in shards elsewhere": "Process 1 has other",
     "rows": "Process 1 has other options, another mesh or other shapes",
     "options": "Process 1 has other options",
     "model": "Process 1 has another model",
@@ -199,6 +202,8 @@ def test_what_differs_is_refused_by_both_before_anything_is_spent(began):
     assert first["without a mesh"] == second["without a mesh"] == []
     assert "ValueError: Process 1 refused: ValueError: delta is 7.0" in first["an argument"]
     assert "ValueError: delta is 7.0" in second["an argument"]
+    assert "Process 1 refused: DataError" in first["shard"]
+    assert "x-03 is not the file that the index names" in second["shard"]
     assert "SpentError" in first["budget"]
     assert "Process 0 refused: SpentError" in second["budget"]
     assert not dp.Ledger(folder / "second").debits

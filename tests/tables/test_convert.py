@@ -1,4 +1,7 @@
 import datetime
+import json
+import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
@@ -13,6 +16,7 @@ from discreet.tables import (
     Kind,
     Missing,
     Schema,
+    _convert,
     _read,
     convert,
     decode,
@@ -264,3 +268,180 @@ def test_what_is_no_table_is_refused(tmp_path) -> None:
         read_table(people(3).drop_columns("age"), SCHEMA)
     with pytest.raises(DataError, match="there is nothing to fit"):
         read_table(people(3).slice(0, 0), SCHEMA)
+
+
+# --- Folders of shards ---
+
+
+def devices(number):
+    """As much of a mesh as is looked at."""
+    return SimpleNamespace(devices=np.empty(number, object))
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize(("max_rows", "target"), [(1, "smoker"), (3, "smoker"), (3, None)])
+@pytest.mark.parametrize("shards", [1, 16, 300])
+def test_shards_hold_the_table_and_zeros_behind_it(tmp_path, max_rows, target, shards) -> None:
+    """Of 250 persons, and so some are shorter or empty; each device's part follows the last one's."""
+    schema = Schema(columns=COLUMNS, target=target, person="id", max_rows=max_rows)
+    table, key = people(500), bytes(32)
+    wanted = encode(read_table(table, schema), schema, key=key)
+    records = convert(table, schema, tmp_path / "out", shards=shards, key=key)
+    assert records.feature_names == wanted.feature_names
+    again = open_records(tmp_path / "out", schema, mesh=devices(shards))
+    assert again.num_records == wanted.num_records
+    for found, expected, sharded in zip(records.arrays, wanted.arrays, again.arrays, strict=True):
+        np.testing.assert_array_equal(found, expected)
+        assert found.dtype == expected.dtype == sharded.dtype
+        assert not found.flags.writeable
+        assert sharded.shape == expected.shape
+        for parts in {1, max(1, shards // 4), shards}:
+            rows = np.concatenate([sharded.part(number, parts) for number in range(parts)])
+            assert len(rows) == parts * sharded.rows_of_part(parts)
+            np.testing.assert_array_equal(rows[: len(expected)], expected)
+            assert not rows[len(expected) :].any()
+    assert all(file.stat().st_mode & 0o077 == 0 for file in (tmp_path / "out", *(tmp_path / "out").iterdir()))
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+
+
+def test_large_shards_are_mapped_one_behind_another(tmp_path, monkeypatch) -> None:
+    """Also those of a device whose last ones are shorter and empty. Nothing is copied."""
+    x, y = np.arange(3_000_000, dtype=np.float32).reshape(-1, 10), np.arange(300_000, dtype=np.float32)
+    schema = Schema(columns=(*COLUMNS[:1], *COLUMNS[1:]), target="smoker")
+    layout = _convert.Layout(schema)
+    assert len(layout.feature_names) == 10
+    (tmp_path / "out").mkdir()
+    report = _convert.Report(_convert.OutOfBounds.REFUSE)
+    _convert.write_shards(tmp_path / "out", {"x": x, "y": y}, _convert._facts(layout, report), 16)
+    monkeypatch.setattr(np, "fromfile", None)
+    records = open_records(tmp_path / "out")
+    np.testing.assert_array_equal(records.x, x)
+    last = open_records(tmp_path / "out", mesh=devices(2)).x.part(1, 2)
+    half = len(last)
+    assert half % 1024 == 0
+    assert 8 * 18_750 <= half < 300_000
+    np.testing.assert_array_equal(last[: 300_000 - half], x[half:])
+    assert not last[300_000 - half :].any()
+    assert last.ctypes.data % 64 == 0
+
+
+def test_a_person_with_rows_in_two_shards_counts_once(tmp_path) -> None:
+    """Two conversions count twice whoever is in both, and their shards cannot be combined."""
+    schema = Schema(columns=COLUMNS, target="smoker", person="id")
+    table, key = people(400), bytes(32)
+    whole = convert(table, schema, tmp_path / "whole", shards=2, key=key)
+    assert whole.num_records == len(set(table.column("id").to_pylist()))
+    halves = [
+        convert(table.slice(200 * i, 200), schema, tmp_path / f"half{i}", shards=2, key=key).num_records for i in (0, 1)
+    ]
+    assert sum(halves) > whole.num_records
+    shutil.copy(tmp_path / "half1" / "x-00", tmp_path / "half0" / "x-01")
+    shutil.copy(tmp_path / "half1" / "x-00", tmp_path / "half0" / "x-00")
+    with pytest.raises(DataError, match=r"another length|another conversion"):
+        open_records(tmp_path / "half0")
+    index = json.loads((tmp_path / "half0" / "discreet.json").read_text())
+    index["index"]["num_records"] = sum(halves)
+    (tmp_path / "half0" / "discreet.json").write_text(json.dumps(index))
+    with pytest.raises(DataError, match="number of records is read from it"):
+        open_records(tmp_path / "half0")
+
+
+def spoil(folder, how) -> None:
+    """Do something to a folder of shards."""
+    file = folder / "x-01"
+    content = file.read_bytes()
+    if how == "a byte":
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif how == "cut":
+        file.write_bytes(content[:-4])
+    elif how == "longer":
+        file.write_bytes(content + bytes(40))
+    elif how == "absent":
+        file.unlink()
+    elif how == "exchanged":
+        file.write_bytes((folder / "x-00").read_bytes())
+    elif how == "index cut":
+        (folder / "discreet.json").write_bytes((folder / "discreet.json").read_bytes()[:-40])
+    else:
+        index = json.loads((folder / "discreet.json").read_text())
+        index["index"][how] += 1
+        (folder / "discreet.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("how", "needle"),
+    [
+        ("a byte", "x-01 is not the file that the index names"),
+        ("exchanged", "x-01 is not the file that the index names"),
+        ("cut", "x-01 has another length"),
+        ("longer", "x-01 has another length"),
+        ("absent", r"x-01 cannot be read \(No such file or directory\)"),
+        ("index cut", "is damaged, was changed"),
+        ("num_records", "is damaged, was changed"),
+        ("rows", "is damaged, was changed"),
+    ],
+)
+def test_what_is_not_the_table_any_more_is_refused(tmp_path, how, needle) -> None:
+    """At once; with a mesh as soon as the device's part is taken, also where it was right before."""
+    convert(people(200), SCHEMA, tmp_path / "out", shards=4)
+    sharded = open_records(tmp_path / "out", mesh=devices(4))
+    spoil(tmp_path / "out", how)
+    with pytest.raises(DataError, match=needle):
+        open_records(tmp_path / "out")
+    if "index" in how or how in ("num_records", "rows"):
+        return
+    sharded.x.part(0, 4)
+    with pytest.raises(DataError, match=needle):
+        sharded.x.part(1, 4)
+
+
+def test_a_shard_that_changes_after_it_was_compared_is_compared_again(tmp_path) -> None:
+    convert(people(200), SCHEMA, tmp_path / "out", shards=4)
+    x = open_records(tmp_path / "out", mesh=devices(4)).x
+    x.part(1, 4)
+    spoil(tmp_path / "out", "a byte")
+    with pytest.raises(DataError, match="not the file that the index names"):
+        x.part(1, 4)
+
+
+def test_what_is_no_folder_of_shards_is_refused(tmp_path) -> None:
+    convert(people(200), SCHEMA, tmp_path / "out", shards=6)
+    with pytest.raises(ValueError, match=r"6 shards.* among 4 devices. Convert the table again with shards=8"):
+        open_records(tmp_path / "out", mesh=devices(4))
+    with pytest.raises(TypeError, match="mesh is a int"):
+        open_records(tmp_path / "out", mesh=4)
+    other = Schema(columns=COLUMNS[::-1], target="smoker")
+    with pytest.raises(DataError, match="converted with another schema"):
+        open_records(tmp_path / "out", other)
+    with pytest.raises(ValueError, match="shards is 0; it must be an integer from 1"):
+        convert(people(3), SCHEMA, tmp_path / "new", shards=0)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(DataError, match="does not hold records"):
+        open_records(tmp_path / "mine")
+    (tmp_path / "out" / "thesis.txt").write_text("")
+    for name in ("mine", "out"):
+        with pytest.raises(DataError, match="not a folder of converted records and nothing else"):
+            convert(people(3), SCHEMA, tmp_path / name, shards=2)
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("where", ["while it is read", "while shards are written", "at the index"])
+def test_a_conversion_to_shards_that_is_stopped_leaves_what_was_there(tmp_path, monkeypatch, before, where) -> None:
+    out = tmp_path / "out"
+    if before:
+        convert(people(50), SCHEMA, out, shards=2)
+    there = {file.name: file.read_bytes() for file in out.iterdir()} if before else None
+
+    def stopped(*args, **options):
+        raise KeyboardInterrupt
+
+    name = {"while it is read": "_append", "while shards are written": "_file_of", "at the index": "_digest_of"}[where]
+    with monkeypatch.context() as patch:
+        patch.setattr(_convert, name, stopped)
+        with pytest.raises(KeyboardInterrupt):
+            convert(people(500), SCHEMA, out, shards=4)
+    assert [file.name for file in tmp_path.iterdir()] == (["out"] if before else [])
+    if before:
+        assert {file.name: file.read_bytes() for file in out.iterdir()} == there
+        assert convert(people(500), SCHEMA, out, shards=4).num_records == 500
+        assert len(list(out.iterdir())) == 9

@@ -587,7 +587,7 @@ def _records(
     if whole is not None:
         check_whole(data, made, out_of_bounds)
     if made is not None:
-        return open_records(data, schema)
+        return open_records(data, schema, progress_bar=on_terminal())
     table = read_table(data, schema, out_of_bounds=out_of_bounds)
     if whole is None:
         records = encode(table, schema, out_of_bounds=out_of_bounds, key=order, raw=own is not None and own.raw)

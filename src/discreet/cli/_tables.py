@@ -136,7 +136,15 @@ def unit_of(schema: "Schema") -> str:
 def convert(
     table: Table,
     schema: Annotated[Path, typer.Option(help="The schema, a TOML file.")],
-    out: Annotated[Path, typer.Option(help="File for the records; the name must end in .arrow.")],
+    out: Annotated[
+        Path, typer.Option(help="File for the records; the name must end in .arrow. With --shards, a folder for them.")
+    ],
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            help="Cut the records into so many files, for several devices or machines: a multiple of the devices."
+        ),
+    ] = None,
     target: options.Target = None,
     out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE,
     overwrite: options.OverwriteFile = False,
@@ -148,14 +156,21 @@ def convert(
 
     `discreet fit --data survey.records.arrow --model logistic --epsilon 1`
 
+    `discreet convert survey.csv --schema schema.toml --shards 16 --out survey.records`
+
     For tables that are larger than memory or fitted often. The file is as sensitive as the table: only its owner can read it, and
     you should delete it when you no longer need it. If a cell is refused, nothing is written. No budget is spent.
     """
     from discreet import tables
 
     described = tables.schema_from_toml(schema, target=target)
-    terminal.check_file(out, overwrite=overwrite, makes_folder=True)
-    records = tables.convert(table, described, out, out_of_bounds=out_of_bounds, progress_bar=not as_json)
+    if shards is None or not out.is_dir():
+        terminal.check_file(out, overwrite=overwrite, makes_folder=True)
+    elif not overwrite:
+        raise ValueError(f"{out} already exists: choose another --out, or replace it with --overwrite")
+    records = tables.convert(
+        table, described, out, out_of_bounds=out_of_bounds, shards=shards, progress_bar=not as_json
+    )
     if as_json:
         facts = {"num_records": records.num_records, "feature_names": list(records.feature_names), "files": [str(out)]}
         terminal.say_json("convert", {**facts, "inferred": list(described.inferred)})

@@ -460,7 +460,7 @@ class DPSVI:
         step = self._initialised()
         if mesh is None:
             return step, records.leaves, state
-        shards = Shards.of(mesh, records.size)
+        shards = Shards.of(mesh, records.size, records.leaves)
         step = dataclasses.replace(step, shards=shards, **self._of_plan(step.released, shards))
         if step.local is not None:
             state = state._replace(memory=step.local.rows(shards.rows * shards.count))
@@ -541,7 +541,7 @@ class DPSVI:
                 check_provable(require_proof)
                 key, records = random.check_key(rng_key), take_apart(args, without_svi_words(kwargs), mesh)
                 if mesh is not None:
-                    Shards.of(mesh, records.size)
+                    Shards.of(mesh, records.size, records.leaves)
             saved = Checkpoint(checkpoint, key, processes)
             with processes.together():
                 if delta is not None:

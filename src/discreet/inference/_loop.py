@@ -218,6 +218,9 @@ class Checkpoint:
         apart = any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in records)
         for whole in records:
             digest.update(f"{whole.dtype}{whole.shape}".encode())
+            if isinstance(whole, mechanisms.InFiles):
+                digest.update(whole.digest.encode())
+                continue
             parts = [x.data for x in whole.addressable_shards] if isinstance(whole, jax.Array) and apart else [whole]
             for x in map(np.asarray, parts):
                 digest.update(np.ascontiguousarray(x).view(np.uint8).reshape(-1).data)

@@ -36,6 +36,7 @@ from numpyro.primitives import _PYRO_STACK, Messenger
 
 from discreet._jax import one_process, users_file, warn_of_release, warn_of_spread
 from discreet._validate import integer
+from discreet.mechanisms import InFiles
 
 # --- Arguments ---
 
@@ -145,6 +146,13 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any = None)
 def _as_records(leaf: Any, *, spread: bool) -> Any:
     if isinstance(leaf, Mesh):
         raise TypeError("mesh= is an option of run and certify of DPSVI and DPSGLD alone; leave it out here.")
+    if isinstance(leaf, InFiles):
+        if spread:
+            return leaf
+        raise ValueError(
+            "These records were opened for a mesh, so each process has its part. Pass mesh= to run of DPSVI or DPSGLD; or, in "
+            "one process, open them without mesh=."
+        )
     if not isinstance(leaf, jax.Array | np.ndarray):
         raise TypeError(
             f"An argument holds a {type(leaf).__module__}.{type(leaf).__name__}, which is no array. "

@@ -38,7 +38,7 @@ from discreet.mechanisms._markers import (
     table_distances,
     update_rows,
 )
-from discreet.mechanisms._shards import Shards
+from discreet.mechanisms._shards import InFiles, Shards
 
 __all__ = [
     "CHOICE",
@@ -58,6 +58,7 @@ __all__ = [
     "UPDATE_ROWS",
     "FloatMechanism",
     "GridMechanism",
+    "InFiles",
     "Mechanism",
     "NoNoiseError",
     "Release",

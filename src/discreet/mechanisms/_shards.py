@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +58,29 @@ def _identity(sharding: NamedSharding) -> Callable[[Array], Array]:
     return jax.jit(lambda x: x, out_shardings=sharding)
 
 
+@runtime_checkable
+class InFiles(Protocol):
+    """An array of records in files, of which each process reads the parts of its own devices (`tables.ShardedArray`).
+
+    Attributes:
+        shape: That of the whole table's array.
+        dtype: As NumPy's.
+        digest: What tells its content from others'.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    digest: str
+
+    def rows_of_part(self, parts: int) -> int:
+        """Rows of each of so many parts, padding included."""
+        ...
+
+    def part(self, number: int, parts: int) -> np.ndarray:
+        """The rows of one of so many parts, and zeros behind the last record; refuses what is not the table any more."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Shards:
     """How a table lies on the devices of a mesh of one axis.
@@ -65,18 +88,20 @@ class Shards:
     Attributes:
         mesh: One axis, of type Auto.
         num_records: Rows that hold a record.
+        rows: Rows of one device, padding included.
     """
 
     mesh: Mesh
     num_records: int
+    rows: int
 
     @classmethod
-    def of(cls, mesh: Any, num_records: int) -> Shards:
-        """Spread so many records over a mesh.
+    def of(cls, mesh: Any, num_records: int, leaves: Sequence[Any] = ()) -> Shards:
+        """Spread so many records over a mesh: evenly, or as arrays in files are cut.
 
         Raises:
             TypeError: It is no mesh.
-            ValueError: It has several axes, or leaves out a process.
+            ValueError: It has several axes, or leaves out a process; or files cannot be shared out among its devices.
         """
         if not isinstance(mesh, Mesh):
             raise TypeError(f"mesh is a {type(mesh).__name__}. {_REMEDY}")
@@ -89,8 +114,13 @@ class Shards:
             raise ValueError(
                 f"mesh has the axes {', '.join(map(str, mesh.axis_names))}, and records are spread along one. {_REMEDY}"
             )
+        rows = {x.rows_of_part(mesh.size) for x in leaves if isinstance(x, InFiles)} or {-(-num_records // mesh.size)}
+        if len(rows) > 1:
+            raise ValueError(
+                "Arrays come from folders of shards of other lengths. Pass those of one folder, all of one open_records."
+            )
         # An Explicit mesh would ask for a sharding in the type of every operation of the model.
-        return cls(Mesh(mesh.devices, mesh.axis_names), num_records)
+        return cls(Mesh(mesh.devices, mesh.axis_names), num_records, rows.pop())
 
     @property
     def axis(self) -> str:
@@ -105,11 +135,6 @@ class Shards:
     def devices(self) -> list[tuple[int, str]]:
         """Number and kind of each device, in order: a mesh's own text has neither."""
         return [(device.id, device.device_kind) for device in self.mesh.devices.flat]
-
-    @property
-    def rows(self) -> int:
-        """Rows of one device, padding included."""
-        return -(-self.num_records // self.count)
 
     def copied(self, tree: Any) -> Any:
         """A tree of arrays with a copy of each on every device."""
@@ -150,7 +175,7 @@ class Shards:
         """The table on its devices, with `count * rows` rows.
 
         Args:
-            leaves: Arrays of `num_records` rows, in memory, in a file that is mapped, or on devices.
+            leaves: Arrays of `num_records` rows, in memory, in files, or on devices.
 
         Raises:
             ValueError: An array lies on devices of several processes in another way than along this axis.
@@ -165,7 +190,11 @@ class Shards:
             return self._taken(leaf, sharding)
         parts = []
         for number, device in self._local_devices():
-            part = leaf[number * rows : (number + 1) * rows]
+            part = (
+                leaf.part(number, self.count)
+                if isinstance(leaf, InFiles)
+                else leaf[number * rows : (number + 1) * rows]
+            )
             if missing := rows - len(part):
                 part = np.concatenate([np.asarray(part), np.zeros((missing, *leaf.shape[1:]), leaf.dtype)])
             parts.append(jax.device_put(part, device, may_alias=True))

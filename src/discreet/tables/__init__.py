@@ -27,7 +27,7 @@ from discreet.tables._schema_text import (
 )
 
 if TYPE_CHECKING:
-    from discreet.tables._convert import Conversion, conversion_of, convert, open_records
+    from discreet.tables._convert import Conversion, ShardedArray, conversion_of, convert, open_records
     from discreet.tables._encode import Records, decode, describe_features, encode
     from discreet.tables._read import column_names, infer_columns_non_private, over_pieces, read_table
 
@@ -44,6 +44,7 @@ __all__ = [
     "Records",
     "Report",
     "Schema",
+    "ShardedArray",
     "column_names",
     "conversion_of",
     "convert",
@@ -67,7 +68,7 @@ __all__ = [
 
 # What reads or makes pyarrow tables, by file.
 _READERS = {
-    "_convert": ("Conversion", "conversion_of", "convert", "open_records"),
+    "_convert": ("Conversion", "ShardedArray", "conversion_of", "convert", "open_records"),
     "_encode": ("Records", "decode", "describe_features", "encode"),
     "_read": ("column_names", "infer_columns_non_private", "over_pieces", "read_table"),
 }

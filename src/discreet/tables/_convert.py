@@ -1,26 +1,41 @@
-"""Convert a table larger than memory to a file of encoded records, which a fit reads through a memory map.
+"""Convert a table larger than memory to a file of encoded records, which a fit maps into memory; or to a folder of shards.
 
 The file is an Arrow file of one batch. Its features are written first, at an aligned offset, while the table is read piece by
 piece; how many records there are is known only at the end, so Arrow's head and tail are written around the features
 afterwards (`frame`). The head's length does not depend on the number of records, which `find_start` relies on. With a person
 column the table is read twice: the first pass says to whom each row belongs, and so where in the file it belongs.
+
+A folder has the same arrays cut into shards of equal length, each a file of bare numbers, and an index. Only the index says how
+many records there are, and it has the hash of each file: shards of two conversions cannot be mixed, or a person with rows in
+both would count twice. Where a device has several shards their files are mapped one behind another, as one array, and rows
+beyond the last record are zeros that lie in no file.
 """
 
+import ctypes
 import dataclasses
+import hashlib
 import io
 import json
+import math
+import mmap
 import os
+import re
+import shutil
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow
 import pyarrow.ipc
+from tqdm import tqdm
 
+from discreet._validate import integer
 from discreet.tables._cells import OutOfBounds, Report, rows_of_persons
 from discreet.tables._encode import Layout, Records
 from discreet.tables._read import DAMAGED, over_pieces
@@ -52,37 +67,56 @@ def convert(
     out: Path | str,
     *,
     out_of_bounds: OutOfBounds | str = OutOfBounds.REFUSE,
+    shards: int | None = None,
     key: bytes | None = None,
     progress_bar: bool = False,
 ) -> Records:
-    """Encode a table piece by piece into a file, and open it.
+    """Encode a table piece by piece into a file or a folder, and open it.
 
     The file is an Arrow file of one batch: column x, a list of numbers for each record, with a target column y, and where a
     person may have several rows column mask; x then has the numbers of all rows, and y those of each. It holds the private
     records, so only its owner may read it, and you should delete it when it is no longer needed. It has no person column. An
     existing file is replaced; if the table is refused, nothing is written.
 
+    A folder has these columns in shards, for devices and processes that each map their own: files x-00, y-00, mask-00 and so on
+    (float32, mask uint8, little-endian, row by row), and discreet.json with the number of records, the schema and the hash of
+    each file. Shards are equally long; the last ones may be shorter or empty. Which rows a person has is decided over the whole
+    table, so shards of several conversions cannot be combined. Converting takes twice the folder's space for a while.
+
     Args:
         source: As in `read_table`.
         schema: The public description.
-        out: Where to write, a name that ends with .arrow.
+        out: Where to write: a file whose name ends with .arrow, or with `shards` a folder.
         out_of_bounds: As in `encode`.
+        shards: Number of shards, a multiple of the devices that will fit them; None: one Arrow file.
         key: As in `encode`.
         progress_bar: Show progress after two seconds.
 
     Returns:
-        The records of `encode(read_table(source, schema), schema)`; the arrays are views of the file.
+        The records of `encode(read_table(source, schema), schema)`; the arrays are views of the files.
 
     Raises:
-        DataError: As in `read_table` and `encode`, after all pieces were checked; or the file cannot be written.
+        DataError: As in `read_table` and `encode`, after all pieces were checked; or the files cannot be written.
+        ValueError: No such number of shards.
     """
     out = Path(out)
-    if out.suffix != ENDING:
-        raise DataError(f"{out}: converted records are an Arrow file, give a name that ends with {ENDING}")
+    if shards is None and out.suffix != ENDING:
+        raise DataError(
+            f"{out}: converted records are an Arrow file, give a name that ends with {ENDING}; or, for a folder, a number of "
+            "shards"
+        )
+    if shards is not None:
+        integer("shards", shards, 1, MOST_SHARDS, hint="Take a multiple of the number of devices.")
+        if out.exists() and not _holds_shards_alone(out):
+            raise DataError(
+                f"{out} is not a folder of converted records and nothing else, so it is not replaced: choose another name"
+            )
     if isinstance(source, str | os.PathLike) and out.exists() and out.samefile(source):
         raise DataError(f"{out} is the table itself, which the records would replace: choose another name for them")
     layout, report = Layout(schema), Report(OutOfBounds(out_of_bounds))
-    with _atomic(out) as file:
+    place: Any = _atomic(out) if shards is None else _atomic_folder(out)
+    # Behind all features come all targets, so these wait in a temporary file.
+    with place as written, tempfile.TemporaryFile(dir=out.parent) as targets:
         rows = None
         if schema.person is not None:
             persons = over_pieces(
@@ -95,10 +129,21 @@ def convert(
             )
             chunks = pyarrow.chunked_array([chunk for c in persons for chunk in c.chunks])
             rows = rows_of_persons(chunks, schema.max_rows, key=key)
-        # The file holds all features before all targets, so the targets wait in a temporary file.
-        with tempfile.TemporaryFile(dir=out.parent) as targets:
-            _write(file, targets, source, layout, report, rows, "records" if progress_bar else None)
-    return open_records(out)
+        how = source, layout, report, rows, "records" if progress_bar else None
+        facts = _facts(layout, report)
+        if shards is None:
+            shape = len(layout.feature_names), schema.target is not None, schema.max_rows
+            start, facts["padding"] = find_start(*shape, METADATA, facts, ALIGNMENT)
+            arrays = _encode(written, targets, start, *how)
+            written.seek(0)
+            x, y, mask = arrays["x"], arrays.get("y"), arrays.get("mask")
+            if frame(x, y, mask, METADATA, facts, written) != start:
+                raise AssertionError("the length of an Arrow file's head depends on the number of its records")
+        else:
+            with tempfile.TemporaryFile(dir=out.parent) as features:
+                arrays = _encode(features, targets, 0, *how)
+                write_shards(written, arrays, facts, shards, progress_bar=progress_bar)
+    return open_records(out, progress_bar=progress_bar)
 
 
 @contextmanager
@@ -121,54 +166,101 @@ def _atomic(out: Path) -> Iterator[BinaryIO]:
             partial.unlink()
 
 
-def open_records(path: Path | str, schema: Schema | None = None) -> Records:
-    """Open the records in a file that `convert` wrote, as views of a memory map: only what is used is read.
+@contextmanager
+def _atomic_folder(out: Path) -> Iterator[Path]:
+    """Make a folder for its owner alone, which gets its name at the end and is deleted on an error."""
+    partial, former = (out.with_name(f".{out.name}.{os.getpid()}{end}") for end in ("", ".former"))
+    try:
+        partial.mkdir(0o700)
+        yield partial
+        if out.exists():
+            out.rename(former)
+        partial.rename(out)
+    except OSError as error:
+        raise DataError(f"{out} cannot be written ({error.strerror}): choose another place for it") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        if former.exists() and not out.exists():
+            former.rename(out)
+        shutil.rmtree(former, ignore_errors=True)
 
-    On a CPU, a fit uses the features in place and reads the rows that it samples; it may copy the targets.
+
+def open_records(
+    path: Path | str, schema: Schema | None = None, *, mesh: Any = None, progress_bar: bool = False
+) -> Records:
+    """Open the records that `convert` wrote, as views of a memory map: only what is used is read.
+
+    On a CPU, a fit uses the features in place and reads the rows that it samples; it may copy the targets. The files of a folder
+    are compared with their hashes first, which reads each once.
+
+    With a mesh, the arrays of a folder are `ShardedArray`s for `run(..., mesh=)`, which maps and compares the shards of this
+    process's devices alone. The other ones need not be on this machine.
 
     Args:
-        path: The file.
-        schema: The description that the file must have been made with; None: any.
+        path: The file or the folder.
+        schema: The description that it must have been made with; None: any.
+        mesh: Devices along one axis, whose number divides that of the shards; None: all records are for this process. An Arrow
+            file is for all devices, with or without a mesh.
+        progress_bar: Show progress of comparing the hashes after two seconds.
 
     Raises:
-        DataError: No such file, not one of `convert`'s, or made with another description.
+        DataError: Nothing there, not `convert`'s, made with another description, or damaged, changed or mixed since.
+        ValueError: The shards cannot be shared out among the devices.
     """
     path = Path(path)
-    facts, batch = _open(path)
+    folder = _index_of(path)
+    facts, batch = _open(path) if folder is None else (folder.facts, cast(Any, None))
     if facts is None:
         raise DataError(
             f"{path} does not hold records that discreet has converted: check the path, or convert the table (again)"
         )
+    made = _conversion(facts).schema
     if schema is not None:
-        _check_same(path, _conversion(facts).schema, schema)
-    names, several = tuple(facts["feature_names"]), _conversion(facts).schema.max_rows > 1
+        _check_same(path, made, schema)
+    names, shapes = tuple(facts["feature_names"]), _shapes(made, len(facts["feature_names"]))
 
-    def values(name: str, *shape: int) -> np.ndarray | None:
-        if name not in batch.schema.names:
-            return None
+    def values(name: str) -> Any:
+        shape, dtype = shapes[name]
+        if folder is not None:
+            array = ShardedArray(folder, name, shape, dtype, progress_bar)
+            return array.whole() if mesh is None else array
         column = batch.column(name)
         column = column.flatten() if pyarrow.types.is_fixed_size_list(column.type) else column
-        return column.to_numpy().reshape(batch.num_rows, *shape)
+        return column.to_numpy().view(dtype).reshape(batch.num_rows, *shape)
 
-    x, y, mask = values("x", *(-1,) * several, len(names)), values("y", *(-1,) * several), values("mask", -1)
-    assert x is not None
+    if folder is not None:
+        folder.check_devices(mesh)
     return Records(
-        x=x,
-        y=y,
+        **{"y": None, **{name: values(name) for name in shapes}},
         feature_names=names,
         target_centre=facts["target_centre"],
         target_scale=facts["target_scale"],
-        mask=None if mask is None else mask.view(bool),
     )
 
 
+def _shapes(schema: Schema, width: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Shape of a record and type, of each array."""
+    rows = (schema.max_rows,) * (schema.max_rows > 1)
+    found: dict[str, tuple[tuple[int, ...], np.dtype]] = {"x": ((*rows, width), np.dtype("<f4"))}
+    if schema.target is not None:
+        found["y"] = rows, np.dtype("<f4")
+    if rows:
+        found["mask"] = rows, np.dtype(bool)
+    return found
+
+
 def conversion_of(path: Path | str) -> Conversion | None:
-    """Say how a file was made, if `convert` made it. No record is read.
+    """Say how a file or a folder was made, if `convert` made it. No record is read.
 
     Returns:
         None for any other file, and for none.
+
+    Raises:
+        DataError: The index of a folder is damaged.
     """
-    facts, _ = _open(Path(path)) if Path(path).suffix == ENDING else (None, None)
+    path = Path(path)
+    folder = _index_of(path)
+    facts = folder.facts if folder is not None else _open(path)[0] if path.suffix == ENDING else None
     return None if facts is None else _conversion(facts)
 
 
@@ -201,23 +293,24 @@ def _check_same(path: Path, made: Schema, asked: Schema) -> None:
     )
 
 
-def _write(
+def _encode(
     file: BinaryIO,
     targets: BinaryIO,
+    start: int,
     source: Any,
     layout: Layout,
     report: Report,
     rows: np.ndarray | None,
     progress_bar: str | None,
-) -> None:
+) -> dict[str, np.ndarray]:
+    """Write the features of all records into a file from `start` on, and the targets into another; returns maps of them."""
+
     def encoded(table: pyarrow.Table) -> np.ndarray:
         matrix = np.zeros((table.num_rows, layout.width), np.float32)
         layout.fill(table, matrix, report)
         return matrix
 
-    width, has_target = len(layout.feature_names), layout.schema.target is not None
-    max_rows, facts = layout.schema.max_rows, _facts(layout, report)
-    start, facts["padding"] = find_start(width, has_target, max_rows, METADATA, facts, ALIGNMENT)
+    width = len(layout.feature_names)
     file.seek(start)
     pieces = over_pieces(source, layout.schema, encoded, report, progress_bar=progress_bar)
     kept = (
@@ -228,13 +321,13 @@ def _write(
     report.refuse()
     file.flush()
     targets.flush()
-    shape = (kept,) if max_rows == 1 else (kept, max_rows)
-    x = np.memmap(file, np.float32, "r", start, (*shape, width))
-    y = np.memmap(targets, np.float32, "r", 0, shape) if has_target else None
-    mask = rows >= 0 if rows is not None and max_rows > 1 else None
-    file.seek(0)
-    if frame(x, y, mask, METADATA, facts, file) != start:
-        raise AssertionError("the length of an Arrow file's head depends on the number of its records")
+    shapes = _shapes(layout.schema, width)
+    arrays: dict[str, np.ndarray] = {"x": np.memmap(file, "<f4", "r", start, (kept, *shapes["x"][0]))}
+    if "y" in shapes:
+        arrays["y"] = np.memmap(targets, "<f4", "r", 0, (kept, *shapes["y"][0]))
+    if rows is not None and "mask" in shapes:
+        arrays["mask"] = rows >= 0
+    return arrays
 
 
 def _append(file: BinaryIO, targets: BinaryIO, pieces: Iterator[np.ndarray], width: int, report: Report) -> int:
@@ -287,6 +380,251 @@ def _facts(layout: Layout, report: Report) -> dict[str, Any]:
         "schema": schema_to_toml(layout.schema),
         "out_of_bounds": str(report.rule),
     }
+
+
+# --- A folder of shards -------------------------------------------------------------------
+
+
+INDEX, FORMAT, MOST_SHARDS = "discreet.json", "records that discreet has converted, in shards, version 1", 10_000
+_PIECE = 1 << 24  # bytes that are written at once
+
+
+def write_shards(
+    folder: Path, arrays: Mapping[str, np.ndarray], facts: dict[str, Any], shards: int, *, progress_bar: bool = False
+) -> None:
+    """Cut the arrays of a whole table into files of a folder that is there, and write the index, last."""
+    count = len(arrays["x"])
+    rows = _rows_of_shard(count, shards, [x.nbytes // count for x in arrays.values()])
+    digests = {}
+    size = sum(x.nbytes for x in arrays.values())
+    with tqdm(desc="shards", total=size, unit="B", unit_scale=True, delay=2.0, disable=not progress_bar) as bar:
+        for name, array in arrays.items():
+            for number in range(shards):
+                content = np.ascontiguousarray(array[number * rows : (number + 1) * rows]).reshape(-1).view(np.uint8)
+                path, digest = folder / _file_of(name, number), hashlib.sha256()
+                with open(path, "wb", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
+                    for first in range(0, len(content), _PIECE):
+                        piece = content[first : first + _PIECE].data
+                        digest.update(piece)
+                        file.write(piece)
+                        bar.update(len(piece))
+                digests[path.name] = digest.hexdigest()
+    index = {**facts, "num_records": count, "rows": rows, "shards": shards, "sha256": digests}
+    text = json.dumps({"what": FORMAT, "index": index, "digest": _digest_of(index)}, indent=1)
+    (folder / INDEX).touch(0o600)
+    (folder / INDEX).write_text(text, encoding="utf-8")
+
+
+def _file_of(name: str, number: int) -> str:
+    return f"{name}-{number:02d}"
+
+
+def _digest_of(index: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(index, sort_keys=True).encode()).hexdigest()
+
+
+def _rows_of_shard(count: int, shards: int, bytes_a_row: Sequence[int]) -> int:
+    """How many rows: equal parts; of larger ones so many that all arrays fill whole pages, of any size that machines have.
+
+    Shards that fill pages can be mapped one behind another; others, of few bytes, are copied.
+    """
+    rows = -(-count // shards)
+    for page in (1 << 16, 1 << 14, 1 << 12):
+        whole = max(page // math.gcd(page, size) for size in bytes_a_row)
+        if rows >= 16 * whole:
+            return -(-rows // whole) * whole
+    return rows
+
+
+def _holds_shards_alone(path: Path) -> bool:
+    """Whether a path is a folder that can be replaced: an index is in it, damaged or not, and no file but shards."""
+    shard = re.compile(r"(x|y|mask)-\d{2,}")
+    return (path / INDEX).is_file() and all(x.name == INDEX or shard.fullmatch(x.name) for x in path.iterdir())
+
+
+def _index_of(path: Path) -> "_Folder | None":
+    """The folder of shards that a path is; None: it is none."""
+    return _Folder(path) if (path / INDEX).is_file() else None
+
+
+class _Folder:
+    """A folder of shards: what its index says, and files that are compared with it when they are first used.
+
+    Attributes:
+        facts: The metadata that a file of records has, the number of records and shards, and the hashes.
+        digest: Of the index, and so of all records.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            read = json.loads((path / INDEX).read_text(encoding="utf-8"))
+            self.path, self.facts, self.digest = path, read["index"], read["digest"]
+            what, right = read["what"], self.digest == _digest_of(self.facts)
+        except (OSError, ValueError, KeyError, TypeError):
+            what, right = FORMAT, False
+        if what != FORMAT or not right:
+            raise DataError(
+                f"{path / INDEX} is damaged, was changed, or is of another version of discreet. The number of records is read "
+                "from it, so nothing is fitted: copy the folder again, or convert the table again"
+            )
+        self.shards, self.rows = self.facts["shards"], self.facts["rows"]
+        self._compared: dict[str, tuple[int, ...]] = {}
+
+    def check_devices(self, mesh: Any) -> None:
+        """Refuse a mesh whose devices cannot have whole shards."""
+        if mesh is None:
+            return
+        if not isinstance(getattr(mesh, "devices", None), np.ndarray):
+            raise TypeError(
+                f"mesh is a {type(mesh).__name__}. Pass a mesh of one axis, as "
+                'jax.make_mesh((jax.device_count(),), ("records",)).'
+            )
+        self.shards_of_device(mesh.devices.size)
+
+    def shards_of_device(self, devices: int) -> int:
+        """How many shards each device has."""
+        if self.shards % devices:
+            raise ValueError(
+                f"{self.path} has {self.shards} shards, which cannot be shared out among {devices} devices. Convert the table "
+                f"again with shards={devices * max(1, round(self.shards / devices))}, or use a number of devices that divides "
+                f"{self.shards}. In one process, open_records without mesh= has no such limit."
+            )
+        return self.shards // devices
+
+    def compare(self, names: Sequence[str], sizes: Sequence[int], *, progress_bar: bool) -> None:
+        """Compare files with the index, unless they were compared and have not been changed since.
+
+        Raises:
+            DataError: A file is absent or another one.
+        """
+        again = "Copy it again from where the table was converted, or convert the whole table again"
+        states: dict[str, tuple[int, ...]] = {}
+        for name, size in zip(names, sizes, strict=True):
+            try:
+                state = os.stat(self.path / name)
+            except OSError as error:
+                raise DataError(
+                    f"{self.path / name} cannot be read ({error.strerror}), which is a shard. {again}"
+                ) from None
+            if state.st_size != size:
+                raise DataError(f"{self.path / name} has another length than the index says: it is damaged. {again}")
+            states[name] = state.st_ino, state.st_size, state.st_mtime_ns
+        new = [name for name in names if self._compared.get(name) != states[name]]
+
+        def digest(name: str) -> str:
+            with open(self.path / name, "rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+
+        total = sum(states[name][1] for name in new)
+        with (
+            ThreadPoolExecutor(os.cpu_count()) as pool,
+            tqdm(desc="checking", total=total, unit="B", unit_scale=True, delay=2.0, disable=not progress_bar) as bar,
+        ):
+            for name, found in zip(new, pool.map(digest, new), strict=True):
+                bar.update(states[name][1])
+                if found != self.facts["sha256"].get(name):
+                    raise DataError(
+                        f"{self.path / name} is not the file that the index names: it is damaged, was changed, or comes from "
+                        "another conversion. Shards of several conversions cannot be combined, since a person with rows in both "
+                        f"would count twice. {again}"
+                    )
+                self._compared[name] = states[name]
+
+
+class ShardedArray:
+    """An array of all records, of which this process maps the shards of its own devices; for `run(..., mesh=)`.
+
+    Attributes:
+        shape: The first number is that of all records.
+        dtype: As NumPy's.
+        digest: What tells the whole table from others: the hash of the index, which has those of all files.
+    """
+
+    def __init__(
+        self, folder: _Folder, name: str, row: tuple[int, ...], dtype: np.dtype, progress_bar: bool = False
+    ) -> None:
+        """See `open_records`."""
+        self._folder, self._name, self._progress_bar = folder, name, progress_bar
+        self.shape, self.dtype = (folder.facts["num_records"], *row), dtype
+        self.digest = f"{name} {folder.digest}"
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        """Number of records, of all processes."""
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"ShardedArray({self._folder.path / self._name}, shape={self.shape}, dtype={self.dtype})"
+
+    def rows_of_part(self, parts: int) -> int:
+        """Number of rows of each of so many parts, with those that hold no record.
+
+        Raises:
+            ValueError: The shards cannot be shared out so.
+        """
+        return self._folder.shards_of_device(parts) * self._folder.rows
+
+    def part(self, number: int, parts: int) -> np.ndarray:
+        """A map of one of so many equal parts; rows behind the last record are zeros.
+
+        Raises:
+            DataError: A file is damaged, changed or absent.
+            ValueError: As `rows_of_part`.
+        """
+        each = self._folder.shards_of_device(parts)
+        return self._mapped(range(number * each, (number + 1) * each))
+
+    def whole(self) -> np.ndarray:
+        """A map of all records."""
+        return self._mapped(range(self._folder.shards))[: len(self)]
+
+    def _mapped(self, numbers: range) -> np.ndarray:
+        folder, names = self._folder, [_file_of(self._name, number) for number in numbers]
+        size = math.prod(self.shape[1:]) * self.dtype.itemsize
+        lengths = [size * max(0, min(folder.rows, len(self) - number * folder.rows)) for number in numbers]
+        folder.compare(names, lengths, progress_bar=self._progress_bar)
+        memory = _one_behind_another([folder.path / name for name in names], lengths, size * folder.rows)
+        return memory.view(self.dtype).reshape(len(names) * folder.rows, *self.shape[1:])
+
+
+def _one_behind_another(paths: Sequence[Path], lengths: Sequence[int], step: int) -> np.ndarray:
+    """The bytes of files, `step` bytes from the beginning of each to that of the next, with zeros between; not writeable."""
+    if os.name == "posix" and (len(paths) == 1 or step % mmap.PAGESIZE == 0):
+        mapped = _Mapped(paths, lengths, step)
+        if mapped.complete:
+            return np.asarray(mapped)
+    whole = np.zeros(len(paths) * step, np.uint8)
+    for number, path in enumerate(paths):
+        whole[number * step : number * step + lengths[number]] = np.fromfile(path, np.uint8)
+    whole.flags.writeable = False
+    return whole
+
+
+class _Mapped:
+    """Memory of zeros that is never written to, over parts of which files are mapped: Python's mmap chooses the place itself."""
+
+    def __init__(self, paths: Sequence[Path], lengths: Sequence[int], step: int) -> None:
+        system = ctypes.CDLL(None, use_errno=True)
+        system.mmap.restype, number = ctypes.c_void_p, ctypes.c_long
+        system.mmap.argtypes = ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, number
+        system.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
+        size, fixed = len(paths) * step, 0x10  # MAP_FIXED of Linux, macOS and the BSDs
+        start = system.mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANON, -1, 0)
+        self.complete = start != ctypes.c_void_p(-1).value
+        if not self.complete:
+            return
+        # Not at exit, when JAX may still be reading.
+        weakref.finalize(self, system.munmap, start, size).atexit = False
+        for place, path, length in zip(range(start, start + size, step), paths, lengths, strict=True):
+            if length:
+                with open(path, "rb") as file:
+                    found = system.mmap(place, length, mmap.PROT_READ, mmap.MAP_SHARED | fixed, file.fileno(), 0)
+                self.complete &= found == place
+        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (start, True)}
 
 
 # --- Arrow's head and tail, written around records that are in the file already -----------
