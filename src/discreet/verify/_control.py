@@ -50,6 +50,7 @@ from discreet.verify._domain import (
     Public,
     Scale,
     Term,
+    Turns,
     Value,
     added,
     anew,
@@ -66,7 +67,17 @@ from discreet.verify._domain import (
 )
 from discreet.verify._errors import PrivacyError, Why, chain_of
 from discreet.verify._events import Choice, Repeat
-from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, as_sum, is_key, rule, shape_of, varies_along
+from discreet.verify._interpreter import (
+    ELEMENTWISE_SHAPES,
+    INLINED,
+    STRUCTURED,
+    Checker,
+    as_sum,
+    is_key,
+    rule,
+    shape_of,
+    varies_along,
+)
 
 _GROWS = Why.TURNS("what one record can change grows from turn to turn")
 _CHANGES = Why.TURNS("a bound changes from turn to turn")
@@ -162,7 +173,7 @@ def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     which, *arguments = operands
     refuse_private(checker, equation, which, "choice of a branch")
     # Every branch starts with the same keys, and a key that one branch uses is used.
-    keys, items = checker.keys.snapshot(), checker.items
+    keys, items, before = checker.keys.snapshot(), checker.items, new_symbol()
     outcomes: list[list[Value]] = []
     branches: list[list[Any]] = []
     used = []
@@ -177,7 +188,7 @@ def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     checker.keys.restore(keys)
     checker.keys.merge(used)
     if any(branches):
-        checker.items.append(Choice(branches))
+        checker.items.append(Choice(branches, before))
     # Samples drawn in a branch: their event ends with it, so nothing of them may leave it.
     drawn = {id(x.batch) for branch in branches for x in branch if hasattr(x, "batch") and not hasattr(x, "loads")}
     results: list[Value] = []
@@ -360,6 +371,8 @@ def given_up(checker: Checker, equation: JaxprEqn, a: Value, b: Value) -> Value:
     return Public() if isinstance(a, Public) else a
 
 
+_MOST_TURNS = 2**16
+"""Of longer loops it is not held what numbers are in each turn."""
 _FADES = 1.0
 """The largest factor by which what is carried may be multiplied in a turn."""
 
@@ -372,6 +385,7 @@ class _Scan:
     equation: JaxprEqn
     loop: Loop
     before: int
+    reverse: bool
     parts: dict[tuple[Batch, int], Batch] = dataclasses.field(default_factory=dict)
     """By what they are cut from, and `before`: with the number of turns, this says which records a turn sees."""
 
@@ -403,34 +417,42 @@ class _Scan:
         kept = tuple(a for a in value.axes if a != 0)
         return value.but(batch=part, axes=without(kept, (0,)), terms=bounding(value.terms, part))
 
+    def windows(self) -> bool:
+        """Whether turns take rows by their number."""
+        return any(part.loop is self.loop for part in self.checker.windows.values())
+
     def _public_turn(self, value: Public, shape: tuple[int, ...]) -> Public:
         if value.const is not None and 0 in value.uniform and shape[0]:
             return constant(value.const[0], exact=value.exact)
         uniform = frozenset(i - 1 for i in value.uniform if i > 0)
-        numbers = value.const if value.const is not None and value.const.dtype.kind in "iu" else None
-        if numbers is not None and len(shape) == 1 and len(np.unique(numbers)) == numbers.size:
-            return Public(counter=(self.loop, int(numbers.min()), int(numbers.max())))
-        return Public(uniform=uniform, scale=anew(len(shape) - 1, uniform), released=value.released)
+        turns, const = None, value.const
+        if const is not None and len(shape) == 1 and const.dtype.kind in "biuf" and shape[0] <= _MOST_TURNS:
+            turns = Turns(self.loop, tuple((const[::-1] if self.reverse else const).tolist()))
+        if const is not None and const.dtype.kind in "iu" and len(shape) == 1 and len(np.unique(const)) == const.size:
+            return Public(counter=(self.loop, int(const.min()), int(const.max())), turns=turns)
+        scale = anew(len(shape) - 1, uniform)
+        self.checker.schedule(scale, turns)
+        return Public(uniform=uniform, scale=scale, turns=turns, released=value.released)
 
 
 @rule(p.scan_p, table=STRUCTURED)
 def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     parts = scan_of(equation)
     consts, start, xs = parts.apart(operands)
-    scan = _Scan(checker, equation, Loop(parts.length), new_symbol())
+    scan = _Scan(checker, equation, Loop(parts.length), new_symbol(), parts.reverse)
     _spend_first(checker, equation, start)
     turns = [scan.turn_of(x, shape_of(v)) for x, v in zip(xs, parts.apart(equation.invars)[2], strict=True)]
     consts = [x.but(additive=False) if isinstance(x, Private) else x for x in consts]
     run = _Run(scan, consts, start, turns)
     saved = checker.keys.snapshot(), checker.items
     run.settle(placed=any(not isinstance(x, Private) for x in xs))
-    if scan.parts and not run.placed and run.changes():
+    if (scan.parts or scan.windows()) and not run.placed and run.changes():
         checker.keys.restore(saved[0])
         checker.items = saved[1]
         run.settle(placed=True)
     recorded, checker.items = checker.items, saved[1]
     if recorded:
-        checker.items.append(Repeat(scan.loop, recorded))
+        checker.items.append(Repeat(scan.loop, recorded, scan.before))
     shapes = [shape_of(v) for v in equation.outvars]
     count = parts.num_carry
     finals = [run.final(i, shapes[i]) for i in range(count)]
@@ -454,6 +476,8 @@ class _Run:
         """Find out what every turn may start with. `placed`: turns differ by more than the records they see."""
         checker, equation = self.scan.checker, self.scan.equation
         self.placed, self.atoms = placed, {}
+        if placed:
+            checker.placed.add(self.scan.loop)
         parts = set(self.scan.parts.values())
         turns = [
             x.but(positional=True) if placed and isinstance(x, Private) and x.batch in parts else x for x in self.turns
@@ -470,7 +494,16 @@ class _Run:
         """Whether something public changes from turn to turn."""
         jaxpr = self.scan.equation.params["jaxpr"].jaxpr
         pairs = zip(self.carry, jaxpr.outvars, jaxpr.invars[len(self.consts) :], strict=False)
-        return any(not isinstance(x, Private) and end is not begin for x, end, begin in pairs)
+        changing = [(x, end, begin) for x, end, begin in pairs if not isinstance(x, Private) and end is not begin]
+        return not all(
+            isinstance(x, Public) and x.counter is not None and self._only_cuts(jaxpr, begin, end)
+            for x, end, begin in changing
+        )
+
+    def _only_cuts(self, jaxpr: Jaxpr, begin: Any, end: Any) -> bool:
+        """Whether what counts the turns says which rows are taken, and nothing else: all turns do the same to other rows."""
+        told = _told(self.scan.checker.cuts, jaxpr, {begin})
+        return told is not None and not told & {x for x in jaxpr.outvars if x is not end and not isinstance(x, Literal)}
 
     def _joined(self, i: int, a: Value, b: Value, attempt: int) -> Value:
         """What the next turn may start with."""
@@ -552,10 +585,10 @@ def _first_carry(scan: _Scan, jaxpr: Any, num_consts: int, start: Sequence[Value
     """What the first turn starts with; a counter is known as one."""
     counters = map(functools.partial(_counter, scan.loop, jaxpr), jaxpr.invars[num_consts:], jaxpr.outvars, start)
     unknown = [x.but(additive=False) if isinstance(x, Private) else x for x in start]
-    return [x if found is None else Public(counter=found) for x, found in zip(unknown, counters, strict=True)]
+    return [x if found is None else found for x, found in zip(unknown, counters, strict=True)]
 
 
-def _counter(loop: Loop, jaxpr: Any, begin: Any, end: Any, value: Value) -> tuple[Loop, int, int] | None:
+def _counter(loop: Loop, jaxpr: Any, begin: Any, end: Any, value: Value) -> Public | None:
     """An integer that grows by a known step in every turn."""
     if not isinstance(value, Public) or value.const is None or value.const.ndim or value.const.dtype.kind not in "iu":
         return None
@@ -564,7 +597,31 @@ def _counter(loop: Loop, jaxpr: Any, begin: Any, end: Any, value: Value) -> tupl
     limits = np.iinfo(value.const.dtype)
     if step == 0 or min(first, last) < limits.min or max(first, last) > limits.max:
         return None
-    return (loop, min(first, last), max(first, last))
+    few = loop.length <= _MOST_TURNS
+    turns = Turns(loop, tuple(first + step * t for t in range(int(loop.length)))) if few else None
+    return Public(counter=(loop, min(first, last), max(first, last)), turns=turns)
+
+
+def _told(cuts: dict[int, bool], jaxpr: Jaxpr, given: set[Any]) -> set[Any] | None:
+    """The integers that are computed from some, if these say nothing but which rows are taken; otherwise None."""
+    known = set(given)
+    for equation in jaxpr.eqns:
+        used = [i for i, x in enumerate(equation.invars) if not isinstance(x, Literal) and x in known]
+        if not used or (equation.primitive is p.dynamic_slice_p and 0 not in used and cuts.get(id(equation), False)):
+            continue
+        if equation.primitive is p.jit_p:
+            inside = equation.params["jaxpr"].jaxpr
+            told = _told(cuts, inside, {inside.invars[i] for i in used})
+            if told is None:
+                return None
+            known |= {x for x, y in zip(equation.outvars, inside.outvars, strict=True) if y in told}
+        elif equation.primitive in ELEMENTWISE_SHAPES and all(
+            np.dtype(aval(x).dtype).kind in "biu" for x in equation.outvars
+        ):
+            known |= set(equation.outvars)
+        else:
+            return None
+    return known
 
 
 def _increment(jaxpr: Any, begin: Any, end: Any) -> int:

@@ -75,6 +75,11 @@ class Scale:
         """A known multiple of the number."""
         return Scale(self.factor * factor, self.powers)
 
+    def at(self, values: dict[int, float]) -> Scale:
+        """The number where some of those that it is made of are known."""
+        factor = self.factor * math.prod(values[s] ** power for s, power in self.powers if s in values)
+        return Scale(factor, tuple(x for x in self.powers if x[0] not in values))
+
     def over(self, other: Scale) -> float | None:
         """The quotient, if it is known."""
         quotient = self * other.to(-1.0)
@@ -155,7 +160,7 @@ class Part(Cut):
     Attributes:
         loop: the loop.
         before: into how many blocks of records, one after another, the loop goes at once. Of each block an iteration sees one
-            piece.
+            piece; 0 where the pieces are not taken one after another, or not all.
     """
 
     loop: Any = dataclasses.field(kw_only=True)
@@ -210,6 +215,14 @@ class Term:
     source: Batch
 
 
+@dataclasses.dataclass(frozen=True)
+class Turns:
+    """What one public number is in each iteration of a loop, known while tracing."""
+
+    loop: Any
+    values: tuple[float, ...]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Public:
     """The same in both runs.
@@ -220,6 +233,7 @@ class Public:
         uniform: axes along which it does not change.
         scale: what it is a multiple of, if it is one number (a scalar, or the same everywhere).
         counter: (loop, lowest, highest): an integer that no two turns of the loop share.
+        turns: its value in each turn of a loop around, if it is one number; up to rounding where it is a float.
         released: computed from a release; otherwise known without the data.
         limit: upper bound on the size of each element, none of which is NaN.
     """
@@ -229,6 +243,7 @@ class Public:
     uniform: frozenset[int] = frozenset()
     scale: Scale | None = None
     counter: tuple[Any, int, int] | None = None
+    turns: Turns | None = None
     released: bool = False
     limit: float | None = None
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -303,17 +304,85 @@ class Draw:
 
 @dataclasses.dataclass
 class Repeat:
-    """A loop."""
+    """A loop. `before`: groups with a later serial are made anew in each turn."""
 
     loop: Any
     items: list[Any]
+    before: int = 0
+
+    def turns(self) -> list[tuple[list[Any], Any]]:
+        """What turns of each kind release, and how many such turns there are."""
+        schedules = list(_schedules_of(self.items, self.loop))
+        if not schedules:
+            return [(self.items, self.loop.length)]
+        kinds = Counter(zip(*(x.kinds for x in schedules), strict=True))
+        # What was clipped in a turn is not what was clipped in another: leaves of both are no shares of one vector.
+        return [
+            (_of_turn(self.items, dict(zip(map(id, schedules), kind, strict=True)), self.before, {}), times)
+            for kind, times in kinds.items()
+        ]
+
+
+@dataclasses.dataclass
+class Scheduled:
+    """Releases whose noise, or bound, is another one from turn to turn of a loop around: what they are in each.
+
+    Attributes:
+        loop: the loop.
+        releases: those of each kind of turn.
+        kinds: for each turn its kind.
+    """
+
+    loop: Any
+    releases: list[list[Release]]
+    kinds: tuple[int, ...]
+
+
+def _schedules_of(items: list[Any], loop: Any) -> Iterator[Scheduled]:
+    for item in items:
+        if isinstance(item, Scheduled) and item.loop is loop:
+            yield item
+        elif isinstance(item, Repeat):
+            yield from _schedules_of(item.items, loop)
+        elif isinstance(item, Choice):
+            for branch in item.branches:
+                yield from _schedules_of(branch, loop)
+
+
+def _of_turn(items: list[Any], kinds: dict[int, int], before: int, groups: dict[Group, Group]) -> list[Any]:
+    """The items of one kind of turn, with groups of its own in the place of those that a turn makes."""
+    found: list[Any] = []
+    for item in items:
+        if isinstance(item, Repeat):
+            found.append(dataclasses.replace(item, items=_of_turn(item.items, kinds, before, groups)))
+        elif isinstance(item, Choice):
+            found.append(
+                dataclasses.replace(item, branches=[_of_turn(x, kinds, before, groups) for x in item.branches])
+            )
+        elif isinstance(item, Scheduled) and id(item) in kinds:
+            found += [_renamed(x, before, groups) for x in item.releases[kinds[id(item)]]]
+        elif isinstance(item, Scheduled):
+            releases = [[_renamed(x, before, groups) for x in kind] for kind in item.releases]
+            found.append(dataclasses.replace(item, releases=releases))
+        else:
+            found.append(_renamed(item, before, groups) if isinstance(item, Release) else item)
+    return found
+
+
+def _renamed(release: Release, before: int, groups: dict[Group, Group]) -> Release:
+    loads: Loads = {}
+    for (group, leaf), load in release.loads.items():
+        own = group if group.serial < before else groups.setdefault(group, Group(group.name))
+        loads[own, leaf] = load
+    return dataclasses.replace(release, loads=loads)
 
 
 @dataclasses.dataclass
 class Choice:
-    """Branches, of which a public value chooses one."""
+    """Branches, of which a public value chooses one. `before`: groups with a later serial are made in a branch."""
 
     branches: list[list[Any]]
+    before: int
 
 
 @dataclasses.dataclass
@@ -346,16 +415,24 @@ class _Spent:
         self.events += [_repeated(x, times) for x in other.events] if is_symbolic(times) else other.events * times
 
     @classmethod
-    def largest_of(cls, branches: Sequence[_Spent]) -> _Spent:
-        """No less than any of them: of what adds up the largest of each load, of the rest all that differ."""
-        most = cls()
+    def largest_of(cls, branches: Sequence[_Spent], before: int) -> _Spent:
+        """No less than any of them, whatever is spent besides: of what adds up the largest, of the rest all that differ.
+
+        That is the largest load of each leaf of the groups that were there `before`. The groups that a branch made are its own:
+        beside all others, the branch spends no more on them than the sum of their largest loads.
+        """
+        if len(branches) == 1:
+            return branches[0]
+        most, fresh = cls(), Group("one of several branches")
         for spent in branches:
             for mechanism, loads in spent.loads.items():
                 own = most.loads.setdefault(mechanism, {})
-                for name, load in loads.items():
+                made = sum(worst_of({name: load for name, load in loads.items() if name[0].serial > before}))
+                for name, load in [*((x, y) for x, y in loads.items() if x[0].serial < before), ((fresh, 0), made)]:
                     own[name] = largest(own[name], load) if name in own else load
-                (load, rounding), before = spent.alone[mechanism], most.alone.get(mechanism, (0.0, 0.0))
-                most.alone[mechanism] = largest(load, before[0]), largest(rounding, before[1])
+                pairs = zip(spent.alone[mechanism], most.alone.get(mechanism, (0.0, 0.0)), strict=True)
+                alone, rounding = (largest(*pair) for pair in pairs)
+                most.alone[mechanism] = alone, rounding
         distinct = {repr(x.events): x.events for x in branches}
         most.events = [event for events in distinct.values() for event in events]
         return most
@@ -424,15 +501,21 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
         elif isinstance(item, Repeat):
             # Samples that a turn draws end in that turn, and their event comes once for each turn. What a turn does to a batch
             # that was drawn outside is added to that batch, as often as there are turns.
-            inner, outer, more = _settle(item.items, relation)
-            slack += more * item.loop.length
-            if inner:
-                events.append(_repeated(_composed(inner), item.loop.length))
-            for batch, spent in outer.items():
-                part = isinstance(batch, Part) and batch.loop is item.loop
+            once: dict[Batch, list[_Spent]] = {}
+            for inside, times in item.turns():
+                inner, outer, more = _settle(inside, relation)
+                slack += more * times
+                if inner:
+                    events.append(_repeated(_composed(inner), times))
+                for batch, spent in outer.items():
+                    if isinstance(batch, Part) and batch.loop is item.loop:
+                        once.setdefault(batch, []).append(spent)
+                    else:
+                        here.setdefault(batch, _Spent()).add(spent, times)
+            for batch, spent in once.items():
                 # Each record is in one part alone: all parts together cost what one does.
-                target = batch.parent if part and batch.parent is not None else batch
-                here.setdefault(target, _Spent()).add(spent, 1 if part else item.loop.length)
+                assert batch.parent is not None
+                here.setdefault(batch.parent, _Spent()).add(_Spent.largest_of(spent, item.before))
         elif isinstance(item, Choice):
             chosen = [_settle(branch, relation) for branch in item.branches]
             slack += largest(*(c[2] for c in chosen))
@@ -440,7 +523,9 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
             distinct = {repr(c[0]): c[0] for c in chosen if c[0]}
             events += _worst(list(distinct.values()))
             for batch in dict.fromkeys(b for _, outer, _ in chosen for b in outer):
-                here.setdefault(batch, _Spent()).add(_Spent.largest_of([x[1][batch] for x in chosen if batch in x[1]]))
+                here.setdefault(batch, _Spent()).add(
+                    _Spent.largest_of([x[1][batch] for x in chosen if batch in x[1]], item.before)
+                )
     # The block ends here, and with it the samples that it drew.
     for batch in drawn:
         if batch in here:

@@ -59,6 +59,7 @@ from discreet.verify._domain import (
     Scale,
     Table,
     Term,
+    Turns,
     Value,
     anew,
     constant,
@@ -109,7 +110,6 @@ _MOVES = (p.broadcast_in_dim_p, p.reshape_p, p.squeeze_p, p.transpose_p)
 
 def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """The outputs of an equation on public values: public, and known as far as a rule here says."""
-    del checker
     values = [x for x in operands if isinstance(x, Public)]
     assert len(values) == len(operands)
     released = any(x.released for x in values)
@@ -124,10 +124,43 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
     if scale is not None and scale.factor != 0 and not SMALLEST <= scale.factor <= LARGEST:
         scale = None
     scale = scale or anew(len(kind.shape), uniform)
+    turns = _in_each_turn(equation, values, kind)
+    checker.schedule(scale, turns)
     # As zeros of a table's size, too large to be held.
     limit = values[0].magnitude if equation.primitive in _MOVES else None
     counter = _counter(equation, values)
-    return [Public(uniform=uniform, scale=scale, counter=counter, released=released, limit=limit)]
+    return [Public(uniform=uniform, scale=scale, counter=counter, turns=turns, released=released, limit=limit)]
+
+
+def _in_each_turn(equation: JaxprEqn, values: list[Public], kind: Any) -> Turns | None:
+    """One number in each turn of a loop, where its operands are known in each, as `_evaluate` finds one for all."""
+    around = {x.turns.loop for x in values if x.turns is not None}
+    single = np.prod(kind.shape, dtype=np.int64) == 1 and np.dtype(kind.dtype).kind in "biuf"
+    if len(around) != 1 or not single:
+        return None
+    (loop,), primitive = around, equation.primitive
+    count = next(len(x.turns.values) for x in values if x.turns is not None)
+    if primitive in _MOVES:
+        return values[0].turns
+    if primitive is p.dynamic_slice_p:
+        table, starts = values[0].const, values[1].turns
+        if table is None or table.ndim != 1 or starts is None:
+            return None
+        return Turns(loop, tuple(table[np.clip(starts.values, 0, table.size - 1).astype(int)].tolist()))
+    known: list[np.ndarray] = []
+    for value, variable in zip(values, equation.invars, strict=True):
+        if value.turns is not None:
+            known.append(np.asarray(value.turns.values, aval(variable).dtype))
+        elif value.const is not None and value.const.size == 1:
+            known.append(value.const.reshape(1))
+        else:
+            return None
+    if primitive not in ELEMENTWISE_SHAPES or not _decided(primitive, known, kind):
+        return None
+    with np.errstate(all="ignore"):
+        found = _calculate(primitive, equation.params, known, jax.ShapeDtypeStruct((count,), kind.dtype))
+        lost = found is None or _lost(equation, known, found, exact=False)
+    return None if found is None or lost or _too_small(found) else Turns(loop, tuple(found.tolist()))
 
 
 def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray | None:
@@ -184,7 +217,7 @@ def _lost(equation: JaxprEqn, consts: list[np.ndarray], found: np.ndarray, *, ex
     vanishes = np.asarray(found == 0)
     for size in sizes if primitive in _PRODUCTS else ():
         vanishes = vanishes & (size > 0)
-    return primitive in (*_PRODUCTS, p.exp_p) and bool(np.any(vanishes))
+    return primitive in (*_PRODUCTS, p.exp_p, p.pow_p) and bool(np.any(vanishes))
 
 
 _PRODUCTS = (p.mul_p, p.div_p, p.square_p, p.sqrt_p, p.rsqrt_p, p.integer_pow_p, p.convert_element_type_p)
@@ -229,6 +262,8 @@ def _calculate(primitive: Any, params: Any, consts: list[np.ndarray], kind: Any)
         return np.asarray(_NUMPY[primitive](*consts)).astype(kind.dtype)
     if primitive is p.integer_pow_p and consts[0] is not None and consts[0].dtype.kind == "f":
         return np.asarray(consts[0] ** params["y"]).astype(kind.dtype)
+    if primitive is p.pow_p and consts[0].dtype.kind == "f":
+        return np.asarray(consts[0] ** consts[1]).astype(kind.dtype)
     if primitive is p.convert_element_type_p:
         return np.asarray(consts[0]).astype(kind.dtype)
     if primitive is p.select_n_p and len(consts) == 3 and consts[0].dtype == np.bool_:
@@ -415,6 +450,10 @@ def _as_computed(value: Value, variable: Any, equation: JaxprEqn, operands: Sequ
     return value if value.rounding == found else dataclasses.replace(value, rounding=found)
 
 
+_LEAST = 1e-9
+"""Numbers of a schedule are no smaller, nor larger than its inverse."""
+
+
 class Checker:
     """The state of one proof.
 
@@ -450,6 +489,28 @@ class Checker:
         self.symbols = Symbols()
         self.remembers = False
         self.draws_dependently = False
+        self._schedules: dict[int, Turns] = {}
+        # Rows that a loop takes by their number, by all that says which these are, and the equations that take them and nothing
+        # else; the loops of which turns differ by more than the records they see.
+        self.windows: dict[tuple[Any, ...], Part] = {}
+        self.cuts: dict[int, bool] = {}
+        self.placed: set[Any] = set()
+
+    def schedule(self, scale: Scale | None, turns: Turns | None) -> None:
+        """Know what the number of a name is in each turn, if it is one by itself, is never zero and has a size as noise has."""
+        if scale is None or scale.factor != 1.0 or [power for _, power in scale.powers] != [1.0]:
+            return
+        if turns is not None and all(_LEAST <= abs(x) <= 1 / _LEAST for x in turns.values):
+            self._schedules[scale.powers[0][0]] = turns
+
+    def turn_by_turn(self, scales: Sequence[Scale]) -> tuple[Any, list[dict[int, float]]] | None:
+        """The loop around by whose turns such numbers change, and what their names stand for in each; None if not known."""
+        found = {s: self._schedules[s] for x in scales for s, _ in x.powers if s in self._schedules}
+        loops = {x.loop for x in found.values()}
+        if len(loops) != 1 or not loops <= set(self.keys.loops):
+            return None
+        rows = zip(*(x.values for x in found.values()), strict=True)
+        return loops.pop(), [dict(zip(found, map(abs, row), strict=True)) for row in rows]
 
     def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
         """The abstract outputs of a jaxpr."""
@@ -491,6 +552,11 @@ class Checker:
         outputs = [_where_lost(_in_order(x, equation, operands), operands, equation) for x in outputs]
         if primitive not in (*_MARKED, *INLINED):
             outputs = [_as_computed(x, v, equation, operands) for x, v in zip(outputs, equation.outvars, strict=True)]
+        if primitive is p.dynamic_slice_p:
+            before = operands[0].batch if isinstance(operands[0], Private) else None
+            now = outputs[0].batch if isinstance(outputs[0], Private) else None
+            cut = now is not before and now in self.windows.values()
+            self.cuts[id(equation)] = self.cuts.get(id(equation), True) and cut
         if self.observer is not None:
             self.observer(equation, outputs)
         return outputs

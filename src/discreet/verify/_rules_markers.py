@@ -64,7 +64,7 @@ from discreet.verify._domain import (
     total_of,
 )
 from discreet.verify._errors import PrivacyError, Reason, Why
-from discreet.verify._events import Draw, Loads, Release, is_symbolic, ratio_of
+from discreet.verify._events import Draw, Loads, Release, Scheduled, is_symbolic, ratio_of
 from discreet.verify._interpreter import (
     IDENTITY,
     KEY_RULES,
@@ -451,7 +451,7 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
         try:
             paid = FOR_SUMS if mechanism.on_grid and not params["mapped"] else 0.0
             larger = _for_sums(checker, equation, [value.rounding for value, _ in released], paid)
-            _record(checker, released, noise.times(1 / larger), mechanism, _grid(params, multiplier, equation))
+            checker.items += _recorded(checker, equation, released, noise.times(1 / larger), multiplier)
         except _NoRatioError as error:
             return [
                 x if isinstance(v, Public) else checker.unbounded(equation, [v], error.why)
@@ -559,13 +559,46 @@ def _grid(params: Any, multiplier: Scale | None, equation: JaxprEqn) -> _Grid | 
     return _Grid(multiplier.factor, mechanism.cell(dim, multiplier.factor, params["levels"]))
 
 
-def _record(
+def _recorded(
+    checker: Checker, equation: JaxprEqn, released: list[tuple[Private, int]], noise: Scale, multiplier: Scale | None
+) -> list[Any]:
+    """What a release costs: once and for all, or else in each turn of a loop around, where the numbers of turns are known."""
+    params: Any = equation.params
+    try:
+        return _releases(checker, released, noise, params["mechanism"], _grid(params, multiplier, equation))
+    except _NoRatioError:
+        bounds = [t.bound for value, _ in released for t in value.terms or ()]
+        schedule = checker.turn_by_turn([noise, *bounds, *([] if multiplier is None else [multiplier])])
+        if schedule is None:
+            raise
+    loop, turns = schedule
+    kinds: dict[tuple[float, ...], int] = {}
+    found: list[list[Release]] = []
+    for numbers in turns:
+        kind = tuple(numbers.values())
+        if kind not in kinds:
+            kinds[kind] = len(kinds)
+            known = [
+                (
+                    value.but(
+                        terms=tuple(dataclasses.replace(t, bound=t.bound.at(numbers)) for t in value.terms or ())
+                    ),
+                    size,
+                )
+                for value, size in released
+            ]
+            grid = _grid(params, None if multiplier is None else multiplier.at(numbers), equation)
+            found.append(_releases(checker, known, noise.at(numbers), params["mechanism"], grid))
+    return [Scheduled(loop, found, tuple(kinds[tuple(numbers.values())] for numbers in turns))]
+
+
+def _releases(
     checker: Checker,
     released: list[tuple[Private, int]],
     noise: Scale,
     mechanism: Mechanism,
     grid: _Grid | None,
-) -> None:
+) -> list[Release]:
     # Values that are released by one call have independent noise of one size, so their loads add up by group.
     by_batch: dict[Batch, list[tuple[Private, int]]] = {}
     for value, size in released:
@@ -585,7 +618,7 @@ def _record(
         found.append(Release(batch, mechanism, loads, sum(size for _, size in values)))
         if grid is not None:
             found[-1] = _rounded(checker, found[-1], grid)
-    checker.items += found
+    return found
 
 
 def _rounded(checker: Checker, release: Release, grid: _Grid) -> Release:
@@ -611,7 +644,13 @@ def _rounded(checker: Checker, release: Release, grid: _Grid) -> Release:
 def _is_fresh(checker: Checker, batch: Batch) -> bool:
     """Whether nothing else was drawn or released since a sample was drawn."""
     drawn = [i for i, x in enumerate(checker.items) if isinstance(x, Draw) and x.batch is batch]
-    return bool(drawn) and all(isinstance(x, Release) and x.batch is batch for x in checker.items[drawn[0] + 1 :])
+    return bool(drawn) and all(_only_of(batch, x) for x in checker.items[drawn[0] + 1 :])
+
+
+def _only_of(batch: Batch, item: Any) -> bool:
+    """Whether an item is a release of this sample."""
+    releases = [x for kind in item.releases for x in kind] if isinstance(item, Scheduled) else [item]
+    return all(isinstance(x, Release) and x.batch is batch for x in releases)
 
 
 def _loads(checker: Checker, terms: tuple[Term, ...], noise: Scale) -> list[tuple[tuple[Group, int], Any]]:

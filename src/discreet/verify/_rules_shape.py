@@ -9,6 +9,7 @@ or a choice that depends on records is covered only where it is the record's own
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from discreet.verify._domain import (
     Batch,
     Group,
     Norm,
+    Part,
     Pick,
     Private,
     Public,
@@ -154,7 +156,46 @@ def _slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
         if part is not None:
             found = moved(checker, equation, value, value.axes, exact=False)
             return found.but(batch=part, terms=bounding(value.terms, part), low=found.low, high=found.high)
+    if not kept and equation.primitive is p.dynamic_slice_p and value.axes is not None:
+        found = _window_of(checker, equation, value, operands[1:])
+        if found is not None:
+            return found
     return moved(checker, equation, value, value.axes if kept else None, exact=own == out)
+
+
+def _window_of(checker: Checker, equation: JaxprEqn, value: Private, starts: Sequence[Value]) -> Private | None:
+    """The `Part` that an iteration takes by number, `lax.dynamic_slice(x, i * size)`, if no other takes any of its rows.
+
+    It is then what an iteration sees of an array that the loop goes through. So all starts have to be known, and none is
+    moved to fit into the array. In a random sample a record that is left out moves others to another iteration: all rows
+    must be taken, and alike (`placed`).
+    """
+    own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
+    cut = [i for i in range(len(own)) if own[i] != out[i]]
+    if value.axes is None or value.batch is None or len(cut) != 1 or cut[0] not in value.axes:
+        return None
+    (axis,) = cut
+    start, size, place = starts[axis], out[axis], value.axes.index(axis)
+    turns = start.turns if isinstance(start, Public) else None
+    if turns is None or turns.loop not in checker.keys.loops or not turns.values:
+        return None
+    firsts = sorted(turns.values)
+    apart = all(a + size <= b for a, b in itertools.pairwise(firsts))
+    if not apart or firsts[0] < 0 or firsts[-1] + size > own[axis]:
+        return None
+    if value.batch.sampled and size * len(firsts) < own[axis]:
+        return None
+    around = tuple(math.prod(own[a] for a in axes) for axes in (value.axes[:place], value.axes[place + 1 :]))
+    name = (value.batch, *turns.values, turns.loop, size, own[axis], around)
+    if name not in checker.windows:
+        depth = checker.keys.loops.index(turns.loop)
+        checker.windows[name] = Part(value.batch, value.batch.masked, depth, loop=turns.loop, before=0)
+    part = checker.windows[name]
+    # One row of an axis numbers nothing, as after a scan along it.
+    axes = tuple(a for a in value.axes if a != axis or size > 1)
+    found = moved(checker, equation, value, axes, exact=False)
+    placed = value.positional or turns.loop in checker.placed
+    return dataclasses.replace(found, batch=part, terms=bounding(value.terms, part), positional=placed)
 
 
 def _slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | None:
