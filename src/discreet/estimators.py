@@ -175,21 +175,12 @@ def fit_line(
 def fit_model(
     settings: Defaults, plan: PrivacyPlan, num_draws: int, seed: int | None, *records: np.ndarray, **how: Any
 ) -> tuple[DPSVIResult, Draws]:
-    """Spend the plan's budget on records, and draw from the posterior.
+    """Spend the plan's budget on records, the model's arguments, and draw `num_draws` from the posterior.
 
-    Args:
-        settings: Model, optimizer and guide.
-        plan: What is spent.
-        num_draws: Draws from the posterior.
-        seed: None for the operating system's entropy.
-        records: The model's arguments: x, y and perhaps a mask.
-        how: What `DPSVI.run` takes besides.
+    A `seed` of None is the operating system's entropy; `how` is what `DPSVI.run` takes besides.
 
     Returns:
         The result, and draws of each latent along the leading axis.
-
-    Raises:
-        ValueError, TypeError: Wrong input, before any budget is spent.
     """
     fit_key, draw_key = jax.random.split(random.key(seed))
     dpsvi = _prepare(settings, plan, records[0].shape[1:], threading.get_ident())
@@ -479,11 +470,7 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         return AdaptiveClipping(quantile=0.95, initial=0.1) if self.clipping_norm is None else self.clipping_norm
 
     def _line(self) -> tuple[float, float]:
-        """Middle and half width of the target's bounds.
-
-        Raises:
-            ValueError: There are none, or none that can be used.
-        """
+        """Middle and half width of the target's bounds; ValueError where there are none, or none that can be used."""
         if self.target_bounds is None:
             raise ValueError(
                 "target_bounds are missing: give target_bounds=(low, high), what the target may be as known without the data. "
@@ -712,11 +699,7 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
 
 
 def _sorted_labels(classes: Any) -> np.ndarray:
-    """The public labels in scikit-learn's order.
-
-    Raises:
-        ValueError: They are no list of two or more different labels.
-    """
+    """The public labels in scikit-learn's order; ValueError where they are no list of two or more different labels."""
     labels = None if isinstance(classes, str) or classes is None else np.asarray(classes)
     if (
         labels is None

@@ -573,11 +573,7 @@ def _debits(entries: Sequence[Entry]) -> list[Debit]:
 class Spending:
     """Made before the fit is compiled, which it may refuse; called just before the first release, which it then debits.
 
-    Args:
-        ledger: the table's; None where nobody keeps one.
-        plan: what is about to run.
-        statement: what will be stated of it.
-        run_id: of a run that may go on after a crash.
+    Nothing is debited where `ledger` is None; `run_id` names a run that may go on after a crash.
 
     Raises:
         SpentError: the budget does not hold the plan.

@@ -365,20 +365,7 @@ class Shares(NamedTuple):
 def plot_shares(
     shares: Mapping[str, Shares], names: tuple[str, str], *, title: str, path: str | Path | None = None
 ) -> Figure:
-    """Draw a panel for each column: the first table as grey bars, the second as black marks.
-
-    Args:
-        shares: by the column's name.
-        names: of the two tables.
-        title: of the whole.
-        path: where to save the picture, whose ending tells its format; left out, it is not saved.
-
-    Returns:
-        The matplotlib figure.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
+    """Draw a panel for each column: the first table, by its name, as grey bars, the second as black marks."""
     figure = _panels(shares, _draw_column, title)
     figure.legend(*_handles(names), loc="outside lower center", ncols=2, frameon=False)
     return save(figure, path)
@@ -431,19 +418,7 @@ class Levels(NamedTuple):
 
 
 def plot_levels(columns: Mapping[str, Levels], *, title: str, path: str | Path | None = None) -> Figure:
-    """Draw a panel for each column: shares as grey bars, their intervals as black lines; numbers as a histogram by density.
-
-    Args:
-        columns: by the column's name.
-        title: of the whole.
-        path: where to save the picture, whose ending tells its format; left out, it is not saved.
-
-    Returns:
-        The matplotlib figure.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
+    """Draw a panel for each column: shares as grey bars, their intervals as black lines; numbers as a histogram by density."""
     return save(_panels(columns, _draw_levels, title), path)
 
 

@@ -164,16 +164,9 @@ class Sum:
     def deltas(self, tilt: float, moments: Sequence[float], *, extended: bool = False) -> tuple[Array, float]:
         """Upper bounds on delta at each grid point from `start` on, from the law tilted by exp(tilt * loss).
 
-        Losses above the last point are missing from it, save that they come back at smaller ones; losses below the first come
-        back at larger ones, which raises delta.
-
-        Args:
-            tilt: 0 or more.
-            moments: self.moments(tilt).
-            extended: take the time for more digits.
-
-        Returns:
-            The bounds, and the bound on the sum of the tilted law's errors: times `scale`, it is part of them.
+        `moments` are those at tilt. Losses above the last point are missing from it, save that they come back at smaller
+        ones; losses below the first come back at larger ones, which raises delta. `extended` takes the time for more
+        digits. Also returned is the bound on the sum of the tilted law's errors: times `scale`, it is part of the bounds.
         """
         total = sum(self.counts)
         kind = _EXTENDED if extended else np.float64

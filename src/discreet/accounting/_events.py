@@ -180,9 +180,8 @@ def curve_of(event: DpEvent, relation: Relation, *, tolerance: float = 1e-5) -> 
 def direction_parts(event: DpEvent, relation: Relation) -> list[tuple[float, list[tuple[Pair, int]]]]:
     """For each direction of the relation: what the event is made of.
 
-    Returns:
-        The sensitivity in standard deviations of all Gaussians together (infinite where something has no noise), and the other
-        dominating pairs with their counts.
+    That is the sensitivity in standard deviations of all Gaussians together (infinite where something has no noise), and
+    the other dominating pairs with their counts.
     """
     found = _composed(event, relation)
     if found is None:

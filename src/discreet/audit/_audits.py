@@ -43,16 +43,11 @@ Score = Callable[[Released], Float[np.ndarray, " run"]]
 
 
 def learned_scores(present: Released, absent: Released) -> dict[str, Score]:
-    """Scores made from releases with the canary and without it.
+    """Scores made from releases of the first half of the runs, a leading axis of runs, then of steps if there are two more axes.
 
-    Args:
-        present: The first half of the runs with the canary; a leading axis of runs, then of steps if there are two more.
-        absent: The same without it.
-
-    Returns:
-        "direction": along the difference of the two means, each number divided by its variance: the best score for independent
-        Gaussian noise and a canary that adds a constant. "spread": how far apart the steps lie in the direction of their
-        mean difference, which shows noise that is drawn once for all steps.
+    "direction": along the difference of the two means, each number divided by its variance: the best score for
+    independent Gaussian noise and a canary that adds a constant. "spread": how far apart the steps lie in the direction
+    of their mean difference, which shows noise that is drawn once for all steps.
     """
     there, gone = _steps(present), _steps(absent)
     fine = [x[_finite(x)] for x in (there, gone)]

@@ -434,11 +434,7 @@ KINDS = {
 def text_model(
     path: Path, schema: "Schema", components: int
 ) -> tuple["Schema", Callable[..., Any], Callable[..., Any]]:
-    """A mixture with a distribution for each column, from lines such as `Age: Poisson`; # starts a comment.
-
-    Returns:
-        The schema of the columns that the file names, the model, and its guide.
-    """
+    """The schema, model and guide of a mixture with a distribution for each column, from lines such as `Age: Poisson`."""
     from numpyro.infer import init_to_uniform
     from numpyro.infer.autoguide import AutoNormal
 

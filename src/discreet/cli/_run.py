@@ -300,19 +300,10 @@ def fit_and_write(
 ) -> Fitted:
     """Spend the budget, and write the statement before anything else can fail.
 
-    Args:
-        out: Folder for the results, checked before the fit; those of an earlier fit in it are replaced.
-        model: A model of (x, y), or of (x) where the records have no target.
-        plan: The plan.
-        records: The records.
-        complete: Adds to the statement what the command knows besides.
-        draws: Number of posterior draws.
-        whole: The model of the whole table, if that is what `model` belongs to: then what twins need is written, and no draws.
-        ledger: The table's ledger, if it has one.
-        checkpoint: Folder from which the fit goes on if it dies.
-        own: The user's model, if it is one: then what twins need is written, too.
-        noise_added: How the noise of the fit gets into intervals.
-        how: What `run` takes besides.
+    `out` is checked before the fit; results of an earlier one in it are replaced. `complete` adds to the statement what
+    the command knows besides. Of a `whole` table's model, what twins need is written and no draws; of the user's `own`,
+    what twins need, too. `noise_added` says how the noise of the fit gets into intervals. `how` is what `run` takes
+    besides.
     """
     # The page is written last: what it needs must be there before anything is spent.
     require("jinja2", extra="cli", what="The statement page")
@@ -429,9 +420,7 @@ def run(
     """Fit by DPSVI with a diagonal normal guide, or the whole table's own; arguments as in `fit_and_write`.
 
     A `seed` of None is the operating system's entropy; `person`, `max_rows` and `keep_gradients` are as in `DPSVI.run`.
-
-    Returns:
-        The result, and a function from a number of draws to the draws of each global latent along the leading axis.
+    Also returned is a function from a number of draws to the draws of each global latent along the leading axis.
     """
     import jax
     import numpy as np

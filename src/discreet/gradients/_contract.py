@@ -66,12 +66,7 @@ def check_positive(what: str, value: Any, why: str) -> None:
 
 
 def check_clipping(who: str, tree: Any, norm: Any) -> None:
-    """Refuse a tree whose rows have no norm, and a clipping norm that bounds nothing.
-
-    Raises:
-        ValueError: the tree is empty, or the norm is not positive and finite.
-        TypeError: a leaf is complex.
-    """
+    """Refuse a tree whose rows have no norm, and a clipping norm that bounds nothing."""
     check_positive(f"{who}: the clipping norm", norm, "It bounds one record's contribution; 1.0 is a common choice.")
     if not isinstance(norm, Tracer) and not 1e-30 <= float(norm) <= 1e30:
         raise ValueError(
@@ -476,14 +471,9 @@ it drops among them; and which rows are."""
 
 
 def finite_alone(values: Callable[[Any], list[Array]], rows: Any, together: Bool[Array, "row"]) -> Bool[Array, "row"]:
-    """Which rows are finite, told of each by itself where some are not.
+    """Which rows are finite, told of each by itself, by the `values` of one row, where some are not `together`.
 
     XLA may make one convolution of all rows', and hide the others' by zeros, so that one that is not finite shows in all.
-
-    Args:
-        values: of one row.
-        rows: tree of arrays.
-        together: which rows were finite, or need not be, when all were computed at once.
     """
 
     def one_by_one() -> Bool[Array, "row"]:

@@ -98,15 +98,9 @@ def check_unused(key: PRNGKeyArray, step: int | None = None) -> None:
 
 
 def claim(key: PRNGKeyArray, step: int | None = None, *, again: bool = False) -> None:
-    """Take a secret key's noise, just before it is drawn; see `check_unused`.
+    """Take a secret key's noise, of one step or of all (None), just before it is drawn; see `check_unused`.
 
-    Args:
-        key: The key.
-        step: Number of the step; None: all steps.
-        again: The fit goes on after a crash: it draws the same noise for the states that it belongs to.
-
-    Raises:
-        ValueError: the noise was drawn before.
+    With `again` the fit goes on after a crash: it draws the same noise for the states that it belongs to.
     """
     if not again:
         check_unused(key, step)

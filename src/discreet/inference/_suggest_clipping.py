@@ -135,13 +135,7 @@ def suggest_clipping(
 def starting_objective(dpsvi: DPSVI, key: PRNGKeyArray, *arguments: Any) -> tuple[Objective, dict[str, Any]]:
     """What a `DPSVI` fits, and the unconstrained parameters that it starts from, for fits of invented records.
 
-    Args:
-        dpsvi: the method.
-        key: any key; its subkeys stand for nothing secret.
-        arguments: of the model, made up. Only their shapes and dtypes are used.
-
-    Raises:
-        TypeError, ValueError: a model, guide or argument that cannot be fitted privately.
+    Of the arguments, which are the model's, only shapes and dtypes are used. Errors as for `DPSVI.init`.
     """
     return _starting(dpsvi, key, take_apart(arguments, {}))
 

@@ -327,17 +327,10 @@ def regress(
 ) -> LocationPosterior:
     """The posterior of x*, coordinate by coordinate, by quadrature over log A; x* and tau are integrated exactly.
 
-    The prior of x* is flat, that of tau is 1 / tau above `least_noise`, that of log A normal about the guess with a standard
-    deviation of 1: at the optimum of a Gaussian guide the curvature is the inverse of the guide's variance.
-
-    Args:
-        points: iterates before the steps.
-        gradients: noisy gradients of these steps.
-        least_noise: the noise of the mechanism, in units of the gradients; sampling of batches adds to it.
-        slope_guess: a guess at A.
-
-    Returns:
-        The posterior.
+    The prior of x* is flat, that of tau is 1 / tau above `least_noise` (the mechanism's; sampling of batches adds to it),
+    that of log A normal about the guess with a standard deviation of 1: at the optimum of a Gaussian guide the curvature
+    is the inverse of the guide's variance. `points` are the iterates before the steps, `gradients` the noisy gradients of
+    these steps.
     """
     points, gradients = points.astype(np.float64), gradients.astype(np.float64)
     x, g = points - points.mean(axis=0), gradients - gradients.mean(axis=0)

@@ -107,11 +107,7 @@ _ROWS_AT_ONCE = 65_536
 
 
 def refuse_several_rows(schema: Schema) -> None:
-    """Refuse a schema whose records have several rows: these models and counts know records of one row.
-
-    Raises:
-        DataError: It is such a schema.
-    """
+    """Refuse a schema whose records have several rows: these models and counts know records of one row."""
     if schema.max_rows > 1:
         raise DataError(
             f"the schema's person may have {schema.max_rows} rows, and this model or count uses one row per person: write "

@@ -48,15 +48,9 @@ class _TableModel(abc.ABC):
         """The table of coded rows."""
 
     def draw(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
-        """Draw a table of rows at one value of the latents.
+        """Draw a table of rows at one value of the latents: one draw of each, without the leading axis of `posterior`.
 
-        Args:
-            latents: One draw of each global latent, as `result.posterior` has them, without its leading axis.
-            num_records: Number of rows.
-            rng: Where the draws come from.
-
-        Returns:
-            A pyarrow table of the schema's columns, each cell within its bounds or categories.
+        Each cell is within its column's bounds or categories.
         """
         return self._decode(self._rows(latents, num_records, rng), rng)
 
@@ -122,9 +116,8 @@ class _Started(_TableModel):
     def guide(self, *, seed: int = 0, spread: float | None = None) -> AutoNormal:
         """Independent normals, started where components or factors differ: alike, they would stay alike.
 
-        Args:
-            seed: Of the public random numbers that they start from.
-            spread: Standard deviation of these numbers, in logits or scores; None: one that suits the model.
+        They start from public random numbers of this `seed`, whose standard deviation, in logits or scores, is `spread`;
+        None: one that suits the model.
         """
         rng, scale = np.random.default_rng(seed), self._spread if spread is None else spread
         start = self._start(lambda *shape: scale * rng.standard_normal(shape, dtype=np.float32))
@@ -246,16 +239,9 @@ class MixtureOfProducts(_OfLevels, _Started):
         return np.stack([cells[order] for cells in self._cells(logits, counts, rng)], axis=1)
 
     def draw(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
-        """Draw a table of rows at one value of the latents.
+        """Draw a table of rows, or of persons where a person may have several rows, at one value of the latents; as other models.
 
-        Args:
-            latents: One draw of each global latent, as `result.posterior` has them, without its leading axis.
-            num_records: Number of rows, or of persons where a person may have several rows.
-            rng: Where the draws come from.
-
-        Returns:
-            A pyarrow table of the schema's columns, each cell within its bounds or categories. Rows of persons have the
-            schema's person column, with invented identifiers.
+        Rows of persons have the schema's person column, with invented identifiers.
         """
         if self.schema.max_rows == 1:
             return super().draw(latents, num_records, rng)

@@ -203,12 +203,7 @@ def refuse_inferred(schema: Schema) -> None:
 
 
 def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
-    """Derive the form of the arguments from a schema, or from shapes.
-
-    Raises:
-        TypeError: It is neither; a table, for example.
-        ValueError: The schema was taken from the data.
-    """
+    """Derive the form of the arguments from a schema, or from shapes; a TypeError where it is neither, a table for example."""
     if isinstance(about, Schema):
         return _from_schema(about)
     shapes: tuple[Any, ...] = tuple(about) if isinstance(about, list | tuple) else (about,)

@@ -382,14 +382,8 @@ def keystream(key: jax.Array, nonce: jax.Array, num_blocks: int, counter: jax.Ar
     Args:
         key: uint32[8], words 4 to 11 of the state.
         nonce: uint32[3], words 13 to 15.
-        num_blocks: how many; static.
+        num_blocks: how many blocks of 16 words; static.
         counter: of the first block, word 12; it must not run beyond 2**32 - 1.
-
-    Returns:
-        uint32[16 * num_blocks].
-
-    Raises:
-        ValueError: more blocks than the 32-bit counter can number.
     """
     _check_number(num_blocks)
     return _keystream(_state(key, nonce, counter), num_blocks=num_blocks, host=False)
@@ -406,19 +400,8 @@ def keystreams(key: jax.Array, streams: Sequence[tuple[jax.Array, int]]) -> list
 def fast_keystream(key: jax.Array, nonce: jax.Array, num_blocks: int) -> tuple[jax.Array, jax.Array]:
     """The words of `keystream` from counter 0, by the fastest way there is, and whether they are what they should be.
 
-    Words that were made outside XLA end with the block that XLA computes for the last counter; if they do not, they
-    were not made, or not to their end, and must not be used.
-
-    Args:
-        key: uint32[8].
-        nonce: uint32[3].
-        num_blocks: how many; static.
-
-    Returns:
-        uint32[16 * num_blocks], and a Boolean scalar.
-
-    Raises:
-        ValueError: more blocks than the 32-bit counter can number.
+    Words that were made outside XLA end with the block that XLA computes for the last counter; if they do not, they were
+    not made, or not to their end, and must not be used.
     """
     if num_blocks < HOST_BLOCKS:
         return keystream(key, nonce, num_blocks), jnp.array(True)

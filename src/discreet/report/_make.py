@@ -268,35 +268,17 @@ def make_release_statement(
     released: Sequence[str],
     public: Sequence[str],
     not_covered: Sequence[str] = (),
-    notes: Sequence[str] = (),
     warnings: Sequence[str] = (),
 ) -> Statement:
     """State what releases spent that are no fit by a `PrivacyPlan`.
 
-    Guarantee: `epsilon` is an upper bound at `delta` for all `num_releases` together, under `relation`, if each is what the
-    event says.
-
-    Args:
-        event: What was done.
-        relation: Which tables are neighbours.
-        delta: The δ at which ε is stated; 0 for an event made of `accounting.pure_event`.
-        slack: Total variation between what ran and the event, which noise in integers has; 0 where last bits are not covered.
-        method: What ran.
-        mechanism: What was done to the records, in words.
-        plan: The numbers of the run, all public.
-        num_releases: How many releases the event holds.
-        reproducible: Whether the random bits came from a seed.
-        released: What left the data, in words.
-        public: What was treated as known to everybody.
-        not_covered: What the guarantee does not cover, before what no guarantee here covers.
-        notes: Remarks for the reader.
-        warnings: What a careful reader would object to, besides what the figures show.
-
-    Returns:
-        The statement.
+    Guarantee: `epsilon` is an upper bound at `delta` for all `num_releases` of the event together, under `relation`, if
+    each is what the event says. `delta` is 0 for an event made of `accounting.pure_event`. `slack` is the total variation
+    between what ran and the event, which noise in integers has; where it is 0, last bits are not covered. The other
+    arguments are fields of the statement.
 
     Raises:
-        ValueError: an event without sound accounting, or one with no ε at this δ.
+        ValueError: An event without sound accounting, or one with no ε at this δ.
     """
     spent = profile(event, relation, slack=slack)
     meaning = risk(spent, delta)
@@ -314,5 +296,4 @@ def make_release_statement(
         accountant=RELEASE_ACCOUNTANT if delta else PURE_ACCOUNTANT,
         public=tuple(public),
         not_covered=(*not_covered, *([] if slack else [LAST_BITS]), *NOT_COVERED),
-        notes=tuple(notes),
     )

@@ -39,12 +39,7 @@ MAX_RECORDS = 2**31 - 1
 
 
 def check_count(value: Any, name: str) -> int:
-    """Check that a value is an integer from 1 to 2^31 - 1, and return it as an int.
-
-    Raises:
-        TypeError: It is no integer.
-        ValueError: It is out of range.
-    """
+    """Check that a value is an integer (else a TypeError) from 1 to 2^31 - 1 (else a ValueError), and return it as an int."""
     if not is_integer(value):
         raise TypeError(
             f"{name} must be an integer, but is {value!r} of type {type(value).__name__}. "

@@ -103,11 +103,7 @@ def get_observations_scale(
 
 
 def _comparable(public: Mapping[str, Any], rows: int) -> Any:
-    """Keyword arguments as a value that can be compared, for fits that differ in them.
-
-    Raises:
-        ValueError: they hold records, or values of a program that is being compiled.
-    """
+    """Keyword arguments as a value that can be compared, for fits that differ in them; no records, and nothing that is traced."""
     leaves, structure = jax.tree.flatten(dict(public))
     if any(isinstance(leaf, Tracer) for leaf in leaves):
         raise ValueError(
@@ -629,11 +625,7 @@ class DPSVI(SVI):
             )
 
     def _check_fresh(self, state: DPSVIState, arrays: Sequence[Any], law: BatchLaw) -> Any:
-        """What tells a batch from all others of the fit; None where that is not known or does not matter.
-
-        Raises:
-            ValueError: another update had it, or a compiled loop would use it in each.
-        """
+        """What tells a batch from all others of the fit; None where not known or of no matter. Refuses one that comes again."""
         origin = origin_of(arrays)
         number = None if origin is None or law.rate == 1.0 else origin.number()
         if origin is None or number is None:
@@ -655,11 +647,7 @@ class DPSVI(SVI):
         return batch
 
     def _check_test_data(self, args: tuple[Any, ...]) -> None:
-        """Let `evaluate` have records of a table that this fit does not use, and say what that means.
-
-        Raises:
-            ValueError: it uses them, or may.
-        """
+        """Let `evaluate` have records of a table that this fit does not use, and say what that means; refuse any others."""
         self._bound()
         source = source_of(take_apart(args, {}).leaves)
         if source in self._tested:
