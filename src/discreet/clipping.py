@@ -128,7 +128,6 @@ class AdaptiveClipping:
     adapts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """See Raises."""
         hint = (
             "It is the fraction of gradients that C leaves as they are. 0.9 is the default; a higher one clips fewer gradients, "
             "with more noise."

@@ -345,21 +345,13 @@ _MOST_LABELS = 8
 
 
 class Shares(NamedTuple):
-    """Of one column.
+    """Of one column."""
 
-    Attributes:
-        labels: of its levels; of slices of numbers, where they begin.
-        first: share of the first table's records at each level.
-        second: likewise of the second's.
-        axis: what the labels are, with a unit.
-        sliced: whether the levels are slices of numbers, or categories.
-    """
-
-    labels: Sequence[str]
-    first: Float[np.ndarray, " level"]
-    second: Float[np.ndarray, " level"]
-    axis: str
-    sliced: bool
+    labels: Sequence[str]  # of its levels; of slices of numbers, where they begin
+    first: Float[np.ndarray, " level"]  # share of the first table's records at each level
+    second: Float[np.ndarray, " level"]  # likewise of the second's
+    axis: str  # what the labels are, with a unit
+    sliced: bool  # whether the levels are slices of numbers, or categories
 
 
 def plot_shares(

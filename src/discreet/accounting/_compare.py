@@ -46,19 +46,12 @@ _RDP_ROUNDING = 1e-13
 
 @dataclass(frozen=True)
 class Steps:
-    """Equal uses of a Gaussian mechanism, each on all records or on a sample of them.
+    """Equal uses of a Gaussian mechanism, each on all records or on a sample of them."""
 
-    Attributes:
-        event: one step's.
-        count: number of steps, fixed beforehand.
-        relation: which data sets are neighbours.
-        slack: total variation between one step as run and `event`.
-    """
-
-    event: DpEvent
-    count: int
-    relation: Relation
-    slack: float
+    event: DpEvent  # one step's
+    count: int  # number of steps, fixed beforehand
+    relation: Relation  # which data sets are neighbours
+    slack: float  # total variation between one step as run and `event`
 
     @property
     def noise_multiplier(self) -> float:

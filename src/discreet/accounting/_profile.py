@@ -394,15 +394,10 @@ _CELLS_A_DEVIATION = 50
 
 @dataclass(frozen=True)
 class RenyiBound:
-    """Rényi divergences at `ORDERS`, but for a probability `slack`; of both directions of a relation, the larger.
+    """Rényi divergences at `ORDERS`, but for a probability `slack`; of both directions of a relation, the larger."""
 
-    Attributes:
-        divergences: one for each order, in nats; infinite where there is no noise.
-        slack: the probability of what the divergences leave out.
-    """
-
-    divergences: NDArray[np.float64]
-    slack: float
+    divergences: NDArray[np.float64]  # one for each order, in nats; infinite where there is no noise
+    slack: float  # the probability of what the divergences leave out
 
 
 def renyi_bound(event: DpEvent, relation: Relation, *, slack: float = 0.0) -> RenyiBound:
@@ -466,17 +461,11 @@ _SLACK_SHARE = 1e-3
 
 @dataclass(frozen=True)
 class Cost:
-    """What one event adds to a filter.
+    """What one event adds to a filter."""
 
-    Attributes:
-        epsilon: with `delta`, the event alone.
-        delta: 0 for a pure event.
-        renyi: its divergences.
-    """
-
-    epsilon: float
-    delta: float
-    renyi: RenyiBound
+    epsilon: float  # with `delta`, the event alone
+    delta: float  # 0 for a pure event
+    renyi: RenyiBound  # its divergences
 
 
 def cost_of(event: DpEvent, relation: Relation, *, delta: float, slack: float = 0.0) -> Cost:

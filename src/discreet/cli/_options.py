@@ -37,19 +37,14 @@ class Defaults:
 
 @dataclasses.dataclass(frozen=True)
 class ChosenModel:
-    """A model and what it expects.
-
-    Attributes:
-        build: From the schema to the NumPyro model of (x, y), or to a model of the whole table; unused for the user's.
-        target_kind: The kind that its target must have; None for whatever the schema says.
-        defaults: Of the fit's options.
-    """
+    """A model and what it expects."""
 
     name: str
+    # From the schema to the NumPyro model of (x, y), or to a model of the whole table; unused for the user's
     build: "Callable[[Schema], Any]"
-    target_kind: "Kind | None" = None
+    target_kind: "Kind | None" = None  # The kind that its target must have; None for whatever the schema says
     own: OwnModel | None = None
-    defaults: Defaults = Defaults()
+    defaults: Defaults = Defaults()  # Of the fit's options
 
     @property
     def needs_target(self) -> bool:

@@ -45,21 +45,15 @@ FACTORY, COLUMNS = "model_factory", "columns"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OwnModel:
-    """A user's model file.
-
-    Attributes:
-        function: The model or the factory; None for a text file.
-        module: The module with `guide`, `preprocess`, `postprocess` and `draw`, each of which may be absent.
-        components: Of the mixture, for a text file.
-        words: What a factory gets as unparsed arguments; `arguments` as parsed ones.
-    """
+    """A user's model file."""
 
     name: str
     path: Path
-    function: Callable[..., Any] | None
+    function: Callable[..., Any] | None  # The model or the factory; None for a text file
+    # The module with `guide`, `preprocess`, `postprocess` and `draw`, each of which may be absent
     module: ModuleType | None
-    components: int = 16
-    words: tuple[str, ...] = ()
+    components: int = 16  # Of the mixture, for a text file
+    words: tuple[str, ...] = ()  # What a factory gets as unparsed arguments; `arguments` as parsed ones
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def prepare(self, schema: "Schema", *, raw: bool = False) -> "Prepared":
@@ -135,20 +129,14 @@ def failure(error: BaseException, *, quote: bool = True) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
-    """A user's model of one table, from which rows can be drawn.
-
-    Attributes:
-        guide: The user's guide; None for the default.
-        raw: Whether x has the columns of the schema in their own units, with NaN for missing cells.
-        seen: Names of the columns that `preprocess` returns, once it has been called.
-    """
+    """A user's model of one table, from which rows can be drawn."""
 
     own: OwnModel
     schema: "Schema"
     function: Callable[..., Any]
-    guide: Callable[..., Any] | None
-    raw: bool
-    seen: tuple[str, ...] | None = None
+    guide: Callable[..., Any] | None  # The user's guide; None for the default
+    raw: bool  # Whether x has the columns of the schema in their own units, with NaN for missing cells
+    seen: tuple[str, ...] | None = None  # Names of the columns that `preprocess` returns, once it has been called
 
     @property
     def of_columns(self) -> bool:

@@ -159,27 +159,16 @@ TWIN_SPREAD = (
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """A fit whose results are in files.
+    """A fit whose results are in files."""
 
-    Attributes:
-        result: Of the fit.
-        statement: Its statement, with what the command knows besides.
-        samples: The guide's draws of each global latent; none of a model of a whole table.
-        rows: Mean and interval of each coefficient, by name.
-        why_not: Why there are no intervals; empty where there are.
-        converged: Whether the parameters came to rest; None where too few steps tell.
-        files: What was written.
-        own: The user's model, if it is one.
-    """
-
-    result: "DPSVIResult"
-    statement: "Statement"
-    samples: dict[str, np.ndarray]
-    rows: list[tuple[str, dict[str, float]]]
-    why_not: str
-    converged: bool | None
-    files: list[Path]
-    own: "Prepared | None" = None
+    result: "DPSVIResult"  # Of the fit
+    statement: "Statement"  # Its statement, with what the command knows besides
+    samples: dict[str, np.ndarray]  # The guide's draws of each global latent; none of a model of a whole table
+    rows: list[tuple[str, dict[str, float]]]  # Mean and interval of each coefficient, by name
+    why_not: str  # Why there are no intervals; empty where there are
+    converged: bool | None  # Whether the parameters came to rest; None where too few steps tell
+    files: list[Path]  # What was written
+    own: "Prepared | None" = None  # The user's model, if it is one
 
     def facts(self) -> dict[str, Any]:
         """The fit for programs."""

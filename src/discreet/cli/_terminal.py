@@ -33,24 +33,15 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 @dataclasses.dataclass
 class Settings:
-    """Options that come before the command's name, and how far the command has come.
-
-    Attributes:
-        compilation_cache: Where compiled programs are kept; None: nowhere.
-        spent: None while no budget is spent; then where its statement is to be found.
-        done: What spent it.
-        arguments: The words of the command line, where it was started from one.
-        document: Where the JSON document goes, if there is to be one; None: standard output.
-        continue_with: The command that continues the running fit, if there is one.
-    """
+    """Options that come before the command's name, and how far the command has come."""
 
     debug: bool = False
-    compilation_cache: Path | None = None
-    spent: str | None = None
-    done: str = "The fit ran"
-    arguments: tuple[str, ...] | None = None
-    document: IO[str] | None = None
-    continue_with: str | None = None
+    compilation_cache: Path | None = None  # Where compiled programs are kept; None: nowhere
+    spent: str | None = None  # None while no budget is spent; then where its statement is to be found
+    done: str = "The fit ran"  # What spent it
+    arguments: tuple[str, ...] | None = None  # The words of the command line, where it was started from one
+    document: IO[str] | None = None  # Where the JSON document goes, if there is to be one; None: standard output
+    continue_with: str | None = None  # The command that continues the running fit, if there is one
 
 
 settings = Settings()

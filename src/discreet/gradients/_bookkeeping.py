@@ -72,23 +72,15 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Uses of the same elements of a leaf, whose gradients therefore add up before their norm is taken.
+    """Uses of the same elements of a leaf, whose gradients therefore add up before their norm is taken."""
 
-    Attributes:
-        uses: the uses, and whether left and right are to be exchanged to fit the first one.
-        way: "outer", "gram" or "formed".
-        blocks: number of blocks.
-        positions: of all uses together.
-        left: number of coordinates of a left vector.
-        right: likewise.
-    """
-
+    # the uses, and whether left and right are to be exchanged to fit the first one
     uses: tuple[tuple[Use, bool], ...]
-    way: str
-    blocks: int
-    positions: int
-    left: int
-    right: int
+    way: str  # "outer", "gram" or "formed"
+    blocks: int  # number of blocks
+    positions: int  # of all uses together
+    left: int  # number of coordinates of a left vector
+    right: int  # likewise
 
     @property
     def flops(self) -> int:
@@ -336,22 +328,19 @@ class BookKeepingEngine:
     inside is left to its rule, and the parameter's gradient is formed for every record.
 
     Guarantee: `GradientEngine`'s. Norms are rounded up by what cancellation can hide (see above).
-
-    Attributes:
-        rows: how many rows a batch seldom exceeds; public. A chunk has so many, whatever the size of the batch.
-        capacity: the most rows of a planned batch; public. The bound holds for twice as many at least; far more are refused.
-        shuffled: the rows of a batch come in uniformly random, secret order (`Sampling.shuffled`). Sums of large models are then
-            made in float32 within a chunk (see `_contract`).
-        microbatch_size: the most rows that are worked on at once; with 8 more, rounded up to a multiple of 16. None: as many as
-            fit into `memory_budget`.
-        memory_budget: bytes, estimated from the shapes of one record's values.
     """
 
+    # how many rows a batch seldom exceeds; public. A chunk has so many, whatever the size of the batch.
     rows: int = 128
+    # the most rows of a planned batch; public. The bound holds for twice as many at least; far more are refused.
     capacity: int = 1024
+    # the rows of a batch come in uniformly random, secret order (`Sampling.shuffled`). Sums of large models are then made
+    # in float32 within a chunk (see `_contract`).
     shuffled: bool = False
+    # the most rows that are worked on at once; with 8 more, rounded up to a multiple of 16. None: as many as fit into
+    # `memory_budget`.
     microbatch_size: int | None = None
-    memory_budget: int = 2**30
+    memory_budget: int = 2**30  # bytes, estimated from the shapes of one record's values
 
     def __call__(
         self,
@@ -362,7 +351,6 @@ class BookKeepingEngine:
         norm: float | Float[Array, ""],
         channels: Channels,
     ) -> ClippedSum:
-        """See `GradientEngine`."""
         check_clipping("BookKeepingEngine", parameters, norm)
         one = jax.eval_shape(lambda tree: jax.tree.map(lambda x: x[0], tree), records)
         book = _Book(record_loss, parameters, one)
@@ -380,7 +368,6 @@ class BookKeepingEngine:
         return clipped_total(gradient, loss, count, channels, norm, rounding)
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
-        """See `GradientEngine`."""
         book = _Book(record_loss, parameters, record)
         return EngineReport(book.report(), num_rows, self._chunk(book))
 

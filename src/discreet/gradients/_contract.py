@@ -219,24 +219,18 @@ class Channels:
     at most C sqrt(s / (1 - s - t)) to the loss, C sqrt(t / (1 - s - t)) to the count, and so C / sqrt(1 - s - t) to the
     three jointly. For one noise multiplier the noise on the gradient grows by 1 / sqrt(1 - s - t): one per cent for 0.02.
 
-    Attributes:
-        loss_share: Share of the squared joint bound that goes to the loss, in [0, 1); public and static. 0 switches the
-            channel off.
-        count_share: The same for the count.
-        center: A public guess at a record's loss, in nats.
-        bound: Losses further than this from `center` are clipped, in nats; positive and public.
-
     Raises:
         ValueError: Shares below 0, or that leave nothing to the gradient.
     """
 
+    # Share of the squared joint bound that goes to the loss, in [0, 1); public and static. 0 switches the channel off.
     loss_share: float = 0.0
-    count_share: float = 0.0
-    center: Float[Array, ""] | float = 0.0
+    count_share: float = 0.0  # The same for the count
+    center: Float[Array, ""] | float = 0.0  # A public guess at a record's loss, in nats
+    # Losses further than this from `center` are clipped, in nats; positive and public
     bound: Float[Array, ""] | float = 1.0
 
     def __post_init__(self) -> None:
-        """See Raises."""
         shares = self.loss_share, self.count_share
         if not (min(shares) >= 0.0 and sum(shares) < 1.0):
             raise ValueError(
@@ -269,20 +263,14 @@ class ClippedSum(NamedTuple):
     """A sum over records, which one record more or less moves by at most `l2_bound`, as computed. Not yet private.
 
     All three sums are in float64.
-
-    Attributes:
-        gradient: tree like the parameters: the sum of the clipped per-record gradients.
-        loss: scalar: the sum of the weighted, clipped per-record losses; 0 without a share.
-        count: scalar: the weighted number of records within C less half of all; 0 without a share.
-        l2_bound: bound on the joint L2 norm of what one record changes in (gradient, loss, count).
-        rounding: the share of `l2_bound` that is for the rounding of sums, as a part of the rest.
     """
 
-    gradient: Any
-    loss: Float[Array, ""]
-    count: Float[Array, ""]
+    gradient: Any  # tree like the parameters: the sum of the clipped per-record gradients
+    loss: Float[Array, ""]  # scalar: the sum of the weighted, clipped per-record losses; 0 without a share
+    count: Float[Array, ""]  # scalar: the weighted number of records within C less half of all; 0 without a share
+    # bound on the joint L2 norm of what one record changes in (gradient, loss, count)
     l2_bound: float | Float[Array, ""]
-    rounding: float = 0.0
+    rounding: float = 0.0  # the share of `l2_bound` that is for the rounding of sums, as a part of the rest
 
 
 def clipped_total(
@@ -407,19 +395,14 @@ def _bytes(number: float) -> str:
 
 
 class RowWeights(NamedTuple):
-    """What each record's row is worth.
+    """What each record's row is worth."""
 
-    Attributes:
-        keep: rows that count: kept by the mask, with a finite loss and a finite squared norm.
-        factor: what to multiply each record's gradient with; exactly 0 where not `keep`. A gradient that is not finite
-            must still be selected away (`where`): 0 * NaN is NaN.
-        loss: the weighted, clipped losses of the rows that count; 0 for the others.
-        count: half the weight of the count for rows that count and lie within C, less that for others that count.
-    """
-
-    keep: Bool[Array, "record"]
+    keep: Bool[Array, "record"]  # rows that count: kept by the mask, with a finite loss and a finite squared norm
+    # what to multiply each record's gradient with; exactly 0 where not `keep`. A gradient that is not finite must still
+    # be selected away (`where`): 0 * NaN is NaN.
     factor: Float[Array, "record"]
-    loss: Float[Array, "record"]
+    loss: Float[Array, "record"]  # the weighted, clipped losses of the rows that count; 0 for the others
+    # half the weight of the count for rows that count and lie within C, less that for others that count
     count: Float[Array, "record"]
 
 
@@ -577,13 +560,10 @@ def rounding_of_sums(
 
 @dataclasses.dataclass(frozen=True)
 class ReferenceEngine:
-    """`vmap` of the gradient, a microbatch at a time; the measure of all faster engines.
+    """`vmap` of the gradient, a microbatch at a time; the measure of all faster engines."""
 
-    Attributes:
-        microbatch_size: rows whose gradients are held in memory at once; with `SPARE`, rounded up to a multiple of `LANES`.
-            Microbatches without a real row are skipped, so padding costs little.
-    """
-
+    # rows whose gradients are held in memory at once; with `SPARE`, rounded up to a multiple of `LANES`. Microbatches
+    # without a real row are skipped, so padding costs little.
     microbatch_size: int = 128
 
     def __call__(
@@ -595,7 +575,6 @@ class ReferenceEngine:
         norm: float | Float[Array, ""],
         channels: Channels,
     ) -> ClippedSum:
-        """See `GradientEngine`."""
         check_clipping("ReferenceEngine", parameters, norm)
 
         def one(record: Any) -> tuple[Array, Any]:
@@ -617,7 +596,6 @@ class ReferenceEngine:
         return clipped_total(gradient, loss, count, channels, norm, rounding)
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
-        """See `GradientEngine`."""
         leaves = [
             LeafReport(jax.tree_util.keystr(path), x.shape, "per record", 2 * x.size, 4 * x.size)
             for path, x in jax.tree.leaves_with_path(jax.eval_shape(lambda: parameters))

@@ -313,17 +313,11 @@ def _rows_of(table: Array, rows: Int[Array, "..."], axis: int) -> Float[Array, "
 
 @dataclasses.dataclass(frozen=True)
 class _Lookup:
-    """`gather` of whole slices along one axis of a table: left is one-hot in that axis.
+    """`gather` of whole slices along one axis of a table: left is one-hot in that axis."""
 
-    Attributes:
-        axis: the axis of the table.
-        size: its length.
-        clips: indices out of range mean the first or last row, not none.
-    """
-
-    axis: int
-    size: int
-    clips: bool
+    axis: int  # the axis of the table
+    size: int  # its length
+    clips: bool  # indices out of range mean the first or last row, not none
 
     def activation(self, operands: Sequence[Any]) -> Array:
         return _resolved(operands[1], self.size, clips=self.clips)

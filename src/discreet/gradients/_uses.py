@@ -47,18 +47,13 @@ _MOVES = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class View:
-    """Elements of one leaf, each at most once.
+    """Elements of one leaf, each at most once."""
 
-    Attributes:
-        leaf: the number of the leaf.
-        moves: the equations that lead from the leaf to the weight, each with the output taken and the number of
-            loops that slice the weight before it.
-        loops: the scans that take the weight apart along its leading axis, outermost first.
-    """
-
-    leaf: int
+    leaf: int  # the number of the leaf
+    # the equations that lead from the leaf to the weight, each with the output taken and the number of loops that slice
+    # the weight before it
     moves: tuple[tuple[JaxprEqn, int, int], ...] = ()
-    loops: tuple[Any, ...] = ()
+    loops: tuple[Any, ...] = ()  # the scans that take the weight apart along its leading axis, outermost first
 
     def sliced(self, loop: Any) -> View:
         """The weight as an iteration of a scan sees it, which is one slice of it."""
@@ -117,35 +112,23 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Use:
-    """One equation where a parameter meets a value of the record.
+    """One equation where a parameter meets a value of the record."""
 
-    Attributes:
-        equation: the equation.
-        layer: what kind it is.
-        view: how its weight is cut out of a leaf.
-        loops: the scans around it, outermost first. In those of `view.loops` the weight changes from one iteration
-            to the next; in the others each iteration is one more position where the same weight is used.
-    """
-
-    equation: JaxprEqn
-    layer: Linear | Rearranged
-    view: View
+    equation: JaxprEqn  # the equation
+    layer: Linear | Rearranged  # what kind it is
+    view: View  # how its weight is cut out of a leaf
+    # the scans around it, outermost first. In those of `view.loops` the weight changes from one iteration to the next; in
+    # the others each iteration is one more position where the same weight is used.
     loops: tuple[Loop, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """What is known of a value.
+    """What is known of a value."""
 
-    Attributes:
-        of_record: the record can change it.
-        leaves: the leaves that it is computed from, if the record cannot.
-        view: set if it is elements of one leaf, moved and not changed.
-    """
-
-    of_record: bool = False
-    leaves: frozenset[int] = frozenset()
-    view: View | None = None
+    of_record: bool = False  # the record can change it
+    leaves: frozenset[int] = frozenset()  # the leaves that it is computed from, if the record cannot
+    view: View | None = None  # set if it is elements of one leaf, moved and not changed
 
 
 _CONSTANT = Mark()

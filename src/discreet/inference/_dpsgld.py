@@ -103,7 +103,6 @@ class DPSGLD:
         microbatch_size: int | None = None,
         **static_kwargs: Any,
     ) -> None:
-        """See the class."""
         schedule = as_schedule(step_size)
         optim = Langevin(schedule, math.nan)
         self._dpsvi = DPSVI(

@@ -174,7 +174,6 @@ class DPSVI:
         local_updates: int = 10,
         **static_kwargs: Any,
     ) -> None:
-        """See the class."""
         self.model = model
         self.guide = guide
         self.optim = as_numpyro_optim(optim)

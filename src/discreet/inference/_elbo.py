@@ -62,34 +62,22 @@ PARAM = "param"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Objective:
-    """A model, a guide and a placeholder record, ready for the private step.
+    """A model, a guide and a placeholder record, ready for the private step."""
 
-    Attributes:
-        programs: model and guide with the shapes of their arguments.
-        placeholder: arrays of one made-up record.
-        structure: see `Structure`.
-        transforms: from unconstrained to constrained, for each `param` site.
-        touched_latents: global latents that a record's loss depends on.
-        touched_params: `param` sites that a record's loss depends on.
-        uses_key: whether a record's loss is random (it draws local latents).
-        mean_field: use analytic KL divergences where there are any (TraceMeanField_ELBO).
-        num_particles: number of guide draws that a step averages over.
-        local_start: the unconstrained value with which each record's own `param` sites start.
-        digest: of all that is computed from it, once `with_dependencies` has looked; empty: it equals itself alone.
-        held: shapes of the arrays that model and guide use without having them passed as records, known constants aside.
-    """
-
-    programs: Programs
-    placeholder: tuple[Any, ...]
-    structure: Structure
-    transforms: Mapping[str, Any]
-    mean_field: bool
-    num_particles: int
-    touched_latents: tuple[str, ...] = ()
-    touched_params: tuple[str, ...] = ()
-    uses_key: bool = True
+    programs: Programs  # model and guide with the shapes of their arguments
+    placeholder: tuple[Any, ...]  # arrays of one made-up record
+    structure: Structure  # see `Structure`
+    transforms: Mapping[str, Any]  # from unconstrained to constrained, for each `param` site
+    mean_field: bool  # use analytic KL divergences where there are any (TraceMeanField_ELBO)
+    num_particles: int  # number of guide draws that a step averages over
+    touched_latents: tuple[str, ...] = ()  # global latents that a record's loss depends on
+    touched_params: tuple[str, ...] = ()  # `param` sites that a record's loss depends on
+    uses_key: bool = True  # whether a record's loss is random (it draws local latents)
+    # the unconstrained value with which each record's own `param` sites start
     local_start: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    # of all that is computed from it, once `with_dependencies` has looked; empty: it equals itself alone
     digest: str = ""
+    # shapes of the arrays that model and guide use without having them passed as records, known constants aside
     held: tuple[jax.ShapeDtypeStruct, ...] = ()
 
     def _facts(self) -> tuple[Any, ...]:

@@ -55,20 +55,13 @@ class Tempering:
     averaging over the prior, its normalising constant by as much: the log density moves by at most twice that. A record that
     is added moves the log density by power * (l - c) where both l and the c that the normalising constant moves by lie in
     [low, high]: by power * (high - low) at most. With low = -B, high = B those are 4 B power and 2 B power.
-
-    Attributes:
-        low: in nats.
-        high: in nats, above `low`.
-        centered: whether the center is the log-likelihood of the zero record (Lipschitz version) instead of 0.
-        power: at most 1.
-        relation: which data sets are neighbours.
     """
 
-    low: float
-    high: float
-    centered: bool
-    power: float
-    relation: Relation
+    low: float  # in nats
+    high: float  # in nats, above `low`
+    centered: bool  # whether the center is the log-likelihood of the zero record (Lipschitz version) instead of 0
+    power: float  # at most 1
+    relation: Relation  # which data sets are neighbours
 
     @classmethod
     def for_epsilon(cls, epsilon: float, low: float, high: float, *, centered: bool, relation: Relation) -> Tempering:
@@ -94,15 +87,10 @@ class Tempering:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TemperedPosterior:
-    """The log density, up to a constant, of unconstrained latents given all records.
+    """The log density, up to a constant, of unconstrained latents given all records."""
 
-    Attributes:
-        objective: of the model and its point guide.
-        tempering: the bounds and the power.
-    """
-
-    objective: Objective
-    tempering: Tempering
+    objective: Objective  # of the model and its point guide
+    tempering: Tempering  # the bounds and the power
 
     def log_density(self, psi: Mapping[str, Array], leaves: Sequence[Array]) -> Float[Array, ""]:
         """Log prior, exact, plus power * (sum of the records' bounded log-likelihoods).
@@ -186,15 +174,11 @@ _FALSE_ALARM = 0.05
 
 
 class Chains(NamedTuple):
-    """Raw states of all chains: none of it is private.
+    """Raw states of all chains: none of it is private."""
 
-    Attributes:
-        states: for each of the point guide's parameters an array (chain, draw, ...), unconstrained.
-        divergent: which transitions left the region where the integrator can be trusted.
-    """
-
+    # for each of the point guide's parameters an array (chain, draw, ...), unconstrained
     states: dict[str, Float[np.ndarray, "chain draw ..."]]
-    divergent: Bool[np.ndarray, "chain draw"]
+    divergent: Bool[np.ndarray, "chain draw"]  # which transitions left the region where the integrator can be trusted
 
 
 class _QuietNUTS(NUTS):
@@ -563,7 +547,6 @@ class OnePosteriorSample:
         nuts_options: Mapping[str, Any] | None = None,
         **static_kwargs: Any,
     ) -> None:
-        """See the class."""
         low, high = _limits(log_likelihood_bound, lipschitz, radius, relation)
         pure_event(positive("epsilon", epsilon, hint="1 is a common choice."))
         self.num_draws = integer("num_draws", num_draws)

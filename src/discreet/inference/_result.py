@@ -44,18 +44,13 @@ class ArrayForm:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What must be known of a fit, besides its model and guide, to draw from it again. Public.
+    """What must be known of a fit, besides its model and guide, to draw from it again. Public."""
 
-    Attributes:
-        arguments: `(args, kwargs)` of the model, with an `ArrayForm` for each array of records; None where they are nested
-            in objects that a file does not hold.
-        latents: names of the global latents.
-        keeps_local: whether records had parameters of their own.
-    """
-
+    # `(args, kwargs)` of the model, with an `ArrayForm` for each array of records; None where they are nested in objects
+    # that a file does not hold
     arguments: Any
-    latents: tuple[str, ...]
-    keeps_local: bool
+    latents: tuple[str, ...]  # names of the global latents
+    keeps_local: bool  # whether records had parameters of their own
 
     @classmethod
     def of(cls, objective: Objective) -> Form:

@@ -47,22 +47,14 @@ _used: dict[bytes, Any] = {}
 
 
 class StepKeys(NamedTuple):
-    """One key for each use of randomness, all steps; a step folds its number in.
+    """One key for each use of randomness, all steps; a step folds its number in."""
 
-    Attributes:
-        sampling: draws the batch.
-        noise: hides the sum.
-        guide: draws what all records share. It may be known: a threefry key, for which JAX compiles less.
-        local: draws the bits of all records at once.
-        record: from it each record derives a key, for draws that cannot be made at once.
-        memory: from it each record derives a key for what it remembers; None where records remember nothing.
-    """
-
-    sampling: PRNGKeyArray
-    noise: PRNGKeyArray
-    guide: PRNGKeyArray
-    local: PRNGKeyArray
-    record: PRNGKeyArray
+    sampling: PRNGKeyArray  # draws the batch
+    noise: PRNGKeyArray  # hides the sum
+    guide: PRNGKeyArray  # draws what all records share. It may be known: a threefry key, for which JAX compiles less.
+    local: PRNGKeyArray  # draws the bits of all records at once
+    record: PRNGKeyArray  # from it each record derives a key, for draws that cannot be made at once
+    # from it each record derives a key for what it remembers; None where records remember nothing
     memory: PRNGKeyArray | None = None
 
     @classmethod
@@ -123,16 +115,12 @@ _KEYS = "threefry2x32"
 
 
 class LangevinState(NamedTuple):
-    """Where the chain is.
+    """Where the chain is."""
 
-    Attributes:
-        params: the unconstrained latents.
-        words: of the key that the extra noise follows from. It hides nothing: the release before it is private already.
-        reached: for each of `params` 1 where the release's noise is in its gradient, 0 where no record is.
-    """
-
-    params: dict[str, Array]
+    params: dict[str, Array]  # the unconstrained latents
+    # of the key that the extra noise follows from. It hides nothing: the release before it is private already.
     words: UInt32[Array, "2"]
+    # for each of `params` 1 where the release's noise is in its gradient, 0 where no record is
     reached: dict[str, Float[Array, ""]]
 
 
@@ -151,7 +139,6 @@ class Langevin(_NumPyroOptim):
     """
 
     def __init__(self, schedule: Schedule, stddev: float) -> None:
-        """See the class."""
         super().__init__(lambda: (self._without_key, self._step, lambda state: state.params))
         self.schedule = schedule
         self.stddev = stddev
@@ -244,15 +231,10 @@ _Name = int | None
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-    """A record's loss, and the bits that it asks for.
+    """A record's loss, and the bits that it asks for."""
 
-    Attributes:
-        program: the loss's jaxpr, of the flat parameters, record and key.
-        requests: shape and dtype of each request.
-    """
-
-    program: ClosedJaxpr
-    requests: tuple[jax.ShapeDtypeStruct, ...]
+    program: ClosedJaxpr  # the loss's jaxpr, of the flat parameters, record and key
+    requests: tuple[jax.ShapeDtypeStruct, ...]  # shape and dtype of each request
 
     @classmethod
     def of(cls, loss: KeyedLoss, parameters: Any, record: Any, key: Any, num_rows: int) -> Draws:
@@ -369,16 +351,13 @@ class LocalUpdates:
     A record remembers them, and what the optimizer keeps of them, as one row of each array of the memory. They follow the
     gradient of the record's own loss at the batch's draw of what is shared, with draws of their own. So a row of the memory
     depends on one record, on that record's own randomness, and on releases.
-
-    Attributes:
-        optim: optimizer of one record's parameters; told apart by `optim_digest`, what it computes.
-        num_updates: updates that a record makes each time it is in a batch.
     """
 
     objective: Objective
+    # optimizer of one record's parameters; told apart by `optim_digest`, what it computes
     optim: Any = dataclasses.field(compare=False)
     optim_digest: str
-    num_updates: int
+    num_updates: int  # updates that a record makes each time it is in a batch
 
     @property
     def _start(self) -> Any:
@@ -462,19 +441,12 @@ class DPSVIState(NamedTuple):
 
 
 class PlanNumbers(NamedTuple):
-    """The numbers of a plan that a compiled step takes as inputs, so that one program serves all plans of its shapes.
+    """The numbers of a plan that a compiled step takes as inputs, so that one program serves all plans of its shapes."""
 
-    Attributes:
-        noise_multiplier: sigma.
-        rate: public sampling rate q; nothing is ever divided by the realised batch size.
-        num_steps: number of steps planned.
-        rule: numbers by which the clipping norm moves; empty where it does not.
-    """
-
-    noise_multiplier: Float[Array, ""]
-    rate: Float[Array, ""]
-    num_steps: Int[Array, ""]
-    rule: Any
+    noise_multiplier: Float[Array, ""]  # sigma
+    rate: Float[Array, ""]  # public sampling rate q; nothing is ever divided by the realised batch size
+    num_steps: Int[Array, ""]  # number of steps planned
+    rule: Any  # numbers by which the clipping norm moves; empty where it does not
 
     @classmethod
     def of(cls, plan: PrivacyPlan) -> PlanNumbers:
@@ -489,41 +461,27 @@ class PlanNumbers(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PrivateStep:
-    """Everything of a step that is compiled in. Steps that are equal are one program, whichever DPSVI they belong to.
+    """Everything of a step that is compiled in. Steps that are equal are one program, whichever DPSVI they belong to."""
 
-    Attributes:
-        objective: model and guide.
-        engine: computes clipped sums.
-        optim: the optimizer; steps are told apart by `optim_digest`, what it computes.
-        released: coordinates of a release, with loss and count.
-        mechanism: whose noise hides the sums.
-        levels: how integer noise of the plan's multiplier is made, for so many coordinates.
-        adapts: whether the clipping norm moves.
-        count_share: share of the release that goes to the count of gradients within C.
-        loss_bound: losses further than this from the state's center are clipped; None: the
-            center's own size, at least 1 nat.
-        perturb_parameters: d3p's rule, gradients of the whole ELBO in all of psi.
-        local: what records do with parameters of their own; None: they have none.
-        shards: how the table lies on several devices; None: on one.
-        code: the functions that a step calls. Where one was replaced, as an audit with a planted fault or a notebook that
-            reloads modules does, it is another step, and nothing compiled or proved before is taken for it.
-    """
-
-    objective: Objective
-    engine: GradientEngine
+    objective: Objective  # model and guide
+    engine: GradientEngine  # computes clipped sums
+    # the optimizer; steps are told apart by `optim_digest`, what it computes
     optim: Any = dataclasses.field(compare=False)
     optim_digest: str
-    released: int
-    mechanism: mechanisms.Mechanism
-    levels: int
-    adapts: bool
-    count_share: float
+    released: int  # coordinates of a release, with loss and count
+    mechanism: mechanisms.Mechanism  # whose noise hides the sums
+    levels: int  # how integer noise of the plan's multiplier is made, for so many coordinates
+    adapts: bool  # whether the clipping norm moves
+    count_share: float  # share of the release that goes to the count of gradients within C
     num_records: int
     loss_share: float
+    # losses further than this from the state's center are clipped; None: the center's own size, at least 1 nat
     loss_bound: float | None
-    perturb_parameters: bool
-    local: LocalUpdates | None = None
-    shards: mechanisms.Shards | None = None
+    perturb_parameters: bool  # d3p's rule, gradients of the whole ELBO in all of psi
+    local: LocalUpdates | None = None  # what records do with parameters of their own; None: they have none
+    shards: mechanisms.Shards | None = None  # how the table lies on several devices; None: on one
+    # the functions that a step calls. Where one was replaced, as an audit with a planted fault or a notebook that reloads
+    # modules does, it is another step, and nothing compiled or proved before is taken for it.
     code: tuple[Any, ...] = dataclasses.field(default_factory=lambda: _code(), repr=False)
 
     def move(

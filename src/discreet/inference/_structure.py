@@ -201,7 +201,6 @@ class PointGuide:
     """
 
     def __init__(self, model: Program, init_loc_fn: Callable[..., Any] | None = None) -> None:
-        """See the class."""
         self.model = model
         self.init_loc_fn = init_loc_fn
 
@@ -300,15 +299,7 @@ _NEEDS_A_NUMBER = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Site:
-    """What matters of one site of a trace, free of values.
-
-    Attributes:
-        scale: factor of an observed site's log density beside those of its plates; None: not a fixed number.
-        density: shape of an observed site's log density.
-        own: batch shape of an observed site's distribution, without what its plates add.
-        batch: batch shape of a site's distribution.
-        support: the values that one element of a discrete latent can have; None: no fixed finite set.
-    """
+    """What matters of one site of a trace, free of values."""
 
     name: str
     kind: str
@@ -319,28 +310,24 @@ class Site:
     shape: Any
     dtype: Any
     plates: tuple[str, ...]
+    # factor of an observed site's log density beside those of its plates; None: not a fixed number
     scale: float | None = 1.0
-    density: tuple[int, ...] = ()
-    own: tuple[int, ...] = ()
-    batch: tuple[int, ...] = ()
+    density: tuple[int, ...] = ()  # shape of an observed site's log density
+    own: tuple[int, ...] = ()  # batch shape of an observed site's distribution, without what its plates add
+    batch: tuple[int, ...] = ()  # batch shape of a site's distribution
+    # the values that one element of a discrete latent can have; None: no fixed finite set
     support: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Summed:
-    """A discrete latent of one record that is summed out.
-
-    Attributes:
-        shape: of its value for one record.
-        axis: which of its axes numbers the records.
-        support: the values of one element, along the leading axis.
-    """
+    """A discrete latent of one record that is summed out."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of its value for one record
     dtype: Any
-    axis: int
-    support: np.ndarray
+    axis: int  # which of its axes numbers the records
+    support: np.ndarray  # the values of one element, along the leading axis
 
     @property
     def elements(self) -> int:
@@ -360,31 +347,21 @@ class Summed:
 
 @dataclasses.dataclass(frozen=True)
 class Structure:
-    """The parts of a model and guide pair.
+    """The parts of a model and guide pair."""
 
-    Attributes:
-        record_plates: names of the plates whose size follows the number of records.
-        global_latents: model latents that all records share, in the model's order.
-        local_latents: model latents of each record: inside the record plates, or with a batch axis that follows the records.
-        observed: observed sites of the records: inside a record plate, with an axis that follows the records, or a sum over them.
-        guide_globals: guide sample sites that all records share, auxiliary ones included.
-        guide_locals: guide sample sites of each record.
-        has_model_params: whether the model has `param` sites.
-        local_params: the guide's `param` sites with a value for each record, and the axis that numbers the records.
-        factors: observed sites and factors that hold no data.
-        summed: discrete local latents that are summed out; not among `local_latents`.
-    """
-
-    record_plates: frozenset[str]
-    global_latents: tuple[str, ...]
+    record_plates: frozenset[str]  # names of the plates whose size follows the number of records
+    global_latents: tuple[str, ...]  # model latents that all records share, in the model's order
+    # model latents of each record: inside the record plates, or with a batch axis that follows the records
     local_latents: tuple[str, ...]
+    # observed sites of the records: inside a record plate, with an axis that follows the records, or a sum over them
     observed: tuple[str, ...]
-    guide_globals: tuple[str, ...]
-    guide_locals: tuple[str, ...]
-    has_model_params: bool
+    guide_globals: tuple[str, ...]  # guide sample sites that all records share, auxiliary ones included
+    guide_locals: tuple[str, ...]  # guide sample sites of each record
+    has_model_params: bool  # whether the model has `param` sites
+    # the guide's `param` sites with a value for each record, and the axis that numbers the records
     local_params: tuple[tuple[str, int], ...] = ()
-    factors: tuple[str, ...] = ()
-    summed: tuple[Summed, ...] = ()
+    factors: tuple[str, ...] = ()  # observed sites and factors that hold no data
+    summed: tuple[Summed, ...] = ()  # discrete local latents that are summed out; not among `local_latents`
 
     def combinations(self) -> dict[str, np.ndarray]:
         """All combinations of one record's summed latents, along the leading axis of each array."""

@@ -227,18 +227,13 @@ _FEWEST_INDEPENDENT = 3.0
 
 @dataclasses.dataclass(frozen=True)
 class TailMean:
-    """Of what the iterates fluctuate about, by their mean: a t distribution for each coordinate.
+    """Of what the iterates fluctuate about, by their mean: a t distribution for each coordinate."""
 
-    Attributes:
-        mean: of the tail.
-        stddev: of the mean: that of the iterates over the root of the number of independent ones.
-        centered: the tail less its mean.
-        independent: how many independent iterates the tail is worth; infinite where it does not move.
-    """
-
-    mean: Float[np.ndarray, " dim"]
+    mean: Float[np.ndarray, " dim"]  # of the tail
+    # of the mean: that of the iterates over the root of the number of independent ones
     stddev: Float[np.ndarray, " dim"]
-    centered: Float[np.ndarray, "step dim"]
+    centered: Float[np.ndarray, "step dim"]  # the tail less its mean
+    # how many independent iterates the tail is worth; infinite where it does not move
     independent: Float[np.ndarray, " dim"]
 
     def draws(self, rng: np.random.Generator, count: int) -> Float[np.ndarray, "draw dim"]:
@@ -519,15 +514,11 @@ def _unravel_for(objective: Objective, params: Mapping[str, Any]) -> Callable[[A
 
 
 class Probe(NamedTuple):
-    """What a few draws of the guide show of its parameters.
+    """What a few draws of the guide show of its parameters."""
 
-    Attributes:
-        latent: for each variational parameter, the coordinate of the unconstrained latents that it is added to; -1: none.
-        spread: the guide's variance of each of these coordinates.
-    """
-
+    # for each variational parameter, the coordinate of the unconstrained latents that it is added to; -1: none
     latent: Int[np.ndarray, " dim"]
-    spread: Float[np.ndarray, " latent"]
+    spread: Float[np.ndarray, " latent"]  # the guide's variance of each of these coordinates
 
     @classmethod
     def of(cls, objective: Objective, psi: Mapping[str, Any]) -> Probe:

@@ -27,19 +27,12 @@ Model = Callable[..., None]
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """The parts in which the regressions differ.
+    """The parts in which the regressions differ."""
 
-    Attributes:
-        weight_scale: Prior standard deviation of a weight.
-        intercept_scale: Of the intercept.
-        target: The distribution of the targets given the predictor; samples what else it needs.
-        num_classes: How many numbers a predictor has; None for one, without an axis for it.
-    """
-
-    weight_scale: float
-    intercept_scale: float
-    target: Callable[[Array], Any]
-    num_classes: int | None = None
+    weight_scale: float  # Prior standard deviation of a weight
+    intercept_scale: float  # Of the intercept
+    target: Callable[[Array], Any]  # The distribution of the targets given the predictor; samples what else it needs
+    num_classes: int | None = None  # How many numbers a predictor has; None for one, without an axis for it
 
     def normal(self, scale: float | Array, shape: tuple[int, ...]) -> dist.Distribution:
         """Independent normals of mean 0; with classes, those of the classes in place of each, summing to zero."""

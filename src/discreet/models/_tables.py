@@ -628,7 +628,6 @@ class LevelsMixture(dist.Distribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        """See the class."""
         self.component, self.logits, self.sizes = component, logits, sizes
         super().__init__(batch_shape=(), event_shape=self._event_shape(), validate_args=validate_args)
 
@@ -720,7 +719,6 @@ class LevelsProduct(dist.Distribution):
     def __init__(
         self, logits: Float[Array, "*batch level"], sizes: tuple[int, ...], *, validate_args: bool | None = None
     ) -> None:
-        """See the class."""
         self.logits, self.sizes = logits, sizes
         super().__init__(batch_shape=logits.shape[:-1], event_shape=(len(sizes),), validate_args=validate_args)
 

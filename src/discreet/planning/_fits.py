@@ -88,19 +88,12 @@ class Numbers(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fitter:
-    """Fits a table under a setting; compiled once for each size of batch.
+    """Fits a table under a setting; compiled once for each size of batch."""
 
-    Attributes:
-        objective: The objective of a `DPSVI` with this model and guide.
-        start: Its initial parameters, unconstrained.
-        num_records: Public number of records; the invented table may have fewer.
-        twin: The mixture, where that is the model.
-    """
-
-    objective: Any
-    start: dict[str, Any]
-    num_records: int
-    twin: MixtureOfProducts | None = None
+    objective: Any  # The objective of a `DPSVI` with this model and guide
+    start: dict[str, Any]  # Its initial parameters, unconstrained
+    num_records: int  # Public number of records; the invented table may have fewer
+    twin: MixtureOfProducts | None = None  # The mixture, where that is the model
 
     def fit(
         self, rows: Sequence[np.ndarray], setting: Setting, noise_multiplier: float, key: PRNGKeyArray

@@ -163,34 +163,22 @@ _TOLERATED = 0.02
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """The form of a model's arguments. Public.
+    """The form of a model's arguments. Public."""
 
-    Attributes:
-        draw: (rng, rows) to the arguments, arrays with `rows` along the leading axis.
-        limits: For each argument, the bounds to which invented numbers are clipped; None: no bounds.
-        discrete: For each argument, whether its numbers are classes or counts.
-    """
-
+    # (rng, rows) to the arguments, arrays with `rows` along the leading axis
     draw: Callable[[np.random.Generator, int], list[np.ndarray]]
-    limits: tuple[Limits, ...]
-    discrete: tuple[bool, ...]
+    limits: tuple[Limits, ...]  # For each argument, the bounds to which invented numbers are clipped; None: no bounds
+    discrete: tuple[bool, ...]  # For each argument, whether its numbers are classes or counts
 
 
 @dataclasses.dataclass(frozen=True)
 class InventedTable:
-    """An invented table.
+    """An invented table."""
 
-    Attributes:
-        rows: The arguments of the model, to fit.
-        held_out: As many arguments, of other rows, to judge fits by.
-        truth: The latents that the rows come from.
-        strength: Factor by which the truth was shrunk towards the mean of the prior; 1: not at all.
-    """
-
-    rows: list[np.ndarray]
-    held_out: list[np.ndarray]
-    truth: dict[str, Array]
-    strength: float
+    rows: list[np.ndarray]  # The arguments of the model, to fit
+    held_out: list[np.ndarray]  # As many arguments, of other rows, to judge fits by
+    truth: dict[str, Array]  # The latents that the rows come from
+    strength: float  # Factor by which the truth was shrunk towards the mean of the prior; 1: not at all
 
 
 def refuse_inferred(schema: Schema) -> None:
@@ -423,19 +411,12 @@ def better_is_larger(measure: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Judge:
-    """Score parameters on a table's held-out rows.
+    """Score parameters on a table's held-out rows."""
 
-    Attributes:
-        objective: Objective of the fits.
-        observed: Site of the model at which each of its arguments is observed.
-        twin: The mixture, where that is the model.
-        site: The one site that observes a number for each row, if its distribution has a mean.
-    """
-
-    objective: Any
-    observed: Mapping[str, int]
-    twin: MixtureOfProducts | None = None
-    site: str | None = None
+    objective: Any  # Objective of the fits
+    observed: Mapping[str, int]  # Site of the model at which each of its arguments is observed
+    twin: MixtureOfProducts | None = None  # The mixture, where that is the model
+    site: str | None = None  # The one site that observes a number for each row, if its distribution has a mean
 
     @classmethod
     def of(

@@ -66,32 +66,21 @@ _ROW = 256  # values between which one flag says whether any is undecided
 
 
 class Alias(NamedTuple):
-    """An alias table of 2**m columns: column i gives i if the random bits are below its threshold, else its alias.
+    """An alias table of 2**m columns: column i gives i if the random bits are below its threshold, else its alias."""
 
-    Attributes:
-        entries: uint32[2**m]; the upper 32 - m bits are the first of the threshold, the others the alias. A column that
-            always gives itself has the threshold 2**(31 - m), which no draw of 31 - m bits reaches.
-        rest: uint32[more, 2**m], the other bits of the threshold.
-    """
-
+    # uint32[2**m]; the upper 32 - m bits are the first of the threshold, the others the alias. A column that always gives
+    # itself has the threshold 2**(31 - m), which no draw of 31 - m bits reaches.
     entries: np.ndarray
-    rest: np.ndarray
+    rest: np.ndarray  # uint32[more, 2**m], the other bits of the threshold
 
 
 class Design(NamedTuple):
-    """How values are made from levels.
+    """How values are made from levels."""
 
-    Attributes:
-        columns_log2: the logarithm of the number of columns of a level's first table; the second has twice as many.
-        levels: 2 or 3.
-        factor: of the third level in T; b is at most that.
-        variance: the square of a level's deviation.
-    """
-
-    columns_log2: int
-    levels: int
-    factor: int
-    variance: Fraction
+    columns_log2: int  # the logarithm of the number of columns of a level's first table; the second has twice as many
+    levels: int  # 2 or 3
+    factor: int  # of the third level in T; b is at most that
+    variance: Fraction  # the square of a level's deviation
 
     @property
     def last(self) -> int:

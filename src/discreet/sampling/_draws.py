@@ -62,19 +62,12 @@ _GUARD_BITS = 256
 
 @dataclass(frozen=True)
 class SizeTable:
-    """A law on `smallest .. largest` that is Binomial(num_records, rate) but for a total variation of `slack`.
+    """A law on `smallest .. largest` that is Binomial(num_records, rate) but for a total variation of `slack`."""
 
-    Attributes:
-        smallest: The smallest size; the binomial mass below it is at most 2^-81.
-        largest: The largest size; the binomial mass above it is at most 2^-81.
-        thresholds: For each size `k` from `smallest` to `largest - 1`, P(size <= k) in units of 2^-96.
-        slack: Upper bound on the total-variation distance.
-    """
-
-    smallest: int
-    largest: int
-    thresholds: tuple[int, ...]
-    slack: float
+    smallest: int  # The smallest size; the binomial mass below it is at most 2^-81
+    largest: int  # The largest size; the binomial mass above it is at most 2^-81
+    thresholds: tuple[int, ...]  # For each size `k` from `smallest` to `largest - 1`, P(size <= k) in units of 2^-96
+    slack: float  # Upper bound on the total-variation distance
 
     def masses(self) -> np.ndarray:
         """The probabilities of the sizes `smallest .. largest`, as doubles."""

@@ -269,16 +269,12 @@ class _Plain(Drawing):
 class PaddedDrawing(Drawing):
     """A draw from a table whose last rows hold no record and are in no batch.
 
-    Attributes:
-        inner: The draw from the records.
-        padding: Number of those rows.
-
     Raises:
         ValueError: It is negative.
     """
 
-    inner: Drawing
-    padding: int
+    inner: Drawing  # The draw from the records
+    padding: int  # Number of those rows
 
     def __post_init__(self) -> None:
         if self.padding < 0:
@@ -478,17 +474,12 @@ class PoissonSampling(Sampling):
 
 @dataclass(frozen=True)
 class _PoissonDrawing(Drawing):
-    """A Poisson draw whose rate comes with the tables.
-
-    Attributes:
-        draws: How many random words name records; None where each record is asked.
-        whole: The rate is 1, so that nothing is drawn.
-    """
+    """A Poisson draw whose rate comes with the tables."""
 
     num_records: int
     capacity: int
-    draws: int | None
-    whole: bool
+    draws: int | None  # How many random words name records; None where each record is asked
+    whole: bool  # The rate is 1, so that nothing is drawn
 
     def with_room(self, capacity: int) -> _PoissonDrawing:
         """The same draw into more rows."""

@@ -43,17 +43,12 @@ Init = Callable[..., tuple[int, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class BatchLaw:
-    """How batches are drawn from a table.
+    """How batches are drawn from a table."""
 
-    Attributes:
-        sampling: the sampler; of disjoint batches, one whose batches have the same size.
-        num_records: rows of the table.
-        disjoint: batches are the pieces of a shuffled table (d3p's `split_batchify_data`), so that a
-            record is in one batch of a pass; there is no amplification by subsampling.
-    """
-
-    sampling: Sampling
-    num_records: int
+    sampling: Sampling  # the sampler; of disjoint batches, one whose batches have the same size
+    num_records: int  # rows of the table
+    # batches are the pieces of a shuffled table (d3p's `split_batchify_data`), so that a record is in one batch of a
+    # pass; there is no amplification by subsampling
     disjoint: bool = False
 
     @property
@@ -108,16 +103,11 @@ class BatchLaw:
 
 @dataclasses.dataclass(eq=False)
 class Source:
-    """What is known of a batchifier, also after it is gone.
+    """What is known of a batchifier, also after it is gone."""
 
-    Attributes:
-        law: how its batches are drawn.
-        table: the arrays that it draws from.
-        seeded: one of its keys can be made again: then the batches are no secret, and drawing them amplifies nothing.
-    """
-
-    law: BatchLaw
-    table: tuple[Array, ...] = dataclasses.field(repr=False)
+    law: BatchLaw  # how its batches are drawn
+    table: tuple[Array, ...] = dataclasses.field(repr=False)  # the arrays that it draws from
+    # one of its keys can be made again: then the batches are no secret, and drawing them amplifies nothing
     seeded: bool = False
 
     def take(self, rng_key: Any) -> Array:

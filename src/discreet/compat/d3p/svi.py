@@ -204,16 +204,11 @@ def complete_guide(model: Program, guide: Program, args: tuple[Any, ...], public
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """How a batch was drawn, as far as it is known.
+    """How a batch was drawn, as far as it is known."""
 
-    Attributes:
-        law: the law.
-        sources: the batchifiers that may have drawn it; none where the caller did.
-        doubt: what the law rests on where the batch's arrays are not as a batchifier handed them out; None: on nothing else.
-    """
-
-    law: BatchLaw
-    sources: tuple[Source, ...]
+    law: BatchLaw  # the law
+    sources: tuple[Source, ...]  # the batchifiers that may have drawn it; none where the caller did
+    # what the law rests on where the batch's arrays are not as a batchifier handed them out; None: on nothing else
     doubt: str | None
 
 
@@ -350,7 +345,6 @@ class DPSVI(SVI):
         public_evaluation: bool = False,
         **static_kwargs: Any,
     ) -> None:
-        """See the class."""
         super().__init__(model, guide, optim, per_example_loss, **static_kwargs)
         self._clipping_threshold = positive(
             "clipping_threshold",
