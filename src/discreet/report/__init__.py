@@ -1,9 +1,11 @@
 """The privacy statement: what was spent, on what terms, and what it does not cover."""
 
-from discreet.report._make import make_release_statement, make_statement, plan_facts
 from discreet.report._statement import (
     ProfilePoint,
     Statement,
+    make_release_statement,
+    make_statement,
+    plan_facts,
     relation_name,
     sentence,
     statement_from_dict,
