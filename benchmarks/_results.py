@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from benchmarks._harness import Figure, Outcome, Scale, Timing
 from benchmarks._peers import versions
 
@@ -80,6 +82,8 @@ def _machine() -> dict[str, Any]:
     if cpuinfo.is_file():
         named = re.search(r"model name\s*: (.*)", cpuinfo.read_text(encoding="utf-8"))
         processor = named.group(1).strip() if named else processor
+    if jax.default_backend() != "cpu":
+        processor = f"{processor} and one {jax.devices()[0].device_kind}"
     return {"processor": processor, "cores": os.cpu_count(), "system": platform.platform()}
 
 

@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import math
 import os
+import platform
 import re
 import sys
 import sysconfig
@@ -79,6 +80,7 @@ __all__ = [
     "pvary_p",
     "reset_compilation_cache",
     "reshard_p",
+    "rounds_like",
     "run_jaxpr",
     "run_kept",
     "scan_of",
@@ -644,14 +646,20 @@ _KEPT: dict[str, Callable[..., list[Any]]] = {}
 _MOST_KEPT = 64
 
 
-def compiled(lowered: Any) -> Any:
+def compiled(lowered: Any, *, repeats: bool = False) -> Any:
     """`lowered.compile()`, without a fault of XLA for CPU (jaxlib 0.10.2 to 0.12): a product that reads memory nobody wrote.
 
-    XLA hands groups of operations to YNNPACK. In a group with a matrix product one of whose factors is spread out there from
-    fewer numbers, as in `(x @ jnp.ones((d, k))).sum()`, the factor is not always made, and the product is with what other
+    With `repeats` the program gives the same bits each time, as XLA's do on a CPU. Else, on a GPU, scattered values are added
+    in the order in which threads come, and products are made in the way that was fastest when the program was compiled.
+
+    XLA for CPU hands groups of operations to YNNPACK. In a group with a matrix product one of whose factors is spread out there
+    from fewer numbers, as in `(x @ jnp.ones((d, k))).sum()`, the factor is not always made, and the product is with what other
     rows have left in memory. A program with such a group is compiled again, each product a group of its own.
     """
-    program = lowered.compile()
+    gpu = jax.default_backend() == "gpu"
+    program = lowered.compile(compiler_options={"xla_gpu_deterministic_ops": True} if gpu and repeats else None)
+    if jax.default_backend() != "cpu":
+        return program
     executable = program.runtime_executable()
     if executable not in _APART:
         if len(_APART) >= _MOST_KEPT:
@@ -659,6 +667,19 @@ def compiled(lowered: Any) -> Any:
         apart = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
         _APART[executable] = lowered.compile(compiler_options=apart) if reads_unwritten(program.as_text()) else None
     return _APART[executable] or program
+
+
+def rounds_like() -> str:
+    """The kind of device that computes; of a CPU its model and the instructions for vectors, by which XLA chooses the code."""
+    kind = jax.devices()[0].device_kind
+    cpu = Path("/proc/cpuinfo")
+    if jax.default_backend() != "cpu" or not cpu.is_file():
+        return f"{kind} {platform.machine()}"
+    facts = dict(re.findall(r"^(.*?)\s*: (.*)$", cpu.read_text(encoding="utf-8").split("\n\n")[0], re.MULTILINE))
+    flags = facts.get("flags", facts.get("Features", "")).split()
+    vectors = sorted(x for x in flags if re.match(r"sse|avx|fma|amx|asimd|sve|bf16", x))
+    named = [facts.get(name, "") for name in ("vendor_id", "cpu family", "model", "model name", "CPU part")]
+    return " ".join([kind, platform.machine(), *named, *vectors])
 
 
 _APART: dict[Any, Any] = {}  # for each executable the program to be run in its place, or None

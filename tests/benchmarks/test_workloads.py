@@ -28,6 +28,7 @@ from benchmarks import (
     logistic,
     memory,
     mixture,
+    shards,
     vae,
 )
 from benchmarks._fits import NonPrivateFit, PrivateFit, Problem, auto_encoder, reference_engine
@@ -35,6 +36,7 @@ from benchmarks._harness import TINY, Outcome
 from benchmarks._networks import convolutional, dense
 from benchmarks._peers import AbsentError, gather, load
 from discreet.gradients import Channels, ReferenceEngine
+from discreet.tables import open_records
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compilation"),
@@ -313,3 +315,23 @@ def test_absent_peers_are_skipped_with_a_reason() -> None:
 
     assert gather(outcome, {"peer": build, "there": lambda: 1}) == [1]
     assert "pip install" in outcome.skipped["peer"]
+
+
+def test_the_shards_benchmark_makes_a_table(tmp_path: Path) -> None:
+    shards.make(tmp_path / "table", 5_000, 4)
+    records = open_records(tmp_path / "table")
+    assert records.x.shape == (5_000, shards.COLUMNS)
+    assert set(np.unique(records.y)) == {0, 1}
+    assert np.corrcoef(records.x[:, 0], records.y)[0, 1] > 0.3
+    assert shards.own_memory() > 0
+
+
+@pytest.mark.exhaustive
+def test_records_in_shards_over_two_processes() -> None:
+    found = shards.main(quick=True)
+    assert len(found) == 2
+    assert found[0]["large"]["released"] == found[1]["large"]["released"]
+    for facts in found:
+        assert facts["own_memory"] < 2**30
+        assert facts["large"]["start"] > 0
+        assert len(facts["large"]["step"]) == len(facts["small"]["step"]) == 2

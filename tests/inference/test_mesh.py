@@ -67,7 +67,7 @@ def test_files_larger_than_memory_stay_where_they_are(tmp_path):
     rows = np.load(tmp_path / "x.npy", mmap_mode="r")
     (placed,) = Shards.of(ONE, 4096).place([rows])
     np.testing.assert_array_equal(placed, rows)
-    if rows.ctypes.data % 64 == 0:
+    if rows.ctypes.data % 64 == 0 and jax.default_backend() == "cpu":
         assert placed.addressable_data(0).unsafe_buffer_pointer() == rows.ctypes.data
 
 

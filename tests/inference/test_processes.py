@@ -15,14 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pyarrow
 import pytest
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
 from tests.inference import over_processes
 
 import discreet as dp
+from discreet import audit, estimators
 from discreet.compat import d3p
 from discreet.standardise import Standardisation, private_standardisation
+from discreet.tables import schema_from_bounds
 
 Y = np.zeros((40, 2), np.float32)
 SAMPLING = dp.PoissonSampling(0.25)
@@ -64,7 +67,25 @@ ENTRIES = {
     "gaussian_mechanism, compiled": lambda key: jax.jit(lambda k: dp.gaussian_mechanism(k, jnp.zeros(3), 1.0))(key),
     "laplace_mechanism": lambda key: dp.laplace_mechanism(key, jnp.zeros(3), 1.0),
     "compat.d3p": lambda key: through_d3p(key),
+    "exponential_mechanism": lambda key: dp.exponential_mechanism(key, jnp.zeros(3), 1.0),
+    "certify": lambda key: dp.certify(own_release, key, Y, records=(1,))(key, Y),
+    "DPSVI.certify": lambda key: make().certify(Y),
+    "DPSVI.run_many": lambda key: make().run_many(jax.random.split(dp.random.key(0), 2), Y),
+    "describe": lambda key: dp.describe(TABLE, SCHEMA, epsilon=1.0, delta=1e-6, rng_key=key),
+    "LinearRegression": lambda key: estimators.LinearRegression(
+        epsilon=1.0, delta=1e-6, bounds=(-1, 1), target_bounds=(-1, 1)
+    ).fit(Y, Y[:, 0]),
+    "LogisticRegression": lambda key: estimators.LogisticRegression(
+        epsilon=1.0, delta=1e-6, bounds=(-1, 1), classes=(0, 1)
+    ).fit(Y, Y[:, 0]),
+    "audit_fit": lambda key: audit.worst_case(PLAN).audit(runs=20),
 }
+SCHEMA = schema_from_bounds("age=0:9,smoker=no|yes")
+TABLE = pyarrow.table({"age": [1.0, 2.0], "smoker": ["no", "yes"]})
+
+
+def own_release(key, y):
+    return dp.gaussian_mechanism(key, dp.sum_records(dp.clip_records(y, 1.0), jnp.ones(len(y), bool)), 2.0)
 
 
 def through_d3p(key):

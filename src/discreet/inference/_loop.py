@@ -31,7 +31,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from tqdm import tqdm
 
 from discreet import mechanisms, random
-from discreet._jax import compiled, untried_jax
+from discreet._jax import compiled, rounds_like, untried_jax
 from discreet.gradients import BookKeepingEngine
 from discreet.inference._processes import FAILED, START_AGAIN, Processes
 from discreet.inference._result import Outcome, kinds
@@ -132,7 +132,7 @@ class Checkpoint:
         names = {
             "plan": "another plan",
             "options": "other options or devices",
-            "program": "another model, guide or optimizer, or another version of a library",
+            "program": "another model, guide or optimizer, another version of a library, or another kind of processor",
             "records": "other data",
         }
         for name, what in names.items():
@@ -229,9 +229,9 @@ class Checkpoint:
 
 
 def versions() -> str:
-    """What computes it: other versions may draw other batches from the same key."""
+    """What computes it: other versions may draw other batches from the same key, and other processors round otherwise."""
     names = ", ".join(f"{name} {version(name)}" for name in ("discreet", "jax", "jaxlib", "numpyro", "numpy"))
-    return f"{names} on {jax.default_backend()}"
+    return f"{names} on {jax.default_backend()}: {rounds_like()}"
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -325,7 +325,8 @@ def run_steps(
             if processes.count > 1:
                 processes.agree(program=lowered.as_text())
             with processes.together():
-                program = compiled(lowered)
+                # The same noise on sums that round otherwise would give the difference away.
+                program = compiled(lowered, repeats=bool(checkpoint.run_id) or processes.count > 1)
                 if interrupt.requested:
                     raise KeyboardInterrupt
         with processes.together():
