@@ -146,22 +146,14 @@ class Scan(NamedTuple):
 
     Operands are the constants, then what is carried, then what the loop goes through; the body takes them in this order, and
     gives what is carried and then the results of the turn.
-
-    Attributes:
-        body: the program of one turn.
-        num_consts: the number of constants.
-        num_carry: the number of values that are carried.
-        length: the number of turns.
-        reverse: whether the loop goes through its arrays from the end.
-        unroll: how many turns are compiled as one.
     """
 
-    body: ClosedJaxpr
-    num_consts: int
-    num_carry: int
-    length: int
-    reverse: bool
-    unroll: Any
+    body: ClosedJaxpr  # the program of one turn
+    num_consts: int  # the number of constants
+    num_carry: int  # the number of values that are carried
+    length: int  # the number of turns
+    reverse: bool  # whether the loop goes through its arrays from the end
+    unroll: Any  # how many turns are compiled as one
 
     def apart(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """The operands of the equation, or the inputs of its body: constants, what is carried, and the rest."""
@@ -183,15 +175,7 @@ def scan_of(equation: JaxprEqn) -> Scan:
 
 
 def used_inputs(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
-    """Which inputs the outputs of a function depend on, found by dead-code elimination of its jaxpr.
-
-    Args:
-        function: a traceable function.
-        args: example arguments, pytrees of arrays.
-
-    Returns:
-        A tuple like `args`, each leaf True if some output may depend on it.
-    """
+    """Which inputs the outputs of a function depend on: a tuple like `args`, each leaf True if some output may depend on it."""
     jaxpr = jax.make_jaxpr(function)(*args).jaxpr
     _, used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     return jax.tree.unflatten(jax.tree.structure(args), used)
@@ -200,12 +184,8 @@ def used_inputs(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
 def program_text(function: Callable[..., Any], *args: Any) -> str:
     """What a function computes, as text: its jaxpr without dead code and without unused inputs, and its constants.
 
-    Two calls give the same text if the same operations with the same constants lead to the outputs; shapes of inputs
-    that the outputs do not depend on do not show.
-
-    Args:
-        function: a traceable function.
-        args: example arguments, pytrees of arrays.
+    Two calls give the same text if the same operations with the same constants lead to the outputs; shapes of inputs that
+    the outputs do not depend on do not show.
     """
     closed = jax.make_jaxpr(function)(*args)
     jaxpr, used = dce_jaxpr(open_program(closed), [True] * len(closed.jaxpr.outvars))
@@ -245,16 +225,10 @@ def program_constants(closed: ClosedJaxpr) -> Iterator[Any]:
                     pending.append(inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner)
 
 
-def captured_arrays(function: Callable[..., Any], *args: Any, used_only: bool = False) -> list[Any]:
-    """The arrays that a function uses without taking them as arguments: its closure's, as JAX sees it.
-
-    Args:
-        function: a traceable function.
-        args: example arguments, pytrees of arrays or of their shapes.
-        used_only: leave out those that no output depends on.
-    """
+def captured_arrays(function: Callable[..., Any], *args: Any) -> list[Any]:
+    """The arrays that a function's outputs need without being its arguments: its closure's, as JAX sees it."""
     program = jax.make_jaxpr(function)(*args)
-    return [x for x in all_constants(program, used_only=used_only) if not _is_key(x)]
+    return [x for x in all_constants(program, used_only=True) if not _is_key(x)]
 
 
 def inner_programs(equation: JaxprEqn) -> list[ClosedJaxpr]:
@@ -413,19 +387,13 @@ def is_over_devices(equation: JaxprEqn) -> bool:
 
 
 class Sharding(NamedTuple):
-    """What a `shard_map` equation says.
+    """What a `shard_map` equation says."""
 
-    Attributes:
-        body: The program that each device runs.
-        axes: Names of the mesh axes over which it is spread.
-        devices: Their number.
-        cut: For each operand and for each result the array axis that is cut over all of the devices; None: every device has all
-            of it; -1: anything else.
-    """
-
-    body: ClosedJaxpr
-    axes: frozenset[str]
-    devices: int
+    body: ClosedJaxpr  # The program that each device runs
+    axes: frozenset[str]  # Names of the mesh axes over which it is spread
+    devices: int  # Their number
+    # For each operand and for each result the array axis that is cut over all of the devices; None: every device has all
+    # of it; -1: anything else
     cut: tuple[tuple[int | None, ...], tuple[int | None, ...]]
 
 
@@ -749,8 +717,8 @@ _meetings = itertools.count()
 def await_processes(seconds: float = 300.0) -> None:
     """Wait until all processes of `jax.distributed` have come to this call.
 
-    By the coordination service of `jax._src.distributed`, which needs no connection between the processes: gloo gives up where
-    one comes to the first collective 30 seconds after another.
+    By the coordination service of `jax._src.distributed`, which needs no connection between the processes: gloo gives up
+    where one comes to the first collective 30 seconds after another.
 
     Raises:
         jax.errors.JaxRuntimeError: One has not come.

@@ -26,13 +26,9 @@ _LEAST, _MOST = 1e-30, 1e30
 
 @dataclasses.dataclass(frozen=True)
 class FixedClipping:
-    """The same clipping norm C in every step: what a plan makes of a number.
+    """The same clipping norm C in every step: what a plan makes of a number."""
 
-    Attributes:
-        norm: C, above 0.
-    """
-
-    norm: float
+    norm: float  # C, above 0
     count_share: ClassVar[float] = 0.0
     adapts: ClassVar[bool] = False
 

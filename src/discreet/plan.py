@@ -49,17 +49,11 @@ class Release(Protocol):
 
 @dataclass(frozen=True)
 class PaidRelease:
-    """A release as a file holds it: its event and its words, without what made it.
+    """A release as a file holds it: its event and its words, without what made it."""
 
-    Attributes:
-        event_json: of the event, as `accounting.event_to_dict` writes it.
-        words: what left the data.
-        slack: total variation between the release and its event.
-    """
-
-    event_json: str
-    words: str
-    slack: float
+    event_json: str  # of the event, as `accounting.event_to_dict` writes it
+    words: str  # what left the data
+    slack: float  # total variation between the release and its event
 
     @classmethod
     def of(cls, release: Release) -> Self:

@@ -132,9 +132,9 @@ def _grown(epsilon: float, rate: float) -> float:
     return min(epsilon, float(np.logaddexp(0.0, epsilon + math.log(rate))))
 
 
-def basic(steps: Steps, delta: float, step_epsilon: StepEpsilon = exact_step) -> float:
+def basic(steps: Steps, delta: float) -> float:
     """T-fold basic composition of amplified steps, each at delta / T."""
-    return steps.count * amplified(steps, delta / steps.count, step_epsilon)
+    return steps.count * amplified(steps, delta / steps.count, exact_step)
 
 
 def advanced(steps: Steps, delta: float, step_epsilon: StepEpsilon = exact_step) -> tuple[float, float]:

@@ -805,7 +805,7 @@ def _is_data_free(
     if any(jax.tree.leaves(reads)):
         return False
     public = [np.asarray(x) for x in jax.tree.leaves(programs.static) if hasattr(x, "shape")]
-    for x in captured_arrays(density, two.values, leaves, used_only=True):
+    for x in captured_arrays(density, two.values, leaves):
         if x.size > 1 and not any(p.shape == x.shape and np.array_equal(p, x) for p in public):
             raise ValueError(
                 f"The observed site (or factor) {name!r} does not follow the number of records, and uses an array of shape "
