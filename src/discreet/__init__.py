@@ -91,6 +91,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet import random as random
     from discreet import report as report
     from discreet import sampling as sampling
+    from discreet import scores as scores
     from discreet import standardise as standardise
     from discreet import storage as storage
     from discreet import synthetic as synthetic

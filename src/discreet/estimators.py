@@ -360,11 +360,10 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             integer(name, getattr(self, name))
 
     def _persons(self, groups: Any, num_rows: int) -> np.ndarray | None:
-        """The rows of each person to use, as `rows_of_persons` numbers them; None where each row is a record.
+        """The rows of each person to use; None where each row is a record.
 
         Raises:
-            DataError: Groups that do not name a person for each row.
-            ValueError: Several rows of a person, and no groups.
+            ValueError: Several rows of a person, and no groups; or as `rows_of_groups`.
         """
         if groups is None:
             if self.max_rows > 1:
@@ -373,27 +372,9 @@ class PrivateRegression(BaseEstimator, abc.ABC):
                     "each row is a record, and max_rows is 1."
                 )
             return None
-        require("pyarrow", extra="tables", what="groups")
-        import pyarrow
-
-        from discreet.tables import DEFAULT_MISSING_VALUES, DataError, rows_of_persons
-
-        try:
-            found = pyarrow.array(groups, from_pandas=True)
-            persons = found.cast(pyarrow.string())
-        except pyarrow.ArrowException:
-            raise DataError("groups holds values of different types: make them all texts, or all integers") from None
-        if len(found) != num_rows or pyarrow.types.is_floating(found.type):
-            raise DataError(
-                f"groups holds {len(found)} values of type {found.type}; give a text or an integer for each of the {num_rows} "
-                "rows, whose it is. (Numbers with a point are refused, since all NaN would be one person.)"
-            )
-        # NumPy writes a missing value among texts as "nan".
-        if persons.null_count or set(DEFAULT_MISSING_VALUES) & set(persons.unique().to_pylist()):
-            raise DataError("groups has missing values: each row must say whose it is")
         seed = self.random_state
         key = None if seed is None else hashlib.sha256(str(seed).encode()).digest()
-        return rows_of_persons(pyarrow.chunked_array([persons]), self.max_rows, key=key)
+        return rows_of_groups(groups, num_rows, self.max_rows, key=key)
 
     # --- predicting -----------------------------------------------------------------------
 
@@ -403,6 +384,39 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         with NoValues():
             rows = validate_data(self, X, dtype=np.float64, reset=False)
         return self.scaling_.clip(np.asarray(rows))
+
+
+def rows_of_groups(groups: Any, num_rows: int, max_rows: int, *, key: bytes | None = None) -> np.ndarray:
+    """The rows of each person to use, as `tables.rows_of_persons` numbers them.
+
+    Args:
+        groups: The person of each row: texts or integers.
+        num_rows: Number of rows.
+        max_rows: How many rows of a person are used at most.
+        key: By which rows are chosen; None: a new secret one.
+
+    Raises:
+        DataError: Groups that do not name a person for each row.
+    """
+    require("pyarrow", extra="tables", what="groups")
+    import pyarrow
+
+    from discreet.tables import DEFAULT_MISSING_VALUES, DataError, rows_of_persons
+
+    try:
+        found = pyarrow.array(groups, from_pandas=True)
+        persons = found.cast(pyarrow.string())
+    except pyarrow.ArrowException:
+        raise DataError("groups holds values of different types: make them all texts, or all integers") from None
+    if len(found) != num_rows or pyarrow.types.is_floating(found.type):
+        raise DataError(
+            f"groups holds {len(found)} values of type {found.type}; give a text or an integer for each of the {num_rows} "
+            "rows, whose it is. (Numbers with a point are refused, since all NaN would be one person.)"
+        )
+    # NumPy writes a missing value among texts as "nan".
+    if persons.null_count or set(DEFAULT_MISSING_VALUES) & set(persons.unique().to_pylist()):
+        raise DataError("groups has missing values: each row must say whose it is")
+    return rows_of_persons(pyarrow.chunked_array([persons]), max_rows, key=key)
 
 
 class NoValues:

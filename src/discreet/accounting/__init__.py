@@ -10,6 +10,7 @@ from discreet.accounting._compare import (
 )
 from discreet.accounting._events import BoundedRangeDpEvent, Relation, event_from_dict, event_to_dict, pure_event
 from discreet.accounting._profile import (
+    FINE_ORDERS,
     ORDERS,
     Cost,
     PrivacyFilter,
@@ -20,10 +21,12 @@ from discreet.accounting._profile import (
     cost_of,
     profile,
     renyi_bound,
+    repetitions,
 )
 from discreet.accounting._risk import Risk, Suggestion, risk, suggest, upper
 
 __all__ = [
+    "FINE_ORDERS",
     "ORDERS",
     "Account",
     "AccountantComparison",
@@ -47,6 +50,7 @@ __all__ = [
     "profile",
     "pure_event",
     "renyi_bound",
+    "repetitions",
     "risk",
     "suggest",
     "upper",

@@ -18,6 +18,7 @@ from dp_accounting.dp_event import (
     NoOpDpEvent,
     PoissonSampledDpEvent,
     RandomizedResponseDpEvent,
+    RepeatAndSelectDpEvent,
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
     TruncatedSubsampledGaussianDpEvent,
@@ -76,6 +77,7 @@ _KINDS: dict[str, tuple[type, dict[str, str]]] = {
             "noise_multiplier": "number",
         },
     ),
+    "repeat_and_select": (RepeatAndSelectDpEvent, {"event": "event", "mean": "number", "shape": "shape"}),
     "self_composed": (SelfComposedDpEvent, {"event": "event", "count": "count"}),
     "composed": (ComposedDpEvent, {"events": "events"}),
 }
@@ -101,6 +103,8 @@ def event_to_dict(event: DpEvent) -> dict[str, Any]:
             content[field] = event_to_dict(value)
         elif what == "events":
             content[field] = [event_to_dict(part) for part in value]
+        elif what == "shape" and value == math.inf:
+            content[field] = "infinity"  # JSON has no such number
         else:
             # float.hex would be exact too; JSON's shortest decimal reads back as the same number.
             content[field] = int(value) if what == "count" else float(value)
@@ -127,6 +131,8 @@ def event_from_dict(content: Any) -> DpEvent:
             if not isinstance(value, list):
                 raise ValueError("composed events are a list")
             values[field] = [event_from_dict(part) for part in value]
+        elif what == "shape" and value == "infinity":
+            values[field] = math.inf
         elif isinstance(value, bool) or not isinstance(value, int if what == "count" else int | float):
             raise ValueError(f"{field} of an event is {value!r}, not a {what}")
         else:
@@ -148,8 +154,8 @@ _MOST_IN_CLOSED_FORM = 1000
 
 _SUPPORTED = (
     "GaussianDpEvent, LaplaceDpEvent, RandomizedResponseDpEvent, BoundedRangeDpEvent, PoissonSampledDpEvent of the first two, "
-    "SampledWithoutReplacementDpEvent of a GaussianDpEvent (REPLACE_ONE), TruncatedSubsampledGaussianDpEvent, and "
-    "SelfComposedDpEvent and ComposedDpEvent of these"
+    "SampledWithoutReplacementDpEvent of a GaussianDpEvent (REPLACE_ONE), TruncatedSubsampledGaussianDpEvent, "
+    "RepeatAndSelectDpEvent, SelfComposedDpEvent and ComposedDpEvent of these"
 )
 
 
@@ -193,6 +199,21 @@ def direction_parts(event: DpEvent, relation: Relation) -> list[tuple[float, lis
     gaussian = math.sqrt(gaussian**2 + sum(n * width**2 / 4 for width, n in choices))
     others = {step: n for step, n in others.items() if not isinstance(step, BoundedRangeDpEvent)}
     return [(gaussian, _pairs(others, relation, way)) for way in _DIRECTIONS]
+
+
+def selections_of(event: DpEvent) -> tuple[list[tuple[RepeatAndSelectDpEvent, int]], DpEvent]:
+    """The selections in an event with their counts, and the event without them."""
+    if isinstance(event, RepeatAndSelectDpEvent):
+        return [(event, 1)], NoOpDpEvent()
+    if isinstance(event, SelfComposedDpEvent):
+        found, rest = selections_of(event.event)
+        times = _whole(event.count)
+        return [(one, n * times) for one, n in found], SelfComposedDpEvent(rest, times) if found else event
+    if isinstance(event, ComposedDpEvent):
+        parts = [selections_of(part) for part in event.events]
+        found = [pair for part, _ in parts for pair in part]
+        return found, ComposedDpEvent([rest for _, rest in parts]) if found else event
+    return [], event
 
 
 def _pairs(others: dict[DpEvent, int], relation: Relation, direction: Direction) -> list[tuple[Pair, int]]:

@@ -118,6 +118,32 @@ class GridCurve:
 
 
 @dataclass(frozen=True)
+class RenyiCurve:
+    """What Rényi divergences of some orders imply, for all but a probability `lost`.
+
+    Reference: Canonne, Kamath and Steinke, NeurIPS 2020, Proposition 12.
+    """
+
+    orders: Array
+    divergences: Array
+    lost: float
+
+    def delta(self, epsilon: Array) -> Array:
+        """Returns upper bounds on delta at each epsilon >= 0."""
+        orders, flat = self.orders[:, None], np.reshape(epsilon, (1, -1))
+        exponents = (orders - 1) * (self.divergences[:, None] - flat + np.log1p(-1 / orders)) - np.log(orders)
+        best = np.min(exponents + 1e-12 * (1 + np.abs(exponents)), axis=0)
+        # The divergences hold given that nothing was lost, which it is on either table.
+        lost = self.lost * (1 + np.exp(np.minimum(flat[0], 700.0)))
+        return np.minimum(1.0, np.exp(np.minimum(best, 0.0)) + lost).reshape(np.shape(epsilon))
+
+    def knots(self) -> Array:
+        """Returns epsilons, ascending from 0; at the last delta is negligible."""
+        last = np.min(self.divergences + np.log1p(-1 / self.orders) + (40 - np.log(self.orders)) / (self.orders - 1))
+        return np.linspace(0.0, max(float(last), 1e-3), 2049) if np.isfinite(last) else np.array([0.0, 1.0])
+
+
+@dataclass(frozen=True)
 class SlackCurve:
     """delta(epsilon) + (1 + e^epsilon) slack: what ran is within total variation `slack` of what `curve` describes."""
 

@@ -14,7 +14,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
@@ -22,8 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from discreet._validate import positive, probability
 from discreet.accounting._compose import discretise, log_moment
-from discreet.accounting._events import Relation, check_relation, curve_of, direction_parts
-from discreet.accounting._pairs import Curve, Pair, SlackCurve, smallest_epsilon
+from discreet.accounting._events import Relation, check_relation, curve_of, direction_parts, selections_of
+from discreet.accounting._pairs import Curve, Pair, RenyiCurve, SlackCurve, smallest_epsilon
 
 Array = NDArray[np.floating[Any]]
 
@@ -175,8 +175,16 @@ def profile(event: DpEvent, relation: Relation, *, slack: float = 0.0, tolerance
         raise ValueError(
             f"slack is {slack!r}; it is a total-variation distance, a number between 0 and 1, and far below delta to be of use."
         )
-    curve = curve_of(event, relation, tolerance=tolerance)
+    curve = _curve(event, relation, tolerance)
     return PrivacyProfile(event, relation, slack, SlackCurve(curve, slack) if slack > 0 else curve)
+
+
+def _curve(event: DpEvent, relation: Relation, tolerance: float) -> Curve:
+    """The event's profile. What a selection reveals is known by its Rényi divergences alone, and those add up."""
+    if not selections_of(event)[0]:
+        return curve_of(event, relation, tolerance=tolerance)
+    bound = renyi_bound(event, relation, orders=FINE_ORDERS)
+    return RenyiCurve(np.array(FINE_ORDERS), bound.divergences, bound.slack)
 
 
 _COARSE, _FINE = 5e-3, 1e-5
@@ -314,7 +322,7 @@ def _bracket_steps(affordable: Callable[[int], bool], start: int, growth: float)
 
 
 def _epsilon(event: DpEvent, delta: float, relation: Relation, slack: float, tolerance: float) -> float:
-    curve = curve_of(event, relation, tolerance=tolerance)
+    curve = _curve(event, relation, tolerance)
     return smallest_epsilon(SlackCurve(curve, slack) if slack > 0 else curve, delta)
 
 
@@ -385,28 +393,34 @@ def _check_targets(epsilon: float, delta: float, slack: float, *, epsilon_remedy
 
 ORDERS: NDArray[np.float64] = 1.0 + np.geomspace(0.5, 2000.0, 24)
 """The orders at which divergences are kept; all of them above 1."""
+FINE_ORDERS: NDArray[np.float64] = 1.0 + np.geomspace(0.02, 20_000.0, 240)
+"""Orders from which the price of a selection is taken."""
 _TAIL_MASS = 1e-20
 """Probability that the cut of one pair's losses may send to infinity."""
 _MOST_CELLS = 2**20
+_MOST_RUNS = 10**6
 _CELLS_A_DEVIATION = 50
 """At which the grid adds to a cumulant no more than a few parts in ten thousand of it."""
 
 
 @dataclass(frozen=True)
 class RenyiBound:
-    """Rényi divergences at `ORDERS`, but for a probability `slack`; of both directions of a relation, the larger."""
+    """Rényi divergences at some orders, but for a probability `slack`; of both directions of a relation, the larger."""
 
     divergences: NDArray[np.float64]  # one for each order, in nats; infinite where there is no noise
     slack: float  # the probability of what the divergences leave out
 
 
-def renyi_bound(event: DpEvent, relation: Relation, *, slack: float = 0.0) -> RenyiBound:
+def renyi_bound(
+    event: DpEvent, relation: Relation, *, slack: float = 0.0, orders: NDArray[np.float64] = ORDERS
+) -> RenyiBound:
     """Upper bounds on the Rényi divergences between what an event releases on two neighbouring data sets.
 
     Args:
         event: as for `profile`.
         relation: which data sets are neighbours.
         slack: probability with which the run may leave the event, such as `PrivacyPlan.slack`.
+        orders: of the divergences, all above 1.
 
     Raises:
         ValueError: an event or relation without a known worst case.
@@ -419,20 +433,85 @@ def renyi_bound(event: DpEvent, relation: Relation, *, slack: float = 0.0) -> Re
     check_relation(relation)
     if not 0 <= slack < 1:
         raise ValueError(f"slack is {slack!r}; it is a probability below 1.")
-    divergences, lost = np.zeros(len(ORDERS)), 0.0
-    for mu, parts in direction_parts(event, relation):
-        total = ORDERS * mu**2 / 2  # Gaussians: Mironov, CSF 2017, Proposition 7
+    chosen, rest = selections_of(event)
+    divergences, lost = np.zeros(len(orders)), 0.0
+    for mu, parts in direction_parts(rest, relation):
+        total = orders * mu**2 / 2  # Gaussians: Mironov, CSF 2017, Proposition 7
         left_out = 0.0
         for pair, count in parts:
-            one, infinity = _of_pair(pair)
+            one, infinity = _of_pair(pair, tuple(orders))
             total = total + count * one
             left_out += count * infinity
         divergences, lost = np.maximum(divergences, total), max(lost, left_out)
+    for selection, count in chosen:
+        # Every order that helps, whichever are asked for.
+        one = renyi_bound(selection.event, relation, orders=np.union1d(orders, FINE_ORDERS))
+        both = _selected(np.union1d(orders, FINE_ORDERS), one.divergences, selection.mean, selection.shape)
+        divergences = divergences + count * both[np.isin(np.union1d(orders, FINE_ORDERS), orders)]
+        lost += count * selection.mean * one.slack
     return RenyiBound(divergences, slack + lost)
 
 
+def _selected(
+    orders: NDArray[np.float64], divergences: NDArray[np.float64], mean: float, shape: float
+) -> NDArray[np.float64]:
+    """Divergences of the best of a random number of runs, from those of one run.
+
+    Papernot and Steinke, Hyperparameter tuning with Rényi differential privacy, ICLR 2022: Theorem 6 for Poisson numbers of runs
+    (shape infinite), Theorem 2 for truncated negative binomial ones.
+    """
+    gamma = repetitions(mean, shape)
+    more = np.log(mean) / (orders - 1)
+    if shape == math.inf:
+        one = RenyiCurve(orders, divergences, 0.0)
+        found = divergences + mean * one.delta(np.log1p(1 / (orders - 1))) + more
+    else:
+        # Its second order is free.
+        least = np.min((1 - 1 / orders) * divergences - math.log(gamma) / orders)
+        found = divergences + (1 + shape) * float(least) + more
+    # Divergences grow with the order, so a bound at a larger one holds as well.
+    return np.minimum.accumulate(found[::-1])[::-1] * (1 + 1e-12)
+
+
+def repetitions(mean: float, shape: float) -> float:
+    """The parameter gamma of the truncated negative binomial law with this mean and shape; NaN for a Poisson law.
+
+    Args:
+        mean: Expected number of runs, above 1 (of a Poisson law, at least 1).
+        shape: eta: 0 for the logarithmic law, 1 for the geometric one; infinity for the Poisson law, which may be 0.
+
+    Raises:
+        ValueError: A number out of range.
+
+    >>> round(repetitions(20, 1), 6)  # geometric: one over the mean
+    0.05
+    """
+    if not (isinstance(mean, int | float) and 1 <= mean <= _MOST_RUNS and (mean > 1 or shape == math.inf)):
+        raise ValueError(f"the mean number of runs is {mean!r}; it lies above 1 and is at most {_MOST_RUNS:,}.")
+    if not (isinstance(shape, int | float) and (0 <= shape <= 100 or shape == math.inf)):
+        raise ValueError(
+            f"the shape of the number of runs is {shape!r}: give 0 (logarithmic), 1 (geometric), another number up to 100, or "
+            "infinity (Poisson)."
+        )
+    if shape == math.inf:
+        return math.nan
+    from scipy.optimize import brentq
+
+    def too_many(log_gamma: float) -> float:
+        gamma = math.exp(log_gamma)
+        odds = math.expm1(-log_gamma)  # (1 - gamma) / gamma
+        if shape == 0:
+            return math.log(odds / -log_gamma) - math.log(mean)
+        return (
+            math.log(shape * odds / -math.expm1(shape * log_gamma)) - math.log(mean) if gamma < 1 else -math.log(mean)
+        )
+
+    return math.exp(float(cast(float, brentq(too_many, -200.0, -1e-12, xtol=1e-15))))
+
+
 @functools.lru_cache(maxsize=64)
-def _of_pair(pair: Pair) -> tuple[NDArray[np.float64], float]:
+def _of_pair(pair: Pair, at: tuple[float, ...]) -> tuple[NDArray[np.float64], float]:
+    orders = np.array(at)
     nodes = pair.nodes()
     kept = nodes.upper > 0
     loss, weight = nodes.loss[kept], nodes.upper[kept] / np.sum(nodes.upper[kept])
@@ -443,10 +522,10 @@ def _of_pair(pair: Pair) -> tuple[NDArray[np.float64], float]:
     cells = discretise(pair, spacing, _TAIL_MASS)
     # Given that the loss is finite, which it is with probability 1 - infinity.
     given = -math.log1p(-cells.infinity)
-    moments = np.array([log_moment(cells, spacing, order - 1.0) for order in ORDERS])
+    moments = np.array([log_moment(cells, spacing, order - 1.0) for order in orders])
     # A moment is a sum of positive numbers near 1: off by some units in the last place.
     moments += 16 * np.finfo(np.float64).eps * (1 + np.abs(moments))
-    return np.maximum((moments + ORDERS * given) / (ORDERS - 1.0), 0.0), cells.infinity
+    return np.maximum((moments + orders * given) / (orders - 1.0), 0.0), cells.infinity
 
 
 _BASIC_SHARE = 0.5

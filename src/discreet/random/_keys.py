@@ -174,6 +174,8 @@ class Purpose(IntEnum):
     STANDARDISATION = 10
     MARGINALS = 11
     MOMENTS = 12
+    SCORES = 13
+    SELECTION = 14
 
 
 def key(seed: int | None = None) -> jax.Array:
