@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -124,17 +127,18 @@ def made_up(d, count, together=1):
     return np.repeat(column[:, None], d, 1)
 
 
-def moved(engine, d, count, together=1):
-    """How far the first record moves the sum of such rows, in units of C."""
+def moved(engine, d, count, together=1, padding=0):
+    """How far the first record moves the sum of such rows, in units of C; with so many rows of padding."""
     rows = made_up(d, count, together)
+    real, rows = len(rows), np.concatenate([rows, np.zeros((padding, d), np.float32)])
     run = jax.jit(lambda p, x, m: engine(inner, p, x, m, 1.0, PLAIN))
-    whole = run(jnp.zeros(d), rows, np.ones(len(rows), bool))
+    whole = run(jnp.zeros(d), rows, np.arange(len(rows)) < real)
     # Where order is free, the last row takes the place of the first.
-    order = np.arange(1, len(rows))
+    order = np.arange(1, real)
     if getattr(engine, "shuffled", False):
-        order = np.concatenate([[len(rows) - 1], np.arange(1, len(rows) - 1)])
+        order = np.concatenate([[real - 1], np.arange(1, real - 1)])
     mask = np.arange(len(rows)) < len(order)
-    without = run(jnp.zeros(d), rows[np.append(order, 0)], mask)
+    without = run(jnp.zeros(d), rows[[*order, 0, *range(real, len(rows))]], mask)
     return float(np.linalg.norm(np.asarray(whole.gradient) - np.asarray(without.gradient))), float(whole.l2_bound)
 
 
@@ -154,6 +158,22 @@ def test_repeated_rounding_moves_no_sum_beyond_its_bound(monkeypatch, engine, d,
     monkeypatch.setattr(_bookkeeping, "_FEW", 0)
     distance, bound = moved(engine, d, count)
     assert 0.9 < distance <= bound < 1.005
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("padding", [0, 1, 5_000])
+@pytest.mark.parametrize("microbatch", [1, 24, 128, 1_000])
+@pytest.mark.parametrize("kind", ["booked", "shuffled", "reference"])
+def test_repeated_rounding_whatever_the_microbatch_capacity_and_number(monkeypatch, kind, microbatch, padding):
+    """The worst that was seen is printed (`-s`): docs/arithmetic.md has it beside the bound."""
+    monkeypatch.setattr(_bookkeeping, "_FEW", 0)
+    engine = ReferenceEngine(microbatch)
+    if kind != "reference":
+        engine = BookKeepingEngine(microbatch, shuffled=kind == "shuffled")
+    for d, count in (1, 4_321), (4, 20_000), (16, 3_000):
+        distance, bound = moved(engine, d, count, padding=padding)
+        print(f"{kind}, microbatch {microbatch}, padding {padding}, {d} x {count}: {distance:.5f} of {bound:.5f}")
+        assert 0.9 < distance <= bound < 1.3
 
 
 def one_by_one(rows, mask):
@@ -284,6 +304,22 @@ def test_no_row_of_a_batch_is_in_the_last_vector_of_a_loop(engine):
     for record in range(8):
         found = np.stack([at(place, record) for place in range(32)])
         np.testing.assert_array_equal(found, np.broadcast_to(found[0], found.shape))
+
+
+def test_wider_vectors_have_more_spare_rows():
+    """Measured: 4, 8 and 16 rows for 128, 256 and 512 bits; 8 by default with AVX-512."""
+    wider = "--xla_foo=1 --xla_cpu_prefer_vector_width=512"
+    assert [_contract.floats_of_a_vector(x) for x in ("", wider, "--xla_cpu_prefer_vector_width=128")] == [8, 16, 8]
+    assert _contract.SPARE < _contract.LANES
+
+
+@pytest.mark.exhaustive
+def test_rows_are_alike_with_wider_vectors():
+    """The same as above in a process whose vectors have 512 bits, where the machine has them."""
+    test = f"{__file__}::test_no_row_of_a_batch_is_in_the_last_vector_of_a_loop"
+    environment = {**os.environ, "XLA_FLAGS": "--xla_cpu_prefer_vector_width=512", "JAX_COMPILATION_CACHE_DIR": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    subprocess.run(command, env=environment, check=True, timeout=600)
 
 
 @pytest.mark.parametrize("engine", [BookKeepingEngine(32), ReferenceEngine(32)], ids=["booked", "reference"])

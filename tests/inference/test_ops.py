@@ -19,7 +19,7 @@ from scipy.stats import beta, kstest
 from discreet import random
 from discreet.accounting import Relation, profile
 from discreet.inference import OnePosteriorSample, OPSResult
-from discreet.inference._ops import Chains, TemperedPosterior, diagnose, project_records
+from discreet.inference._ops import Chains, TemperedPosterior, diagnose, exact_sum, project_records
 from discreet.inference._records import take_apart
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -111,6 +111,39 @@ def test_log_likelihoods_far_from_zero_are_not_lost_in_rounding(bound: dict[str,
     first = np.random.default_rng(0).uniform(-0.5, 0.5, 20_000).astype(np.float32)
     first[0] = 0.5
     assert largest_ratio(ops, first, np.concatenate([[np.float32(-0.5)], first[1:]])) <= ops.epsilon
+
+
+@pytest.mark.parametrize("relation", list(Relation.__members__.values())[:2])
+def test_one_record_moves_the_sum_by_its_own_term_whatever_the_others_are(relation: Relation) -> None:
+    """Repeated rounding: in float32 the terms after the first are half a unit each, and are lost or doubled with it."""
+    ops = OnePosteriorSample(spiky, log_likelihood_bound=1.0, epsilon=1.0, relation=relation)
+    terms = np.concatenate([np.full(2090, 0.98), np.full(100_000, -0.51 * 2.0**-13)]).astype(np.float32)
+    other = np.append(terms[1:], np.float32(-1.0)) if relation is Relation.REPLACE_ONE else terms[1:]
+    grid = ops.tempering.grid
+    assert (grid.most - grid.least) * grid.spacing <= 2.0
+    added = [float(exact_sum(jnp.asarray(x), grid)) for x in (terms, other, other[::-1])]
+    assert added[1] == added[2]
+    assert abs(added[0] - added[1]) <= (2.0 if relation is Relation.REPLACE_ONE else 1.0)
+    assert added[0] == pytest.approx(float(np.sum(terms, dtype=np.float64)), abs=len(terms) * grid.spacing)
+    one_by_one = [float(np.cumsum(x, dtype=np.float32)[-1]) for x in (terms, terms[1:])]
+    assert abs(one_by_one[0] - one_by_one[1]) > 4.0
+
+
+def test_the_density_of_many_records_moves_no_further() -> None:
+    """Whole densities: 100,000 records, of which one is another."""
+    ops = OnePosteriorSample(location, log_likelihood_bound=(-3.0, 0.0), epsilon=1.0)
+    table = np.random.default_rng(7).normal(size=100_000).astype(np.float32)
+    posterior = posterior_of(ops, table)
+    density = jax.jit(jax.value_and_grad(lambda z, x: posterior.log_density({"theta_unconstrained": z}, [x])))
+    exact = []
+    for x in table, np.append(table[1:], np.float32(9.0)):
+        (_, slope), whole = density(jnp.float32(0.4), jnp.asarray(x)), np.float64(x)
+        term = np.clip(-0.5 * (whole - 0.4) ** 2 - 0.5 * math.log(2 * math.pi), -3.0, 0.0)
+        inside = term > -3.0
+        assert float(slope) == pytest.approx(ops.power * float(np.sum((whole - 0.4)[inside])) - 0.4 / 4, rel=1e-4)
+        u, _ = posterior.objective.link({"theta_unconstrained": jnp.float32(0.4)}, jax.random.key(0))
+        exact.append(float(posterior.bounded(u, [jnp.asarray(x)])))
+    assert abs(exact[0] - exact[1]) <= 3.0
 
 
 def test_lipschitz_version_holds_for_a_true_and_for_a_false_claim() -> None:

@@ -39,6 +39,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -443,10 +445,19 @@ def row_weights(
 # --- sums over the rows that are there -----------------------------------------------------------
 
 
-LANES = 16
+def floats_of_a_vector(flags: str) -> int:
+    """The float32s of a vector in loops that XLA makes for a CPU, by its flags: of 256 bits or fewer unless they ask for more.
+
+    So it is with AVX-512 (seen), too; with vectors of 128 bits, as ARM has, the last 4 rows are computed otherwise.
+    """
+    widths = re.findall(r"--xla_cpu_prefer_vector_width=(\d+)", flags)
+    return max(8, int(widths[-1]) // 32) if widths else 8
+
+
+SPARE = floats_of_a_vector(os.environ.get("XLA_FLAGS", ""))
+"""So many rows at the end of a chunk stand for none of the batch's."""
+LANES = max(16, 2 * SPARE)
 """A chunk has a multiple of so many rows."""
-SPARE = 8
-"""So many rows at the end of a chunk stand for none of the batch's: the float32s of XLA's vectors on a CPU, of 256 bits."""
 
 ChunkSum = Callable[[Any, Bool[Array, "row"]], tuple[Any, Bool[Array, "row"]]]
 """`(rows, mask) -> float64 tree, finite`: the sum over the rows that the mask keeps, right if all rows are finite, those that
