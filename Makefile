@@ -12,13 +12,19 @@ BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-newest test-part docs docs-serve bench audit paper paper-quick stats lint format build hooks clean
+.PHONY: help demo demo-distributed test test-all test-newest test-part docs docs-serve bench audit paper paper-quick stats lint format build hooks clean
 
 help:  ## Show what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.ready-demo  ## Fit a bundled table at epsilon 1 and show what was spent
 	$(BIN)/discreet demo --out "$(DEMO_OUT)"
+
+demo-distributed: $(VENV)/.ready-demo  ## The same fit by two processes, which make one release and print one statement
+	@port=$$($(BIN)/python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'); \
+	set -- demo --out "$(DEMO_OUT)-distributed" --distributed --coordinator 127.0.0.1:$$port --processes 2; \
+	$(BIN)/discreet "$$@" --process-id 1 & other=$$!; \
+	$(BIN)/discreet "$$@" --process-id 0 && wait $$other
 
 # pyright takes as long for the tests as for all else: `make test-all` and `make lint` have them checked too.
 test: TYPED := src examples benchmarks tools
@@ -83,7 +89,7 @@ hooks: $(VENV)/.ready-dev  ## Run lint before each commit
 	$(BIN)/pre-commit install
 
 clean:  ## Remove caches, builds and the demo's output; the environment stays
-	rm -rf build dist site .pytest_cache .ruff_cache .hypothesis "$(DEMO_OUT)"
+	rm -rf build dist site .pytest_cache .ruff_cache .hypothesis "$(DEMO_OUT)" "$(DEMO_OUT)-distributed"
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Set-up. A stamp is touched after success only, so an interrupted set-up is taken up again.

@@ -16,9 +16,10 @@ import platform
 import re
 import sys
 import sysconfig
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, lru_cache, partial, wraps
 from pathlib import Path
@@ -89,6 +90,8 @@ __all__ = [
     "sharding_of",
     "source_line",
     "source_lines",
+    "tell_processes",
+    "told_by_processes",
     "two_way_primitive",
     "types_of",
     "unstack_p",
@@ -712,6 +715,35 @@ def as_one_curator(several: bool) -> Iterator[None]:
 
 
 _meetings = itertools.count()
+_FAILED = "discreet/failed"
+
+
+def tell_processes(why: str) -> bool:
+    """Let other processes know that this one ends, and why; empty: tell nothing.
+
+    Process 0, where the coordination service is, then waits for the others: without the service JAX aborts them.
+
+    Returns:
+        Whether there are several processes.
+    """
+    state = jax_distributed.global_state
+    if state.client is None or state.num_processes == 1:
+        return False
+    with suppress(jax.errors.JaxRuntimeError):  # process 0 may be gone
+        if why:
+            state.client.key_value_set(f"{_FAILED}/{state.process_id}", why)
+        until = time.monotonic() + 3.0 * (bool(why) and state.process_id == 0)
+        while time.monotonic() < until and len(state.client.key_value_dir_get(_FAILED)) < state.num_processes:
+            time.sleep(0.05)
+    return True
+
+
+def told_by_processes() -> str:
+    """What another process told, if one ended; else empty."""
+    client, told = jax_distributed.global_state.client, []
+    with suppress(jax.errors.JaxRuntimeError):
+        told = [] if client is None else client.key_value_dir_get(_FAILED)
+    return told[0][1] if told else ""
 
 
 def await_processes(seconds: float = 300.0) -> None:

@@ -115,8 +115,8 @@ class MadeUp:
         del guide, optim, placeholder
         self.model, self.plan = model, plan
 
-    def run(self, key, *arrays, progress_bar, ledger, checkpoint, person=None, max_rows=1, keep_gradients=False):
-        del key, progress_bar, ledger, checkpoint, person, max_rows, keep_gradients
+    def run(self, key, *arrays, progress_bar, ledger, checkpoint, mesh, person=None, max_rows=1, keep_gradients=False):
+        del key, progress_bar, ledger, checkpoint, mesh, person, max_rows, keep_gradients
         if len(arrays) == 1:
             return made_up_result(self.model.__self__, self.plan)
         drawn = {"intercept": np.zeros(4), "weights": np.zeros((4, arrays[0].shape[1]))}

@@ -132,6 +132,10 @@ def noise_on_each(self, key, leaves, *rest):
     return on_each(noised)(key, *leaves)
 
 
+def noise_on_none(self, key, leaves, *rest):
+    return [*leaves]
+
+
 def twice(x, axis):
     return PSUM(x * jnp.where(lax.axis_index(axis) == 2, 2, 1), axis)
 
@@ -150,6 +154,7 @@ def cut(self, first, indices, mask):
     [
         (type(GAUSSIAN), "add", key_per_device),
         (type(GAUSSIAN), "add", noise_on_each),
+        (type(GAUSSIAN), "add", noise_on_none),
         (lax, "psum", twice),
         (lax, "psum", lax.pmean),
         (Shards, "part", first_rows_for_all),
@@ -227,8 +232,12 @@ FITS = {
 
 @pytest.mark.parametrize("name", FITS)
 def test_a_fit_is_that_of_one_device(name):
-    one = FITS[name]().run(KEY, X, progress_bar=False)
-    four = FITS[name]().run(KEY, X, progress_bar=False, mesh=MESH)
+    keep = {} if name == "Langevin" else {"keep_gradients": True}
+    mesh = MESH if keep else jax.sharding.Mesh(np.array(jax.devices()), ("records",))  # of type Explicit, and Auto
+    one = FITS[name]().run(KEY, X, progress_bar=False, **keep)
+    four = FITS[name]().run(KEY, X, progress_bar=False, mesh=mesh, **keep)
+    if keep:
+        np.testing.assert_allclose(four.trace.gradients, one.trace.gradients, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(four.trace.iterates, one.trace.iterates, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(four.losses, one.losses, rtol=1e-4, atol=1e-3)
     assert four.statement.epsilon == one.statement.epsilon

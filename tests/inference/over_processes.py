@@ -1,4 +1,4 @@
-"""Fits over two processes of two devices each. `test_processes.py` starts this file in both, with the part to run.
+"""Fits over processes with four devices in all. `test_processes.py` starts this file in each, with the parts to run.
 
 What a process found is in FOLDER/PART-NUMBER.json, which it writes as it goes.
 """
@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -81,13 +82,13 @@ def write_shards(folder):
 class Part:
     """What one of the processes does, and what it finds."""
 
-    def __init__(self, port, number, folder, name):
+    def __init__(self, port, number, folder, name, count):
         jax.config.update("jax_disable_most_optimizations", True)
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
-            f"127.0.0.1:{port}", 2, number, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=20
+            f"127.0.0.1:{port}", count, number, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=20
         )
-        self.number, self.folder = number, Path(folder)
+        self.number, self.count, self.folder = number, count, Path(folder)
         self.mesh = jax.make_mesh((jax.device_count(),), ("records",))
         self.file, self.found = self.folder / f"{name}-{number}.json", {}
 
@@ -118,6 +119,18 @@ class Part:
         result = self.run(make(num_records=40), dp.random.key(3), records.x, checkpoint=self.folder / "in-shards")
         self.note("in shards", result.trace.iterates.tolist())
 
+    def few_on_all(self):
+        """Three records on each device, and none on the last one."""
+        budget, few = self.folder / "ledger", make(num_records=9)
+        result = self.run(few, dp.random.key(3), X[:9], keep_gradients=True)
+        self.note("seed", [result.trace.iterates.tolist(), result.trace.gradients.tolist()])
+        if self.number == 0:
+            dp.Ledger.create(budget, dataset="d", epsilon=100.0, delta=1e-3)
+        ledger = dp.Ledger(budget) if self.number == 0 else None
+        result = self.run(few, dp.random.key(), X[:9], keep_gradients=True, ledger=ledger)
+        self.note("secret", [result.trace.iterates.tolist(), str(result.statement)])
+        self.note("certificate", repr(few.certify(X[:9], mesh=self.mesh, keep_gradients=True).event))
+
     def refusals(self):
         """Before anything is spent, and named in both."""
         from test_processes import refusals as ways_through
@@ -133,7 +146,7 @@ class Part:
             said = ""
             try:
                 self.run(fit, dp.random.key(3) if key is None else key, x, **options)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RuntimeError) as error:
                 said = f"{type(error).__name__}: {error}"
             self.note(name, said)
 
@@ -159,6 +172,10 @@ class Part:
             _dpsvi.versions = lambda: "discreet 0.1"
         refused("versions", make())
         _dpsvi.versions = kept
+        # A planted fault: each process draws its own noise, which is found when the fit ends.
+        kept, _loop.random.key_from_words = _loop.random.key_from_words, lambda *_, **__: dp.random.key(self.number)
+        refused("key per process", make(), dp.random.key())
+        _loop.random.key_from_words = kept
 
     def interrupted(self):
         """Ctrl-C in the second process alone."""
@@ -187,13 +204,13 @@ class Part:
         _loop._SECONDS_A_CHUNK, Checkpoint.due, Checkpoint.keep = 0.0, True, dying
         self.fit_with_checkpoint()
 
-    def fit_with_checkpoint(self):
+    def fit_with_checkpoint(self, **changes):
         first = self.number == 0
         budget = self.folder / "third"
         if first and not budget.exists():
             dp.Ledger.create(budget, dataset="d", epsilon=100.0, delta=1e-3)
         options = {"checkpoint": self.folder / "checkpoint", "ledger": dp.Ledger(budget)} if first else {}
-        result = self.run(make(factors), SECRET(), **options)
+        result = self.run(make(factors, **changes), SECRET(), **options)
         self.note("resumed", [result.trace.iterates.tolist(), str(result.statement)])
 
     def goes_on(self):
@@ -209,22 +226,86 @@ class Part:
         result = self.run(make(factors), SECRET())
         self.note("never stopped", result.trace.iterates.tolist())
 
+    # --- Each stage of a run ---
+
+    def act(self, stage, what):
+        """Do something when this process first comes to a stage."""
+        owner, name = STAGES[stage]
+        kept, first = getattr(owner, name), iter([True])
+
+        def planted(*args, **options):
+            if next(first, False):
+                self.note(stage, time.time())
+                what()
+            return kept(*args, **options)
+
+        setattr(owner, name, planted)
+        return lambda: setattr(owner, name, kept)
+
     def fails(self):
-        """One process runs out of memory in the loop."""
-        extend = _loop.TraceRecorder.extend
-
-        def short(recorder, step, *rows):
-            extend(recorder, step, *rows)
-            if self.number == 1:
-                raise MemoryError("no room")
-
-        _loop.TraceRecorder.extend = short
+        """The second process does what it is told, where it is told: by raising an error that nobody foresees, or by dying."""
+        what, stage, victim = os.environ["FAILS"].split(",")
+        actions = {"raises": lambda: {}["planted"], "dies": lambda: os.kill(os.getpid(), signal.SIGKILL)}
+        if self.number == int(victim) and stage in STAGES:
+            self.act(stage, actions[what])
         self.note("began", time.time())
+        if self.number == int(victim) and stage == "before the run":
+            actions[what]()
         self.run(make(), dp.random.key(3))
+        if self.number == int(victim) and stage == "after the run":
+            actions[what]()
+        self.run(make(), dp.random.key(4))
+
+    def refuses(self):
+        """The second process fails where all learn of it, and all go on."""
+        for stage in FORESEEN:
+            undo = self.act(stage, lambda: {}["planted"]) if self.number == 1 else lambda: None
+            try:
+                self.run(make(), dp.random.key())
+            except (ValueError, KeyError) as error:
+                self.note(stage, f"{type(error).__name__}: {error}")
+            undo()
+
+    def sleeps(self):
+        """One process after the other sleeps at a stage of its own."""
+        self.note("rested", self.run(make(), dp.random.key(3)).trace.iterates.tolist())
+        for turn, stage in enumerate(STAGES):
+            if turn % self.count == self.number:
+                self.act(stage, lambda: time.sleep(1.5))
+        self.note("slept", self.run(make(), dp.random.key(3), checkpoint=self.folder / "slow").trace.iterates.tolist())
+
+    def killed(self):
+        """The process that is told dies so many seconds after its first step, or after its start."""
+        victim, since, seconds = os.environ["KILL"].split(",")
+        timer = threading.Timer(float(seconds), os.kill, (os.getpid(), signal.SIGKILL))
+        if self.number == int(victim) and since == "start":
+            timer.start()
+        elif self.number == int(victim):
+            self.act("a step", timer.start)
+        _loop._SECONDS_A_CHUNK, Checkpoint.due = 0.0, True
+        self.fit_with_checkpoint(num_steps=400)
+        timer.cancel()
+        if int(victim) == self.count:
+            _step._used.clear()  # the same noise once more, for the same states
+            _loop._SECONDS_A_CHUNK, Checkpoint.due = 0.25, False
+            self.note("never stopped", self.run(make(factors, num_steps=400), SECRET()).trace.iterates.tolist())
+
+
+STAGES = {
+    "checks": (_dpsvi, "take_apart"),
+    "hash of the records": (Checkpoint, "digest"),
+    "proof": (_dpsvi, "certify_fit"),
+    "compiling": (_loop, "compiled"),
+    "debit": (Checkpoint, "begin"),
+    "a step": (_loop.TraceRecorder, "extend"),
+    "a checkpoint": (Checkpoint, "keep"),
+    "the result": (_dpsvi, "result_of"),
+}
+FORESEEN = ("checks", "proof", "compiling", "debit")
 
 
 def main():
     name = sys.argv[4]
-    part = Part(sys.argv[1], int(sys.argv[2]), sys.argv[3], name)
+    part = Part(sys.argv[1], int(sys.argv[2]), sys.argv[3], name, int(sys.argv[5]))
     for each in name.split("+"):
         getattr(part, each)()

@@ -146,29 +146,34 @@ def run_children(code, environments):
         )
         for own in environments
     ]
-    return [(child.communicate(timeout=240)[0], child.returncode) for child in children]
+    return [(child.communicate(timeout=600)[0], child.returncode) for child in children]
 
 
-# --- Two processes on one machine, as a program would start them ---
+# --- Several processes on one machine, as a program would start them ---
 
 
-def both(part, folder):
-    """What two processes found that ran a part of `over_processes.py`, their outputs, and their exit codes."""
+def several(part, folder, count=2, **environment):
+    """What processes with four devices in all found that ran parts of `over_processes.py`, their outputs, and exit codes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     code = f"""
         import os, sys
-        sys.argv = ["", "{port}", os.environ["WHO"], {str(folder)!r}, {part!r}]
+        sys.argv = ["", "{port}", os.environ["WHO"], {str(folder)!r}, {part!r}, "{count}"]
         import over_processes
         over_processes.main()
     """
-    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    ended = run_children(code, [{"WHO": "0", **two}, {"WHO": "1", **two}])
-    files = [folder / f"{part}-{number}.json" for number in range(2)]
-    assert all(file.exists() for file in files), ended
-    first, second = (json.loads(file.read_text()) for file in files)
-    return first, second, [out for out, _ in ended], [status for _, status in ended]
+    devices = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={4 // count}"}
+    ended = run_children(code, [{"WHO": str(number), **devices, **environment} for number in range(count)])
+    files = [folder / f"{part}-{number}.json" for number in range(count)]
+    found = [json.loads(file.read_text()) if file.exists() else {} for file in files]
+    return found, [out for out, _ in ended], [status for _, status in ended]
+
+
+def both(part, folder, **environment):
+    """The same of two processes."""
+    (first, second), outputs, statuses = several(part, folder, **environment)
+    return first, second, outputs, statuses
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +186,7 @@ def began(tmp_path_factory):
 def test_two_processes_make_the_fit_of_one_device(began):
     """With every option of a mesh the same code runs; here latents of the records' own, and DPSGLD."""
     folder, first, second, outputs, _ = began
-    assert "rows of its own" in first, outputs
+    assert "in shards" in first, outputs
     for name, fit in over_processes.FITS.items():
         one = fit().run(dp.random.key(3), over_processes.X, progress_bar=False)
         iterates, losses, statement = first[name]
@@ -198,6 +203,25 @@ def test_two_processes_make_the_fit_of_one_device(began):
     assert len(dp.Ledger(folder / "ledger").debits) == 1
 
 
+def test_four_processes_make_the_fit_of_one_device(tmp_path):
+    """One of them has no record, another one a NaN."""
+    found, outputs, statuses = several("few_on_all", tmp_path, 4)
+    assert statuses == [0] * 4, outputs
+    first = found[0]
+    assert found == [first] * 4
+    few = over_processes.make(num_records=9)
+    one = few.run(dp.random.key(3), over_processes.X[:9], progress_bar=False, keep_gradients=True)
+    iterates, gradients = first["seed"]
+    np.testing.assert_allclose(iterates, one.trace.iterates, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(gradients, one.trace.gradients, rtol=1e-4, atol=1e-4)
+    assert first["certificate"] == repr(few.certify(over_processes.X[:9], keep_gradients=True).event)
+    statement = " ".join(first["secret"][1].split())
+    assert "4 devices (cpu) of 4 processes" in statement
+    assert "Proved before it ran" in statement
+    assert "Debited as entry 1" in statement
+    assert len(dp.Ledger(tmp_path / "ledger").debits) == 1
+
+
 REFUSED = {
     "plan": "Process 1 has another plan",
     "seed": "Process 1 has another seed",
@@ -211,6 +235,7 @@ REFUSED = {
     "part of a mesh": "mesh has no device of process",
     "checkpoint": "Process 1 is given checkpoint=",
     "versions": "Process 1 has other versions",
+    "key per process": "Processes 0 and 1 have computed other parameters from the same sums",
 }
 
 
@@ -243,7 +268,7 @@ def test_a_killed_fit_goes_on_to_the_same_bits_and_an_error_ends_both(began):
     assert first["dies"], outputs
     assert statuses == [75, -signal.SIGKILL], outputs
     assert "Start all processes again with the same command" in outputs[0]
-    first, second, outputs, statuses = both("goes_on+fails", folder)
+    first, second, outputs, statuses = both("goes_on+fails", folder, FAILS="raises,a step,1")
     assert "never stopped" in first, outputs
     assert first["resumed"] == second["resumed"]
     assert first["resumed"][0] == first["never stopped"]
@@ -251,8 +276,70 @@ def test_a_killed_fit_goes_on_to_the_same_bits_and_an_error_ends_both(began):
     assert "other options or devices" in first["another mesh"]
     assert "holds a fit with" in second["other data"]
     assert statuses == [70, 70], outputs
-    assert "MemoryError: no room" in outputs[1]
-    assert time.time() - first["began"] < 40.0  # not the 300 seconds of a barrier
+    assert "KeyError: 'planted'" in outputs[1]
+    assert time.time() - second["a step"] < 40.0  # not the 300 seconds of a barrier
+
+
+ENDS = [
+    ("raises", "before the run", 1, 70),
+    ("raises", "hash of the records", 0, 75),
+    ("raises", "a checkpoint", 0, 70),
+    ("raises", "the result", 1, 70),
+    ("raises", "after the run", 0, 70),
+    *(("dies", stage, turn % 2, None) for turn, stage in enumerate([*over_processes.STAGES, "before the run"])),
+]
+
+
+@pytest.mark.parametrize(
+    ("what", "stage", "victim", "code"),
+    [pytest.param(*case, marks=[pytest.mark.exhaustive] * (number > 0)) for number, case in enumerate(ENDS)],
+)
+def test_what_ends_one_process_ends_all_within_40_seconds(tmp_path, what, stage, victim, code):
+    """By an exit code that says so; without process 0, where JAX's service is, JAX itself may end the others by SIGABRT."""
+    *found, outputs, statuses = both("fails", tmp_path, FAILS=f"{what},{stage},{victim}")
+    ended = time.time() - found[victim].get(stage, found[victim]["began"])
+    assert ended < 40.0, outputs
+    assert "planted" in outputs[victim] or what == "dies"
+    assert statuses[victim] == (code or -signal.SIGKILL), outputs
+    assert statuses[1 - victim] in (70, 75, -signal.SIGABRT), outputs
+
+
+@pytest.mark.exhaustive
+def test_what_fails_before_anything_is_spent_is_told_to_all(tmp_path):
+    first, second, outputs, statuses = both("refuses", tmp_path)
+    assert statuses == [0, 0], outputs
+    for stage in over_processes.FORESEEN:
+        assert first[stage] == "ValueError: Process 1 refused: KeyError"  # whose message may quote a record
+        assert second[stage] == "KeyError: 'planted'"
+
+
+@pytest.mark.exhaustive
+def test_others_wait_for_a_process_that_sleeps_at_any_stage(tmp_path):
+    first, second, outputs, statuses = both("sleeps", tmp_path)
+    assert statuses == [0, 0], outputs
+    assert set(first) | set(second) >= set(over_processes.STAGES)
+    assert first["slept"] == second["slept"] == first["rested"]
+
+
+@pytest.mark.exhaustive
+def test_after_twenty_kills_of_any_process_the_bits_are_those_of_a_fit_never_stopped(tmp_path):
+    seed = int.from_bytes(os.urandom(4))
+    chance, kills = np.random.default_rng(seed), 0
+    while kills < 20:
+        since = "start" if kills % 4 == 0 else "step"
+        kill = f"{chance.integers(2)},{since},{chance.uniform(0, 8 if since == 'start' else 0.6):.3f}"
+        *_, outputs, statuses = both("killed", tmp_path, KILL=kill)
+        if statuses == [0, 0]:
+            break  # done before all kills
+        assert -signal.SIGKILL in statuses, (seed, outputs)
+        assert set(statuses) <= {-signal.SIGKILL, -signal.SIGABRT, 75}, (seed, outputs)
+        kills += 1
+    first, second, outputs, statuses = both("killed", tmp_path, KILL="2,step,0")
+    assert statuses == [0, 0], (seed, outputs)
+    assert kills >= 10, seed
+    assert first["resumed"] == second["resumed"]
+    assert first["resumed"][0] == first["never stopped"]
+    assert len(dp.Ledger(tmp_path / "third").debits) == 1
 
 
 def test_an_array_over_several_devices_is_warned_of_and_fitted():

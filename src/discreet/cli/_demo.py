@@ -9,7 +9,7 @@ import typer
 from discreet._validate import require
 from discreet.cli import _options as options
 from discreet.cli._report import print_statement
-from discreet.cli._run import fit_and_write
+from discreet.cli._run import fit_and_write, joined
 from discreet.cli._terminal import refusing, say, say_json
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ def demo(
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")] = 1.0,
     seed: options.Seed = None,
     out: options.Out = Path("discreet-demo"),
+    distributed: options.Distributed = False,
+    coordinator: options.Coordinator = None,
+    num_processes: options.NumProcesses = None,
+    process_id: options.ProcessId = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Fit a bundled medical table privately and see what it costs.
@@ -58,33 +62,39 @@ def demo(
 
     `discreet demo --epsilon 0.5 --out somewhere`
     """
-    from discreet.models import logistic_regression
-
-    if not may_overwrite(out / "statement.json"):
-        raise ValueError(f"{out} contains the statement of a fit: choose another --out")
-    train, test = load()
     import numpy as np
     from sklearn.linear_model import LogisticRegression
 
-    plan = options.plan_of(
-        num_records=train.num_records,
-        epsilon=epsilon,
-        delta=DELTA,
-        num_steps=STEPS,
-        sampling=options.sampling_of("poisson", rate=RATE, batch_size=None, num_records=train.num_records),
-        relation=None,
-    )
-    fitted = fit_and_write(
-        out,
-        logistic_regression,
-        plan,
-        train,
-        complete=lambda statement: statement.with_public(BOUNDS_ARE_PUBLIC).with_notes(TABLE_IS_PUBLIC),
-        learning_rate=LEARNING_RATE,
-        seed=seed,
-        draws=1_000,
-        progress_bar=False,
-    )
+    from discreet.models import logistic_regression
+
+    with joined(distributed, coordinator, num_processes, process_id) as members:
+        with members.together():
+            if members.first and not may_overwrite(out / "statement.json"):
+                raise ValueError(f"{out} contains the statement of a fit: choose another --out")
+            train, test = load()
+            plan = options.plan_of(
+                num_records=train.num_records,
+                epsilon=epsilon,
+                delta=DELTA,
+                num_steps=STEPS,
+                sampling=options.sampling_of("poisson", rate=RATE, batch_size=None, num_records=train.num_records),
+                relation=None,
+            )
+        fitted = fit_and_write(
+            out,
+            logistic_regression,
+            plan,
+            train,
+            complete=lambda statement: statement.with_public(BOUNDS_ARE_PUBLIC).with_notes(TABLE_IS_PUBLIC),
+            learning_rate=LEARNING_RATE,
+            seed=seed,
+            draws=1_000,
+            progress_bar=False,
+            processes=members,
+        )
+    if not members.first:
+        fitted.leave()
+        return
     statement, files = fitted.statement, fitted.files
     logits = fitted.samples["intercept"][:, None] + fitted.samples["weights"] @ test.x.T
     reference = LogisticRegression(max_iter=1_000).fit(train.x, train.y)

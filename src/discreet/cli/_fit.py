@@ -5,8 +5,8 @@ import functools
 import hashlib
 import json
 import math
+import secrets
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +22,29 @@ from discreet.cli._run import (
     count_and_write,
     fit_and_write,
     is_own_statement,
+    joined,
     kept_secret,
     remember,
     say_price,
 )
 from discreet.cli._tables import how_converted, unit_of
-from discreet.cli._terminal import folder_for_results, on_terminal, refusing, say, say_error, say_json, say_lines, spent
+from discreet.cli._terminal import (
+    folder_for_results,
+    on_terminal,
+    refusing,
+    say,
+    say_error,
+    say_json,
+    say_lines,
+    settings,
+    spent,
+)
 
 if TYPE_CHECKING:
     from discreet.accounting import Planned
     from discreet.cli._options import ChosenModel
     from discreet.cli._own_model import Prepared
+    from discreet.inference import Processes
     from discreet.marginals import Marginals, MarginalsPlan, MarginalsResult
     from discreet.models import MixtureOfProducts
     from discreet.plan import PrivacyPlan
@@ -87,6 +99,10 @@ def fit(
     overwrite: options.Overwrite = False,
     dry_run: options.FitDryRun = False,
     yes: options.Yes = False,
+    distributed: options.Distributed = False,
+    coordinator: options.Coordinator = None,
+    num_processes: options.NumProcesses = None,
+    process_id: options.ProcessId = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Fit a model to a table under (ε, δ)-differential privacy.
@@ -108,91 +124,115 @@ def fit(
     needs model.json as well, which a model of your own gets; a twin gets its own files instead of posterior and summary. Each
     further fit of the same data spends again: the ε of all fits add up.
     """
-    in_steps = any(x is not None for x in (steps, rate, batch_size, clip, learning_rate, plan_file, checkpoint))
-    in_steps = in_steps or sampling != "poisson"
-    if by == options.TwinMethod.MARGINALS and (model != TWIN or in_steps):
-        raise ValueError(
-            f"--by marginals is for --model {TWIN}, and takes no steps: leave out --steps, --rate, --batch-size, --sampling, "
-            "--clip, --learning-rate, --plan and --checkpoint, or choose --by svi"
-        )
-    if data.suffix == Path(COUNTS).suffix:
-        paid = (epsilon, target, bounds, schema, delta, num_records, relation, ledger, seed)
-        spends = any(x is not None for x in paid) or out_of_bounds != "refuse" or non_private_bounds
-        if model != TWIN or in_steps or by == options.TwinMethod.SVI or spends or raw or dry_run:
-            raise ValueError(
-                f"{data} has noisy counts, which were paid for: with --model {TWIN} give --components, --draws, --out, "
-                "--overwrite and --json alone, or the table itself"
-            )
-        _fit_again(data, out, components, draws, overwrite=overwrite, as_json=as_json)
-        return
-    given = PlanValues(epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema)
-    drawn = batch_size is not None or sampling != "poisson"
-    planned = None if plan_file is None else with_plan(plan_file, model, given, drawn_otherwise=drawn)
-    values = given if planned is None else planned.values
-    if values.epsilon is None:
-        raise ValueError("--epsilon is missing: give a privacy budget, or a --plan that contains one")
-    check_options(out, checkpoint, overwrite=overwrite, draws=draws, learning_rate=values.learning_rate)
-    chosen = choose_model(
-        model, components=values.components, words=model_args, epsilon=values.epsilon, delta=values.delta
-    )
-    made = how_converted(data, non_private_bounds=non_private_bounds, out_of_bounds=out_of_bounds)
-    described = options.schema_of(data, chosen, values.target, values.bounds, values.schema, non_private_bounds, made)
-    if raw and chosen.own is None:
-        raise ValueError(f"--raw is for a model of your own: {model} needs scaled columns, leave --raw out")
-    if by is None and model == TWIN and not in_steps:
-        from discreet.marginals import counts_suffice
-
-        by = options.TwinMethod.MARGINALS if counts_suffice(described) else None
-    if by == options.TwinMethod.MARGINALS:
-        check_whole(data, made, out_of_bounds)
-        warn_of_no_privacy(described, seed, ledger)
-        delta = suggest_delta(num_records) if delta is None else delta
-        counting = options.marginals_plan_of(described, epsilon=values.epsilon, delta=delta, relation=relation)
-        if dry_run:
-            say_dry_count(counting, ledger, as_json=as_json)
-        else:
-            _count(data, out, described, counting, components, draws, ledger, out_of_bounds, seed, as_json=as_json)
-        return
-    order = _order(seed, checkpoint)
-    table = _read(data, chosen, described, made, out_of_bounds, order, raw=raw, quiet=as_json)
-    public_count = table.records.num_records if num_records is None else num_records
-    if plan_file is not None and planned is not None:
-        say_other_size(plan_file, planned, public_count)
-    plan = _plan(chosen, table, values, public_count, sampling=sampling, batch_size=batch_size, relation=relation)
-    warn_of_no_privacy(table.schema, seed, ledger)
-    if dry_run:
-        say_dry_run(table, plan, ledger, as_json=as_json)
-        return
-    check_use(table, plan, goes_on=yes, may_ask=not as_json)
-    if checkpoint is not None:
-        remember(checkpoint)
     from discreet.cli._intervals import NoiseAdded, groups_of
 
-    facts = {"schema": table.schema, "out_of_bounds": table.odd_cells, "counted": num_records is None, "own": table.own}
-    fitted = fit_and_write(
-        out,
-        table.function,
-        plan,
-        table.records,
-        complete=functools.partial(complete_statement, **facts),
-        learning_rate=chosen.defaults.learning_rate if values.learning_rate is None else values.learning_rate,
-        seed=seed,
-        draws=1_000 if draws is None else draws,
-        progress_bar=not as_json and on_terminal(),
-        whole=table.whole,
-        ledger=ledger,
-        checkpoint=checkpoint,
-        person=table.schema.person,
-        max_rows=table.schema.max_rows,
-        own=table.own,
-        noise_added=NoiseAdded(
-            longest_gradient(chosen, table.schema), groups_of(table.schema.columns, table.records.feature_names)
-        ),
-    )
-    if as_json:
-        say_json("fit", fitted.facts())
-    else:
-        fitted.say(f"{model} to {public_count:,} {'persons' if table.schema.person else 'records'}", ledger)
+    with joined(distributed, coordinator, num_processes, process_id) as members:
+        with members.together():
+            in_steps = any(x is not None for x in (steps, rate, batch_size, clip, learning_rate, plan_file, checkpoint))
+            in_steps = in_steps or sampling != "poisson"
+            if by == options.TwinMethod.MARGINALS and (model != TWIN or in_steps):
+                raise ValueError(
+                    f"--by marginals is for --model {TWIN}, and takes no steps: leave out --steps, --rate, --batch-size, "
+                    "--sampling, --clip, --learning-rate, --plan and --checkpoint, or choose --by svi"
+                )
+            if data.suffix == Path(COUNTS).suffix:
+                paid = (epsilon, target, bounds, schema, delta, num_records, relation, ledger, seed)
+                spends = any(x is not None for x in paid) or out_of_bounds != "refuse" or non_private_bounds
+                if model != TWIN or in_steps or by == options.TwinMethod.SVI or spends or raw or dry_run:
+                    raise ValueError(
+                        f"{data} has noisy counts, which were paid for: with --model {TWIN} give --components, --draws, --out, "
+                        "--overwrite and --json alone, or the table itself"
+                    )
+                _fit_again(data, out, components, draws, overwrite=overwrite, as_json=as_json)
+                return
+            given = PlanValues(epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema)
+            drawn = batch_size is not None or sampling != "poisson"
+            planned = None if plan_file is None else with_plan(plan_file, model, given, drawn_otherwise=drawn)
+            values = given if planned is None else planned.values
+            if values.epsilon is None:
+                raise ValueError("--epsilon is missing: give a privacy budget, or a --plan that contains one")
+            if members.first:
+                check_options(out, checkpoint, overwrite=overwrite, draws=draws, learning_rate=values.learning_rate)
+            chosen = choose_model(
+                model, components=values.components, words=model_args, epsilon=values.epsilon, delta=values.delta
+            )
+            made = how_converted(data, non_private_bounds=non_private_bounds, out_of_bounds=out_of_bounds)
+            described = options.schema_of(
+                data, chosen, values.target, values.bounds, values.schema, non_private_bounds, made
+            )
+            if raw and chosen.own is None:
+                raise ValueError(f"--raw is for a model of your own: {model} needs scaled columns, leave --raw out")
+            if by is None and model == TWIN and not in_steps:
+                from discreet.marginals import counts_suffice
+
+                by = options.TwinMethod.MARGINALS if counts_suffice(described) else None
+            if by == options.TwinMethod.MARGINALS:
+                if distributed:
+                    raise ValueError(
+                        "--distributed is for fits in steps, and noisy counts take one pass: leave it out, or add --by svi"
+                    )
+                check_whole(data, made, out_of_bounds)
+                warn_of_no_privacy(described, seed, ledger)
+                delta = suggest_delta(num_records) if delta is None else delta
+                counting = options.marginals_plan_of(described, epsilon=values.epsilon, delta=delta, relation=relation)
+                if dry_run:
+                    say_dry_count(counting, ledger, as_json=as_json)
+                else:
+                    _count(
+                        data, out, described, counting, components, draws, ledger, out_of_bounds, seed, as_json=as_json
+                    )
+                return
+        order = _order(described, seed, checkpoint, members)
+        with members.together():
+            table = _read(
+                data, chosen, described, made, out_of_bounds, order, raw=raw, quiet=as_json, mesh=members.mesh
+            )
+            public_count = table.records.num_records if num_records is None else num_records
+            if plan_file is not None and planned is not None:
+                say_other_size(plan_file, planned, public_count)
+            plan = _plan(
+                chosen, table, values, public_count, sampling=sampling, batch_size=batch_size, relation=relation
+            )
+            warn_of_no_privacy(table.schema, seed, ledger)
+            if dry_run:
+                say_dry_run(table, plan, ledger, as_json=as_json)
+                return
+            check_use(table, plan, goes_on=yes, may_ask=not as_json and not distributed)
+            if checkpoint is not None and distributed:
+                settings.continue_with = "the same command, in all processes"
+            if checkpoint is not None and members.first:
+                remember(checkpoint)
+        facts = {
+            "schema": table.schema,
+            "out_of_bounds": table.odd_cells,
+            "counted": num_records is None,
+            "own": table.own,
+        }
+        fitted = fit_and_write(
+            out,
+            table.function,
+            plan,
+            table.records,
+            complete=functools.partial(complete_statement, **facts),
+            learning_rate=chosen.defaults.learning_rate if values.learning_rate is None else values.learning_rate,
+            seed=seed,
+            draws=1_000 if draws is None else draws,
+            progress_bar=not as_json and on_terminal(),
+            whole=table.whole,
+            ledger=ledger,
+            checkpoint=checkpoint,
+            processes=members,
+            person=table.schema.person,
+            max_rows=table.schema.max_rows,
+            own=table.own,
+            noise_added=NoiseAdded(
+                longest_gradient(chosen, table.schema), groups_of(table.schema.columns, table.records.feature_names)
+            ),
+        )
+        if as_json and members.first:
+            say_json("fit", fitted.facts())
+        elif members.first:
+            fitted.say(f"{model} to {public_count:,} {'persons' if table.schema.person else 'records'}", ledger)
     fitted.leave()
 
 
@@ -332,17 +372,17 @@ class Table:
         return sum(np.size(x["value"]) for x in shared if x["type"] in kinds and not x.get("is_observed"))
 
 
-def _order(seed: int | None, checkpoint: Path | None) -> "Callable[[Schema], bytes | None]":
-    """The key by which rows of each person are chosen, if it is to be the same another time."""
-
-    def key(schema: "Schema") -> bytes | None:
-        if seed is not None:
-            return hashlib.sha256(str(seed).encode()).digest()
-        if schema.person is None or checkpoint is None:
-            return None
-        return kept_secret(checkpoint / "persons.key")
-
-    return key
+def _order(schema: "Schema", seed: int | None, checkpoint: Path | None, members: "Processes") -> bytes | None:
+    """The key by which rows of each person are chosen, if it is to be the same another time or in another process."""
+    if seed is not None:
+        return hashlib.sha256(str(seed).encode()).digest()
+    if schema.person is None or (checkpoint is None and members.count == 1):
+        return None
+    key = b""
+    with members.together():
+        if members.first:
+            key = secrets.token_bytes(32) if checkpoint is None else kept_secret(checkpoint / "persons.key")
+    return members.from_first(key)
 
 
 def _read(
@@ -351,10 +391,11 @@ def _read(
     described: "Schema",
     made: "Conversion | None",
     out_of_bounds: options.OutOfBoundsName,
-    order: "Callable[[Schema], bytes | None]",
+    order: bytes | None,
     *,
     raw: bool,
     quiet: bool,
+    mesh: Any = None,
 ) -> Table:
     """Find the model's function and read the records."""
     odd_cells = str(out_of_bounds) if made is None else made.out_of_bounds
@@ -366,7 +407,7 @@ def _read(
         raise ValueError(f"{data} holds converted records, which are scaled: for raw columns give the table itself")
     if own is not None and not quiet:
         _say_features(own)
-    records = _records(data, described, odd_cells, order(described), whole, made, own)
+    records = _records(data, described, odd_cells, order, whole, made, own, mesh)
     if own is not None and own.preprocesses:
         own = dataclasses.replace(own, seen=records.feature_names)
     return Table(schema=described, records=records, function=function, odd_cells=odd_cells, whole=whole, own=own)
@@ -581,13 +622,16 @@ def _records(
     whole: "MixtureOfProducts | None",
     made: "Conversion | None",
     own: "Prepared | None",
+    mesh: Any,
 ) -> "Records":
     from discreet.tables import Records, decode, encode, keep_one_row_a_person, open_records, read_table
 
     if whole is not None:
         check_whole(data, made, out_of_bounds)
     if made is not None:
-        return open_records(data, schema, progress_bar=on_terminal())
+        # A model of named columns takes them apart, which shards on several machines cannot be.
+        mesh = None if own is not None and own.of_columns else mesh
+        return open_records(data, schema, mesh=mesh, progress_bar=on_terminal() and not settings.silent)
     table = read_table(data, schema, out_of_bounds=out_of_bounds)
     if whole is None:
         records = encode(table, schema, out_of_bounds=out_of_bounds, key=order, raw=own is not None and own.raw)

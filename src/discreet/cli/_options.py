@@ -168,6 +168,7 @@ _table = functools.partial(typer.Option, rich_help_panel="Table")
 _budget = functools.partial(typer.Option, rich_help_panel="Budget")
 _method = functools.partial(typer.Option, rich_help_panel="Method (the defaults are fine)")
 _output = functools.partial(typer.Option, rich_help_panel="Output")
+_processes = functools.partial(typer.Option, rich_help_panel="Several processes")
 _not_private = functools.partial(typer.Option, rich_help_panel="Not private")
 # The compiled loop counts steps in 32 bits.
 MOST_STEPS = 2**31 - 1
@@ -331,6 +332,19 @@ CheckpointFolder = Annotated[
         help="Folder from which discreet resume continues after Ctrl-C or a crash. It contains the key: keep it secret.",
     ),
 ]
+Distributed = Annotated[
+    bool,
+    _processes(
+        "--distributed",
+        help="Join the processes of a cluster that JAX detects (SLURM, Open MPI, Kubernetes), or those that the next three "
+        "options name. All run the same command; process 0 alone debits, writes and prints.",
+    ),
+]
+Coordinator = Annotated[
+    str | None, _processes("--coordinator", metavar="HOST:PORT", help="Where process 0 listens; the same in all.")
+]
+NumProcesses = Annotated[int | None, _processes("--processes", help="Number of processes.")]
+ProcessId = Annotated[int | None, _processes("--process-id", help="Number of this process, from 0.")]
 
 # Of describe alone.
 Pairs = Annotated[

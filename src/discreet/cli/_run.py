@@ -8,7 +8,10 @@ import json
 import os
 import secrets
 import shlex
-from collections.abc import Callable
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from discreet.accounting import Planned
     from discreet.cli._intervals import NoiseAdded
     from discreet.cli._own_model import Prepared
-    from discreet.inference import DPSVIResult
+    from discreet.inference import DPSVIResult, Processes
     from discreet.marginals import Marginals, MarginalsPlan
     from discreet.models import MixtureOfProducts
     from discreet.plan import PrivacyPlan
@@ -93,10 +96,49 @@ def _others_may_write(folder: Path, file: Path) -> bool:
     return not own or bool(folder.stat().st_mode & 0o022)
 
 
+@contextmanager
+def joined(distributed: bool, coordinator: str | None, count: int | None, index: int | None) -> "Iterator[Processes]":
+    """The processes that run the command together: this one, or with --distributed all; of which the first one speaks."""
+    from discreet.inference import Processes
+
+    if not distributed:
+        if any(x is not None for x in (coordinator, count, index)):
+            raise ValueError("--coordinator, --processes and --process-id are for --distributed: add it")
+        yield Processes()
+        return
+    try:
+        processes = Processes.start(coordinator, count, index)
+    except ValueError as error:
+        raise ValueError(f"{error}: give --coordinator, --processes and --process-id") from None
+    sys.excepthook = _say_unexpected
+    settings.silent = not processes.first
+    _own_output(sys.stdout.fileno() if settings.document is None else settings.document.fileno())
+    with processes:
+        yield processes
+
+
+def _own_output(file: int) -> None:
+    """Let nothing but the first process's command write on standard output: gloo announces its connections there."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    output = os.fdopen(nowhere if settings.silent else os.dup(file), "w", encoding="utf-8", errors="replace")
+    os.dup2(nowhere, file)
+    if settings.document is None:
+        sys.stdout = output
+    else:
+        settings.document = output
+
+
+def _say_unexpected(kind: type[BaseException], error: BaseException, where: Any) -> None:
+    """Say what ended one of several processes; the message may quote the data."""
+    if settings.debug:
+        traceback.print_exception(kind, error, where)
+    sys.stderr.write(f"Stopped by an unexpected {kind.__name__}. Add --debug to see more.\n")
+
+
 def remember(checkpoint: Path) -> None:
     """Keep the command that is running, for `resume`."""
     checkpoint.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if settings.arguments is not None and not (checkpoint / CHECKPOINT).exists():
+    if settings.continue_with is None and settings.arguments is not None and not (checkpoint / CHECKPOINT).exists():
         kept = {"arguments": settings.arguments, "folder": str(Path.cwd())}
         write_file(checkpoint / COMMAND, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
     if (checkpoint / COMMAND).exists() and settings.continue_with is None:
@@ -234,6 +276,7 @@ class Fitted:
 
 
 SHOWN = 3
+AGAIN = "The fit ran. Start all processes again with the same command: it is written from its checkpoint, at no further cost."
 
 
 def say_price(what: str, statement: "Statement", budget: str) -> None:
@@ -285,6 +328,7 @@ def fit_and_write(
     checkpoint: Path | None = None,
     own: "Prepared | None" = None,
     noise_added: "NoiseAdded | None" = None,
+    processes: "Processes | None" = None,
     **how: Any,
 ) -> Fitted:
     """Spend the budget, and write the statement before anything else can fail.
@@ -292,20 +336,35 @@ def fit_and_write(
     `out` is checked before the fit; results of an earlier one in it are replaced. `complete` adds to the statement what
     the command knows besides. Of a `whole` table's model, what twins need is written and no draws; of the user's `own`,
     what twins need, too. `noise_added` says how the noise of the fit gets into intervals. `how` is what `run` takes
-    besides.
+    besides. Of several `processes` the first one writes; what the others return has no files.
     """
-    # The page is written last: what it needs must be there before anything is spent.
-    require("jinja2", extra="cli", what="The statement page")
     import numpy as np
 
     from discreet.cli._intervals import NoiseAdded
+    from discreet.inference import FAILED, START_AGAIN, Processes
 
+    processes = processes or Processes()
+    after = ("The fit ran and its budget is spent.", FAILED) if checkpoint is None else (AGAIN, START_AGAIN)
+    for name, given in (("--checkpoint", checkpoint), ("--ledger", ledger)):
+        processes.first_is_given(name, given is not None)
+    if not processes.first:
+        ledger = checkpoint = None
     noise_added = noise_added or NoiseAdded(None)
     keeps = noise_added.keeps_gradients(len(records.feature_names), plan.num_steps)
-    with folder_for_results(out):
+    with ExitStack() as stack:
+        with processes.together():
+            # The page is written last: what it needs must be there before anything is spent.
+            require("jinja2", extra="cli", what="The statement page")
+            if processes.first:
+                stack.enter_context(folder_for_results(out))
         how |= {"keep_gradients": keeps, "whole": whole, "ledger": ledger, "checkpoint": checkpoint, "own": own}
+        how["processes"] = processes
         result, draw = run(model, plan, records, **how)
         spent(f"no statement was written, so {PLAN_IS_SPENT}")
+        processes.remedy = after
+        stack.enter_context(processes.together())
+        if not processes.first:
+            return Fitted(result, result.statement, {}, [], "", None, [])
         statement = complete(result.statement).with_notes(SPREAD if whole is None else TWIN_SPREAD)
         converged = noise_added.converged(result)
         if converged is False:
@@ -395,6 +454,7 @@ def run(
     plan: "PrivacyPlan",
     records: "Records",
     *,
+    processes: "Processes",
     learning_rate: float,
     seed: int | None,
     progress_bar: bool,
@@ -420,24 +480,25 @@ def run(
     from discreet.ledger import Ledger
     from discreet.models import guide_for
 
-    book = None if ledger is None else Ledger(ledger)
-    keep_compiled_programs(settings.compilation_cache)
-    fit_key, draw_key = jax.random.split(random.key(seed))
-    if checkpoint is not None and seed is None:
-        # A fit that continues draws the same posterior sample as one that was never stopped.
-        words = np.frombuffer(kept_secret(checkpoint / "draws.key"), "<u4")
-        draw_key = random.key_from_words(words, reproducible=False)
-    guide = own.guide if own is not None and own.guide is not None else guide_for(whole or model)
-    placeholder = None if whole is None else whole.placeholder
-    dpsvi = DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan, placeholder=placeholder)
-    arrays: tuple[Any, ...] = records.arrays
-    if own is not None and own.of_columns:
-        named = dict(zip(records.feature_names, np.moveaxis(records.x, -1, 0), strict=True))
-        named = named if records.y is None else named | {own.schema.target: records.y}
-        arrays = (named,) if records.mask is None else (named, records.mask)
+    with processes.together():
+        book = None if ledger is None else Ledger(ledger)
+        keep_compiled_programs(settings.compilation_cache)
+        fit_key, draw_key = jax.random.split(random.key(seed))
+        if checkpoint is not None and seed is None:
+            # A fit that continues draws the same posterior sample as one that was never stopped.
+            words = np.frombuffer(kept_secret(checkpoint / "draws.key"), "<u4")
+            draw_key = random.key_from_words(words, reproducible=False)
+        guide = own.guide if own is not None and own.guide is not None else guide_for(whole or model)
+        placeholder = None if whole is None else whole.placeholder
+        dpsvi = DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan, placeholder=placeholder)
+        arrays: tuple[Any, ...] = records.arrays
+        if own is not None and own.of_columns:
+            named = dict(zip(records.feature_names, np.moveaxis(records.x, -1, 0), strict=True))
+            named = named if records.y is None else named | {own.schema.target: records.y}
+            arrays = (named,) if records.mask is None else (named, records.mask)
     if checkpoint is not None and (checkpoint / CHECKPOINT).exists():
         spent(f"it was started earlier, so {PLAN_IS_SPENT}")
-    if progress_bar:
+    if progress_bar and processes.first:
         say_error("Compiling the fit, which takes up to a minute. Steps follow.")
     try:
         result = dpsvi.run(
@@ -449,6 +510,7 @@ def run(
             person=person,
             max_rows=max_rows,
             keep_gradients=keep_gradients,
+            mesh=processes.mesh,
         )
     except BaseException as error:
         if seed is None and drew_noise(fit_key):

@@ -25,6 +25,8 @@ EXIT_CODES = {
     0: "Done.",
     1: "Not done, or the answer is no: no proof, a fault, a full disk, a broken pipe.",
     2: "Bad input, or budget exceeded: refused, and nothing was spent.",
+    70: "One of several processes failed. The budget may be spent.",
+    75: "One of several processes failed: start all of them again, with the same command.",
     130: "Stopped by Ctrl-C.",
 }
 # What typer raises at words that it cannot take. It has no public name where typer brings a click of its own.
@@ -42,6 +44,7 @@ class Settings:
     arguments: tuple[str, ...] | None = None  # The words of the command line, where it was started from one
     document: IO[str] | None = None  # Where the JSON document goes, if there is to be one; None: standard output
     continue_with: str | None = None  # The command that continues the running fit, if there is one
+    silent: bool = False  # Whether another process says what there is to say
 
 
 settings = Settings()
@@ -161,6 +164,8 @@ def on_terminal() -> bool:
 
 def say_error(text: str) -> None:
     """One wrapped paragraph on standard error."""
+    if settings.silent:
+        return
     with suppress(OSError):  # nobody is there to be told
         typer.echo(textwrap.fill(" ".join(text.split()), width(), **_WHOLE), file=sys.stderr)
 

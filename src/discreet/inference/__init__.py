@@ -4,6 +4,7 @@ from discreet.inference._dpsgld import DPSGLD, DPSGLDResult, releases_of
 from discreet.inference._dpsvi import DPSVI
 from discreet.inference._loop import ManyFits
 from discreet.inference._ops import OnePosteriorSample, OPSResult
+from discreet.inference._processes import FAILED, START_AGAIN, Processes
 from discreet.inference._records import Records, take_apart, with_levels, with_records
 from discreet.inference._result import DPSVIResult, load_result
 from discreet.inference._step import DPSVIState, check_unused, claim
@@ -13,6 +14,8 @@ from discreet.inference._trace import NoiseAware, Trace
 __all__ = [
     "DPSGLD",
     "DPSVI",
+    "FAILED",
+    "START_AGAIN",
     "ClippingSuggestion",
     "DPSGLDResult",
     "DPSVIResult",
@@ -21,6 +24,7 @@ __all__ = [
     "NoiseAware",
     "OPSResult",
     "OnePosteriorSample",
+    "Processes",
     "Records",
     "Trace",
     "Unobserved",

@@ -25,7 +25,7 @@ from numpyro import optim as numpyro_optim
 from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 
 from discreet import random
-from discreet._jax import outside_meshes, program_digest
+from discreet._jax import as_one_curator, outside_meshes, program_digest
 from discreet._validate import choice, fraction, integer, probability, real
 from discreet.clipping import contribution_bound
 from discreet.gradients import BookKeepingEngine, EngineReport
@@ -483,10 +483,11 @@ class DPSVI:
             PrivacyError: there is no proof.
             TypeError, ValueError: as `init`.
         """
-        records = take_apart(args, kwargs, mesh)
-        state = self._init(random.key(), records, init_params)
-        step, leaves, state = self._over(mesh, records, state)
-        return certify_fit(step, self.plan, state, leaves, keep_gradients)
+        with as_one_curator(mesh is not None):  # nothing is released here
+            records = take_apart(args, kwargs, mesh)
+            state = self._init(random.key(), records, init_params)
+            step, leaves, state = self._over(mesh, records, state)
+            return certify_fit(step, self.plan, state, leaves, keep_gradients)
 
     @outside_meshes
     def run(
@@ -574,7 +575,7 @@ class DPSVI:
                 certified = functools.partial(certify_fit, step, self.plan, state, leaves, keep_gradients)
                 saved.describe(self.plan, table, options, certified)
                 stated = with_proof(statement, self.plan, certified, require_proof)
-            processes.first_is_given("ledger", ledger is not None)
+            processes.first_is_given("ledger=", ledger is not None)
             with processes.together():
                 spending = Spending(ledger if processes.first else None, self.plan, stated, saved.run_id)
             outcome = run_steps(

@@ -95,7 +95,7 @@ class Checkpoint:
         if self._processes.count > 1:
             words = np.frombuffer(self._processes.from_first(words.tobytes()), words.dtype)
             self.key = random.key_from_words(words, reproducible=seeded)
-        if self._processes.first_is_given("checkpoint", folder is not None):
+        if self._processes.first_is_given("checkpoint=", folder is not None):
             self.run_id = self._processes.from_first(secrets.token_hex(16).encode()).decode()
         if not (held := self._processes.from_first(held)):
             return

@@ -7,19 +7,22 @@ bytes, summed over the processes: each one writes its own row and leaves zeros i
 
 An error must never leave other processes waiting in a collective. What may fail runs in `together`, behind which each process
 learns of every other one's error, and all raise. An error anywhere else ends the process at once, without the barrier of 300
-seconds at which `jax.distributed` would hold it; its connections break, which raises an error in all others.
+seconds at which `jax.distributed` would hold it; its connections break, and it tells the others, which have a thread to listen.
+So does a program that ends by an error outside of a fit.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import json
 import os
 import sys
-import traceback
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -28,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from discreet._jax import as_one_curator, await_processes
+from discreet._jax import as_one_curator, await_processes, tell_processes, told_by_processes
 
 _BYTES = 1024  # of a message; longer ones are cut
 START_AGAIN, FAILED = 75, 70
@@ -43,13 +46,33 @@ class Processes:
     Attributes:
         count: How many.
         index: The number of this one.
+        mesh: All their devices; None: one process, and its first device.
         remedy: What to do after an error, and the exit code that says so.
     """
 
-    def __init__(self, mesh: Any) -> None:
+    def __init__(self, mesh: Any = None) -> None:
+        self.mesh = mesh
         self.count, self.index = (1, 0) if mesh is None else (jax.process_count(), jax.process_index())
         self.remedy: tuple[str, int] = "Nothing was spent. Start all processes again.", START_AGAIN
-        self._known_to_all: BaseException | None = None
+
+    @classmethod
+    def start(cls, coordinator: str | None, count: int | None, index: int | None) -> Processes:
+        """Join `jax.distributed`, before anything else of JAX is used. What is None is found by JAX, on a cluster that it knows.
+
+        Raises:
+            ValueError: JAX finds no cluster, or an argument is out of range.
+        """
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        try:
+            jax.distributed.initialize(
+                coordinator, count, index, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=20
+            )
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise ValueError(
+                f"JAX cannot tell which process of which job this is ({error}): say where process 0 listens (HOST:PORT, the "
+                "same in all), how many processes there are, and which number this one has, from 0"
+            ) from None
+        return cls(jax.make_mesh((jax.device_count(),), ("records",)))
 
     @property
     def first(self) -> bool:
@@ -57,12 +80,15 @@ class Processes:
         return self.index == 0
 
     def __enter__(self) -> Processes:
-        """Meet the others: connections are made at the first message, and JAX waits for them for 30 seconds only."""
+        """Meet the others, and connect: gloo gives up where one comes 30 seconds after another."""
         self._curator = as_one_curator(self.count > 1)
         self._curator.__enter__()
         if self.count > 1:
+            _entered.append(self)
+            _listen()
             try:
                 await_processes()
+                self.all_of("")  # the connections, while all are here
             except BaseException as error:
                 self._end(error)
         return self
@@ -70,18 +96,20 @@ class Processes:
     def __exit__(self, kind: Any, error: BaseException | None, where: TracebackType | None) -> None:
         """After an error that the others do not know of: end."""
         self._curator.__exit__(kind, error, where)
-        if error is not None and self.count > 1 and error is not self._known_to_all:
+        if self.count == 1:
+            return
+        if error is not None and not _is_known(error):
             self._end(error)
+        _entered.remove(self)
 
     def _end(self, error: BaseException) -> NoReturn:
-        if not isinstance(error, jax.errors.JaxRuntimeError):
-            traceback.print_exception(error)
+        reason = type(error).__name__
+        if isinstance(error, jax.errors.JaxRuntimeError):  # most likely since another process ended
+            reason = f"{reason}: {str(error)[:300]}"
+        else:
+            sys.excepthook(type(error), error, error.__traceback__)
         what, code = self.remedy
-        reason = f"{type(error).__name__}: {str(error)[:300]}"
-        sys.stderr.write(f"Process {self.index} of {self.count} stopped ({reason}), and so do the others. {what}\n")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        _stop(f"Process {self.index} of {self.count} stopped ({reason}), and so do the others. {what}", code)
 
     # --- Messages ---
 
@@ -113,7 +141,7 @@ class Processes:
             number = next(i for i, x in enumerate(said) if x)
             self._refuse(
                 ValueError(
-                    f"Process {number} is given {name}=, and process 0, which alone would use it, is not. Nothing was spent. "
+                    f"Process {number} is given {name}, and process 0, which alone would use it, is not. Nothing was spent. "
                     "Pass it in process 0, or in all."
                 )
             )
@@ -140,10 +168,12 @@ class Processes:
             failed = error
         if self.count == 1:
             return
-        said = self.all_of("" if failed is None else f"{type(failed).__name__}: {failed}")
+        said = self.all_of(_in_words(failed))
         if failed is not None:
             self._refuse(failed)
         for number, reason in enumerate(said):
+            if reason == KeyboardInterrupt.__name__:
+                self._refuse(KeyboardInterrupt())
             if reason:
                 self._refuse(ValueError(f"Process {number} refused: {reason}"))
 
@@ -164,7 +194,7 @@ class Processes:
                 self._refuse(ValueError(f"{who} {_DIFFERENCES[name]}"))
 
     def _refuse(self, error: BaseException) -> NoReturn:
-        self._known_to_all = error
+        vars(error)[_KNOWN] = True
         raise error
 
     def same_state(self, state: Any) -> None:
@@ -188,6 +218,64 @@ class Processes:
                 )
             )
 
+
+_KNOWN = "known to all processes"
+
+
+def _is_known(error: BaseException | None) -> bool:
+    """Whether all processes raise an error, or one that it was made from."""
+    return error is not None and (_KNOWN in vars(error) or _is_known(error.__cause__))
+
+
+def _in_words(error: BaseException | None) -> str:
+    """An error for other processes; of one that was not foreseen the kind alone, since its message may quote a record."""
+    if error is None:
+        return ""
+    named = isinstance(error, ValueError | TypeError | OSError)
+    return f"{type(error).__name__}: {error}" if named else type(error).__name__
+
+
+_entered: list[Processes] = []
+_over, _stopping = threading.Event(), threading.Lock()
+
+
+@functools.cache
+def _listen() -> None:
+    """Have a thread that ends this process when another one has told that it ends."""
+
+    def listen() -> None:
+        while not _over.wait(0.25):
+            if why := told_by_processes():
+                what, code = _entered[-1].remedy if _entered else ("", FAILED)
+                _stop(f"Process {jax.process_index()} stops, too. {why} {what}", code)
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    atexit.register(lambda: (_over.set(), thread.join(5.0)))  # it must not come back to an interpreter that has ended
+
+
+def _stop(why: str, code: int) -> NoReturn:
+    """End this process without waiting for others, which learn of it."""
+    if not _stopping.acquire(blocking=False):
+        time.sleep(60.0)  # until the other thread, which said why, has ended the process
+    for stream, text in ((sys.stdout, ""), (sys.stderr, f"{why}\n")):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.write(text)
+            stream.flush()
+    tell_processes(why)
+    os._exit(code)
+
+
+def _leave() -> None:
+    """Leave a program that ends by an error outside of a fit: at JAX's barrier the others would be waited for."""
+    failed = getattr(sys, "last_value", None)
+    if failed is None or hasattr(sys, "ps1") or not tell_processes(""):
+        return
+    code = 130 if isinstance(failed, KeyboardInterrupt) else FAILED
+    _stop(f"A process stopped outside of a fit ({type(failed).__name__}), and so do the others.", code)
+
+
+atexit.register(_leave)  # later than JAX's own, so called before it
 
 _AGAIN = "Nothing was spent. Start all processes with the same"
 _DIFFERENCES = {
