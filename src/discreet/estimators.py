@@ -201,14 +201,9 @@ def mean_over_draws(
 ) -> np.ndarray:
     """Average link(rows · coef + intercept) over draws, a block of rows at a time.
 
-    Args:
-        link: Maps linear predictors, (row, draw, output), to as many numbers.
-        rows: (row, feature).
-        coef: (draw, output, feature).
-        intercept: (draw, output).
-
-    Returns:
-        (row, output), in 64-bit numbers, so that a row's are the same whatever rows are beside it.
+    `link` maps linear predictors, (row, draw, output), to as many numbers; `rows` are (row, feature), `coef` (draw,
+    output, feature) and `intercept` (draw, output). The result, (row, output), is in 64-bit numbers, so that a row's are
+    the same whatever rows are beside it.
     """
     draws, outputs, features = coef.shape
     flat = coef.reshape(draws * outputs, features).T

@@ -84,11 +84,9 @@ def check_clipping(who: str, tree: Any, norm: Any) -> None:
 def rounding_margin(size: int) -> float:
     """The relative margin by which clipping aims below C, so that rounding cannot exceed it, for any record.
 
-    Squares are summed in float64, which is off by at most `size` units in the last place of that. The conversion of the norm to
-    float32, the root, the division and the product that follow take fewer than 16 of float32.
-
-    Args:
-        size: number of coordinates of one record.
+    Squares of `size` coordinates are summed in float64, which is off by at most `size` units in the last place of that.
+    The conversion of the norm to float32, the root, the division and the product that follow take fewer than 16 of
+    float32.
     """
     return 16.0 * 2.0**-24 + size * 2.0**-53
 
@@ -183,12 +181,9 @@ def _blocks(rows: int) -> int:
 def rounding_of_records(rows: int, dtype: Any) -> float:
     """By what share of C one record can move what `sum_records` returns beyond its own row, if all rows are within C.
 
-    A partial sum of k additions is off by at most k 2^-53 times the sum of the rows' norms, which is n C, and rounding the result
-    to float32 by 2^-24 n C: twice, for two tables. 2^-20 is for few roundings of the rows themselves.
-
-    Args:
-        rows: n, those that the mask drops among them.
-        dtype: of the result.
+    A partial sum of k additions is off by at most k 2^-53 times the sum of the rows' norms, which is n C, and rounding
+    the result to float32 by 2^-24 n C: twice, for two tables. 2^-20 is for few roundings of the rows themselves. `rows`
+    counts those that the mask drops, too; `dtype` is that of the result.
     """
     blocks = _blocks(rows)
     additions = _BLOCK + 1 + blocks if blocks else rows

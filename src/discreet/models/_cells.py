@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 def checked_columns(table: Any, schema: Schema, out_of_bounds: str) -> Iterator[tuple[Column, np.ndarray, np.ndarray]]:
     """For each column its numbers (or positions among the categories), and which of its cells are missing.
 
-    Raises:
-        DataError: A column is absent, a person has several rows, or a cell is not what the schema allows.
+    A DataError says that a column is absent, a person has several rows, or a cell is not what the schema allows.
     """
     require("pyarrow", extra="tables", what="A model of a table")
     report = Report(OutOfBounds(choice("out_of_bounds", out_of_bounds, ("refuse", "clip"))))

@@ -74,10 +74,8 @@ def regress(family: Family, x: Float[Array, "record *row feature"], y: Array | N
 def without_padding(x: Array, y: Array | None, mask: Array | None) -> tuple[Array, Array | None, Array | None]:
     """The rows of records, with zeros in the place of rows that are not there, whatever their cells hold.
 
-    A mask on the density alone would not do: the gradient of a masked NaN is NaN.
-
-    Raises:
-        ValueError: Rows without a mask, or a mask of another shape.
+    A mask on the density alone would not do: the gradient of a masked NaN is NaN. Rows without a mask are refused, and a
+    mask of another shape.
     """
     if mask is None:
         if x.ndim > 2:
@@ -235,11 +233,7 @@ _FAMILIES: dict[Model, Family] = {
 
 
 def family_of(regression: Model) -> Family:
-    """The family of a regression; of a multinomial one that of its classes.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """The family of a regression; of a multinomial one that of its classes; ValueError where it is none."""
     if isinstance(regression, functools.partial) and regression.func is _multinomial:
         return multinomial(*regression.args)
     if regression not in _FAMILIES:

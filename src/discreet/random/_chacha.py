@@ -292,14 +292,7 @@ def _many_blocks(states: jax.Array) -> jax.Array:
 
 
 def blocks(states: jax.Array) -> jax.Array:
-    """One block for each state, computed by XLA.
-
-    Args:
-        states: uint32[n, 12]: words 4 to 15 of each start state: key, counter, nonce.
-
-    Returns:
-        uint32[n, 16].
-    """
+    """One block for each state, computed by XLA: uint32[n, 16] from uint32[n, 12], words 4 to 15 of each start state."""
     n = states.shape[0]
     if n == 1:
         return _few_blocks(states[0])[None]

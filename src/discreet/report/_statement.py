@@ -51,12 +51,7 @@ def sentence(text: str) -> str:
 
 
 def relation_words(relation: Relation, noun: str = "record") -> str:
-    """Which tables the guarantee compares.
-
-    Args:
-        relation: Their relation.
-        noun: The unit of privacy, "record" or "person".
-    """
+    """Which tables the guarantee compares; `noun` is the unit of privacy, "record" or "person"."""
     if relation == Relation.REPLACE_ONE:
         what, whose = (
             ("the content of one record", "that record says")
@@ -362,18 +357,10 @@ _PAIRS = {
 
 
 def statement_from_dict(content: Any) -> Statement:
-    """The statement that `Statement.to_dict` made a dictionary of, or `to_json` a text.
+    """The statement that `Statement.to_dict` made a dictionary of, or `to_json` a text; a number that had no value is infinite.
 
-    What is in a file is worth as much as whoever hands it on: this checks that it is whole, not that it is true.
-
-    Args:
-        content: The dictionary, of a file's JSON say.
-
-    Returns:
-        An equal statement; a number that had no value is infinite.
-
-    Raises:
-        ValueError: It is no statement, of another version, incomplete, or contradicts itself.
+    What is in a file is worth as much as whoever hands it on: this checks that it is whole, not that it is true. A
+    ValueError says that it is no statement, of another version, incomplete, or contradicts itself.
     """
     if not isinstance(content, Mapping) or not str(content.get("format", "")).startswith("discreet privacy statement"):
         raise ValueError("it is no discreet privacy statement: give the statement.json that a fit wrote")

@@ -197,11 +197,7 @@ def _epsilon_of_poisson(delta: float, sigma: float, q: float, num_iter: float, r
 
 
 def whole_steps(num_iter: float) -> int:
-    """A number of steps, rounded up where it is a fraction (d3p's programs compute it as epochs / q).
-
-    Raises:
-        ValueError: not a finite number of at least 1.
-    """
+    """A number of steps, rounded up where it is a fraction (d3p's programs compute it as epochs / q); finite, and 1 at least."""
     if not (math.isfinite(num_iter) and num_iter >= 1):
         raise ValueError(f"The number of iterations is {num_iter}; it must be at least 1 and finite.")
     return math.ceil(num_iter * (1 - 1e-12))
