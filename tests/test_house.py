@@ -123,6 +123,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "marginals",
         "plots",
         "planning",
+        "scores",
         "storage",
         "page",
         "audit",

@@ -59,7 +59,7 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
         if options["whole"] is not None:
             return made_up_result(options["whole"], plan), lambda number: {}
         statement = make_statement(plan, steps_completed=plan.num_steps, reproducible=False)
-        samples = {"weights": np.zeros((4, records.x.shape[1]))}
+        samples = {"weights": np.zeros((4, records.x.shape[1])), "intercept": np.zeros(4)}
         result = SimpleNamespace(statement=statement, plan=plan, losses=np.zeros(3), steps_completed=plan.num_steps)
         return result, lambda number: samples
 
@@ -93,7 +93,9 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
             Path(name).write_text(SURVEY)
     if "--data survey.records.arrow" in command:
         RUN.invoke(app, shlex.split("convert survey.csv --schema schema.toml --out survey.records.arrow"))
-    if "statement.json" in command:
+    if command.startswith("discreet score"):
+        Path("held-out.csv").write_text(SURVEY)
+    if "statement.json" in command or command.startswith("discreet score"):
         RUN.invoke(
             app, shlex.split("fit --data survey.csv --model linear --target age --schema schema.toml --epsilon 1")
         )
@@ -120,6 +122,7 @@ def test_there_are_commands_to_try() -> None:
         "fit",
         "synth",
         "report",
+        "score",
         "account",
         "explain",
         "utility",

@@ -13,7 +13,7 @@ from discreet.cli._app import app
 
 from .world import RUN, WORDS, commands, enter, make
 
-TELLS_OF_A_FIT = ("demo", "describe", "fit", "resume", "synth")
+TELLS_OF_A_FIT = ("demo", "describe", "fit", "resume", "score", "synth")
 WITH_JSON = list(commands())
 # Files and numbers that are wrong somewhere; where one is right, the command is done, which is right too.
 PATHS = ("absent", ".", "empty", "garbage", "utf16.txt", "table.csv", "schema.toml", "absent/there")
@@ -154,7 +154,7 @@ def test_a_fault_at_the_end_has_its_exit_code(folder, name: str, fault: str, mon
     assert outcome.exit_code == code, outcome.stderr
     assert needle in outcome.stderr
     one_paragraph(outcome)
-    if name in ("demo", "describe", "fit", "resume"):
+    if name in ("demo", "describe", "fit", "resume", "score"):
         assert "budget is spent" in " ".join(outcome.stderr.split())
 
 

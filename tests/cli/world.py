@@ -48,6 +48,7 @@ WORDS = {
     "resume": "resume saved",
     "synth": "synth twin --twins 1 --rows 3 --out twins",
     "report": "report twin --out report.html",
+    "score": "score logistic --data table.csv --epsilon 1 --delta 1e-5 --out scored",
     "account": "account --num-records 100 --sampling full --steps 5 --noise-multiplier 9",
     "explain": "explain statement.json",
     "utility": "utility table.csv --evaluation-non-private table.csv --schema schema.toml",
@@ -86,6 +87,9 @@ def make(folder: Path) -> Path:
     dp.Ledger.create(folder / "survey.ledger", dataset="survey", epsilon=3.0, delta=1e-5)
     fitted(folder / "twin", schema_from_toml(folder / "schema.toml"))
     (folder / "saved").mkdir(mode=0o700)
+    (folder / "logistic").mkdir()
+    np.savez(folder / "logistic" / "posterior.npz", weights=np.ones((4, 1)), intercept=np.zeros(4))
+    (folder / "logistic" / "summary.json").write_text(json.dumps({"model": "logistic", "schema": SCHEMA}))
     return folder
 
 

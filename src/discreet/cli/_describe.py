@@ -1,8 +1,12 @@
-"""`discreet describe`: a table to private counts, shares, means, quantiles and two-way tables."""
+"""`discreet describe` and `discreet score`: a table to private figures, of itself, or of a fit on it."""
 
 import functools
+import json
+import math
+import tomllib
+import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,12 +14,23 @@ from discreet._validate import probability
 from discreet.cli import _options as options
 from discreet.cli._fit import check_options, check_whole, complete_statement, suggest_delta, warn_of_no_privacy
 from discreet.cli._options import TWIN, choose_model
-from discreet.cli._report import write_picture
-from discreet.cli._run import count_and_write
+from discreet.cli._report import write_picture, write_statement
+from discreet.cli._run import PLAN_IS_SPENT, count_and_write
 from discreet.cli._tables import Table, how_converted
-from discreet.cli._terminal import refusing, say_files, say_json, say_lines, say_text, write_file
+from discreet.cli._terminal import (
+    folder_for_results,
+    refusing,
+    say_files,
+    say_json,
+    say_lines,
+    say_text,
+    spent,
+    write_file,
+)
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from discreet.marginals import Marginals
     from discreet.tables import Schema
 
@@ -109,3 +124,137 @@ def _pair(text: str, schema: "Schema") -> tuple[str, str]:
     raise ValueError(
         f"--pair is {text!r}: give two columns, as in --pair {','.join((names * 2)[:2])}; the schema has {', '.join(names)}"
     )
+
+
+SCORES = "scores.json"
+_ELEMENTS = 2**22
+_LARGEST_LOG = 20.0
+
+
+@refusing
+def score(
+    fitted: Annotated[
+        Path, typer.Argument(metavar="FIT", help="The folder that discreet fit wrote.", show_default=False)
+    ],
+    data: options.Data,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget ε.", rich_help_panel="Budget")],
+    delta: options.DescribedDelta = None,
+    num_records: options.DescribedRecords = None,
+    level: options.Level = 0.95,
+    relation: options.RelationOption = None,
+    ledger: options.LedgerFile = None,
+    out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE,
+    seed: options.Seed = None,
+    out: options.Out = Path("discreet-scores"),
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Score a fit privately on a held-out table.
+
+    `discreet score discreet-fit --data held-out.csv --epsilon 0.5 --delta 1e-6`
+
+    One noisy release spends ε. From it follow accuracy, AUC, log-likelihood, a calibration table and the ROC curve; for a target
+    of numbers the errors and R2. Each figure has an interval for the rows of the table, and one for the population. The
+    table has the columns of the fit's schema, and should hold other people than the fit's table.
+
+    Writes statement.json, statement.txt and scores.json. A fit of a model of your own is scored in Python
+    (`discreet.scores.private_metrics`).
+    """
+    from discreet import random
+    from discreet.accounting import Relation, upper
+    from discreet.ledger import Ledger
+    from discreet.scores import private_metrics
+    from discreet.tables import encode, read_table, schema_from_dict
+
+    check_options(out, overwrite=overwrite)
+    probability("--level", level, hint="0.95 is a common choice.")
+    model, text, draws = _fit_of(fitted)
+    schema = schema_from_dict(tomllib.loads(text))
+    warn_of_no_privacy(schema, seed, ledger)
+    target = schema.target_column
+    assert target is not None
+    how: dict[str, Any] = {"relation": Relation.ADD_OR_REMOVE_ONE if relation is None else Relation[relation.name]}
+    records = encode(read_table(data, schema, out_of_bounds=out_of_bounds), schema, out_of_bounds=out_of_bounds)
+    x, y = records.x, records.y
+    assert y is not None
+    if records.mask is not None:
+        import numpy as np
+
+        how |= {"groups": np.nonzero(records.mask)[0], "max_rows": schema.max_rows}
+        x, y = x[records.mask], y[records.mask]
+    elif schema.person is not None:
+        how |= {"groups": range(len(x))}
+    if target.kind.has_bounds:
+        low, high = target.limits
+        y = y * records.target_scale + records.target_centre
+        how |= {"target_bounds": (low, high)}
+    else:
+        y, how = y.astype(int), how | {"classes": len(target.categories)}
+    predict = functools.partial(_predict, model, draws, records.target_scale, records.target_centre)
+    with folder_for_results(out):
+        found = private_metrics(
+            random.key(seed),
+            predict,
+            x,
+            y,
+            epsilon=epsilon,
+            delta=suggest_delta(num_records) if delta is None else delta,
+            level=level,
+            ledger=None if ledger is None else Ledger(ledger),
+            non_private_seed=seed is not None,
+            **how,
+        )
+        spent(f"no statement was written, so {PLAN_IS_SPENT}", "The release was made")
+        statement = complete_statement(found.statement, schema, out_of_bounds, counted=True, own=None)
+        files = write_statement(out, statement)
+        spent(f"the statement is in {files[0]}", "The release was made")
+        content = {**found.to_dict(), "statement": statement.to_dict()}
+        files.append(
+            write_file(out / SCORES, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        )
+    if as_json:
+        say_json("score", {**content, "files": [str(file) for file in files]})
+        return
+    say_text(str(found))
+    say_lines(f"Spent: ε = {upper(statement.epsilon)} at δ = {upper(statement.delta)}.")
+    say_files(files)
+
+
+def _fit_of(folder: Path) -> tuple[str, str, "dict[str, np.ndarray]"]:
+    """The model's name, the schema's text and the posterior draws of a fit.
+
+    Raises:
+        ValueError: The folder has none, or those of a model that is not scored here.
+    """
+    import numpy as np
+
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        with np.load(folder / "posterior.npz", allow_pickle=False) as archive:
+            draws = {name: np.asarray(archive[name], np.float64) for name in ("weights", "intercept")}
+        return str(summary["model"]), str(summary["schema"]), draws
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+        raise ValueError(
+            f"{folder} does not have a fit that can be scored: give the folder of a discreet fit with a built-in model that "
+            "predicts a column (logistic, multinomial, linear, poisson or negative-binomial)"
+        ) from None
+
+
+def _predict(model: str, draws: "dict[str, np.ndarray]", scale: float, centre: float, x: "np.ndarray") -> "np.ndarray":
+    """Probabilities of the classes, or means in the target's own unit, averaged over the draws."""
+    import numpy as np
+    from scipy.special import expit, softmax
+
+    weights, intercept = draws["weights"], draws["intercept"]
+    rows = np.asarray(x, np.float64)
+    if model == "linear":
+        return (rows @ weights.mean(axis=0) + intercept.mean()) * scale + centre
+    found, at_once = [], max(1, _ELEMENTS // math.prod(intercept.shape))
+    for start in range(0, len(rows), at_once):
+        line = np.tensordot(rows[start : start + at_once], weights, axes=(1, 1)) + intercept
+        if model == "multinomial":
+            found.append(softmax(line, axis=-1).mean(axis=1))
+        else:
+            link = expit(line) if model == "logistic" else np.exp(np.minimum(line, _LARGEST_LOG))
+            found.append(link.mean(axis=1))
+    return np.concatenate(found)

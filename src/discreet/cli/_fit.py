@@ -125,6 +125,7 @@ def fit(
     further fit of the same data spends again: the ε of all fits add up.
     """
     from discreet.cli._intervals import NoiseAdded, groups_of
+    from discreet.tables import schema_to_toml
 
     with joined(distributed, coordinator, num_processes, process_id) as members:
         with members.together():
@@ -225,6 +226,7 @@ def fit(
             person=table.schema.person,
             max_rows=table.schema.max_rows,
             own=table.own,
+            about={"model": chosen.name, "schema": schema_to_toml(table.schema)} if chosen.needs_target else None,
             noise_added=NoiseAdded(
                 longest_gradient(chosen, table.schema), groups_of(table.schema.columns, table.records.feature_names)
             ),

@@ -32,6 +32,7 @@ COUNTS = "twin.counts"
 FILES = (
     "statement.json",
     "statement.txt",
+    "scores.json",
     "description.json",
     "description.txt",
     "description.png",
@@ -65,12 +66,15 @@ def write_results(
     statement: "Statement",
     note: str,
     converged: bool | None,
+    about: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write what a fit released into a folder, beside its statement; returns the files."""
     from discreet.page import course_of, profile_pairs
 
     summary = {
         "note": note,
+        # The model and the schema, for `discreet score`.
+        **(about or {}),
         "feature_names": list(records.feature_names),
         "target_centre": records.target_centre,
         "target_scale": records.target_scale,

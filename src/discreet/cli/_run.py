@@ -10,7 +10,7 @@ import secrets
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -329,6 +329,7 @@ def fit_and_write(
     own: "Prepared | None" = None,
     noise_added: "NoiseAdded | None" = None,
     processes: "Processes | None" = None,
+    about: Mapping[str, str] | None = None,
     **how: Any,
 ) -> Fitted:
     """Spend the budget, and write the statement before anything else can fail.
@@ -382,9 +383,8 @@ def fit_and_write(
             why_not = drawn.why_not
             note = NO_INTERVALS.format(why_not) if why_not else WITH_NOISE
             rows = summarise(drawn.samples, records, drawn.without_noise)
-            files += write_results(
-                out, result, samples, records, rows, statement=statement, note=note, converged=converged
-            )
+            facts = {"statement": statement, "note": note, "converged": converged, "about": about}
+            files += write_results(out, result, samples, records, rows, **facts)
             files += [] if own is None else [write_file(out / MODEL_FILE, own.settings_text())]
         else:
             from discreet.synthetic import write_fitted

@@ -1,0 +1,72 @@
+"""`discreet score`: the schema and the draws of a fit's folder, a held-out table, and what they give."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import discreet as dp
+from discreet.cli._app import app
+
+from .world import RUN
+
+X = 'target = "y"\n[columns.x]\nkind = "real"\nbounds = [-2, 2]\n[columns.y]\n'
+SCHEMAS = {
+    "logistic": f'{X}kind = "binary"\ncategories = ["no", "yes"]\n',
+    "linear": f'{X}kind = "real"\nbounds = [0, 10]\n',
+}
+
+
+def fit(folder: Path, model: str, weight: float, intercept: float) -> None:
+    folder.mkdir()
+    np.savez(folder / "posterior.npz", weights=np.full((3, 1), weight), intercept=np.full(3, intercept))
+    schema = SCHEMAS[model]
+    (folder / "summary.json").write_text(json.dumps({"model": model, "schema": schema}))
+
+
+def test_the_figures_are_those_of_the_fit_and_the_ledger_is_debited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """x in [-2, 2] is x / 2 to the model: a weight of 6 is 3 to a unit of x."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, 3000)
+    y = rng.random(3000) < 1 / (1 + np.exp(-3 * x))
+    Path("table.csv").write_text("x,y\n" + "".join(f"{a},{'yes' if b else 'no'}\n" for a, b in zip(x, y, strict=True)))
+    fit(Path("fit"), "logistic", 6.0, 0.0)
+    dp.Ledger.create("a.ledger", dataset="held out", epsilon=3.0, delta=1e-4)
+    words = "score fit --data table.csv --epsilon 2 --delta 1e-5 --ledger a.ledger --json"
+    outcome = RUN.invoke(app, words.split())
+    assert outcome.exit_code == 0, outcome.stderr
+    facts = json.loads(outcome.stdout)
+    assert facts["accuracy"]["value"] == pytest.approx(np.mean((x > 0) == y), abs=0.03)
+    low, high = facts["accuracy"]["interval"]
+    assert low < facts["accuracy"]["value"] < high
+    assert len(dp.Ledger("a.ledger").debits) == 1
+    assert json.loads(Path("discreet-scores/scores.json").read_text())["auc"] == facts["auc"]
+    again = RUN.invoke(app, words.split())
+    assert again.exit_code == 2
+    assert "earlier fit" in again.stderr
+
+
+def test_a_target_of_numbers_is_scored_in_its_own_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    x = np.linspace(-2, 2, 4000)
+    y = 5 + 2 * x + np.random.default_rng(0).normal(0, 0.5, 4000)
+    Path("table.csv").write_text("x,y\n" + "".join(f"{a},{b}\n" for a, b in zip(x, np.clip(y, 0, 10), strict=True)))
+    # From [-1, 1] to [0, 10]: a slope of 2 is 0.8.
+    fit(Path("fit"), "linear", 0.8, 0.0)
+    outcome = RUN.invoke(app, ["score", "fit", "--data", "table.csv", "--epsilon", "20", "--delta", "1e-5", "--json"])
+    assert outcome.exit_code == 0, outcome.stderr
+    facts = json.loads(outcome.stdout)
+    assert facts["root_mean_squared_error"]["value"] == pytest.approx(0.5, abs=0.12)
+    assert facts["r2"]["value"] == pytest.approx(0.95, abs=0.05)
+
+
+def test_a_folder_without_such_a_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("table.csv").write_text("x,y\n1,yes\n")
+    outcome = RUN.invoke(app, ["score", ".", "--data", "table.csv", "--epsilon", "1"])
+    assert outcome.exit_code == 2
+    assert "built-in model" in " ".join(outcome.stderr.split())
