@@ -225,6 +225,17 @@ def of_a_sample(w, xs, ys, mask, key):
     return noisy(b, lax.fori_loop(0, 4, lambda i, s: s + total(*microbatch(rows, real, i)), START), Z * C)
 
 
+def of_a_sample_by_a_function(w, xs, ys, mask, key):
+    """It says where the rows begin, and a number besides."""
+    begin = jax.jit(lambda i: (i * 6, 7))
+
+    def turn(i, rows, real):
+        first, _ = begin(i)
+        return total(lax.dynamic_slice_in_dim(rows, first, 6), lax.dynamic_slice_in_dim(real, first, 6))
+
+    return sample_and(turn)(w, xs, ys, mask, key)
+
+
 def branches_of_one_sample(w, xs, ys, mask, key):
     a, b, c, d = keys(key, 4)
     rows, real = drawn(xs, mask, a)
@@ -277,6 +288,7 @@ def branches_by_a_leaf_each(w, xs, ys, mask, key):
     ("step", "precision"),
     [
         (of_a_sample, ONE),
+        (of_a_sample_by_a_function, ONE),
         (branches_of_one_sample, 2 * ONE),
         (branches_by_a_leaf_each, ONE),
         (leaves_in_turns, 2.0),

@@ -614,7 +614,8 @@ def _told(cuts: dict[int, bool], jaxpr: Jaxpr, given: set[Any]) -> set[Any] | No
             told = _told(cuts, inside, {inside.invars[i] for i in used})
             if told is None:
                 return None
-            known |= {x for x, y in zip(equation.outvars, inside.outvars, strict=True) if y in told}
+            pairs = zip(equation.outvars, inside.outvars, strict=True)
+            known |= {x for x, y in pairs if not isinstance(y, Literal) and y in told}
         elif equation.primitive in ELEMENTWISE_SHAPES and all(
             np.dtype(aval(x).dtype).kind in "biu" for x in equation.outvars
         ):
