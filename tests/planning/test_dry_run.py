@@ -1,5 +1,6 @@
 """One small dry run serves most of these tests: tracing and compiling is nearly all that it costs."""
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -61,6 +62,19 @@ def test_of_settings_that_are_about_as_good_the_one_with_the_longest_way_is_firs
     broken = row(40, math.inf)
     assert _ranked([broken, short]) == [short, broken]
     assert _ranked([broken]) == [broken]
+
+
+def test_of_two_settings_that_carry_as_far_the_cheaper_one_is_proposed_and_the_trade_is_named(small) -> None:
+    def row(rate: float, lost: float, learning_rate: float = 0.1) -> Row:
+        tables = TableScores(1.0, {"log density": -lost}, {"log density": 0.0}, {"log density": -1.0})
+        return Row(Setting(1000, rate, 1.0, learning_rate), 1.0, 1.0, (tables,))
+
+    dear, cheap, best = row(1.0, 0.0192), row(0.294, 0.0192), row(1.0, 0.019, learning_rate=0.05)
+    assert _ranked([dear, cheap, best])[0] == cheap
+    traded = str(dataclasses.replace(small, rows=(cheap, best, dear)))
+    assert "0.0002 nats a record less" in traded
+    assert "computes 0.29 times as many gradients and can move parameters 2 times as far" in traded
+    assert "trades" not in str(dataclasses.replace(small, rows=(best, cheap)))
 
 
 def test_of_twins_settings_that_are_about_as_good_the_one_with_the_best_marginals_is_first() -> None:

@@ -181,9 +181,26 @@ class DryRun:
             private, non_private = self.proposed.mean(name), self.proposed.mean(name, "non_private")
             lines.append(f"  {name}: {private:.3f} / {non_private:.3f} ({worst:.3f} to {best:.3f})")
         lines += ["", self.why]
+        if traded := self._traded():
+            lines += ["", traded]
         if not self.complete:
             lines += ["", "Stopped early: not all settings were tried."]
         return "\n".join(lines)
+
+    def _traded(self) -> str:
+        """What the proposal gives up against the setting of least loss; empty where it is that one."""
+        here, best = self.rows[0], min(self.rows, key=lambda row: row.lost)
+        own, other = here.setting, best.setting
+        if own == other:
+            return ""
+        work = own.num_steps * own.rate / (other.num_steps * other.rate)
+        further = own.num_steps * own.learning_rate / (other.num_steps * other.learning_rate)
+        return (
+            f"What this trades: {other.num_steps:,} steps at rate {other.rate:g}, clipping norm {other.clipping_norm:g} and "
+            f"learning rate {other.learning_rate:g} lost the least, {here.lost - best.lost:.2g} nats a record less, too "
+            f"little to tell. The proposal computes {work:.2g} times as many gradients and can move parameters {further:.2g} "
+            "times as far."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything for programs; numbers that are not finite are None."""
@@ -589,7 +606,8 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
     alike = [row for row in ranked if row.lost <= ranked[0].lost + _ALIKE * max(0.0, learnable)] or ranked
     marginals = next((name for name in (TWO_WAY, ONE_WAY) if name in ranked[0].tables[0].private), None)
     if marginals is None:
-        first = max(alike, key=lambda row: row.setting.num_steps * row.setting.learning_rate)
+        # Of two that carry as far, the one that computes fewer gradients.
+        first = max(alike, key=lambda row: (row.setting.num_steps * row.setting.learning_rate, -row.setting.rate))
     else:
         first = min(alike, key=lambda row: row.mean(marginals))
     return [first, *(row for row in ranked if row is not first)]
