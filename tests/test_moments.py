@@ -101,6 +101,27 @@ def test_intervals_hold_as_often_as_they_say(epsilon: float) -> None:
     assert held[-1] >= 0.82  # 33 of 40: chance 0.0004 at 95 %
 
 
+@pytest.mark.parametrize("epsilon", [0.2, 2.0])
+def test_residuals_as_wide_as_the_target_are_not_cut_short(epsilon: float) -> None:
+    """Of a target that is -1 or 1, 160 intervals of coefficients and 40 of sigma. With residuals clipped at 1, 61 % of those of
+    coefficients held at 2, and none of sigma."""
+    plan, held = plan_for(epsilon), []
+    slopes = np.array([0.1, 0.5, -0.3, 0.05])
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        x = rng.uniform(-1, 1, (RECORDS, FEATURES))
+        mean = slopes[0] + x @ slopes[1:]
+        found = fit_moments(dp.random.key(seed), x, np.where(rng.random(RECORDS) < (1 + mean) / 2, 1.0, -1.0), plan)
+        draws = found.posterior(dp.random.key(seed), 400)
+        drawn = np.column_stack([draws["intercept"], draws["weights"], draws["sigma"]])
+        low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+        truth = [*slopes, np.sqrt(1 - slopes[0] ** 2 - np.square(slopes[1:]).sum() / 3)]
+        held.append((low <= truth) & (high >= truth))
+    held = np.mean(held, axis=0)
+    assert held[:-1].mean() >= 0.9
+    assert held[-1] >= 0.82
+
+
 def test_where_noise_hides_everything_the_posterior_is_the_prior_and_predictions_are_near_the_middle() -> None:
     """Of ten fits; the means of the posteriors had R2 of -0.5 on the median, and -1.7 at worst."""
     plan, scores = plan_for(0.01), []

@@ -56,7 +56,7 @@ _GRID = 2.0**13  # rows are multiples of 1 / _GRID: sums of products of 2^26 row
 _MOST_RECORDS = 2**26
 TURN = 64
 WIDE = (1.0,)
-SCALES = tuple(2.0**-place for place in range(7))
+SCALES = tuple(2.0**-place for place in range(11))
 """Standard deviations of the prior of the coefficients: for intervals, and for the estimate, each with the same probability."""
 
 
@@ -117,6 +117,11 @@ class MomentsPlan:
         )
 
     @property
+    def stddevs(self) -> tuple[float, ...]:
+        """Standard deviation of the noise on each sum, of each release."""
+        return _stddevs(self.noise_multiplier)
+
+    @property
     def slack(self) -> float:
         """Total variation between what runs and the event."""
         return len(SHARES) * GAUSSIAN.slack
@@ -127,7 +132,7 @@ class MomentsPlan:
 
     def state(self, *, reproducible: bool) -> Statement:
         """Make the statement of a fit by this plan."""
-        stddevs = _stddevs(self.noise_multiplier)
+        stddevs = self.stddevs
         noises = ", ".join(f"{stddev:.6g}" for stddev in stddevs)
         values = (self.num_features + 2) ** 2
         return make_release_statement(
@@ -499,8 +504,7 @@ def fit_moments(
     check_unused(noise)
     table = in_turns(rows, target)
     with jax.enable_x64(True):
-        stddevs = _stddevs(plan.noise_multiplier)
-        programs = [_program(stddev, *table[0].shape, plan.relation, reproducible) for stddev in stddevs]
+        programs = [_program(stddev, *table[0].shape, plan.relation, reproducible) for stddev in plan.stddevs]
         spend()
         claim(noise)
         keys = jax.random.split(noise, len(programs))
@@ -520,7 +524,7 @@ def _measure(
     size, total = plan.num_features + 1, plan.num_records * _whole(plan.num_features)
     to, line, width = np.diag([_INTERCEPT, *np.ones(size - 1)]), np.zeros(size), 1 / math.sqrt(SHARE_OF_TARGET)
     wide, found = (_Posterior.before(size, scales) for scales in (WIDE, SCALES))
-    for program, key, share, noise in zip(programs, keys, SHARES, _stddevs(plan.noise_multiplier), strict=True):
+    for program, key, share, noise in zip(programs, keys, SHARES, plan.stddevs, strict=True):
         moments = np.asarray(program(key, *table, to, line, np.float64(width)), np.float64)
         release = _Release.of(moments, total, noise=noise, share=share, to=to, line=line, width=width)
         wide, found = wide.after(release, WIDE), found.after(release, SCALES)
@@ -531,5 +535,7 @@ def _measure(
         least = _FLOOR * noise * math.sqrt(2 * size)
         stretched = release.eigenvectors * np.sqrt(release.weight / (release.eigenvalues + least) / size)
         to, line = to @ stretched @ release.eigenvectors.T, found.mean
-        width = min(1.0, _WIDTH * math.sqrt(around)) / math.sqrt(SHARE_OF_TARGET)
+        # No residual is longer than the target's bound and the line's largest value.
+        longest = 1 + min(1.0, np.abs(line).sum())
+        width = min(longest, _WIDTH * math.sqrt(around)) / math.sqrt(SHARE_OF_TARGET)
     return wide, found

@@ -1,14 +1,18 @@
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import discreet as dp
+from discreet import moments, random
 from discreet.cli import _run
 from discreet.cli._app import app
 from discreet.cli._report import npz, summarise
 from discreet.clipping import AdaptiveClipping
+from discreet.inference import claim
 from discreet.models import negative_binomial_regression
 from discreet.report import make_statement
 
@@ -302,3 +306,126 @@ def test_the_weights_of_classes_have_names(survey) -> None:
     rows = dict(summarise({"intercept": np.zeros((1, 3)), "weights": weights}, records))
     assert [*rows] == [f"{name}[{k}]" for name in ("intercept", "age", "smoker") for k in range(3)]
     assert rows["smoker[0]"]["mean"] == 3.0
+
+
+@pytest.fixture
+def heights(tmp_path, monkeypatch):
+    """Children grow; those of one region are taller. The noise is uniform, of standard deviation 6."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    age, regions = rng.uniform(0, 10, 2_000), rng.choice(["north", "south", "east"], 2_000)
+    height = 60 + 8 * age + 5 * (regions == "north") + rng.uniform(-10, 10, 2_000)
+    lines = [f"{a:.2f},{r},{h:.1f}" for a, r, h in zip(age, regions, height, strict=True)]
+    path = tmp_path / "heights.csv"
+    path.write_text("\n".join(["age,region,height", *lines]) + "\n")
+    return path
+
+
+def line(path, *more: str, **changes: str | None) -> list[str]:
+    given = {
+        "model": "linear",
+        "target": "height",
+        "bounds": "age=0:10,region=north|south|east,height=0:200",
+        "out": "out",
+    }
+    return arguments(path, *more, **{**given, "delta": "1e-5", **changes})
+
+
+def test_a_line_is_fitted_to_noisy_moments_with_intervals(heights) -> None:
+    """In units of half the bounds. One region is 5 taller, which is 0.033 above the mean of three."""
+    ledger = Path("a.ledger")
+    dp.Ledger.create(ledger, dataset="heights", epsilon=5.0, delta=1e-4)
+    outcome = RUN.invoke(app, line(heights, epsilon="4", ledger=str(ledger)))
+    assert outcome.exit_code == 0, outcome.stderr
+    assert len(outcome.stdout.splitlines()) <= 12
+    assert "converge" not in outcome.stdout
+    assert dp.Ledger(ledger).spent == pytest.approx(4, rel=1e-3)
+    out = Path("out")
+    statement = json.loads((out / "statement.json").read_text())
+    assert statement["method"] == "noisy moments"
+    assert statement["plan"]["num_records"] == 2_000
+    assert "include the noise" in (out / "statement.txt").read_text()
+    summary = json.loads((out / "summary.json").read_text())
+    truth = {"age": 0.4, "region=north": 0.0333, "region=south": -0.0167, "sigma": 0.0577}
+    for name, value in truth.items():
+        row = summary["posterior"][name]
+        assert row["low"] - 0.01 < value < row["high"] + 0.01
+        assert row["high"] - row["low"] < 0.05
+    assert "estimate" in summary["posterior"]["age"]
+    assert summary["losses"] == []
+    with np.load(out / "posterior.npz") as draws:
+        assert draws["weights"].shape == (1_000, 4)
+    page = (out / "report.html").read_text()
+    assert "region=north" in page
+    again = RUN.invoke(app, line(heights, "--json", epsilon="4", ledger=str(ledger), overwrite=None))
+    assert again.exit_code == 2
+
+
+def test_where_the_noise_swamps_a_line_its_intervals_say_so(heights) -> None:
+    hopeless = line(heights, epsilon="0.004")
+    outcome = RUN.invoke(app, hopeless)
+    assert outcome.exit_code == 2
+    assert "Likely of no use: the model has 5 parameters. The sums of 2,000 records can show 4e+02" in said(outcome)
+    outcome = RUN.invoke(app, [*hopeless, "--yes", "--json"])
+    assert outcome.exit_code == 0, outcome.stderr
+    facts = json.loads(outcome.stdout)
+    assert facts["converged"] is None
+    assert facts["warnings"] == []
+    row = facts["coefficients"]["age"]
+    assert row["high"] - row["low"] > 1
+    assert facts["coefficients"]["sigma"]["high"] > 0.8
+
+
+def test_a_dry_run_of_a_line_names_its_noise(heights) -> None:
+    outcome = RUN.invoke(app, line(heights, "--dry-run"))
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "3 releases of noisy sums of products" in said(outcome)
+    facts = json.loads(RUN.invoke(app, line(heights, "--dry-run", "--json")).stdout)
+    assert 0.99 < facts["epsilon"] <= 1
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "needle"),
+    [
+        ({"by": "moments", "steps": "10"}, "--by moments is for --model linear, and takes no steps"),
+        ({"by": "moments", "model": "poisson"}, "--by moments is for --model linear, and takes no steps"),
+        ({"by": "moments", "schema": "persons"}, "--by moments takes one row a person"),
+        ({"relation": "replace-one", "num_records": "1000"}, "the plan says num_records=1000"),
+    ],
+)
+def test_what_moments_are_not_for_is_refused(heights, no_fit, changes, needle) -> None:
+    if "schema" in changes:
+        schema = heights.with_suffix(".toml")
+        real = 'kind = "real"\nbounds = [0, 200]\n'
+        schema.write_text(
+            f'target = "height"\nperson = {{column = "region", max_rows = 3}}\n[columns.age]\n{real}[columns.height]\n{real}'
+        )
+        changes = {**changes, "schema": str(schema), "bounds": None, "target": None}
+    outcome = RUN.invoke(app, line(heights, **changes))
+    assert outcome.exit_code == 2
+    assert needle in said(outcome)
+    assert no_fit == []
+
+
+def test_a_line_is_fitted_in_steps_where_asked(heights, no_fit) -> None:
+    for changes in ({"steps": "10"}, {"by": "svi"}, {"checkpoint": str(heights.parent / "saved")}):
+        assert RUN.invoke(app, line(heights, "--overwrite", **changes)).exit_code == 0
+    assert [plan.num_steps for _, plan, _, _ in no_fit] == [10, 1_000, 1_000]
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_line_that_is_interrupted_says_whether_it_spent(heights, monkeypatch, released) -> None:
+    def stop(key, *_, **__):
+        if released:
+            claim(random.subkey(key, random.Purpose.MOMENTS))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(moments, "fit_moments", stop)
+    outcome = RUN.invoke(app, line(heights))
+    assert outcome.exit_code == 130
+    assert ("count the ε of the whole plan as spent" in said(outcome)) == released
+
+
+def said(outcome) -> str:
+    return " ".join((outcome.stdout + outcome.stderr).split())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from discreet.cli import _options as options
-from discreet.cli._options import TWIN, choose_model
+from discreet.cli._options import LINEAR, TWIN, choose_model
 from discreet.cli._plan import PlanValues, say_other_size, with_plan
 from discreet.cli._report import COUNTS, write_page, write_statement
 from discreet.cli._run import (
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from discreet.inference import Processes
     from discreet.marginals import Marginals, MarginalsPlan, MarginalsResult
     from discreet.models import MixtureOfProducts
+    from discreet.moments import MomentsPlan
     from discreet.plan import PrivacyPlan
     from discreet.report import Statement
     from discreet.tables import Conversion, Records, Schema
@@ -55,6 +56,8 @@ EXPECTED_BATCH = 500
 # Rows to count a model's parameters with: unlike the size of most plates.
 _MADE_UP = 7
 MOST_DRAWS = 10_000_000
+MOST_CELLS = 2**26
+"""Of which moments are measured unless asked otherwise: three copies in 64 bits are in memory then."""
 NOTHING_MORE = "nothing more was spent. This ε was, when the counts were released."
 ERRORS_TELL = "Whether an error occurs is not covered by ε."
 ODD_CELLS = {
@@ -131,15 +134,25 @@ def fit(
         with members.together():
             in_steps = any(x is not None for x in (steps, rate, batch_size, clip, learning_rate, plan_file, checkpoint))
             in_steps = in_steps or sampling != "poisson"
-            if by == options.TwinMethod.MARGINALS and (model != TWIN or in_steps):
+            for_model = {options.Method.MARGINALS: TWIN, options.Method.MOMENTS: LINEAR}.get(by or options.Method.SVI)
+            if for_model is not None and (model != for_model or in_steps):
                 raise ValueError(
-                    f"--by marginals is for --model {TWIN}, and takes no steps: leave out --steps, --rate, --batch-size, "
+                    f"--by {by} is for --model {for_model}, and takes no steps: leave out --steps, --rate, --batch-size, "
                     "--sampling, --clip, --learning-rate, --plan and --checkpoint, or choose --by svi"
                 )
+            if by == options.Method.MOMENTS and distributed:
+                raise ValueError("--distributed is for fits in steps, and noisy moments take none: add --by svi")
             if data.suffix == Path(COUNTS).suffix:
                 paid = (epsilon, target, bounds, schema, delta, num_records, relation, ledger, seed)
                 spends = any(x is not None for x in paid) or out_of_bounds != "refuse" or non_private_bounds
-                if model != TWIN or in_steps or by == options.TwinMethod.SVI or spends or raw or dry_run:
+                if (
+                    model != TWIN
+                    or in_steps
+                    or by in (options.Method.MOMENTS, options.Method.SVI)
+                    or spends
+                    or raw
+                    or dry_run
+                ):
                     raise ValueError(
                         f"{data} has noisy counts, which were paid for: with --model {TWIN} give --components, --draws, --out, "
                         "--overwrite and --json alone, or the table itself"
@@ -166,8 +179,8 @@ def fit(
             if by is None and model == TWIN and not in_steps:
                 from discreet.marginals import counts_suffice
 
-                by = options.TwinMethod.MARGINALS if counts_suffice(described) else None
-            if by == options.TwinMethod.MARGINALS:
+                by = options.Method.MARGINALS if counts_suffice(described) else None
+            if by == options.Method.MARGINALS:
                 if distributed:
                     raise ValueError(
                         "--distributed is for fits in steps, and noisy counts take one pass: leave it out, or add --by svi"
@@ -191,7 +204,10 @@ def fit(
             public_count = table.records.num_records if num_records is None else num_records
             if plan_file is not None and planned is not None:
                 say_other_size(plan_file, planned, public_count)
-            plan = _plan(
+            plan = None
+            if by == options.Method.MOMENTS or (by is None and model == LINEAR and not in_steps and not distributed):
+                plan = _moments_plan(table, values, public_count, asked=by is not None, relation=relation)
+            plan = plan or _plan(
                 chosen, table, values, public_count, sampling=sampling, batch_size=batch_size, relation=relation
             )
             warn_of_no_privacy(table.schema, seed, ledger)
@@ -441,6 +457,30 @@ def _plan(
     )
 
 
+def _moments_plan(
+    table: Table, values: PlanValues, num_records: int, *, asked: bool, relation: options.RelationName | None
+) -> "MomentsPlan | None":
+    """The plan to measure a regression's moments; None where that was not asked for, and the table is not one for it."""
+    from discreet.accounting import Relation
+    from discreet.moments import MomentsPlan
+
+    features = len(table.records.feature_names)
+    if table.schema.max_rows > 1 and asked:
+        raise ValueError(
+            f"--by moments takes one row a person, and the schema's max_rows is {table.schema.max_rows}: --by svi"
+        )
+    if table.schema.max_rows > 1 or (not asked and num_records * features > MOST_CELLS):
+        return None
+    assert values.epsilon is not None
+    return MomentsPlan.calibrate(
+        epsilon=values.epsilon,
+        delta=values.delta,
+        num_features=features,
+        num_records=num_records,
+        relation=Relation.ADD_OR_REMOVE_ONE if relation is None else Relation[relation.name],
+    )
+
+
 def check_options(
     out: Path,
     checkpoint: Path | None = None,
@@ -500,24 +540,30 @@ def longest_gradient(chosen: "ChosenModel", schema: "Schema") -> float | None:
     return math.ceil(100 * schema.max_rows * math.sqrt(len(schema.columns))) / 100
 
 
-def check_use(table: Table, plan: "PrivacyPlan", *, goes_on: bool, may_ask: bool) -> None:
+def check_use(table: Table, plan: "PrivacyPlan | MomentsPlan", *, goes_on: bool, may_ask: bool) -> None:
     """Ask before a budget is spent on what is likely of no use; from public facts alone.
 
     All gradients together are at most N C long, which leaves N C / P for each of P parameters. Less than the noise that is left
-    in the mean of all steps, and no parameter can be told from noise. C cancels out.
+    in the mean of all steps, and no parameter can be told from noise. C cancels out. The sums of products of P - 1 features and a
+    constant likewise have eigenvalues of N / P on average at most.
 
     Raises:
         ValueError: It is likely of no use, `goes_on` is false, and nobody could be asked or they said no.
     """
-    count = table.num_parameters
-    noise = plan.noise_multiplier / (plan.rate * math.sqrt(plan.num_steps))
+    from discreet.moments import MomentsPlan
+
+    by_moments = isinstance(plan, MomentsPlan)
+    count = plan.num_features + 1 if by_moments else table.num_parameters
+    noise = plan.stddevs[-1] if by_moments else plan.noise_multiplier / (plan.rate * math.sqrt(plan.num_steps))
     if goes_on or not count or plan.num_records / count >= noise:
         return
     unit = "persons" if table.schema.person else "records"
-    found = (
-        f"Likely of no use: the model has {count:,} parameters. The gradients of {plan.num_records:,} {unit} can add up to "
-        f"{plan.num_records / count:.2g} C for each of them (C is the clipping norm), and the noise that is left in the mean of "
-        f"all steps is {noise:.2g} C."
+    signal = f"{plan.num_records / count:.2g}"
+    found = f"Likely of no use: the model has {count:,} parameters. " + (
+        f"The sums of {plan.num_records:,} {unit} can show {signal} for each of them, and the noise on each sum is {noise:.2g}."
+        if by_moments
+        else f"The gradients of {plan.num_records:,} {unit} can add up to {signal} C for each of them (C is the clipping norm), "
+        f"and the noise that is left in the mean of all steps is {noise:.2g} C."
     )
     ways = "Use fewer columns or categories, a smaller model, a larger --epsilon, or more records; discreet plan tries settings."
     if may_ask and on_terminal():
@@ -553,25 +599,31 @@ def _before_and_after(
     return budget_line(ledger), charge_line(ledger, plan, delta, schema)
 
 
-def say_dry_run(table: Table, plan: "PrivacyPlan", ledger: Path | None, *, as_json: bool) -> None:
+def say_dry_run(table: Table, plan: "PrivacyPlan | MomentsPlan", ledger: Path | None, *, as_json: bool) -> None:
     """Print what a fit would do and cost. Nothing is spent."""
     from discreet.accounting import upper
+    from discreet.moments import MomentsPlan
     from discreet.report import relation_name
 
-    delta = plan.target_delta
-    assert delta is not None
-    epsilon = plan.epsilon(delta)
     count, unit, names = table.num_parameters, unit_of(table.schema), list(table.records.feature_names)
-    sampling, steps = plan.sampling.in_words(plan.num_records), plan.num_steps
+    if isinstance(plan, MomentsPlan):
+        delta, epsilon = plan.delta, plan.state(reproducible=False).epsilon
+        noises = ", ".join(f"{stddev:.4g}" for stddev in plan.stddevs)
+        setting = {"noise_multiplier": plan.noise_multiplier}
+        words = (
+            f"{len(plan.stddevs)} releases of noisy sums of products, to which a record adds at most 1; noise {noises}"
+        )
+    else:
+        assert plan.target_delta is not None
+        delta, epsilon = plan.target_delta, plan.epsilon(plan.target_delta)
+        setting = {"num_steps": plan.num_steps, "rate": plan.rate, "noise_multiplier": plan.noise_multiplier}
+        setting["clipping_norm"] = plan.clipping.start
+        words = f"{plan.num_steps:,} steps; {plan.sampling.in_words(plan.num_records)}; clipping norm "
+        words += f"{plan.clipping.start:g}; noise {plan.noise_multiplier:.4g}"
     budget, charge = _before_and_after(ledger, plan, delta, table.schema)
     if as_json:
         facts = {"dry_run": True, "epsilon": epsilon, "delta": delta, "unit": unit, "relation": plan.relation.name}
-        facts |= {"num_records": plan.num_records, "num_steps": steps, "rate": plan.rate, "features": names}
-        facts |= {
-            "noise_multiplier": plan.noise_multiplier,
-            "clipping_norm": plan.clipping.start,
-            "num_parameters": count,
-        }
+        facts |= {"num_records": plan.num_records, "features": names, "num_parameters": count, **setting}
         say_json("fit", facts | {"budget": budget, "charge": charge})
         return
     say_lines("Dry run: nothing is spent, and nothing is written.")
@@ -579,9 +631,7 @@ def say_dry_run(table: Table, plan: "PrivacyPlan", ledger: Path | None, *, as_js
     say_lines(f"Cost: ε = {upper(epsilon)} at δ = {delta:g}.")
     if ledger is not None:
         say_lines(f"Before it: {budget}\n{charge}")
-    say_lines(
-        f"Plan: {steps:,} steps; {sampling}; clipping norm {plan.clipping.start:g}; noise {plan.noise_multiplier:.4g}."
-    )
+    say_lines(f"Plan: {words}.")
     say_lines(f"Columns: {', '.join(names)}." + ("" if count is None else f" {count:,} parameters."))
     try:
         check_use(table, plan, goes_on=False, may_ask=False)

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
+from discreet.moments import MomentsResult
+
 if TYPE_CHECKING:
     from discreet.inference import DPSVIResult, Trace
 
@@ -52,11 +54,13 @@ class Draws:
         samples: By latent, for summaries: with the noise of the fit if `why_not` is empty, else the guide's.
         without_noise: Draws of where a fit without noise would have ended, the intercept first. None: unknown.
         why_not: Why the noise is not in the samples.
+        estimate: What to predict with, if that is not the mean of the samples, the intercept first.
     """
 
     samples: dict[str, np.ndarray]
     without_noise: Float[np.ndarray, "draw coefficient"] | None
     why_not: str
+    estimate: Float[np.ndarray, " coefficient"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +79,13 @@ class NoiseAdded:
         """Whether a fit should keep its gradients: where there may be intervals, and in 64 MiB."""
         return self.longest is not None and 2 * (1 + num_features) * num_steps * 4 <= 64 * 2**20
 
-    def __call__(self, result: DPSVIResult, samples: Mapping[str, np.ndarray]) -> Draws:
+    def __call__(self, result: DPSVIResult | MomentsResult, samples: Mapping[str, np.ndarray]) -> Draws:
         """The draws with the noise, or without and why."""
+        if isinstance(result, MomentsResult):
+            contrasts = self.contrasts(samples[WEIGHTS].shape[1])
+            drawn = np.column_stack([samples[INTERCEPT], samples[WEIGHTS]]) @ contrasts.T
+            relative = {**samples, INTERCEPT: drawn[:, 0], WEIGHTS: drawn[:, 1:]}
+            return Draws(relative, None, "", contrasts @ result.estimate)
         if self.longest is None or set(samples) != {INTERCEPT, WEIGHTS}:
             return Draws(dict(samples), None, UNBOUNDED)
         contrasts = self.contrasts(samples[WEIGHTS].shape[1])
@@ -114,10 +123,10 @@ class NoiseAdded:
             return NO_GRADIENTS
         return "" if self.converged(result) else DRIFTED
 
-    def converged(self, result: DPSVIResult) -> bool | None:
+    def converged(self, result: DPSVIResult | MomentsResult) -> bool | None:
         """Whether the parameters came to rest, of a logistic regression those that predictions depend on; None: too few steps."""
         trace = getattr(result, "trace", None)
-        if trace is None or len(trace.iterates) * 0.9 < 20:
+        if isinstance(result, MomentsResult) or trace is None or len(trace.iterates) * 0.9 < 20:
             return None
         if not np.isfinite(trace.iterates).all():
             return False

@@ -60,7 +60,7 @@ MODELS = {
     "negative-binomial": "for counts that scatter more",
     "twin": "for all columns, of which discreet synth draws twins",
 }
-MULTINOMIAL, TWIN = "multinomial", "twin"
+LINEAR, MULTINOMIAL, TWIN = "linear", "multinomial", "twin"
 COMPONENTS = 16
 
 
@@ -88,7 +88,7 @@ def choose_model(
             lambda schema: models.multinomial_regression(len(schema.target_column.categories)),
             Kind.CATEGORICAL,
         ),
-        "linear": (lambda _: models.linear_regression, Kind.REAL),
+        LINEAR: (lambda _: models.linear_regression, Kind.REAL),
         "poisson": (lambda _: models.poisson_regression, Kind.COUNT),
         "negative-binomial": (lambda _: models.negative_binomial_regression, Kind.COUNT),
     }
@@ -290,20 +290,22 @@ Clip = Annotated[
 ]
 
 
-class TwinMethod(enum.StrEnum):
-    """How twins are fitted."""
+class Method(enum.StrEnum):
+    """How a model is fitted."""
 
     MARGINALS = "marginals"
+    MOMENTS = "moments"
     SVI = "svi"
 
 
 By = Annotated[
-    TwinMethod | None,
+    Method | None,
     _method(
         "--by",
         metavar="<method>",
-        help="For twin: marginals (one release of noisy counts, to which the model is fitted) or svi (fitted to the records, in "
-        "steps). Default: marginals; svi if the table has over 25 columns or several rows per person, or if --steps is given.",
+        help="marginals, for twin: the model is fitted to noisy counts. moments, for linear: it is fitted to noisy sums of "
+        "products. svi, for all: it is fitted to the records, in steps. Default: marginals and moments; svi for other models, "
+        "several rows per person, large tables (twin: over 25 columns), or if --steps or another setting of steps is given.",
     ),
 ]
 LearningRate = Annotated[float | None, _method(help="Step size of the Adam optimizer. Default: 0.02; for twin, 0.05.")]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from discreet.inference import DPSVIResult
+    from discreet.moments import MomentsResult
     from discreet.page import Marginals
     from discreet.report import Statement
     from discreet.tables import Records
@@ -58,7 +59,7 @@ def write_statement(out: Path, statement: "Statement") -> list[Path]:
 
 def write_results(
     out: Path,
-    result: "DPSVIResult",
+    result: "DPSVIResult | MomentsResult",
     samples: Mapping[str, np.ndarray],
     records: "Records",
     rows: list[tuple[str, dict[str, float]]],
@@ -69,8 +70,13 @@ def write_results(
     about: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write what a fit released into a folder, beside its statement; returns the files."""
+    from discreet.moments import MomentsResult
     from discreet.page import course_of, profile_pairs
 
+    if isinstance(result, MomentsResult):
+        losses, pairs = [], [(point.epsilon, point.delta) for point in statement.profile]
+    else:
+        losses, pairs = list(result.losses), profile_pairs(result.plan, statement)
     summary = {
         "note": note,
         # The model and the schema, for `discreet score`.
@@ -79,10 +85,10 @@ def write_results(
         "target_centre": records.target_centre,
         "target_scale": records.target_scale,
         "posterior": finite_or_none(dict(rows)),
-        "losses": finite_or_none(list(result.losses)),
+        "losses": finite_or_none(losses),
         # For the page: the course of the fit, and the decisive points of the plan's profile, (ε, δ) that hold for the statement.
         "course": _course(course_of(result), records.feature_names, converged),
-        "profile": profile_pairs(result.plan, statement),
+        "profile": pairs,
         "statement_sha256": hashlib.sha256(statement.to_json().encode("utf-8")).hexdigest(),
     }
     return [
@@ -116,12 +122,16 @@ def _course(course: dict[str, Any], names: Sequence[str], converged: bool | None
 
 
 def summarise(
-    samples: Mapping[str, np.ndarray], records: "Records", without_noise: "np.ndarray | None" = None
+    samples: Mapping[str, np.ndarray],
+    records: "Records",
+    without_noise: "np.ndarray | None" = None,
+    estimate: "np.ndarray | None" = None,
 ) -> list[tuple[str, dict[str, float]]]:
     """Mean, standard deviation and central 90 % interval of every posterior coordinate, by name.
 
-    Without draws of `without_noise` there is a mean alone: the others would not include the noise. With them, also the central
-    90 % interval of where the mean would be in a fit without noise.
+    Without draws of `without_noise`, and without an `estimate` of the first coordinates, which stands beside the mean of draws
+    that include the noise, there is a mean alone. With the former there is also the central 90 % interval of where the mean would
+    be in a fit without noise.
     """
     import numpy as np
 
@@ -138,9 +148,11 @@ def summarise(
             # A fit that diverged has draws without a mean; that is no reason to lose the others.
             with np.errstate(all="ignore"):
                 numbers = (column.mean(), column.std(), *np.quantile(column, [0.05, 0.95]))
-            if without_noise is None:
+            if without_noise is None and estimate is None:
                 numbers = (numbers[0], math.nan, math.nan, math.nan)
             rows.append((name, dict(zip(PARTS, map(float, numbers), strict=True))))
+    for (_, row), value in zip(rows, () if estimate is None else estimate, strict=False):
+        row["estimate"] = float(value)
     if without_noise is not None:
         for (_, row), ends in zip(rows, np.quantile(without_noise, [0.05, 0.95], axis=0).T, strict=True):
             row |= dict(zip(("low_of_mean", "high_of_mean"), map(float, ends), strict=True))

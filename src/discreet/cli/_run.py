@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from discreet.inference import DPSVIResult, Processes
     from discreet.marginals import Marginals, MarginalsPlan
     from discreet.models import MixtureOfProducts
+    from discreet.moments import MomentsPlan, MomentsResult
     from discreet.plan import PrivacyPlan
     from discreet.report import Statement
     from discreet.tables import Records, Schema
@@ -184,6 +185,11 @@ WITH_NOISE = (
     "Standard deviations and intervals of the posterior include the noise of the private fit. The weights of one column's "
     "categories are relative to their mean."
 )
+ESTIMATES = (
+    " Predict by the estimates, which are drawn to 0 where the noise hides a coefficient. Features and target are scaled to "
+    "[-1, 1] by their bounds."
+)
+SPREAD_WITH_NOISE = "The draws in posterior.npz include the noise of the private fit."
 NO_INTERVALS = "No intervals are given: {}."
 SPREAD = (
     "The draws in posterior.npz are those of the fitted guide: their spread does not include the noise of the private fit, which "
@@ -203,14 +209,21 @@ TWIN_SPREAD = (
 class Fitted:
     """A fit whose results are in files."""
 
-    result: "DPSVIResult"  # Of the fit
+    result: "DPSVIResult | MomentsResult"  # Of the fit
     statement: "Statement"  # Its statement, with what the command knows besides
-    samples: dict[str, np.ndarray]  # The guide's draws of each global latent; none of a model of a whole table
+    samples: dict[str, np.ndarray]  # Draws of each global latent; none of a model of a whole table
     rows: list[tuple[str, dict[str, float]]]  # Mean and interval of each coefficient, by name
     why_not: str  # Why there are no intervals; empty where there are
     converged: bool | None  # Whether the parameters came to rest; None where too few steps tell
     files: list[Path]  # What was written
     own: "Prepared | None" = None  # The user's model, if it is one
+
+    @property
+    def by_moments(self) -> bool:
+        """Whether the fit took no steps, but was computed from noisy sums."""
+        from discreet.moments import MomentsResult
+
+        return isinstance(self.result, MomentsResult)
 
     def facts(self) -> dict[str, Any]:
         """The fit for programs."""
@@ -232,7 +245,7 @@ class Fitted:
         say_price(f"Fitted {what}", self.statement, budget_line(ledger))
         if self.converged is False:
             say_lines(NOT_CONVERGED, fg="yellow")
-        else:
+        elif not self.by_moments:
             say_lines("Converged." if self.converged else "Too few steps to tell whether the fit converged.")
         self._say_coefficients()
         say_lines(f"Files in {out}: {', '.join(file.name for file in self.files)}.")
@@ -247,26 +260,33 @@ class Fitted:
             )
 
     def _say_coefficients(self) -> None:
-        weights = [(name, row) for name, row in self.rows if name != "intercept"]
+        others = ("intercept", "sigma") if self.by_moments else ("intercept",)
+        weights = [(name, row) for name, row in self.rows if name not in others]
         if not weights:
             return
-        named = sorted(weights, key=lambda pair: -abs(pair[1]["mean"]))[:SHOWN]
+        named = sorted(weights, key=lambda pair: -abs(_best(pair[1])))[:SHOWN]
         scale = "in their own units" if self.own is not None and self.own.raw else "scaled to [-1, 1] by their bounds"
+        scale = f"features {'and target ' if self.by_moments else ''}{scale}"
         which = f"Largest of {len(weights)} coefficients" if len(weights) > SHOWN else "Coefficients"
-        intervals = (
-            "" if self.why_not else ", each with two 90 % intervals: its own, and that of the mean without noise"
-        )
-        say_lines(f"{which} (features {scale}){intervals}:")
+        both = ", each with two 90 % intervals: its own, and that of the mean without noise"
+        intervals = "" if self.why_not else ", each with its 90 % interval" if self.by_moments else both
+        say_lines(f"{which} ({scale}){intervals}:")
         for name, row in named:
             both = ((row.get(f"low{part}", 0.0), row.get(f"high{part}", 0.0)) for part in ("", "_of_mean"))
             ends = [f"{low:.3g} to {high:.3g}" for low, high in both]
-            interval = "" if self.why_not else f" ({ends[0]}; without noise {ends[1]})"
-            say_lines(f"  {name}: {row['mean']:.3g}{interval}")
+            if self.by_moments:
+                del ends[1:]
+            interval = "" if self.why_not else f" ({'; without noise '.join(ends)})"
+            say_lines(f"  {name}: {_best(row):.3g}{interval}")
         if self.why_not and self.converged is not False:
             say_lines(NO_INTERVALS.format(self.why_not))
 
     def leave(self) -> None:
         """End the command with the exit code of an interrupted one, if Ctrl-C stopped the fit."""
+        from discreet.moments import MomentsResult
+
+        if isinstance(self.result, MomentsResult):
+            return
         done, planned = self.result.steps_completed, self.result.plan.num_steps
         if done < planned:
             say_error(
@@ -277,6 +297,11 @@ class Fitted:
 
 SHOWN = 3
 AGAIN = "The fit ran. Start all processes again with the same command: it is written from its checkpoint, at no further cost."
+
+
+def _best(row: dict[str, float]) -> float:
+    """What to predict with."""
+    return row.get("estimate", row["mean"])
 
 
 def say_price(what: str, statement: "Statement", budget: str) -> None:
@@ -318,7 +343,7 @@ def charge_line(ledger: Path, plan: "Planned", delta: float, schema: "Schema") -
 def fit_and_write(
     out: Path,
     model: Callable[..., object],
-    plan: "PrivacyPlan",
+    plan: "PrivacyPlan | MomentsPlan",
     records: "Records",
     *,
     complete: Callable[["Statement"], "Statement"],
@@ -343,6 +368,7 @@ def fit_and_write(
 
     from discreet.cli._intervals import NoiseAdded
     from discreet.inference import FAILED, START_AGAIN, Processes
+    from discreet.moments import MomentsPlan, MomentsResult
 
     processes = processes or Processes()
     after = ("The fit ran and its budget is spent.", FAILED) if checkpoint is None else (AGAIN, START_AGAIN)
@@ -351,28 +377,33 @@ def fit_and_write(
     if not processes.first:
         ledger = checkpoint = None
     noise_added = noise_added or NoiseAdded(None)
-    keeps = noise_added.keeps_gradients(len(records.feature_names), plan.num_steps)
     with ExitStack() as stack:
         with processes.together():
             # The page is written last: what it needs must be there before anything is spent.
             require("jinja2", extra="cli", what="The statement page")
             if processes.first:
                 stack.enter_context(folder_for_results(out))
-        how |= {"keep_gradients": keeps, "whole": whole, "ledger": ledger, "checkpoint": checkpoint, "own": own}
-        how["processes"] = processes
-        result, draw = run(model, plan, records, **how)
+        if isinstance(plan, MomentsPlan):
+            result, draw = run_moments(plan, records, ledger=ledger, **how)
+        else:
+            keeps = noise_added.keeps_gradients(len(records.feature_names), plan.num_steps)
+            how |= {"keep_gradients": keeps, "whole": whole, "ledger": ledger, "checkpoint": checkpoint, "own": own}
+            how["processes"] = processes
+            result, draw = run(model, plan, records, **how)
         spent(f"no statement was written, so {PLAN_IS_SPENT}")
         processes.remedy = after
         stack.enter_context(processes.together())
         if not processes.first:
             return Fitted(result, result.statement, {}, [], "", None, [])
-        statement = complete(result.statement).with_notes(SPREAD if whole is None else TWIN_SPREAD)
+        by_moments = isinstance(result, MomentsResult)
+        spread = SPREAD_WITH_NOISE if by_moments else SPREAD if whole is None else TWIN_SPREAD
+        statement = complete(result.statement).with_notes(spread)
         converged = noise_added.converged(result)
         if converged is False:
             statement = statement.with_notes(NOT_CONVERGED)
         files = write_first(out, statement, checkpoint)
         samples = draw(draws) if whole is None else {}
-        if not all(np.isfinite(x).all() for x in (samples or result.params).values()):
+        if not all(np.isfinite(x).all() for x in (samples or getattr(result, "params", {})).values()):
             say_error(
                 "The posterior is not finite: the steps were too large. Use a smaller --learning-rate in another "
                 "fit, which spends again."
@@ -381,16 +412,17 @@ def fit_and_write(
         if whole is None:
             drawn = noise_added(result, samples)
             why_not = drawn.why_not
-            note = NO_INTERVALS.format(why_not) if why_not else WITH_NOISE
-            rows = summarise(drawn.samples, records, drawn.without_noise)
+            note = NO_INTERVALS.format(why_not) if why_not else WITH_NOISE + (ESTIMATES if by_moments else "")
+            rows = summarise(drawn.samples, records, drawn.without_noise, drawn.estimate)
             facts = {"statement": statement, "note": note, "converged": converged, "about": about}
             files += write_results(out, result, samples, records, rows, **facts)
             files += [] if own is None else [write_file(out / MODEL_FILE, own.settings_text())]
-        else:
+        elif not isinstance(result, MomentsResult):
             from discreet.synthetic import write_fitted
 
             files += write_fitted(out, dataclasses.replace(result, statement=statement), whole)
-        files += plot(out, result)
+        if not isinstance(result, MomentsResult):
+            files += plot(out, result)
         files.append(write_page(out, ledger=ledger).file)
         return Fitted(result, statement, samples, rows, why_not, converged, files, own)
 
@@ -525,6 +557,38 @@ def run(
     return result, draw
 
 
+def run_moments(
+    plan: "MomentsPlan",
+    records: "Records",
+    *,
+    seed: int | None,
+    progress_bar: bool,
+    ledger: Path | None = None,
+    person: str | None = None,
+    **_: Any,
+) -> tuple["MomentsResult", Draw]:
+    """Fit a line to noisy moments; arguments and results as in `run`, whose other arguments are of steps."""
+    import jax
+
+    from discreet import random
+    from discreet.ledger import Ledger
+    from discreet.moments import fit_moments
+
+    keep_compiled_programs(settings.compilation_cache)
+    fit_key, draw_key = jax.random.split(random.key(seed))
+    if progress_bar:
+        say_error("Measuring noisy sums. It takes some seconds.")
+    assert records.y is not None
+    try:
+        book = None if ledger is None else Ledger(ledger)
+        result = fit_moments(fit_key, records.x, records.y, plan, person=person, ledger=book)
+    except BaseException:
+        if seed is None and drew_noise(random.subkey(fit_key, random.Purpose.MOMENTS)):
+            spent(f"it stopped before it wrote a statement, so {PLAN_IS_SPENT}")
+        raise
+    return result, lambda number: result.posterior(draw_key, number)
+
+
 def keep_compiled_programs(folder: Path | None) -> None:
     """Let JAX keep compiled programs in a folder, and take them from there. None: whatever JAX is set to.
 
@@ -552,7 +616,7 @@ def keep_compiled_programs(folder: Path | None) -> None:
 
 
 def drew_noise(key: "PRNGKeyArray") -> bool:
-    """Whether the first step of a fit with this secret key was released. To be asked once, after the fit."""
+    """Whether the first noise of a fit with this secret key was released. To be asked once, after the fit."""
     from discreet.inference import claim
 
     try:
