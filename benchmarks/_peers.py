@@ -8,7 +8,19 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-PACKAGES = ("discreet", "jax", "jaxlib", "numpyro", "numpy", "optax", "dp-accounting", "jax-privacy", "opacus", "torch")
+PACKAGES = (
+    "discreet",
+    "jax",
+    "jaxlib",
+    "numpyro",
+    "numpy",
+    "optax",
+    "dp-accounting",
+    "jax-privacy",
+    "opacus",
+    "torch",
+    "mbi",
+)
 
 
 class AbsentError(RuntimeError):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import numpy as np
 import numpyro.distributions as dist
 import optax
 import pytest
+from dp_accounting.dp_event import GaussianDpEvent
 from numpyro.infer import Trace_ELBO
 
 import discreet as dp
@@ -29,12 +31,14 @@ from benchmarks import (
     memory,
     mixture,
     shards,
+    synthetic,
     vae,
 )
 from benchmarks._fits import NonPrivateFit, PrivateFit, Problem, auto_encoder, reference_engine
 from benchmarks._harness import TINY, Outcome
 from benchmarks._networks import convolutional, dense
 from benchmarks._peers import AbsentError, gather, load
+from discreet.accounting import profile
 from discreet.gradients import Channels, ReferenceEngine
 from discreet.tables import open_records
 
@@ -180,6 +184,28 @@ def test_compile_time_and_memory_ask_for_fresh_processes(monkeypatch: pytest.Mon
         ("memory", "vae", "non-private", 1024, 60_000),
         ("memory", "vae", "private", 8192, 60_000),
     }
+
+
+def test_synthetic_twins_are_compared_by_the_same_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an invented table: here only that of counts has a bound to keep in a full run, and absent peers are named."""
+    monkeypatch.setattr(synthetic, "load", absent := Mock(side_effect=AbsentError("mbi does not import")))
+    by_counts, peer = synthetic.measure(TINY, ("counts", "mst"))
+    found = {figure.name: figure.value for figure in by_counts.figures}
+    assert 0.5 < found["ε = 1: AUC"] <= 1
+    assert 0 < found["ε = 1: TV, one column"] < found["ε = 1: TV, two columns"] < 0.5
+    assert peer.skipped["MST on mbi 2"] == "mbi does not import"
+    assert absent.called
+    results = _results.new()
+    _results.add(results, lambda scale: [by_counts, peer], TINY)
+    assert "ε = 1: accuracy" in _results.as_markdown(results)
+
+
+def test_the_budget_of_a_peer_is_what_its_privacy_costs() -> None:
+    """Gaussian noise of this budget costs no more than epsilon, and not much less, by the exact profile."""
+    for epsilon in (0.3, 3.0):
+        rho = synthetic.concentrated(epsilon, 1e-5)
+        spent = profile(GaussianDpEvent(math.sqrt(1 / (2 * rho))), dp.Relation.ADD_OR_REMOVE_ONE).epsilon(1e-5)
+        assert 0.85 * epsilon < spent <= epsilon
 
 
 @pytest.mark.exhaustive
