@@ -109,6 +109,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {
         "tables",
+        "moments",
         "random",
         "accounting",
         "sampling",
