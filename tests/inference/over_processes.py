@@ -283,12 +283,16 @@ class Part:
         elif self.number == int(victim):
             self.act("a step", timer.start)
         _loop._SECONDS_A_CHUNK, Checkpoint.due = 0.0, True
-        self.fit_with_checkpoint(num_steps=400)
+        long = {"num_steps": 400, "noise_multiplier": 20.0}
+        self.fit_with_checkpoint(**long)
         timer.cancel()
         if int(victim) == self.count:
             _step._used.clear()  # the same noise once more, for the same states
             _loop._SECONDS_A_CHUNK, Checkpoint.due = 0.25, False
-            self.note("never stopped", self.run(make(factors, num_steps=400), SECRET()).trace.iterates.tolist())
+            self.note(
+                "never stopped",
+                self.run(make(factors, **long), SECRET()).trace.iterates.tolist(),
+            )
 
 
 STAGES = {
