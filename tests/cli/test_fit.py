@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet import moments, random
-from discreet.cli import _run
+from discreet.cli import _describe, _run
 from discreet.cli._app import app
 from discreet.cli._report import npz, summarise
 from discreet.clipping import AdaptiveClipping
@@ -353,6 +353,10 @@ def test_a_line_is_fitted_to_noisy_moments_with_intervals(heights) -> None:
         assert row["high"] - row["low"] < 0.05
     assert "estimate" in summary["posterior"]["age"]
     assert summary["losses"] == []
+    # What `discreet score` predicts by.
+    _, _, draws = _describe._fit_of(out)
+    assert draws["weights"].shape == (1, 4)
+    assert draws["weights"][0, 0] == summary["posterior"]["age"]["estimate"]
     with np.load(out / "posterior.npz") as draws:
         assert draws["weights"].shape == (1_000, 4)
     page = (out / "report.html").read_text()

@@ -85,6 +85,7 @@ def write_results(
         "target_centre": records.target_centre,
         "target_scale": records.target_scale,
         "posterior": finite_or_none(dict(rows)),
+        "estimate": result.estimate.tolist() if isinstance(result, MomentsResult) else None,
         "losses": finite_or_none(losses),
         # For the page: the course of the fit, and the decisive points of the plan's profile, (ε, δ) that hold for the statement.
         "course": _course(course_of(result), records.feature_names, converged),
