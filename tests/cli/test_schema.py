@@ -111,7 +111,7 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
         ("schema init empty.csv", "is empty"),
         ("schema init twice.csv", "1 column name(s) twice"),
         ("schema init survey.csv --out survey.csv", "survey.csv already exists"),
-        ("schema init survey.csv --target smoker", "--target and --person need --non-private-from-data"),
+        ("schema init survey.csv --target height", "has no column 'height', which is to be the target"),
         ("schema init survey.csv --non-private-from-data --target height", "'height' is not described"),
         ("schema check absent.toml", "cannot be read"),
         ("schema check template.toml", "column 'age': kind is ''"),

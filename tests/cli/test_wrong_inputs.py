@@ -101,7 +101,10 @@ TABLES = {
         HEADER + SECRET.replace("77.125", "secretcell"),
         "'age' holds something that is not a number",
     ),
-    "decimal comma": (HEADER + SECRET.replace("77.125", '"77,125"'), "'age' holds something that is not a number"),
+    "decimal comma": (
+        HEADER + SECRET.replace("77.125", '"77,125"'),
+        "'age' holds something that is not a number such as 1234.5, but looks like one that is written otherwise",
+    ),
     "half a visit": (HEADER + SECRET.replace(",3,", ",2.5,"), "'visits' has values that are not whole"),
     "no such day": (HEADER + SECRET.replace("1903-09-29", "1903-02-29"), "'born' holds something that is not a date"),
     "day first": (HEADER + SECRET.replace("1903-09-29", "29.09.1903"), "a date such as 2024-12-31"),
@@ -217,10 +220,10 @@ def test_options(folder, words: str, needle: str) -> None:
 
 @pytest.mark.parametrize("command", ["convert", "fit"])
 def test_a_table_that_may_not_be_read(folder, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def open_text(path):
+    def opened(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(_read, "open_text", open_text)
+    monkeypatch.setattr(_read, "_opened", opened)
     refused(folder, COMMANDS[command], "cannot be read with your permissions: ask its owner")
 
 

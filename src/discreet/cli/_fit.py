@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from discreet._validate import integer, positive
 from discreet.cli import _options as options
 from discreet.cli._options import LINEAR, TWIN, choose_model
 from discreet.cli._plan import PlanValues, say_other_size, with_plan
@@ -167,6 +168,7 @@ def fit(
                 raise ValueError("--epsilon is missing: give a privacy budget, or a --plan that contains one")
             if members.first:
                 check_options(out, checkpoint, overwrite=overwrite, draws=draws, learning_rate=values.learning_rate)
+            check_numbers(values, num_records, sampling=sampling, batch_size=batch_size, relation=relation)
             chosen = choose_model(
                 model, components=values.components, words=model_args, epsilon=values.epsilon, delta=values.delta
             )
@@ -499,6 +501,33 @@ def check_options(
         raise ValueError(f"--draws is {draws}: give a number from 1 to {MOST_DRAWS}")
     if learning_rate is not None and not 0 < learning_rate < float("inf"):
         raise ValueError(f"--learning-rate is {learning_rate}: give a positive number, for example 0.02")
+
+
+def check_numbers(
+    values: PlanValues,
+    num_records: int | None,
+    *,
+    sampling: str,
+    batch_size: int | None,
+    relation: options.RelationName | None,
+) -> None:
+    """Refuse numbers that no table can make right, before it is read."""
+    from discreet.accounting import Relation
+    from discreet.plan import PrivacyPlan
+
+    positive("epsilon", values.epsilon, hint="1 is a common choice.")
+    count = 10**9 if num_records is None else integer("num_records", num_records)
+    rate = 1.0 if values.rate is None and batch_size is None and sampling == "poisson" else values.rate
+    sampler = options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=count)
+    PrivacyPlan(
+        sampling=sampler,
+        clipping_norm=options.clipping_of(values.clip or "1"),
+        noise_multiplier=1.0,
+        num_steps=1 if values.steps is None else values.steps,
+        num_records=count,
+        relation=sampler.usual_relation() if relation is None else Relation[relation.name],
+        target_delta=values.delta,
+    )
 
 
 def default_rate(num_records: int, batch: int = EXPECTED_BATCH) -> float:

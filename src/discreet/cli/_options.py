@@ -225,7 +225,8 @@ OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace a file
 Data = Annotated[
     Path,
     _table(
-        help="The table: a .csv, .csv.gz, .parquet, .arrow or .feather file with column names, or records by discreet convert. "
+        help="The table: a .csv, .tsv, .csv.gz, .parquet, .arrow or .feather file with column names, several of them as "
+        "'part-*.parquet' in quotes, or records by discreet convert. "
         "For twin also the twin.counts of an earlier fit, which is fitted again and spends nothing."
     ),
 ]

@@ -50,22 +50,22 @@ def init(
 
     `discreet schema init survey.csv --out survey.toml`
 
-    Reads no cell: the template is the same for every table with this header.
+    Reads no cell: the template is the same for every table with this header. From the header come also the encoding and what
+    stands between cells.
     """
-    from discreet.tables import column_names, infer_columns_non_private, schema_template, schema_to_toml
+    from discreet.tables import column_names, infer_columns_non_private, schema_template, schema_to_toml, sniff_csv
 
     terminal.check_file(out, overwrite=overwrite, makes_folder=True)
+    csv = sniff_csv(table)
     if not non_private_from_data:
-        if target is not None or person is not None:
-            raise ValueError("--target and --person need --non-private-from-data: write them into the template instead")
-        names = list(column_names(table))
-        terminal.write_file(out, schema_template(names))
+        names = list(column_names(table, csv))
+        terminal.write_file(out, schema_template(names, target=target, person=person, csv=csv))
         if as_json:
             terminal.say_json("schema init", {"columns": names, "inferred": [], "files": [str(out)]})
         else:
             terminal.say(f"Wrote {out} with the column names. Fill in what is publicly known about each column.")
         return
-    names = [name for name in column_names(table) if name != person]
+    names = [name for name in column_names(table, csv) if name != person]
     described = infer_columns_non_private(table, None, target=target, columns=names)
     described = dataclasses.replace(described, person=person)
     terminal.write_file(out, f"{NON_PRIVATE_HEAD}\n{schema_to_toml(described)}")
@@ -91,7 +91,7 @@ def check(
     data: Annotated[Path | None, typer.Option(help="A table that must have these columns; no cell is read.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print what a schema describes, or what is wrong with it.
+    """Print what a schema describes, or all that is wrong with it.
 
     `discreet schema check schema.toml --data survey.csv`
     """
@@ -100,7 +100,7 @@ def check(
     described = schema_from_toml(file)
     needed = [column.name for column in described.columns] + ([described.person] if described.person else [])
     if data is not None:
-        absent = [name for name in needed if name not in column_names(data)]
+        absent = [name for name in needed if name not in column_names(data, described.csv)]
         if absent:
             raise DataError(f"{data} has no column {', '.join(absent)}: correct the name, or remove it from the schema")
     if as_json:
@@ -117,6 +117,20 @@ def check(
         terminal.say_lines("\n".join(described.describe()))
         terminal.say(f"Privacy unit: {unit_of(described)}.")
     _say_inferred(described)
+
+
+@schema.command(name="json")
+@refusing
+def json_schema() -> None:
+    """Print the JSON Schema of schema files, by which editors complete and check them.
+
+    `discreet schema json > discreet.json`
+
+    Taplo and Even Better TOML use it where a schema file begins with the line `#:schema discreet.json`.
+    """
+    from discreet import tables
+
+    terminal.say_text((Path(tables.__file__).with_name("schema.json")).read_text(encoding="utf-8").rstrip())
 
 
 def _say_inferred(schema: "Schema") -> None:
@@ -277,7 +291,7 @@ def synth(
     Writes twin-1.csv and so on, their schema (twins.schema.toml), and the statement with instructions for analysing several twins
     (twins.json and twins.txt).
     """
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     from discreet import random
     from discreet.accounting import upper
@@ -300,7 +314,7 @@ def synth(
         terminal.say_error("NOT PRIVATE: the fit is not private, as its statement says, so the twins are not either.")
     count = rows or statement.plan.get("num_records") or getattr(fit, "num_records", 0)
     # A twin's rows are nobody's, so whose they are is no column of it; but where persons have several, it has invented ones.
-    schema, of_persons = fit.model.schema, not own and fit.model.schema.max_rows > 1
+    schema, of_persons = fit.model.schema.of_twins(), not own and fit.model.schema.max_rows > 1
     schema = schema if of_persons else schema.without_person()
     check_format(schema, file_format)
     how = COMBINE if rows_per_draw is None else DO_NOT_COMBINE
@@ -310,7 +324,7 @@ def synth(
         for path in [out / ABOUT, out / TEXT, out / SCHEMA, *_twins_in(out)]:
             path.unlink(missing_ok=True)
         total = None if of_persons else twins * count
-        with tqdm(total=total, unit=" rows", unit_scale=True, delay=2, disable=as_json, leave=False) as bar:
+        with tqdm(total=total, unit=" rows", unit_scale=True, delay=2, disable=as_json or None, leave=False) as bar:
             files = write_twins(
                 random.key(seed),
                 fit,

@@ -456,12 +456,14 @@ def _pieces(
             )
         yield table.astype(np.int32, copy=False)
         return
-    from discreet.tables import keep_one_row_a_person, over_pieces
+    from discreet.tables import as_table, files_of, keep_one_row_a_person, over_pieces
 
     if isinstance(table, Mapping):
         import pyarrow
 
         table = pyarrow.table(dict(table))
+    else:
+        table = files_of(table) or as_table(table)  # which can be read twice
     schema, person = plan.schema, plan.schema.person
     levels = Levels(schema.without_person(), plan.slices)
     report, keep, row = Report(OutOfBounds(out_of_bounds)), None, 0

@@ -31,6 +31,7 @@ from discreet.tables import (
     Schema,
     numbers_of,
     positions_of,
+    to_steps,
 )
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ class Levels:
         found = np.minimum(found, len(edges) - 2)
         values = edges[found] + np.diff(edges)[found] * rng.random(len(found))
         if column.kind is Kind.REAL:
-            return np.minimum(values, edges[-1])
+            return to_steps(column, np.minimum(values, edges[-1]))
         return np.floor(values).astype(np.int32 if column.kind is Kind.DATE else np.int64)
 
 
@@ -357,7 +358,7 @@ class Scores:
             low, step, slots = _slots(column)
             places = np.clip((special.ndtr(np.asarray(found, np.float64)) - _EDGE) / (1 - 2 * _EDGE), 0, 1)
             if column.kind is Kind.REAL:
-                columns[column.name] = np.clip(low + slots * places, *column.limits)
+                columns[column.name] = to_steps(column, np.clip(low + slots * places, *column.limits))
             else:
                 whole = low + np.minimum(np.floor(slots * places), slots - step)
                 days = column.kind is Kind.DATE

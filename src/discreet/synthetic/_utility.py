@@ -202,7 +202,7 @@ class Encoded:
         return others[~np.isnan(values)], values[~np.isnan(values)]
 
 
-def read(source: Any, schema: Schema, what: str, most_rows: int) -> Encoded:
+def read(source: Any, schema: Schema, what: str, most_rows: int, *, twin: bool = False) -> Encoded:
     """Read and encode a table; numbers outside their bounds are clipped.
 
     Args:
@@ -210,12 +210,15 @@ def read(source: Any, schema: Schema, what: str, most_rows: int) -> Encoded:
         schema: Its description.
         what: What to call it in errors.
         most_rows: Rows to encode at most, a fair sample of them if there are more.
+        twin: Whether the file may be a twin's.
     """
-    from discreet.tables import encode, read_table
+    from discreet.tables import column_names, encode, read_table
 
     public = dataclasses.replace(schema.without_person(), target=None)
     try:
-        table = read_table(source, public)
+        # Twins are written plainly, however the table itself is written.
+        plain, names = public.of_twins(), {column.name for column in public.columns}
+        table = read_table(source, plain if twin and names <= {*column_names(source)} else public)
         rows = table
         if len(table) > most_rows:
             rows = table.take(np.sort(np.random.default_rng(_SEED).choice(len(table), most_rows, replace=False)))
@@ -593,7 +596,7 @@ def utility_report(
         raise ValueError(f"most_rows is {most_rows}: models are trained on two rows at least, 100,000 say.")
     names = [str(twin) if isinstance(twin, str | Path) else f"twin {i}" for i, twin in enumerate(twins, start=1)]
     evaluation = read(evaluation_table, schema, "the evaluation rows", most_rows)
-    encoded = [read(twin, schema, name, most_rows) for name, twin in zip(names, twins, strict=True)]
+    encoded = [read(twin, schema, name, most_rows, twin=True) for name, twin in zip(names, twins, strict=True)]
     training = None if training_table is None else read(training_table, schema, "the training rows", most_rows)
     public = evaluation.schema
     levels = Levels(public), Levels(public, _FEW_SLICES)

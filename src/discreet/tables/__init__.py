@@ -16,8 +16,19 @@ from discreet.tables._cells import (
     numbers_of,
     positions_of,
     rows_of_persons,
+    to_steps,
 )
-from discreet.tables._schema import DEFAULT_MISSING_VALUES, EPOCH, ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
+from discreet.tables._schema import (
+    DEFAULT_MISSING_VALUES,
+    EPOCH,
+    ZERO_OR_ONE,
+    Column,
+    CsvFormat,
+    DataError,
+    Kind,
+    Missing,
+    Schema,
+)
 from discreet.tables._schema_text import (
     schema_from_bounds,
     schema_from_dict,
@@ -29,7 +40,15 @@ from discreet.tables._schema_text import (
 if TYPE_CHECKING:
     from discreet.tables._convert import Conversion, ShardedArray, conversion_of, convert, open_records
     from discreet.tables._encode import Records, decode, describe_features, encode
-    from discreet.tables._read import column_names, infer_columns_non_private, over_pieces, read_table
+    from discreet.tables._read import (
+        as_table,
+        column_names,
+        files_of,
+        infer_columns_non_private,
+        over_pieces,
+        read_table,
+        sniff_csv,
+    )
 
 __all__ = [
     "DEFAULT_MISSING_VALUES",
@@ -37,6 +56,7 @@ __all__ = [
     "ZERO_OR_ONE",
     "Column",
     "Conversion",
+    "CsvFormat",
     "DataError",
     "Kind",
     "Missing",
@@ -45,12 +65,14 @@ __all__ = [
     "Report",
     "Schema",
     "ShardedArray",
+    "as_table",
     "column_names",
     "conversion_of",
     "convert",
     "decode",
     "describe_features",
     "encode",
+    "files_of",
     "infer_columns_non_private",
     "keep_one_row_a_person",
     "numbers_of",
@@ -64,13 +86,23 @@ __all__ = [
     "schema_from_toml",
     "schema_template",
     "schema_to_toml",
+    "sniff_csv",
+    "to_steps",
 ]
 
 # What reads or makes pyarrow tables, by file.
 _READERS = {
     "_convert": ("Conversion", "ShardedArray", "conversion_of", "convert", "open_records"),
     "_encode": ("Records", "decode", "describe_features", "encode"),
-    "_read": ("column_names", "infer_columns_non_private", "over_pieces", "read_table"),
+    "_read": (
+        "as_table",
+        "column_names",
+        "files_of",
+        "infer_columns_non_private",
+        "over_pieces",
+        "read_table",
+        "sniff_csv",
+    ),
 }
 
 

@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import hashlib
 import secrets
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,8 +58,11 @@ class Report:
         Raises:
             DataError: All that is wrong, column by column.
         """
-        if self.faults:
-            raise DataError(". Also, ".join(sorted(self.faults)))
+        # What cannot be read is null from then on, which is not what the reader has to mend.
+        unread = tuple(fault.partition(" holds ")[0] + " has missing" for fault in self.faults if " holds " in fault)
+        faults = [fault for fault in sorted(self.faults) if not fault.startswith(unread)]
+        if faults:
+            raise DataError(". Also, ".join(faults))
 
 
 def _present(column: Column, report: Report) -> None:
@@ -94,6 +98,21 @@ def numbers_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -> 
     if not none:
         _present(column, report)
     return numbers, missing
+
+
+def to_steps(column: Column, numbers: np.ndarray) -> np.ndarray:
+    """Drawn numbers of a column, moved to its nearest step, if it has steps.
+
+    >>> to_steps(Column(name="age", kind=Kind.REAL, bounds=(17, 90), step=1), np.array([56.63, 90.0]))
+    array([57., 90.])
+    """
+    if column.step is None:
+        return numbers
+    low, high = column.limits
+    steps = np.clip(np.rint((numbers - low) / column.step), 0, np.floor((high - low) / column.step * (1 + 1e-12)))
+    # 3 steps of 0.1 are 0.3, not 0.30000000000000004.
+    decimals = max(len(f"{Decimal(repr(float(x))).normalize():f}".partition(".")[2]) for x in (low, column.step))
+    return np.round(low + steps * column.step, decimals)
 
 
 def _complain(column: Column, outside: bool, fraction: bool, report: Report) -> None:

@@ -33,12 +33,12 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import pyarrow
 import pyarrow.ipc
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from discreet._validate import integer
 from discreet.tables._cells import OutOfBounds, Report, rows_of_persons
 from discreet.tables._encode import Layout, Records
-from discreet.tables._read import DAMAGED, over_pieces
+from discreet.tables._read import DAMAGED, as_table, files_of, over_pieces
 from discreet.tables._schema import DataError, Schema
 from discreet.tables._schema_text import schema_from_dict, schema_to_toml
 
@@ -111,7 +111,9 @@ def convert(
             raise DataError(
                 f"{out} is not a folder of converted records and nothing else, so it is not replaced: choose another name"
             )
-    if isinstance(source, str | os.PathLike) and out.exists() and out.samefile(source):
+    files = files_of(source)
+    source = files or as_table(source)  # which can be read twice
+    if out.exists() and any(map(out.samefile, files)):
         raise DataError(f"{out} is the table itself, which the records would replace: choose another name for them")
     layout, report = Layout(schema), Report(OutOfBounds(out_of_bounds))
     place: Any = _atomic(out) if shards is None else _atomic_folder(out)
@@ -285,7 +287,7 @@ def _check_same(path: Path, made: Schema, asked: Schema) -> None:
     old, new = ({column.name: column for column in schema.columns} for schema in (made, asked))
     different = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     what = (
-        f"differs in {', '.join(different)}" if different else "differs in its target, its person or its missing values"
+        f"differs in {', '.join(different)}" if different else "differs in its target, person, missing values or [csv]"
     )
     raise DataError(
         f"{path} was converted with another schema, which {what}: give the schema that it was converted with (or none, since "

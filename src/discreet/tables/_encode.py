@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow
 
-from discreet.tables._cells import OutOfBounds, Report, numbers_of, positions_of, rows_of_persons
+from discreet.tables._cells import OutOfBounds, Report, numbers_of, positions_of, rows_of_persons, to_steps
 from discreet.tables._read import typed
 from discreet.tables._schema import EPOCH, Column, DataError, Kind, Missing, Schema
 
@@ -338,7 +338,7 @@ def _values(column: Column, numbers: np.ndarray, missing: np.ndarray | None) -> 
     low, high = column.limits if column.kind.has_bounds else (0, len(column.categories) - 1)
     numbers = np.clip(numbers if column.kind is Kind.REAL else np.rint(numbers), low, high)
     if column.kind is Kind.REAL:
-        return pyarrow.array(numbers, mask=missing)
+        return pyarrow.array(to_steps(column, numbers), mask=missing)
     if column.kind is Kind.COUNT:
         return pyarrow.array(numbers.astype(np.int64), mask=missing)
     whole = pyarrow.array(numbers.astype(np.int32), mask=missing)

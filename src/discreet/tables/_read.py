@@ -6,15 +6,21 @@ cells, so every error is turned into our own words, and what is wrong with cells
 columns and rules, and no value, row or count.
 """
 
+import codecs
 import dataclasses
 import datetime
+import functools
+import glob
 import gzip
+import io
+import json
 import os
 import re
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -25,27 +31,36 @@ import pyarrow.feather
 import pyarrow.ipc
 import pyarrow.parquet
 import pyarrow.types
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from discreet.tables._cells import OutOfBounds, Report
-from discreet.tables._schema import DEFAULT_MISSING_VALUES, EPOCH, Column, DataError, Kind, Schema
+from discreet.tables._schema import DEFAULT_MISSING_VALUES, EPOCH, Column, CsvFormat, DataError, Kind, Schema
 
 # --- files: which are read, and what is wrong with one ------------------------------------
 
 
-READABLE = "a .csv, .csv.gz, .parquet, .arrow or .feather file"
-ENDINGS = (".csv", ".csv.gz", ".parquet", ".arrow", ".feather")
+READABLE = "a .csv, .tsv, .csv.gz, .parquet, .arrow or .feather file"
+ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".arrow", ".feather")
 DAMAGED = (pyarrow.ArrowException, OSError, EOFError, zlib.error)
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+MARKS = (b"\xef\xbb\xbf", "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")
+PLAIN = CsvFormat()
 
 
-def column_names(path: Path | str) -> list[str]:
-    """The names in a file's header, in order. No cell is read.
+def column_names(source: Any, csv: CsvFormat = PLAIN) -> list[str]:
+    """The names in the header of a file, of the first of several, or of a table in memory, in order. No cell is read.
+
+    Args:
+        source: As in `read_table`.
+        csv: How a CSV file is written.
 
     Raises:
         DataError: The file is missing, empty, unreadable or of an unknown type, or has a name twice.
     """
-    path = existing_file(path)
+    files = files_of(source)
+    return _file_names(files[0], csv) if files else list(as_table(source).column_names)
+
+
+def _file_names(path: Path, csv: CsvFormat) -> list[str]:
     try:
         if path.suffix == ".parquet":
             names = list(pyarrow.parquet.read_schema(path).names)
@@ -53,12 +68,44 @@ def column_names(path: Path | str) -> list[str]:
             with pyarrow.memory_map(str(path)) as file:
                 names = list(pyarrow.ipc.open_file(file).schema.names)
         else:
-            with open_text(path) as file:
-                names = csv_header(file)
+            line = _first_line(path, csv.encoding).encode()
+            names = list(
+                pyarrow.csv.read_csv(pyarrow.py_buffer(line), parse_options=_parse_options(path, csv)).column_names
+            )
     except DAMAGED as error:
         raise unreadable(path, error) from None
     check_names(names, str(path))
     return names
+
+
+def sniff_csv(source: Any) -> CsvFormat:
+    """Guess how a CSV file is written, from its header alone: what stands between names, and the encoding. No cell is read."""
+    files = files_of(source)
+    if not files or files[0].suffix in (".parquet", ".arrow", ".feather"):
+        return PLAIN
+    encodings = ["utf-8", "cp1252", "latin-1"]
+    try:
+        with _opened(files[0]) as file:
+            start = file.read(3)
+        marked = [encoding for mark, encoding in MARKS if start.startswith(mark)]
+        for encoding in marked or encodings:
+            with suppress(DataError):
+                line = re.sub('"[^"]*"', "", _first_line(files[0], encoding))
+                break
+        else:
+            return PLAIN
+    except DAMAGED as error:
+        raise unreadable(files[0], error) from None
+    delimiter = max(_usual(files[0]), ",", ";", "\t", "|", key=line.count)  # the first of equals
+    return CsvFormat(delimiter=None if delimiter == _usual(files[0]) else delimiter, encoding=encoding)
+
+
+def _usual(path: Path) -> str:
+    return "\t" if ".tsv" in path.suffixes[-2:] else ","
+
+
+def _parse_options(path: Path, csv: CsvFormat, **more: Any) -> pyarrow.csv.ParseOptions:
+    return pyarrow.csv.ParseOptions(delimiter=csv.delimiter or _usual(path), **more)
 
 
 def check_names(names: list[str], what: str) -> None:
@@ -71,19 +118,66 @@ def check_names(names: list[str], what: str) -> None:
         )
 
 
-def open_text(path: Path) -> BinaryIO:
-    """Open a CSV file as uncompressed bytes."""
+def _opened(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path, "rb")) if path.name.endswith(".gz") else path.open("rb")
 
 
-def csv_header(file: BinaryIO) -> list[str]:
-    """Read the column names in the first line that is not blank; leaves the file behind that line."""
-    line = file.readline().removeprefix(BYTE_ORDER_MARK)
-    while line and not line.strip():
-        line = file.readline()
-    if b"\r" in line.rstrip(b"\r\n"):
+def open_text(path: Path, encoding: str = "utf-8") -> BinaryIO:
+    """Open a CSV file as uncompressed bytes in UTF-8."""
+    file = _opened(path)
+    if codecs.lookup(encoding).name == "utf-8":
+        return file
+    recoded = pyarrow.transcoding_input_stream(pyarrow.PythonFile(file, "r"), encoding, "utf-8")
+    return cast(BinaryIO, io.BufferedReader(recoded))
+
+
+def _first_line(path: Path, encoding: str) -> str:
+    """The first line that is not blank. Nothing behind it is decoded, so that cells can play no part."""
+    decoder, line = codecs.getincrementaldecoder(encoding)(), ""
+    with _opened(path) as file:
+        try:
+            while byte := file.read(1):
+                line += decoder.decode(byte)
+                if line.endswith("\n"):
+                    line = line.lstrip("\ufeff")
+                    if line.strip():
+                        break
+                    line = ""
+        except UnicodeError:
+            raise _other_encoding(path, encoding) from None
+    line = line.lstrip("\ufeff")
+    if "\r" in line.rstrip("\r\n"):
         raise DataError("the file ends its lines with carriage returns alone: save it with line feeds (\\n)")
-    return list(pyarrow.csv.read_csv(pyarrow.py_buffer(line)).column_names)
+    return line
+
+
+def _other_encoding(path: Path, encoding: str) -> DataError:
+    named = "UTF-8" if codecs.lookup(encoding).name == "utf-8" else encoding
+    return DataError(
+        f'{path} is not {named} text: name its encoding in the schema ([csv] with encoding = "latin-1", cp1252 or utf-16), or '
+        "save it as UTF-8"
+    )
+
+
+def files_of(source: Any) -> list[Path]:
+    """The files that a source names: one, several, or those that match a pattern such as part-*.parquet; none for a table.
+
+    Raises:
+        DataError: A file is missing, empty or of an unknown type.
+    """
+    if isinstance(source, list | tuple):
+        if not source:
+            raise DataError(f"no files are named: give {READABLE}, or several")
+        return [path for each in source for path in files_of(each)]
+    if not isinstance(source, str | os.PathLike):
+        return []
+    path = Path(source)
+    if not path.exists() and glob.has_magic(str(path)):
+        found = sorted(map(Path, glob.glob(str(path))))
+        if not found:
+            raise DataError(f"no file matches {path}: check the pattern")
+        return [existing_file(each) for each in found]
+    return [existing_file(path)]
 
 
 def existing_file(path: Path | str) -> Path:
@@ -92,7 +186,7 @@ def existing_file(path: Path | str) -> Path:
     if not path.exists():
         raise DataError(f"{path} does not exist: check the path")
     if not path.is_file():
-        raise DataError(f"{path} is not a file: name {READABLE}")
+        raise DataError(f"{path} is not a file: name {READABLE}, or several by a pattern such as {path / '*.parquet'}")
     if not path.name.endswith(ENDINGS):
         raise DataError(f"{path} is of a type that is not read here: give {READABLE}")
     if path.stat().st_size == 0:
@@ -106,9 +200,12 @@ def unreadable(path: Path, error: Exception) -> DataError:
     if isinstance(error, PermissionError):
         return DataError(f"{path} cannot be read with your permissions: ask its owner, or have them changed")
     if "UTF8" in message or "UTF-8" in message:
-        return DataError(f"{path} is not UTF-8 text: save it as UTF-8")
+        return _other_encoding(path, "utf-8")
     if "columns, got" in message:
-        return DataError(f"{path} has rows with more or fewer cells than its header: fix the file")
+        return DataError(
+            f"{path} has rows with more or fewer cells than its header: fix the file, or say what stands between cells "
+            '([csv] with delimiter = ";" in the schema)'
+        )
     if "Empty CSV" in message:
         return DataError(f"{path} is empty: give {READABLE} with a header and rows")
     kind = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Feather"}.get(path.suffix, "CSV")
@@ -125,18 +222,21 @@ R = TypeVar("R")
 PIECE_BYTES = 1 << 23
 PIECE_ROWS = 1 << 17
 TEXTS = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-NUMBER = re.compile(r"\s*[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf(inity)?)\s*", re.ASCII | re.IGNORECASE)
 DATE = re.compile(r"\s*\d{4}-\d\d-\d\d\s*", re.ASCII)
+# What a number or a date looks like in another country's hand.
+OTHER_NUMBER = re.compile(r"\s*[+-]?\d[\d.,' \u00a0\u202f]*\s*", re.ASCII)
+OTHER_DATE = re.compile(r"\s*\d{1,4}[-./]\s?\d{1,2}[-./]\s?\d{1,4}\s*", re.ASCII)
 
-Piece = bytes | pyarrow.RecordBatch
+Piece = tuple[Path, list[str], bytes] | pyarrow.RecordBatch
 
 
 def read_table(source: Any, schema: Schema, *, out_of_bounds: OutOfBounds | str = OutOfBounds.REFUSE) -> pyarrow.Table:
     """Read the schema's columns: numbers as 64-bit floats, dates as days, categories as texts.
 
     Args:
-        source: A .csv, .csv.gz, .parquet, .arrow or .feather file with column names; a pyarrow table; or a pandas data frame.
-            Dates are written 2024-12-31.
+        source: A .csv, .tsv, .csv.gz, .parquet, .arrow or .feather file with column names; several, as a list or by a pattern
+            such as part-*.parquet; or a table in memory: of pyarrow, pandas, polars, duckdb, or whatever else has
+            `__arrow_c_stream__`. Texts are written as the schema's `csv` says.
         schema: Which columns to read, and as what.
         out_of_bounds: With "missing", a cell that is no number or no date is a missing one. Otherwise it is refused.
 
@@ -172,13 +272,14 @@ def over_pieces(
         progress_bar: What to call the bar that shows progress after two seconds; None: no bar.
     """
     types = _types(schema, only_person=only_person)
-    names, pieces, what = _open(source, types)
+    pieces, what = _open(source, types, schema.csv)
     if progress_bar is not None:
         pieces = _watched(pieces, source, progress_bar)
 
     def work(piece: Piece) -> R | None:
-        if isinstance(piece, bytes):
-            table = _parse(piece, names, types, schema.missing_values)
+        if isinstance(piece, tuple):
+            path, names, text = piece
+            table = _parse(path, names, text, types, schema)
         else:
             table = pyarrow.Table.from_batches([piece])
         table = _in_types(table, types, schema, report)
@@ -192,18 +293,22 @@ def over_pieces(
                 yield result
     except DAMAGED as error:
         raise unreadable(Path(what), error) from None
+    except UnicodeError:
+        raise _other_encoding(Path(what), schema.csv.encoding) from None
     if empty:
         raise DataError(f"{what} has a header but no rows: there is nothing to fit")
 
 
 def _watched(pieces: Iterator[Piece], source: Any, name: str) -> Iterator[Piece]:
     """Yield the pieces, with a progress bar over bytes (text) or rows."""
-    text = isinstance(source, str | os.PathLike) and Path(source).name.endswith(".csv")
-    total = Path(source).stat().st_size if text else None
-    with tqdm(desc=name, total=total, unit="B" if text else " rows", unit_scale=True, delay=2.0) as bar:
+    files = files_of(source)
+    text = bool(files) and all(path.suffix in (".csv", ".tsv") for path in files)
+    total = sum(path.stat().st_size for path in files) if text else None
+    options = {"unit": "B" if text else " rows", "unit_scale": True, "delay": 2.0, "disable": None}
+    with tqdm(desc=name, total=total, **options) as bar:
         for piece in pieces:
             yield piece
-            bar.update(len(piece) if text or isinstance(piece, pyarrow.RecordBatch) else piece.count(b"\n"))
+            bar.update(len(piece) if not isinstance(piece, tuple) else len(piece[2]) if text else piece[2].count(b"\n"))
 
 
 def typed(table: pyarrow.Table, schema: Schema, report: Report) -> pyarrow.Table:
@@ -226,53 +331,69 @@ def _in_types(
     table: pyarrow.Table, types: dict[str, pyarrow.DataType], schema: Schema, report: Report
 ) -> pyarrow.Table:
     described = {column.name: column for column in schema.columns}
-    columns = [_typed(table.column(name), kind, described.get(name), report) for name, kind in types.items()]
+    columns = [
+        _typed(table.column(name), kind, described.get(name), schema.csv, report) for name, kind in types.items()
+    ]
     return pyarrow.table(columns, names=list(types))
 
 
-def _open(source: Any, types: dict[str, pyarrow.DataType]) -> tuple[list[str], Iterator[Piece], str]:
-    """Column names, pieces, and the source's name in errors."""
-    if isinstance(source, str | os.PathLike):
-        path = existing_file(Path(source))
-        what, names = str(path), column_names(path)
-        pieces = {".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow}.get(path.suffix, _csv)(path, list(types))
-    else:
-        what, table = "the table", _as_table(source)
+def _open(source: Any, types: dict[str, pyarrow.DataType], csv: CsvFormat) -> tuple[Iterator[Piece], str]:
+    """Pieces, and the source's name in errors."""
+    files = files_of(source)
+    if not files:
+        what, table = "the table", as_table(source)
         names = list(table.column_names)
         check_names(names, what)
-        pieces = (batch for batch in table.to_batches(max_chunksize=PIECE_ROWS))
-    _check_present(what, names, types)
-    return names, pieces, what
+        _check_present(what, names, types)
+        return (batch for batch in table.select(list(types)).to_batches(max_chunksize=PIECE_ROWS)), what
+    for path in files:
+        _check_present(str(path), _file_names(path, csv), types, path)
+    readers = {".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow}
+    pieces = (piece for path in files for piece in readers.get(path.suffix, _csv)(path, list(types), csv))
+    return pieces, ", ".join(map(str, files[:3])) + (" and others" if len(files) > 3 else "")
 
 
-def _check_present(what: str, names: list[str], types: dict[str, pyarrow.DataType]) -> None:
+def _check_present(what: str, names: list[str], types: dict[str, pyarrow.DataType], path: Path | None = None) -> None:
     absent = [name for name in types if name not in names]
     if absent:  # The first line is not quoted: in a file without a header it is a person's record.
+        mark = None if path is None or len(names) > 1 else sniff_csv(path).delimiter
+        remedy = (
+            f"say [csv] with delimiter = {json.dumps(mark)} in the schema if that is between its cells, "
+            if mark
+            else ""
+        )
         raise DataError(
             f"{what} has no column {', '.join(absent)}. Its first line must hold the names of the columns, spelt as in the "
-            "schema: add it if the file has none, correct the name, or leave the column out of the schema"
+            f"schema: {remedy}add it if the file has none, correct the name, or leave the column out of the schema"
         )
 
 
-def _as_table(source: Any) -> pyarrow.Table:
+def as_table(source: Any) -> pyarrow.Table:
+    """A table in memory as one of pyarrow.
+
+    Raises:
+        DataError: It is none.
+    """
     if isinstance(source, pyarrow.Table):
         return source
-    if type(source).__module__.partition(".")[0] != "pandas":
+    pandas = type(source).__module__.partition(".")[0] == "pandas"
+    if not pandas and not hasattr(source, "__arrow_c_stream__"):
         raise DataError(
-            f"a {type(source).__name__} is no table: give the path of a file, a pyarrow table or a pandas frame"
+            f"a {type(source).__name__} is no table: give the path of a file, or a table of pyarrow, pandas, polars or duckdb"
         )
     try:
-        return pyarrow.Table.from_pandas(source, preserve_index=False)
+        return pyarrow.Table.from_pandas(source, preserve_index=False) if pandas else pyarrow.table(source)
     except pyarrow.ArrowException:
         raise DataError(
             "the data frame has a column of mixed types: bring each column to one type, for example with astype(str)"
         ) from None
 
 
-def _csv(path: Path, names: list[str]) -> Iterator[bytes]:
-    del names
-    with open_text(path) as file:
-        csv_header(file)
+def _csv(path: Path, names: list[str], csv: CsvFormat) -> Iterator[Piece]:
+    names = _file_names(path, csv)
+    with open_text(path, csv.encoding) as file:
+        while (line := file.readline()) and not line.removeprefix(codecs.BOM_UTF8).strip():
+            pass
         while piece := file.read(PIECE_BYTES):
             lines = [piece, b"" if piece.endswith(b"\n") else file.readline()]
             # An odd number of quotes: the end of the line is one within a cell. But some write 5" for five inches.
@@ -280,15 +401,17 @@ def _csv(path: Path, names: list[str]) -> Iterator[bytes]:
             while odd and more < PIECE_BYTES and (line := file.readline()):
                 lines.append(line)
                 odd, more = (odd + line.count(b'"')) % 2, more + len(line)
-            yield b"".join(lines)
+            yield path, names, b"".join(lines)
 
 
-def _parquet(path: Path, names: list[str]) -> Iterator[pyarrow.RecordBatch]:
+def _parquet(path: Path, names: list[str], csv: CsvFormat) -> Iterator[pyarrow.RecordBatch]:
+    del csv
     with pyarrow.parquet.ParquetFile(path) as file:
         yield from file.iter_batches(PIECE_ROWS, columns=names)
 
 
-def _arrow(path: Path, names: list[str]) -> Iterator[pyarrow.RecordBatch]:
+def _arrow(path: Path, names: list[str], csv: CsvFormat) -> Iterator[pyarrow.RecordBatch]:
+    del csv
     with pyarrow.memory_map(str(path)) as file:
         reader = pyarrow.ipc.open_file(file)
         for index in range(reader.num_record_batches):
@@ -297,9 +420,14 @@ def _arrow(path: Path, names: list[str]) -> Iterator[pyarrow.RecordBatch]:
 
 
 def _parse(
-    piece: bytes, names: list[str], types: dict[str, pyarrow.DataType], missing_values: tuple[str, ...]
+    path: Path, names: list[str], piece: bytes, types: dict[str, pyarrow.DataType], schema: Schema
 ) -> pyarrow.Table:
-    """A piece of a CSV file. If a cell is no number or no date, its column comes as text."""
+    """A piece of a CSV file. If a cell is no number or no date as pyarrow reads them, its column comes as text."""
+    csv = schema.csv
+    if csv.date_format != PLAIN.date_format:
+        types = {name: TEXTS if pyarrow.types.is_date(kind) else kind for name, kind in types.items()}
+    if csv.thousands:
+        types = {name: TEXTS if pyarrow.types.is_floating(kind) else kind for name, kind in types.items()}
     if piece.isspace():
         return pyarrow.table({name: pyarrow.array([], kind) for name, kind in types.items()})
 
@@ -308,11 +436,12 @@ def _parse(
             pyarrow.py_buffer(piece),
             # The pieces are worked on side by side already.
             read_options=pyarrow.csv.ReadOptions(column_names=names, use_threads=False),
-            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=b'"' in piece),
+            parse_options=_parse_options(path, csv, newlines_in_values=b'"' in piece),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types),
-                null_values=list(missing_values),
+                decimal_point=csv.decimal,
+                null_values=list(schema.missing_values),
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=True,
             ),
@@ -327,9 +456,10 @@ def _parse(
 
 
 def _typed(
-    values: pyarrow.ChunkedArray, wanted: pyarrow.DataType, column: Column | None, report: Report
+    values: pyarrow.ChunkedArray, wanted: pyarrow.DataType, column: Column | None, csv: CsvFormat, report: Report
 ) -> pyarrow.ChunkedArray:
     """Convert a column to a type; cells that do not convert become null, and are reported unless the rule makes them missing."""
+    values = _plain_text(values)
     if values.type == wanted:
         return values
     if pyarrow.types.is_dictionary(values.type):
@@ -345,7 +475,7 @@ def _typed(
         )
     text = pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)
     if text and column is not None and column.kind.has_bounds:
-        return _lenient(values, wanted, column, report)
+        return _lenient(values, wanted, column, csv, report)
     try:
         return values.cast(pyarrow.string()).dictionary_encode() if wanted == TEXTS else values.cast(wanted)
     except pyarrow.ArrowException:
@@ -359,12 +489,24 @@ def _typed(
         ) from None
 
 
+def _plain_text(values: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    """Texts as pyarrow's strings where they are views of them, as polars has them."""
+    kind = values.type
+    if pyarrow.types.is_dictionary(kind) and kind.value_type == pyarrow.string_view():
+        chunks = [
+            pyarrow.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pyarrow.string()))
+            for chunk in values.chunks
+        ]
+        return pyarrow.chunked_array(chunks, pyarrow.dictionary(kind.index_type, pyarrow.string()))
+    return values.cast(pyarrow.string()) if kind == pyarrow.string_view() else values
+
+
 def _lenient(
-    values: pyarrow.ChunkedArray, wanted: pyarrow.DataType, column: Column, report: Report
+    values: pyarrow.ChunkedArray, wanted: pyarrow.DataType, column: Column, csv: CsvFormat, report: Report
 ) -> pyarrow.ChunkedArray:
     """Parse texts as numbers or days; null where they are neither."""
     date = column.kind is Kind.DATE
-    read = _days if date else _number
+    read = functools.partial(_days if date else _number, csv=csv)
     chunks = []
     for chunk in values.chunks:
         coded = chunk.dictionary_encode()
@@ -372,7 +514,22 @@ def _lenient(
         chunks.append(
             pyarrow.array(known, pyarrow.int32() if date else pyarrow.float64()).take(coded.indices).cast(wanted)
         )
-        if report.rule is not OutOfBounds.MISSING and chunks[-1].null_count > chunk.null_count:
+        if report.rule is OutOfBounds.MISSING or chunks[-1].null_count == chunk.null_count:
+            continue
+        # To count cells as missing is no remedy where the table is merely written in another way.
+        foreign, texts = OTHER_DATE if date else OTHER_NUMBER, zip(known, coded.dictionary.to_pylist(), strict=True)
+        if any(found is None and text is not None and foreign.fullmatch(text) for found, text in texts):
+            form = (
+                f"a date such as {datetime.date(2024, 12, 31).strftime(csv.date_format)}"
+                if date
+                else f"a number such as 1234{csv.decimal}5"
+            )
+            keys = 'date_format = "%d.%m.%Y"' if date else 'decimal = "," or thousands = "."'
+            report.faults.add(
+                f"column '{column.name}' holds something that is not {form}, but looks like one that is written otherwise: say "
+                f"how the table is written ([csv] with {keys} in the schema), or fix the cell"
+            )
+        else:
             report.faults.add(
                 f"column '{column.name}' holds something that is not a {'date such as 2024-12-31' if date else 'number'}: fix "
                 "the file, list the text among the schema's missing_values, describe the column by categories, or let such "
@@ -381,12 +538,26 @@ def _lenient(
     return pyarrow.chunked_array(chunks, wanted)
 
 
-def _number(text: str) -> float | None:
-    return float(text) if NUMBER.fullmatch(text) else None
+@functools.cache
+def _forms(csv: CsvFormat) -> re.Pattern[str]:
+    """A number as the table writes it. Groups of thousands must be whole, so that 1.5 is never read as 15."""
+    point, digits = re.escape(csv.decimal), r"\d+"
+    if csv.thousands:
+        digits = rf"(\d+|\d{{1,3}}({re.escape(csv.thousands)}\d{{3}})+)"
+    decimals = rf"({digits}({point}\d*)?|{point}\d+)"
+    return re.compile(rf"\s*[+-]?({decimals}(e[+-]?\d+)?|nan|inf(inity)?)\s*", re.ASCII | re.IGNORECASE)
 
 
-def _days(text: str) -> int | None:
+def _number(text: str, csv: CsvFormat = PLAIN) -> float | None:
+    if not _forms(csv).fullmatch(text):
+        return None
+    return float((text.replace(csv.thousands, "") if csv.thousands else text).replace(csv.decimal, "."))
+
+
+def _days(text: str, csv: CsvFormat = PLAIN) -> int | None:
     try:
+        if csv.date_format != PLAIN.date_format:
+            return (datetime.datetime.strptime(text.strip(), csv.date_format).date() - EPOCH).days
         return (datetime.date.fromisoformat(text.strip()) - EPOCH).days if DATE.fullmatch(text) else None
     except ValueError:
         return None
@@ -411,7 +582,7 @@ MANY_CATEGORIES = 100
 
 
 def infer_columns_non_private(
-    path: Path | str,
+    source: Any,
     schema: Schema | None,
     *,
     target: str | None = None,
@@ -424,8 +595,8 @@ def infer_columns_non_private(
     holds for anything that depends on the result. The returned schema names these columns in `inferred`.
 
     Args:
-        path: The file.
-        schema: What is publicly known already; None for nothing.
+        source: As in `read_table`.
+        schema: What is publicly known already; None for nothing, and then how a CSV file is written is guessed by its header.
         target: Name of the column to explain, if the schema does not say.
         target_kind: The kind that the model needs of it.
         columns: Names of the columns to use; None for all in the file.
@@ -433,34 +604,58 @@ def infer_columns_non_private(
     Raises:
         DataError: A file that cannot be read, a column with one value only, or texts of too many kinds to be categories.
     """
-    path = existing_file(path)
-    names = list(columns) if columns is not None else column_names(path)
+    csv = sniff_csv(source) if schema is None else schema.csv
+    names = list(columns) if columns is not None else column_names(source, csv)
     known = {column.name: column for column in schema.columns} if schema else {}
+    missing = schema.missing_values if schema else DEFAULT_MISSING_VALUES
+    files = files_of(source)
     try:
-        if path.suffix == ".parquet":
-            table = pyarrow.parquet.read_table(path)
-        elif path.suffix in (".arrow", ".feather"):
-            table = pyarrow.feather.read_table(path)
-        else:
-            missing = list(schema.missing_values if schema else DEFAULT_MISSING_VALUES)
-            options = pyarrow.csv.ConvertOptions(null_values=missing, strings_can_be_null=True)
-            table = pyarrow.csv.read_csv(path, convert_options=options)
+        tables = [_whole(path, csv, missing) for path in files] or [as_table(source)]
+        table = pyarrow.concat_tables([each.select(names) for each in tables], promote_options="permissive")
     except DAMAGED as error:
-        raise unreadable(path, error) from None
+        raise unreadable(files[0], error) from None
+    except UnicodeError:
+        raise _other_encoding(files[0], csv.encoding) from None
     person = schema.person if schema else None
     looked_at = [name for name in names if name not in known and name != person]
     for name in looked_at:
-        known[name] = _look(name, table.column(name), target_kind if name == target else None)
+        known[name] = _look(name, table.column(name), target_kind if name == target else None, csv, missing)
     described = Schema(
         columns=tuple(known.values()),
         target=target or (schema.target if schema else None),
-        missing_values=schema.missing_values if schema else DEFAULT_MISSING_VALUES,
-        person=schema.person if schema else None,
+        missing_values=missing,
+        person=person,
+        max_rows=schema.max_rows if schema else 1,
+        csv=csv,
     )
     return dataclasses.replace(described, inferred=(*(schema.inferred if schema else ()), *looked_at))
 
 
-def _look(name: str, values: pyarrow.ChunkedArray, kind: Kind | None) -> Column:
+def _whole(path: Path, csv: CsvFormat, missing: Sequence[str]) -> pyarrow.Table:
+    if path.suffix == ".parquet":
+        return pyarrow.parquet.read_table(path)
+    if path.suffix in (".arrow", ".feather"):
+        return pyarrow.feather.read_table(path)
+    options = {"null_values": list(missing), "strings_can_be_null": True, "decimal_point": csv.decimal}
+    with open_text(path, csv.encoding) as file:
+        return pyarrow.csv.read_csv(
+            file,
+            parse_options=_parse_options(path, csv, newlines_in_values=True),
+            convert_options=pyarrow.csv.ConvertOptions(**options),
+        )
+
+
+def _look(name: str, values: pyarrow.ChunkedArray, kind: Kind | None, csv: CsvFormat, missing: Sequence[str]) -> Column:
+    values = _plain_text(values)
+    if pyarrow.types.is_string(values.type) and kind is not Kind.BINARY:
+        # Numbers with marks between thousands, and days in another form.
+        texts = [text for text in values.unique().to_pylist() if text is not None and text not in missing]
+        for read, wanted in ((_number, pyarrow.float64()), (_days, pyarrow.date32())):
+            if texts and all(read(text, csv) is not None for text in texts):
+                found = [read(text, csv) for text in texts]
+                days = wanted == pyarrow.date32()
+                values = pyarrow.chunked_array([pyarrow.array(found, pyarrow.int32() if days else None).cast(wanted)])
+                break
     number = pyarrow.types.is_integer(values.type) or pyarrow.types.is_floating(values.type)
     number, date = number and kind is not Kind.BINARY, pyarrow.types.is_date(values.type)
     if number:
@@ -468,6 +663,7 @@ def _look(name: str, values: pyarrow.ChunkedArray, kind: Kind | None) -> Column:
         found = np.unique(numbers[np.isfinite(numbers)]).tolist()
     else:
         found = values.cast(pyarrow.date32() if date else pyarrow.string()).drop_null().unique().to_pylist()
+        found = [each for each in found if each not in missing]
     if len(found) < 2:
         raise DataError(f"column '{name}' has fewer than two different values: leave it out")
     if number:

@@ -10,10 +10,11 @@ import dataclasses
 import datetime
 import enum
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from discreet._validate import integer, is_real
+from discreet._validate import integer, is_real, positive
 
 
 class DataError(ValueError):
@@ -64,6 +65,8 @@ class Column:
             categories are listed lowest first.
         missing: What to do with missing cells.
         unit: Unit of the numbers, for display, such as "years". Not for a column of categories.
+        step: Of a real column: values that are drawn, as for a synthetic twin, are its lower bound and whole steps above
+            it. Cells of the table may lie between. None: any number.
 
     Raises:
         DataError: Bounds or categories that do not suit the kind, or that are empty.
@@ -75,9 +78,17 @@ class Column:
     categories: tuple[str, ...] = ()
     missing: Missing = Missing.REFUSE
     unit: str = ""
+    step: float | None = None
 
     def __post_init__(self) -> None:
         where = f"column '{self.name}' ({self.kind})"
+        if self.step is not None:
+            if self.kind is not Kind.REAL:
+                raise DataError(f"{where} has a step: only a real column has one, leave it out")
+            try:
+                positive("step", self.step, hint="1 makes whole numbers.")
+            except ValueError as error:
+                raise DataError(f"{where}: {error}") from None
         if self.kind.has_bounds:
             self._check_bounds(where)
         else:
@@ -102,6 +113,8 @@ class Column:
         low, high = self.limits
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise DataError(f"{where} has bounds {low:g} to {high:g}: give two finite numbers, the lower one first")
+        if self.step is not None and self.step > high - low:
+            raise DataError(f"{where} has a step of {self.step:g}, which is longer than from bound to bound")
         if self.kind is Kind.COUNT and (low < 0 or low != int(low) or high != int(high)):
             raise DataError(f"{where} has bounds {low:g} to {high:g}: a count has whole bounds from 0 up")
 
@@ -148,6 +161,53 @@ def is_date(value: Any) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class CsvFormat:
+    """How texts of a table are written: a public fact, as the schema's `[csv]` says it.
+
+    Attributes:
+        delimiter: What stands between cells, one character; None: a tab in a .tsv file, otherwise a comma.
+        decimal: What stands before the decimals of a number.
+        thousands: What stands between groups of three digits; empty: nothing.
+        encoding: A text encoding that Python knows.
+        date_format: How a day is written, in the codes of `datetime.strptime`.
+
+    Raises:
+        DataError: One of them cannot be used.
+    """
+
+    delimiter: str | None = None
+    decimal: str = "."
+    thousands: str = ""
+    encoding: str = "utf-8"
+    date_format: str = "%Y-%m-%d"
+
+    def __post_init__(self) -> None:
+        faults = []
+        if self.delimiter is not None and not _is_mark(self.delimiter):
+            faults.append("delimiter must be one character such as ; or \\t")
+        if not _is_mark(self.decimal):
+            faults.append("decimal must be one character such as ,")
+        if self.thousands and (not _is_mark(self.thousands) or self.thousands == self.decimal):
+            faults.append("thousands must be one character, and not that of decimal")
+        try:
+            "".encode(self.encoding)
+        except (LookupError, ValueError):
+            faults.append("encoding must be one that Python knows, for example latin-1, cp1252 or utf-16")
+        try:
+            for day in (datetime.date(1987, 6, 5), datetime.date(2031, 12, 30)):
+                if datetime.datetime.strptime(day.strftime(self.date_format), self.date_format).date() != day:
+                    raise ValueError
+        except (ValueError, re.error):
+            faults.append("date_format must say day, month and year, for example %d.%m.%Y")
+        if faults:
+            raise DataError(f"the schema's [csv]: {'; '.join(faults)}")
+
+
+def _is_mark(text: str) -> bool:
+    return len(text) == 1 and not text.isalnum() and text not in '"\r\n+-'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Schema:
     """The columns to use, in order, the target among them, and the column that names a row's person.
 
@@ -164,10 +224,11 @@ class Schema:
         person: Name of the column with the row's person; never a feature. None: each row is another person's.
         max_rows: The largest number of rows of a person that are used, 1 at least. It decides the shape of the arrays, so
             it is public and never taken from the table.
+        csv: How the table's texts are written.
 
     Raises:
-        DataError: No columns, a name twice, a target that is not among them, a person column that is, a category that
-            also stands for a missing cell, or several rows without a person.
+        DataError: All that is wrong: no columns, a name twice, a target that is not among them, a person column that is, a
+            category that also stands for a missing cell, or several rows without a person.
     """
 
     columns: tuple[Column, ...]
@@ -176,45 +237,55 @@ class Schema:
     inferred: tuple[str, ...] = ()
     person: str | None = None
     max_rows: int = 1
+    csv: CsvFormat = CsvFormat()
 
     def __post_init__(self) -> None:
+        faults = list(self._faults())
+        if faults:
+            raise DataError(". Also, ".join(faults))
+
+    def _faults(self) -> Iterator[str]:
         names = [column.name for column in self.columns]
         if not names:
-            raise DataError("the schema names no columns: describe each column to use, with its bounds or categories")
+            yield "the schema names no columns: describe each column to use, with its bounds or categories"
+            return
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise DataError(f"the schema describes {', '.join(twice)} twice: describe each column once")
+            yield f"the schema describes {', '.join(twice)} twice: describe each column once"
         if self.target is not None and self.target not in names:
-            raise DataError(
-                f"the target '{self.target}' is not described: give its bounds or categories like any other column's"
-            )
-        if self.target is not None and len(names) == 1:
-            raise DataError("the schema describes only the target: describe at least one column that explains it")
+            yield f"the target '{self.target}' is not described: give its bounds or categories like any other column's"
+        elif self.target is not None and len(names) == 1:
+            yield "the schema describes only the target: describe at least one column that explains it"
         for column in self.columns:
             both = sorted(set(column.categories) & set(self.missing_values))
             if both:
-                raise DataError(
+                yield (
                     f"column '{column.name}' has the category '{both[0]}', which also stands for a missing cell: give the "
                     "schema its own missing_values without it, or take it out of the categories"
                 )
         unknown = sorted(set(self.inferred) - set(names))
         if unknown:
-            raise DataError(f"the schema says that {', '.join(unknown)} was inferred, but does not describe it")
+            yield f"the schema says that {', '.join(unknown)} was inferred, but does not describe it"
         if self.person in names:
-            raise DataError(
+            yield (
                 f"the column '{self.person}' identifies persons, so that it would single out people as a feature: take it "
                 "out of the described columns"
             )
         try:
             integer("max_rows", self.max_rows)
         except (TypeError, ValueError) as error:
-            raise DataError(f"the schema's person: {error}") from None
+            yield f"the schema's person: {error}"
+            return
         if self.person is None and self.max_rows > 1:
-            raise DataError("the schema has max_rows, but no person: name the column that identifies persons")
+            yield "the schema has max_rows, but no person: name the column that identifies persons"
 
     def without_person(self) -> "Schema":
         """The description of rows that are nobody's, such as those of a synthetic twin."""
         return dataclasses.replace(self, person=None, max_rows=1)
+
+    def of_twins(self) -> "Schema":
+        """The description of the files of a synthetic twin, which are written with commas and points, in UTF-8."""
+        return dataclasses.replace(self, csv=CsvFormat())
 
     @property
     def features(self) -> tuple[Column, ...]:

@@ -1,11 +1,12 @@
 """Schemas as text: TOML files to and fro, a template to fill in, and the one-line form of the command line."""
 
+import dataclasses
 import datetime
 import enum
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from discreet.tables._schema import (
     DEFAULT_MISSING_VALUES,
     ZERO_OR_ONE,
     Column,
+    CsvFormat,
     DataError,
     Kind,
     Missing,
@@ -22,6 +24,7 @@ from discreet.tables._schema import (
 )
 
 E = TypeVar("E", bound=enum.StrEnum)
+R = TypeVar("R")
 
 # How a schema file names what was taken from the data. A fit by such a schema says that no guarantee holds.
 INFERRED = "non_private_from_data"
@@ -55,12 +58,17 @@ def schema_from_toml(path: Path | str, *, target: str | None = None) -> Schema:
         kind = "binary"
         categories = ["no", "yes"]
 
+        [csv]
+        delimiter = ";"
+        decimal = ","
+        date_format = "%d.%m.%Y"
+
     Args:
         path: The file.
         target: Overrides the file's target.
 
     Raises:
-        DataError: The file cannot be read, is no TOML, or describes no valid schema.
+        DataError: The file cannot be read, is no TOML, or describes no valid schema. All mistakes are said at once.
     """
     path = Path(path)
     try:
@@ -80,20 +88,48 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
     >>> schema_from_dict({"columns": {"age": {"kind": "real", "bounds": [17, 90]}}}).columns[0].bounds
     (17.0, 90.0)
     """
-    _only(content, {"columns", "target", "missing_values", "person", INFERRED}, "the schema")
+    asked, faults = target if target is not None else content.get("target"), []
+
+    def found(default: R, read: Callable[..., R], *args: Any) -> R:
+        try:
+            return read(*args)
+        except DataError as error:
+            faults.append(str(error))
+            return default
+
+    known = {"columns", "target", "missing_values", "person", "csv", INFERRED}
+    found(None, _only, content, known, "the schema")
     columns = content.get("columns")
     if not isinstance(columns, Mapping):
-        raise DataError("the schema has no [columns.NAME] tables: describe each column to use in one")
-    asked = target if target is not None else content.get("target")
-    person, max_rows = _person(content.get("person"))
-    return Schema(
-        columns=tuple(_column(name, entry) for name, entry in columns.items()),
-        target=None if asked is None else str(asked),
-        missing_values=_texts(content.get("missing_values", DEFAULT_MISSING_VALUES), "missing_values"),
-        inferred=_texts(content.get(INFERRED, ()), INFERRED),
-        person=person,
-        max_rows=max_rows,
-    )
+        faults.append("the schema has no [columns.NAME] tables: describe each column to use in one")
+        raise DataError(". Also, ".join(faults))
+    person, max_rows = found((None, 1), _person, content.get("person"))
+    parts: dict[str, Any] = {
+        # A column that cannot be read has a stand-in, so that the rest is checked, too.
+        "columns": tuple(
+            found(dataclasses.replace(_STAND_IN, name=name), _column, name, entry) for name, entry in columns.items()
+        ),
+        "target": None if asked is None else str(asked),
+        "missing_values": found((), _texts, content.get("missing_values", DEFAULT_MISSING_VALUES), "missing_values"),
+        "inferred": found((), _texts, content.get(INFERRED, ()), INFERRED),
+        "person": person,
+        "max_rows": max_rows,
+        "csv": found(CsvFormat(), _csv, content.get("csv", {})),
+    }
+    schema = found(None, lambda: Schema(**parts))
+    if schema is None or faults:
+        raise DataError(". Also, ".join(faults))
+    return schema
+
+
+_STAND_IN = Column(name="", kind=Kind.BINARY, categories=("\0", "\1"))
+
+
+def _csv(entry: Any) -> CsvFormat:
+    if not isinstance(entry, Mapping) or not all(isinstance(value, str) for value in entry.values()):
+        raise DataError('the schema\'s csv is no table of texts: write [csv] and below it delimiter = ";" and so on')
+    _only(entry, {field.name for field in dataclasses.fields(CsvFormat)}, "the schema's [csv]")
+    return CsvFormat(**entry)
 
 
 def _person(entry: Any) -> tuple[str | None, Any]:
@@ -138,29 +174,50 @@ def schema_to_toml(schema: Schema) -> str:
             lines.append(f"categories = {_value(column.categories)}")
         else:
             lines.append(f"bounds = {_value(column.bounds if column.kind is Kind.DATE else column.limits)}")
+        lines += [f"step = {_value(column.step)}"] if column.step is not None else []
         lines += [f"unit = {_value(column.unit)}"] if column.unit else []
         lines += [f"missing = {_value(column.missing)}"] if column.missing is not Missing.REFUSE else []
         parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *_csv_table(schema.csv)]) + "\n"
 
 
-def schema_template(names: Sequence[str]) -> str:
+def _csv_table(csv: CsvFormat) -> list[str]:
+    lines = [f"{name} = {_value(x)}" for name, x in vars(csv).items() if x != getattr(CsvFormat(), name)]
+    return ["\n".join(["[csv]", *lines])] if lines else []
+
+
+def schema_template(
+    names: Sequence[str], *, target: str | None = None, person: str | None = None, csv: CsvFormat | None = None
+) -> str:
     """A schema file to fill in, from the names of the columns alone. `schema_from_toml` refuses it until it is filled in.
 
+    Args:
+        names: Of the columns.
+        target: The column to explain, if it is known already.
+        person: The column that identifies persons, likewise; it is not described.
+        csv: How the table's texts are written, likewise.
+
     Raises:
-        DataError: No names.
+        DataError: No names, or a target or person that is not among them.
     """
     if not names:
         raise DataError("there are no column names: a template needs a header")
-    blank = 'kind = ""\n# bounds = [ , ]\n# categories = ["", ""]\n# unit = ""\n# missing = "indicator"'
-    tables = [f"[columns.{_key(name)}]\n{blank}" for name in names]
-    return "\n\n".join([TEMPLATE_HEAD, *tables]) + "\n"
+    head = TEMPLATE_HEAD
+    for option, name in (("target", target), ("person", person)):
+        if name is not None and name not in names:
+            raise DataError(f"the table has no column '{name}', which is to be the {option}: correct the name")
+        if name is not None:
+            before, after = re.split(f"# {option} = .*? #", head)
+            head = f"{before}{option} = {_value(name)}  #{after}"
+    blank = 'kind = ""\n# bounds = [ , ]\n# categories = ["", ""]\n# unit = ""\n# step = 1\n# missing = "indicator"'
+    tables = [f"[columns.{_key(name)}]\n{blank}" for name in names if name != person]
+    return "\n\n".join([head, *tables, *_csv_table(csv or CsvFormat())]) + "\n"
 
 
 TEMPLATE_HEAD = """\
 # What is publicly known of each column: from the questionnaire, the code book or common sense, never from the cells.
 # Delete the columns that are not to be read, and fill in the others:
-#   kind = "real" | "count"                  with bounds = [0, 100]
+#   kind = "real" | "count"                  with bounds = [0, 100]; step = 1 makes real numbers whole in twins
 #   kind = "date"                            with bounds = [1900-01-01, 2025-12-31]
 #   kind = "binary"                          with categories = ["no", "yes"]; the second is encoded as 1
 #   kind = "categorical"                     with categories = ["north", "south", "east"]
@@ -168,14 +225,16 @@ TEMPLATE_HEAD = """\
 #   missing = "indicator"                    where cells may be missing; left out, they are refused
 # target = ""              # the column to explain
 # person = {column = "", max_rows = 1}     # the column that identifies persons, and the most rows of a person to use
-# missing_values = ["", "NA"]"""
+# missing_values = ["", "NA"]
+# How a CSV file is written, as a table [csv] at the end of this file, where otherwise than 1234.5 and 2024-12-31 in UTF-8:
+#   delimiter = ";"   decimal = ","   thousands = "."   date_format = "%d.%m.%Y"   encoding = "cp1252", utf-16 and so on"""
 
 
 def _column(name: str, entry: Any) -> Column:
     where = f"column '{name}'"
     if not isinstance(entry, Mapping):
         raise DataError(f"{where} is not a table: write [columns.{name}] and below it kind = ...")
-    _only(entry, {"kind", "bounds", "categories", "missing", "unit"}, where)
+    _only(entry, {"kind", "bounds", "categories", "missing", "unit", "step"}, where)
     kind = _choice(Kind, entry.get("kind"), f"{where}: kind")
     bounds = entry.get("bounds")
     if bounds is not None:
@@ -190,7 +249,8 @@ def _column(name: str, entry: Any) -> Column:
     unit = entry.get("unit", "")
     if not isinstance(unit, str):
         raise DataError(f'{where}: unit must be a text, for example "years"')
-    return Column(name=name, kind=kind, bounds=bounds, categories=categories, missing=missing, unit=unit)
+    step = entry.get("step")
+    return Column(name=name, kind=kind, bounds=bounds, categories=categories, missing=missing, unit=unit, step=step)
 
 
 def _value(value: Any) -> str:
