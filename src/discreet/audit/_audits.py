@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from numpyro.infer import init_to_value
 from numpyro.infer.autoguide import AutoDelta
 from scipy import special, stats
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from discreet import random
 from discreet._validate import choice, fraction, integer, is_real, probability, real
@@ -231,7 +231,9 @@ def check_options(claim: Any, delta: float, runs: int, confidence: float) -> Non
 @contextmanager
 def progress(total: int, shown: bool) -> Iterator[Callable[[int], Any]]:
     """A bar over runs, after two seconds."""
-    with tqdm(total=total, disable=not shown, delay=2.0, unit="run", desc="audit", mininterval=0.2) as bar:
+    with tqdm(
+        total=total, disable=None if shown else True, delay=2.0, unit="run", desc="audit", mininterval=0.2
+    ) as bar:
         yield lambda count: bar.update(count)
 
 

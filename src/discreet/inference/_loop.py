@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from discreet import mechanisms, random
 from discreet._jax import compiled, rounds_like, untried_jax
@@ -370,7 +370,9 @@ def run_steps(
 
 
 def _bar(num_steps: int, enabled: bool) -> Any:
-    return tqdm(total=num_steps, disable=not enabled, delay=2.0, unit="step", desc="private fit", mininterval=0.2)
+    return tqdm(
+        total=num_steps, disable=None if enabled else True, delay=2.0, unit="step", desc="private fit", mininterval=0.2
+    )
 
 
 def _postfix(losses: np.ndarray, num_records: int) -> str:

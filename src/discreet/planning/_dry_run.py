@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 from numpyro.optim import Adam
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from discreet._validate import finite_or_none, integer, positive, probability
 from discreet.accounting import suggest
@@ -422,7 +422,7 @@ def dry_run(
     others = sorted({*(epsilons or (epsilon * factor for factor in CURVE))} - {epsilon})
     # Of each strength two tables, three fits of each without noise; the search; and the proposal at each epsilon.
     fits = len(strengths) * (6 + len(grid.settings(num_records, 1.0)) + 1 + len(others))
-    with tqdm(total=fits, disable=not progress_bar, unit="fit", desc="dry run") as bar:
+    with tqdm(total=fits, disable=None if progress_bar else True, unit="fit", desc="dry run") as bar:
         tables = [_prepared(stage, s, seed + 1 + i, grid, bar.update) for i, s in enumerate(strengths)]
         typical = _typical_norm(stage, tables) if grid.clipping_norms is None else 1.0
         settings = grid.settings(num_records, typical)

@@ -399,7 +399,9 @@ def write_shards(
     rows = _rows_of_shard(count, shards, [x.nbytes // count for x in arrays.values()])
     digests = {}
     size = sum(x.nbytes for x in arrays.values())
-    with tqdm(desc="shards", total=size, unit="B", unit_scale=True, delay=2.0, disable=not progress_bar) as bar:
+    with tqdm(
+        desc="shards", total=size, unit="B", unit_scale=True, delay=2.0, disable=None if progress_bar else True
+    ) as bar:
         for name, array in arrays.items():
             for number in range(shards):
                 content = np.ascontiguousarray(array[number * rows : (number + 1) * rows]).reshape(-1).view(np.uint8)
@@ -520,7 +522,14 @@ class _Folder:
         total = sum(states[name][1] for name in new)
         with (
             ThreadPoolExecutor(os.cpu_count()) as pool,
-            tqdm(desc="checking", total=total, unit="B", unit_scale=True, delay=2.0, disable=not progress_bar) as bar,
+            tqdm(
+                desc="checking",
+                total=total,
+                unit="B",
+                unit_scale=True,
+                delay=2.0,
+                disable=None if progress_bar else True,
+            ) as bar,
         ):
             for name, found in zip(new, pool.map(digest, new), strict=True):
                 bar.update(states[name][1])

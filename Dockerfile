@@ -1,0 +1,9 @@
+# The demo in a container, without network when it runs:
+#   docker build -t discreet . && docker run --rm --network none discreet
+# Other commands: docker run --rm -v "$PWD:/work" -w /work discreet discreet fit --help
+FROM python:3.13-slim
+COPY . /src
+RUN pip install --no-cache-dir '/src[cli,plot]' && rm -rf /src && useradd --create-home steward
+USER steward
+WORKDIR /home/steward
+CMD ["discreet", "demo", "--out", "demo"]
