@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ledger",
         "inference_data",
         "storage",
+        "plots",
     },
     "standardise": {"random", "accounting", "ledger", "mechanisms", "plan", "verify", "inference"},
     "moments": {"gradients", "random", "accounting", "ledger", "mechanisms", "report", "verify", "inference"},

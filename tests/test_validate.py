@@ -43,3 +43,39 @@ def test_words() -> None:
 def test_the_error_says_name_value_rule_and_hint() -> None:
     with pytest.raises(ValueError, match=r"^delta is 1\.5; it must be a number above 0 and below 1\. Try 1e-6\.$"):
         _validate.probability("delta", 1.5, hint="Try 1e-6.")
+
+
+def test_what_a_notebook_shows_says_what_print_says(tmp_path) -> None:
+    """Folded text without a script; a name of a column or data set cannot become a tag."""
+    import html
+
+    import jax.numpy as jnp
+
+    import discreet as dp
+    from discreet.report import make_statement
+    from discreet.tables import Column, Kind, Schema
+
+    plan = dp.PrivacyPlan(
+        sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=5.0, num_steps=2, num_records=900
+    )
+    schema = Schema(columns=(Column(name="<script>alert(1)</script>", kind=Kind.REAL, bounds=(0, 1)),))
+    ledger = dp.Ledger.create(tmp_path / "l.ledger", dataset="<img src=x>", epsilon=1.0, delta=1e-5)
+    statement = make_statement(plan, steps_completed=2, reproducible=False)
+    certificate = dp.certify(
+        lambda key, x, mask: dp.gaussian_mechanism(key, dp.sum_records(dp.clip_records(x, 1.0), mask), 4.0),
+        dp.random.key(),
+        jnp.ones((3, 2)),
+        jnp.ones(3, bool),
+        records=1,
+        mask=2,
+    )
+    texts = [(plan, plan.explain()), (schema, schema.describe()[0]), (ledger, str(ledger).partition("\n")[2])]
+    for shown, text in [*texts, (statement, str(statement)), (certificate, str(certificate).partition("\n")[2])]:
+        found = shown._repr_html_()
+        assert "<script" not in found
+        assert "<img" not in found
+        assert html.escape(text.splitlines()[0]) in found
+    assert "color" not in statement._repr_html_()
+    wrong = make_statement(plan, steps_completed=2, reproducible=True)
+    assert "NOT PRIVATE" in wrong._repr_html_().partition("</summary>")[0]
+    assert "color" in wrong._repr_html_()

@@ -9,6 +9,7 @@ The core (plans, mechanisms, fits, proofs, statements) imports no package of an 
 first, so that where it is absent the error names the extra instead of a package that the reader never heard of.
 """
 
+import html
 import math
 import numbers
 from collections.abc import Collection, Mapping
@@ -22,6 +23,7 @@ __all__ = [
     "integer",
     "is_integer",
     "is_real",
+    "notebook_html",
     "positive",
     "probability",
     "real",
@@ -169,3 +171,14 @@ def require(package: str, *, extra: str, what: str) -> None:
         raise ModuleNotFoundError(
             f"{what} needs {package}, which is not installed: pip install 'discreet[{extra}]'.", name=package
         )
+
+
+def notebook_html(headline: str, text: str, *, wrong: bool = False) -> str:
+    """What a notebook shows of an object: a headline, red where something is wrong, and its text behind it. No script.
+
+    >>> notebook_html("a < b", "1 & 2")
+    '<details><summary><b>a &lt; b</b></summary><pre style="white-space: pre-wrap">1 &amp; 2</pre></details>'
+    """
+    style = ' style="color: #b3261e"' if wrong else ""
+    text = f'<pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
+    return f"<details><summary><b{style}>{html.escape(headline)}</b></summary>{text}</details>"

@@ -20,6 +20,7 @@ from typing import Any
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
+from discreet._validate import notebook_html
 from discreet.accounting import (
     Cost,
     Planned,
@@ -456,6 +457,10 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        headline, _, text = str(self).partition("\n")
+        return notebook_html(headline, text)
 
     def __str__(self) -> str:
         entries = self._read()

@@ -10,7 +10,7 @@ from typing import Protocol, Self
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
-from discreet._validate import integer, positive, probability
+from discreet._validate import integer, notebook_html, positive, probability
 from discreet.accounting import (
     PrivacyProfile,
     Relation,
@@ -22,6 +22,7 @@ from discreet.accounting import (
     profile,
     risk,
     suggest,
+    upper,
 )
 from discreet.clipping import AdaptiveClipping, ClippingRule, as_clipping_rule
 from discreet.mechanisms import GAUSSIAN, Mechanism
@@ -260,6 +261,10 @@ class PrivacyPlan:
     def risk(self, delta: float | None = None) -> Risk:
         """What the plan means for one person, as numbers; `delta` as in `explain`."""
         return risk(self.profile(), self._stated_delta(delta), num_records=self.num_records)
+
+    def _repr_html_(self) -> str:
+        delta = self._stated_delta(None)
+        return notebook_html(f"Plan: ε = {upper(self.epsilon(delta))} at δ = {delta:g}", self.explain(delta))
 
     def explain(self, delta: float | None = None) -> str:
         """Says in plain words what the plan does, what it costs, and what that means for one person.

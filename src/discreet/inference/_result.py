@@ -336,6 +336,20 @@ class DPSVIResult:
         fields = {name.lstrip("_"): getattr(self, name) for name in _SAVED}
         return write_fields(path, fields | {"plan": self.plan.storable()})
 
+    def _repr_html_(self) -> str:
+        return self.statement._repr_html_()
+
+    def plot(self, **options: Any) -> Any:
+        """Draw the releases: what `discreet.plots.plot_releases` makes of this result, with its options.
+
+        Raises:
+            ImportError: matplotlib is absent.
+        """
+        # The core loads no matplotlib.
+        from discreet.plots import plot_releases
+
+        return plot_releases(self, **options)
+
     def __repr__(self) -> str:
         """What it is, not its arrays."""
         spent = self.statement

@@ -13,7 +13,7 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
-from discreet._validate import integer, is_integer, is_real, refuse
+from discreet._validate import integer, is_integer, is_real, notebook_html, refuse
 from discreet.accounting import PrivacyProfile, Relation, Risk, profile, risk, suggest, upper
 from discreet.clipping import AdaptiveClipping, contribution_bound
 from discreet.plan import PrivacyPlan
@@ -331,6 +331,10 @@ class Statement:
 
     def __str__(self) -> str:
         return statement_text(self)
+
+    def _repr_html_(self) -> str:
+        headline = _headline(self)
+        return notebook_html(headline, str(self), wrong=not headline.startswith("ε"))
 
 
 def _finite(value: Any) -> Any:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from discreet._validate import integer, is_real, positive
+from discreet._validate import integer, is_real, notebook_html, positive
 
 
 class DataError(ValueError):
@@ -296,6 +296,11 @@ class Schema:
     def target_column(self) -> Column | None:
         """The target column."""
         return next((column for column in self.columns if column.name == self.target), None)
+
+    def _repr_html_(self) -> str:
+        headline = f"Schema of {len(self.columns)} columns, for {'rows' if self.person is None else 'persons'}"
+        wrong = f". NOT PRIVATE: {', '.join(self.inferred)} from the data" if self.inferred else ""
+        return notebook_html(headline + wrong, "\n".join(self.describe()), wrong=bool(wrong))
 
     def describe(self) -> tuple[str, ...]:
         """One line a column, for the list of public facts in a statement."""

@@ -40,6 +40,7 @@ from discreet._jax import (
     users_file,
     without_dead_code,
 )
+from discreet._validate import notebook_html
 from discreet.accounting import PrivacyProfile, Relation, profile
 from discreet.mechanisms import NoNoiseError
 from discreet.verify._control import captured
@@ -554,6 +555,10 @@ class Certificate:
     @functools.cached_property
     def _run(self) -> Callable[..., list[Any]]:
         return jax.jit(functools.partial(run_jaxpr, self._program))
+
+    def _repr_html_(self) -> str:
+        headline, _, text = str(self).partition("\n")
+        return notebook_html(headline, text)
 
     def __str__(self) -> str:
         """The certificate in some lines."""
