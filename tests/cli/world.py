@@ -56,6 +56,7 @@ WORDS = {
     "audit": "audit --sampling full --steps 1 --noise-multiplier 1 --delta 1e-3 --runs 20",
     "schema init": "schema init table.csv --out new.toml",
     "schema check": "schema check schema.toml --data table.csv",
+    "schema json": "schema json",
     "ledger open": "ledger open new.ledger --dataset survey --epsilon 3 --delta 1e-5",
     "ledger show": "ledger show survey.ledger",
     "ledger verify": "ledger verify survey.ledger",

@@ -121,7 +121,7 @@ def check(
 
 @schema.command(name="json")
 @refusing
-def json_schema() -> None:
+def json_schema(as_json: options.AsJson = False) -> None:
     """Print the JSON Schema of schema files, by which editors complete and check them.
 
     `discreet schema json > discreet.json`
@@ -130,7 +130,11 @@ def json_schema() -> None:
     """
     from discreet import tables
 
-    terminal.say_text((Path(tables.__file__).with_name("schema.json")).read_text(encoding="utf-8").rstrip())
+    text = Path(tables.__file__).with_name("schema.json").read_text(encoding="utf-8")
+    if as_json:
+        terminal.say_json("schema json", {"json_schema": json.loads(text)})
+    else:
+        terminal.say_text(text.rstrip())
 
 
 def _say_inferred(schema: "Schema") -> None:
