@@ -218,6 +218,16 @@ def test_options(folder, words: str, needle: str) -> None:
     refused(folder, f"{COMMANDS[command]} {more}", needle)
 
 
+@pytest.mark.parametrize(
+    "words", ["--epsilon -1", "--delta 2", "--steps 0", "--clip -3", "--rate 7", "--num-records 0", "--batch-size 0"]
+)
+def test_numbers_are_refused_before_the_table_is_read(folder, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_read, "files_of", lambda _: pytest.fail("the table is read"))
+    name = words.split()[0].strip("-").replace("-", "_")
+    names = {"steps": "num_steps", "clip": "clipping_norm", "rate": "probability", "batch_size": "--batch-size"}
+    refused(folder, f"{COMMANDS['fit']} {words}", names.get(name, name))
+
+
 @pytest.mark.parametrize("command", ["convert", "fit"])
 def test_a_table_that_may_not_be_read(folder, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(path):
