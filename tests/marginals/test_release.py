@@ -138,12 +138,11 @@ def test_the_price_is_that_of_one_gaussian_in_closed_form() -> None:
 
 def test_pieces_files_and_arrays_give_the_same_counts(tmp_path, monkeypatch) -> None:
     plan, table = plan_for(tables=[("age",), ("smoker", "visits"), ("age", "visits", "smoker")]), people(4000)
-    monkeypatch.setattr(release_file, "_LAST_ROWS", 100)
     pyarrow.csv.write_csv(pyarrow.table(table), tmp_path / "people.csv")
     monkeypatch.setattr("discreet.tables._read.PIECE_BYTES", 10_000)
     sources = [table, pyarrow.table(table), tmp_path / "people.csv", plan.levels.encode(table), people(30)]
     for source in sources:
-        others, last = release_file._counted(source, plan, "refuse", None)
+        others, last = release_file._counted(source, plan, "refuse", None, 100)
         total = others + np.asarray(
             count_cells(last, np.ones(len(last), bool), plan.levels.sizes, plan.columns, (1, 1, 1))
         ).astype(int)
@@ -168,8 +167,8 @@ def test_one_row_of_each_person_counts(tmp_path) -> None:
     schema = dp.tables.Schema(columns=SCHEMA.columns, target="smoker", person="who")
     table = people(900) | {"who": [str(i % 300) for i in range(900)]}
     plan = plan_for(schema)
-    total = [x.sum() for x in release_file._counted(pyarrow.table(table), plan, "refuse", None)]
-    assert total[0] + len(plan.tables) * len(release_file._counted(table, plan, "refuse", None)[1]) == 300 * len(
+    total = [x.sum() for x in release_file._counted(pyarrow.table(table), plan, "refuse", None, 9)]
+    assert total[0] + len(plan.tables) * len(release_file._counted(table, plan, "refuse", None, 9)[1]) == 300 * len(
         plan.tables
     )
     found = private_marginals(dp.random.key(), table, plan)
@@ -182,7 +181,7 @@ def test_arrays_of_levels_are_refused_where_records_are_persons() -> None:
     one = plan.levels.encode(people(1) | {"who": ["ann"]})
     for levels in (np.concatenate([one] * 50), np.zeros((5000, 3), int)):
         with pytest.raises(ValueError, match=r"does not say to whom each row belongs.*Pass the table itself"):
-            release_file._counted(levels, plan, "refuse", None)
+            release_file._counted(levels, plan, "refuse", None, 9)
 
 
 def test_nothing_public_shows_the_number_of_records() -> None:

@@ -196,9 +196,9 @@ def test_draws_scatter_as_the_fit_does_around_the_truth() -> None:
 
 
 def test_where_counts_suffice() -> None:
-    columns = [column(f"{i}", "no", "yes") for i in range(26)]
+    columns = [column(f"{i}", "no", "yes") for i in range(61)]
     assert counts_suffice(SCHEMA)
-    assert counts_suffice(Schema(columns=tuple(columns[:25])))
+    assert counts_suffice(Schema(columns=tuple(columns[:60])))
     assert not counts_suffice(Schema(columns=tuple(columns)))
     assert not counts_suffice(Schema(columns=(column("place", *map(str, range(1001))),)))
     assert not counts_suffice(dataclasses.replace(SCHEMA, person="id", max_rows=2))

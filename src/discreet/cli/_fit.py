@@ -83,6 +83,7 @@ def fit(
     num_records: options.NumRecords = None,
     by: options.By = None,
     components: options.Components = None,
+    choices: options.Choices = None,
     steps: options.FitSteps = None,
     rate: options.Rate = None,
     batch_size: options.BatchSize = None,
@@ -143,8 +144,10 @@ def fit(
                 )
             if by == options.Method.MOMENTS and distributed:
                 raise ValueError("--distributed is for fits in steps, and noisy moments take none: add --by svi")
+            if choices is not None and (model != TWIN or by == options.Method.SVI or in_steps):
+                raise ValueError(f"--choices is for --model {TWIN} by marginals: leave it out")
             if data.suffix == Path(COUNTS).suffix:
-                paid = (epsilon, target, bounds, schema, delta, num_records, relation, ledger, seed)
+                paid = (epsilon, target, bounds, schema, delta, num_records, relation, ledger, seed, choices)
                 spends = any(x is not None for x in paid) or out_of_bounds != "refuse" or non_private_bounds
                 if (
                     model != TWIN
@@ -181,7 +184,7 @@ def fit(
             if by is None and model == TWIN and not in_steps:
                 from discreet.marginals import counts_suffice
 
-                by = options.Method.MARGINALS if counts_suffice(described) else None
+                by = options.Method.MARGINALS if choices is not None or counts_suffice(described) else None
             if by == options.Method.MARGINALS:
                 if distributed:
                     raise ValueError(
@@ -190,7 +193,8 @@ def fit(
                 check_whole(data, made, out_of_bounds)
                 warn_of_no_privacy(described, seed, ledger)
                 delta = suggest_delta(num_records) if delta is None else delta
-                counting = options.marginals_plan_of(described, epsilon=values.epsilon, delta=delta, relation=relation)
+                goal = {"epsilon": values.epsilon, "delta": delta, "relation": relation, "choices": choices or 0}
+                counting = options.marginals_plan_of(described, **goal)
                 if dry_run:
                     say_dry_count(counting, ledger, as_json=as_json)
                 else:
@@ -279,6 +283,8 @@ def _count(
         plan,
         complete=lambda statement: complete_statement(statement, **facts).with_notes(NO_SPREAD),
         then=functools.partial(_fit_counts, out, components, draws),
+        keep=out / COUNTS,
+        progress_bar=not as_json and on_terminal(),
         ledger=ledger,
         out_of_bounds=out_of_bounds,
         seed=seed,

@@ -306,7 +306,15 @@ By = Annotated[
         metavar="<method>",
         help="marginals, for twin: the model is fitted to noisy counts. moments, for linear: it is fitted to noisy sums of "
         "products. svi, for all: it is fitted to the records, in steps. Default: marginals and moments; svi for other models, "
-        "several rows per person, large tables (twin: over 25 columns), or if --steps or another setting of steps is given.",
+        "several rows per person, large tables (twin: over 60 columns), or if --steps or another setting of steps is given.",
+    ),
+]
+Choices = Annotated[
+    int | None,
+    _method(
+        "--choices",
+        help="For a twin by marginals: in place of all pairs of columns, choose so many privately, one after another, and count "
+        "them and those with the target.",
     ),
 ]
 LearningRate = Annotated[float | None, _method(help="Step size of the Adam optimizer. Default: 0.02; for twin, 0.05.")]
@@ -423,14 +431,15 @@ def plan_of(
 
 
 def marginals_plan_of(
-    schema: "Schema", *, epsilon: float, delta: float, relation: RelationName | None
+    schema: "Schema", *, epsilon: float, delta: float, relation: RelationName | None, choices: int
 ) -> "MarginalsPlan":
     """The plan to count what twins need."""
     from discreet.accounting import Relation
     from discreet.marginals import MarginalsPlan, twin_tables
 
     which = Relation.ADD_OR_REMOVE_ONE if relation is None else Relation[relation.name]
-    return MarginalsPlan.calibrate(schema, epsilon=epsilon, delta=delta, tables=twin_tables(schema), relation=which)
+    goal = {"epsilon": epsilon, "delta": delta, "relation": which, "choices": choices}
+    return MarginalsPlan.calibrate(schema, tables=twin_tables(schema, choices), **goal)
 
 
 def schema_of(

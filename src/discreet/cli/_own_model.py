@@ -452,7 +452,9 @@ def text_model(
         families[name] = family.title()
     if not families:
         raise ValueError(f"{path} describes no column: write lines such as Age: Poisson")
-    schema = dataclasses.replace(schema, columns=tuple(described[name] for name in families), target=None)
+    schema = dataclasses.replace(
+        schema, columns=tuple(described[name] for name in families), target=None, impossible=()
+    )
     model = mixture(schema.columns, families, components)
     # Away from the point where all components are the same.
     return schema, model, AutoNormal(model, init_loc_fn=init_to_uniform(radius=1))

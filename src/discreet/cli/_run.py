@@ -450,10 +450,13 @@ def count_and_write(
     ledger: Path | None,
     out_of_bounds: str,
     seed: int | None,
+    keep: Path | None = None,
+    progress_bar: bool = False,
 ) -> tuple["Statement", list[Path]]:
     """Count, write the statement before anything else can fail, then what follows from the counts, and the page.
 
-    Arguments as in `fit_and_write`; `then` writes files from the noisy counts, whose statement is complete.
+    Arguments as in `fit_and_write`; `then` writes files from the noisy counts, whose statement is complete. While pairs of
+    columns are chosen, the file `keep` has what was counted so far, from which `discreet fit` goes on if that is interrupted.
     """
     require("jinja2", extra="cli", what="The statement page")
     from discreet import random
@@ -464,11 +467,24 @@ def count_and_write(
     book, order = None if ledger is None else Ledger(ledger), None
     if seed is not None:
         order = hashlib.sha256(str(seed).encode()).digest()
+
+    def save(released: "Marginals") -> None:
+        done = "The releases were made"
+        spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
+        if keep is not None:
+            dataclasses.replace(released, statement=complete(released.statement)).save(keep)
+            spent(
+                f"what was counted is in {keep}, which discreet fit --model twin takes as --data, and spends nothing",
+                done,
+            )
+
     options = {
         "ledger": book,
         "out_of_bounds": out_of_bounds,
         "person_key": order,
         "non_private_seed": seed is not None,
+        "keep": save,
+        "progress_bar": progress_bar,
     }
     with folder_for_results(out):
         released = private_marginals(random.key(seed), data, plan, **options)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from numpyro.infer.util import log_density
 
 from discreet._validate import integer
-from discreet.marginals._release import Marginals
+from discreet.marginals._release import Marginals, MarginalsPlan
 from discreet.models import Levels, MixtureOfProducts
 from discreet.report import ProfilePoint, Statement
 from discreet.storage import read_archive, write_archive
@@ -37,7 +37,13 @@ from discreet.tables import Schema
 
 COMPONENTS, STEPS, RATE = 64, 4000, 0.1
 REFIT_STEPS, REFIT_RATE, PIECE_ROWS = 600, 0.05, 1 << 16
-MOST_CUTS, MOST_COLUMNS, MOST_LEVELS = 4, 25, 1000
+CHOICE_STEPS = 1500, 50
+"""Of the fit before the first choice, and of each fit after a choice."""
+SPREAD, WIDE_SPREAD = 2.0, 1.0
+"""Prior standard deviation of the components' logits: narrower for many columns, which have more of the noise."""
+UNCHOSEN = 3.0
+"""Standard deviation, in that of the noise, of counts around those of independent columns, of pairs that were not chosen."""
+MOST_CUTS, MOST_COLUMNS, WIDEST, MOST_LEVELS = 4, 25, 60, 1000
 NO_SPREAD = (
     "Unless each twin is drawn from a refit of its own (num_draws, --draws), the twins' differences show neither the noise nor "
     "the uncertainty of the fit: intervals combined from several twins are too narrow."
@@ -65,7 +71,7 @@ class CountMatrices(NamedTuple):
         """Arrange the counts of a release."""
         plan, sizes = released.plan, released.plan.levels.sizes
         firsts, total = np.cumsum((0, *sizes[:-1])), sum(sizes)
-        found: dict[int, tuple[np.ndarray, ...]] = {}
+        found: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         threes = [column for columns in plan.columns if len(columns) == 3 for column in columns]
         for table, columns in zip(plan.tables, plan.columns, strict=True):
             counts, within = released.table(*table)[None], [total]
@@ -81,7 +87,28 @@ class CountMatrices(NamedTuple):
                 empty = np.zeros((total, total), np.float32), np.ones((total, total), np.float32)
                 into, stddev, measured = found.setdefault(level, (*empty, np.zeros((total, total), bool)))
                 into[place], stddev[place], measured[place] = block, plan.stddev(table), True
+        if plan.choices and total in found:
+            _suppose_independence(*found[total], sizes, UNCHOSEN * plan.noise)
         return cls(np.array(list(found)), *(np.stack(x) for x in zip(*found.values(), strict=True)))
+
+
+def _suppose_independence(
+    counts: np.ndarray, stddev: np.ndarray, measured: np.ndarray, sizes: tuple[int, ...], spread: float
+) -> None:
+    """Give pairs that were not chosen the counts of independent columns, far less precisely than others.
+
+    Otherwise components that fit the chosen pairs leave any dependence between others. One that is larger than the noise would
+    have been chosen.
+    """
+    ends = np.cumsum(sizes)
+    places = [slice(int(end) - size, int(end)) for end, size in zip(ends, sizes, strict=True)]
+    alone = [np.maximum(np.diagonal(counts)[place], 0.0) for place in places]
+    total = max(1.0, float(np.mean([x.sum() for x in alone])))
+    for (i, one), (j, other) in itertools.combinations(enumerate(places), 2):
+        if not (measured[one, other].any() or measured[other, one].any()):
+            share = alone[j] / max(1.0, alone[j].sum())
+            counts[one, other] = np.outer(alone[i] * total / max(1.0, alone[i].sum()), share)
+            stddev[one, other], measured[one, other] = spread, True
 
 
 def counts_model(model: MixtureOfProducts) -> Callable[[float, CountMatrices], None]:
@@ -97,7 +124,7 @@ def counts_model(model: MixtureOfProducts) -> Callable[[float, CountMatrices], N
     shapes = {
         "component": ((model.components,), 3.0),
         "base": ((total,), 3.0),
-        "deviations": ((model.components, total), 2.0),
+        "deviations": ((model.components, total), WIDE_SPREAD if len(model.levels.sizes) > MOST_COLUMNS else SPREAD),
     }
 
     def program(records: float, matrices: CountMatrices) -> None:
@@ -123,6 +150,43 @@ def _shares(latents: Any, sizes: tuple[int, ...], within: Any) -> Float[Array, "
     shares = weights[:, None] * jnp.pad(levels, ((0, 0), (0, 1)), constant_values=1.0)[:, within]
     pairs = jnp.einsum("km,ki,kj->mij", shares, levels, levels)
     return jnp.where(jnp.eye(levels.shape[1], dtype=bool), (shares.T @ levels)[:, None], pairs)
+
+
+class Refit:
+    """The model that chooses what else to count: fitted to what was counted, and again to more, from where it was.
+
+    Args:
+        plan: What is counted.
+        components: As in `fit_twins`.
+        seed: As there.
+    """
+
+    def __init__(self, plan: MarginalsPlan, *, components: int = COMPONENTS, seed: int = 0) -> None:
+        self._model = MixtureOfProducts(plan.schema.without_person(), components=components, slices=plan.slices)
+        self._latents = _start(self._model, np.random.default_rng(seed))
+        self._program, self._schedule = counts_model(self._model), (CHOICE_STEPS[0], RATE)
+        sizes = plan.levels.sizes
+        self._places = [slice(int(end) - size, int(end)) for end, size in zip(np.cumsum(sizes), sizes, strict=True)]
+
+    def __call__(self, released: Marginals, pairs: Sequence[tuple[int, ...]]) -> Float[np.ndarray, " cell"]:
+        """Fit the counts and expect those of some pairs of columns, given by position, in the order of `Marginals.counts`."""
+        steps, rate = self._schedule
+        found = {"records": released.num_records, "matrices": CountMatrices.of(released)}
+        self._latents = _maximise(self._program, self._latents, **found, num_steps=steps, rate=rate)
+        self._schedule = CHOICE_STEPS[1], REFIT_RATE
+        levels = self._model.levels.sizes
+        shares = np.asarray(_shares(self._latents, levels, np.array([sum(levels)])))[0] * released.num_records
+        return np.concatenate([shares[self._places[one], self._places[other]].ravel() for one, other in pairs])
+
+
+def _start(model: MixtureOfProducts, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Public numbers that the components start from: alike, they would stay alike."""
+    total = sum(model.levels.sizes)
+    return {
+        "component": np.zeros(model.components, np.float32),
+        "base": np.zeros(total, np.float32),
+        "deviations": 0.5 * rng.standard_normal((model.components, total), np.float32),
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,13 +246,20 @@ def load_marginals_result(path: Path | str) -> MarginalsResult:
     return MarginalsResult(**fields)
 
 
-def twin_tables(schema: Schema) -> list[tuple[str, ...]]:
+def twin_tables(schema: Schema, choices: int = 0) -> list[tuple[str, ...]]:
     """Choose the cross tables that twins need: all columns and pairs, and all pairs with a target of few categories.
 
     The three-way tables cost every count some precision; with many columns, more than they are worth.
+
+    Args:
+        schema: The public description.
+        choices: Of the plan. Above 0: all columns, and all pairs with the target, since the other pairs are chosen.
     """
     names = [column.name for column in schema.columns]
-    tables: list[tuple[str, ...]] = [*((name,) for name in names), *itertools.combinations(names, 2)]
+    pairs = itertools.combinations(names, 2)
+    if choices:
+        return [*((name,) for name in names), *(pair for pair in pairs if schema.target in pair)]
+    tables: list[tuple[str, ...]] = [*((name,) for name in names), *pairs]
     target = schema.target_column
     if target is not None and 0 < len(target.categories) <= MOST_CUTS and len(names) <= MOST_COLUMNS:
         others = [name for name in names if name != target.name]
@@ -201,7 +272,7 @@ def counts_suffice(schema: Schema, slices: int = 32) -> bool:
 
     It takes one row a person, and so few columns and levels that noise on all their pairs leaves the dependence to be seen.
     """
-    if schema.max_rows > 1 or len(schema.columns) > MOST_COLUMNS:
+    if schema.max_rows > 1 or len(schema.columns) > WIDEST:
         return False
     return sum(Levels(schema.without_person(), slices).sizes) <= MOST_LEVELS
 
@@ -235,12 +306,7 @@ def fit_twins(
     integer("num_draws", num_draws, hint="20 are enough for intervals.")
     schema, rng = released.plan.schema.without_person(), np.random.default_rng(seed)
     model = MixtureOfProducts(schema, components=components, slices=released.plan.slices)
-    total = sum(model.levels.sizes)
-    start = {
-        "component": np.zeros(components, np.float32),
-        "base": np.zeros(total, np.float32),
-        "deviations": 0.5 * rng.standard_normal((components, total), np.float32),
-    }
+    start = _start(model, rng)
     program, matrices = counts_model(model), CountMatrices.of(released)
     fit = functools.partial(_maximise, program, records=released.num_records)
     found = [fit(start, matrices=matrices, num_steps=num_steps, rate=RATE)]

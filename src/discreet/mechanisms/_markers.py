@@ -362,11 +362,11 @@ def _distances(
     levels: Array,
     mask: Array,
     expected: Array,
+    biases: Array,
     *counted: Array,
     sizes: tuple[int, ...],
     tables: tuple[tuple[int, ...], ...],
     weights: tuple[int, ...],
-    biases: tuple[int, ...],
 ) -> list[Array]:
     """`table_distances`: whole numbers, so small that all of them are exact."""
     cells = [math.prod(sizes[column] for column in table) for table in tables]
@@ -374,7 +374,8 @@ def _distances(
     most = _most_expected(counts.dtype, cells, weights)
     apart = jnp.abs(jnp.minimum(counts, most) - jnp.clip(expected.astype(counts.dtype), -most, most))
     total = jnp.zeros(len(tables), counts.dtype).at[np.repeat(np.arange(len(tables)), cells)].add(apart)
-    return [(total - np.asarray(biases)) * np.asarray(weights)]
+    room = 2 ** (jnp.finfo(counts.dtype).nmant - 2) // max(weights)
+    return [(total - jnp.clip(biases.astype(counts.dtype), -room, room)) * np.asarray(weights)]
 
 
 def _most_expected(dtype: Any, cells: Sequence[int], weights: Sequence[int]) -> float:
@@ -597,7 +598,7 @@ def table_distances(
     sizes: Sequence[int],
     tables: Sequence[Sequence[int]],
     weights: Sequence[int],
-    biases: Sequence[int],
+    biases: Int[Array, "table"],
     counted: Int[Array, "cell"] | None = None,
 ) -> Float[Array, "table"]:
     """Sum for each of some cross tables the distances of its counts from expected ones; then less the bias, times the weight.
@@ -612,7 +613,8 @@ def table_distances(
         sizes: Number of levels of each column.
         tables: The columns of each table, by position.
         weights: Of the tables, whole numbers of at least 1.
-        biases: Public whole numbers, by which the distances are lessened.
+        biases: Public whole numbers, by which the distances are lessened. At most 2^50 over the largest weight counts, or 2^21
+            over it in float32.
         counted: Counts of further records; public.
 
     Returns:
@@ -620,31 +622,24 @@ def table_distances(
         largest weight, or at 2^21 over it in float32.
 
     Raises:
-        ValueError, TypeError: Arguments of other shapes or types, or biases that are too large.
+        ValueError, TypeError: Arguments of other shapes or types.
 
     >>> rows, kept = jnp.array([[0, 1], [1, 1], [0, 1]]), jnp.ones(3, bool)
     >>> table_distances(rows, kept, jnp.array([1, 2, 0, 1]), (2, 2), [(0,), (1,)], [1, 3], [0, 1]).tolist()
     [2.0, 3.0]
     """
-    levels, mask, expected = jnp.asarray(levels), jnp.asarray(mask), jnp.asarray(expected)
-    sizes, tables = tuple(map(int, sizes)), tuple(tuple(map(int, x)) for x in tables)
-    weights, biases = tuple(map(int, weights)), tuple(map(int, biases))
+    levels, mask, expected, biases = (jnp.asarray(x) for x in (levels, mask, expected, biases))
+    sizes, tables, weights = tuple(map(int, sizes)), tuple(tuple(map(int, x)) for x in tables), tuple(map(int, weights))
     further = [] if counted is None else [jnp.asarray(counted)]
     # What is refused is refused by `count_cells`; types alone are looked at.
     shape = jax.eval_shape(lambda x, m, *c: count_cells(x, m, sizes, tables, weights, *c), levels, mask, *further)
-    most = 2 ** (jnp.finfo(shape.dtype).nmant - 2) // max(weights)
-    if (
-        expected.shape != shape.shape
-        or not jnp.issubdtype(expected.dtype, jnp.integer)
-        or len(biases) != len(tables)
-        or max(map(abs, biases)) > most
-    ):
+    whole = all(jnp.issubdtype(x.dtype, jnp.integer) for x in (expected, biases))
+    if expected.shape != shape.shape or biases.shape != (len(tables),) or not whole:
         raise ValueError(
-            f"table_distances: there are {len(biases)} biases, and expected counts are {expected.dtype}{expected.shape}; pass a "
-            f"bias of at most {most} for each of {len(tables)} tables, and {shape.shape[0]} whole numbers."
+            f"table_distances: biases are {biases.dtype}{biases.shape}, and expected counts are {expected.dtype}"
+            f"{expected.shape}; pass a bias for each of {len(tables)} tables, and {shape.shape[0]} counts, all whole numbers."
         )
-    options = {"sizes": sizes, "tables": tables, "weights": weights, "biases": biases}
-    return DISTANCE.bind(levels, mask, expected, *further, **options)[0]
+    return DISTANCE.bind(levels, mask, expected, biases, *further, sizes=sizes, tables=tables, weights=weights)[0]
 
 
 def exponential_mechanism(key: PRNGKeyArray, scores: Float[Array, "answer"], epsilon: float) -> Int[Array, ""]:

@@ -28,10 +28,13 @@ from numpyro.infer.autoguide import AutoNormal
 
 from discreet._validate import integer
 from discreet.models._cells import Levels, Scores, column_of
-from discreet.tables import Schema, rows_of_persons
+from discreet.tables import Schema, impossible_rows, rows_of_persons
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+_TRIES = 200
 
 
 class _TableModel(abc.ABC):
@@ -50,9 +53,27 @@ class _TableModel(abc.ABC):
     def draw(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
         """Draw a table of rows at one value of the latents: one draw of each, without the leading axis of `posterior`.
 
-        Each cell is within its column's bounds or categories.
+        Each cell is within its column's bounds or categories. Rows with values that the schema calls impossible together are
+        drawn again.
+
+        Raises:
+            ValueError: Hardly any row is possible at these latents.
         """
-        return self._decode(self._rows(latents, num_records, rng), rng)
+        table = self._decode(self._rows(latents, num_records, rng), rng)
+        if not self.schema.impossible:
+            return table
+        import pyarrow
+
+        parts, left = [], num_records
+        for _ in range(_TRIES):
+            parts.append(table.filter(~impossible_rows(table, self.schema)).slice(0, left))
+            if not (left := left - len(parts[-1])):
+                return pyarrow.concat_tables(parts)
+            table = self._decode(self._rows(latents, max(2 * left, 100), rng), rng)
+        raise ValueError(
+            "nearly all rows that the model draws have values that the schema calls impossible: correct the schema's impossible "
+            "values, or fit a model that is closer to the table"
+        )
 
 
 class _OfLevels(_TableModel):

@@ -194,7 +194,10 @@ class Encoded:
         """
         from discreet.tables import describe_features, encode
 
-        alone = [dataclasses.replace(self.schema, columns=(column,), inferred=()) for column in self.schema.columns]
+        alone = [
+            dataclasses.replace(self.schema, columns=(column,), inferred=(), impossible=())
+            for column in self.schema.columns
+        ]
         place = self.schema.columns.index(target)
         first, width = sum(len(describe_features(each)) for each in alone[:place]), len(describe_features(alone[place]))
         others = np.delete(self.x, slice(first, first + width), axis=1)

@@ -12,6 +12,7 @@ from discreet._validate import require
 from discreet.tables._cells import (
     OutOfBounds,
     Report,
+    impossible_rows,
     keep_one_row_a_person,
     numbers_of,
     positions_of,
@@ -73,6 +74,7 @@ __all__ = [
     "describe_features",
     "encode",
     "files_of",
+    "impossible_rows",
     "infer_columns_non_private",
     "keep_one_row_a_person",
     "numbers_of",

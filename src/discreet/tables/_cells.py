@@ -11,13 +11,14 @@ import dataclasses
 import enum
 import hashlib
 import secrets
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from discreet._validate import integer
-from discreet.tables._schema import ZERO_OR_ONE, Column, DataError, Kind, Missing
+from discreet.tables._schema import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
 
 if TYPE_CHECKING:
     import pyarrow
@@ -86,7 +87,7 @@ def numbers_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -> 
     none = not missing.any()
     if not none:
         numbers = np.where(missing, low, numbers)
-    fraction = column.kind is Kind.COUNT and np.isfinite(numbers) & (numbers != np.floor(numbers))
+    fraction = column.kind is Kind.COUNT and numbers != np.floor(numbers)
     if not (numbers.min() >= low and numbers.max() <= high) or np.any(fraction):
         outside = (numbers < low) | (numbers > high)
         if report.rule is OutOfBounds.MISSING:
@@ -139,7 +140,7 @@ def positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -
         cells = chunk if pyarrow.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
         known = [place.get(text, _FOREIGN) for text in cells.dictionary.to_pylist()]
         indices = cells.indices.fill_null(len(known)) if cells.null_count else cells.indices
-        chunks.append(np.array([*known, _ABSENT])[indices.to_numpy()])
+        chunks.append(np.array([*known, _ABSENT], np.int32)[indices.to_numpy()])
     positions = np.concatenate(chunks)
     lowest = positions.min()
     if lowest == _FOREIGN and report.rule is not OutOfBounds.MISSING:
@@ -152,6 +153,27 @@ def positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -
     ):
         _present(column, report)
     return positions
+
+
+def impossible_rows(table: pyarrow.Table, schema: Schema) -> np.ndarray:
+    """Which rows have values of two columns that the schema calls impossible together. A missing cell is no such value."""
+    described = {column.name: column for column in schema.columns}
+
+    def has(name: str, values: Sequence[Any]) -> np.ndarray:
+        cells = table[name].combine_chunks()
+        if described[name].bounds is None:
+            texts = cells.dictionary_encode()
+            known = np.array([text in values for text in texts.dictionary.to_pylist()] + [False])
+            return known[texts.indices.fill_null(len(known) - 1).to_numpy()]
+        numbers = cells.to_numpy(zero_copy_only=False)
+        if described[name].kind is Kind.DATE:
+            values = [np.datetime64(value) for value in values]
+        return (numbers >= values[0]) & (numbers <= values[1])
+
+    found = np.zeros(table.num_rows, bool)
+    for pair in schema.impossible:
+        found |= np.logical_and(*(has(name, values) for name, values in pair))
+    return found
 
 
 # --- at most so many rows of each person, so that a record is a person --------------------

@@ -627,6 +627,7 @@ def infer_columns_non_private(
         person=person,
         max_rows=schema.max_rows if schema else 1,
         csv=csv,
+        impossible=schema.impossible if schema else (),
     )
     return dataclasses.replace(described, inferred=(*(schema.inferred if schema else ()), *looked_at))
 

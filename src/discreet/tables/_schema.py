@@ -155,6 +155,14 @@ class Column:
         return " to ".join(map(show, self.bounds)) + (f" {self.unit}" if self.unit else "")
 
 
+def _is_range(column: Column, values: tuple[Any, ...]) -> bool:
+    fits = is_date if column.kind is Kind.DATE else is_real
+    assert column.bounds is not None
+    return (
+        len(values) == 2 and all(map(fits, values)) and column.bounds[0] <= values[0] <= values[1] <= column.bounds[1]
+    )
+
+
 def is_date(value: Any) -> bool:
     """Whether it is a day of the calendar, without a time."""
     return isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
@@ -224,11 +232,15 @@ class Schema:
         person: Name of the column with the row's person; never a feature. None: each row is another person's.
         max_rows: The largest number of rows of a person that are used, 1 at least. It decides the shape of the arrays, so
             it is public and never taken from the table.
+        impossible: Values of two columns that no row has both of, such as (("sex", ("male",)), ("pregnant", ("yes",))):
+            categories, or the least and the largest number or date. Rows of synthetic twins never have both; those of the table
+            are not checked, and a missing cell is no such value.
         csv: How the table's texts are written.
 
     Raises:
         DataError: All that is wrong: no columns, a name twice, a target that is not among them, a person column that is, a
-            category that also stands for a missing cell, or several rows without a person.
+            category that also stands for a missing cell, several rows without a person, or impossible values that the columns
+            do not have.
     """
 
     columns: tuple[Column, ...]
@@ -238,6 +250,7 @@ class Schema:
     person: str | None = None
     max_rows: int = 1
     csv: CsvFormat = CsvFormat()
+    impossible: tuple[tuple[tuple[str, tuple[Any, ...]], ...], ...] = ()
 
     def __post_init__(self) -> None:
         faults = list(self._faults())
@@ -278,6 +291,30 @@ class Schema:
             return
         if self.person is None and self.max_rows > 1:
             yield "the schema has max_rows, but no person: name the column that identifies persons"
+        yield from self._impossible_faults()
+
+    def _impossible_faults(self) -> Iterator[str]:
+        if self.impossible and self.max_rows > 1:
+            yield (
+                "the schema has impossible values, and persons with several rows: twins of such persons are drawn without them, "
+                "leave one out"
+            )
+        described = {column.name: column for column in self.columns}
+        for pair in self.impossible:
+            if len(pair) != 2 or len({name for name, _ in pair} & described.keys()) != 2:
+                yield (
+                    f"impossible names {', '.join(name for name, _ in pair)}: give two described columns, as in "
+                    'impossible = [{sex = "male", pregnant = "yes"}]'
+                )
+                continue
+            for name, values in pair:
+                column = described[name]
+                fits = _is_range(column, values) if column.bounds else {*values} <= {*column.categories}
+                if not values or not fits:
+                    remedy = (
+                        "the least and the largest of them, [0, 14]" if column.bounds else "some of these categories"
+                    )
+                    yield f"impossible values of '{name}' are not among {column.rule()}: give {remedy}"
 
     def without_person(self) -> "Schema":
         """The description of rows that are nobody's, such as those of a synthetic twin."""

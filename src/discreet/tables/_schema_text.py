@@ -97,7 +97,7 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
             faults.append(str(error))
             return default
 
-    known = {"columns", "target", "missing_values", "person", "csv", INFERRED}
+    known = {"columns", "target", "missing_values", "person", "impossible", "csv", INFERRED}
     found(None, _only, content, known, "the schema")
     columns = content.get("columns")
     if not isinstance(columns, Mapping):
@@ -114,6 +114,7 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
         "inferred": found((), _texts, content.get(INFERRED, ()), INFERRED),
         "person": person,
         "max_rows": max_rows,
+        "impossible": found((), _impossible, content.get("impossible", ())),
         "csv": found(CsvFormat(), _csv, content.get("csv", {})),
     }
     schema = found(None, lambda: Schema(**parts))
@@ -130,6 +131,16 @@ def _csv(entry: Any) -> CsvFormat:
         raise DataError('the schema\'s csv is no table of texts: write [csv] and below it delimiter = ";" and so on')
     _only(entry, {field.name for field in dataclasses.fields(CsvFormat)}, "the schema's [csv]")
     return CsvFormat(**entry)
+
+
+def _impossible(entries: Any) -> Any:
+    """Pairs of columns with the values that no row has both of."""
+    if not isinstance(entries, Sequence) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise DataError('impossible must be a list of pairs, impossible = [{sex = "male", pregnant = "yes"}]')
+    lists = ({name: [x] if isinstance(x, str) else x for name, x in entry.items()} for entry in entries)
+    return tuple(
+        tuple((name, tuple(x) if isinstance(x, Sequence) else (x,)) for name, x in one.items()) for one in lists
+    )
 
 
 def _person(entry: Any) -> tuple[str | None, Any]:
@@ -163,6 +174,7 @@ def schema_to_toml(schema: Schema) -> str:
             ("target", schema.target, None),
             ("person", _person_value(schema), None),
             ("missing_values", schema.missing_values, DEFAULT_MISSING_VALUES),
+            ("impossible", [dict(pair) for pair in schema.impossible], []),
             (INFERRED, schema.inferred, ()),
         ]
         if value != default
@@ -226,6 +238,7 @@ TEMPLATE_HEAD = """\
 # target = ""              # the column to explain
 # person = {column = "", max_rows = 1}     # the column that identifies persons, and the most rows of a person to use
 # missing_values = ["", "NA"]
+# impossible = [{sex = "male", pregnant = "yes"}]  # values of two columns that no row of a twin has both of
 # How a CSV file is written, as a table [csv] at the end of this file, where otherwise than 1234.5 and 2024-12-31 in UTF-8:
 #   delimiter = ";"   decimal = ","   thousands = "."   date_format = "%d.%m.%Y"   encoding = "cp1252", utf-16 and so on"""
 
