@@ -153,7 +153,7 @@ class TemperedPosterior:
         zero = [jnp.zeros_like(x[:1]) for x in leaves]
         center, there = (self.log_likelihood(x, zero)[0] for x in (u, jax.tree.map(jnp.zeros_like, u)))
         shared = center - jnp.where(jnp.isfinite(there), there, 0.0)
-        total = exact_sum(self.contributions(u, leaves, center), self.tempering.grid)
+        total: Any = exact_sum(self.contributions(u, leaves, center), self.tempering.grid)
         with double():
             return total + leaves[0].shape[0] * shared.astype(jnp.float64)
 
