@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -45,7 +46,7 @@ def score(p: Any, y: Any, seed: int = 0, **options: Any) -> Any:
 
 
 @pytest.fixture
-def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No noise, to see what would be released; a proof of that fails, so there is none."""
 
     def program(self: ScorePlan, key: Any) -> Any:

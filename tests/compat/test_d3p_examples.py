@@ -29,7 +29,11 @@ from discreet.compat.d3p.modelling import (
     sample_prior_predictive,
 )
 from discreet.compat.d3p.svi import DPSVI
-from discreet.compat.d3p.util import example_count, is_int_scalar, normalize
+from discreet.compat.d3p.util import (  # pyright: ignore[reportMissingImports]  # another name of modelling
+    example_count,
+    is_int_scalar,
+    normalize,
+)
 
 TEST_DATA = pytest.mark.filterwarnings("ignore:evaluate computed exact losses of test records")
 
