@@ -187,6 +187,8 @@ def test_ctrl_c_stops_all_after_the_same_step_and_writes_one_statement(folder):
 )
 def test_what_is_no_cluster_is_refused(folder, words, reason, monkeypatch):
     monkeypatch.setattr("jax.distributed.is_initialized", lambda: False)
+    # JAX refuses that where it was used before, as by other tests.
+    monkeypatch.setattr("jax._src.xla_bridge.backends_are_initialized", lambda: False)
     outcome = CliRunner().invoke(app, [*FIT.split(), *words.split()])
     assert outcome.exit_code == 2
     assert reason in " ".join(outcome.stderr.split())

@@ -241,6 +241,17 @@ def test_the_default_clipping_norm_grows_with_the_rows_of_a_person(survey, no_fi
     assert plan.clipping_norm == pytest.approx(3**0.5 * 2**0.5, rel=3e-3)
 
 
+@pytest.mark.parametrize("option", ["--choices=3", "--by=marginals"])
+def test_counts_take_one_row_a_person(survey, option) -> None:
+    columns = '[columns.age]\nkind = "real"\nbounds = [0, 100]\n[columns.smoker]\ncategories = ["no", "yes"]\nkind = "binary"\n'
+    schema = survey.with_suffix(".toml")
+    schema.write_text(f'person = {{column = "id", max_rows = 3}}\n{columns}')
+    words = arguments(survey, option, schema=str(schema), bounds=None, target=None, model="twin")
+    outcome = RUN.invoke(app, words)
+    assert outcome.exit_code == 2
+    assert "noisy counts take one row a person" in " ".join(outcome.stderr.split())
+
+
 def test_any_latent_name_can_be_written(tmp_path) -> None:
     path = tmp_path / "draws.npz"
     path.write_bytes(npz({"file": np.arange(3), "layer/weights": np.eye(2), "allow_pickle": np.ones(1)}))

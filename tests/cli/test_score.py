@@ -8,6 +8,7 @@ import pytest
 
 import discreet as dp
 from discreet.cli._app import app
+from discreet.cli._describe import _predict
 
 from .world import RUN
 
@@ -70,3 +71,15 @@ def test_a_folder_without_such_a_fit_is_refused(tmp_path: Path, monkeypatch: pyt
     outcome = RUN.invoke(app, ["score", ".", "--data", "table.csv", "--epsilon", "1"])
     assert outcome.exit_code == 2
     assert "built-in model" in " ".join(outcome.stderr.split())
+
+
+@pytest.mark.parametrize("model", ["logistic", "multinomial", "linear", "poisson"])
+def test_a_row_is_predicted_alike_beside_any_others(model: str) -> None:
+    """To the last bit: a matrix product rounds a row otherwise in another place, or beside one row more."""
+    rng = np.random.default_rng(0)
+    classes = (3,) if model == "multinomial" else ()
+    draws = {"weights": rng.normal(size=(5, 104, *classes)), "intercept": rng.normal(size=(5, *classes))}
+    x = rng.normal(size=(33, 104)).astype(np.float32)
+    alone = np.concatenate([_predict(model, draws, 2.0, 1.0, x[i : i + 1]) for i in range(len(x))])
+    for count in range(2, len(x) + 1):
+        np.testing.assert_array_equal(_predict(model, draws, 2.0, 1.0, x[:count]), alone[:count])

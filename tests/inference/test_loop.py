@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-import os
+import io
 import time
 
 import jax
@@ -60,7 +60,7 @@ def test_a_fault_of_the_compiler_is_kept_out_before_anything_is_spent(fitted, mo
     class Asked(Exception):
         pass
 
-    def compiled(lowered):
+    def compiled(lowered, **_):
         raise Asked
 
     monkeypatch.setattr(_loop, "compiled", compiled)
@@ -108,7 +108,9 @@ def test_the_bar_is_not_redrawn_at_every_chunk(fitted, monkeypatch):
         return bars[0]
 
     monkeypatch.setattr(_loop, "_bar", bar)
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # there is no bar in a file
+    with contextlib.redirect_stderr(screen):
         outcome = _loop.run_steps(*arguments, progress_bar=True)
     assert outcome.steps == bars[0].n == NUM_STEPS
     assert bars[0].drawn <= 3

@@ -251,13 +251,27 @@ def _predict(model: str, draws: "dict[str, np.ndarray]", scale: float, centre: f
     weights, intercept = draws["weights"], draws["intercept"]
     rows = np.asarray(x, np.float64)
     if model == "linear":
-        return (rows @ weights.mean(axis=0) + intercept.mean()) * scale + centre
+        return _lines(rows, weights.mean(axis=0)[None], intercept.mean()[None])[:, 0] * scale + centre
     found, at_once = [], max(1, _ELEMENTS // math.prod(intercept.shape))
     for start in range(0, len(rows), at_once):
-        line = np.tensordot(rows[start : start + at_once], weights, axes=(1, 1)) + intercept
+        line = _lines(rows[start : start + at_once], weights, intercept)
         if model == "multinomial":
             found.append(softmax(line, axis=-1).mean(axis=1))
         else:
             link = expit(line) if model == "logistic" else np.exp(np.minimum(line, _LARGEST_LOG))
             found.append(link.mean(axis=1))
     return np.concatenate(found)
+
+
+def _lines(rows: "np.ndarray", weights: "np.ndarray", intercept: "np.ndarray") -> "np.ndarray":
+    """Linear predictors, a row for each record, by sums column by column.
+
+    A matrix product rounds a row otherwise where other rows stand beside it, and a score counts bins of predictions: one record
+    more could move other records to the next bin.
+    """
+    import numpy as np
+
+    line = np.repeat(intercept[None], len(rows), axis=0)
+    for column in range(rows.shape[1]):
+        line += rows[:, column].reshape(-1, *[1] * intercept.ndim) * weights[:, column]
+    return line

@@ -190,6 +190,11 @@ def fit(
                     raise ValueError(
                         "--distributed is for fits in steps, and noisy counts take one pass: leave it out, or add --by svi"
                     )
+                if described.max_rows > 1:
+                    raise ValueError(
+                        f"noisy counts take one row a person, and the schema's max_rows is {described.max_rows}: --by svi, or "
+                        "leave max_rows out"
+                    )
                 check_whole(data, made, out_of_bounds)
                 warn_of_no_privacy(described, seed, ledger)
                 delta = suggest_delta(num_records) if delta is None else delta
