@@ -1,8 +1,12 @@
 """Private scores and selection: what a record adds, what it costs, whether intervals hold, and the law of the number of runs."""
 
+import copy
 import dataclasses
 import json
 import math
+import pickle
+import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -196,6 +200,41 @@ def test_rows_of_a_person_are_at_most_so_many(exact: None) -> None:
         score(p, y, epsilon=1.0, delta=1e-5, max_rows=3)
 
 
+def test_a_row_adds_at_most_its_bound_at_any_bounds() -> None:
+    """Whatever rounding does; bounds that it would exceed are refused."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        low = float(rng.choice([-1, 1]) * 10 ** rng.uniform(-300, 149))
+        high = low + abs(low) * 2 ** rng.uniform(-39.9, 3)
+        plan = dataclasses.replace(PLAN, classes=0, bounds=(low, high))
+        ends = np.array([low, high, np.nextafter(high, -np.inf), -np.inf, np.inf])
+        terms = scores._number_terms(plan, np.append(ends, np.nan), np.append(ends[::-1], high))
+        assert (abs(terms) <= scores._ONE).all()
+        assert terms[-1, 3] == scores._ONE
+    # Were they not refused, the last clip would still hold.
+    object.__setattr__(plan, "bounds", (2.0**53 - 3, 2.0**53))
+    assert (abs(scores._number_terms(plan, np.zeros(1), np.full(1, 2.0**53))) <= scores._ONE).all()
+    odd = np.array([[0.0, 1.0], [1.0, 0.0], [np.nan, 1.0], [0.5, 0.5]])
+    for bound in (5e-324, 1e300):
+        terms = scores._class_terms(dataclasses.replace(PLAN, max_loss=bound), odd, np.array([0, 0, 1, 1]))
+        assert ((terms >= 0) & (terms <= scores._ONE)).all()
+
+
+def test_rows_are_predicted_in_batches_of_one_size(exact: None) -> None:
+    """Last bits of BLAS depend on the number of rows; that they may depend on more is said."""
+    seen = set()
+
+    def predict(rows: Any) -> Any:
+        seen.add(rows.shape)
+        return rows
+
+    p, y = rows_of(3000)
+    found = private_metrics(dp.random.key(0), predict, p, y, plan=PLAN, non_private_seed=True)
+    assert seen == {(1024,)}
+    assert found.rows.value == 3000
+    assert any("last bits on the other rows" in limit for limit in found.statement.not_covered)
+
+
 def coupled(rows: Any) -> Any:
     return 1 / (1 + np.exp(rows.mean() - rows))
 
@@ -213,6 +252,8 @@ def coupled(rows: Any) -> Any:
         (same, [0, 1, 1], {"plan": PLAN}, "give one of them"),
         (same, [0.1, np.inf, 1], {"target_bounds": (0, 1)}, "no number"),
         (same, [0.1, 0.2, 1], {"target_bounds": (1, 1)}, "low below high"),
+        (same, [0.1, 0.2, 1], {"target_bounds": (2**53 - 3, 2**53)}, "too near"),
+        (same, [0.1, 0.2, 1], {"target_bounds": (-1e308, 1e308)}, "too large"),
     ],
 )
 def test_wrong_input_spends_nothing(predict: Any, y: Any, options: Any, message: str, tmp_path: Any) -> None:
@@ -315,7 +356,9 @@ def test_the_price_bounds_the_exact_privacy_loss_and_one_run_does_not(shape: flo
     assert np.trapezoid(np.maximum(density(0.5) - np.exp(once) * density(0.0), 0), x) > 3e-5
 
 
-@pytest.mark.parametrize(("shape", "mean"), [(0.0, 20.0), (0.5, 7.0), (1.0, 4.0), (3.0, 4.0), (math.inf, 3.0)])
+@pytest.mark.parametrize(
+    ("shape", "mean"), [(0.0, 20.0), (0.5, 7.0), (1.0, 4.0), (3.0, 4.0), (100.0, 1000.0), (math.inf, 3.0)]
+)
 def test_the_number_of_runs_has_its_law(shape: float, mean: float) -> None:
     plan = SelectionPlan(costs=(PLAN,), delta=1e-4, mean_runs=mean, shape=shape)
     law = {number: float(chance) for number, chance in plan._law()}
@@ -399,11 +442,11 @@ def test_a_run_that_spends_more_than_was_paid_is_refused() -> None:
         return 0.0, None
 
     for run in (twice, dearer):
-        with pytest.raises(dp.SpentError, match="more than the costs"):
+        with pytest.raises(RuntimeError, match=r"more than the costs.*budget of the selection is spent"):
             select(dp.random.key(), [run], plan)
-    with pytest.raises(ValueError, match="debited nothing"):
+    with pytest.raises(RuntimeError, match="debited nothing"):
         select(dp.random.key(), [lambda key, ledger: (0.0, None)], plan)
-    with pytest.raises(ValueError, match="for one record under"):
+    with pytest.raises(RuntimeError, match="protects one record"):
         select(dp.random.key(), [gaussian_run(0.0)], plan, person="id")
     key = dp.random.key()
     select(key, [gaussian_run(0.0)], plan)
@@ -466,7 +509,9 @@ def test_a_score_that_is_no_number_never_wins() -> None:
     assert math.isnan(found.score)
 
 
-@pytest.mark.parametrize(("mean", "shape"), [(1.0, 0.0), (math.nan, 1.0), (1e9, 1.0), (5.0, -0.5), (5.0, math.nan)])
+@pytest.mark.parametrize(
+    ("mean", "shape"), [(1.0, 0.0), (math.nan, 1.0), (1e9, 1.0), (5.0, -0.5), (5.0, math.nan), (20.0, 1e-7)]
+)
 def test_odd_laws_are_refused(mean: float, shape: float) -> None:
     with pytest.raises(ValueError, match="number of runs"):
         SelectionPlan(costs=(ONE,), delta=1e-5, mean_runs=mean, shape=shape)
@@ -478,3 +523,131 @@ def test_the_event_of_a_selection_is_read_back_from_a_file(shape: float) -> None
     assert event_from_dict(json.loads(json.dumps(event_to_dict(event), allow_nan=False))) == event
     with pytest.raises(ValueError, match="shape"):
         event_from_dict({**event_to_dict(event), "shape": "many"})
+
+
+RUNS = SelectionPlan(costs=(ONE,), delta=1e-5, mean_runs=2, shape=1.0)
+
+
+def test_a_budget_of_a_run_is_not_copied_and_ends_with_the_run() -> None:
+    kept = []
+
+    def run(key: Any, ledger: Any) -> tuple[float, None]:
+        kept.append(ledger)
+        assert copy.copy(ledger) is copy.deepcopy(ledger) is ledger
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            with pytest.raises(TypeError, match="second budget"):
+                pickle.dumps(ledger, protocol)
+        return gaussian_run(0.0)(key, ledger)[0], None
+
+    def late(key: Any, ledger: Any) -> tuple[float, None]:
+        del key
+        kept.append(ledger)
+        raise ArithmeticError
+
+    select(dp.random.key(), [run], RUNS)
+    with pytest.raises(RuntimeError, match=r"ArithmeticError.*budget of the selection is spent"):
+        select(dp.random.key(), [late], RUNS)
+    for ledger in (kept[0], kept[-1]):
+        with pytest.raises(dp.SpentError, match="is over"):
+            ledger.debit(ONE, delta=1e-5, method="a number")
+
+
+def test_a_budget_of_a_run_does_not_reach_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = scores._Run(RUNS, RUNS.state(reproducible=False))
+    monkeypatch.setattr(scores.os, "getpid", lambda: -1)
+    with pytest.raises(dp.SpentError, match="another process"):
+        ledger.debit(ONE, delta=1e-5, method="a number")
+
+
+def test_the_statement_of_the_best_run_says_what_the_selection_costs() -> None:
+    def run(key: Any, ledger: Any) -> tuple[float, Any]:
+        plan = dataclasses.replace(ONE, noise_multiplier=2.0)
+        found = private_metrics(key, same, np.linspace(0, 1, 50), np.arange(50) % 2, plan=plan, ledger=ledger)
+        return found.rows.value, found.statement
+
+    best = select(dp.random.key(), [run], RUNS)
+    said = " ".join(str(best.result).split())
+    assert "best of a secret number" in said
+    assert f"ε = {dp.accounting.upper(best.statement.epsilon)} at δ = 1e-05" in said
+
+
+def test_a_number_of_runs_that_cannot_be_drawn_costs_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="selection", epsilon=8.0, delta=1e-4)
+    monkeypatch.setattr(SelectionPlan, "_law", lambda self: iter(()))
+    with pytest.raises(AssertionError):
+        select(dp.random.key(), [gaussian_run(0.0)], RUNS, ledger=ledger)
+    assert not ledger.debits
+
+
+def test_messages_of_runs_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    def run(key: Any, ledger: Any) -> tuple[float, float]:
+        print("a run")
+        print("a run", file=sys.stderr)
+        warnings.warn("a run", stacklevel=1)
+        return gaussian_run(0.0)(key, ledger)
+
+    select(dp.random.key(), [run], RUNS)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_run_that_debits_the_table_itself_is_refused(tmp_path: Any) -> None:
+    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="selection", epsilon=20.0, delta=1e-3)
+
+    def run(key: Any, book: Any) -> tuple[float, float]:
+        gaussian_run(0.0)(key, ledger)
+        return gaussian_run(0.0)(key, book)
+
+    with pytest.raises(RuntimeError, match="own ledger was debited"):
+        select(dp.random.key(), [run], RUNS, ledger=ledger)
+
+
+def test_the_traceback_of_a_failed_run_does_not_hold_the_best_so_far() -> None:
+    calls, ends = [], list[BaseException]()
+
+    def run(key: Any, ledger: Any) -> tuple[float, str]:
+        calls.append(0)
+        if len(calls) > 1:
+            raise ends[-1]
+        return gaussian_run(0.0)(key, ledger)[0], "the best so far"
+
+    plan = dataclasses.replace(RUNS, mean_runs=1000, shape=math.inf)
+    for end in (ValueError("no"), KeyboardInterrupt()):
+        calls.clear()
+        ends.append(end)
+        with pytest.raises((RuntimeError, KeyboardInterrupt)) as caught:
+            select(dp.random.key(), [run], plan)
+        assert len(calls) == 2
+        error, frames = caught.value, []
+        while error is not None:
+            place, error = error.__traceback__, error.__cause__
+            while place is not None:
+                frames.append(place.tb_frame)
+                place = place.tb_next
+        inside = [frame for frame in frames if frame.f_code is select.__code__]
+        assert inside
+        for frame in inside:
+            assert "the best so far" not in str(frame.f_locals)
+            assert not frame.f_locals.get("times")
+
+
+def test_a_run_may_standardise_first_and_pays_for_it_once() -> None:
+    """The plan of the fit holds the standardisation, which is debited before."""
+    paid = dp.standardise.Standardisation.calibrate(epsilon=0.2, delta=1e-6, num_columns=1)
+    fitted = dp.PrivacyPlan.calibrate(
+        epsilon=1.0, delta=1e-6, num_records=1000, num_steps=5, sampling=dp.FullBatch(), clipping_norm=1.0, also=[paid]
+    )
+    plan = SelectionPlan(costs=(fitted, PLAN), delta=1e-5, mean_runs=2, shape=1.0)
+
+    def run(key: Any, ledger: Any, again: bool = False) -> tuple[float, None]:
+        x = np.linspace(0, 1, 1000)[:, None]
+        for part in jax.random.split(key, 1 + again):
+            dp.standardise.private_standardisation(
+                part, x, low=0, high=1, plan=fitted, ledger=ledger, person="id", non_private_seed=False
+            )
+        ledger.debit(fitted, delta=1e-6, method="a fit", unit="one person with up to 3 rows")
+        ledger.debit(PLAN, delta=1e-6, method="a score", unit="one person with up to 3 rows")
+        return 0.0, None
+
+    select(dp.random.key(), [run], plan, person="id", max_rows=3)
+    with pytest.raises(RuntimeError, match="more than the costs"):
+        select(dp.random.key(), [lambda key, ledger: run(key, ledger, again=True)], plan, person="id", max_rows=3)

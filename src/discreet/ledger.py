@@ -414,7 +414,7 @@ class Ledger:
             entries = file.entries()
             entry = _of_run(entries, run_id, plan)
             if entry is None:
-                spent, (event, paid_before) = self._admit(entries, plan, delta, unit), _unpaid(entries, plan)
+                spent, (event, paid_before) = self._admit(entries, plan, delta, unit), unpaid(entries, plan)
                 content = {"kind": "debit", "method": method, "event": event_to_dict(event), "paid_before": paid_before}
                 content |= {"slack": plan.slack, "delta": delta, "run_id": run_id, "unit": unit}
                 entry = file.append(entries, content)
@@ -488,21 +488,10 @@ class Ledger:
 
     def _admit(self, entries: Sequence[Entry], plan: Planned, delta: float, unit: str) -> float:
         """The share of the cap that is spent with the plan."""
-        # A person has several records, and a person who changes one row leaves and comes back: neither unit bounds the other.
-        if (unit == ONE_RECORD) != (entries[0]["unit"] == ONE_RECORD):
-            raise ValueError(
-                f"The ledger is about {entries[0]['unit']}, and this fit protects {unit}: the cap would not hold for what the "
-                "ledger promises. Name the column that identifies persons (person in the schema, groups= of an estimator, "
-                "person= of run) in all fits of a ledger with the unit 'one person', and in none of one with 'one record'."
-            )
-        relation = Relation[entries[0]["relation"]]
-        if plan.relation is not relation:
-            raise ValueError(
-                f"The ledger is for the relation {relation.name}, and this plan for {plan.relation.name}: their "
-                "costs cannot be added. Make the plan for the ledger's relation."
-            )
+        check_terms(entries, plan, unit)
+        relation = plan.relation
         cap, before = _cap(entries), [debit.cost for debit in _debits(entries)]
-        spent = cap.spent([*before, cost_of(_unpaid(entries, plan)[0], relation, delta=delta, slack=plan.slack)])
+        spent = cap.spent([*before, cost_of(unpaid(entries, plan)[0], relation, delta=delta, slack=plan.slack)])
         if spent > cap.epsilon:
             raise SpentError(
                 f"The plan exceeds the remaining budget of '{entries[0]['dataset']}': the total would be ε = "
@@ -511,6 +500,27 @@ class Ledger:
                 "at most half of the cap's δ; beyond that only their Rényi divergences count, which are higher for a single fit.)"
             )
         return spent
+
+
+def check_terms(entries: Sequence[Entry], plan: Planned, unit: str) -> None:
+    """Refuse a plan for another unit, or under another relation, than those of the ledger.
+
+    Raises:
+        ValueError: It is one.
+    """
+    # A person has several records, and a person who changes one row leaves and comes back: neither unit bounds the other.
+    if (unit == ONE_RECORD) != (entries[0]["unit"] == ONE_RECORD):
+        raise ValueError(
+            f"The ledger is about {entries[0]['unit']}, and this fit protects {unit}: the cap would not hold for what the "
+            "ledger promises. Name the column that identifies persons (person in the schema, groups= of an estimator, "
+            "person= of run) in all fits of a ledger with the unit 'one person', and in none of one with 'one record'."
+        )
+    relation = Relation[entries[0]["relation"]]
+    if plan.relation is not relation:
+        raise ValueError(
+            f"The ledger is for the relation {relation.name}, and this plan for {plan.relation.name}: their "
+            "costs cannot be added. Make the plan for the ledger's relation."
+        )
 
 
 def _cap(entries: Sequence[Entry]) -> PrivacyFilter:
@@ -535,7 +545,7 @@ def _events(plan: Planned) -> list[DpEvent]:
     return [plan.event(), plan.alone().event()] if isinstance(plan, PrivacyPlan) else [plan.event()]
 
 
-def _unpaid(entries: Sequence[Entry], plan: Planned) -> tuple[DpEvent, list[int]]:
+def unpaid(entries: Sequence[Entry], plan: Planned) -> tuple[DpEvent, list[int]]:
     """What of a plan's event is still to be debited, and which entries have debited the rest.
 
     What `also` holds was released before the fit, and debited then if the ledger knew. Each such entry stands for one fit.

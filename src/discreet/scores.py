@@ -15,13 +15,17 @@ no such bound. `accounting` has their Theorems 2 and 6, and `SelectionPlan` the 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
+import os
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, localcontext
 from statistics import NormalDist
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import jax
 import numpy as np
@@ -37,13 +41,16 @@ from discreet.accounting import (
     Planned,
     Relation,
     calibrate_noise_multiplier,
+    event_to_dict,
     profile,
     renyi_bound,
     repetitions,
+    upper,
 )
 from discreet.inference import check_unused, claim
-from discreet.ledger import Ledger, Receipt, Spending, SpentError
+from discreet.ledger import Ledger, Receipt, Spending, SpentError, check_terms, unpaid
 from discreet.mechanisms import GAUSSIAN, clip_records, gaussian_mechanism, sum_records
+from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_release_statement
 from discreet.verify import Certificate, certify
 
@@ -54,7 +61,8 @@ _ONE = 2**20
 """What a bound is in the integers that are summed."""
 _LAST = 1024
 """Records that the certified program adds itself: any number will do."""
-_CHUNK = 2**16
+_BATCH = 1024
+"""Rows that are predicted at a time, always so many: last bits of a prediction may depend on it."""
 _DRAWS = 4000
 _EXCESS = 1.004
 """The noise on the grid of integers is up to so many times as large as planned."""
@@ -107,6 +115,12 @@ class ScorePlan:
         low, high = self.bounds
         if not -math.inf < low < high < math.inf:
             raise ValueError(f"target_bounds are ({low}, {high}); they must be finite, low below high.")
+        largest = max(abs(low), abs(high))
+        if largest > 1e150 or high - low < 2.0**-40 * largest:
+            raise ValueError(
+                f"target_bounds are ({low}, {high}), too large, or too near each other, for 64-bit arithmetic. Give numbers of "
+                "at most 1e150, whose distance is at least 2^-40 of the larger: subtract a public number, or divide by one."
+            )
         if self.max_error is not None:
             real("max_error", self.max_error, 0.0, high - low, hint="It is a bound on the error of a row.")
             positive("max_error", self.max_error)
@@ -226,9 +240,13 @@ class ScorePlan:
             reproducible=reproducible,
             released=[f"{self.width} noisy sums over the held-out records, and what is computed from them"],
             public=["The plan: the bins, the bounds and the noise", "The fit that was scored"],
+            not_covered=[
+                "Predictions that depend in their last bits on the other rows of a batch, or on their place in it: each such row "
+                "near a border of a bin adds a move of its own."
+            ],
         ).with_notes(
             "Each row's prediction is taken to depend on that row and the released fit alone. Two rows were predicted again by "
-            "themselves, and predictions are rounded to a grid, but this is not proved."
+            "themselves, but this is not proved."
         )
 
     @property
@@ -254,7 +272,6 @@ def _class_terms(
     bad = np.asarray(np.isnan(predicted).any(axis=1))
     table = np.where(bad[:, None], 0.0, np.clip(predicted, 0.0, 1.0))
     table[bad] = np.eye(plan.classes)[(y[bad] + 1) % plan.classes]
-    # A last bit that differs, as it may where other rows are computed beside it, moves no row into another bin.
     table = np.rint(table * _ONE) / _ONE
     if plan.classes == 2:
         score, side = table[:, 1], y
@@ -265,8 +282,8 @@ def _class_terms(
         loss = np.minimum(-np.log(table[rows, y]), plan.max_loss) / plan.max_loss
     terms = np.zeros((len(y), plan.width), np.int64)
     terms[rows, 2 * place + side] = _ONE
-    terms[:, -1] = np.rint(np.maximum(loss, 0.0) * _ONE)
-    return terms
+    terms[:, -1] = np.rint(loss * _ONE)
+    return np.clip(terms, 0, _ONE)
 
 
 def _number_terms(
@@ -274,11 +291,12 @@ def _number_terms(
 ) -> Int[np.ndarray, "row sum"]:
     """As `_class_terms`: a one, |error|, its square, the target in [-1, 1], and its square."""
     low, high = cast(tuple[float, float], plan.bounds)
-    target, guess = ((2 * np.clip(x, low, high) - low - high) / (high - low) for x in (y, predicted))
+    scaled = (2 * ((np.clip(x, low, high) - low) / (high - low)) - 1 for x in (y, predicted))
+    target, guess = (np.clip(x, -1.0, 1.0) for x in scaled)
     error = np.abs(np.rint(target * _ONE) - np.rint(guess * _ONE)) / _ONE * (high - low) / 2
     error = np.minimum(np.where(np.isnan(error), math.inf, error) / plan._largest_error, 1.0)
     terms = np.stack([np.ones(len(y)), error, error**2, target, target**2], axis=1)
-    return np.rint(terms * _ONE).astype(np.int64)
+    return np.clip(np.rint(terms * _ONE), -_ONE, _ONE).astype(np.int64)
 
 
 def _places(y: Any, labels: Any) -> Int[np.ndarray, " row"]:
@@ -315,23 +333,28 @@ def _ask(result: Any, regression: bool) -> Callable[[Any], np.ndarray]:
 
 
 def _predictions(result: Any, X: Any, regression: bool, shape: tuple[int, ...]) -> np.ndarray:
-    """Predict all rows, and the first and the last again by themselves.
+    """Predict all rows in batches of one size, and the first and the last again by themselves.
 
     Raises:
         ValueError: Other shapes, or rows whose prediction depends on other rows.
     """
     if shape[0] == 0:
         return np.zeros(shape)
-    predict = _ask(result, regression)
-    predicted = predict(X)
-    if predicted.shape != shape:
-        raise ValueError(
-            f"predictions have the shape {predicted.shape}, and {shape} was expected: one for each row of X and y"
-            + ("." if regression else ", or one for each row and class.")
-        )
-    for place in {0, len(predicted) - 1}:
-        alone = predict(X[place : place + 1] if not hasattr(X, "iloc") else X.iloc[place : place + 1])
-        if not np.allclose(alone[0], predicted[place], rtol=1e-5, atol=1e-5, equal_nan=True):
+    predict, rows = _ask(result, regression), getattr(X, "iloc", np.asarray(X) if isinstance(X, list | tuple) else X)
+
+    def batch(first: int, last: int) -> np.ndarray:
+        # The last row fills up what is missing.
+        predicted = predict(rows[np.minimum(np.arange(first, first + _BATCH), last - 1)])
+        if predicted.shape != (_BATCH, *shape[1:]):
+            raise ValueError(
+                f"predictions of a batch of {_BATCH:,} rows have the shape {predicted.shape}, and {(_BATCH, *shape[1:])} was "
+                "expected: one for each row" + ("." if regression else ", or one for each row and class.")
+            )
+        return predicted[: last - first]
+
+    predicted = np.concatenate([batch(at, min(at + _BATCH, shape[0])) for at in range(0, shape[0], _BATCH)])
+    for place in {0, shape[0] - 1}:
+        if not np.allclose(batch(place, place + 1)[0], predicted[place], rtol=1e-5, atol=1e-5, equal_nan=True):
             raise ValueError(
                 "The prediction of one row changes with the rows beside it, as where columns are centred by their mean in X. "
                 "Prepare the columns by public numbers, so that each row stands for itself."
@@ -754,8 +777,8 @@ class SelectionPlan:
         costs: What one run does to the records, all of it: the plans of its fit and of its score.
         delta: At which epsilon is stated.
         mean_runs: Expected number of runs, above 1.
-        shape: Of the law of the number of runs: 0: logarithmic, the cheapest, whose numbers vary most; 1: geometric; others up
-            to 100: negative binomial; infinity: Poisson, the dearest, which may be 0 runs. None but the last is ever 0.
+        shape: Of the law of the number of runs: 0: logarithmic, the cheapest, whose numbers vary most; 1: geometric; others from
+            1e-6 to 100: negative binomial; infinity: Poisson, the dearest, which may be 0 runs. None but the last is ever 0.
 
     Raises:
         ValueError: No costs, costs under different relations, or a number out of range.
@@ -828,7 +851,7 @@ class SelectionPlan:
         gamma, shape = Decimal(repetitions(self.mean_runs, self.shape)), Decimal(self.shape)
         whole = -gamma.ln() if not shape else ((-shape * gamma.ln()).exp() - 1) / shape
         chance, number = (1 - gamma) / whole, 1
-        while chance > Decimal(2) ** -300:
+        while chance > Decimal(2) ** -300 or number < self.mean_runs:
             yield number, chance
             chance *= (1 - gamma) * (number + shape) / (number + 1)
             number += 1
@@ -862,39 +885,104 @@ class SelectionPlan:
 
 
 class _Run(Ledger):
-    """What one run may spend: no more than the plan of a run. It is debited nowhere, as the selection has paid for all runs."""
+    """What one run may spend: no more than the plan of a run. It is debited nowhere, as the selection has paid for all runs.
 
-    def __init__(self, plan: SelectionPlan, unit: str) -> None:
-        self._plan, self._unit, self._paid = plan, unit, list[DpEvent]()
+    There is one of it: it is not copied, reaches no other process, and takes nothing after its run.
+    """
+
+    def __init__(self, plan: SelectionPlan, statement: Statement) -> None:
+        self._plan, self._statement = plan, statement
+        about = {"dataset": "one run of a selection", "relation": plan.relation.name, "unit": statement.short_unit}
+        self._entries: list[Mapping[str, Any]] = [{"number": 0, "kind": "open", **about}]
+        self._paid = list[DpEvent]()
         self._slack = sum(cost.slack for cost in plan.costs) * (1 + 1e-9)
+        self._lock, self._process, self._open = threading.RLock(), os.getpid(), True
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "The ledger of a run cannot go to another process or into a file, as a copy would be a second budget. Make the fit "
+            "and the score in the process that calls select."
+        )
+
+    def _read(self) -> list[Mapping[str, Any]]:
+        return list(self._entries)
 
     def check(self, plan: Planned, *, delta: float, run_id: str = "", unit: str = "one record") -> float:
         """Refuse what the plan of a run does not hold."""
         del delta, run_id
-        if plan.relation is not self._plan.relation or unit != self._unit:
-            raise ValueError(
-                f"The selection is for {self._unit} under {self._plan.relation.name}, and a release of its run for {unit} under "
-                f"{plan.relation.name}."
-            )
-        asked = renyi_bound(ComposedDpEvent([*self._paid, plan.event()]), plan.relation, orders=FINE_ORDERS)
-        held = renyi_bound(self._plan.one_run(), plan.relation, orders=FINE_ORDERS)
-        if np.any(asked.divergences > held.divergences * (1 + 1e-9)) or plan.slack > self._slack:
-            raise SpentError(
-                "A run spends more than the costs of the SelectionPlan, which the selection has paid for: name the plans of all "
-                "releases of a run in costs, also that of its score."
-            )
+        self._unpaid(plan, unit)
         return 0.0
 
     def debit(self, plan: Planned, *, delta: float, method: str, run_id: str = "", unit: str = "one record") -> Receipt:
         """Note what the run has spent."""
-        self.check(plan, delta=delta, run_id=run_id, unit=unit)
-        self._paid.append(plan.event())
-        self._slack -= plan.slack
-        return cast(Receipt, f"This release ({method}) was paid for by the selection that it was a run of.")
+        del delta, run_id
+        with self._lock:
+            event, slack, before = self._unpaid(plan, unit)
+            entry = {"number": len(self._entries), "kind": "debit", "method": method, "event": event_to_dict(event)}
+            self._entries.append({**entry, "paid_before": before})
+            self._paid.append(event)
+            self._slack -= slack
+        whole = self._statement
+        return cast(
+            Receipt,
+            f"This release ({method}) was paid for by the selection that it was a run of, the best of a secret number of runs. "
+            "The ε of this statement is that of one run alone. What the selection costs, and so what whoever sees this release "
+            f"learns, is ε = {upper(whole.epsilon)} at δ = {upper(whole.delta)}.",
+        )
 
-    @property
-    def spent_something(self) -> bool:
-        return bool(self._paid)
+    def close(self) -> None:
+        """The run is over."""
+        with self._lock:
+            self._open = False
+
+    def _unpaid(self, plan: Planned, unit: str) -> tuple[DpEvent, float, list[int]]:
+        """What is to be debited, its slack, and the entries that have debited the rest."""
+        if not self._open or os.getpid() != self._process:
+            raise SpentError(
+                "This ledger belonged to a run of a selection that is over, or to another process: a release now was not paid "
+                "for. Make all releases of a run within it, with the ledger that it was given."
+            )
+        check_terms(self._entries, plan, unit)
+        event, before = unpaid(self._entries, plan)
+        slack = plan.alone().slack if before and isinstance(plan, PrivacyPlan) else plan.slack
+        asked = renyi_bound(ComposedDpEvent([*self._paid, event]), plan.relation, orders=FINE_ORDERS)
+        held = renyi_bound(self._plan.one_run(), plan.relation, orders=FINE_ORDERS)
+        if np.any(asked.divergences > held.divergences * (1 + 1e-9)) or slack > self._slack:
+            raise SpentError(
+                "A run spends more than the costs of the SelectionPlan, which the selection has paid for: name the plans of all "
+                "releases of a run in costs, also that of its score."
+            )
+        return event, slack, before
+
+    def run(
+        self, candidate: Callable[[PRNGKeyArray, Ledger], tuple[float, Any]], key: PRNGKeyArray
+    ) -> tuple[float, Any]:
+        """Score and result of a candidate, without its messages.
+
+        Raises:
+            ValueError: It debited nothing. Else what the candidate raises.
+        """
+        with (
+            open(os.devnull, "w", encoding="utf-8") as nowhere,
+            contextlib.redirect_stdout(nowhere),
+            contextlib.redirect_stderr(nowhere),
+            warnings.catch_warnings(action="ignore"),
+        ):
+            try:
+                score, result = candidate(key, self)
+            finally:
+                self.close()
+        if not self._paid:
+            raise ValueError(
+                "it debited nothing from the ledger that it was given: pass it to the fit and to the score, as ledger=ledger."
+            )
+        return float(score), result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -905,7 +993,7 @@ class Selection:
         result: What the best run returned; None if there was none (Poisson numbers of runs, or no score that is a number).
         score: Its score; NaN without a result.
         candidate: Place of its candidate.
-        statement: What the whole selection cost. The result's own statement, if it has one, is about a single run.
+        statement: What the whole selection cost. The result's own statement, if it has one, is about a single run, and says so.
     """
 
     result: Any
@@ -932,7 +1020,7 @@ def select(
 
     Guarantee: the selection is one `plan.event()`, but for its slack, if candidates reach the records through releases that are
     given the run's ledger alone: it refuses what exceeds `plan.costs`. Scores must be releases, too. How many runs there were is
-    secret, so a candidate must print and write nothing.
+    secret, so a candidate must write nothing. What it prints, and its warnings, are not shown.
 
     Args:
         rng_key: `discreet.random.key()`, for this selection alone.
@@ -947,8 +1035,9 @@ def select(
         The best run.
 
     Raises:
-        ValueError: Wrong input; nothing was spent. Or a run that debited nothing: the budget is spent then.
-        SpentError: The ledger does not hold the selection, or a run exceeded the plan of a run.
+        ValueError: Wrong input; nothing was spent.
+        SpentError: The ledger does not hold the selection.
+        RuntimeError: A candidate failed, exceeded the plan of a run, or did not debit its ledger alone; the budget is spent.
 
     >>> import numpy as np, discreet as dp
     >>> from discreet.scores import ScorePlan, SelectionPlan, private_metrics, select
@@ -983,19 +1072,29 @@ def select(
     secret = random.subkey(key, random.Purpose.SELECTION)
     check_unused(secret)
     many, which, runs = jax.random.split(secret, 3)
+    times = plan.draw(many)
     spend()
     claim(secret)
+    entries = None if ledger is None else len(ledger.entries)
     best: tuple[float, Any, int | None] = (-math.inf, None, None)
-    for number in range(plan.draw(many)):
+    for number in range(times):
         place = int(jax.random.randint(jax.random.fold_in(which, number), (), 0, len(candidates)))
-        book = _Run(plan, statement.short_unit)
-        score, result = candidates[place](jax.random.fold_in(runs, number), book)
-        if not book.spent_something:
-            raise ValueError(
-                f"Candidate {place} debited nothing from the ledger that it was given: pass it to the fit and to the score, as "
-                "ledger=ledger. The budget of the selection is spent."
-            )
-        if float(score) > best[0]:
-            best = float(score), result, place
+        try:
+            score, result = _Run(plan, statement).run(candidates[place], jax.random.fold_in(runs, number))
+            if ledger is not None and len(ledger.entries) != entries:
+                raise ValueError(
+                    "the selection's own ledger was debited meanwhile: give the fit and the score the ledger of the run, and let "
+                    "no other process use the selection's."
+                )
+        except BaseException as error:
+            # A debugger, or a notebook, keeps this frame.
+            best, number, times, score, result = (-math.inf, None, None), 0, 0, 0.0, None
+            if not isinstance(error, Exception):
+                raise
+            raise RuntimeError(
+                f"Candidate {place} failed ({type(error).__name__}: {error}). The budget of the selection is spent."
+            ) from error
+        if score > best[0]:
+            best = score, result, place
     score = best[0] if best[2] is not None else math.nan
     return Selection(best[1], score, best[2], spend.stated())

@@ -478,7 +478,8 @@ def repetitions(mean: float, shape: float) -> float:
 
     Args:
         mean: Expected number of runs, above 1 (of a Poisson law, at least 1).
-        shape: eta: 0 for the logarithmic law, 1 for the geometric one; infinity for the Poisson law, which may be 0.
+        shape: eta: 0 for the logarithmic law, 1 for the geometric one; others from 1e-6 to 100; infinity for the Poisson law,
+            which may be 0.
 
     Raises:
         ValueError: A number out of range.
@@ -488,10 +489,10 @@ def repetitions(mean: float, shape: float) -> float:
     """
     if not (isinstance(mean, int | float) and 1 <= mean <= _MOST_RUNS and (mean > 1 or shape == math.inf)):
         raise ValueError(f"the mean number of runs is {mean!r}; it lies above 1 and is at most {_MOST_RUNS:,}.")
-    if not (isinstance(shape, int | float) and (0 <= shape <= 100 or shape == math.inf)):
+    if not (isinstance(shape, int | float) and (shape == 0 or 1e-6 <= shape <= 100 or shape == math.inf)):
         raise ValueError(
-            f"the shape of the number of runs is {shape!r}: give 0 (logarithmic), 1 (geometric), another number up to 100, or "
-            "infinity (Poisson)."
+            f"the shape of the number of runs is {shape!r}: give 0 (logarithmic), 1 (geometric), another number from 1e-6 to "
+            "100, or infinity (Poisson)."
         )
     if shape == math.inf:
         return math.nan
