@@ -484,6 +484,98 @@ def windows_by_what_came_before(w, xs, ys, mask, key):
     return noisy(key, lax.fori_loop(0, 4, turn, START), Z * C)
 
 
+@attack("an inner loop takes the outer turn's rows of each of its own")
+def windows_inside_out(w, xs, ys, mask, key):
+    """A record of each window meets those of others in one row of the sum: removing one moves it by 2 C."""
+    rows = jnp.where(mask[:, None], dp.clip_records(xs, 1e3), 0).reshape(4, 6, 3), mask.reshape(4, 6)
+
+    def outer(i, s):
+        taken, kept = lax.scan(lambda _, part: (None, microbatch(*part, i, 3)), None, rows)[1]
+        return s + dp.sum_records(dp.clip_records(taken.sum(0), C), kept.any(0)) + total(xs, mask, 1e-3)
+
+    return noisy(key, lax.fori_loop(0, 2, outer, START), Z * C)
+
+
+@attack("rows of a sample change from turn to turn")
+def carried_rows(w, xs, ys, mask, key):
+    draw, noise = keys(key, 2)
+    rows, real = sample(draw, xs, mask)
+
+    def turn(i, carry):
+        return carry[0] + total(*microbatch(carry[1], real, i)), -carry[1]
+
+    return noisy(noise, lax.fori_loop(0, 4, turn, (START, rows))[0], Z * C)
+
+
+@attack("the mask of a sample changes from turn to turn")
+def carried_mask(w, xs, ys, mask, key):
+    draw, noise = keys(key, 2)
+    rows, real = sample(draw, xs, mask)
+
+    def turn(i, carry):
+        return carry[0] + total(*microbatch(rows, carry[1], i)), ~carry[1] & real
+
+    return noisy(noise, lax.fori_loop(0, 4, turn, (START, real))[0], Z * C)
+
+
+@attack("some turns see the mask of a sample, others none")
+def masks_of_turns(w, xs, ys, mask, key):
+    draw, noise = keys(key, 2)
+    rows, real = sample(draw, xs, mask)
+    masks = real[None] & jnp.array([True, False, True, False])[:, None]
+
+    def turn(carry, kept):
+        return (carry[0] + 1, carry[1] + total(*microbatch(rows, kept, carry[0]))), None
+
+    return noisy(noise, lax.scan(turn, (0, START), masks)[0][1], Z * C)
+
+
+@attack("of each turn's rows of a sample others are taken")
+def windows_of_windows(w, xs, ys, mask, key):
+    draw, noise = keys(key, 2)
+    rows, real = sample(draw, xs, mask)
+
+    def turn(i, s):
+        return s + total(*microbatch(*microbatch(rows, real, i, 12), i, 6))
+
+    return noisy(noise, lax.fori_loop(0, 2, turn, START), Z * C)
+
+
+@attack("of each turn's rows of a sample others are taken, in a scan along them")
+def windows_of_turns(w, xs, ys, mask, key):
+    draw, noise = keys(key, 2)
+    rows, real = sample(draw, xs, mask)
+
+    def turn(carry, part):
+        return (carry[0] + 1, carry[1] + total(*microbatch(*part, carry[0], 6))), None
+
+    return noisy(noise, lax.scan(turn, (0, START), (rows.reshape(2, 12, 3), real.reshape(2, 12)))[0][1], Z * C)
+
+
+def by_size_of(magnified):
+    def step(w, xs, ys, mask, key):
+        def turn(i, w):
+            # XLA divides by a constant otherwise than NumPy, in the last bit.
+            size = magnified((i.astype(jnp.float32) + 3000007.0) / 3000001.0) * jnp.float32(1e-6)
+            return w + noisy(jax.random.fold_in(key, i), total(xs * w, mask), size * C)
+
+        return lax.fori_loop(0, 4, turn, START)
+
+    return step
+
+
+def squared(x):
+    for _ in range(22):
+        x = x * x
+    return x
+
+
+attack("a rounding is magnified by a power: half the noise in the second turn")(
+    by_size_of(lambda x: x ** jnp.float32(6e6))
+)
+attack("a rounding is magnified by squares")(by_size_of(squared))
+
+
 @pytest.mark.parametrize("step", ATTACKS)
 def test_is_refused(step):
     with pytest.raises(dp.PrivacyError):

@@ -350,7 +350,8 @@ _INEXACT = (
     "has in addition δ = (1 + e^ε) × the number of draws × TV (OPSResult.delta_granting). Diagnostics of the chains cannot show "
     "a TV as small as a δ should be.",
     "The granularity of floating-point numbers: the records' terms are summed exactly, but the log density is then rounded to 32 "
-    "bits, as is a released draw, and which numbers can come out at all may say something about the records.",
+    "bits, by which ε may be larger by the share n / 2^23 for n records (12 % for a million). A released draw is rounded, too, "
+    "and which numbers can come out at all may say something about the records.",
     "The time that the chains take, which depends on the records.",
 )
 

@@ -423,11 +423,11 @@ class _Scan:
 
     def _public_turn(self, value: Public, shape: tuple[int, ...]) -> Public:
         if value.const is not None and 0 in value.uniform and shape[0]:
-            return constant(value.const[0], exact=value.exact)
+            return constant(value.const[0], exact=value.exact, error=value.error)
         uniform = frozenset(i - 1 for i in value.uniform if i > 0)
         turns, const = None, value.const
         if const is not None and len(shape) == 1 and const.dtype.kind in "biuf" and shape[0] <= _MOST_TURNS:
-            turns = Turns(self.loop, tuple((const[::-1] if self.reverse else const).tolist()))
+            turns = Turns(self.loop, tuple((const[::-1] if self.reverse else const).tolist()), value.error)
         if const is not None and const.dtype.kind in "iu" and len(shape) == 1 and len(np.unique(const)) == const.size:
             return Public(counter=(self.loop, int(const.min()), int(const.max())), turns=turns)
         scale = anew(len(shape) - 1, uniform)
@@ -445,7 +445,12 @@ def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     consts = [x.but(additive=False) if isinstance(x, Private) else x for x in consts]
     run = _Run(scan, consts, start, turns)
     saved = checker.keys.snapshot(), checker.items
-    run.settle(placed=any(not isinstance(x, Private) for x in xs))
+    # Also by which rows a turn sees of something that is not one axis of records: variants of the whole, for example.
+    run.settle(
+        placed=not all(
+            isinstance(x, Private) and isinstance(x.batch, Part) and x.batch.loop is scan.loop for x in turns
+        )
+    )
     if (scan.parts or scan.windows()) and not run.placed and run.changes():
         checker.keys.restore(saved[0])
         checker.items = saved[1]
@@ -491,10 +496,14 @@ class _Run:
         self.carry, self.outputs = settled(checker, equation, self.scan.loop, first, turn, self._joined)
 
     def changes(self) -> bool:
-        """Whether something public changes from turn to turn."""
+        """Whether something but sums that grow changes from turn to turn: public numbers, or rows that are handed on."""
         jaxpr = self.scan.equation.params["jaxpr"].jaxpr
         pairs = zip(self.carry, jaxpr.outvars, jaxpr.invars[len(self.consts) :], strict=False)
-        changing = [(x, end, begin) for x, end, begin in pairs if not isinstance(x, Private) and end is not begin]
+        changing = [
+            (x, end, begin)
+            for i, (x, end, begin) in enumerate(pairs)
+            if end is not begin and not (isinstance(x, Private) and i in self.atoms)
+        ]
         return not all(
             isinstance(x, Public) and x.counter is not None and self._only_cuts(jaxpr, begin, end)
             for x, end, begin in changing

@@ -217,10 +217,17 @@ class Term:
 
 @dataclasses.dataclass(frozen=True)
 class Turns:
-    """What one public number is in each iteration of a loop, known while tracing."""
+    """What one public number is in each iteration of a loop, known while tracing.
+
+    Attributes:
+        loop: which.
+        values: the numbers.
+        error: of `Public`.
+    """
 
     loop: Any
     values: tuple[float, ...]
+    error: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -230,6 +237,7 @@ class Public:
     Attributes:
         const: its value, if known while tracing (small arrays only); up to rounding where not `exact`.
         exact: XLA comes to these very numbers.
+        error: of `const` and `scale`, by how many roundings of 2^-23, relative, the computed number may differ from them.
         uniform: axes along which it does not change.
         scale: what it is a multiple of, if it is one number (a scalar, or the same everywhere).
         counter: (loop, lowest, highest): an integer that no two turns of the loop share.
@@ -240,6 +248,7 @@ class Public:
 
     const: np.ndarray | None = None
     exact: bool = False
+    error: float = 0.0
     uniform: frozenset[int] = frozenset()
     scale: Scale | None = None
     counter: tuple[Any, int, int] | None = None
@@ -266,7 +275,10 @@ class Public:
             return self
         released = self.released or other.released
         if self.const is not None and other.const is not None and np.array_equal(self.const, other.const):
-            return dataclasses.replace(constant(self.const, exact=self.exact and other.exact), released=released)
+            error = max(self.error, other.error)
+            return dataclasses.replace(
+                constant(self.const, exact=self.exact and other.exact, error=error), released=released
+            )
         uniform = self.uniform & other.uniform
         return Public(uniform=uniform, scale=anew(rank, uniform), released=released)
 
@@ -515,7 +527,7 @@ def unnamed() -> Scale:
     return Scale(1.0, ((new_symbol(), 1.0),))
 
 
-def constant(value: Any, *, exact: bool = True) -> Public:
+def constant(value: Any, *, exact: bool = True, error: float = 0.0) -> Public:
     """A value known while tracing."""
     array = np.asarray(value)
     uniform = frozenset(i for i in range(array.ndim) if array.size and np.all(array == np.take(array, [0], axis=i)))
@@ -523,7 +535,7 @@ def constant(value: Any, *, exact: bool = True) -> Public:
     if len(uniform) == array.ndim and array.size and array.dtype.kind in "biuf":
         number = abs(float(array.reshape(-1)[0]))
         scale = Scale(number) if number == 0 or SMALLEST <= number <= LARGEST else None
-    return Public(const=array, exact=exact, uniform=uniform, scale=scale)
+    return Public(const=array, exact=exact, error=error, uniform=uniform, scale=scale)
 
 
 Axes = tuple[int, ...]

@@ -118,18 +118,24 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
     kind = aval(equation.outvars[0])
     const = _evaluate(equation, values, kind)
     if const is not None:
-        return [constant(const, exact=_exact(equation, values, kind))]
+        error = _error(equation, [x.const for x in values], [x.error for x in values], const.dtype)
+        if error <= _MOST_ERROR:
+            return [constant(const, exact=_exact(equation, values, kind), error=error)]
     uniform = _uniform(equation, values, kind)
     scale = _scale(equation, values) if len(uniform) == len(kind.shape) else None
-    if scale is not None and scale.factor != 0 and not SMALLEST <= scale.factor <= LARGEST:
+    error = _error(equation, [], [x.error for x in values], kind.dtype) if scale is not None else 0.0
+    if scale is not None and (error > _MOST_ERROR or (scale.factor != 0 and not SMALLEST <= scale.factor <= LARGEST)):
         scale = None
-    scale = scale or anew(len(kind.shape), uniform)
+    if scale is None:
+        scale, error = anew(len(kind.shape), uniform), 0.0
     turns = _in_each_turn(equation, values, kind)
     checker.schedule(scale, turns)
     # As zeros of a table's size, too large to be held.
     limit = values[0].magnitude if equation.primitive in _MOVES else None
     counter = _counter(equation, values)
-    return [Public(uniform=uniform, scale=scale, counter=counter, turns=turns, released=released, limit=limit)]
+    return [
+        Public(error=error, uniform=uniform, scale=scale, counter=counter, turns=turns, released=released, limit=limit)
+    ]
 
 
 def _in_each_turn(equation: JaxprEqn, values: list[Public], kind: Any) -> Turns | None:
@@ -146,7 +152,9 @@ def _in_each_turn(equation: JaxprEqn, values: list[Public], kind: Any) -> Turns 
         table, starts = values[0].const, values[1].turns
         if table is None or table.ndim != 1 or starts is None:
             return None
-        return Turns(loop, tuple(table[np.clip(starts.values, 0, table.size - 1).astype(int)].tolist()))
+        return Turns(
+            loop, tuple(table[np.clip(starts.values, 0, table.size - 1).astype(int)].tolist()), values[0].error
+        )
     known: list[np.ndarray] = []
     for value, variable in zip(values, equation.invars, strict=True):
         if value.turns is not None:
@@ -160,7 +168,44 @@ def _in_each_turn(equation: JaxprEqn, values: list[Public], kind: Any) -> Turns 
     with np.errstate(all="ignore"):
         found = _calculate(primitive, equation.params, known, jax.ShapeDtypeStruct((count,), kind.dtype))
         lost = found is None or _lost(equation, known, found, exact=False)
-    return None if found is None or lost or _too_small(found) else Turns(loop, tuple(found.tolist()))
+    if found is None or lost or _too_small(found):
+        return None
+    error = _error(equation, known, [x.error if x.turns is None else x.turns.error for x in values], found.dtype)
+    return Turns(loop, tuple(found.tolist()), error) if error <= _MOST_ERROR else None
+
+
+_MOST_ERROR = 84.0
+"""Of roundings of 2^-23: a hundred thousandth. What is known less well is not known."""
+
+
+def _error(equation: JaxprEqn, operands: Sequence[np.ndarray | None], errors: Sequence[float], dtype: Any) -> float:
+    """By how many roundings of 2^-23 a result may differ, relative, from what it is known as, given those of its operands.
+
+    Powers and exponentials magnify them, and so do products of a number with itself; `_lost` sees to cancellation.
+    """
+    primitive, most = equation.primitive, max(errors, default=0.0)
+    if np.dtype(dtype).kind != "f" or not errors:
+        return 0.0
+    if primitive in _EXACT or primitive in (p.dynamic_slice_p,):
+        return most + (1.0 if primitive is p.convert_element_type_p else 0.0)
+    if primitive in (p.add_p, p.add_jaxvals_p, p.sub_p, p.mul_p, p.div_p):
+        return sum(errors) + 2
+    if primitive in (p.square_p, p.sqrt_p, p.rsqrt_p, p.log_p):
+        return 2 * most + 4
+    if primitive is p.integer_pow_p:
+        return abs(equation.params["y"]) * (most + 1) + 2
+    sizes = [np.abs(np.asarray(x, np.float64)) for x in operands if x is not None]
+    if len(sizes) < len(errors):
+        return math.inf
+    with np.errstate(all="ignore"):
+        if primitive is p.exp_p:
+            found = np.max(sizes[0], initial=0.0) * (most + 1) + 4
+        elif primitive is p.pow_p:
+            logarithm = np.max(sizes[1] * np.abs(np.log(sizes[0])), initial=0.0)
+            found = np.max(sizes[1], initial=0.0) * errors[0] + logarithm * (errors[1] + 4) + 4
+        else:
+            found = math.inf
+    return float(found) if np.isfinite(found) else math.inf
 
 
 def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray | None:

@@ -179,14 +179,21 @@ def _window_of(checker: Checker, equation: JaxprEqn, value: Private, starts: Seq
     turns = start.turns if isinstance(start, Public) else None
     if turns is None or turns.loop not in checker.keys.loops or not turns.values:
         return None
+    # Parts of parts go from the outer loop to the inner one, each loop once: what an inner loop took apart it puts together.
+    around = checker.keys.loops[: checker.keys.loops.index(turns.loop)]
+    batch: Batch | None = value.batch
+    while batch is not None:
+        if isinstance(batch, Part) and batch.loop not in around:
+            return None
+        batch = batch.parent
     firsts = sorted(turns.values)
     apart = all(a + size <= b for a, b in itertools.pairwise(firsts))
     if not apart or firsts[0] < 0 or firsts[-1] + size > own[axis]:
         return None
     if value.batch.sampled and size * len(firsts) < own[axis]:
         return None
-    around = tuple(math.prod(own[a] for a in axes) for axes in (value.axes[:place], value.axes[place + 1 :]))
-    name = (value.batch, *turns.values, turns.loop, size, own[axis], around)
+    beside = tuple(math.prod(own[a] for a in axes) for axes in (value.axes[:place], value.axes[place + 1 :]))
+    name = (value.batch, *turns.values, turns.loop, size, own[axis], beside)
     if name not in checker.windows:
         depth = checker.keys.loops.index(turns.loop)
         checker.windows[name] = Part(value.batch, value.batch.masked, depth, loop=turns.loop, before=0)
