@@ -576,6 +576,29 @@ attack("a rounding is magnified by a power: half the noise in the second turn")(
 attack("a rounding is magnified by squares")(by_size_of(squared))
 
 
+def nearly_one():
+    """Numbers whose product is below 1, and whose product in float32, as XLA makes one constant of them, above."""
+    rng = np.random.default_rng(0)
+    for _ in range(1000):
+        first = rng.uniform(0.5, 2, 7).astype(np.float32)
+        last = np.float32(1 / np.prod(first.astype(float)))
+        while np.prod([*first.astype(float), float(last)]) > 1:
+            last = np.nextafter(last, np.float32(0))
+        if np.prod(np.append(first, last), dtype=np.float32) > 1:
+            return [float(x) for x in [*first, last]]
+    raise AssertionError
+
+
+@attack("a product of constants is a little above 1 as computed, a million times")
+def rows_that_grow(w, xs, ys, mask, key):
+    def turn(rows, _):
+        for x in nearly_one():
+            rows = rows * jnp.float32(x)
+        return rows, None
+
+    return noisy(key, dp.sum_records(lax.scan(turn, dp.clip_records(xs, C), length=1_000_000)[0], mask), Z * C)
+
+
 @pytest.mark.parametrize("step", ATTACKS)
 def test_is_refused(step):
     with pytest.raises(dp.PrivacyError):

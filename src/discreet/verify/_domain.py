@@ -265,6 +265,20 @@ class Public:
         return None if math.isnan(largest) else largest
 
     @property
+    def rounded(self) -> float:
+        """By what factor a product with it may be larger than with the numbers that it is known as.
+
+        Once that is nothing, but a loop may do it a million times, and XLA makes one constant of several. Powers of two, and
+        numbers that are not known while tracing, are taken as they are.
+        """
+        if self.const is None:
+            return 1.0 + self.error * 2.0**-23
+        sizes = np.abs(self.const[self.const != 0].astype(np.float64))
+        if self.exact and np.all(np.frexp(sizes)[0] == 0.5):
+            return 1.0
+        return 1.0 + (self.error + 1.0) * 2.0**-23
+
+    @property
     def is_zero(self) -> bool:
         """Known to be zero everywhere."""
         return self.magnitude == 0.0

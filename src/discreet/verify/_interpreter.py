@@ -186,8 +186,9 @@ def _error(equation: JaxprEqn, operands: Sequence[np.ndarray | None], errors: Se
     primitive, most = equation.primitive, max(errors, default=0.0)
     if np.dtype(dtype).kind != "f" or not errors:
         return 0.0
-    if primitive in _EXACT or primitive in (p.dynamic_slice_p,):
-        return most + (1.0 if primitive is p.convert_element_type_p else 0.0)
+    if primitive in _EXACT or primitive is p.dynamic_slice_p:
+        narrower = np.dtype(aval(equation.invars[0]).dtype).itemsize > np.dtype(dtype).itemsize
+        return most + (1.0 if primitive is p.convert_element_type_p and narrower else 0.0)
     if primitive in (p.add_p, p.add_jaxvals_p, p.sub_p, p.mul_p, p.div_p):
         return sum(errors) + 2
     if primitive in (p.square_p, p.sqrt_p, p.rsqrt_p, p.log_p):

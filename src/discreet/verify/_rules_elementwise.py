@@ -347,7 +347,7 @@ def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...]
         factor = Scale(float(1 / sizes.min() if inverse else sizes.max())) if known else None
     if terms is None or factor is None or not math.isfinite(factor.factor):
         return None
-    return None if any(_comes_back(t.bound, factor) for t in terms) else scaled(terms, factor)
+    return None if any(_comes_back(t.bound, factor) for t in terms) else scaled(terms, factor.times(other.rounded))
 
 
 def _comes_back(bound: Scale, factor: Scale) -> bool:
@@ -466,7 +466,7 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         return clipped
     private = [x for x in operands if isinstance(x, Private)]
     limits = limits_of(operands)
-    linf = None if limits is None else math.prod(limits)
+    linf = None if limits is None else math.prod([*limits, *(x.rounded for x in operands if isinstance(x, Public))])
     terms, zero = None, frozenset[Batch]()
     if len(private) == 1:
         terms = _multiple(equation, operands)
@@ -524,7 +524,9 @@ def _div(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     sizes = None if bottom.const is None or bottom.const.size == 0 else np.abs(bottom.const.astype(np.float64))
     nonzero = sizes is not None and bool(np.all(sizes > SMALLEST)) and bool(np.all(np.isfinite(sizes)))
     terms = _multiple(equation, operands)
-    linf = top.linf / float(sizes.min()) if top.linf is not None and nonzero and sizes is not None else None
+    linf = None
+    if top.linf is not None and nonzero and sizes is not None:
+        linf = top.linf * bottom.rounded / float(sizes.min())
     finite = top.finite and nonzero and (terms is not None or linf is not None)
     return {"terms": terms, "linf": linf, "finite": finite, "zero": top.zero if nonzero else frozenset()}
 

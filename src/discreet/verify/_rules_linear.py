@@ -243,7 +243,7 @@ def _weight(other: Public, shape: Axes, records: Axes = ()) -> float | None:
     if other.const is not None and other.const.dtype.kind in "biuf":
         squares = np.square(other.const.astype(np.float64))
         rest = tuple(i for i in range(len(shape)) if i not in records)
-        return float(np.sqrt(squares.sum(axis=rest).max(initial=0.0)))
+        return float(np.sqrt(squares.sum(axis=rest).max(initial=0.0))) * other.rounded
     if other.scale is not None and not other.scale.powers:
         return other.scale.factor * math.sqrt(math.prod(n for i, n in enumerate(shape) if i not in records))
     return None
