@@ -576,6 +576,18 @@ attack("a rounding is magnified by a power: half the noise in the second turn")(
 attack("a rounding is magnified by squares")(by_size_of(squared))
 
 
+@attack("a power of a schedule's number magnifies what it was rounded by before it had a name")
+def powers_of_a_turn(w, xs, ys, mask, key):
+    def turn(w, inputs):
+        number, key = inputs
+        size = lax.integer_pow(number, 64)
+        for _ in range(5):
+            size = size * size
+        return w + noisy(key, total(xs * w, mask), size * C * Z), None
+
+    return lax.scan(turn, START, (jnp.array([1.001, 1.002], jnp.float32), keys(key, 2)))[0]
+
+
 def nearly_one():
     """Numbers whose product is below 1, and whose product in float32, as XLA makes one constant of them, above."""
     rng = np.random.default_rng(0)

@@ -555,6 +555,10 @@ class Checker:
         loops = {x.loop for x in found.values()}
         if len(loops) != 1 or not loops <= set(self.keys.loops):
             return None
+        # A power magnifies what the number itself was rounded by.
+        errors = [sum(abs(power) * found[s].error for s, power in x.powers if s in found) for x in scales]
+        if max(errors) > _MOST_ERROR:
+            return None
         rows = zip(*(x.values for x in found.values()), strict=True)
         return loops.pop(), [dict(zip(found, map(abs, row), strict=True)) for row in rows]
 
