@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet.cli._app import app
+from discreet.cli._report import COUNTS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = """\
@@ -112,19 +113,32 @@ def test_a_refusal_names_the_process_that_differs(folder):
     assert errors[1] == ""
 
 
-@pytest.mark.exhaustive
+WITHOUT_PERSONS = FIT.replace("schema.toml", "rows.toml")
+COUNTED = f"fit --data fit/counts{Path(COUNTS).suffix} --model twin --components 2"
+REFUSALS = [
+    # Of these one process would draw the order of rows by itself, and the others wait for it.
+    ([FIT, f"{FIT} --seed 3"], "Process 1 has another seed"),
+    ([f"{FIT} --seed 3", f"{FIT} --seed 4"], "Process 1 has another seed"),
+    ([FIT, WITHOUT_PERSONS], "Process 1 has another schema, target or person column"),
+    ([FIT, f"{FIT} --dry-run"], "Process 1 has other options"),
+    (COUNTED, "--distributed is for fits in steps, and fit/counts"),
+    ([FIT, COUNTED], "Process 1 refused: ValueError: --distributed is for fits in steps"),
+    ([FIT, FIT.replace("--steps 12", "--steps 13")], "Process 1 has another plan"),
+    ([f"{FIT} --ledger none.ledger", FIT], "none.ledger"),
+    ([f"{FIT} --out schema.toml", FIT], "schema.toml"),
+    ([FIT, f"{FIT} --checkpoint saved"], "Process 1 is given --checkpoint"),
+]
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
-    [
-        ([FIT, FIT.replace("--steps 12", "--steps 13")], "Process 1 has another plan"),
-        ([f"{FIT} --seed 3", f"{FIT} --seed 4"], "Process 1 has another seed"),
-        ([f"{FIT} --ledger none.ledger", FIT], "none.ledger"),
-        ([f"{FIT} --out schema.toml", FIT], "schema.toml"),
-        ([FIT, f"{FIT} --checkpoint saved"], "Process 1 is given --checkpoint"),
-    ],
+    [pytest.param(*case, marks=[pytest.mark.exhaustive] * (number > 0)) for number, case in enumerate(REFUSALS)],
 )
 def test_refusals(folder, words, reason):
-    outputs, errors, codes = ends(start(words))
+    Path("rows.toml").write_text(SCHEMA.replace('person = {column = "id", max_rows = 2}', ""))
+    began = time.time()
+    outputs, errors, codes = ends(start(words), 100)
+    assert time.time() - began < 100  # 40 on a machine that does nothing else
     assert codes == [2, 2], errors
     assert reason in " ".join(errors[0].split())
     assert not any(outputs)
@@ -164,10 +178,11 @@ def test_a_failure_ends_all(folder, planted, codes):
 
 
 @pytest.mark.exhaustive
-def test_ctrl_c_stops_all_after_the_same_step_and_writes_one_statement(folder):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_all_after_the_same_step_and_writes_one_statement(folder, sent):
     pressed = (
         "import os; from discreet.inference._loop import TraceRecorder as T; f = T.extend; "
-        "T.extend = lambda *x: (f(*x), x[1] == 1 and os.kill(os.getpid(), 2))[0]"
+        f"T.extend = lambda *x: (f(*x), x[1] == 1 and os.kill(os.getpid(), {int(sent)}))[0]"
     )
     outputs, errors, codes = ends(start(FIT.replace("--steps 12", "--steps 100000"), ("pass", pressed)))
     assert codes == [130, 130], errors
@@ -175,6 +190,17 @@ def test_ctrl_c_stops_all_after_the_same_step_and_writes_one_statement(folder):
     assert "of 100,000 steps" in " ".join(errors[0].split())
     assert os.path.exists("discreet-fit/statement.json")
     assert not errors[1].strip()
+
+
+@pytest.mark.exhaustive
+def test_sigterm_before_the_first_step_ends_all(folder):
+    sent = (
+        "import os; from discreet.inference import DPSVI as D; f = D._begin; "
+        "D._begin = lambda *x: (os.kill(os.getpid(), 15), f(*x))[1]"
+    )
+    _, errors, codes = ends(start(FIT, ("pass", sent)))
+    assert codes == [130, 130], errors
+    assert "nothing was spent" in errors[0]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ from numpyro.optim import Adam
 import discreet as dp
 from discreet import random
 from discreet.inference import _dpsvi, _loop, _step
-from discreet.inference._loop import Checkpoint
+from discreet.inference._loop import FILE, Checkpoint
+from discreet.inference._result import kinds
+from discreet.storage import read_archive
 from discreet.tables import _convert, open_records, schema_from_bounds
 
 X = np.random.default_rng(0).normal(0.5, 1.0, (41, 3)).astype(np.float32)
@@ -178,18 +180,23 @@ class Part:
         _loop.random.key_from_words = kept
 
     def interrupted(self):
-        """Ctrl-C in the second process alone."""
+        """Ctrl-C in the second process alone; then SIGTERM, in a fit with a checkpoint."""
         extend, after = _loop.TraceRecorder.extend, [9]
+        for name, sent in {"stopped": signal.SIGINT, "terminated": signal.SIGTERM}.items():
 
-        def pressed(recorder, step, *rows):
-            extend(recorder, step, *rows)
-            if self.number == 1 and step in after:
-                os.kill(os.getpid(), signal.SIGINT)
+            def pressed(recorder, step, *rows, sent=sent):
+                extend(recorder, step, *rows)
+                if self.number == 1 and step in after:
+                    os.kill(os.getpid(), sent)
 
-        _loop.TraceRecorder.extend = pressed
-        result = self.run(make(num_steps=100_000), dp.random.key(3))
-        _loop.TraceRecorder.extend = extend
-        self.note("stopped", [result.steps_completed, result.trace.iterates[-1].tolist()])
+            _loop.TraceRecorder.extend = pressed
+            folder = self.folder / name if name == "terminated" else None
+            result = self.run(make(num_steps=100_000), dp.random.key(3), checkpoint=folder)
+            _loop.TraceRecorder.extend = extend
+            self.note(name, [result.steps_completed, result.trace.iterates[-1].tolist()])
+            if folder is not None and self.number == 0:
+                kept = read_archive(folder / FILE, _loop._WHAT, _loop._VERSION, kinds())
+                self.note("kept", [kept["done"], np.asarray(kept["trace"].iterates)[-1].tolist()])
 
     def dies(self):
         """The second process is killed behind its second checkpoint."""

@@ -1,5 +1,6 @@
 """Several processes would each make a release: refused without mesh=. With it, `over_processes.py` in two of them."""
 
+import errno
 import json
 import os
 import signal
@@ -24,6 +25,8 @@ from tests.inference import over_processes
 import discreet as dp
 from discreet import audit, estimators
 from discreet.compat import d3p
+from discreet.inference._processes import _in_words
+from discreet.inference._step import step_sizes
 from discreet.standardise import Standardisation, private_standardisation
 from discreet.tables import schema_from_bounds
 
@@ -149,6 +152,37 @@ def run_children(code, environments):
     return [(child.communicate(timeout=600)[0], child.returncode) for child in children]
 
 
+CELL = "the cell 17.5"
+
+
+def told(raises):
+    """What other processes are told of an error."""
+    try:
+        raises()
+    except Exception as error:
+        return _in_words(error)
+
+
+def from_disk():
+    raise OSError(errno.ENOSPC, "full", CELL)
+
+
+@pytest.mark.parametrize(
+    ("raises", "words"),
+    [
+        (lambda: dp.FixedSizeSampling(0), "ValueError: batch_size = 0 is outside"),
+        (lambda: float(CELL), "ValueError"),
+        (lambda: step_sizes(lambda t: float(CELL), 3), "TypeError"),  # ours, but repeats what the user's function said
+        (lambda: jnp.zeros(3).reshape(CELL), "TypeError"),
+        (lambda: {}[CELL], "KeyError"),
+        (from_disk, f"OSError: {os.strerror(errno.ENOSPC)}"),
+    ],
+)
+def test_other_processes_are_told_the_text_of_our_own_errors_alone(raises, words):
+    assert told(raises).startswith(words)
+    assert CELL not in told(raises)
+
+
 # --- Several processes on one machine, as a program would start them ---
 
 
@@ -260,6 +294,13 @@ def test_ctrl_c_in_one_stops_both_after_the_same_step(began):
     assert "stopped" in first, outputs
     assert first["stopped"] == second["stopped"]
     assert 0 < first["stopped"][0] < 100_000
+
+
+def test_sigterm_in_one_stops_both_after_the_same_step_and_the_checkpoint_is_written(began):
+    _, first, second, outputs, _ = began
+    assert "terminated" in second, outputs
+    assert first["terminated"] == second["terminated"] == first["kept"]
+    assert 0 < first["terminated"][0] < 100_000
 
 
 def test_a_killed_fit_goes_on_to_the_same_bits_and_an_error_ends_both(began):

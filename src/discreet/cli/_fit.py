@@ -147,6 +147,8 @@ def fit(
             if choices is not None and (model != TWIN or by == options.Method.SVI or in_steps):
                 raise ValueError(f"--choices is for --model {TWIN} by marginals: leave it out")
             if data.suffix == Path(COUNTS).suffix:
+                if distributed:
+                    raise ValueError(f"--distributed is for fits in steps, and {data} has noisy counts: leave it out")
                 paid = (epsilon, target, bounds, schema, delta, num_records, relation, ledger, seed, choices)
                 spends = any(x is not None for x in paid) or out_of_bounds != "refuse" or non_private_bounds
                 if (
@@ -207,6 +209,9 @@ def fit(
                         data, out, described, counting, components, draws, ledger, out_of_bounds, seed, as_json=as_json
                     )
                 return
+        # What the messages that follow depend on: processes that differ would wait for one another.
+        asked = "secret" if seed is None else str(seed)
+        members.agree(key=asked, schema=schema_to_toml(described), options=str(dry_run))
         order = _order(described, seed, checkpoint, members)
         with members.together():
             table = _read(

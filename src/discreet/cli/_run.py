@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -112,6 +113,7 @@ def joined(distributed: bool, coordinator: str | None, count: int | None, index:
     except ValueError as error:
         raise ValueError(f"{error}: give --coordinator, --processes and --process-id") from None
     sys.excepthook = _say_unexpected
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # of schedulers: as Ctrl-C, which the others learn of
     settings.silent = not processes.first
     _own_output(sys.stdout.fileno() if settings.document is None else settings.document.fileno())
     with processes:

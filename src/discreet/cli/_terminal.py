@@ -27,7 +27,7 @@ EXIT_CODES = {
     2: "Bad input, or budget exceeded: refused, and nothing was spent.",
     70: "One of several processes failed. The budget may be spent.",
     75: "One of several processes failed: start all of them again, with the same command.",
-    130: "Stopped by Ctrl-C.",
+    130: "Stopped by Ctrl-C or SIGTERM.",
 }
 # What typer raises at words that it cannot take. It has no public name where typer brings a click of its own.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]

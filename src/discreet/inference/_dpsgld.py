@@ -190,7 +190,7 @@ class DPSGLD:
     ) -> DPSGLDResult:
         """Run the chain: the plan's number of releases, accounted for and proved beforehand as in `DPSVI.run`.
 
-        Ctrl-C stops and returns what is done; the price is the whole plan's.
+        Ctrl-C or SIGTERM stops and returns what is done; the price is the whole plan's.
 
         Args:
             rng_key: `discreet.random.key()`; a key starts one run only.

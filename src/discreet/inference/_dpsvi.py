@@ -509,7 +509,7 @@ class DPSVI:
         """Fit: draw batches as the plan says, make its number of releases, account for them.
 
         The program is read by the verifier before it runs (`certify`), and refused if it does more than the plan says.
-        Ctrl-C stops and returns what is done; the price is the whole plan's, whose horizon was fixed.
+        Ctrl-C or SIGTERM stops and returns what is done; the price is the whole plan's, whose horizon was fixed.
 
         Args:
             rng_key: `discreet.random.key()`. A key made from a seed is allowed, and recorded as

@@ -256,7 +256,7 @@ Kept = tuple[
 
 
 class _Interrupt:
-    """Set by the first Ctrl-C; a second one raises at once."""
+    """Set by the first Ctrl-C or SIGTERM; a second one raises at once."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -273,11 +273,15 @@ def _interruptible() -> Iterator[_Interrupt]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
         return
-    previous = signal.signal(signal.SIGINT, interrupt)
+    # What schedulers send, unless the program has a way of its own to end.
+    ends = signal.getsignal(signal.SIGTERM) in (None, signal.SIG_DFL, signal.default_int_handler)
+    signals = (signal.SIGINT, signal.SIGTERM)[: 1 + ends]
+    previous = [signal.signal(x, interrupt) for x in signals]
     try:
         yield interrupt
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if previous is None else previous)
+        for x, before in zip(signals, previous, strict=True):
+            signal.signal(x, signal.SIG_DFL if before is None else before)
 
 
 def run_steps(

@@ -14,6 +14,7 @@ So does a program that ends by an error outside of a fit.
 from __future__ import annotations
 
 import atexit
+import dis
 import functools
 import hashlib
 import json
@@ -103,12 +104,8 @@ class Processes:
         _entered.remove(self)
 
     def _end(self, error: BaseException) -> NoReturn:
-        reason = type(error).__name__
-        if isinstance(error, jax.errors.JaxRuntimeError):  # most likely since another process ended
-            reason = f"{reason}: {str(error)[:300]}"
-        else:
-            sys.excepthook(type(error), error, error.__traceback__)
-        what, code = self.remedy
+        sys.excepthook(type(error), error, error.__traceback__)
+        reason, (what, code) = type(error).__name__, self.remedy  # its text may quote a record
         _stop(f"Process {self.index} of {self.count} stopped ({reason}), and so do the others. {what}", code)
 
     # --- Messages ---
@@ -228,11 +225,28 @@ def _is_known(error: BaseException | None) -> bool:
 
 
 def _in_words(error: BaseException | None) -> str:
-    """An error for other processes; of one that was not foreseen the kind alone, since its message may quote a record."""
+    """An error for other processes: the text of discreet's own, which quote no record, and of others the kind alone."""
     if error is None:
         return ""
-    named = isinstance(error, ValueError | TypeError | OSError)
-    return f"{type(error).__name__}: {error}" if named else type(error).__name__
+    reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else ""
+    reason = str(error) if isinstance(error, ValueError | TypeError) and _is_own(error) else reason
+    return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+
+
+def _is_own(error: BaseException) -> bool:
+    """Whether a `raise` of discreet's raised an error whose text does not repeat that of another one.
+
+    `float(cell)` raises in the same frame, and JAX hides its own frames: so it is asked of the instruction.
+    """
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    if where is None or where.tb_frame.f_globals.get("__name__", "").partition(".")[0] != "discreet":
+        return False
+    if where.tb_frame.f_code.co_code[where.tb_lasti] != dis.opmap["RAISE_VARARGS"]:
+        return False
+    others = [x for x in (error.__cause__, error.__context__) if x is not None]
+    return all(_is_own(x) or not (text := str(x).rstrip(".")) or text not in str(error) for x in others)
 
 
 _entered: list[Processes] = []
@@ -281,6 +295,7 @@ _AGAIN = "Nothing was spent. Start all processes with the same"
 _DIFFERENCES = {
     "versions": f"other versions of discreet, JAX, NumPyro or NumPy, or another kind of device, than process 0. {_AGAIN} ones.",
     "plan": f"another plan than process 0. {_AGAIN} plan.",
+    "schema": f"another schema, target or person column than process 0. {_AGAIN} ones.",
     "options": f"other options, another mesh or other shapes of arrays than process 0. {_AGAIN} ones.",
     "key": "another seed than process 0, or a secret key where process 0 has a seed. Nothing was spent. Use one seed in all "
     "processes; or a secret key in each, of which that of process 0 is used.",
