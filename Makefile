@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-distributed test test-all test-newest test-part docs docs-serve bench audit paper paper-quick stats lint format build hooks clean
+.PHONY: help demo demo-distributed test test-all test-newest test-part docs docs-serve bench audit paper paper-quick screenshots stats lint format build hooks clean
 
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -70,6 +70,9 @@ paper: $(VENV)/.ready-dev  ## The papers' experiments: docs/papers/, three quart
 paper-quick: $(VENV)/.ready-dev  ## The same at a small size: that they run and still find what they should, six minutes
 	$(BIN)/python examples/paper --quick
 
+screenshots: $(VENV)/.ready-dev  ## Pictures of every page (desktop, dark, phone, paper) in screenshots/, to be looked at; needs Chromium
+	$(BIN)/python -m tests.page.screenshots
+
 stats: $(VENV)/.ready-dev  ## Count files, lines, words, names, and the files that one fit passes through
 	@$(BIN)/python tools/stats.py
 
@@ -89,7 +92,7 @@ hooks: $(VENV)/.ready-dev  ## Run lint before each commit
 	$(BIN)/pre-commit install
 
 clean:  ## Remove caches, builds and the demo's output; the environment stays
-	rm -rf build dist site .pytest_cache .ruff_cache .hypothesis "$(DEMO_OUT)" "$(DEMO_OUT)-distributed"
+	rm -rf build dist site screenshots .pytest_cache .ruff_cache .hypothesis "$(DEMO_OUT)" "$(DEMO_OUT)-distributed"
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Set-up. A stamp is touched after success only, so an interrupted set-up is taken up again.

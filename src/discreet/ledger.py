@@ -30,10 +30,11 @@ from discreet.accounting import (
     event_from_dict,
     event_to_dict,
     profile,
+    relation_name,
     upper,
 )
 from discreet.plan import PrivacyPlan
-from discreet.report import Statement, relation_name
+from discreet.report import Statement
 
 __all__ = ["RELEASED_BEFORE", "Ledger", "LedgerError", "Receipt", "Spending", "SpentError"]
 
@@ -517,9 +518,10 @@ def check_terms(entries: Sequence[Entry], plan: Planned, unit: str) -> None:
         )
     relation = Relation[entries[0]["relation"]]
     if plan.relation is not relation:
+        ledgers, plans = (f"{x.name} ({relation_name(x.name)})" for x in (relation, plan.relation))
         raise ValueError(
-            f"The ledger is for the relation {relation.name}, and this plan for {plan.relation.name}: their "
-            "costs cannot be added. Make the plan for the ledger's relation."
+            f"The ledger is for the relation {ledgers}, and this plan for {plans}: their costs cannot be added. Make the plan "
+            "for the ledger's relation."
         )
 
 

@@ -278,8 +278,9 @@ class PrivacyPlan:
         chosen = self._stated_delta(delta)
         known = "the rule for C" if self.clipping.adapts else "C"
         lines = [
-            f"{self.num_steps:,} steps, each on a batch drawn by {self.sampling!r} from {self.num_records:,} records: a record "
-            f"enters a batch with probability q = {self.rate:.4g}, a batch holds {self.rate * self.num_records:,.4g} on average.",
+            f"{self.num_steps:,} steps, each on a batch of the {self.num_records:,} records: "
+            f"{self.sampling.in_words(self.num_records)}. The sampling rate is q = {self.rate:.4g}, and a batch holds "
+            f"{self.rate * self.num_records:,.4g} records on average.",
             f"{self.clipping.in_words(self.noise_multiplier, self.rate * self.num_records)}; the sum over the batch gets "
             f"{self.mechanism.words} {self._noise_in_words()}.",
             *(f"Released besides: {release.in_words()}." for release in self.also),

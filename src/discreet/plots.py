@@ -352,6 +352,8 @@ class Shares(NamedTuple):
     second: Float[np.ndarray, " level"]  # likewise of the second's
     axis: str  # what the labels are, with a unit
     sliced: bool  # whether the levels are slices of numbers, or categories
+    missing: bool = False  # whether the last level is that of missing cells
+    names: Sequence[str] = ()  # of the levels in full, where labels are short
 
 
 def plot_shares(
@@ -364,22 +366,29 @@ def plot_shares(
 
 
 def _draw_column(axes: Any, name: str, column: Shares) -> None:
-    places = np.arange(len(column.labels))
+    apart = int(column.sliced and column.missing)
+    places = np.arange(len(column.labels), dtype=np.float64)
+    # Beside the largest numbers, missing cells would pass for those.
+    places[len(places) - apart :] += 1.5
     axes.bar(places, column.first, width=1.0 if column.sliced else 0.8, color="0.8", edgecolor="white", linewidth=0.3)
     if column.sliced:
-        axes.step(places, column.second, where="mid", color="black", linewidth=1)
+        slices = slice(len(places) - apart)
+        axes.step(places[slices], column.second[slices], where="mid", color="black", linewidth=1)
     axes.plot(places, column.second, "D", color="black", markersize=3)
-    _name_levels(axes, column.labels, column.axis)
+    _name_levels(axes, column.labels, column.axis, places, apart)
     axes.set_title(name, fontsize="small", loc="left")
     axes.set_ylabel("share of rows", fontsize="x-small")
 
 
-def _name_levels(axes: Any, names: Sequence[str], axis: str) -> None:
-    """Scales for levels at 0, 1, 2, ..., of which so many are named as there is room for."""
+def _name_levels(
+    axes: Any, names: Sequence[str], axis: str, places: Float[np.ndarray, " level"], always: int = 0
+) -> None:
+    """Scales for levels at these places, of which so many are named as there is room for, and the last few always."""
     every = max(1, -(-len(names) // _MOST_LABELS))
     labels = [label if len(label) <= 14 else f"{label[:13]}…" for label in names]
     long = max(map(len, labels)) * min(len(names), _MOST_LABELS) > 30
-    axes.set_xticks(np.arange(len(names))[::every], labels[::every], fontsize="x-small", rotation=40 if long else 0)
+    named = [*range(0, len(names) - always, every), *range(len(names) - always, len(names))]
+    axes.set_xticks(places[named], [labels[i] for i in named], fontsize="x-small", rotation=40 if long else 0)
     if long:
         for label in axes.get_xticklabels():
             label.set(ha="right", rotation_mode="anchor")
@@ -442,7 +451,7 @@ def _draw_levels(axes: Any, name: str, column: Levels) -> None:
     middle = at if column.edges is None else at + widths / 2
     axes.vlines(middle, low, high, color="black", linewidth=1)
     if column.edges is None:
-        _name_levels(axes, column.labels, column.axis)
+        _name_levels(axes, column.labels, column.axis, at)
     else:
         axes.tick_params(labelsize="x-small")
         axes.set_xlabel(column.axis, fontsize="x-small")

@@ -114,7 +114,7 @@ class Browser:
 
     def press(self, key: str, times: int = 1) -> None:
         """Press a key, as from a keyboard."""
-        codes = {"ArrowRight": 39, "ArrowLeft": 37, "Home": 36, "End": 35, "Tab": 9, "Enter": 13, "PageUp": 33}
+        codes = {"ArrowRight": 39, "ArrowLeft": 37, "Home": 36, "End": 35, "Tab": 9, "Enter": 13, "PageUp": 33, " ": 32}
         known = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
         if key == "Enter":
             known["text"] = "\r"

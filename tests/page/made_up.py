@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow
 
 import discreet as dp
 from discreet.inference import Trace
@@ -20,7 +21,9 @@ def statement_of(plan: dp.PrivacyPlan = PLAN, **changes: Any) -> dp.Statement:
     return make_statement(plan, **{"steps_completed": plan.num_steps, "reproducible": False, **changes})
 
 
-def result_of(statement: dp.Statement | None = None, *, plan: dp.PrivacyPlan = PLAN, dim: int = 9) -> Any:
+def result_of(
+    statement: dp.Statement | None = None, *, plan: dp.PrivacyPlan = PLAN, dim: int = 9, name: str = HOSTILE
+) -> Any:
     """A fit that came to rest."""
     rng, steps = np.random.default_rng(0), plan.num_steps
     time = np.arange(steps)[:, None]
@@ -28,7 +31,7 @@ def result_of(statement: dp.Statement | None = None, *, plan: dp.PrivacyPlan = P
     return SimpleNamespace(
         statement=statement_of(plan) if statement is None else statement,
         plan=plan,
-        params={HOSTILE: np.zeros(dim)},
+        params={name: np.zeros(dim)},
         losses=500 - 300 * (1 - np.exp(-time[:, 0] / 20)) + rng.normal(0, 80, steps),
         clipping_norms=np.linspace(0.1, 2, steps),
         trace=Trace(np.arange(1, steps + 1), walk.astype(np.float32)),
@@ -42,14 +45,23 @@ def draws_of(dim: int = 5) -> dict[str, np.ndarray]:
     return {"intercept": rng.normal(1, 1, 400), HOSTILE: rng.normal(0, 2, (400, dim))}
 
 
-def description_facts() -> dict:
+def twins_of(seed: int, rows: int = 400) -> pyarrow.Table:
+    """A table of age, income, visits and smoker, as a twin of it might be."""
+    rng = np.random.default_rng(seed)
+    age = rng.uniform(17, 90, rows)
+    income = pyarrow.array(np.clip(rng.gamma(4, 12_000, rows), 0, 200_000), mask=rng.random(rows) < 0.08)
+    visits, smoker = np.minimum(rng.poisson(age / 12), 40), np.where(rng.random(rows) < 0.3, "yes", "no")
+    return pyarrow.table({"age": age, "income": income, "visits": visits, "smoker": smoker})
+
+
+def description_facts(hostile: str = HOSTILE) -> dict:
     """What `description.json` holds: categories, more than are shown, and dates with missing cells; a small and a large pair."""
 
     def levels(number):
         return {"value": [1 / number] * number, "low": [0.0] * number, "high": [1.0] * number}
 
     def column(kind, labels, edges=(), **figures):
-        known = {"kind": kind, "rule": HOSTILE, "labels": labels, "edges": list(edges), "mean": None, "sd": None}
+        known = {"kind": kind, "rule": hostile, "labels": labels, "edges": list(edges), "mean": None, "sd": None}
         return {**known, "quantiles": {}, "shares": levels(len(labels)), **figures}
 
     def figure(value, low, high):
@@ -60,9 +72,9 @@ def description_facts() -> dict:
     born = {"mean": days, "sd": figure(20.25, 0.0, 31.0), "quantiles": {"0.5": days}}
     return {
         "num_records": figure(1234.4, 1000.0, 2000.0),
-        "intervals": HOSTILE,
+        "intervals": hostile,
         "columns": {
-            HOSTILE: column("categorical", many),
+            hostile: column("categorical", many),
             "born": column("date", ["a", "b", "missing"], ["1970-01-01", "1971-01-01", "1973-01-01"], **born),
         },
         "pairs": [
@@ -70,6 +82,6 @@ def description_facts() -> dict:
                 "columns": ["born", "born"],
                 "shares": {part: [[x] * 3] * 3 for part, x in figure(0.1234, 0.1, 0.2).items()},
             },
-            {"columns": [HOSTILE, HOSTILE], "shares": levels(60)},
+            {"columns": [hostile, hostile], "shares": levels(60)},
         ],
     }

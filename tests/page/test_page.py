@@ -16,11 +16,21 @@ import pyarrow
 import pytest
 
 import discreet as dp
-from discreet.page import course_of, description_of, marginals_of, panels_of_draws, statement_page
+from discreet.page import (
+    course_of,
+    description_of,
+    marginals_of,
+    panels_of_draws,
+    profile_pairs,
+    statement_page,
+    utility_page,
+)
+from discreet.page._page import day_words
 from discreet.report import Statement
+from discreet.synthetic import utility_report
 from discreet.tables import Column, Kind, Missing, Schema, schema_from_bounds
 
-from .made_up import HOSTILE, PLAN, description_facts, draws_of, result_of, statement_of
+from .made_up import HOSTILE, PLAN, description_facts, draws_of, result_of, statement_of, twins_of
 
 VOID = {"meta", "img", "br", "input", "link", "hr"}
 SCHEMA = schema_from_bounds("age=17:90,smoker=no|yes")
@@ -174,6 +184,71 @@ def test_what_does_not_hold_is_not_shown() -> None:
     assert "The bounds." in Page(statement_page(statement.with_violations("the bounds"))).text
 
 
+def test_who_what_and_when_are_said_at_the_top(tmp_path: Path) -> None:
+    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="messy 2026", epsilon=5.0, delta=1e-4)
+    receipt = ledger.debit(PLAN, delta=1e-6, method="DPSVI")
+    statement = statement_of().with_notes("Made on 2026-11-22 (UTC).")
+    path = dp.page.write_report(tmp_path / "r.html", statement, dataset="messy", contact=HOSTILE)
+    page = Page(path.read_text())
+    assert page.texts["em"] == ["messy"]
+    assert "22 Nov 2026" in page.texts["p"][1]
+    assert {"Table", "Date", "Contact"} <= set(page.texts["dt"])
+    assert {"messy", "22 Nov 2026", HOSTILE} <= set(page.texts["dd"])
+    # The ledger knows the day of the debit and the table's name.
+    page = Page(dp.page.write_report(path, statement_of().with_notes(str(receipt)), ledger=ledger).read_text())
+    today = day_words(datetime.datetime.now(datetime.UTC).date())
+    assert {"messy 2026", today} <= set(page.texts["dd"])
+    assert "Contact" not in page.texts["dt"]
+    # A note that looks like a date and is none is a note.
+    assert "Date" not in Page(statement_page(statement_of().with_notes("Made on 2026-13-41."))).texts["dt"]
+
+
+@pytest.mark.parametrize("multiplier", [0.7, 2.0, 4.0, 40.0])
+@pytest.mark.parametrize("relation", [dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE])
+def test_of_a_hundred_guesses_as_many_are_right_as_the_profile_allows(multiplier: float, relation) -> None:
+    plan = dataclasses.replace(PLAN, noise_multiplier=multiplier, relation=relation)
+    page = Page(statement_page(statement_of(plan), pairs=profile_pairs(plan, statement_of(plan))))
+    right = 50 * (1 + float(plan.profile().delta(0.0)))
+    said = int(re.search(r"guesses right at most (\d+) times in 100", page.text)[1])
+    assert right <= said <= right + 1.01
+    shapes = [x for x in page.of("path") if x.get("class") in ("coin", "more", "wrong")]
+    people = {x["class"]: x["d"].count("M") for x in shapes[:-3]}
+    assert people["coin"] == 50
+    assert people.get("more", 0) == said - 50
+    assert people.get("wrong", 0) == 100 - said
+
+
+def test_use_stands_beside_privacy() -> None:
+    course = course_of(result_of())
+    assert "the fit converged" in Page(statement_page(statement_of(), course=course)).text
+    drifting = Page(statement_page(statement_of(), course={**course, "rest": {"kind": "drifting", "from": 9}}))
+    assert "the fit did not converge" in drifting.text
+    assert [x["class"] for x in drifting.of("p") if "use" in (x.get("class") or "")] == ["use weak"]
+    assert "Use:" not in Page(statement_page(statement_of())).text
+
+
+def test_no_program_names_are_on_the_page() -> None:
+    text = Page(statement_page(statement_of(), course=course_of(result_of()))).text.split("For accountants")[0]
+    for word in ("ADD_OR", "REPLACE_", "PoissonSampling", "num steps", "num records", "slack", "e^"):
+        assert word not in text, word
+
+
+def test_a_page_of_utility_says_that_it_is_not_private() -> None:
+    schema = schema_from_bounds("age=17:90,visits=0:40,smoker=no|yes")
+    real = twins_of(9).set_column(0, "age", pyarrow.array(np.full(400, 30.0)))
+    report = utility_report([twins_of(0), twins_of(1)], real, schema, training_table=twins_of(8), non_private=True)
+    page = Page(utility_page(report, dataset=HOSTILE))
+    assert "NOT PRIVATE." in page.texts["span"][0]
+    assert "✓" not in page.text
+    assert "400 evaluation rows and 400 training rows" in page.text
+    assert [x["class"] for x in page.of("div") if "verdict" in (x.get("class") or "")] == ["verdict banner"]
+    assert "100.0 %" in page.text
+    assert "{{ 7 * 7 }}" in page.text
+    names = [x["id"] for _, x in page.elements if "id" in x]
+    assert {x["href"][1:] for x in page.of("a")} <= set(names)
+    assert len([x for x in page.of("th") if x.get("scope") == "row"]) > 10
+
+
 def test_a_weak_promise_is_not_all_green() -> None:
     weak = statement_of(dataclasses.replace(PLAN, noise_multiplier=0.7))
     assert weak.epsilon > 10
@@ -234,6 +309,7 @@ def test_a_description_of_every_kind_of_column() -> None:
     ):
         assert words in page.text, words
     assert "too large for a page" in page.text
+    assert "1,971" not in page.text
     # Half as dense where the slice is twice as wide.
     histogram = description_of(facts).columns[1].histogram
     assert histogram is not None
@@ -270,7 +346,8 @@ def test_twins_of_every_kind_of_column() -> None:
     assert shares[HOSTILE] == {"c0": 50, "c7": 25, "c59": 25}
     assert shares["born"] == {"2000-01-01": 50, "2000-01-04": 50}
     assert shares["visits"] == {"0": 25, "2": 50, "missing": 25}
-    assert shares["height"] == {"1 to 1.083": 25, "1.5 to 1.583": 50, "1.917 to 2": 25}
+    assert shares["height"] == {"1 to 1.1": 25, "1.5 to 1.6": 50, "1.9 to 2": 25}
+    assert [bar.label for bar in found.columns[2].bars if bar.apart] == ["missing"]
     assert found.columns[0].bars[-1].label == "21 others"
     text = Page(statement_page(statement_of(), marginals=found)).text
     assert "1 synthetic table of 4 rows" in text
@@ -326,5 +403,13 @@ def test_contrast_is_enough_in_both_themes() -> None:
             assert contrast(colours[name][theme], colours[back][theme]) >= 4.5, (name, back, theme)
         for name in marks:
             assert contrast(colours[name][theme], colours[back][theme]) >= 3, (name, back, theme)
+    proof = files("discreet.verify").joinpath("page.html").read_text(encoding="utf-8")
+    colours = {name: pair for name, *pair in re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\);", proof)}
+    assert set(re.findall(r"var\(--([\w-]+)\)", proof)) == set(colours)
+    backs = [name for name in colours if name.endswith("-back")]
+    assert len(backs) == 4
+    for theme, back in itertools.product((0, 1), ("page", "panel", *backs)):
+        for name in set(colours) - {"page", "panel", "edge", *backs}:
+            assert contrast(colours[name][theme], colours[back][theme]) >= 4.5, (name, back, theme)
     # No colour is written elsewhere, where this test would not see it.
     assert re.findall(r"#[0-9a-f]{3,8}\b", re.sub(r":root \{.*?\}", "", css, count=1, flags=re.DOTALL)) == []

@@ -137,6 +137,19 @@ def test_two_tables_side_by_side(tmp_path) -> None:
     assert figure.get_suptitle() == "NOT PRIVATE"
 
 
+def test_missing_cells_stand_apart_and_are_named() -> None:
+    """Beside the largest numbers, without a name, they would pass for outliers."""
+    labels = [*map(str, range(20)), "missing"]
+    shares = np.full(21, 1 / 21)
+    figure = plot_shares({"age": Shares(labels, shares, shares, "", True, True)}, ("real", "twin"), title="")
+    axes = figure.axes[0]
+    names = [label.get_text() for label in axes.get_xticklabels()]
+    assert names[-1] == "missing"
+    bars = [bar.get_x() for bar in axes.patches]
+    assert bars[-1] - bars[-2] > 2 * (bars[1] - bars[0])
+    assert len(axes.lines[0].get_xdata()) == 20
+
+
 def test_histograms_are_densities_and_intervals_those_given() -> None:
     value, low, high = np.array([0.2, 0.6, 0.2]), np.array([0.1, 0.4, 0.0]), np.array([0.3, 0.7, 0.4])
     sliced = Levels(["0", "1", "missing"], np.array([0.0, 1.0, 3.0]), value, low, high, "years")

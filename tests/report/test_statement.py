@@ -97,7 +97,7 @@ def test_text_is_wrapped_and_says_what_matters(plan) -> None:
     text = str(statement_of(plan, public=["The bounds of age: 17 to 90."], notes=["A remark."], released=["Weights."]))
     assert max(map(len, text.splitlines())) <= 88
     for needle in [
-        plan.relation.name,
+        "The guarantee compares two tables",
         "one record (one row of the table)",
         "e^epsilon",
         "What it means",

@@ -23,7 +23,7 @@ from discreet.accounting._profile import (
     renyi_bound,
     repetitions,
 )
-from discreet.accounting._risk import Risk, Suggestion, risk, suggest, upper
+from discreet.accounting._risk import Risk, Suggestion, relation_name, risk, suggest, upper
 
 __all__ = [
     "FINE_ORDERS",
@@ -49,6 +49,7 @@ __all__ = [
     "langevin_epsilon_2015",
     "profile",
     "pure_event",
+    "relation_name",
     "renyi_bound",
     "repetitions",
     "risk",

@@ -144,6 +144,15 @@ class Risk:
         return "\n".join(lines)
 
 
+def relation_name(relation: str) -> str:
+    """A relation in a few words, for texts, tables and headings.
+
+    >>> relation_name("ADD_OR_REMOVE_ONE")
+    'one added or removed'
+    """
+    return {"ADD_OR_REMOVE_ONE": "one added or removed", "REPLACE_ONE": "one replaced"}.get(relation, relation)
+
+
 def risk(profile: PrivacyProfile, delta: float, *, num_records: int | None = None) -> Risk:
     """Translates a profile into an attacker's success.
 
@@ -267,7 +276,7 @@ def _promise(relation: Relation, epsilon: float, delta: float) -> str:
     change = "adding or leaving out one record" if added else "replacing one record by another"
     factor = upper(math.exp(epsilon)) if epsilon < 700 else "infinity"
     return (
-        f"epsilon = {upper(epsilon)} at delta = {delta:g} ({relation.name}): {change} changes the odds of anything that can be "
+        f"epsilon = {upper(epsilon)} at delta = {delta:g}: {change} changes the odds of anything that can be "
         f"released by a factor of at most e^epsilon = {factor}, apart from events whose probability "
         f"it changes by at most {delta:g}."
     )

@@ -294,8 +294,8 @@ FORMAT = "discreet audit, version 1"
 WIDTH = 88
 NOT_PRIVATE = "Not private: the noise of these runs can be reproduced. Audit made-up records.\n"
 IN_WORDS = {
-    "ADD_OR_REMOVE_ONE": "with the canary and without it (ADD_OR_REMOVE_ONE)",
-    "REPLACE_ONE": "with the canary and with another record in its place (REPLACE_ONE)",
+    "ADD_OR_REMOVE_ONE": "with the canary and without it",
+    "REPLACE_ONE": "with the canary and with another record in its place",
 }
 
 

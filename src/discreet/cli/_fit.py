@@ -1,6 +1,7 @@
 """`discreet fit`: a table, a model and a budget to a posterior and a statement."""
 
 import dataclasses
+import datetime
 import functools
 import hashlib
 import json
@@ -646,9 +647,8 @@ def _before_and_after(
 
 def say_dry_run(table: Table, plan: "PrivacyPlan | MomentsPlan", ledger: Path | None, *, as_json: bool) -> None:
     """Print what a fit would do and cost. Nothing is spent."""
-    from discreet.accounting import upper
+    from discreet.accounting import relation_name, upper
     from discreet.moments import MomentsPlan
-    from discreet.report import relation_name
 
     count, unit, names = table.num_parameters, unit_of(table.schema), list(table.records.feature_names)
     if isinstance(plan, MomentsPlan):
@@ -786,7 +786,8 @@ def complete_statement(
     public = [line for column, line in lines if column.name not in schema.inferred]
     if public:
         statement = statement.with_public(f"Columns and their bounds or categories: {'; '.join(public)}.")
-    notes = [ODD_CELLS[out_of_bounds]]
+    # The day only: a page for people says it.
+    notes = [ODD_CELLS[out_of_bounds], f"Made on {datetime.datetime.now(datetime.UTC).date()} (UTC)."]
     if schema.person is not None:
         kept = "one was" if schema.max_rows == 1 else f"at most {schema.max_rows} were"
         notes.append(

@@ -219,13 +219,15 @@ def report(
             help="Folder of twins that discreet synth drew from this fit; the page shows their columns.",
         ),
     ] = None,
+    dataset: Annotated[str, typer.Option(help="What the table is called. Left out: as the ledger calls it.")] = "",
+    contact: Annotated[str, typer.Option(help="Who answers questions: a name or an address.")] = "",
     as_json: options.AsJson = False,
 ) -> None:
     """Write the privacy report of a fit as one HTML page.
 
     `discreet report discreet-fit --out report.html`
 
-    `discreet report discreet-fit --ledger survey.ledger --twins-from twins --out report.html`
+    `discreet report discreet-fit --ledger survey.ledger --twins-from twins --contact dpo@example.org`
 
     The page is for data protection officers: what was protected, what ε means (with an interactive trade-off curve), the budget,
     the plan, the course of the fit, posterior and twins, the limits, and the statement's JSON. It loads nothing from the network.
@@ -235,7 +237,7 @@ def report(
         raise ValueError(f"--out is {out}: give a file name that ends in .html")
     if out is not None and out.is_dir():
         raise ValueError(f"--out {out} is a folder: give the name of a file in it")
-    written = write_page(fitted, out, ledger=ledger, twins=twins)
+    written = write_page(fitted, out, ledger=ledger, twins=twins, dataset=dataset, contact=contact)
     statement = written.statement
     if as_json:
         facts = statement.to_dict()
@@ -248,7 +250,13 @@ def report(
 
 
 def write_page(
-    fitted: Path, out: Path | None = None, *, ledger: Path | None = None, twins: Path | None = None
+    fitted: Path,
+    out: Path | None = None,
+    *,
+    ledger: Path | None = None,
+    twins: Path | None = None,
+    dataset: str = "",
+    contact: str = "",
 ) -> Written:
     """Write the page of a fit's folder, by default into it, with its table's ledger and the folder of its twins if given."""
     from discreet.ledger import Ledger
@@ -271,7 +279,7 @@ def write_page(
     shown["marginals"] = None if twins is None else _marginals(twins, content)
     shown["budget"] = None if ledger is None else budget_of(Ledger(ledger), statement)
     try:
-        page = statement_page(statement, **shown)
+        page = statement_page(statement, **shown, dataset=dataset, contact=contact)
     except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError):
         raise ValueError(f"{fitted}: statement.json or summary.json {PUT_BACK}") from None
     names = {

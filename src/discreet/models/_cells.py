@@ -12,6 +12,7 @@ import dataclasses
 import datetime
 import functools
 import itertools
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +128,7 @@ class Levels:
     Attributes:
         schema: The public description of the table.
         slices: Most slices of a column of numbers, 2 at least.
+        round_edges: For readers: slices begin at round numbers, months and years, so they are fewer and of several widths.
 
     >>> from discreet.tables import schema_from_bounds
     >>> levels = Levels(schema_from_bounds("visits=0:9,smoker=no|yes"), slices=4)
@@ -136,6 +138,7 @@ class Levels:
 
     schema: Schema
     slices: int = 32
+    round_edges: bool = False
 
     def __post_init__(self) -> None:
         integer("slices", self.slices, least=2, hint="32 is a common choice.")
@@ -152,6 +155,8 @@ class Levels:
     def edges(self, column: Column) -> Float[np.ndarray, " slice+1"]:
         """Edges of the slices of a column with bounds; the last is one past the upper bound for counts and days."""
         low, high = column.limits
+        if self.round_edges:
+            return _round_edges(column, self.slices)
         if column.kind is Kind.REAL:
             return np.linspace(low, high, self.slices + 1)
         values = int(high - low) + 1
@@ -172,12 +177,22 @@ class Levels:
             return [*column.categories, *missing]
         edges = self.edges(column)
         if column.kind is Kind.REAL:
-            return [*(f"{low:.4g} to {high:.4g}" for low, high in itertools.pairwise(edges)), *missing]
+            return [*(f"{low} to {high}" for low, high in itertools.pairwise(_numbers(edges))), *missing]
         # Integers: the next slice's first one is not in this one.
-        day = column.kind is Kind.DATE
-        show = (lambda days: str(EPOCH + datetime.timedelta(int(days)))) if day else "{:.0f}".format
-        pairs = [(show(low), show(high - 1)) for low, high in itertools.pairwise(edges)]
-        return [*(low if low == high else f"{low} to {high}" for low, high in pairs), *missing]
+        pairs = [(int(low), int(high) - 1) for low, high in itertools.pairwise(edges)]
+        if column.kind is Kind.DATE:
+            return [
+                *(_period(EPOCH + datetime.timedelta(a), EPOCH + datetime.timedelta(b)) for a, b in pairs),
+                *missing,
+            ]
+        return [*(f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in pairs), *missing]
+
+    def starts(self, column: Column) -> list[str]:
+        """Where the slices of a column with bounds begin, as texts."""
+        edges = self.edges(column)
+        if column.kind is Kind.DATE:
+            return [str(EPOCH + datetime.timedelta(int(day))) for day in edges[:-1]]
+        return _numbers(edges)[:-1]
 
     # --- from cells to levels -------------------------------------------------------------
 
@@ -200,7 +215,13 @@ class Levels:
         for place, ((column, numbers, missing), size) in enumerate(zip(cells, self.sizes, strict=True)):
             if found is None:
                 found = np.empty((len(self.sizes), len(numbers)), np.int32)
-            found[place] = numbers if column.bounds is None else _slice_of(column, numbers, self.edges(column))
+            if column.bounds is None:
+                found[place] = numbers
+            elif self.round_edges and column.kind is Kind.REAL:
+                edges = self.edges(column)
+                found[place] = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
+            else:
+                found[place] = _slice_of(column, numbers, self.edges(column))
             if column.missing is Missing.INDICATOR:
                 found[place][missing] = size - 1
         assert found is not None
@@ -293,6 +314,75 @@ def _growing(values: int, slices: int) -> Int[np.ndarray, " slice+1"]:
         # Geometric from here to the end, as soon as that is wider than one.
         edges.append(max(edges[-1] + 1, round(edges[-1] * (values / edges[-1]) ** (1 / left))))
     return np.array(edges)
+
+
+# --- slices for readers -------------------------------------------------------------------
+
+
+_MONTHS = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 6000)
+
+
+def _round_edges(column: Column, slices: int) -> Float[np.ndarray, " slice+1"]:
+    """The bounds, and between them multiples of 1, 2 or 5 times a power of ten; of dates, firsts of months or years."""
+    low, high = column.limits
+    end = high if column.kind is Kind.REAL else high + 1
+    if column.kind is Kind.DATE and (end - low) / slices > _DAYS:
+        inner = _firsts(int(low), int(end), slices)
+    elif column.kind is Kind.COUNT and low == 0 and end > 10 * slices:
+        # Counts scatter more where they are larger.
+        inner = [float(factor * 10**power) for power in range(int(math.log10(end)) + 1) for factor in (1, 2, 5)]
+    else:
+        least = column.step or 0.0 if column.kind is Kind.REAL else 1.0
+        raw = max((end - low) / slices, least)
+        unit = 10.0 ** math.floor(math.log10(raw))
+        sizes = (unit * factor for factor in (1, 2, 5, 10, 20))
+        step = next(x for x in sizes if x >= least and math.ceil(end / x) - math.floor(low / x) <= slices + 1)
+        inner = [float(f"{i * step:.12g}") for i in range(math.floor(low / step), math.ceil(end / step) + 1)]
+    return np.array([low, *(x for x in inner if low < x < end), end], np.float64)
+
+
+_DAYS = 3
+"""Slices of dates up to so many days have edges at no month."""
+
+
+def _firsts(low: int, end: int, slices: int) -> list[float]:
+    """First days of so many months that at most `slices` slices come of it."""
+    first, last = (EPOCH + datetime.timedelta(day) for day in (low, end - 1))
+    begin, until = first.year * 12 + first.month - 1, last.year * 12 + last.month - 1
+    step = next((x for x in _MONTHS if until // x - begin // x < slices), _MONTHS[-1])
+    months = range((begin // step + 1) * step, until + 1, step)
+    return [float((datetime.date(month // 12, month % 12 + 1, 1) - EPOCH).days) for month in months]
+
+
+def _numbers(edges: Float[np.ndarray, " edge"]) -> list[str]:
+    """Edges in as many digits as tell them apart by a hundredth of their distance, without exponents.
+
+    >>> _numbers(np.array([0, 16666.67, 33333.33])), _numbers(np.array([1, 1.1, 1.2]))
+    (['0', '16,667', '33,333'], ['1', '1.1', '1.2'])
+    """
+    places = max(0, 2 - math.floor(math.log10(np.diff(edges).min())))
+    texts = [f"{x:,.{places}f}" for x in edges.tolist()]
+    texts = [x.rstrip("0").rstrip(".") if "." in x else x for x in texts]
+    return ["0" if x == "-0" else x for x in texts]
+
+
+def _period(first: datetime.date, last: datetime.date) -> str:
+    """A stretch of days, by the name that it has.
+
+    >>> day = datetime.date
+    >>> [_period(day(2018, 1, 1), end) for end in (day(2018, 1, 31), day(2018, 6, 30), day(2018, 12, 31), day(2019, 12, 31))]
+    ['2018-01', '2018 H1', '2018', '2018 to 2019']
+    """
+    after = last + datetime.timedelta(1) if last < datetime.date.max else last
+    months = (after.year - first.year) * 12 + after.month - first.month
+    if first.day == after.day == 1 and first != after:
+        if first.month == 1 and months % 12 == 0:
+            return str(first.year) if months == 12 else f"{first.year} to {last.year}"
+        if months in (3, 6) and (first.month - 1) % months == 0:
+            return f"{first.year} {'Q' if months == 3 else 'H'}{(first.month - 1) // months + 1}"
+        if months == 1:
+            return f"{first:%Y-%m}"
+    return str(first) if first == last else f"{first} to {last}"
 
 
 # --- cells as normal scores ---------------------------------------------------------------

@@ -13,6 +13,7 @@ from discreet.page._page import (
     panel_of_summary,
     panels_of_draws,
     statement_page,
+    utility_page,
     write_report,
 )
 
@@ -30,5 +31,6 @@ __all__ = [
     "statement_page",
     "trade_off_lines",
     "true_positive_rate",
+    "utility_page",
     "write_report",
 ]

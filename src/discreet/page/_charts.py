@@ -32,6 +32,7 @@ class Chart:
         x: Smallest and largest value; `y` likewise.
         shapes: What is drawn, from the back to the front.
         legend: Style and meaning of lines.
+        percent: Whether the numbers are shares; `years`: whether those of x are years.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Chart:
     shapes: tuple[Shape, ...] = ()
     legend: tuple[tuple[str, str], ...] = ()
     percent: bool = False
+    years: bool = False
 
     def at_x(self, value: float) -> float:
         """Place of a value."""
@@ -80,7 +82,8 @@ class Chart:
     @property
     def x_ticks(self) -> list[tuple[str, str]]:
         """Places and labels."""
-        return [(f"{self.at_x(value):.1f}", self._label(value)) for value in ticks(*self.x)]
+        show = "{:g}".format if self.years else self._label
+        return [(f"{self.at_x(value):.1f}", show(value)) for value in ticks(*self.x)]
 
     @property
     def y_ticks(self) -> list[tuple[str, str]]:

@@ -89,7 +89,7 @@ def _column(place: int, name: str, x: Mapping[str, Any]) -> DescribedColumn:
     figures += [(f"{100 * float(share):g} % quantile", *_words(q, _plain)) for share, q in x["quantiles"].items()]
     labels, shares = x["labels"], x["shares"]
     levels = list(zip(labels, shares["value"], shares["low"], shares["high"], strict=True))
-    bars = tuple(Bar(str(label), *(100 * float(share) for share in cells)) for label, *cells in levels)
+    bars = tuple(Bar(str(name), 100 * float(x), 100 * float(low), 100 * float(high)) for name, x, low, high in levels)
     if not x["edges"]:
         return DescribedColumn(name, str(x["kind"]), tuple(figures), Marginal(name, "", few(bars)), None)
     slices = len(x["edges"]) - 1
@@ -120,6 +120,7 @@ def _histogram(place: int, name: str, x: Mapping[str, Any], bars: tuple[Bar, ...
         (edges[0], edges[-1]),
         (0.0, max(*high, 1e-9) * 1.05),
         legend=(("strong", "share, in the band of its interval"),),
+        years=x["kind"] == "date",
     )
     return chart.line("area", [*xs, *reversed(xs)], [*low, *reversed(high)], closed=True).line(
         "strong", xs, steps("share")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import datetime
 import functools
 import hashlib
 import math
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from discreet._validate import require
-from discreet.accounting import upper
+from discreet.accounting import relation_name, upper
 from discreet.ledger import Ledger
 from discreet.models import Levels
 from discreet.page._bound import (
@@ -45,10 +46,11 @@ from discreet.page._charts import (
     verdict,
 )
 from discreet.plan import PrivacyPlan
-from discreet.report import Statement, relation_name, sentence, steps_words, value_words
+from discreet.report import Statement, fact_name, sentence, steps_words, value_words
 from discreet.storage import write_file
-from discreet.tables import Column, Schema
+from discreet.tables import Column, Missing, Schema
 
+_MADE_ON = re.compile(r"Made on (\d{4}-\d\d-\d\d)\b")
 _RECEIPT = re.compile(r"Debited as entry (\d+) of the ledger .* \(hash ([0-9a-f]{16})\)", re.DOTALL)
 
 
@@ -246,12 +248,19 @@ SLICES, MOST_COLUMNS, MOST_LEVELS = 12, 40, 40
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """One level, a category or a slice of numbers: its share of the rows in percent, mean, least and most of the twins."""
+    """One level, a category or a slice of numbers: its share of the rows in percent, mean, least and most of the twins.
+
+    Attributes:
+        real: The share of real rows, on a page that is not private.
+        apart: Whether it follows slices of numbers and is none: missing cells.
+    """
 
     label: str
     share: float
     least: float
     most: float
+    real: float | None = None
+    apart: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,8 +273,8 @@ class Marginal:
 
     @property
     def top(self) -> float:
-        """The largest share of any twin."""
-        return max((bar.most for bar in self.bars), default=0.0) or 1.0
+        """The largest share."""
+        return max((max(bar.most, bar.real or 0.0) for bar in self.bars), default=0.0) or 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,7 +299,7 @@ def marginals_of(twins: Sequence[Any], schema: Schema) -> Marginals:
         DataError: A table does not fit the schema.
     """
     schema = schema.without_person()
-    levels = Levels(schema, SLICES)
+    levels = Levels(schema, SLICES, round_edges=True)
     found = [levels.encode(twin, out_of_bounds="clip") for twin in twins]
     if not found or min(map(len, found)) == 0:
         raise ValueError("There are no twins to show: pass the tables that synthesize made, of one row at least")
@@ -304,6 +313,8 @@ def marginals_of(twins: Sequence[Any], schema: Schema) -> Marginals:
 def _marginal(column: Column, labels: list[str], shares: np.ndarray) -> Marginal:
     mean, least, most = shares.mean(axis=0), shares.min(axis=0), shares.max(axis=0)
     bars = [Bar(*bar) for bar in zip(labels, mean.tolist(), least.tolist(), most.tolist(), strict=True)]
+    if column.bounds and column.missing is Missing.INDICATOR:
+        bars[-1] = dataclasses.replace(bars[-1], apart=True)
     return Marginal(column.name, column.rule() if column.bounds else str(column.kind), few(bars))
 
 
@@ -313,9 +324,11 @@ def few(bars: Sequence[Bar]) -> tuple[Bar, ...]:
         return tuple(bars)
     order = np.argsort([-bar.share for bar in bars], kind="stable")
     # Their extremes are not those of the sum, so the mean stands for them.
-    rest = float(sum(bars[i].share for i in order[MOST_LEVELS - 1 :]))
+    others = [bars[i] for i in order[MOST_LEVELS - 1 :]]
+    rest = float(sum(bar.share for bar in others))
+    real = None if others[0].real is None else float(sum(bar.real or 0.0 for bar in others))
     kept = [bars[i] for i in np.sort(order[: MOST_LEVELS - 1])]
-    return (*kept, Bar(f"{len(bars) - len(kept)} others", rest, rest, rest))
+    return (*kept, Bar(f"{len(others)} others", rest, rest, rest, real))
 
 
 # Where the sliders stop, in percent.
@@ -347,6 +360,9 @@ def statement_page(
     budget: Budget | None = None,
     marginals: Marginals | None = None,
     description: Any = None,
+    dataset: str = "",
+    contact: str = "",
+    day: datetime.date | None = None,
 ) -> str:
     """The page, HTML.
 
@@ -362,29 +378,34 @@ def statement_page(
         budget: Of `budget_of`.
         marginals: Of `marginals_of`.
         description: Of `description_of`.
+        dataset: What the table is called; left out, as the ledger calls it.
+        contact: Who answers questions.
+        day: When the fit was made; left out, as the ledger or a note of the statement says.
     """
-    require("jinja2", extra="cli", what="The statement page")
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["sentence"] = sentence
-    style, script, template = (_part(f"page.{ending}") for ending in ("css", "js", "html"))
     course = course or {}
     charts = course_charts(course)
     text = statement.to_json()
+    dataset = dataset or (budget.dataset if budget else "")
+    date = day_words(day or _day_of(statement, budget))
     known: dict[str, Any] = {
+        "utility": None,
+        "title": f"Privacy statement: {dataset or statement.method}",
+        "kicker": ("Description" if description else "Fit") if dataset else "Privacy statement",
+        "dataset": dataset,
+        "day": date,
+        "version": statement.versions.get("discreet", ""),
         "statement": statement,
-        "style": style,
-        "script": script,
-        "policy": _policy(style, script),
-        "size": {"width": WIDTH, "height": HEIGHT, "left": LEFT, "top": TOP, "right": RIGHT, "bottom": BOTTOM},
         "epsilon": upper(statement.epsilon),
         "delta": small(statement.delta),
         "reasons": _reasons(statement),
-        "facts": _facts(statement),
+        "use": _use(course),
+        "facts": [
+            *((name, x) for name, x in (("Table", dataset), ("Date", date), ("Contact", contact)) if x),
+            *_facts(statement),
+        ],
         "contents": _contents(bool(budget), bool(charts), bool(panels), bool(marginals), bool(description)),
         "budget": budget,
-        "plan": [(str(name).replace("_", " "), value_words(value)) for name, value in statement.plan.items()],
+        "plan": [(fact_name(name), value_words(value)) for name, value in statement.plan.items()],
         "steps": steps_words(statement),
         "charts": charts,
         "verdict": verdict(course),
@@ -402,7 +423,179 @@ def statement_page(
     }
     if statement.is_private:
         known |= _meaning(statement, trade_off_lines(statement, pairs))
+    return _rendered(known)
+
+
+def utility_page(report: Any, *, dataset: str = "", day: datetime.date | None = None) -> str:
+    """A page on the utility of synthetic twins, HTML: **not private** for the real rows, as its banner says.
+
+    Args:
+        report: Of `discreet.synthetic.utility_report`.
+        dataset: What the table is called.
+        day: When the report was made.
+
+    Returns:
+        One file that loads nothing, with the report's figures and each column's shares, twins beside real rows.
+    """
+    facts, trained = report.to_dict(), report.training
+
+    def row(name: str, about: str, twins: tuple[float, float], *others: float | None) -> Any:
+        spread = f" ± {figure(twins[1])}" if math.isfinite(twins[1]) else ""
+        return name, about, [figure(twins[0]) + spread, *map(figure, others)]
+
+    predicted = [
+        row(
+            f"{target}: {score}",
+            report.models[target],
+            report.prediction(target, score),
+            guessed,
+            *([trained.prediction[target][score]] if trained else []),
+        )
+        for target, scores in report.guessing.items()
+        for score, guessed in scores.items()
+    ]
+    whole = [
+        row(name, facts["meaning"][name], report.figure(name), *([trained.figures()[name]] if trained else []))
+        for name in report.twins[0].figures()
+    ]
+    heads, counts = (["training rows"] if trained else []), f"{report.evaluation_rows:,} evaluation rows"
+    tables = [
+        ("prediction", "Prediction", facts["meaning"]["prediction"], ["score", "twins", "guessing", *heads], predicted),
+        ("whole", "The whole table", "", ["figure", "twins", *heads], whole),
+    ]
+    shown = list(report.shares.items())[:MOST_COLUMNS]
+    columns = [
+        Marginal(
+            name,
+            "",
+            few(
+                [
+                    Bar(label, 100 * twin, 100 * twin, 100 * twin, 100 * real, x.missing and place == len(x.names) - 1)
+                    for place, (label, real, twin) in enumerate(zip(x.names, x.first, x.second, strict=True))
+                ]
+            ),
+        )
+        for name, x in shown
+    ]
+    date = day_words(day)
+    rows = sorted(set(report.twin_rows))
+    counted = [
+        ("Twins", f"{len(report.twins)}, of {' to '.join(f'{x:,}' for x in rows[:: max(1, len(rows) - 1)])} rows")
+    ]
+    counted.append(("Evaluation rows (real)", f"{report.evaluation_rows:,}"))
+    if report.training_rows:
+        counted.append(("Training rows (real)", f"{report.training_rows:,}"))
+    return _rendered(
+        {
+            "utility": {
+                "rows": counts + (f" and {report.training_rows:,} training rows" if trained else ""),
+                "tables": [table for table in tables if table[-1]],
+            },
+            "statement": None,
+            "title": f"NOT PRIVATE: utility of twins{f' of {dataset}' if dataset else ''}",
+            "kicker": "Utility of synthetic twins",
+            "dataset": dataset,
+            "day": date,
+            "version": "",
+            "facts": [*((name, x) for name, x in (("Table", dataset), ("Date", date)) if x), *counted],
+            "contents": [*((table[0], table[1]) for table in tables if table[-1]), ("columns", "Columns")],
+            "marginals": Marginals(len(report.twins), report.twin_rows, tuple(columns), len(report.shares)),
+        }
+    )
+
+
+def figure(value: float | None) -> str:
+    """A figure of the utility, in three digits.
+
+    >>> figure(0.83412), figure(1234.5), figure(None), figure(float("nan"))
+    ('0.834', '1,234', '', 'none')
+    """
+    if value is None:
+        return ""
+    if not math.isfinite(value):
+        return "none"
+    return number(float(f"{value:.3f}") if abs(value) < 100 else round(value))
+
+
+def _rendered(known: dict[str, Any]) -> str:
+    require("jinja2", extra="cli", what="The statement page")
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup, escape
+
+    def raised(text: str) -> Markup:
+        """With the exponent of e^ε where exponents stand."""
+        return Markup(re.sub(r"e\^(ε|epsilon)\b", r"e<sup>ε</sup>", str(escape(text))))
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"raised": raised, "prose": lambda text: raised(sentence(text))}
+    style, script, template = (_part(f"page.{ending}") for ending in ("css", "js", "html"))
+    size = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "top": TOP, "right": RIGHT, "bottom": BOTTOM}
+    known |= {"style": style, "script": script, "policy": _policy(style, script), "size": size}
     return environment.from_string(template).render(known)
+
+
+def _day_of(statement: Statement, budget: Budget | None) -> datetime.date | None:
+    """The day of the debit, or the one that the fit noted."""
+    days = [row.day for row in budget.rows if row.here] if budget else []
+    days += [found[1] for note in statement.notes if (found := _MADE_ON.match(note))]
+    try:
+        return datetime.date.fromisoformat(days[0]) if days else None
+    except ValueError:
+        return None
+
+
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+
+
+def day_words(day: datetime.date | None) -> str:
+    """A date as people write it, whatever the machine's language.
+
+    >>> day_words(datetime.date(2026, 11, 22)), day_words(None)
+    ('22 Nov 2026', '')
+    """
+    if day is None:
+        return ""
+    return f"{day.day} {_MONTHS[3 * day.month - 3 : 3 * day.month]} {day.year}"
+
+
+def _use(course: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the course of the fit says of its use, in a line."""
+    words = {
+        "rest": "the fit converged.",
+        "drifting": "the fit did not converge, so a longer fit would give other results.",
+        "short": "too few steps to tell whether the fit converged.",
+    }
+    kind = course.get("rest", {}).get("kind")
+    return {"good": kind == "rest", "words": words[kind]} if kind in words else None
+
+
+_PERSON = "a2.3 2.3 0 1 1 0 4.6a2.3 2.3 0 1 1 0-4.6zm-4 13v-3.4a4 4 0 0 1 8 0v3.4z"
+_DEEP = 5
+
+
+def _hundred(statement: Statement, lines: list[Line]) -> dict[str, Any]:
+    """Right guesses between two equally likely cases, of a hundred: a sentence, and a picture of a hundred people."""
+    # The most that any test gains over a coin; the lines bend at their corners, so it is found there.
+    right = max((1 + found - rate) / 2 for rate, found in corners(lines))
+    most = min(100, max(50, math.ceil(100 * right * (1 - 1e-12))))
+    noun = statement.noun
+    question = f"whether a given {noun} is in the table"
+    if statement.relation == "REPLACE_ONE":
+        question = f"which of two given contents a {noun} has in the table"
+    people = []
+    for kind, places in (("coin", range(50)), ("more", range(50, most)), ("wrong", range(most, 100))):
+        corner = ((12 * (i // _DEEP), 17 * (i % _DEEP)) for i in places)
+        people.append((kind, "".join(f"M{x + 5} {y + 1}{_PERSON}" for x, y in corner)))
+    return {
+        "sentence": f"Whoever studies everything published here guesses right at most {most} times in 100 {question}, where a "
+        "coin is right 50 times.",
+        "description": f"A hundred people, one for each guess: 50 right by a coin, at most {most - 50} more thanks to what was "
+        f"published, and {100 - most} or more wrong.",
+        "people": [pair for pair in people if pair[1]],
+        "person": f"M5 1{_PERSON}",
+        "width": 12 * 100 // _DEEP - 2,
+        "height": 17 * _DEEP - 2,
+    }
 
 
 def percent(share: float) -> str:
@@ -453,6 +646,7 @@ def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
         "factor": upper(math.exp(statement.epsilon) if statement.epsilon < 700 else math.inf),
         "rarely": f"1 in {math.floor(1 / statement.delta * (1 + 1e-9)):,}" if statement.delta else "",
         "shown": shown,
+        "hundred": _hundred(statement, lines),
         "rates": RATES,
         "priors": PRIORS,
         "caught": caught,
@@ -563,6 +757,9 @@ def write_report(
     ledger: Ledger | None = None,
     twins: Sequence[Any] | None = None,
     schema: Schema | None = None,
+    dataset: str = "",
+    contact: str = "",
+    day: datetime.date | None = None,
 ) -> Path:
     """Write a result's statement as a page for people: one HTML file, to be handed to a data protection officer.
 
@@ -581,6 +778,9 @@ def write_report(
         twins: Tables that `synthesize` made of this result, and never the table that was fitted: their columns are shown as
             they are.
         schema: The twins' public description.
+        dataset: What the table is called; left out, as the ledger calls it.
+        contact: Who answers questions.
+        day: When the fit was made; left out, as the ledger says.
 
     Returns:
         The path.
@@ -612,5 +812,8 @@ def write_report(
         note=note,
         budget=None if ledger is None else budget_of(ledger, statement),
         marginals=None if twins is None or schema is None else marginals_of(twins, schema),
+        dataset=dataset,
+        contact=contact,
+        day=day,
     )
     return write_file(Path(path), page)

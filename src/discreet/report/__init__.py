@@ -3,10 +3,10 @@
 from discreet.report._statement import (
     ProfilePoint,
     Statement,
+    fact_name,
     make_release_statement,
     make_statement,
     plan_facts,
-    relation_name,
     sentence,
     statement_from_dict,
     steps_words,
@@ -16,10 +16,10 @@ from discreet.report._statement import (
 __all__ = [
     "ProfilePoint",
     "Statement",
+    "fact_name",
     "make_release_statement",
     "make_statement",
     "plan_facts",
-    "relation_name",
     "sentence",
     "statement_from_dict",
     "steps_words",

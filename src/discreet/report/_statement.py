@@ -72,15 +72,6 @@ def relation_words(relation: Relation, noun: str = "record") -> str:
     )
 
 
-def relation_name(relation: str) -> str:
-    """A relation in a few words, for tables and headings.
-
-    >>> relation_name("ADD_OR_REMOVE_ONE")
-    'one added or removed'
-    """
-    return {"ADD_OR_REMOVE_ONE": "one added or removed", "REPLACE_ONE": "one replaced"}.get(relation, relation)
-
-
 def _headline(statement: "Statement") -> str:
     if statement.violations:
         return "NOT PRIVATE AS RUN: see 'What broke the guarantee'."
@@ -97,6 +88,23 @@ _KINDS = {
     "FullBatch": "all records in each batch",
     "AdaptiveClipping": "adaptive",
 }
+
+
+_NAMES = {
+    "num_steps": "steps",
+    "num_records": "records (public)",
+    "slack": "distance of the random bits from exact ones (in δ)",
+    "also": "also paid for",
+}
+
+
+def fact_name(name: str) -> str:
+    """What a number of the plan is called in texts.
+
+    >>> fact_name("num_steps"), fact_name("noise_multiplier")
+    ('steps', 'noise multiplier')
+    """
+    return _NAMES.get(name, str(name).replace("_", " "))
 
 
 def value_words(value: Any) -> str:
@@ -144,7 +152,7 @@ def statement_text(statement: "Statement") -> str:
         ("What it means", wrapped(statement.meaning)),
         ("What left the data", bullets(statement.released)),
         ("What was done", paragraph(f"{statement.mechanism} {steps_words(statement)}")),
-        ("Plan", "\n".join(f"  {name.replace('_', ' ')}: {value_words(x)}" for name, x in statement.plan.items())),
+        ("Plan", "\n".join(f"  {fact_name(name)}: {value_words(x)}" for name, x in statement.plan.items())),
         (
             "Other pairs of δ and ε that hold",
             "\n".join(f"  δ = {point.delta:<8g} ε = {upper(point.epsilon)}" for point in statement.profile),

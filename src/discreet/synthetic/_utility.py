@@ -9,7 +9,6 @@ can tell its rows from real ones.
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import itertools
 import json
 import math
@@ -26,7 +25,7 @@ from discreet._validate import finite_or_none, require
 from discreet.models import Levels
 from discreet.plots import Shares, plot_shares
 from discreet.predict import classification_metrics
-from discreet.tables import EPOCH, Column, DataError, Kind, Missing, Schema
+from discreet.tables import Column, DataError, Kind, Missing, Schema
 
 if TYPE_CHECKING:
     import pyarrow
@@ -551,7 +550,7 @@ def _plain(comparison: Comparison) -> dict[str, Any]:
 # --- the comparison -----------------------------------------------------------------------
 
 
-_FEW_SLICES = 8
+_FEW_SLICES, _SHOWN_SLICES = 8, 20
 Tables = tuple[Levels, Levels]
 
 
@@ -614,7 +613,7 @@ def utility_report(
         evaluation_rows=len(evaluation.table),
         training_rows=0 if training is None else len(training.table),
         twin_rows=tuple(len(twin.table) for twin in encoded),
-        shares=_shares(levels[0], evaluation, encoded),
+        shares=_shares(Levels(public, _SHOWN_SLICES, round_edges=True), evaluation, encoded),
     )
 
 
@@ -638,9 +637,11 @@ def _shares(levels: Levels, evaluation: Encoded, twins: list[Encoded]) -> dict[s
     twin = np.mean([_single(levels, each) for each in twins], axis=0)
     shares = {}
     for column in levels.schema.columns:
-        place = levels.places[column.name]
-        labels, axis = _labels(levels, column)
-        shares[column.name] = Shares(labels, real[place], twin[place], axis, column.kind.has_bounds)
+        place, names = levels.places[column.name], levels.labels(column)
+        sliced, missing = column.kind.has_bounds, column.missing is Missing.INDICATOR
+        labels = [*levels.starts(column), *(["missing"] if missing else [])] if sliced else names
+        axis = f"lower edge{f' ({column.unit})' if column.unit else ''}" if sliced else ""
+        shares[column.name] = Shares(labels, real[place], twin[place], axis, sliced, missing, names)
     return shares
 
 
@@ -649,14 +650,3 @@ def _single(levels: Levels, table: Encoded) -> Float[np.ndarray, " level"]:
     rows = _rows(levels, table)
     counts = [np.bincount(rows[:, i], minlength=size) for i, size in enumerate(levels.sizes)]
     return np.concatenate(counts) / len(rows)
-
-
-def _labels(levels: Levels, column: Column) -> tuple[list[str], str]:
-    missing = ["missing"] if column.missing is Missing.INDICATOR else []
-    if not column.kind.has_bounds:
-        return [*column.categories, *missing], ""
-    starts = levels.edges(column)[:-1]
-    if column.kind is Kind.DATE:
-        return [str(EPOCH + datetime.timedelta(days=int(day))) for day in starts] + missing, "days from"
-    form = ",.0f" if column.kind is Kind.COUNT else ",.4g"
-    return [f"{start:{form}}" for start in starts] + missing, f"{column.unit or 'values'} from"

@@ -41,7 +41,7 @@ from discreet._jax import (
     without_dead_code,
 )
 from discreet._validate import notebook_html
-from discreet.accounting import PrivacyProfile, Relation, profile
+from discreet.accounting import PrivacyProfile, Relation, profile, relation_name
 from discreet.mechanisms import NoNoiseError
 from discreet.verify._control import captured
 from discreet.verify._domain import (
@@ -562,7 +562,7 @@ class Certificate:
 
     def __str__(self) -> str:
         """The certificate in some lines."""
-        lines = [f"Certified under {self.relation.name}: {self.event}"]
+        lines = [f"Certified for {relation_name(self.relation.name).replace('one ', 'one record ', 1)}: {self.event}"]
         if self.symbols:
             lines += [f"  {x}" for x in formula_lines(self.event, self.relation)]
             lines.append(f"  epsilon(delta), computed from above: certificate.epsilon(delta, {_named(self.symbols)})")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from discreet._jax import users_file
 from discreet._validate import require
-from discreet.accounting import upper
+from discreet.accounting import relation_name, upper
 from discreet.verify._certify import KINDS, Certificate, Line, Place, Trail
 from discreet.verify._errors import PrivacyError, from_here, place_of, source_of
 from discreet.verify._events import formula_lines
@@ -105,6 +105,7 @@ def _verdict(outcome: Certificate | BaseException) -> dict[str, Any]:
         return {**facts, "error": outcome, "rule": from_here(outcome.rule)}
     if not isinstance(outcome, Certificate):
         return {**facts, "failure": type(outcome).__name__}
+    facts |= {"relation": relation_name(outcome.relation.name).replace("one", "one record", 1)}
     facts |= {"certificate": outcome, "calls": "one call" if outcome.times == 1 else "all calls"}
     if outcome.symbols:
         return {**facts, "formulas": formula_lines(outcome.event, outcome.relation)}
