@@ -1,5 +1,6 @@
 """What the site needs beside docs/: files that lie elsewhere in the repository, and links to them that hold in both places."""
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -33,3 +34,23 @@ def on_page_markdown(markdown: str, page: Any, **others: Any) -> str:
     for source, place in ELSEWHERE.items():
         markdown = markdown.replace(f"]({up}../{source}", f"]({up}{place}")
     return markdown
+
+
+def on_page_content(html: str, page: Any, files: Any, **others: Any) -> str:
+    """Turn a notebook's links to pages into those of the site, which mkdocs-jupyter leaves as they are."""
+    from mkdocs.plugins import get_plugin_logger
+
+    del others
+    if not page.file.src_uri.endswith(".py"):
+        return html
+
+    def link(found: re.Match[str]) -> str:
+        place = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), found[1]))
+        there = files.get_file_from_path(place)
+        if there is None:
+            get_plugin_logger(__name__).warning("%s links to %s, which is no page", page.file.src_uri, found[1])
+            return found[0]
+        return f'href="{there.url_relative_to(page.file)}"'
+
+    # Its script for formulas, which no notebook here has, would come from elsewhere; without an address it is an empty one.
+    return re.sub(r'href="([\w./-]+\.(?:md|py))(?=[#"])"', link, html.replace('<script src=""></script>', ""))

@@ -460,8 +460,9 @@ class Ledger:
         return f"Ledger({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
-        headline, _, text = str(self).partition("\n")
-        return notebook_html(headline, text)
+        lines = str(self).split("\n")
+        headline = next(line for line in lines if line.startswith("Spent: "))
+        return notebook_html(headline, "\n".join(line for line in lines if line is not headline))
 
     def __str__(self) -> str:
         entries = self._read()

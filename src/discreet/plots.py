@@ -6,6 +6,8 @@ say so in their titles.
 
 from __future__ import annotations
 
+import functools
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,13 +46,22 @@ SHADES = ("0.0", "0.35", "0.55")
 def new_figure(width: float, height: float) -> Figure:
     """A figure of this size in inches, apart from pyplot, so that no window opens and nothing piles up.
 
+    A notebook shows it as a picture; matplotlib's own figure is shown by its name until pyplot is imported.
+
     Raises:
         ImportError: matplotlib is not installed.
     """
     require("matplotlib", extra="plot", what="A picture")
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    vars(figure)["_repr_png_"] = functools.partial(_png, figure)
+    return figure
+
+
+def _png(figure: Figure) -> bytes:
+    figure.savefig(content := io.BytesIO(), format="png", dpi=100)
+    return content.getvalue()
 
 
 def save(figure: Figure, path: str | Path | None) -> Figure:

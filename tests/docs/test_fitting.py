@@ -43,3 +43,15 @@ def test_a_fit_and_many_fits(repository: Path, quick_compilation: None) -> None:
     assert found.shape == (4, 3)
     assert names["fits"].losses.shape == (4, 20)
     assert len(np.unique(found[:, 0])) == 4
+
+
+def test_the_first_page_runs_when_pasted(repository: Path, quick_compilation: None) -> None:
+    """Truly private; the posterior mean's noise has a standard deviation below 0.1."""
+    del quick_compilation
+    page = (repository / "docs" / "index.md").read_text(encoding="utf-8")
+    names: dict = {}
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(block.replace("print(", "str("), "docs/index.md", "exec"), names)
+    assert names["result"].statement.is_private
+    found = names["result"].params["weights_auto_loc"]
+    np.testing.assert_allclose(found, [2, -1, 0], atol=0.6)

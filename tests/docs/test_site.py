@@ -28,13 +28,15 @@ def build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         "--site-dir",
         str(folder),
     ]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "NO_COLOR": "1"}
+    # Notebooks are run by test_notebooks.py.
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "NO_COLOR": "1", "EXECUTE_NOTEBOOKS": "false"}
     return subprocess.run(command, cwd=config.parent, env=environment, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
 def site(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` builds it, in another place."""
+    pytest.importorskip("mkdocs_jupyter")  # of the extra `docs`, in which `make test` runs
     folder = tmp_path_factory.mktemp("site")
     built = build(repository / "mkdocs.yml", folder)
     assert built.returncode == 0, built.stderr
@@ -63,6 +65,15 @@ def test_links_that_lead_nowhere_and_pages_in_no_list_are_refused(repository: Pa
     for fault in ("'gone.md'", "'#gone'", "'#nowhere'", "- other.md"):
         assert fault in built.stderr, f"{fault} is not among\n{built.stderr}"
     assert built.stderr.count("WARNING") == 4
+
+
+def test_links_of_notebooks_lead_to_pages(site: Path) -> None:
+    """mkdocs-jupyter leaves them as they are in the repository."""
+    pages = list((site / "notebooks").glob("*.html"))
+    assert len(pages) == 7
+    for page in pages:
+        for link in re.findall(r'href="(?!https?:)([\w./-]+)', page.read_text(encoding="utf-8")):
+            assert link in (".", "..") or (page.parent / link).is_file(), f"{page.name} links to {link}"
 
 
 def test_what_lies_outside_docs_is_there(site: Path) -> None:

@@ -1,5 +1,6 @@
 """What the pictures show is what was released, and all of it that they say they show."""
 
+import pickle
 import sys
 from types import SimpleNamespace
 
@@ -34,6 +35,12 @@ def fit(**changes):
         "statement": SPENT,
     }
     return SimpleNamespace(**{**content, **changes})
+
+
+def test_a_notebook_shows_the_picture_and_not_its_name() -> None:
+    figure = plot_releases(fit())
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert pickle.loads(pickle.dumps(figure))._repr_png_().startswith(b"\x89PNG")
 
 
 def labels(axes) -> list[str]:
