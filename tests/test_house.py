@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "inference_data": {"report"},
     "plots": {"report"},
     # A checker that shares code with what it checks proves little.
-    "verify": {"mechanisms", "sampling", "accounting"},
+    "verify": {"mechanisms", "sampling", "accounting", "random"},
     "inference": {
         "plan",
         "mechanisms",

@@ -8,7 +8,7 @@ from jax import lax
 import discreet as dp
 
 from .attacks import Z, drawn, into, known_key, peek, private_key, total
-from .programs import KEY, C, N, certify, noisy
+from .programs import KEY, C, M, N, X, certify, noisy
 
 ATTACKS = []
 attack = into(ATTACKS)
@@ -369,3 +369,19 @@ def keys_in_two_loops(w, xs, ys, mask, key):
 def test_attack_gets_no_proof(step):
     with pytest.raises(dp.PrivacyError):
         certify(step)
+
+
+def test_keys_whose_children_may_be_equal():
+    """Folding is an exclusive or in `unsafe_rbg`: two releases have the same noise, and their difference has none."""
+
+    def step(xs, mask, key):
+        a, b = (jax.random.fold_in(jax.random.fold_in(key, i), 3 - i) for i in (1, 2))
+        s = total(xs, mask)
+        return noisy(a, s, Z * C), noisy(b, s, Z * C)
+
+    key = jax.random.key(0, impl="unsafe_rbg")
+    first, second = step(X, M, key)
+    assert jnp.array_equal(first, second)
+    with pytest.raises(dp.PrivacyError, match="may be equal"):
+        dp.certify(step, X, M, key, records=0, mask=1)
+    dp.certify(step, X, M, jax.random.key(0, impl="rbg"), records=0, mask=1)

@@ -1,5 +1,6 @@
 """Attacks with numbers that wrap, overflow, vanish or are none."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
@@ -322,6 +323,55 @@ def coarse_row_sum(w, x, y, m, k):
 def floor_of_nan(w, x, y, m, k):
     n = jnp.sqrt(jnp.sum(jnp.square(guarded(x)), 1) + 1e-6)
     return noise(k, total(guarded(x) * (1.0 / jnp.maximum(n, w))[:, None], m))
+
+
+@attack("limits of which one is no number, and hides how large the others are")
+def limited_by_nan(w, x, y, m, k):
+    above = jnp.array([300.0, jnp.nan, 300.0])
+    rows = jnp.minimum(jnp.maximum(x, -0.5), above)
+    return noise(k, total(guarded(rows), m))
+
+
+@attack("a floor of which one number is none")
+def floored_by_nan(w, x, y, m, k):
+    below = jnp.array([-300.0, jnp.nan, -300.0])
+    rows = jnp.maximum(jnp.minimum(x, 0.5), below)
+    return noise(k, total(guarded(rows), m))
+
+
+@attack("a traced norm that another number makes infinite, and does not bring back")
+def norm_by_way_of_infinity(w, x, y, m, k):
+    c, d = jnp.exp(w), jnp.exp(2 * w)
+    return dp.gaussian_mechanism(k, total(marked(x, c * d / d), m), Z * c)
+
+
+@attack("a traced norm, and noise whose product is taken in another order")
+def product_in_another_order(w, x, y, m, k):
+    c, d, e = jnp.exp(w), jnp.exp(2 * w), jnp.exp(-3 * w)
+    return dp.gaussian_mechanism(k, total(marked(x, (c * d) * e), m), Z * (c * (d * e)))
+
+
+@attack("noise that loses its digits below 1e-38")
+def noise_by_way_of_few_digits(w, x, y, m, k):
+    c = jnp.exp(w)
+    return dp.gaussian_mechanism(k, total(marked(x, c), m), Z * (c * 1e-25 * 1e25))
+
+
+@attack("noise that loses its digits in a square")
+def noise_by_way_of_a_square(w, x, y, m, k):
+    c = jnp.exp(w)
+    return dp.gaussian_mechanism(k, total(marked(x, c), m), 1e3 * jnp.sqrt(c * c))
+
+
+@attack("noise of a schedule, by way of a traced number", records=X)
+def schedule_by_way_of_few_digits(w, x, y, m, k):
+    c, s = jnp.exp(w), total(marked(x), m)
+
+    def turn(total, inputs):
+        i, stddev = inputs
+        return total + dp.gaussian_mechanism(jax.random.fold_in(k, i), s, stddev * c / c), None
+
+    return lax.scan(turn, jnp.zeros(3), (jnp.arange(3), jnp.array([1.0, 2.0, 3.0])))[0]
 
 
 @pytest.mark.parametrize(("step", "truth", "records"), attack)

@@ -71,6 +71,13 @@ def picks_that_overlap(w, x, y, m, k):
     return noise(k, total(marked(x[one]), m[one]) + total(marked(x[other]), m[other]))
 
 
+@attack("indices that are said to be sorted, and are the records'")
+def said_to_be_sorted(w, x, y, m, k):
+    places = jnp.where(y > 0, 1, 0)
+    rows = jnp.where(m[:, None], marked(x), 0.0)
+    return noise(k, jax.ops.segment_sum(rows, places, 2, indices_are_sorted=True))
+
+
 @attack("kernels of other records")
 def kernels_of_others(w, x, y, m, k):
     images, kernels = jnp.ones((1, N, 3)) * x[:, :1], marked(x)[::-1][:, None]

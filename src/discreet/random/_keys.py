@@ -39,7 +39,7 @@ import operator
 import os
 from collections.abc import Callable, Hashable, Sequence
 from enum import IntEnum
-from functools import partial
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -245,6 +245,24 @@ def is_reproducible(key: jax.Array) -> bool:
         key: a JAX key.
     """
     return not (_is_typed_key(key) and jax.random.key_impl(key) == CHACHA20)
+
+
+@cache
+def _derived_apart() -> frozenset[Any]:
+    ours = [
+        jax.eval_shape(partial(key_from_words, reproducible=x), np.zeros(KEY_WORDS, np.uint32)) for x in (True, False)
+    ]
+    theirs = [jax.eval_shape(partial(jax.random.key, 0, impl=name)) for name in ("threefry2x32", "rbg")]
+    return frozenset(x.dtype for x in (*ours, *theirs))
+
+
+def derives_apart(dtype: Any) -> bool:
+    """Whether keys of a type that were split, or folded with numbers, in different ways are different.
+
+    Not those of `unsafe_rbg`, where `fold_in` is an exclusive or: folding in 1 and 2, and 2 and 1, gives one key, and folding
+    in a number twice the key itself. Of a stranger's types nothing is known.
+    """
+    return dtype in _derived_apart()
 
 
 def check_key(key: Any, name: str = "rng_key") -> jax.Array:

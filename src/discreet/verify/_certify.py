@@ -43,8 +43,10 @@ from discreet._jax import (
 from discreet._validate import notebook_html
 from discreet.accounting import PrivacyProfile, Relation, profile, relation_name
 from discreet.mechanisms import NoNoiseError
+from discreet.random import derives_apart
 from discreet.verify._control import captured
 from discreet.verify._domain import (
+    KNOWN,
     PRIVATE,
     SECRET,
     Batch,
@@ -329,7 +331,9 @@ def inputs_of(
             elif isinstance(leaf, Given):
                 values.append(constant(np.asarray(leaf.value)))
             elif is_key(kind):
-                values.append(checker.keys.new(tuple(kind.shape), SECRET))
+                apart = derives_apart(kind.dtype)
+                why = "" if apart else f"two keys that are derived from one of type {kind.dtype} may be equal"
+                values.append(checker.keys.new(tuple(kind.shape), SECRET if apart else KNOWN, why))
             else:
                 single = kind.ndim == 0 and np.dtype(kind.dtype).kind == "f"
                 values.append(Public(scale=anew() if single else None))

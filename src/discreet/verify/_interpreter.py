@@ -64,6 +64,7 @@ from discreet.verify._domain import (
     anew,
     constant,
     contribution_factor,
+    is_open,
     range_factor,
     row_terms,
     scaled,
@@ -122,7 +123,7 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
         if error <= _MOST_ERROR:
             return [constant(const, exact=_exact(equation, values, kind), error=error)]
     uniform = _uniform(equation, values, kind)
-    scale = _scale(equation, values) if len(uniform) == len(kind.shape) else None
+    scale = _scale(checker, equation, values) if len(uniform) == len(kind.shape) else None
     error = _error(equation, [], [x.error for x in values], kind.dtype) if scale is not None else 0.0
     if scale is not None and (error > _MOST_ERROR or (scale.factor != 0 and not SMALLEST <= scale.factor <= LARGEST)):
         scale = None
@@ -377,8 +378,12 @@ def _uniform(equation: JaxprEqn, values: list[Public], kind: Any) -> frozenset[i
     return everywhere if rank == 0 else frozenset()
 
 
-def _scale(equation: JaxprEqn, values: list[Public]) -> Scale | None:
-    """A single number as a product of other numbers; whole numbers may wrap around and coarse ones round."""
+def _scale(checker: Any, equation: JaxprEqn, values: list[Public]) -> Scale | None:
+    """A single number as a product of other numbers; whole numbers may wrap around and coarse ones round.
+
+    Of numbers that are not known while tracing, a product may be infinite, or lose its digits below 1e-38, on the way: one that
+    another brings back, or that is computed in another order, would not be what the powers say. So it has one of them.
+    """
     dtype = np.dtype(aval(equation.outvars[0]).dtype)
     if dtype.kind != "f" or dtype.itemsize < 4:
         return None
@@ -387,14 +392,13 @@ def _scale(equation: JaxprEqn, values: list[Public]) -> Scale | None:
     if len(known) < len(scales) or not known:
         return None
     primitive = equation.primitive
-    if primitive is p.mul_p:
-        return known[0] * known[1]
-    if primitive is p.div_p:
-        return known[0] * known[1].to(-1.0)
+    if primitive in (p.mul_p, p.div_p):
+        found = known[0] * known[1].to(1.0 if primitive is p.mul_p else -1.0)
+        return None if checker.may_be_lost(found, *known) else found
     if primitive is p.sqrt_p:
-        return known[0].to(0.5)
+        return None if any(abs(power) > 1 and not is_open(s) for s, power in known[0].powers) else known[0].to(0.5)
     if primitive is p.square_p:
-        return known[0] * known[0]
+        return None if checker.may_be_lost(known[0] * known[0]) else known[0] * known[0]
     if primitive is p.convert_element_type_p:
         floats = all(np.dtype(aval(x).dtype).kind == "f" for x in (*equation.invars, *equation.outvars))
         return known[0] if floats else None
@@ -548,6 +552,19 @@ class Checker:
             return
         if turns is not None and all(_LEAST <= abs(x) <= 1 / _LEAST for x in turns.values):
             self._schedules[scale.powers[0][0]] = turns
+
+    def may_be_lost(self, product: Scale, *factors: Scale) -> bool:
+        """Whether a product of numbers, some of which are not known while tracing, may not be what its powers say.
+
+        The size of noise lies between 1e-20 and 1e20 (`_is_far`). Numbers of a schedule are never far from 1, so one of them may
+        come along.
+        """
+        powers = [{s: power for s, power in x.powers if not is_open(s)} for x in (product, *factors)]
+        scheduled = {s for x in powers for s in x if s in self._schedules}
+        holders = [x.keys() - scheduled for x in powers]
+        several = len(set().union(*holders)) > 1 or sum(map(bool, holders[1:])) > 1 or len(scheduled) > 1
+        far = any(abs(x[s]) > 2 for x in powers for s in scheduled & x.keys()) or _is_far(product)
+        return any(powers) and (several or far)
 
     def turn_by_turn(self, scales: Sequence[Scale]) -> tuple[Any, list[dict[int, float]]] | None:
         """The loop around by whose turns such numbers change, and what their names stand for in each; None if not known."""

@@ -341,7 +341,7 @@ def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...]
     terms = bound_of(value, equation, position)  # pyright: ignore[reportArgumentType]
     inverse = equation.primitive is p.div_p
     factor = other.scale.to(-1.0) if inverse and other.scale is not None else other.scale
-    if factor is None and other.const is not None and other.const.size:
+    if factor is None and other.const is not None and other.const.size and other.const.dtype.kind in "biuf":
         sizes = np.abs(other.const.astype(np.float64))
         known = not inverse or bool(sizes.min() > SMALLEST)
         factor = Scale(float(1 / sizes.min() if inverse else sizes.max())) if known else None
@@ -537,8 +537,9 @@ def _max_min(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     changes: dict[str, Any] = {"linf": None if limits is None else max(limits)}
     changes |= {"finite": all_finite(operands), "zero": both_zero(operands)}
     private = [x for x in operands if isinstance(x, Private)]
-    public = [x.const for x in operands if isinstance(x, Public) and x.const is not None and x.const.size]
-    if len(private) == 1 and public:
+    # A bound that is NaN somewhere has no largest element.
+    public = [x.const for x in operands if isinstance(x, Public) and x.const is not None and x.magnitude is not None]
+    if len(private) == 1 and public and public[0].size:
         # jnp.clip is a maximum and then a minimum.
         (value,), (bound,) = private, public
         least, most = float(bound.min()), float(bound.max())

@@ -578,9 +578,9 @@ def _added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pr
     """
     array, index, update = operands
     numbers, shapes = equation.params["dimension_numbers"], [shape_of(x) for x in equation.invars]
-    undefined = (
-        equation.params["unique_indices"] or equation.params["mode"] is jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
-    )
+    # What was promised of indices, and may not be so, leaves open where other records' updates go.
+    promised = [equation.params[x] for x in ("unique_indices", "indices_are_sorted")]
+    undefined = any(promised) or equation.params["mode"] is jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
     dtype = np.dtype(aval(equation.outvars[0]).dtype)
     if equation.primitive is not p.scatter_add_p or undefined or numbers.operand_batching_dims or dtype.itemsize < 4:
         return None
