@@ -25,7 +25,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 import discreet as dp
 from discreet import scores
-from discreet.accounting import FINE_ORDERS, event_from_dict, event_to_dict, profile
+from discreet.accounting import FINE_ORDERS, RenyiBound, event_from_dict, event_to_dict, profile
+from discreet.accounting._profile import _selected
 from discreet.audit import judge
 from discreet.scores import ScorePlan, SelectionPlan, private_metrics, select
 
@@ -315,6 +316,27 @@ def test_the_price_of_20_fits_is_that_of_another_implementation(shape: float) ->
     selected = divergences + (1 + shape) * least + np.log(20) / (FINE_ORDERS - 1)
     by_hand = np.min(selected + np.log1p(-1 / FINE_ORDERS) - np.log(1e-5 * FINE_ORDERS) / (FINE_ORDERS - 1))
     assert profile(event, BOTH[0]).epsilon(1e-5) == pytest.approx(by_hand, rel=1e-9)
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0, 3.0, math.inf])
+@pytest.mark.parametrize("cut", [1e-4, 0.05])
+def test_a_tail_that_is_cut_counts_in_the_bound_of_a_selection(shape: float, cut: float) -> None:
+    """A run gives 0 on one table; on the other 1, the better one, with a probability that is cut from its divergences."""
+    mean, orders = 20.0, FINE_ORDERS
+    gamma = dp.accounting.repetitions(mean, shape)
+    if shape == math.inf:
+        never, all_zero = math.exp(-mean), math.exp(-mean * cut)
+    else:
+        none = 1 - (1 - gamma) * (1 - cut)
+        never = 0.0
+        all_zero = math.log(none) / math.log(gamma) if shape == 0 else (none**-shape - 1) / (gamma**-shape - 1)
+    zero, beside = 1 - never, all_zero - never
+    truth = np.logaddexp(
+        orders * math.log(zero) + (1 - orders) * math.log(beside), math.log(never) if never else -math.inf
+    ) / (orders - 1)
+    left = np.full(len(orders), -math.log1p(-cut))
+    assert np.all(_selected(orders, RenyiBound(left, cut), mean, shape) >= truth)
+    assert np.any(_selected(orders, RenyiBound(left, 0.0), mean, shape) < truth), "the cut has no influence"
 
 
 def test_fits_in_steps_compose_with_their_score_and_replacing_costs_twice_the_shift() -> None:

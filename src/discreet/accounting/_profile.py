@@ -446,29 +446,34 @@ def renyi_bound(
     for selection, count in chosen:
         # Every order that helps, whichever are asked for.
         one = renyi_bound(selection.event, relation, orders=np.union1d(orders, FINE_ORDERS))
-        both = _selected(np.union1d(orders, FINE_ORDERS), one.divergences, selection.mean, selection.shape)
+        both = _selected(np.union1d(orders, FINE_ORDERS), one, selection.mean, selection.shape)
         divergences = divergences + count * both[np.isin(np.union1d(orders, FINE_ORDERS), orders)]
         lost += count * selection.mean * one.slack
     return RenyiBound(divergences, slack + lost)
 
 
-def _selected(
-    orders: NDArray[np.float64], divergences: NDArray[np.float64], mean: float, shape: float
-) -> NDArray[np.float64]:
+def _selected(orders: NDArray[np.float64], run: RenyiBound, mean: float, shape: float) -> NDArray[np.float64]:
     """Divergences of the best of a random number of runs, from those of one run.
 
     Papernot and Steinke, Hyperparameter tuning with Rényi differential privacy, ICLR 2022: Theorem 6 for Poisson numbers of runs
     (shape infinite), Theorem 2 for truncated negative binomial ones.
+
+    The tails: the divergences of a run are those of a law P' within total variation s of its law P, from the law Q beside it,
+    and of some Q' within s of Q from P. So all runs are within `mean` s of runs by P', to which Lemma 7 is applied beside Q. Its
+    first term is P' from Q. Its second asks how much likelier an event is by Q than by P', and there both cuts count: Q(E) <=
+    Q'(E) + s, and P(E) <= P'(E) + s. For an event of P'(E) >= gamma, with k = 1 - 1 / order and divergence d, Q(E) / P'(E) <=
+    exp(k d) gamma^(-1 / order) (1 + s / gamma) + s / gamma, whose logarithm is larger by 2 s / gamma at most. In Theorem 6 the
+    delta of a run at epsilon is larger by (1 + e^epsilon) s.
     """
-    gamma = repetitions(mean, shape)
+    gamma, divergences = repetitions(mean, shape), run.divergences
     more = np.log(mean) / (orders - 1)
     if shape == math.inf:
-        one = RenyiCurve(orders, divergences, 0.0)
+        one = RenyiCurve(orders, divergences, run.slack)
         found = divergences + mean * one.delta(np.log1p(1 / (orders - 1))) + more
     else:
         # Its second order is free.
-        least = np.min((1 - 1 / orders) * divergences - math.log(gamma) / orders)
-        found = divergences + (1 + shape) * float(least) + more
+        least = float(np.min((1 - 1 / orders) * divergences - math.log(gamma) / orders)) + 2 * run.slack / gamma
+        found = divergences + (1 + shape) * least + more
     # Divergences grow with the order, so a bound at a larger one holds as well.
     return np.minimum.accumulate(found[::-1])[::-1] * (1 + 1e-12)
 
