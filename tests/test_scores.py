@@ -97,6 +97,12 @@ def test_more_than_two_classes(exact: None) -> None:
     clipped = np.mean(np.minimum(-np.log(p[np.arange(3000), y]), 5))
     assert found.log_likelihood.value == pytest.approx(-clipped, abs=1e-4)
     assert "auc" not in found.figures
+    with pytest.raises(AttributeError, match=r"more than two classes.*one class against the rest"):
+        _ = found.auc
+    assert "one class against the rest" in " ".join(str(found).split())
+    # As the message says: a column of the probabilities, and whether it is that class.
+    one = score(p[:, 2], y == 2, epsilon=1.0, delta=1e-5)
+    assert one.auc.value == pytest.approx(roc_auc_score(y == 2, p[:, 2]), abs=2e-3)
     with pytest.raises(ValueError, match="two classes"):
         found.roc()
 
@@ -589,6 +595,14 @@ def test_the_statement_of_the_best_run_says_what_the_selection_costs() -> None:
 
     best = select(dp.random.key(), [run], RUNS)
     said = " ".join(str(best.result).split())
+    whole = best.statement
+    for name in ("epsilon", "delta", "profile", "attack_power", "posterior_beliefs", "gaussian_mu", "event", "meaning"):
+        assert getattr(best.result, name) == getattr(whole, name), name
+    headline = said.split("What was protected")[0]
+    assert f"ε = {dp.accounting.upper(whole.epsilon)} at δ = 1e-05" in headline
+    assert "What this run did" in said
+    assert best.result.is_private
+    assert not any("price of one run" in x for x in best.result.not_covered)
     assert "best of a secret number" in said
     assert f"ε = {dp.accounting.upper(best.statement.epsilon)} at δ = 1e-05" in said
 

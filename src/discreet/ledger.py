@@ -626,4 +626,9 @@ class Spending:
 
     def stated(self) -> Statement:
         """The statement, with the receipt."""
-        return self._statement.with_notes(self.receipt) if self.receipt else self._statement
+        return self.headed(self._statement).with_notes(self.receipt) if self.receipt else self._statement
+
+    def headed(self, statement: Statement) -> Statement:
+        """The statement, with the figures of what was paid for where that is more than it says: a run of a selection."""
+        whole = getattr(self._receipt, "whole", None)
+        return statement if whole is None else statement.as_part_of(whole)

@@ -20,6 +20,7 @@ import dataclasses
 import functools
 import math
 import os
+import textwrap
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -464,6 +465,12 @@ def _limits(plan: ScorePlan, name: str) -> tuple[float, float]:
     return 0.0, 1.0 if plan.classes else plan._largest_error
 
 
+NO_AUC = (
+    "No AUC with more than two classes: it would take bins of every class, and a row would change cells in all of them, so that "
+    "all figures lost precision. For one class against the rest, score that column of the probabilities with y == class."
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class PrivateMetrics:
     """Private scores of a fit: a release. Whatever is computed from it costs nothing more. Made by `private_metrics`.
@@ -529,6 +536,8 @@ class PrivateMetrics:
         """A figure by its name: `metrics.accuracy`."""
         if not name.startswith("_") and name != "figures" and name in self.figures:
             return self.figures[name]
+        if name == "auc" and self.plan.classes > 2:
+            raise AttributeError(NO_AUC)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def _cells(self) -> Float[np.ndarray, "bin side"]:
@@ -597,6 +606,8 @@ class PrivateMetrics:
             value = "hidden" if math.isnan(figure.value) else f"{figure.value:.4g}"
             wide = "" if math.isnan(figure.sampling) else ends[1]
             lines.append(f"{name.replace('_', ' '):<26}{value:>10}   {ends[0]:<32}{wide}".rstrip())
+        if self.plan.classes > 2:
+            lines.append(textwrap.fill(NO_AUC, 88))
         return "\n".join(lines)
 
 
@@ -879,9 +890,29 @@ class SelectionPlan:
             public=["The candidates, the plan of a run, and the law of the number of runs"],
             not_covered=[
                 "How many runs there were: whoever saw the time that the selection took, its memory, or messages of its runs, "
-                "learns more than ε says. What a run states of itself is the price of one run, not that of the selection."
+                "learns more than ε says."
             ],
         )
+
+
+class _PaidBySelection(str):
+    """The receipt of a run of a selection.
+
+    Attributes:
+        whole: The statement of the selection, whose figures are those of the run.
+    """
+
+    whole: Statement
+
+    def __new__(cls, method: str, whole: Statement) -> Self:
+        receipt = super().__new__(
+            cls,
+            f"This release ({method}) was paid for by the selection that it was a run of, the best of a secret number of runs. "
+            f"The figures of this statement are those of the selection, ε = {upper(whole.epsilon)} at δ = {upper(whole.delta)}, "
+            "which whoever sees this release learns of a person at most. One run alone would cost less.",
+        )
+        receipt.whole = whole
+        return receipt
 
 
 class _Run(Ledger):
@@ -928,13 +959,7 @@ class _Run(Ledger):
             self._entries.append({**entry, "paid_before": before})
             self._paid.append(event)
             self._slack -= slack
-        whole = self._statement
-        return cast(
-            Receipt,
-            f"This release ({method}) was paid for by the selection that it was a run of, the best of a secret number of runs. "
-            "The ε of this statement is that of one run alone. What the selection costs, and so what whoever sees this release "
-            f"learns, is ε = {upper(whole.epsilon)} at δ = {upper(whole.delta)}.",
-        )
+        return cast(Receipt, _PaidBySelection(method, self._statement))
 
     def close(self) -> None:
         """The run is over."""
@@ -993,7 +1018,7 @@ class Selection:
         result: What the best run returned; None if there was none (Poisson numbers of runs, or no score that is a number).
         score: Its score; NaN without a result.
         candidate: Place of its candidate.
-        statement: What the whole selection cost. The result's own statement, if it has one, is about a single run, and says so.
+        statement: What the whole selection cost. The result's own statement, if it has one, has the same figures.
     """
 
     result: Any

@@ -315,3 +315,22 @@ def test_fit_needs_an_epsilon_from_somewhere(tmp_path: Path) -> None:
     outcome = RUN.invoke(app, words)
     assert outcome.exit_code == 2
     assert "--epsilon is missing" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("fit", ("--data", "--model", "--epsilon or --plan", "--schema or --bounds")),
+        ("fit --epsilon 1 --schema s.toml", ("--data", "--model")),
+        ("fit --data x.csv --model logistic", ("--epsilon", "--target", "--bounds or --schema")),
+        ("fit --data x.csv --model poisson --epsilon 1", ("--target", "--bounds or --schema")),
+        ("utility", ("TWINS", "--evaluation-non-private", "--schema")),
+    ],
+)
+def test_all_that_is_missing_is_named_at_once(words: str, named: tuple[str, ...]) -> None:
+    outcome = RUN.invoke(app, words.split())
+    assert outcome.exit_code == 2
+    for option in named:
+        assert option in outcome.output, option
+    if "--epsilon 1" in words:
+        assert "--epsilon" not in outcome.output

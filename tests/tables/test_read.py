@@ -6,8 +6,11 @@ import pyarrow.parquet
 import pytest
 
 from discreet.tables import (
+    Column,
     DataError,
     Kind,
+    Missing,
+    Schema,
     column_names,
     encode,
     infer_columns_non_private,
@@ -126,3 +129,33 @@ def test_real_table_of_adult(table) -> None:
     assert records.x.shape == (48_842, 4)
     assert records.x.dtype == np.float32
     assert 0.23 < records.y.mean() < 0.25
+
+
+@pytest.mark.parametrize(
+    ("categories", "words"),
+    [
+        (("no", "yes"), ("no", "yes")),
+        (("Yes", "No"), ("No", "Yes")),
+        (("true", "false"), ("false", "true")),
+        (("0", "1"), "01"),
+    ],
+)
+def test_one_schema_reads_words_and_truth_values(tmp_path, categories, words) -> None:
+    """A CSV file's words and a Parquet file's truth values are the same records, whichever category comes first."""
+    schema = Schema(
+        columns=(Column(name="smoker", kind=Kind.BINARY, categories=categories, missing=Missing.INDICATOR),)
+    )
+    truth = [True, False, None, True]
+    pyarrow.parquet.write_table(pyarrow.table({"smoker": truth}), tmp_path / "a.parquet")
+    texts = ["" if x is None else words[x] for x in truth]
+    (tmp_path / "a.csv").write_text("smoker\n" + "\n".join(f'"{x}"' if x else '""' for x in texts) + "\n")
+    tables = [read_table(tmp_path / name, schema) for name in ("a.parquet", "a.csv")]
+    one, other = (encode(table, schema).x for table in tables)
+    assert one.tolist() == other.tolist()
+    assert one[0, 0] == categories.index(words[1])
+
+
+def test_truth_values_without_words_are_refused_with_the_remedy() -> None:
+    schema = Schema(columns=(Column(name="smoker", kind=Kind.BINARY, categories=("never", "ever")),))
+    with pytest.raises(DataError, match=r'holds truth values.*write categories = \["false", "true"\]'):
+        read_table(pyarrow.table({"smoker": [True, False]}), schema)

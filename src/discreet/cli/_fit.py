@@ -170,8 +170,8 @@ def fit(
             drawn = batch_size is not None or sampling != "poisson"
             planned = None if plan_file is None else with_plan(plan_file, model, given, drawn_otherwise=drawn)
             values = given if planned is None else planned.values
-            if values.epsilon is None:
-                raise ValueError("--epsilon is missing: give a privacy budget, or a --plan that contains one")
+            described_by = (values.schema, values.bounds, non_private_bounds or None)
+            options.refuse_missing(model, values.epsilon, values.target, described_by, data)
             if members.first:
                 check_options(out, checkpoint, overwrite=overwrite, draws=draws, learning_rate=values.learning_rate)
             check_numbers(values, num_records, sampling=sampling, batch_size=batch_size, relation=relation)

@@ -5,7 +5,7 @@ import difflib
 import enum
 import functools
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -440,6 +440,24 @@ def marginals_plan_of(
     which = Relation.ADD_OR_REMOVE_ONE if relation is None else Relation[relation.name]
     goal = {"epsilon": epsilon, "delta": delta, "relation": which, "choices": choices}
     return MarginalsPlan.calibrate(schema, tables=twin_tables(schema, choices), **goal)
+
+
+def refuse_missing(
+    model: str, epsilon: float | None, target: str | None, described_by: Sequence[object], data: Path
+) -> None:
+    """Refuse a fit that lacks options, and name all of them."""
+    described = any(x is not None for x in described_by)
+    missing = (
+        [] if epsilon is not None else ["--epsilon is missing: give a privacy budget, or a --plan that contains one"]
+    )
+    # A schema may name the target, and converted records have their schema with them.
+    known = described_by[0] is not None or data.suffix == ".arrow" or data.is_dir()
+    if model in MODELS and model != TWIN and target is None and not known:
+        missing.append("--target is missing: name the column to predict")
+    if not described and not known:
+        missing.append("--bounds or --schema is missing: give what is publicly known about the columns")
+    if epsilon is None or len(missing) > 1:  # `schema_of` says more about one alone
+        raise ValueError("; ".join(missing))
 
 
 def schema_of(

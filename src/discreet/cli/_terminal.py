@@ -120,6 +120,8 @@ def _answer(error: Exception) -> int:
         context = getattr(error, "ctx", None)
         command = "discreet" if context is None else context.command_path
         message = str(error.format_message()).replace("Value error, ", "")  # pyright: ignore[reportAttributeAccessIssue]
+        if type(error).__name__ == "MissingParameter":
+            message = _all_missing(context) or message
         stop = "" if message.endswith((".", "?")) else "."
         say_error(f"Refused: {message}{stop} For the options, run: {command} --help")
         return 2
@@ -145,6 +147,22 @@ def _answer(error: Exception) -> int:
         "data; add --debug to see it."
     )
     return 1
+
+
+def _all_missing(context: Any) -> str:
+    """What a command line lacks, all of it; empty if nothing. What is given is in the context before others are missed."""
+    if context is None:
+        return ""
+    command, given = context.command, context.params
+    required = [x for x in command.params if x.required and x.name not in given]
+    missing = [x.opts[0] if x.opts[0].startswith("-") else x.metavar or x.human_readable_name for x in required]
+    if not missing:
+        return ""
+    # `fit` takes either of two.
+    names = {x.name for x in command.params}
+    either = ((("epsilon", "plan_file"), "--epsilon or --plan"), (("schema", "bounds"), "--schema or --bounds"))
+    missing += [words for both, words in either if names.issuperset(both) and not any(given.get(x) for x in both)]
+    return f"Missing: {', '.join(missing)}"
 
 
 _WRONG_PLACES = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)

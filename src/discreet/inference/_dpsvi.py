@@ -590,7 +590,7 @@ class DPSVI:
                 processes=processes,
             )
             if receipt := processes.from_first(spending.receipt.encode()).decode():
-                stated = stated.with_notes(receipt)
+                stated = spending.headed(stated).with_notes(receipt)
             return result_of(step, outcome, stated, self.plan)
 
     def _terms(self, delta: float | None, reproducible: bool, keep_gradients: bool) -> Statement:

@@ -33,6 +33,7 @@ from discreet.tables import (
     numbers_of,
     positions_of,
     to_steps,
+    words_of_truth,
 )
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def _typed(column: Column, cells: Any) -> Any:
     kind = "double" if column.kind.has_bounds else "string"
     if kind == "string" and pyarrow.types.is_dictionary(cells.type) and cells.type.value_type == pyarrow.string():
         return cells
+    if kind == "string" and pyarrow.types.is_boolean(cells.type):
+        return words_of_truth(column, cells)
     try:
         return cells.cast("date32" if column.kind is Kind.DATE else kind)
     except pyarrow.ArrowException:

@@ -320,6 +320,28 @@ class Statement:
         """The same statement, marked as broken by what was done around the private computation."""
         return dataclasses.replace(self, violations=(*self.violations, *violations))
 
+    def as_part_of(self, whole: "Statement") -> "Statement":
+        """The same statement with the figures of a larger computation, which was paid for and whose best part this is.
+
+        What follows from ε, δ and the event is the whole's, so that no figure here promises more than was spent. Mechanism
+        and plan are this part's, after the whole's in words.
+        """
+        figures = (
+            "epsilon delta delta_chosen profile meaning attack_power posterior_beliefs gaussian_mu event accountant"
+        )
+        about_epsilon = ("epsilon", "delta", "no finite", "the sampler")
+        return dataclasses.replace(
+            self,
+            **{name: getattr(whole, name) for name in figures.split()},
+            warnings=(*whole.warnings, *(x for x in self.warnings if not x.startswith(about_epsilon))),
+            mechanism=f"{whole.mechanism} What this run did: {self.mechanism}",
+            public=tuple(dict.fromkeys((*whole.public, *self.public))),
+            not_covered=tuple(dict.fromkeys((*whole.not_covered, *self.not_covered))),
+            violations=tuple(dict.fromkeys((*whole.violations, *self.violations))),
+            reproducible=whole.reproducible or self.reproducible,
+            randomness=whole.randomness if whole.reproducible else self.randomness,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists, strings and finite numbers; never NaN or infinity.
 

@@ -18,6 +18,7 @@ from discreet.tables._cells import (
     positions_of,
     rows_of_persons,
     to_steps,
+    words_of_truth,
 )
 from discreet.tables._schema import (
     DEFAULT_MISSING_VALUES,
@@ -90,6 +91,7 @@ __all__ = [
     "schema_to_toml",
     "sniff_csv",
     "to_steps",
+    "words_of_truth",
 ]
 
 # What reads or makes pyarrow tables, by file.

@@ -155,6 +155,35 @@ def positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -
     return positions
 
 
+_WORDS = (("false", "true"), ("no", "yes"), ("0", "1"), ("f", "t"), ("n", "y"), ("off", "on"))
+"""What stands for false and for true, so that one schema reads a CSV file's words and a Parquet file's truth values."""
+
+
+def words_of_truth(column: Column, values: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    """Truth values as the categories that mean them, whichever comes first.
+
+    >>> import pyarrow
+    >>> smoker = Column(name="smoker", kind=Kind.BINARY, categories=("Yes", "No"))
+    >>> words_of_truth(smoker, pyarrow.chunked_array([[True, False, None]])).to_pylist()
+    ['Yes', 'No', None]
+
+    Raises:
+        DataError: No two categories mean them. The column's type is public, and no cell is told.
+    """
+    import pyarrow
+
+    meant = {category.casefold(): category for category in column.categories}
+    for false, true in _WORDS:
+        if false in meant and true in meant:
+            places = [chunk.cast(pyarrow.int8()) for chunk in values.chunks]
+            coded = [pyarrow.DictionaryArray.from_arrays(x, [meant[false], meant[true]]) for x in places]
+            return pyarrow.chunked_array([x.dictionary_decode() for x in coded], pyarrow.string())
+    raise DataError(
+        f"column '{column.name}' holds truth values, and its categories {', '.join(column.categories)} are no words for these: "
+        'write categories = ["false", "true"], or ["no", "yes"]'
+    )
+
+
 def impossible_rows(table: pyarrow.Table, schema: Schema) -> np.ndarray:
     """Which rows have values of two columns that the schema calls impossible together. A missing cell is no such value."""
     described = {column.name: column for column in schema.columns}

@@ -33,7 +33,7 @@ import pyarrow.parquet
 import pyarrow.types
 from tqdm.auto import tqdm
 
-from discreet.tables._cells import OutOfBounds, Report
+from discreet.tables._cells import OutOfBounds, Report, words_of_truth
 from discreet.tables._schema import DEFAULT_MISSING_VALUES, EPOCH, Column, CsvFormat, DataError, Kind, Schema
 
 # --- files: which are read, and what is wrong with one ------------------------------------
@@ -476,6 +476,8 @@ def _typed(
     text = pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)
     if text and column is not None and column.kind.has_bounds:
         return _lenient(values, wanted, column, csv, report)
+    if pyarrow.types.is_boolean(values.type) and wanted == TEXTS and column is not None:
+        values = words_of_truth(column, values)
     try:
         return values.cast(pyarrow.string()).dictionary_encode() if wanted == TEXTS else values.cast(wanted)
     except pyarrow.ArrowException:
