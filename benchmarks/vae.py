@@ -28,7 +28,7 @@ def measure(scale: Scale) -> list[Outcome]:
     """Batches of 128 with all peers, then of 1,024."""
     architecture = dense(HIDDEN, LATENT)
     problem = auto_encoder(architecture, scale.size(RECORDS, 8))
-    small = _measure(architecture, problem, scale.size(128, 8), scale, "vae-128", 1.7)
+    small = _measure(architecture, problem, scale.size(128, 8), scale, "vae-128", 1.6)
     if scale.tiny:
         return [small]
     return [small, _measure(architecture, problem, 1024, scale, "vae-1024", 1.15)]

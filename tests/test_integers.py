@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import discreet as dp
+from discreet._jax import double
 from discreet.gradients import ClippedSum
 from discreet.mechanisms import GAUSSIAN, LAPLACE, _integers, levels_for, release
 from discreet.random import LAPLACE_UNIT
@@ -72,8 +73,14 @@ def test_where_there_is_no_grid_nothing_is_released(stddev, share):
 
 
 def integers(x, spacing, levels) -> list[int]:
+    if levels == 2:
+        with double():
+            return [int(k) for k in _integers.nearest(jnp.asarray(x), spacing)]
     words = [np.asarray(w) for w in _integers.rounded(jnp.asarray(x), spacing, levels)]
     return [sum(int(w.flat[i]) << 24 * k for k, w in enumerate(words)) for i in range(np.size(x))]
+
+
+LIMITS = {2: 2**52, 3: 2**78}
 
 
 @pytest.mark.parametrize("levels", [2, 3])
@@ -88,15 +95,15 @@ def test_sums_become_the_nearest_integers(levels):
     spacing = np.float32(2.0**-19)
     for value, found in zip(x, integers(x, spacing, levels), strict=True):
         exact = Fraction(float(value)) / Fraction(float(spacing))
-        limit = 2 ** (24 * levels + 6)
+        limit = LIMITS[levels]
         assert abs(found - max(-limit, min(limit, exact))) <= Fraction(1, 2)
     huge = np.array([np.inf, 3e38, -3e38, -np.inf], np.float32)
-    assert integers(huge, spacing, levels) == [2 ** (24 * levels + 6) * sign for sign in (1, 1, -1, -1)]
+    assert integers(huge, spacing, levels) == [LIMITS[levels] * sign for sign in (1, 1, -1, -1)]
 
 
-@pytest.mark.parametrize("levels", [2, 3])
-def test_words_of_a_sum_are_those_of_the_integer_alone(levels):
+def test_words_of_a_sum_are_those_of_the_integer_alone():
     """K and Z apart tell more than K + Z; the words of the sum are the same whatever they are the sum of."""
+    levels = 3
     generator = np.random.default_rng(7)
     for total in (0, -1, -3, 2**24 - 1, -(2**24), 5 * 2**24 + 17, -(2**40) + 9, 2**52):
         noises = [int(n) for n in generator.integers(-(2**23), 2**23, 20)]
@@ -107,13 +114,32 @@ def test_words_of_a_sum_are_those_of_the_integer_alone(levels):
                 words.append(jnp.int32(rest & 0xFFFFFF))
                 rest >>= 24
             words.append(jnp.int32(rest & 0xFFFFFFFF if rest >= 0 else rest))
-            own = [jnp.int32(noise & 0xFFF), jnp.int32(0)] if levels == 3 else [jnp.int32(noise)]
-            own[0] = jnp.int32(noise)
+            own = [jnp.int32(noise), jnp.int32(0)]
             forms.add(tuple(int(w) for w in _integers.added(words, own)))
         assert len(forms) == 1
         (form,) = forms
         assert sum(w << 24 * i for i, w in enumerate(form)) == total
         assert all(0 <= w < 2**24 for w in form[:-1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_integers_and_noise_of_two_levels_are_added_exactly(monkeypatch, dtype):
+    """Up to the cut, which is found where it leaves a float64 no room for the noise."""
+
+    def off():
+        noise = np.array([1, -1, 2**25 - 1, -(2**25 - 1), 12345], np.int32)
+        law = GAUSSIAN.law(2)._replace(draw=lambda *_: ([jnp.asarray(noise)], True))
+        with jax.enable_x64(True):
+            sums = jnp.asarray([3e20, -3e20, 3e20, 0.75, -(2.0**40)], dtype)
+            out = np.asarray(_integers.add_noise_on_grid(KEY, [sums.astype(dtype)], 2.0**20, 0.0, law)[0])
+            assert out.dtype == dtype
+        spacing = float(grid(2.0**20, 0.0, 2)[0])
+        sums = [max(-(2**52), min(2**52, round(Fraction(float(x)) / Fraction(spacing)))) for x in np.asarray(sums)]
+        return [float(x) - float(dtype(spacing * (k + int(z)))) for x, k, z in zip(out, sums, noise, strict=True)]
+
+    assert not any(off())
+    monkeypatch.setattr(_integers, "LARGEST", 2.0**54)
+    assert any(off())
 
 
 @pytest.mark.parametrize("levels", [2, 3])

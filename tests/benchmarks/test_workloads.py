@@ -129,7 +129,7 @@ def test_vae_with_all_peers() -> None:
     (outcome,) = measured("vae")
     assert outcome.facts["num_parameters"] == 688_884
     asked = {
-        "private / NumPyro, not private": ("<=", 1.7),
+        "private / NumPyro, not private": ("<=", 1.6),
         "Poisson / batches of one size": ("<=", 1.15),
         "reference engine / ours": (">=", 40),
     }

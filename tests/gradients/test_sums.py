@@ -222,17 +222,18 @@ def test_sums_in_blocks_are_off_by_no_more_than_is_charged():
 
 def test_the_bound_does_not_follow_the_table():
     """The noise would show in its size, which has steps of 0.2 %, that one record more lies beyond a step."""
-    planned = {_contract.rounding_of_sums(n, 2_000, 144, narrow=False) for n in range(1_000, 1_000_000, 7_919)}
+    planned = {_contract.rounding_of_sums(n, 2_000, 144) for n in range(1_000, 1_000_000, 7_919)}
     assert len(planned) == 1
     with pytest.raises(ValueError, match="Plan with a number of records that is about right"):
-        _contract.rounding_of_sums(30_000_000, 2_000, 144, narrow=False)
+        _contract.rounding_of_sums(30_000_000, 2_000, 144)
 
 
 @pytest.mark.parametrize("fault", ["rounding is not charged", "chunks are added in float32"])
 def test_the_attack_finds_sums_that_it_should(monkeypatch, fault):
     monkeypatch.setattr(_bookkeeping, "_FEW", 0)
     if fault == "rounding is not charged":
-        monkeypatch.setattr(_bookkeeping, "_MOST_ROWS", 2**30)
+        for limit in ("_MOST_ROWS", "_BLOCK"):
+            monkeypatch.setattr(_bookkeeping, limit, 2**30)
         monkeypatch.setattr(_bookkeeping, "rounding_of_sums", lambda *args, **options: 0.0)
         distance, bound = moved(BookKeepingEngine(50_000, shuffled=True), 4, 20_000)
     else:
@@ -241,6 +242,42 @@ def test_the_attack_finds_sums_that_it_should(monkeypatch, fault):
         with pytest.warns(UserWarning, match="float64"):
             distance, bound = moved(BookKeepingEngine(16), 4, 200_000, together=16)
     assert distance > 2 * bound
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_a_long_chunk_is_summed_in_short_blocks(monkeypatch, blocks):
+    """1,025 long rows and 975 whose rounding they decide: as one block they would move the sum by 6 % more."""
+    monkeypatch.setattr(_bookkeeping, "_FEW", 0)
+    monkeypatch.setattr(_bookkeeping, "_MOST_ROWS", 4096)
+    monkeypatch.setattr(_bookkeeping, "_in_blocks", _bookkeeping._in_blocks if blocks else lambda x, _: x[None])
+    rows = np.full((2000, 4), -0.51 * 2.0**-15, np.float32)
+    rows[:1025] = 0.49995
+    run = jax.jit(lambda x, m: BookKeepingEngine(2000, shuffled=True)(inner, jnp.zeros(4), x, m, 1.0, PLAIN))
+    whole = run(rows, np.ones(2000, bool))
+    without = run(rows[[1999, *range(1, 1999), 0]], np.arange(2000) < 1999)
+    distance = float(np.linalg.norm(np.asarray(whole.gradient) - np.asarray(without.gradient)))
+    assert distance > 0.99
+    assert (distance <= float(whole.l2_bound) < 1.01) is blocks
+
+
+def test_a_running_sum_in_float32_loses_no_more_than_is_charged():
+    """Chunks summed exactly: where the running sum is below 512, for one record less, each of many is rounded to twice itself."""
+    chunk, chunks = 24, 64
+    filled = chunk - _contract.SPARE
+    column = np.zeros((chunks, filled), np.float32)
+    column[:32], column[32, 0], column[33:, 0] = 1.0, 0.5, -0.51 * 2.0**-15
+    column = jnp.asarray(column.ravel())
+
+    def exact(rows, keep):
+        return _contract.sum_doubles(jnp.where(keep, rows, 0)), jnp.ones(chunk, bool)
+
+    def moved(thin):
+        both = [_contract.sum_by_chunks(exact, x, column < 2, chunk, thin=thin) for x in (column, column.at[0].set(0))]
+        return float(both[0]) - float(both[1])
+
+    assert moved(False) == 1.0
+    plain, charged = (_contract.rounding_of_sums(len(column), 1024, chunk, thin=thin) for thin in (False, True))
+    assert plain < moved(True) - 1.0 <= charged
 
 
 # --- rows do not meet ---

@@ -25,10 +25,12 @@ first moves the running sum, and with it the rounding of whatever is added later
   make another program, which rounds all rows otherwise. That is tested, not proved.
 - Sums are in float64, where n rows in m chunks of b move by roundings of at most 2 n (b + m) 2^-53 C altogether. n is fixed by
   the plan, or the noise would follow the table's size: a batch for which that is too few is refused.
-- Or, for large models, sums within a chunk are in float32, and the chunks are added in float64. Then the rows must be in a
-  secret, uniformly random order. A batch without its row j is the batch in which the last row has taken place j: as likely as any
-  other order. So two chunks differ, by the record and by four times what adding b rows can lose, b^2 2^-24 C, however large the
-  batch.
+- Or, for large models, sums within blocks of a chunk are in float32, and the blocks are added in float64. Then the rows must be
+  in a secret, uniformly random order. A batch without its row j is the batch in which the last row has taken place j: as likely
+  as any other order. So two blocks differ, by the record and by four times what adding b rows can lose, b^2 2^-24 C, however
+  large the batch.
+- Where the plan has few chunks, each of these sums is rounded to float32 once it has been added, which takes half the memory. A
+  running sum of n rows is within n C, so that m chunks lose at most m n 2^-24 C, in each of the two tables.
 
 `rounding_of_sums` is the share of C that either adds. Rows may hold NaN or infinity, and
 0 * NaN is NaN: in the place of a row that is not finite a finite one is computed, and counts as zero.
@@ -482,11 +484,13 @@ def is_spare(rows: int) -> Bool[np.ndarray, "row"]:
     return np.arange(rows) >= rows - SPARE
 
 
-def sum_by_chunks(chunk_sum: ChunkSum, records: Any, mask: Bool[Array, "record"], chunk: int) -> Any:
+def sum_by_chunks(
+    chunk_sum: ChunkSum, records: Any, mask: Bool[Array, "record"], chunk: int, *, thin: bool = False
+) -> Any:
     """The sum over all rows that the mask keeps, in float64. One copy of `chunk_sum` is compiled, and nothing is selected away.
 
     Where a row is not finite, and in place of padding, a row that is finite stands and counts as zero; the chunk is then summed
-    again. True rows of the mask come first; `chunk` is a multiple of `LANES`.
+    again. True rows of the mask come first; `chunk` is a multiple of `LANES`. The running sum is kept as float32 if `thin`.
     """
     size, filled = mask.shape[0], chunk - SPARE
     lanes = jnp.arange(chunk, dtype=jnp.int32)
@@ -507,17 +511,20 @@ def sum_by_chunks(chunk_sum: ChunkSum, records: Any, mask: Bool[Array, "record"]
         fails = jnp.any(~standing & ~finite) & (lanes == substitute)
         left = standing & finite & ~fails
         with double():
-            total = jax.tree.map(lambda x, y: jnp.where(good, x + y, x), total, more)
+            added = jax.tree.map(lambda x, y: (x.astype(jnp.float64) + y).astype(x.dtype), total, more)
+            total = jax.tree.map(lambda x, y: jnp.where(good, y, x), total, added)
         done = good | ~jnp.any(left)
         return index + done.astype(jnp.int32), jnp.where(done, kept(index + 1), left), total
 
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((chunk, *x.shape[1:]), x.dtype), (records, mask))
     shapes, _ = jax.eval_shape(chunk_sum, *one)
     with double():
-        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float64), shapes)
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32 if thin else jnp.float64), shapes)
     start = jnp.zeros((), jnp.int32), kept(jnp.int32(0)), zero
     needed = (rows + filled - 1) // filled
-    return jax.lax.while_loop(lambda carry: carry[0] < needed, attempt, start)[2]
+    total = jax.lax.while_loop(lambda carry: carry[0] < needed, attempt, start)[2]
+    with double():
+        return jax.tree.map(lambda x: x.astype(jnp.float64), total)
 
 
 LEAST_LOST = 2.0**-14
@@ -526,8 +533,27 @@ DEVICES = 16
 """The same bound holds for sums over so many devices, which lose as much each, and a little in adding up: 2 `DEVICES` times."""
 
 
+MOST_LOST_BETWEEN = 2.0**-9
+"""At most this share of C is for keeping the running sum as float32; else it is kept as float64."""
+
+
+def lost_between(rows: int, chunk: int) -> float:
+    """By what share of C two running sums kept as float32, over so many rows each, are apart for that alone.
+
+    Over devices as well: each rounds the sum of its own rows, as often as it has chunks, one of them perhaps not full.
+    """
+    return 2.0 * (rows / (chunk - SPARE) + 1) * rows * 2.0**-24 * (1.0 + 2.0**-10)
+
+
 def rounding_of_sums(
-    capacity: int, planned: int, chunk: int, *, narrow: bool, positions: int = 1, parts: float = 1.0
+    capacity: int,
+    planned: int,
+    chunk: int,
+    *,
+    blocks: int = 0,
+    thin: bool = False,
+    positions: int = 1,
+    parts: float = 1.0,
 ) -> float:
     """By what share of C one record more can move a sum of `sum_by_chunks` than by its own row.
 
@@ -537,26 +563,32 @@ def rounding_of_sums(
         capacity: the most rows of a batch.
         planned: rows that the bound has to hold for.
         chunk: rows of a chunk.
-        narrow: sums within a chunk are in float32, over rows in uniformly random order, one product to each.
+        blocks: of a chunk, all of one length, within which sums are in float32, over rows in uniformly random order, one
+            product to each; 0: all sums are in float64.
+        thin: as in `sum_by_chunks`.
         positions: products that a row adds to a coordinate, summed in float64.
         parts: L2 norm of these products, at most this many times C.
 
     Raises:
         ValueError: The bound does not hold for so many rows as the capacity.
     """
-    chunk -= SPARE  # rows of zeros, which adding does not round
+    filled = chunk - SPARE  # the others are rows of zeros, which adding does not round
 
     def lost(rows: int) -> float:
         # Each product is rounded twice, once with its factor, and each sum once.
-        return 4.0 * DEVICES * rows * (chunk * positions + -(-rows // chunk) + 4) * parts * 2.0**-53
+        doubles = 4.0 * DEVICES * rows * (filled * positions + -(-rows // filled) + 4) * parts * 2.0**-53
+        return max(LEAST_LOST, doubles) + (lost_between(rows, chunk) if thin else 0.0)
 
-    charged = max(LEAST_LOST, lost(planned))
+    charged = lost(planned)
     if lost(capacity) > charged:
         raise ValueError(
             f"A batch may have {capacity} rows, many more than the plan's number of records lets expect, so that their sum may "
             "be rounded by more than the noise allows for. Plan with a number of records that is about right: a public guess."
         )
-    within = 4.0 * chunk * (chunk + 1) * 2.0**-24 / (1.0 - chunk * 2.0**-24) if narrow else 0.0
+    within = 0.0
+    if blocks:
+        block = min(filled, chunk // blocks)
+        within = 4.0 * block * (block + 1) * 2.0**-24 / (1.0 - block * 2.0**-24)
     # As a float32 has it: the same number in a program and in its proof.
     return float(np.nextafter(np.float32(1.0 + charged + within), np.float32(2.0**30))) - 1.0
 
@@ -598,7 +630,7 @@ class ReferenceEngine:
 
         chunk = whole_lanes(self.microbatch_size)
         gradient, loss, count = sum_by_chunks(partial_sum, records, mask, chunk)
-        rounding = rounding_of_sums(mask.shape[0], 0, chunk, narrow=False)
+        rounding = rounding_of_sums(mask.shape[0], 0, chunk)
         return clipped_total(gradient, loss, count, channels, norm, rounding)
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:

@@ -9,7 +9,8 @@ The release is g (K + Z). g is a power of two, K the integers nearest to the sum
 - *Z.* Its standard deviation s has sqrt(s^2 - 6.2) >= stddev / g + m sqrt(d), where m is the largest noise multiplier that the
   release holds for. As long as stddev / C <= m, noise and distance then have the ratio that a continuous Gaussian of `stddev`
   has, and by the theorem in docs/arithmetic.md the release is one of that, but for a total variation of `SLACK`.
-- *K + Z* is made of integers of 24 bits and carries, in a form that depends on K + Z alone; floats are computed from that form.
+- *K + Z* is an integer below 2^53, which a float64 holds; or, with three levels, it is made of integers of 24 bits and carries,
+  in a form that depends on K + Z alone. Floats are computed from that.
 
 Laplace noise goes by L1 norms: K are at most C / g + d apart, and s >= scale / g + m d. K + Z is then a rounding of continuous
 noise of scale s, exactly, so that nothing is added to delta.
@@ -92,7 +93,9 @@ LAPLACE_LAW = Law(LAPLACE_UNIT, MOST_LAPLACE, 3, lambda *args: (discrete_laplace
 _MARGIN = 2.0**-20  # 16 roundings to float32: more than are made
 _FAST = 2.0**12  # of the grid of two levels, that m sqrt(d) may take: 0.4 to 0.8 % more noise
 _FEW = 4096  # coordinates below which three levels cost next to nothing
-_LEAST_FAST = 2.0**-4  # with less noise, a sum of 2**30 records has no room in two words
+_LEAST_FAST = 2.0**-4  # with less noise, a sum of 2**28 records is more than `LARGEST`
+LARGEST = 2.0**52
+"""Where the noise is one word, sums are cut to so many grid points, and with the noise to less than 2**53."""
 UNKNOWN = 2.0**17  # of the grid of three levels, where the noise multiplier is not known: 0.02 to 0.04 % more noise
 
 
@@ -133,6 +136,11 @@ def grid(size: Any, allowance: Any, law: Law) -> tuple[Array, Array]:
     return spacing, jnp.where(right, jnp.ceil(needed), 0).astype(jnp.int32)
 
 
+def nearest(x: Array, spacing: Array) -> Array:
+    """The integers nearest to x / spacing, cut to `LARGEST`, in float64: `double` must be in force."""
+    return jnp.clip(jnp.round(x.astype(jnp.float64) * (1 / spacing).astype(jnp.float64)), -LARGEST, LARGEST)
+
+
 def rounded(x: Array, spacing: Array, levels: int) -> list[Array]:
     """The integers nearest to x / spacing, as `levels` words of base 2**24, lowest first; the last has the sign."""
     largest = 2.0 ** (WORD * levels + 6)
@@ -170,12 +178,17 @@ def add_noise_on_grid(key: PRNGKeyArray, leaves: list[Array], size: Any, allowan
     noised, start = [], 0
     for leaf in leaves:
         own = [word[start : start + leaf.size].reshape(leaf.shape) for word in noise]
+        start += leaf.size
+        if law.words == 2:
+            with double():
+                total = (nearest(leaf, spacing) + own[0].astype(jnp.float64)) * unit.astype(jnp.float64)
+                noised.append(jnp.where(jnp.isnan(leaf), leaf, total.astype(leaf.dtype)))
+            continue
         with double() if leaf.dtype == np.float64 else nullcontext():
             *lower, total = (x.astype(leaf.dtype) for x in added(rounded(leaf, spacing, law.words), own))
             for word in reversed(lower):
                 total = total * 2.0**WORD + word
             noised.append(jnp.where(jnp.isnan(leaf), leaf, total * unit.astype(leaf.dtype)))
-        start += leaf.size
     return noised
 
 

@@ -165,9 +165,14 @@ def _signed(word: jax.Array, magnitude: jax.Array) -> jax.Array:
 
 def _first(design: Design, word: jax.Array) -> tuple[jax.Array, jax.Array]:
     """What a level is by its first word, and whether that is undecided."""
-    column, alias, fraction, threshold = _look_up(tables(design)[0].entries, word)
-    magnitude = jnp.where(fraction < threshold, column, alias)
-    return _signed(word, magnitude), (fraction == threshold) | (magnitude == design.last)
+    m = design.columns_log2
+    column = (word >> np.uint32(31 - m)) & np.uint32(2**m - 1)
+    entry = jnp.asarray(tables(design)[0].entries).at[column].get(mode="promise_in_bounds")
+    # The threshold less the bits to be compared and 1, above the alias. One number, for two would be looked up twice.
+    ahead = entry - (((word << np.uint32(m)) & np.uint32(2**31 - 2**m)) + np.uint32(2**m))
+    ahead = lax.bitcast_convert_type(ahead, jnp.int32)
+    magnitude = jnp.where(ahead >= 0, column, entry & np.uint32(2**m - 1))
+    return _signed(word, magnitude), (ahead < 0) & (ahead >= -(2**m)) | (magnitude == design.last)
 
 
 def _whole_look_up(table: Alias, word: jax.Array, more: jax.Array) -> jax.Array:
