@@ -285,6 +285,14 @@ def weighted_sum(
     return in_leaf
 
 
+def _sum_of_blocks(
+    use: Use, activations: Array, cotangents: Array, factor: Array, leaf: jax.ShapeDtypeStruct, blocks: int
+) -> Array:
+    """`weighted_sum` within each of so many blocks of rows, and their sum in float64."""
+    rows = (_in_blocks(x, blocks) for x in (activations, cotangents, factor))
+    return _added(jax.vmap(lambda a, c, f: weighted_sum(use, a, c, f, leaf))(*rows))
+
+
 def _scaled(rows: Array, factor: Float[Array, "record"]) -> Array:
     factor = factor.reshape(-1, *[1] * (rows.ndim - 1)).astype(rows.dtype)
     return jnp.where(factor > 0, rows * factor, 0)
@@ -475,8 +483,7 @@ class _Book:
             leaf = use.view.leaf
             like = jax.ShapeDtypeStruct(self.leaves[leaf].shape, jnp.float32)
             if blocks and use in single:
-                rows = (_in_blocks(x, blocks) for x in (activations, cotangents, factor))
-                part = _added(jax.vmap(lambda a, c, f, use=use, like=like: weighted_sum(use, a, c, f, like))(*rows))
+                part = _sum_of_blocks(use, activations, cotangents, factor, like, blocks)
             with double():
                 if not (blocks and use in single):
                     part = weighted_sum(use, activations, cotangents, factor, like.update(dtype=np.float64))
