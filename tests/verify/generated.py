@@ -264,3 +264,158 @@ def releases(seed):
 
     run.names = sums
     return run
+
+
+# --- loops ------------------------------------------------------------------------------------
+
+
+def _table(values):
+    return lambda i: jnp.asarray(np.asarray(values))[i]
+
+
+STARTS = {
+    "in order": lambda r, turns, size: lambda i: i * size,
+    "from behind": lambda r, turns, size: lambda i: (turns - 1 - i) * size,
+    "from below": lambda r, turns, size: lambda i: i * size - N,
+    "shuffled": lambda r, turns, size: _table(r.permutation(turns) * size),
+    "listed": lambda r, turns, size: _table(r.integers(0, N, size=turns)),
+    "behind the end": lambda r, turns, size: lambda i: i * size + 1,
+    "too close": lambda r, turns, size: lambda i: i * max(1, size - 1),
+    "one twice": lambda r, turns, size: lambda i: jnp.minimum(i, turns - 2) * size,
+    "one of two": lambda r, turns, size: lambda i: jnp.where(i > 0, i * size, (turns - 1) * size),
+    "always": lambda r, turns, size: lambda i: 0 * i,
+    "squares": lambda r, turns, size: lambda i: i * i,
+    "in 8 bits": lambda r, turns, size: lambda i: (i.astype(jnp.int8) * jnp.int8(size)).astype(jnp.int32),
+    "around 8 bits": lambda r, turns, size: (
+        lambda i: (i.astype(jnp.uint8) * jnp.uint8(64 * size % 256)).astype(jnp.int32)
+    ),
+}
+STDDEVS = {
+    "one": lambda r, turns: lambda i: 1.0,
+    "listed": lambda r, turns: _table(r.choice([0.5, 1.0, 2.0, 4.0], size=turns).astype(np.float32)),
+    "from behind": lambda r, turns: lambda i: jnp.arange(1.0, turns + 1.0)[-1 - i],
+    "behind the end": lambda r, turns: lambda i: jnp.arange(1.0, turns + 1.0)[i + 1],
+    "growing": lambda r, turns: lambda i: 1.0 + 0.5 * i.astype(jnp.float32),
+    "fading": lambda r, turns: lambda i: jnp.exp(-0.5 * i.astype(jnp.float32)),
+    "a power": lambda r, turns: lambda i: 0.75 ** i.astype(jnp.float32),
+    "one of two": lambda r, turns: lambda i: jnp.where(i % 2 == 0, 1.0, 3.0),
+    "by comparison": lambda r, turns: lambda i: jnp.where(i < 1, 0.5, 2.0),
+    "around 8 bits": lambda r, turns: lambda i: (i.astype(jnp.uint8) + jnp.uint8(254)).astype(jnp.float32) + 1.0,
+}
+FACTORS = {
+    "none": lambda r, turns: lambda i: 1.0,
+    "two": lambda r, turns: lambda i: 2.0,
+    "listed": lambda r, turns: _table(r.choice([0.5, -1.0, 2.0], size=turns).astype(np.float32)),
+    "growing": lambda r, turns: lambda i: i.astype(jnp.float32) + 1.0,
+}
+SUMS = {
+    "marked": lambda x, m: dp.sum_records(x, m),
+    "chosen": lambda x, m: jnp.where(rows_of(m, x), x, 0.0).sum(0),
+    "product": lambda x, m: jnp.einsum("n,nd->d", m.astype(jnp.float32), x),
+    "all": lambda x, m: x.sum(0),
+    "groups": lambda x, m: jax.ops.segment_sum(jnp.where(rows_of(m, x), x, 0.0), (x[:, 0] > 0).astype(int), 2)[0],
+    "coarse": lambda x, m: dp.sum_records(x.astype(jnp.bfloat16).astype(jnp.float32), m),
+    "signs": lambda x, m: dp.sum_records(jnp.sign(x).astype(jnp.int8).astype(jnp.float32), m),
+    "positions": lambda x, m: dp.sum_records(x * (jnp.arange(len(x)) / N)[:, None], m),
+}
+_USUAL = {"in order", "one", "none", "marked"}
+
+
+def _any(r, options, *sizes):
+    usual = [x for x in options if x in _USUAL]
+    return options[str(r.choice(usual if r.random() < 0.45 else list(options)))](r, *sizes)
+
+
+def loops(seed):
+    """A function of (rows, mask, key, release) with releases in a loop: windows, schedules, branches, carried sums.
+
+    `release(key, value, stddev)` stands for the mechanism, and all that it returns is returned.
+    """
+    r = np.random.default_rng(seed)
+    turns = int(r.choice([2, 3, 4, 6, 12]))
+    size = int(r.choice([N // turns, N // turns, N // turns, 1, 2]))
+    scanned, inner, branches = r.random() < 0.3, r.random() < 0.15, r.random() < 0.3
+    carry = str(r.choice(["none", "none", "sum", "last", "faded", "larger"]))
+    whole, clipped_within = r.random() < 0.25, r.random() < 0.2
+    pieces = [
+        (
+            int(r.integers(3)),
+            _any(r, STARTS, turns, size),
+            SUMS[str(r.choice(["marked", *SUMS]))],
+            _any(r, FACTORS, turns),
+        )
+        for _ in range(r.choice([1, 1, 2, 3]))
+    ]
+    stddevs = [_any(r, STDDEVS, turns) for _ in range(len(pieces) + 1)]
+    together = str(r.choice(["apart", "added", "beside"]))
+    picks = r.random(turns) < 0.5
+
+    def leaves(x):
+        first = dp.clip_records(x, 1.0)
+        second, third = dp.clip_records((x[:, ::-1], jnp.sin(x)), 1.0)
+        return first, second, third
+
+    def run(rows, mask, key, release):
+        key, end = jax.random.split(key)
+
+        def turn(i, total, key, part):
+            keys = jax.random.split(key, 8)
+            sums = []
+            for leaf, start, add, factor in pieces:
+                if part is not None:
+                    x, m = part
+                    x = leaves(x)[leaf] if clipped_within else x[leaf]
+                elif whole:
+                    x, m = (leaves(rows) if clipped_within else outside)[leaf], mask
+                else:
+                    source = rows if clipped_within else outside[leaf]
+                    x, m = (jax.lax.dynamic_slice_in_dim(y, start(i), size) for y in (source, mask))
+                    x = leaves(x)[leaf] if clipped_within else x
+                sums.append(factor(i) * add(x, m))
+            if together != "apart":
+                sums = [functools.reduce(jnp.add, sums) if together == "added" else jnp.concatenate(sums)]
+            if carry == "sum":
+                total = total + sums[0]
+            elif carry == "faded":
+                total = 0.5 * total + sums[0]
+            elif carry == "larger":
+                total = jnp.maximum(total, sums[0])
+            if carry != "none":
+                sums[0] = total
+            if carry == "last":
+                total = sums[0] * 0 + (factor(i) * add(x, m) if together != "beside" else total * 0)
+            found = [release(k, x, s(i)) for k, x, s in zip(keys[1:], sums, stddevs, strict=False)]
+            return total, found
+
+        def branched(i, total, key, part):
+            if not branches:
+                return turn(i, total, key, part)
+            key, other = jax.random.split(key)
+            total, found = turn(i, total, key, part)
+            extra = jax.lax.cond(
+                jnp.asarray(picks)[i],
+                lambda k: release(k, dp.sum_records(outside[0], mask), stddevs[-1](i)),
+                lambda k: release(k, 2.0 * dp.sum_records(outside[1], mask), 2.0),
+                other,
+            )
+            return total, [*found, extra]
+
+        outside = leaves(rows)
+        width = D * len(pieces) if together == "beside" else D
+
+        def body(total, xs):
+            i, key, part = xs
+            if inner:
+                return jax.lax.scan(lambda c, k: branched(i, c, k, part), total, jax.random.split(key, 2))
+            return branched(i, total, key, part)
+
+        part = None
+        if scanned:
+            shape = (turns, N // turns)
+            source = rows.reshape(*shape, D) if clipped_within else [x.reshape(*shape, D) for x in outside]
+            part = source, mask.reshape(shape)
+        total, found = jax.lax.scan(body, jnp.zeros(width), (jnp.arange(turns), jax.random.split(key, turns), part))
+        return [*found, release(end, total, 1.0)]
+
+    run.names = turns, size, scanned, inner, branches, carry, whole
+    return run

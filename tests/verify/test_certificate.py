@@ -58,7 +58,7 @@ def test_its_price_is_that_of_its_event(certificate):
 def test_it_says_what_it_rests_on(certificate):
     text = str(certificate)
     for part in (
-        "ADD_OR_REMOVE_ONE",
+        "one record added or removed",
         "GaussianDpEvent",
         "released",
         "keys passed in are secret",
@@ -193,3 +193,18 @@ def test_other_values_are_proved_by_themselves_in_the_same_program():
             first.given(*args)
     with pytest.raises(ValueError, match="knows it to be"):
         other(KEY, jnp.float32(2.0), jnp.ones((10, 2)))
+
+
+def test_what_was_traced_with_64_bits_runs_with_64_bits():
+    """Outside of `enable_x64` JAX would truncate the numbers that the certificate speaks of."""
+
+    def step(xs, mask, key):
+        rows = dp.clip_records(xs.astype(jnp.float64), 1.0)
+        return (1e3 * dp.gaussian_mechanism(key, dp.sum_records(rows, mask), 1e-9)).astype(jnp.float32)
+
+    rows = np.sin(np.arange(3000.0, dtype=np.float32)).reshape(-1, 3)
+    arguments = rows, np.ones(len(rows), bool), KEY
+    with jax.enable_x64(True):
+        within = dp.certify(step, *arguments, records=0, mask=1)(*arguments)
+        certificate = dp.certify(step, *arguments, records=0, mask=1)
+    assert np.array_equal(certificate(*arguments), within)

@@ -17,7 +17,7 @@ from discreet.verify import (
 )
 from discreet.verify._domain import Group, Private, Term
 
-from .generated import D, N, program, releases, row, table
+from .generated import D, N, loops, program, releases, row, table
 
 KEY = dp.random.key(0)
 STDDEV = 1.0
@@ -148,6 +148,63 @@ def test_several_releases(relation, half):
     found = {seed: releases_exceed(releases(seed), relation, seed) for seed in range(half, SEVERAL, 2)}
     assert max(found.values()) <= 1 + ROUNDING, max(found, key=found.__getitem__)
     assert sum(x > 0.99 for x in found.values()) >= SEVERAL / 40, "the bounds are loose, or few programs have one"
+
+
+def precision_of(event):
+    """The sum of 1 / noise multiplier^2 over all Gaussian releases; those of a sample are within its event."""
+    count = getattr(event, "count", 1)
+    if hasattr(event, "events"):
+        return sum(map(precision_of, event.events))
+    if hasattr(event, "event"):
+        return count * precision_of(event.event)
+    return 1 / event.noise_multiplier**2 if hasattr(event, "noise_multiplier") else 0.0
+
+
+def loops_exceed(core, relation, sampled, seed):
+    """As `releases_exceed`, for releases in loops, whose distances are in units of each one's noise."""
+
+    def step(rows, mask, key):
+        if sampled:
+            draw, key = jax.random.split(key)
+            (rows, real), drawn = dp.poisson_subsample(draw, (rows, mask), 0.5, N)
+            mask = real & drawn
+        return core(rows, mask, key, dp.gaussian_mechanism)
+
+    try:
+        event = dp.certify(step, *SHAPES, KEY, records=0, mask=1, relation=relation).event
+    except dp.PrivacyError:
+        return None
+
+    def distances(rows, mask):
+        units = core(rows, mask, jax.random.key(0), lambda key, value, stddev: value / stddev)
+        return jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(units)])
+
+    r = np.random.default_rng(seed)
+    if sampled:
+        pairs = [batches(r, relation) for _ in range(4 * N)]
+        tables = [[np.stack([pair[i][j] for pair in pairs]) for j in (0, 1)] for i in (0, 1)]
+    else:
+        tables = lone_rows(r, relation)
+    a, b = (np.asarray(jax.jit(jax.vmap(distances))(*map(jnp.asarray, x)), np.float64) for x in tables)
+    seen = np.square(np.where(np.isnan(a) & np.isnan(b), 0.0, a - b)).sum(1)
+    allowed = precision_of(event) * (4.0 if relation is REPLACE and not sampled else 1.0)
+    if not allowed:
+        return np.inf if seen.any() else 0.0
+    return float(np.sqrt(np.max(seen) / allowed))
+
+
+LOOPS = 120
+
+
+@pytest.mark.parametrize("sampled", [False, True], ids=["table", "sample"])
+@pytest.mark.parametrize("relation", [ADD, REPLACE], ids=["add", "replace"])
+@pytest.mark.parametrize("part", [0, *(pytest.param(i, marks=pytest.mark.exhaustive) for i in range(1, 4))])
+def test_releases_in_loops(relation, sampled, part):
+    """Windows, schedules, branches and carried sums: what all turns release together is no further apart than certified."""
+    found = {seed: loops_exceed(loops(seed), relation, sampled, seed) for seed in range(part, LOOPS, 4)}
+    found = {seed: x for seed, x in found.items() if x is not None}
+    assert max(found.values()) <= 1 + ROUNDING, max(found, key=found.__getitem__)
+    assert len(found) >= LOOPS / (60 if sampled else 20), "few programs have a bound"
 
 
 _OF_GROUPS = {}

@@ -415,6 +415,7 @@ class Certificate:
     _given: Mapping[int, np.ndarray] = dataclasses.field(repr=False)
     trail: Trail = dataclasses.field(repr=False)
     _program: ClosedJaxpr = dataclasses.field(repr=False)
+    _wide: bool = dataclasses.field(repr=False)
     _in_tree: Any = dataclasses.field(repr=False)
     _out_tree: Any = dataclasses.field(repr=False)
 
@@ -554,7 +555,9 @@ class Certificate:
                     f"Argument leaf {number} is {dtype}{list(shape)}, the certified program takes {kind.dtype}"
                     f"{list(kind.shape)}: another program. Certify again, or pad to the certified number of rows."
                 )
-        return jax.tree.unflatten(self._out_tree, self._run(*leaves))
+        # With 64 bits or without, as it was traced: JAX would round its numbers otherwise.
+        with jax.enable_x64(self._wide):
+            return jax.tree.unflatten(self._out_tree, self._run(*leaves))
 
     @functools.cached_property
     def _run(self) -> Callable[..., list[Any]]:
@@ -691,8 +694,8 @@ def _proved(
         refuse_outside_effects(program.jaxpr)
         refuse_closed_books(program.jaxpr)
         # What no output needs is not run either; effects, which are outputs of another kind, were refused above.
-        traced = without_dead_code(program), out_shape
-    program, out_shape = traced
+        traced = without_dead_code(program), out_shape, bool(jax.config.jax_enable_x64)
+    program, out_shape, wide = traced
     refuse_captured_records(program, step, args, positions if mask is None else (*positions, mask))
     checker = Checker(relation, Table(masked=mask is not None), trail.see)
     names = names_of(step, args)
@@ -722,6 +725,7 @@ def _proved(
         _fixed={i: x.value for i, x in enumerate(jax.tree.leaves(args)) if isinstance(x, Fixed)},
         _given={i: np.asarray(x.value) for i, x in _given(args).items()},
         _program=program,
+        _wide=wide,
         _in_tree=jax.tree.structure(args),
         _out_tree=jax.tree.structure(out_shape),
     )
