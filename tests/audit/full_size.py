@@ -1,4 +1,4 @@
-"""The audit at full size: `make audit`. Writes docs/audit/*.json and *.svg, and the tables of docs/audit.md.
+"""The audit at full size: `make audit`. Writes docs/audit/*.json and *.svg; the site makes the tables of docs/audit.md of them.
 
     python -m tests.audit.full_size [--runs 100000] [--out docs]
 
@@ -13,7 +13,6 @@ import json
 import math
 import os
 import platform
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -204,42 +203,11 @@ def planted(scale: float) -> Iterator[tuple[Verdict, str]]:
     yield dataclasses.replace(verdict, target="Poisson's ε for batches of fixed size"), why
 
 
-def number(x: float) -> str:
-    return f"{x:.2f}" if math.isfinite(x) else "–"
-
-
-def table(verdicts: list[Verdict]) -> str:
-    lines = ["| what | lower bound | claimed ε |", "|---|---|---|"]
-    lines += [f"| {x.target} | {number(x.epsilon_lower)} | {number(x.claimed_epsilon)} |" for x in verdicts]
-    return "\n".join(lines)
-
-
-def fault_table(found: list[tuple[Verdict, str]]) -> str:
-    lines = [
-        "| fault | lower bound | claimed ε | δ | fits | what gives it away |",
-        "|---|---|---|---|---|---|",
-    ]
-    for x, because in found:
-        lines.append(
-            f"| {x.target} | {number(x.epsilon_lower)} | {number(x.claimed_epsilon)} | {x.delta:g} | {x.runs:,} | {because} |"
-        )
-    return "\n".join(lines)
-
-
-def insert(page: Path, name: str, text: str) -> None:
-    """Between the two marks of a page."""
-    pattern = rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)"
-    before = page.read_text(encoding="utf-8")
-    after, count = re.subn(pattern, lambda found: found[1] + text + "\n" + found[2], before, flags=re.DOTALL)
-    assert count == 1, f"{page} has no place for {name}"
-    page.write_text(after, encoding="utf-8")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=400_000, help="fits of each table (%(default)s)")
     parser.add_argument("--faults", type=float, default=1.0, help="scale of the planted faults' numbers of fits")
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder of audit.md (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder of audit/ (%(default)s)")
     arguments = parser.parse_args()
     verdicts = []
     for name, audit in (mechanisms(arguments.runs) | worst_cases(arguments.runs) | others(arguments.runs // 4)).items():
@@ -260,11 +228,9 @@ def main() -> int:
         "runs": arguments.runs,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "claims": [x.to_dict() for x in verdicts],
-        "faults": [x.to_dict() for x, _ in faults],
+        "faults": [x.to_dict() | {"because": because} for x, because in faults],
     }
     (folder / "results.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    insert(arguments.out / "audit.md", "claims", table(verdicts))
-    insert(arguments.out / "audit.md", "faults", fault_table(faults))
     accused = [x.target for x in verdicts if x.contradicted]
     missed = [x.target for x, _ in faults if x.epsilon_lower <= x.claimed_epsilon]
     print(f"True claims contradicted: {accused or 'none'}. Planted faults missed: {missed or 'none'}.")

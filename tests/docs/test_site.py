@@ -70,7 +70,7 @@ def test_links_that_lead_nowhere_and_pages_in_no_list_are_refused(repository: Pa
 def test_links_of_notebooks_lead_to_pages(site: Path) -> None:
     """mkdocs-jupyter leaves them as they are in the repository."""
     pages = list((site / "notebooks").glob("*.html"))
-    assert len(pages) == 7
+    assert len(pages) == 8
     for page in pages:
         for link in re.findall(r'href="(?!https?:)([\w./-]+)', page.read_text(encoding="utf-8")):
             assert link in (".", "..") or (page.parent / link).is_file(), f"{page.name} links to {link}"
@@ -162,7 +162,6 @@ def test_the_models_of_the_page_are_accepted(repository: Path, quick_compilation
     guide, optim = names["AutoNormal"], numpyro.optim.Adam(0.01)
     for model, chosen, records, static in (
         (names["model"], names["guide"], (x, y), {}),
-        (names["scaled"], guide(names["scaled"]), (x, y), names["static"]),
         (names["subsampled"], guide(names["subsampled"]), (x, y), {"N": 50}),
         (names["codes"], names["encoder"], (x,), {}),
         (names["visits"], guide(names["visits"]), (x[:, None], y[:, None], y[:, None] == 0), {}),
