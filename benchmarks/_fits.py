@@ -79,6 +79,7 @@ class PrivateFit:
         steps: how many releases a run makes.
         engine: another gradient engine than the one that DPSVI chooses.
         horizon: steps of the whole fit; d3p's 20 epochs of 60,000 records in batches of 128.
+        relation: which tables are neighbours; None: the sampler's usual relation.
     """
 
     def __init__(
@@ -89,16 +90,16 @@ class PrivateFit:
         engine: GradientEngine | None = None,
         *,
         horizon: int = 9_360,
+        relation: dp.Relation | None = None,
     ) -> None:
         """See the class."""
-        fixed = isinstance(sampling, dp.FixedSizeSampling)
         plan = dp.PrivacyPlan(
             sampling=sampling,
             clipping_norm=problem.clipping_norm,
             noise_multiplier=problem.noise_multiplier,
             num_steps=max(steps, horizon),
             num_records=problem.num_records,
-            relation=dp.Relation.REPLACE_ONE if fixed else dp.Relation.ADD_OR_REMOVE_ONE,
+            relation=sampling.usual_relation() if relation is None else relation,
         )
         optim = numpyro.optim.Adam(problem.learning_rate)
         self.dpsvi = dp.DPSVI(problem.model, problem.guide, optim, plan=plan, **problem.static)

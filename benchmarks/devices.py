@@ -74,24 +74,28 @@ def over_processes(coordinator: str, count: int, index: int) -> None:
     """Print one line for each case, from the first process."""
     started = Processes.start(coordinator, count, index)
     made = {
-        "auto-encoder, 688,884 parameters, batch 1,024 a process": (
+        f"auto-encoder, 688,884 parameters, batch 1,024 a process, {relation.name}": (
             lambda records: auto_encoder(dense(400, 50), records),
             8_192,
             1_024,
             20,
-        ),
+            relation,
+        )
+        for relation in (dp.Relation.REPLACE_ONE, dp.Relation.ADD_OR_REMOVE_ONE)
+    } | {
         "regression of 50 columns, batch 400 a process": (
             lambda records: logistic.problem_of(records, 50),
             8_000,
             400,
             400,
+            None,
         ),
     }
-    for name, (problem, records, batch, steps) in made.items():
+    for name, (problem, records, batch, steps, relation) in made.items():
         with Processes(started.mesh) as processes:
             rate = dp.PoissonSampling(batch / records)
-            alone = PrivateFit(problem(records), rate, steps)
-            together = over(PrivateFit(problem(count * records), rate, steps), started.mesh)
+            alone = PrivateFit(problem(records), rate, steps, relation=relation)
+            together = over(PrivateFit(problem(count * records), rate, steps, relation=relation), started.mesh)
             rounds = []
             for turn in range(ROUNDS + 1):
                 times = []

@@ -17,11 +17,12 @@ from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
 
 import discreet as dp
-from discreet.gradients import BookKeepingEngine, Channels
+from discreet.audit import audit_mechanism
+from discreet.gradients import BookKeepingEngine, Channels, _bookkeeping
 from discreet.inference._loop import Checkpoint
 from discreet.inference._step import Draws
 from discreet.mechanisms import GAUSSIAN, Shards, _shards, clipped_sum, draw_batch, release
-from discreet.sampling import PaddedDrawing
+from discreet.sampling import Batch, PaddedDrawing
 from discreet.tables import convert, open_records, schema_from_bounds
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -169,6 +170,90 @@ def test_planted_faults_are_found(monkeypatch, owner, name, wrong):
         with pytest.raises(AssertionError):
             compare(9)
     jax.clear_caches()
+
+
+# --- Roundings of sums over devices ---
+
+
+def pull(u, record, key):
+    """Its gradient is the record."""
+    del key
+    (x,) = record
+    return u @ x
+
+
+def summed(monkeypatch, x, rows, *, shuffled):
+    """The sum of these rows of a table over four devices, as computed, and the share of C for its rounding."""
+    monkeypatch.setattr(_bookkeeping, "_FEW", 0)
+    shards, (row,) = Shards.of(MESH, len(x)), [jax.ShapeDtypeStruct(x.shape[1:], x.dtype)]
+    draws = Draws.of(pull, jnp.zeros(x.shape[1]), [row], KEY, len(rows))
+    engine = BookKeepingEngine(128, 1024, shuffled)
+
+    @jax.jit
+    def run(u, leaf, indices):
+        batch = Batch(indices, jnp.ones(len(indices), bool))
+        total, _ = clipped_sum(engine, draws, u, [leaf], batch, (KEY, KEY), 1.0, Channels(), shards)
+        return total.gradient, jnp.float32(total.rounding)
+
+    (leaf,), (u, indices) = shards.place([x]), shards.copied((jnp.zeros(x.shape[1]), jnp.asarray(rows, jnp.int32)))
+    total, rounding = run(u, leaf, indices)
+    return np.asarray(total, np.float64), float(rounding)
+
+
+def test_a_record_that_is_in_no_batch_leaves_its_sum_alone(monkeypatch):
+    """Its absence moves others from device to device: in float64, which is planted to be in float32; replaced it moves none."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(240, 4)).astype(np.float32)
+    x[0] *= 10.0  # longer than C
+    order = rng.permutation(np.arange(1, 240))  # all but the first
+    shorter = order - 1  # the same records in the table without the first
+    for shuffled, least, most in (False, 0.0, 1e-13), (True, 1e-8, 1e-3):
+        apart = (
+            summed(monkeypatch, x, order, shuffled=shuffled)[0]
+            - summed(monkeypatch, x[1:], shorter, shuffled=shuffled)[0]
+        )
+        assert least <= np.linalg.norm(apart) <= most
+    replaced = np.concatenate([-x[:1], x[1:]])
+    both = [summed(monkeypatch, table, order, shuffled=True)[0] for table in (x, replaced)]
+    np.testing.assert_array_equal(*both)
+    # In the batch it moves its own device's chunk alone.
+    both = [summed(monkeypatch, table, [0, *order], shuffled=True) for table in (x, replaced)]
+    (here, rounding), (there, _) = both
+    assert 1.9 < np.linalg.norm(here - there) <= 2.0 * (1.0 + rounding)
+    assert 0.003 < rounding < 0.01
+
+
+def test_sums_are_in_float32_where_no_record_moves():
+    """Of a plan that makes the number of records public; where a record is added or removed they are in float64."""
+    for relation in dp.Relation.REPLACE_ONE, dp.Relation.ADD_OR_REMOVE_ONE:
+        changed = plan(relation=relation, num_records=40_000, sampling=dp.PoissonSampling(0.05))
+        large = dp.DPSVI(model, AutoNormal(model), Adam(0.05), plan=changed)
+        engine = large._of_plan(20_000, Shards.of(MESH, 40_000))["engine"]
+        assert engine.shuffled == (relation is dp.Relation.REPLACE_ONE)
+        assert large._of_plan(20_000)["engine"].shuffled
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_an_audit_over_devices_finds_noise_on_none(monkeypatch, planted):
+    """One record of nine, the last on its device, is there or is not; without noise the sum says which."""
+    if planted:
+        monkeypatch.setattr(type(GAUSSIAN), "add", noise_on_none)
+    jax.clear_caches()
+    shards = Shards.of(MESH, 9)
+    draws = Draws.of(pull, jnp.zeros(2), [jax.ShapeDtypeStruct((2,), jnp.float32)], KEY, 9)
+    sampling = dp.FullBatch()
+    claim = plan(sampling=sampling, num_records=9, num_steps=1, noise_multiplier=2.0, target_delta=1e-3)
+
+    def released(u, leaf, count, key):
+        batch, engine = Batch(jnp.arange(9), jnp.arange(9) < count), BookKeepingEngine()
+        total, _ = clipped_sum(engine, draws, u, [leaf], batch, (KEY, KEY), 0.5, Channels(), shards)
+        return release(key, total, 2.0).gradient
+
+    (leaf,), u = shards.place([np.full((9, 2), 0.5, np.float32)]), shards.copied(jnp.zeros(2))
+    nine, eight = (jax.tree_util.Partial(released, u, leaf, shards.copied(jnp.int32(count))) for count in (9, 8))
+    verdict = audit_mechanism(nine, eight, claim=claim, delta=1e-3, runs=400, progress_bar=False)
+    jax.clear_caches()
+    assert verdict.contradicted == planted, verdict
 
 
 # --- Fits ---

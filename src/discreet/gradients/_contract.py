@@ -31,6 +31,10 @@ first moves the running sum, and with it the rounding of whatever is added later
   large the batch.
 - Where the plan has few chunks, each of these sums is rounded to float32 once it has been added, which takes half the memory. A
   running sum of n rows is within n C, so that m chunks lose at most m n 2^-24 C, in each of the two tables.
+- Over devices each one sums the rows that it has. A record less moves all behind it up, and over each border between devices one
+  to the device before: then sums differ to which the record adds nothing, and what is accounted for takes these for equal. So
+  blocks are in float32 only where the number of records is public: a record that is replaced moves no other, and one block of
+  one device differs.
 
 `rounding_of_sums` is the share of C that either adds. Rows may hold NaN or infinity, and
 0 * NaN is NaN: in the place of a row that is not finite a finite one is computed, and counts as zero.

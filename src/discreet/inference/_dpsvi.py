@@ -334,14 +334,14 @@ class DPSVI:
         plan = self.plan
         sampling, size = plan.sampling, plan.num_records
         # A device's part of a batch is about as long as a Poisson sample of its records, whatever the sampler. Its rows are in
-        # secret order, too, but which record takes another's place may be on another device.
-        rows, capacity = sampling.typical_size(size), sampling.capacity(size)
+        # secret order, too; but a record less moves others from device to device, and with them the rounding of sums to which
+        # it adds nothing.
+        rows, capacity, shuffled = sampling.typical_size(size), sampling.capacity(size), sampling.shuffled(size)
         if shards is not None:
             rows = PoissonSampling(plan.rate).typical_size(-(-size // shards.count))
+            shuffled &= plan.relation.name == "REPLACE_ONE"
         return {
-            "engine": BookKeepingEngine(
-                rows, capacity, shards is None and sampling.shuffled(size), self.microbatch_size
-            ),
+            "engine": BookKeepingEngine(rows, capacity, shuffled, self.microbatch_size),
             "mechanism": plan.mechanism,
             "levels": levels_for(plan.noise_multiplier, released),
             "adapts": plan.clipping.adapts,
