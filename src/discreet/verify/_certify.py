@@ -22,6 +22,7 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from dp_accounting.dp_event import DpEvent
 from jax.core import Tracer
@@ -694,7 +695,7 @@ def _proved(
         refuse_outside_effects(program.jaxpr)
         refuse_closed_books(program.jaxpr)
         # What no output needs is not run either; effects, which are outputs of another kind, were refused above.
-        traced = without_dead_code(program), out_shape, bool(jax.config.jax_enable_x64)
+        traced = without_dead_code(program), out_shape, jnp.result_type(float) == np.float64
     program, out_shape, wide = traced
     refuse_captured_records(program, step, args, positions if mask is None else (*positions, mask))
     checker = Checker(relation, Table(masked=mask is not None), trail.see)
