@@ -309,14 +309,16 @@ FACTORS = {
     "growing": lambda r, turns: lambda i: i.astype(jnp.float32) + 1.0,
 }
 SUMS = {
-    "marked": lambda x, m: dp.sum_records(x, m),
-    "chosen": lambda x, m: jnp.where(rows_of(m, x), x, 0.0).sum(0),
-    "product": lambda x, m: jnp.einsum("n,nd->d", m.astype(jnp.float32), x),
-    "all": lambda x, m: x.sum(0),
-    "groups": lambda x, m: jax.ops.segment_sum(jnp.where(rows_of(m, x), x, 0.0), (x[:, 0] > 0).astype(int), 2)[0],
-    "coarse": lambda x, m: dp.sum_records(x.astype(jnp.bfloat16).astype(jnp.float32), m),
-    "signs": lambda x, m: dp.sum_records(jnp.sign(x).astype(jnp.int8).astype(jnp.float32), m),
-    "positions": lambda x, m: dp.sum_records(x * (jnp.arange(len(x)) / N)[:, None], m),
+    "marked": lambda r: lambda x, m: dp.sum_records(x, m),
+    "chosen": lambda r: lambda x, m: jnp.where(rows_of(m, x), x, 0.0).sum(0),
+    "product": lambda r: lambda x, m: jnp.einsum("n,nd->d", m.astype(jnp.float32), x),
+    "all": lambda r: lambda x, m: x.sum(0),
+    "groups": lambda r: (
+        lambda x, m: jax.ops.segment_sum(jnp.where(rows_of(m, x), x, 0.0), (x[:, 0] > 0).astype(int), 2)[0]
+    ),
+    "coarse": lambda r: lambda x, m: dp.sum_records(x.astype(jnp.bfloat16).astype(jnp.float32), m),
+    "signs": lambda r: lambda x, m: dp.sum_records(jnp.sign(x).astype(jnp.int8).astype(jnp.float32), m),
+    "positions": lambda r: lambda x, m: dp.sum_records(x * (jnp.arange(len(x)) / N)[:, None], m),
 }
 _USUAL = {"in order", "one", "none", "marked"}
 
@@ -326,27 +328,38 @@ def _any(r, options, *sizes):
     return options[str(r.choice(usual if r.random() < 0.45 else list(options)))](r, *sizes)
 
 
-def loops(seed):
+def loops(seed, quiet=False):
     """A function of (rows, mask, key, release) with releases in a loop: windows, schedules, branches, carried sums.
 
-    `release(key, value, stddev)` stands for the mechanism, and all that it returns is returned.
+    `release(key, value, stddev)` stands for the mechanism, and all that it returns is returned. `quiet`: only what is
+    carried out of the loop is released.
     """
     r = np.random.default_rng(seed)
     turns = int(r.choice([2, 3, 4, 6, 12]))
-    size = int(r.choice([N // turns, N // turns, N // turns, 1, 2]))
-    scanned, inner, branches = r.random() < 0.3, r.random() < 0.15, r.random() < 0.3
-    carry = str(r.choice(["none", "none", "sum", "last", "faded", "larger"]))
-    whole, clipped_within = r.random() < 0.25, r.random() < 0.2
+    # Most programs of many parts have no proof: half of them are plain but for one thing.
+    plain = r.random() < 0.6
+    quiet |= r.random() < 0.2
+    size = N // turns if plain else int(r.choice([N // turns, N // turns, 1, 2]))
+    scanned, inner, branches = (r.random() < share and not plain for share in (0.3, 0.15, 0.3))
+    carry = "sum" if quiet else "none" if plain else str(r.choice(["none", "sum", "last", "faded", "larger"]))
+    whole, clipped_within = r.random() < (0.1 if plain else 0.25), r.random() < 0.2
+    odd = int(r.integers(3 if quiet else 4))
+
+    def of(place, options, usual, *sizes):
+        if not plain:
+            return _any(r, options, *sizes)
+        return options[str(r.choice(list(options))) if place == odd else usual](r, *sizes)
+
     pieces = [
         (
             int(r.integers(3)),
-            _any(r, STARTS, turns, size),
-            SUMS[str(r.choice(["marked", *SUMS]))],
-            _any(r, FACTORS, turns),
+            of(0, STARTS, "in order", turns, size),
+            of(1, SUMS, "marked"),
+            of(2, FACTORS, "none", turns),
         )
-        for _ in range(r.choice([1, 1, 2, 3]))
+        for _ in range(1 if plain else r.choice([1, 1, 2, 3]))
     ]
-    stddevs = [_any(r, STDDEVS, turns) for _ in range(len(pieces) + 1)]
+    stddevs = [of(3, STDDEVS, "one", turns) for _ in range(len(pieces) + 1)]
     together = str(r.choice(["apart", "added", "beside"]))
     picks = r.random(turns) < 0.5
 
@@ -384,7 +397,7 @@ def loops(seed):
                 sums[0] = total
             if carry == "last":
                 total = sums[0] * 0 + (factor(i) * add(x, m) if together != "beside" else total * 0)
-            found = [release(k, x, s(i)) for k, x, s in zip(keys[1:], sums, stddevs, strict=False)]
+            found = [release(k, x, s(i)) for k, x, s in zip(keys[1:], [] if quiet else sums, stddevs, strict=False)]
             return total, found
 
         def branched(i, total, key, part):
@@ -417,5 +430,5 @@ def loops(seed):
         total, found = jax.lax.scan(body, jnp.zeros(width), (jnp.arange(turns), jax.random.split(key, turns), part))
         return [*found, release(end, total, 1.0)]
 
-    run.names = turns, size, scanned, inner, branches, carry, whole
+    run.names = turns, size, plain, quiet, scanned, inner, branches, carry, whole
     return run
