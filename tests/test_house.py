@@ -89,6 +89,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "plan",
         "inference",
         "models",
+        "moments",
+        "random",
     },
     "estimators": {"clipping", "ledger", "inference", "models", "moments", "plan", "random", "tables"},
     # Reads held-out records, in one place, and runs fits that others define.

@@ -122,19 +122,59 @@ def test_residuals_as_wide_as_the_target_are_not_cut_short(epsilon: float) -> No
     assert held[-1] >= 0.82
 
 
-def test_where_noise_hides_everything_the_posterior_is_the_prior_and_predictions_are_near_the_middle() -> None:
-    """Of ten fits; the means of the posteriors had R2 of -0.5 on the median, and -1.7 at worst."""
+def test_where_noise_hides_everything_the_posterior_is_the_prior_and_predictions_are_the_middle() -> None:
+    """Of ten fits; without caution one has an R2 of -0.11."""
     plan, scores = plan_for(0.01), []
     x, y = table(99, 4_000)
     for seed in range(10):
         rows, target = table(seed)
         found = fit_moments(dp.random.key(seed), rows, target - TRUTH[0], plan)
         assert np.sqrt(np.diag(found.covariance)).mean() > 0.6
-        assert np.quantile(found.posterior(dp.random.key(seed), 400)["sigma"], 0.975) > 0.8
+        assert np.quantile(found.posterior(dp.random.key(seed), 400)["sigma"], 0.975) > 0.6
         left = y - TRUTH[0] - found.estimate[0] - x @ found.estimate[1:]
         scores.append(1 - np.mean(left**2) / np.var(y))
-    assert np.median(scores) > -0.05
-    assert min(scores) > -0.6
+    assert np.median(scores) > -0.01
+    assert min(scores) > -0.02
+
+
+def drawn_from_the_prior(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x, truth = rng.uniform(-0.2, 0.2, (3_000, FEATURES)), rng.normal(size=4) * [0.2, 1, 1, 1]
+    return x, np.clip(truth[0] + x @ truth[1:] + 0.1 * rng.normal(size=len(x)), -1, 1), truth
+
+
+@pytest.mark.parametrize(
+    "epsilon", [0.01, 0.1, *(pytest.param(e, marks=pytest.mark.exhaustive) for e in (0.03, 0.3, 1, 10))]
+)
+def test_intervals_and_estimates_of_lines_drawn_from_the_prior(epsilon: float, request: pytest.FixtureRequest) -> None:
+    """200 lines, of which the small size has 40: intervals of 95 % hold 90 to 98 %, at every epsilon, and of sigma 88 % at least.
+
+    With the noise's own eigenvalues taken for records, those of one weight held in 87 % at 0.03.
+    """
+    many = request.node.get_closest_marker("exhaustive") is not None
+    plan, held, worse = plan_for(epsilon, 3_000), [], []
+    for seed in range(200 if many else 40):
+        x, y, truth = drawn_from_the_prior(seed)
+        found = fit_moments(dp.random.key(seed), x, y, plan)
+        draws = found.posterior(dp.random.key(seed), 400)
+        drawn = np.column_stack([draws["intercept"], draws["weights"], draws["sigma"]])
+        low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+        held.append((low <= [*truth, 0.1]) & (high >= [*truth, 0.1]))
+        left = y - found.estimate[0] - x @ found.estimate[1:]
+        worse.append(np.mean(left**2) > 1.01 * np.mean(y**2))
+    coefficients, sigma = np.mean(held, axis=0)[:-1], np.mean(held, axis=0)[-1]
+    assert 0.9 <= coefficients.mean() <= 0.98
+    assert min(coefficients) >= (0.9 if many else 0.85)
+    assert sigma >= (0.88 if many else 0.82)
+    assert np.mean(worse) <= 0.1
+
+
+def test_what_clipping_takes_from_a_normal_square() -> None:
+    drawn = np.random.default_rng(0).normal(size=10**6)
+    for cut in (1.5, 2.5, 3.0):
+        assert moments._within(cut) == pytest.approx(np.mean(np.clip(drawn, -cut, cut) ** 2), abs=5e-3)
+    assert moments._within(np.inf) == 1
+    assert moments._within(0.1) == 0.5
 
 
 def test_a_ledger_is_debited_once_and_wrong_shapes_are_not(tmp_path: Any) -> None:

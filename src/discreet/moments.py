@@ -13,9 +13,14 @@ sampling the residuals' variance times the mean weight times A. It is normal for
 found by iterating. Likelihoods of the releases multiply; since all of them see the same rows, each counts for its share of them
 only. After Bernstein and Sheldon, NeurIPS 2019, who sample the exact moments instead.
 
+Where the noise exceeds A, its eigenvectors are the noise's, and so many records seem to lie along them that coefficients look
+known. So eigenvalues are shrunk, as random matrices ask for: those of noise alone reach noise * sqrt(2 size).
+
 There are two posteriors. Intervals are of that under Normal(0, 1), which is wide: where the noise hides a coefficient, its
 interval is the prior's. Its mean predicts badly there, as noise is all that it follows. So the estimate is the mean under a prior
-of unknown scale, one for the intercept and one for the weights: what does not stand out of the known noise is drawn to 0.
+of unknown scale, one for the intercept and one for the weights: what does not stand out of the known noise is drawn to 0. Even
+so one fit in many would predict worse than no line at all. `_cautious` therefore draws the estimate further, first of the weights
+to a flat line, then of the line to the middle, until the posterior gives that at most one chance in ten.
 """
 
 from __future__ import annotations
@@ -51,6 +56,7 @@ SHARES = 0.2, 0.3, 0.5
 SHARE_OF_TARGET = 0.5
 _INTERCEPT = 0.5  # the leading 1 in the first release: it is easily seen, and costs the others less like this
 _WIDTH = 3.0  # standard deviations at which residuals are clipped
+_CAUTION = 1.28  # standard deviations: the chance that the estimate is worse than none is one in ten at most
 _FLOOR = 0.1  # of the largest eigenvalue of the noise: what whitening takes for the least
 _GRID = 2.0**13  # rows are multiples of 1 / _GRID: sums of products of 2^26 rows are exact in 64 bits
 _MOST_RECORDS = 2**26
@@ -261,7 +267,7 @@ def _program(stddev: float, records: int, features: int, relation: Relation, rep
 class _Release:
     """One release, and the public maps that it was measured under: (1, x) @ to, and the distance to `line` over `width`."""
 
-    features: np.ndarray  # noisy sums, as the nearest matrix that such sums can be
+    features: np.ndarray  # noisy sums, as the nearest matrix that such sums can be, with its eigenvalues shrunk
     target: np.ndarray
     square: float
     eigenvalues: np.ndarray  # of `features`
@@ -273,6 +279,7 @@ class _Release:
     to: np.ndarray
     line: np.ndarray
     width: float
+    cut: float  # where residuals are clipped, over the target's bound; infinite where none are that long
 
     @classmethod
     def of(cls, moments: np.ndarray, total: float, **known: Any) -> _Release:
@@ -284,13 +291,16 @@ class _Release:
             above = (np.cumsum(falling) - total) / np.arange(1, size + 1)
             values = values - above[np.flatnonzero(falling > above).max()]
         values = np.maximum(values, 0)
+        # Far above the edge of the noise this is Gavish and Donoho's optimal shrinker (IEEE Trans. Inf. Theory 63(4), 2017).
+        edge = known["noise"] * math.sqrt(2 * size)
+        shrunk = values**3 / (values**2 + edge**2 / 2)
         return cls(
-            features=(vectors * values) @ vectors.T,
+            features=(vectors * shrunk) @ vectors.T,
             target=moments[:size, size],
             square=float(moments[size, size]),
-            eigenvalues=values,
+            eigenvalues=shrunk,
             eigenvectors=vectors,
-            weight=float(np.clip(total - values.sum(), total / 20, total)) / SHARE_OF_TARGET,
+            weight=float(np.clip(total - np.trace(moments[:size, :size]), total / 20, total)) / SHARE_OF_TARGET,
             total=total,
             **known,
         )
@@ -346,7 +356,8 @@ class _Posterior:
                 math.sqrt(2 / release.total) * variance,
                 math.sqrt(2 * np.trace(unsure @ unsure)) / release.weight,
             )
-            middle, spread = squares / release.weight * width**2, spread * width**2
+            kept = width**2 / _within(release.cut / math.sqrt(variance * width**2))
+            middle, spread = squares / release.weight * kept, spread * kept
             ends, chances = _sigma(middle, spread)
             # Residuals are clipped.
             square = (np.square(ends[1:]) + np.square(ends[:-1])) @ chances / 2
@@ -354,6 +365,14 @@ class _Posterior:
             if np.abs(mean - before).max() < 1e-7:
                 break
         return _Posterior(precision, pull, mean, covariance, variance * width**2, middle, spread)
+
+
+def _within(cut: float) -> float:
+    """The mean square of a standard normal that is clipped at -cut and cut; 1/2 at least."""
+    if math.isinf(cut):
+        return 1.0
+    outside = math.erfc(cut / math.sqrt(2))
+    return max(0.5, 1 - 2 * cut * math.exp(-(cut**2) / 2) / math.sqrt(2 * math.pi) + (cut**2 - 1) * outside)
 
 
 def _sigma(seen: float, spread: float) -> tuple[np.ndarray, np.ndarray]:
@@ -391,6 +410,27 @@ def _coefficients(precision: np.ndarray, pull: np.ndarray, scales: Sequence[floa
     turn = np.zeros_like(precision)
     turn[0, 0], turn[1:, 1:] = 1, vectors
     return turn @ mean, turn @ covariance @ turn.T
+
+
+def _cautious(found: _Posterior, release: _Release) -> np.ndarray:
+    """The estimate, drawn towards a flat line and the middle where it may be worse than these.
+
+    With S the features' second moments about their mean, predictions by c w instead of none change the squared error by
+    c^2 w'Sw - 2 c w'S t for true weights t. That is normal, and below 0 with the chance asked for, up to the c returned.
+    """
+    back = np.linalg.inv(release.to)
+    second = back.T @ release.features @ back / release.weight
+    centre = np.append(1, second[0, 1:] / max(second[0, 0], 1))  # the constant's own is 1 but for the noise
+    about = second[1:, 1:] - np.outer(centre[1:], second[0, 1:])
+    weights, covariance = found.mean[1:], found.covariance
+
+    def share(size: Any, variance: Any) -> float:
+        return float(np.clip(2 * (1 - _CAUTION * math.sqrt(max(variance, 0)) / max(size, 1e-300)), 0, 1))
+
+    along, middle = about @ weights, centre @ found.mean
+    slope = share(weights @ along, along @ covariance[1:, 1:] @ along) * weights
+    level = share(middle**2, middle**2 * (centre @ covariance @ centre)) * middle
+    return np.append(level - centre[1:] @ slope, slope)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -523,10 +563,11 @@ def _measure(
     """The releases, each read before the next. Returns the posteriors under the wide prior, and under that of unknown scale."""
     size, total = plan.num_features + 1, plan.num_records * _whole(plan.num_features)
     to, line, width = np.diag([_INTERCEPT, *np.ones(size - 1)]), np.zeros(size), 1 / math.sqrt(SHARE_OF_TARGET)
+    cut = math.inf
     wide, found = (_Posterior.before(size, scales) for scales in (WIDE, SCALES))
     for program, key, share, noise in zip(programs, keys, SHARES, plan.stddevs, strict=True):
         moments = np.asarray(program(key, *table, to, line, np.float64(width)), np.float64)
-        release = _Release.of(moments, total, noise=noise, share=share, to=to, line=line, width=width)
+        release = _Release.of(moments, total, noise=noise, share=share, to=to, line=line, width=width, cut=cut)
         wide, found = wide.after(release, WIDE), found.after(release, SCALES)
         # Residuals have this variance around the line found so far, on average over the records.
         back = np.linalg.inv(to)
@@ -537,5 +578,7 @@ def _measure(
         to, line = to @ stretched @ release.eigenvectors.T, found.mean
         # No residual is longer than the target's bound and the line's largest value.
         longest = 1 + min(1.0, np.abs(line).sum())
-        width = min(longest, _WIDTH * math.sqrt(around)) / math.sqrt(SHARE_OF_TARGET)
-    return wide, found
+        cut = _WIDTH * math.sqrt(around)
+        width = min(longest, cut) / math.sqrt(SHARE_OF_TARGET)
+        cut = cut if cut < longest else math.inf
+    return wide, dataclasses.replace(found, mean=_cautious(found, release))

@@ -376,6 +376,18 @@ def test_a_line_is_fitted_to_noisy_moments_with_intervals(heights) -> None:
     assert again.exit_code == 2
 
 
+def test_columns_that_are_named_as_latents_have_rows_of_their_own(heights) -> None:
+    heights.write_text(heights.read_text().replace("age,region,height", "sigma,intercept,height"))
+    bounds = "sigma=0:10,intercept=north|south|east,height=0:200"
+    outcome = RUN.invoke(app, line(heights, epsilon="4", bounds=bounds))
+    assert outcome.exit_code == 0, outcome.stderr
+    rows = json.loads(Path("out/summary.json").read_text())["posterior"]
+    assert rows["sigma"]["mean"] == pytest.approx(0.0577, abs=0.01)
+    assert rows["sigma (column)"]["mean"] == pytest.approx(0.4, abs=0.02)
+    assert len(rows) == 6
+    assert "sigma (column): 0." in outcome.stdout
+
+
 def test_where_the_noise_swamps_a_line_its_intervals_say_so(heights) -> None:
     hopeless = line(heights, epsilon="0.004")
     outcome = RUN.invoke(app, hopeless)

@@ -109,6 +109,30 @@ def test_json_and_files(no_dry_run, tmp_path: Path) -> None:
     assert RUN.invoke(app, arguments("--overwrite", out=str(out))).exit_code == 0
 
 
+def test_a_line_has_no_settings_but_what_its_noise_leaves(no_dry_run, tmp_path: Path) -> None:
+    given = {"model": "linear", "target": "height", "bounds": "age=0:100,smoker=no|yes,height=0:200"}
+    outcome = RUN.invoke(app, arguments(**given))
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "has no settings: 3 releases, to which each of 3,000 records adds at most 1" in " ".join(
+        outcome.stdout.split()
+    )
+    much, little = (
+        json.loads(RUN.invoke(app, arguments("--json", **given, epsilon=epsilon)).stdout) for epsilon in ("3", "0.01")
+    )
+    assert much["without_noise"] == pytest.approx([0.9, 0.5, 0.1], abs=0.05)
+    assert much["with_noise"] == pytest.approx(much["without_noise"], abs=0.03)
+    assert max(much["widths"]) < 0.2
+    assert max(little["with_noise"]) < 0.3
+    assert min(little["with_noise"]) > -0.2
+    assert min(little["widths"]) > 1.5
+    refused = RUN.invoke(app, arguments(**given, out=str(tmp_path / "plan.toml")))
+    assert refused.exit_code == 2
+    assert "there is no plan to write" in " ".join(refused.stderr.split())
+    assert not no_dry_run
+    assert RUN.invoke(app, arguments(**given, steps="100")).exit_code == 0
+    assert len(no_dry_run) == 1
+
+
 def test_ctrl_c_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(discreet.planning, "dry_run", lambda *_, **__: found(complete=False))
     outcome = RUN.invoke(app, arguments(out=str(tmp_path / "plan.toml")))

@@ -11,7 +11,7 @@ import typer
 
 from discreet.cli import _options as options
 from discreet.cli import _terminal as terminal
-from discreet.cli._options import MULTINOMIAL, TWIN, choose_model
+from discreet.cli._options import LINEAR, MULTINOMIAL, TWIN, choose_model
 from discreet.cli._report import write_picture
 from discreet.cli._run import keep_compiled_programs
 from discreet.cli._terminal import refusing
@@ -175,9 +175,10 @@ def plan(
 
     Draws tables from the model's prior within the public bounds and fits them with and without noise, for several numbers of
     steps, sampling rates, clipping norms and learning rates. Prints which setting loses least, how much it loses, and whether
-    the noise leaves anything to learn. Ctrl-C ends with the best setting so far.
+    the noise leaves anything to learn. Ctrl-C ends with the best setting so far. A linear model has no such settings: what its
+    noise leaves is printed; with any of them its fit in steps is rehearsed.
     """
-    from discreet.planning import default_grid, dry_run
+    from discreet.planning import default_grid, dry_run, dry_run_of_line
 
     picture = plot if plot is not None else out.with_suffix(".png") if out is not None else None
     terminal.check_file(out, overwrite=overwrite)
@@ -189,6 +190,19 @@ def plan(
         "learning_rates": _numbers("--learning-rates", learning_rates),
     }
     function, about = _what(model, components, target, bounds, schema)
+    in_steps = any(x is not None for x in lists.values())
+    if model == LINEAR and about is not None and not in_steps and about.max_rows == 1:
+        if out is not None or plot is not None:
+            raise ValueError(
+                "a linear model is fitted to noisy moments, which have no settings: there is no plan to write. Leave out --out "
+                "and --plot, and give fit its --epsilon; or give --steps for a fit in steps"
+            )
+        line = dry_run_of_line(about, num_records=num_records, epsilon=epsilon, delta=delta, seed=seed)
+        if as_json:
+            terminal.say_json("plan", line.to_dict())
+        else:
+            terminal.say_lines(str(line))
+        return
     grid = dataclasses.replace(default_grid(function), **{name: x for name, x in lists.items() if x is not None})
     keep_compiled_programs(terminal.settings.compilation_cache)
     rehearsal = dry_run(

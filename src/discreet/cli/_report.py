@@ -146,6 +146,8 @@ def summarise(
             if features:
                 # The class, by its place among the schema's categories.
                 name = records.feature_names[place // classes] + (f"[{place % classes}]" if np.ndim(drawn) > 2 else "")
+                # A column may be named as a latent is, whose row it would replace.
+                name += " (column)" * (name.partition("[")[0] in samples)
             # A fit that diverged has draws without a mean; that is no reason to lose the others.
             with np.errstate(all="ignore"):
                 numbers = (column.mean(), column.std(), *np.quantile(column, [0.05, 0.95]))
