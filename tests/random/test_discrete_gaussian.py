@@ -130,8 +130,10 @@ def forced_words(design: Design, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("design", ALL_DESIGNS)
-@pytest.mark.parametrize("size", [1, 7, 256, 700])
-def test_forced_words_give_what_python_integers_give(design, size):
+@pytest.mark.parametrize(("size", "flags"), [(1, 1), (7, 8), (256, 8), (700, 4096), (701, 8)])
+def test_forced_words_give_what_python_integers_give(monkeypatch, design, size, flags):
+    """Also where values are laid over each other, up to three times, and in parts that overlap."""
+    monkeypatch.setattr(dg, "_FLAGS", flags)
     words, more = forced_words(design, size)
     factor = max(1, design.factor - size % 5)
     expected = [oracle(design, words[:, i], more[i], factor) for i in range(size)]

@@ -32,7 +32,7 @@ Vose, "A linear algorithm for generating random numbers with a given distributio
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache, partial, reduce
 from math import prod
 from typing import NamedTuple
 
@@ -60,7 +60,10 @@ PRECISION = 512  # bits behind the point of the integers that tables are compute
 _MORE, _MORE_TAIL = 5, 4  # words of a threshold after the first, in the two tables
 _PER_LEVEL = _MORE + 1 + _MORE_TAIL  # words of an undecided level: its threshold, then a draw from the second table
 _AT_ONCE = 32  # blocks of all values' further words, up to which they are made for all
-_ROW = 256  # values between which one flag says whether any is undecided
+_PARTS, _FLAGS = (
+    16,
+    4096,
+)  # values are laid over each other in so many parts, until so few flags say which are undecided
 
 # --- tables --------------------------------------------------------------------------------------
 
@@ -225,26 +228,38 @@ def from_words(
     # The values are written once, their flag as lowest bit: XLA would look up twice, for values and flags.
     low, *rest = _summed(design, [value for value, _ in parts], b)
     values = lax.optimization_barrier([(low << 1) | undecided.astype(jnp.int32), *rest])
-    rows, width = -(-size // _ROW), min(_ROW, size)
-    flags = jnp.pad(values[0] & 1, (0, rows * _ROW - size)).reshape(rows, _ROW).any(1)
+    flags, places = _folded(values[0], size)
 
     def refine(state):
         """Make the first undecided value again, with all its words."""
         (packed, *rest), flags = state
-        row = jnp.argmax(flags).astype(jnp.int32)
-        start = jnp.minimum(row * _ROW, size - width)
-        part = lax.dynamic_slice(packed, (start,), (width,))
-        place = jnp.argmax(part & 1).astype(jnp.int32)
-        number = start + place
+        flag = jnp.argmax(flags & 1).astype(jnp.int32)
+        among = places + flag
+        undecided = packed.at[among].get(mode="promise_in_bounds") & 1
+        number = among[jnp.argmax(undecided)]
         own = words.at[number + size * np.arange(design.levels)].get(mode="promise_in_bounds")
         low, *upper = _summed(design, _decided(design, own, more(number).reshape(design.levels, -1).T), b)
-        part = lax.dynamic_update_slice(part, low[None] << 1, (place,))
-        flags = lax.dynamic_update_slice(flags, (part & 1).any()[None], (row,))
+        left = jnp.where(among == number, 0, undecided).max()
+        flags = lax.dynamic_update_slice(flags, left[None], (flag,))
         rest = [lax.dynamic_update_slice(x, new[None], (number,)) for x, new in zip(rest, upper, strict=True)]
-        return [lax.dynamic_update_slice(packed, part, (start,)), *rest], flags
+        return [lax.dynamic_update_slice(packed, low[None] << 1, (number,)), *rest], flags
 
-    (packed, *rest), _ = lax.while_loop(lambda state: state[1].any(), refine, (values, flags))
+    (packed, *rest), _ = lax.while_loop(lambda state: (state[1] & 1).any(), refine, (values, flags))
     return [packed >> 1, *rest]
+
+
+def _folded(packed: jax.Array, size: int) -> tuple[jax.Array, np.ndarray]:
+    """Words whose lowest bit says whether one of some values is undecided, and where these are for the first word.
+
+    Parts overlap where the number of values is no multiple of `_PARTS`: a value may have several words.
+    """
+    places = np.zeros(1, np.int32)
+    while size > _FLAGS:
+        length = -(-size // _PARTS)
+        starts = np.minimum(np.arange(_PARTS) * length, size - length)
+        packed = reduce(jnp.bitwise_or, [packed[start : start + length] for start in starts])
+        places, size = np.add.outer(places, starts).reshape(-1).astype(np.int32), length
+    return packed, places
 
 
 # --- draws ---------------------------------------------------------------------------------------
