@@ -1,17 +1,23 @@
 """What it takes to add a mechanism: a class, and a line in `MECHANISMS`. Nothing else in the library knows it."""
 
 import dataclasses
+import math
 from typing import ClassVar
 
+import attr
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from dp_accounting import GaussianDpEvent
+from dp_accounting import DpEvent, GaussianDpEvent
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
+from discreet.accounting import NOISES, event_from_dict, event_to_dict
+from discreet.accounting._pairs import PurePair
+from discreet.audit import worst_case
 from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, MECHANISMS, FloatMechanism, add_noise
 from discreet.report import statement_from_dict
 
@@ -134,3 +140,93 @@ def test_a_plan_takes_mechanisms_of_the_l2_norm_only(wrong):
 def test_langevin_dynamics_take_gaussian_noise_only():
     with pytest.raises(ValueError, match="Langevin dynamics need Gaussian noise"):
         dp.DPSGLD(model, step_size=(1e-3, 10.0, 0.55), plan=plan(mechanism=DOUBLED))
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class NormDpEvent(DpEvent):
+    """Noise of density in proportion to exp(-|x| / scale) with the Euclidean norm: pure, of epsilon = sensitivity / scale."""
+
+    noise_multiplier: float
+
+
+@dataclasses.dataclass(frozen=True)
+class NormNoise(FloatMechanism):
+    """The K-norm mechanism (Hardt and Talwar, STOC 2010) of the Euclidean norm."""
+
+    name: ClassVar[str] = "norm_mechanism"
+    size: ClassVar[str] = "scale"
+    words: ClassVar[str] = "K-norm noise of scale"
+    norm: ClassVar[int] = 2
+
+    def event(self, noise_multiplier):
+        return NormDpEvent(noise_multiplier)
+
+    def noise(self, key, dim, dtype):
+        direction = FLOAT_GAUSSIAN.noise(key, dim, dtype)
+        return direction / jnp.linalg.norm(direction) * jax.random.gamma(jax.random.fold_in(key, 1), dim, dtype=dtype)
+
+
+class HalfNoise(NormNoise):
+    """A planted fault: half of the noise that its event speaks of."""
+
+    def noise(self, key, dim, dtype):
+        return super().noise(key, dim, dtype) / 2
+
+
+NORM = NormNoise()
+
+
+@pytest.fixture
+def with_event(monkeypatch):
+    monkeypatch.setitem(NOISES, NormDpEvent, PurePair)
+    MECHANISMS.extend([NORM, HalfNoise()])
+    yield
+    del MECHANISMS[-2:]
+
+
+def noised(key, rows, mask, scale):
+    return add_noise(NORM, key, dp.sum_records(dp.clip_records(rows, 1.0), mask), scale)
+
+
+def certified(*scale, **options):
+    step = noised if scale else lambda *arguments: noised(*arguments, 2.0)
+    return dp.certify(step, dp.random.key(1), ROWS, MASK, *scale, records=(1,), mask=2, **options)
+
+
+def test_a_new_event_is_one_entry(with_event):
+    """Accounted for under both relations and on samples, open in its numbers, calibrated, stated and written to files."""
+    for relation, epsilon in ((dp.Relation.ADD_OR_REMOVE_ONE, 0.5), (dp.Relation.REPLACE_ONE, 1.0)):
+        assert certified(relation=relation).epsilon(1e-9) == pytest.approx(epsilon, rel=1e-4)
+    opened = certified(dp.symbol("scale"))
+    assert opened.symbols == ("scale",)
+    assert opened.at(scale=2.0).event == certified().event
+
+    facts = {"sampling": dp.PoissonSampling(0.4), "clipping_norm": 1.0, "num_records": 100, "num_steps": 2}
+    calibrated = dp.PrivacyPlan.calibrate(epsilon=1.0, delta=1e-5, mechanism=NORM, **facts)
+    # Two steps of at most 1/2 each, amplified: log(1 + q (e^x - 1)) = 1/2.
+    assert 1 / calibrated.noise_multiplier == pytest.approx(math.log(1 + math.expm1(0.5) / 0.4), rel=1e-2)
+    assert event_from_dict(event_to_dict(calibrated.event())) == calibrated.event()
+    assert "K-norm noise of scale" in calibrated.explain(1e-5)
+    with pytest.raises(ValueError, match="NormDpEvent on a Poisson sample has no dominating pair"):
+        dp.PrivacyPlan(**facts, noise_multiplier=2.0, mechanism=NORM, relation=dp.Relation.REPLACE_ONE).epsilon(1e-5)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("mechanism", "found"), [(NORM, False), (HalfNoise(), True)])
+def test_an_audit_finds_half_the_noise(with_event, mechanism, found):
+    """Half the noise has epsilon 4, and 2 is claimed."""
+    facts = {"sampling": dp.FullBatch(), "clipping_norm": 1.0, "num_records": 8, "num_steps": 1, "target_delta": 1e-3}
+    claimed = worst_case(dp.PrivacyPlan(**facts, noise_multiplier=0.5, mechanism=mechanism))
+    assert claimed.audit(delta=1e-3, runs=1000, progress_bar=False).contradicted == found
+
+
+def test_an_event_without_a_pair_is_refused_for_that_reason():
+    with pytest.raises(ValueError, match=r"NormDpEvent cannot be accounted for.*discreet\.accounting\.NOISES"):
+        dp.PrivacyPlan(
+            sampling=dp.FullBatch(),
+            clipping_norm=1.0,
+            noise_multiplier=2.0,
+            num_steps=1,
+            num_records=9,
+            mechanism=NORM,
+        ).epsilon(1e-5)

@@ -682,13 +682,8 @@ def private_metrics(
         Boyd, Lantz and Page, Differential privacy for classifier evaluation, AISec 2015, add noise to ROC curves.
     """
     one_process("private_metrics", [])
-    key = random.check_key(rng_key)
+    key = random.secret_key(rng_key, "private_metrics", non_private_seed)
     reproducible = random.is_reproducible(key)
-    if reproducible and not non_private_seed:
-        raise ValueError(
-            "private_metrics: the key was made from a seed, so that its noise can be taken away. Pass discreet.random.key(), or "
-            "non_private_seed=True for a test."
-        )
     probability("level", level, hint="0.95 is a common choice.")
     labels = getattr(result, "classes_", None)
     plan = _plan(plan, epsilon, delta, target_bounds, labels, options)
@@ -1082,13 +1077,8 @@ def select(
         Papernot and Steinke, Hyperparameter tuning with Rényi differential privacy, ICLR 2022.
     """
     one_process("select", [])
-    key = random.check_key(rng_key)
+    key = random.secret_key(rng_key, "select", non_private_seed)
     reproducible = random.is_reproducible(key)
-    if reproducible and not non_private_seed:
-        raise ValueError(
-            "select: the key was made from a seed, so that its noise can be taken away. Pass discreet.random.key(), or "
-            "non_private_seed=True for a test."
-        )
     candidates = list(candidates)
     if not candidates or not all(callable(candidate) for candidate in candidates):
         raise ValueError("candidates must be functions of (key, ledger), at least one.")

@@ -212,13 +212,8 @@ def private_standardisation(
     True
     """
     one_process("private_standardisation", [x])
-    key = random.check_key(rng_key)
+    key = random.secret_key(rng_key, "private_standardisation", non_private_seed)
     reproducible = random.is_reproducible(key)
-    if reproducible and not non_private_seed:
-        raise ValueError(
-            "private_standardisation: the key was made from a seed, so that its noise can be taken away, which the statement of "
-            "the fit would not say. Pass discreet.random.key(), or non_private_seed=True for a test."
-        )
     if reproducible and ledger is not None:
         raise ValueError(
             "No ledger holds a release whose noise can be repeated. Pass discreet.random.key(), or no ledger."

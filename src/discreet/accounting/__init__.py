@@ -8,7 +8,14 @@ from discreet.accounting._compare import (
     compare_accountants,
     langevin_epsilon_2015,
 )
-from discreet.accounting._events import BoundedRangeDpEvent, Relation, event_from_dict, event_to_dict, pure_event
+from discreet.accounting._events import (
+    NOISES,
+    BoundedRangeDpEvent,
+    Relation,
+    event_from_dict,
+    event_to_dict,
+    pure_event,
+)
 from discreet.accounting._profile import (
     FINE_ORDERS,
     ORDERS,
@@ -27,6 +34,7 @@ from discreet.accounting._risk import Risk, Suggestion, relation_name, risk, sug
 
 __all__ = [
     "FINE_ORDERS",
+    "NOISES",
     "ORDERS",
     "Account",
     "AccountantComparison",

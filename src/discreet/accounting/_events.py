@@ -1,10 +1,12 @@
 """From events to curves: which dominating pairs a `DpEvent` stands for under a relation, which events are refused, and JSON.
 
-`_KINDS` names every event that the library accounts for, with its fields: what is not in it is refused by name, here and in
-files. `_elementary` brings one step to its simplest form, `_pair` gives its dominating pair.
+`NOISES` has the events of added noise, with their dominating pairs, `_KINDS` all others that the library accounts for, with their
+fields: what is in neither is refused by name, here and in files. `_elementary` brings a step to its simplest form, `_pair` gives
+its dominating pair.
 """
 
 import math
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal, TypeGuard
 
 import attr
@@ -57,10 +59,13 @@ class BoundedRangeDpEvent(DpEvent):
     epsilon: float
 
 
+NOISES: dict[type[DpEvent], Callable[[float], Pair]] = {GaussianDpEvent: GaussianPair, LaplaceDpEvent: LaplacePair}
+"""Events of noise added to a sum: a class whose one field is `noise_multiplier`, the size of the noise over the clipping norm C,
+and what makes a dominating pair for sums that lie so many sizes of the noise apart: C for a record that is added or removed, 2C
+for one that is replaced. The pair has to hold in both directions, as that of symmetric noise does."""
+
 _KINDS: dict[str, tuple[type, dict[str, str]]] = {
     "none": (NoOpDpEvent, {}),
-    "gaussian": (GaussianDpEvent, {"noise_multiplier": "number"}),
-    "laplace": (LaplaceDpEvent, {"noise_multiplier": "number"}),
     "randomized_response": (RandomizedResponseDpEvent, {"noise_parameter": "number", "num_buckets": "count"}),
     "bounded_range": (BoundedRangeDpEvent, {"epsilon": "number"}),
     "poisson_sampled": (PoissonSampledDpEvent, {"sampling_probability": "number", "event": "event"}),
@@ -81,7 +86,12 @@ _KINDS: dict[str, tuple[type, dict[str, str]]] = {
     "self_composed": (SelfComposedDpEvent, {"event": "event", "count": "count"}),
     "composed": (ComposedDpEvent, {"events": "events"}),
 }
-_NAMES = {kind: name for name, (kind, _) in _KINDS.items()}
+
+
+def _kinds() -> dict[str, tuple[type, dict[str, str]]]:
+    """The events by their names in files."""
+    noises = {kind.__name__.removesuffix("DpEvent").lower(): (kind, {"noise_multiplier": "number"}) for kind in NOISES}
+    return {**noises, **_KINDS}
 
 
 def event_to_dict(event: DpEvent) -> dict[str, Any]:
@@ -90,14 +100,15 @@ def event_to_dict(event: DpEvent) -> dict[str, Any]:
     Raises:
         ValueError: an event of another kind.
     """
-    name = _NAMES.get(type(event))
-    if name is None:
+    found = {kind: (name, fields) for name, (kind, fields) in _kinds().items()}
+    if type(event) not in found:
         raise ValueError(
             f"{type(event).__name__} cannot be written to a file: only events whose worst case is known are accepted "
-            f"({', '.join(kind.__name__ for kind in _NAMES)})."
+            f"({_listed(found)})."
         )
+    name, fields = found[type(event)]
     content: dict[str, Any] = {"kind": name}
-    for field, what in _KINDS[name][1].items():
+    for field, what in fields.items():
         value = getattr(event, field)
         if what == "event":
             content[field] = event_to_dict(value)
@@ -117,9 +128,10 @@ def event_from_dict(content: Any) -> DpEvent:
     Raises:
         ValueError: anything else.
     """
-    if not isinstance(content, dict) or content.get("kind") not in _KINDS:
+    kinds = _kinds()
+    if not isinstance(content, dict) or content.get("kind") not in kinds:
         raise ValueError(f"no event of a kind that is known: {str(content)[:80]}")
-    kind, fields = _KINDS[content["kind"]]
+    kind, fields = kinds[content["kind"]]
     if set(content) != {"kind", *fields}:
         raise ValueError(f"an event of kind {content['kind']} has the fields {', '.join(fields)}")
     values: dict[str, Any] = {}
@@ -151,12 +163,6 @@ _MOST_CHOICES, _MOST_RANGE = 2000, 200.0
 
 _MOST_IN_CLOSED_FORM = 1000
 """Uses of a pure mechanism up to which the exact profile is a sum of so many terms; beyond, they are composed as all else."""
-
-_SUPPORTED = (
-    "GaussianDpEvent, LaplaceDpEvent, RandomizedResponseDpEvent, BoundedRangeDpEvent, PoissonSampledDpEvent of the first two, "
-    "SampledWithoutReplacementDpEvent of a GaussianDpEvent (REPLACE_ONE), TruncatedSubsampledGaussianDpEvent, "
-    "RepeatAndSelectDpEvent, SelfComposedDpEvent and ComposedDpEvent of these"
-)
 
 
 def curve_of(event: DpEvent, relation: Relation, *, tolerance: float = 1e-5) -> Curve:
@@ -323,7 +329,7 @@ def _whole(count: object) -> int:
 
 def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
     """Checks one step and returns it in its simplest form; None where it touches no record."""
-    if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
+    if type(event) in NOISES:
         _noise_of(event)
         return event
     if isinstance(event, RandomizedResponseDpEvent):
@@ -335,12 +341,12 @@ def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
         return event if event.epsilon > 0 else None
     if isinstance(event, PoissonSampledDpEvent):
         _check_probability(event.sampling_probability, "PoissonSampledDpEvent")
-        _check_inner(event, (GaussianDpEvent, LaplaceDpEvent), event.event)
+        _check_inner(event, NOISES, event.event)
         replaced = relation is Relation.REPLACE_ONE and event.sampling_probability < 1
-        if replaced and isinstance(event.event, LaplaceDpEvent):
+        if replaced and not isinstance(event.event, GaussianDpEvent):
             raise ValueError(
-                "Laplace noise on a Poisson sample has no dominating pair known to this library under REPLACE_ONE. "
-                "Use ADD_OR_REMOVE_ONE, or Gaussian noise."
+                f"{type(event.event).__name__} on a Poisson sample has no dominating pair known to this library under "
+                "REPLACE_ONE. Use ADD_OR_REMOVE_ONE, or Gaussian noise."
             )
         if event.sampling_probability in (0, 1):
             return event.event if event.sampling_probability else None
@@ -352,7 +358,8 @@ def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
         return event if event.sampling_probability and event.truncated_batch_size and event.dataset_size else None
     raise ValueError(
         f"{type(event).__name__} cannot be accounted for here: only events whose worst-case neighbours are known are accepted. "
-        f"Describe the release by one of: {_SUPPORTED}."
+        f"Describe the release by one of: {_listed(kind for kind, _ in _kinds().values())}. A new mechanism's event gets its "
+        "dominating pair in discreet.accounting.NOISES."
     )
 
 
@@ -375,12 +382,15 @@ def _without_replacement(event: SampledWithoutReplacementDpEvent, relation: Rela
     return event.event if batch == size else event
 
 
-def _check_inner(event: DpEvent, allowed: tuple[type, ...], inner: DpEvent) -> None:
-    if not isinstance(inner, allowed):
-        names = " or ".join(kind.__name__ for kind in allowed)
+def _listed(kinds: Iterable[type]) -> str:
+    return ", ".join(kind.__name__ for kind in kinds)
+
+
+def _check_inner(event: DpEvent, allowed: Collection[type], inner: DpEvent) -> None:
+    if type(inner) not in allowed:
         raise ValueError(
             f"{type(event).__name__} of a {type(inner).__name__} cannot be accounted for: the amplification by sampling is known "
-            f"for {names} only. Compose several releases outside the sampling, each with a batch of its own."
+            f"for {_listed(allowed)} only. Compose several releases outside the sampling, each with a batch of its own."
         )
     _noise_of(inner)
 
@@ -408,12 +418,12 @@ def _pair(step: DpEvent, relation: Relation, direction: Direction) -> Pair:
     if isinstance(step, BoundedRangeDpEvent):
         return SelectionPair(_range_of(step, relation), 1)
     noise = _noise_of(step)
-    if isinstance(step, LaplaceDpEvent):
-        return LaplacePair((2 if replace else 1) / noise)
+    if type(step) in NOISES:
+        return NOISES[type(step)]((2 if replace else 1) / noise)
     if isinstance(step, PoissonSampledDpEvent):
-        if isinstance(step.event, LaplaceDpEvent):
-            return _poisson(LaplacePair(1 / noise), step.sampling_probability, direction)
-        return _poisson_gaussian(noise, step.sampling_probability, relation, direction)
+        if isinstance(step.event, GaussianDpEvent):
+            return _poisson_gaussian(noise, step.sampling_probability, relation, direction)
+        return _poisson(NOISES[type(step.event)](1 / noise), step.sampling_probability, direction)
     if isinstance(step, SampledWithoutReplacementDpEvent):
         return WithoutReplacementPair(GaussianPair(2 / noise), step.sample_size / step.source_dataset_size)
     if isinstance(step, TruncatedSubsampledGaussianDpEvent):

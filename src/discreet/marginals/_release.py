@@ -502,13 +502,8 @@ def private_marginals(
         Dwork and Roth, The algorithmic foundations of differential privacy, 2014, A.1.
     """
     one_process("private_marginals", [])
-    key = random.check_key(rng_key)
+    key = random.secret_key(rng_key, "private_marginals", non_private_seed)
     reproducible = random.is_reproducible(key)
-    if reproducible and not non_private_seed:
-        raise ValueError(
-            "private_marginals: the key was made from a seed, so that its noise can be taken away. Pass discreet.random.key(), "
-            "or non_private_seed=True for a test."
-        )
     if plan.choices and not plan.open:
         raise ValueError("private_marginals: the plan's pairs were chosen already: calibrate a new plan with choices")
 

@@ -19,6 +19,7 @@ from discreet.random._keys import (
     is_reproducible,
     key,
     key_from_words,
+    secret_key,
     subkey,
     subkeys,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "key",
     "key_from_words",
     "normal",
+    "secret_key",
     "subkey",
     "subkeys",
 ]

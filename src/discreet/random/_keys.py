@@ -296,6 +296,27 @@ def check_key(key: Any, name: str = "rng_key") -> jax.Array:
     return jax.random.wrap_key_data(words, impl=CHACHA20_SEEDED)
 
 
+def secret_key(rng_key: Any, who: str, non_private_seed: bool) -> jax.Array:
+    """The key of `check_key`, unless it was made from a seed and the caller did not ask for that.
+
+    Args:
+        rng_key: what the caller passed.
+        who: the caller's name, for the error.
+        non_private_seed: the caller asked for it.
+
+    Raises:
+        ValueError: a key made from a seed; and as `check_key`.
+        TypeError: as `check_key`.
+    """
+    key = check_key(rng_key)
+    if is_reproducible(key) and not non_private_seed:
+        raise ValueError(
+            f"{who}: the key was made from a seed, so that its noise can be taken away. Pass discreet.random.key(), or "
+            "non_private_seed=True for a test."
+        )
+    return key
+
+
 def _is_typed_key(key: Any) -> bool:
     return isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+import attr
 import numpy as np
 from dp_accounting.dp_event import (
     ComposedDpEvent,
@@ -28,11 +29,10 @@ from dp_accounting.dp_event import (
     LaplaceDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
-    SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
 
-from discreet.accounting import BoundedRangeDpEvent, Relation, profile
+from discreet.accounting import Relation, profile
 from discreet.mechanisms import Mechanism
 from discreet.verify._domain import LARGEST, SMALLEST, Batch, Cut, Group, Part, Sample, Scale, Table, open_symbol
 from discreet.verify._errors import PrivacyError
@@ -162,17 +162,14 @@ def square_root(value: Any) -> Any:
     return load_sympy().sqrt(value) if is_symbolic(value) else math.sqrt(value)
 
 
+def _fields(event: DpEvent) -> dict[str, Any]:
+    return {field.name: getattr(event, field.name) for field in attr.fields(type(event))}
+
+
 def numbers_of(event: DpEvent) -> list[Any]:
-    """The numbers in an event: noise multipliers, rates, counts."""
-    if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
-        return [event.noise_multiplier]
-    if isinstance(event, PoissonSampledDpEvent):
-        return [event.sampling_probability, *numbers_of(event.event)]
-    if isinstance(event, SelfComposedDpEvent):
-        return [event.count, *numbers_of(event.event)]
-    if isinstance(event, SampledWithoutReplacementDpEvent):
-        return numbers_of(event.event)
-    return [x for part in event.events for x in numbers_of(part)] if isinstance(event, ComposedDpEvent) else []
+    """The numbers in an event of any kind, and in its parts: noise multipliers, rates, counts."""
+    values = [x for value in _fields(event).values() for x in (value if isinstance(value, Sequence) else [value])]
+    return [number for x in values for number in (numbers_of(x) if isinstance(x, DpEvent) else [x])]
 
 
 def open_in(values: Any) -> tuple[str, ...]:
@@ -182,16 +179,15 @@ def open_in(values: Any) -> tuple[str, ...]:
 
 def event_at(event: DpEvent, values: Mapping[str, float]) -> DpEvent:
     """An event with numbers in the place of symbols."""
-    if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
-        return type(event)(number_at(event.noise_multiplier, values))
-    if isinstance(event, PoissonSampledDpEvent):
-        return PoissonSampledDpEvent(number_at(event.sampling_probability, values), event_at(event.event, values))
+
+    def at(value: Any) -> Any:
+        if isinstance(value, DpEvent):
+            return event_at(value, values)
+        return [at(x) for x in value] if isinstance(value, Sequence) else number_at(value, values)
+
     if isinstance(event, SelfComposedDpEvent):
-        return SelfComposedDpEvent(event_at(event.event, values), times_at(event.count, values))
-    if isinstance(event, SampledWithoutReplacementDpEvent):
-        inner = event_at(event.event, values)
-        return SampledWithoutReplacementDpEvent(event.source_dataset_size, event.sample_size, inner)
-    return ComposedDpEvent([event_at(x, values) for x in event.events]) if isinstance(event, ComposedDpEvent) else event
+        return SelfComposedDpEvent(at(event.event), times_at(event.count, values))
+    return type(event)(**{name: at(value) for name, value in _fields(event).items()})
 
 
 def number_at(value: Any, values: Mapping[str, float]) -> Any:
@@ -661,15 +657,14 @@ def _parts(event: DpEvent, count: Any = 1) -> dict[tuple, Any]:
 
 
 def _rounded(event: DpEvent) -> Any:
-    if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
-        return type(event).__name__, _plain(event.noise_multiplier, 6)
-    if isinstance(event, BoundedRangeDpEvent):
-        return type(event).__name__, _plain(event.epsilon, 6)
-    if isinstance(event, PoissonSampledDpEvent):
-        return "poisson", _plain(event.sampling_probability, 6), _inner(event.event)
-    if isinstance(event, SampledWithoutReplacementDpEvent):
-        return "fixed", event.source_dataset_size, event.sample_size, _inner(event.event)
-    return repr(event)
+    def rounded(value: Any) -> Any:
+        if isinstance(value, DpEvent):
+            return _inner(value)
+        if isinstance(value, Sequence):
+            return tuple(map(rounded, value))
+        return value if isinstance(value, int) else _plain(value, 6)
+
+    return type(event).__name__, *map(rounded, _fields(event).values())
 
 
 def _inner(event: DpEvent) -> frozenset[tuple[tuple, Any]]:
