@@ -208,3 +208,19 @@ def test_what_was_traced_with_64_bits_runs_with_64_bits():
         within = dp.certify(step, *arguments, records=0, mask=1)(*arguments)
         certificate = dp.certify(step, *arguments, records=0, mask=1)
     assert np.array_equal(certificate(*arguments), within)
+
+
+def test_one_key_in_two_places_is_refused():
+    """Their noise would be the same, and its difference none."""
+
+    def step(xs, mask, key, others):
+        s = dp.sum_records(dp.clip_records(xs, C), mask)
+        return [noisy(k, s, Z * C) for k in (key, *others)]
+
+    keys = jax.random.split(KEY, 4)
+    certificate = dp.certify(step, X, M, KEY, keys[:2], records=0, mask=1)
+    certificate(X, M, KEY, keys[:2])
+    jax.jit(certificate)(X, M, KEY, keys[:2])
+    for key, others in ((keys[0], keys[:2]), (KEY, keys[jnp.array([2, 2])])):
+        with pytest.raises(ValueError, match="Two keys are equal"):
+            certificate(X, M, key, others)

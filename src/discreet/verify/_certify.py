@@ -524,7 +524,7 @@ class Certificate:
 
         Raises:
             TypeError: the arguments are of another kind, so that this program is not theirs.
-            ValueError: a symbol has no value, or another than the number that is passed.
+            ValueError: a symbol has no value, or another than the number that is passed; or a key is passed twice.
         """
         if self._known:
             named = _named(self._known)
@@ -556,6 +556,7 @@ class Certificate:
                     f"Argument leaf {number} is {dtype}{list(shape)}, the certified program takes {kind.dtype}"
                     f"{list(kind.shape)}: another program. Certify again, or pad to the certified number of rows."
                 )
+        _check_different(leaves)
         # With 64 bits or without, as it was traced: JAX would round its numbers otherwise.
         with jax.enable_x64(self._wide):
             return jax.tree.unflatten(self._out_tree, self._run(*leaves))
@@ -579,6 +580,19 @@ class Certificate:
         lines += [f"  assuming: {x}" for x in self.assumptions]
         lines.append(f"  program {self.fingerprint[:16]}, " + ", ".join(f"{k} {v}" for k, v in self.versions.items()))
         return "\n".join(lines)
+
+
+def _check_different(leaves: Sequence[Any]) -> None:
+    """Refuse keys that are equal: the proof takes those of different places for different ones.
+
+    Raises:
+        ValueError: Two are equal. What is being traced, or lies on other machines, cannot be compared.
+    """
+    keys = [x for x in leaves if isinstance(x, jax.Array) and is_key(x) and not isinstance(x, Tracer)]
+    words = [(x.dtype, np.asarray(jax.random.key_data(x)).reshape(x.size, -1)) for x in keys if x.is_fully_addressable]
+    rows = [(kind, row.tobytes()) for kind, array in words for row in array]
+    if len(set(rows)) < len(rows):
+        raise ValueError("Two keys are equal, so that their noise is the same: make each by jax.random.split.")
 
 
 def _named(symbols: Sequence[str]) -> str:
