@@ -302,11 +302,19 @@ STDDEVS = {
     "by comparison": lambda r, turns: lambda i: jnp.where(i < 1, 0.5, 2.0),
     "around 8 bits": lambda r, turns: lambda i: (i.astype(jnp.uint8) + jnp.uint8(254)).astype(jnp.float32) + 1.0,
 }
+
+
+def _times(factor):
+    return lambda i, x: factor(i) * x
+
+
 FACTORS = {
-    "none": lambda r, turns: lambda i: 1.0,
-    "two": lambda r, turns: lambda i: 2.0,
-    "listed": lambda r, turns: _table(r.choice([0.5, -1.0, 2.0], size=turns).astype(np.float32)),
-    "growing": lambda r, turns: lambda i: i.astype(jnp.float32) + 1.0,
+    "none": lambda r, turns: lambda i, x: x,
+    "two": lambda r, turns: lambda i, x: 2.0 * x,
+    "listed": lambda r, turns: _times(_table(r.choice([0.5, -1.0, 2.0], size=turns).astype(np.float32))),
+    "growing": lambda r, turns: lambda i, x: (i.astype(jnp.float32) + 1.0) * x,
+    "turned over": lambda r, turns: lambda i, x: jnp.where(i % 2 == 0, x, -x),
+    "first alone": lambda r, turns: lambda i, x: jnp.where(i < 1, x, 0.0),
 }
 SUMS = {
     "marked": lambda r: lambda x, m: dp.sum_records(x, m),
@@ -384,7 +392,7 @@ def loops(seed, quiet=False):
                     source = rows if clipped_within else outside[leaf]
                     x, m = (jax.lax.dynamic_slice_in_dim(y, start(i), size) for y in (source, mask))
                     x = leaves(x)[leaf] if clipped_within else x
-                sums.append(factor(i) * add(x, m))
+                sums.append(factor(i, add(x, m)))
             if together != "apart":
                 sums = [functools.reduce(jnp.add, sums) if together == "added" else jnp.concatenate(sums)]
             if carry == "sum":
@@ -396,7 +404,7 @@ def loops(seed, quiet=False):
             if carry != "none":
                 sums[0] = total
             if carry == "last":
-                total = sums[0] * 0 + (factor(i) * add(x, m) if together != "beside" else total * 0)
+                total = sums[0] * 0 + (factor(i, add(x, m)) if together != "beside" else total * 0)
             found = [release(k, x, s(i)) for k, x, s in zip(keys[1:], [] if quiet else sums, stddevs, strict=False)]
             return total, found
 
