@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 from discreet import PoissonSampling, PrivacyPlan
 from discreet.cli import _intervals, _run, _terminal
 from discreet.cli._app import app
-from discreet.cli._intervals import NoiseAdded, groups_of, optimum
+from discreet.cli._intervals import NoiseAdded, optimum
 from discreet.inference import Trace
 from discreet.ledger import Ledger
+from discreet.models import groups_of
 from discreet.report import make_statement
 from discreet.tables import schema_from_bounds
 

@@ -77,6 +77,49 @@ def test_of_two_settings_that_carry_as_far_the_cheaper_one_is_proposed_and_the_t
     assert "trades" not in str(dataclasses.replace(small, rows=(best, cheap)))
 
 
+def test_a_setting_that_comes_to_rest_is_proposed_unless_it_learns_far_less() -> None:
+    def row(steps: int, lost: float, *rested: bool | None) -> Row:
+        tables = [TableScores(0.5, *({"log density": x} for x in (-0.4 - lost, -0.4, -0.6)), rested=x) for x in rested]
+        return Row(Setting(steps, 0.1, 1.0, 0.1), 1.0, 1.0, tuple(tables))
+
+    best, rests, poor = (
+        row(30, 0.0, False, False, True),
+        row(10, 0.015, True, True, False),
+        row(20, 0.1, True, True, True),
+    )
+    assert (best.rests, rests.rests, row(5, 0.0, None).rests) == (False, True, True)
+    assert _ranked([best, poor, rests]) == [rests, best, poor]
+    # A tenth of the 0.2 nats is the most that rest may cost.
+    assert _ranked([best, poor])[0] is best
+
+
+def test_where_nothing_rests_more_and_shorter_steps_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from discreet.planning import _dry_run
+
+    rests_from, asked = 1_600, []
+
+    def tried(stage, tables, setting, epsilon, done):
+        asked.append((setting.num_steps, setting.learning_rate))
+        rested = setting.num_steps >= rests_from
+        scores = TableScores(0.5, *({"log density": x} for x in (-0.4, -0.4, -0.6)), rested=rested)
+        return Row(setting, 1.0, 1.0, (scores,))
+
+    monkeypatch.setattr(_dry_run, "_tried", tried)
+    stage, bar = SimpleNamespace(fitter=SimpleNamespace(twin=None)), SimpleNamespace(total=0, update=None)
+    first = [tried(None, (), Setting(100, 0.1, 1.0, 0.08), 1.0, None)]
+    rows, complete = _dry_run._longer(stage, (), first, 1.0, bar)  # pyright: ignore[reportArgumentType]
+    assert complete
+    assert asked[1:] == [(400, 0.04), (1600, 0.02)]
+    assert rows[0].setting.num_steps == 1600
+    rests_from = 10**9
+    rows, _ = _dry_run._longer(stage, (), first, 1.0, bar)  # pyright: ignore[reportArgumentType]
+    assert rows[0] is first[0]
+    said = _dry_run.in_words(_dry_run.Verdict.GOOD, rows[0], [], 1.0, 3)
+    assert "had not come to rest" in said
+
+
 def test_of_twins_settings_that_are_about_as_good_the_one_with_the_best_marginals_is_first() -> None:
     def row(lost: float, pairs: float) -> Row:
         tables = TableScores(
@@ -329,3 +372,16 @@ def test_few_records_and_many_parameters_are_said_to_be_hopeless() -> None:
     )
     assert found.verdict == "hopeless"
     assert "dwarfs" in found.why
+
+
+def test_rest_is_judged_by_the_contrasts_of_the_fit() -> None:
+    from discreet.models import contrasts, groups_of
+    from discreet.planning._dry_run import _contrasts
+    from discreet.tables import describe_features
+
+    schema = schema_from_bounds("age=17:90,edu=a|b|c,smoker=no|yes,region=n|s|e|w,sick=no|yes", target="sick")
+    names = [name for name, _ in describe_features(schema)]
+    np.testing.assert_allclose(
+        _contrasts(logistic_regression, schema), contrasts(len(names), groups_of(schema.columns, names))
+    )
+    assert _contrasts(poisson_regression, schema) is None

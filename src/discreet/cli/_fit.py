@@ -130,7 +130,8 @@ def fit(
     needs model.json as well, which a model of your own gets; a twin gets its own files instead of posterior and summary. Each
     further fit of the same data spends again: the ε of all fits add up.
     """
-    from discreet.cli._intervals import NoiseAdded, groups_of
+    from discreet.cli._intervals import NoiseAdded
+    from discreet.models import groups_of
     from discreet.tables import schema_to_toml
 
     with joined(distributed, coordinator, num_processes, process_id) as members:

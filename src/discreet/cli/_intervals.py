@@ -19,12 +19,13 @@ predictions. So these weights are taken relative to their mean, which the interc
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
+from discreet.models import contrasts
 from discreet.moments import MomentsResult
 
 if TYPE_CHECKING:
@@ -82,18 +83,18 @@ class NoiseAdded:
     def __call__(self, result: DPSVIResult | MomentsResult, samples: Mapping[str, np.ndarray]) -> Draws:
         """The draws with the noise, or without and why."""
         if isinstance(result, MomentsResult):
-            contrasts = self.contrasts(samples[WEIGHTS].shape[1])
-            drawn = np.column_stack([samples[INTERCEPT], samples[WEIGHTS]]) @ contrasts.T
+            matrix = self.contrasts(samples[WEIGHTS].shape[1])
+            drawn = np.column_stack([samples[INTERCEPT], samples[WEIGHTS]]) @ matrix.T
             relative = {**samples, INTERCEPT: drawn[:, 0], WEIGHTS: drawn[:, 1:]}
-            return Draws(relative, None, "", contrasts @ result.estimate)
+            return Draws(relative, None, "", matrix @ result.estimate)
         if self.longest is None or set(samples) != {INTERCEPT, WEIGHTS}:
             return Draws(dict(samples), None, UNBOUNDED)
-        contrasts = self.contrasts(samples[WEIGHTS].shape[1])
+        matrix = self.contrasts(samples[WEIGHTS].shape[1])
         with np.errstate(all="ignore"):  # of a fit that diverged
-            drawn = np.column_stack([samples[INTERCEPT], samples[WEIGHTS]]) @ contrasts.T
+            drawn = np.column_stack([samples[INTERCEPT], samples[WEIGHTS]]) @ matrix.T
         why_not, moved = self.why_not(result), None
         if not why_not:
-            found = self._with_noise(result, contrasts, len(drawn))
+            found = self._with_noise(result, matrix, len(drawn))
             if found is None:
                 why_not = HIDDEN
             else:
@@ -102,12 +103,7 @@ class NoiseAdded:
 
     def contrasts(self, num_weights: int) -> Float[np.ndarray, "coefficient coefficient"]:
         """The matrix that takes from each group of weights their mean, and adds it to the intercept."""
-        matrix = np.eye(1 + num_weights)
-        for group in self.groups:
-            places = 1 + np.asarray(group)
-            matrix[np.ix_(places, places)] -= 1 / len(places)
-            matrix[0, places] += 1 / len(places)
-        return matrix
+        return contrasts(num_weights, self.groups)
 
     def why_not(self, result: DPSVIResult) -> str:
         """What can be said before the trace is looked at."""
@@ -135,15 +131,15 @@ class NoiseAdded:
         return trace.converged_from is not None
 
     def _with_noise(
-        self, result: DPSVIResult, contrasts: Float[np.ndarray, "coefficient coefficient"], count: int
+        self, result: DPSVIResult, matrix: Float[np.ndarray, "coefficient coefficient"], count: int
     ) -> tuple[Float[np.ndarray, "draw coefficient"], Float[np.ndarray, "draw coefficient"]] | None:
         """Draws of m, and of the coefficients, whose posterior about m has the precision H."""
         trace, places = result.trace, _places(result)
         assert trace.gradients is not None
         points, gradients = (np.asarray(x, np.float64)[:, places] for x in (trace.iterates, trace.gradients))
-        start = _part(trace, points @ contrasts.T).converged_from or 0.0
+        start = _part(trace, points @ matrix.T).converged_from or 0.0
         # Directions that the predictions notice: the others are in no contrast.
-        _, sizes, directions = np.linalg.svd(contrasts)
+        _, sizes, directions = np.linalg.svd(matrix)
         basis = directions[sizes > 1e-9].T
         first = max(1, int(max(start, _START) * len(points)))
         rng = np.random.default_rng(0)
@@ -155,7 +151,7 @@ class NoiseAdded:
         if not precisions[0] > 0:
             return None
         own = rng.standard_normal(optima.shape) / np.sqrt(precisions) @ axes.T
-        back = basis.T @ contrasts.T
+        back = basis.T @ matrix.T
         return optima @ back, (optima + own) @ back
 
 
@@ -192,16 +188,6 @@ def optimum(
         slope = slopes + noise * inverse @ rng.standard_normal((dim, dim))
         row[:] = point - np.linalg.solve(slope.T, gradient + noise / np.sqrt(steps) * rng.standard_normal(dim))
     return draws, slopes
-
-
-def groups_of(columns: Sequence[Any], names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The places of the features that belong to the categories of one column, for each column that has several."""
-    found = []
-    for column in columns:
-        if column.kind == "categorical":
-            own = {f"{column.name}={category}" for category in column.categories} | {f"{column.name} is missing"}
-            found.append(tuple(place for place, name in enumerate(names) if name in own))
-    return tuple(places for places in found if places)
 
 
 def _places(result: DPSVIResult) -> list[int]:

@@ -10,6 +10,8 @@ for mixed columns, `GaussianMixture` and `FactorAnalysis` for numbers.
 from discreet.models._cells import Levels, Scores
 from discreet.models._defaults import Defaults, defaults_for, guide_for
 from discreet.models._regression import (
+    contrasts,
+    groups_of,
     hierarchical,
     linear_regression,
     logistic_regression,
@@ -27,7 +29,9 @@ __all__ = [
     "MixtureOfProducts",
     "Scores",
     "TableVAE",
+    "contrasts",
     "defaults_for",
+    "groups_of",
     "guide_for",
     "hierarchical",
     "linear_regression",

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int
@@ -313,3 +314,27 @@ def _hierarchical(
     own_terms = x * own if family.num_classes is None else x[..., None] * own
     terms = jnp.sum(own_terms, axis=x.ndim - 1)
     family.observe(ones @ group_intercept + terms, y, mask)
+
+
+def groups_of(columns: Sequence[Any], names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The places of the features that belong to the categories of one column, for each column that has several."""
+    found = []
+    for column in columns:
+        if column.kind == "categorical":
+            own = {f"{column.name}={category}" for category in column.categories} | {f"{column.name} is missing"}
+            found.append(tuple(place for place, name in enumerate(names) if name in own))
+    return tuple(places for places in found if places)
+
+
+def contrasts(num_weights: int, groups: Sequence[Sequence[int]]) -> Float[np.ndarray, "coefficient coefficient"]:
+    """The matrix that takes from each group of weights their mean, and adds it to the intercept, which is first.
+
+    The weights of one column's categories and the intercept can be shifted against each other without any effect on predictions,
+    so what a fit tells of them is their contrasts.
+    """
+    matrix = np.eye(1 + num_weights)
+    for group in groups:
+        places = 1 + np.asarray(group)
+        matrix[np.ix_(places, places)] -= 1 / len(places)
+        matrix[0, places] += 1 / len(places)
+    return matrix

@@ -65,6 +65,7 @@ def clipped_sum(
     return {**u, "latent": {name: sums[name][None] for name in u["latent"]}}
 
 
+_LOCATIONS = ("intercept_auto_loc", "weights_auto_loc")
 _KEPT = 200
 _MOST_ROWS = 16_384
 """Larger batches are stood for by so many rows, each of which then counts more than once."""
@@ -94,18 +95,39 @@ class Fitter:
     start: dict[str, Any]  # Its initial parameters, unconstrained
     num_records: int  # Public number of records; the invented table may have fewer
     twin: MixtureOfProducts | None = None  # The mixture, where that is the model
+    contrasts: np.ndarray | None = None  # Of a logistic regression, whose rest is that of what predictions depend on
 
     def fit(
         self, rows: Sequence[np.ndarray], setting: Setting, noise_multiplier: float, key: PRNGKeyArray
     ) -> dict[str, Any]:
         """The parameters that `DPSVI.run` would report: the mean over the tail of the trace that does not drift."""
+        return self.fit_and_rest(rows, setting, noise_multiplier, key)[0]
+
+    def fit_and_rest(
+        self, rows: Sequence[np.ndarray], setting: Setting, noise_multiplier: float, key: PRNGKeyArray
+    ) -> tuple[dict[str, Any], bool | None]:
+        """The same, and whether the parameters came to rest, as `discreet fit` judges it; None where too few steps tell."""
         room, numbers = self._numbers(len(rows[0]), setting, noise_multiplier)
         # The stretch may begin near the end, and goes on at the beginning.
         table = [np.concatenate([x, x[:room]]) for x in rows]
         blocks = np.asarray(self._run(room, table, numbers, key))[: min(_KEPT, setting.num_steps)]
         leaves, tree = jax.tree.flatten(self.start)
-        parts = np.split(Trace(np.arange(len(blocks)), blocks).average(), np.cumsum([x.size for x in leaves])[:-1])
-        return jax.tree.unflatten(tree, [part.reshape(x.shape) for part, x in zip(parts, leaves, strict=True)])
+        trace = Trace(np.arange(len(blocks)), blocks)
+        parts = np.split(trace.average(), np.cumsum([x.size for x in leaves])[:-1])
+        found = jax.tree.unflatten(tree, [part.reshape(x.shape) for part, x in zip(parts, leaves, strict=True)])
+        return found, self._rested(blocks)
+
+    def _rested(self, blocks: np.ndarray) -> bool | None:
+        if len(blocks) * 0.9 < 20:
+            return None
+        if not np.isfinite(blocks).all():
+            return False
+        if self.contrasts is not None:
+            named = jax.tree.leaves_with_path(self.start)
+            names = [path[-1].key for path, x in named for _ in range(x.size)]
+            places = [place for name in _LOCATIONS for place, x in enumerate(names) if x == name]
+            blocks = blocks[:, places] @ self.contrasts.T
+        return Trace(np.arange(len(blocks)), blocks).converged_from is not None
 
     def fit_without_noise(
         self, rows: Sequence[np.ndarray], num_steps: int, rate: float, learning_rate: float, key: PRNGKeyArray

@@ -251,6 +251,11 @@ def _from_schema(schema: Schema) -> Template:
     return Template(draw, ((-1.0, 1.0), limits), (False, target.kind not in (Kind.REAL, Kind.DATE)))
 
 
+def widths_of(schema: Schema) -> list[int]:
+    """How many features each column has that the target is predicted from."""
+    return [_features(column, np.random.default_rng(0), 1).shape[1] for column in schema.features]
+
+
 def _features(column: Column, rng: np.random.Generator, rows: int) -> Float[np.ndarray, "record feature"]:
     """A column as `discreet.tables.encode` encodes it, with cells from a distribution that is itself drawn.
 
