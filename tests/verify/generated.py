@@ -369,7 +369,7 @@ def loops(seed, quiet=False):
     ]
     stddevs = [of(3, STDDEVS, "one", turns) for _ in range(len(pieces) + 1)]
     together = str(r.choice(["apart", "added", "beside"]))
-    picks = r.random(turns) < 0.5
+    picks, of_rows = r.random(turns) < 0.5, r.random() < 0.5
 
     def leaves(x):
         first = dp.clip_records(x, 1.0)
@@ -392,7 +392,7 @@ def loops(seed, quiet=False):
                     source = rows if clipped_within else outside[leaf]
                     x, m = (jax.lax.dynamic_slice_in_dim(y, start(i), size) for y in (source, mask))
                     x = leaves(x)[leaf] if clipped_within else x
-                sums.append(factor(i, add(x, m)))
+                sums.append(add(factor(i, x), m) if of_rows else factor(i, add(x, m)))
             if together != "apart":
                 sums = [functools.reduce(jnp.add, sums) if together == "added" else jnp.concatenate(sums)]
             if carry == "sum":
