@@ -37,7 +37,8 @@ INTERCEPT, WEIGHTS = "intercept", "weights"
 RESOLVED = 3.0
 _START = 0.3
 UNBOUNDED = (
-    "this model has no public bound on its gradients, so clipping may have moved the estimates by an unknown amount"
+    "they are printed for logistic and linear regressions alone. A count has no public bound on its gradients, so clipping "
+    "may have moved the estimates by an unknown amount; for other models the coverage of intervals was not tested"
 )
 NO_GRADIENTS = "the fit kept no gradients, of which there were too many"
 DRIFTED = "the fit had not converged"
