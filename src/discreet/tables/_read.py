@@ -349,7 +349,7 @@ def _open(source: Any, types: dict[str, pyarrow.DataType], csv: CsvFormat) -> tu
     for path in files:
         _check_present(str(path), _file_names(path, csv), types, path)
     readers = {".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow}
-    pieces = (piece for path in files for piece in readers.get(path.suffix, _csv)(path, list(types), csv))
+    pieces = (piece for path in files for piece in readers.get(path.suffix, _csv)(path, types, csv))
     return pieces, ", ".join(map(str, files[:3])) + (" and others" if len(files) > 3 else "")
 
 
@@ -389,7 +389,8 @@ def as_table(source: Any) -> pyarrow.Table:
         ) from None
 
 
-def _csv(path: Path, names: list[str], csv: CsvFormat) -> Iterator[Piece]:
+def _csv(path: Path, types: dict[str, pyarrow.DataType], csv: CsvFormat) -> Iterator[Piece]:
+    del types
     names = _file_names(path, csv)
     with open_text(path, csv.encoding) as file:
         while (line := file.readline()) and not line.removeprefix(codecs.BOM_UTF8).strip():
@@ -404,18 +405,22 @@ def _csv(path: Path, names: list[str], csv: CsvFormat) -> Iterator[Piece]:
             yield path, names, b"".join(lines)
 
 
-def _parquet(path: Path, names: list[str], csv: CsvFormat) -> Iterator[pyarrow.RecordBatch]:
+def _parquet(path: Path, types: dict[str, pyarrow.DataType], csv: CsvFormat) -> Iterator[pyarrow.RecordBatch]:
+    """Categories come as they are stored, each text once; a row group's bytes are not all held, and pieces are small."""
     del csv
-    with pyarrow.parquet.ParquetFile(path) as file:
-        yield from file.iter_batches(PIECE_ROWS, columns=names)
+    stored = pyarrow.parquet.read_schema(path)
+    texts = [name for name, kind in types.items() if kind == TEXTS and stored.field(name).type == pyarrow.string()]
+    options = {"read_dictionary": texts, "pre_buffer": False, "buffer_size": 1 << 20}
+    with pyarrow.parquet.ParquetFile(path, **options) as file:
+        yield from file.iter_batches(PIECE_ROWS // 4, columns=list(types))
 
 
-def _arrow(path: Path, names: list[str], csv: CsvFormat) -> Iterator[pyarrow.RecordBatch]:
+def _arrow(path: Path, types: dict[str, pyarrow.DataType], csv: CsvFormat) -> Iterator[pyarrow.RecordBatch]:
     del csv
     with pyarrow.memory_map(str(path)) as file:
         reader = pyarrow.ipc.open_file(file)
         for index in range(reader.num_record_batches):
-            batch = reader.get_batch(index).select(names)
+            batch = reader.get_batch(index).select(list(types))
             yield from (batch.slice(first, PIECE_ROWS) for first in range(0, batch.num_rows, PIECE_ROWS))
 
 
