@@ -9,6 +9,7 @@ import pytest
 import discreet as dp
 from discreet.cli._app import app
 from discreet.cli._describe import _predict
+from discreet.cli._options import REGRESSIONS
 
 from .world import RUN
 
@@ -73,7 +74,19 @@ def test_a_folder_without_such_a_fit_is_refused(tmp_path: Path, monkeypatch: pyt
     assert "built-in model" in " ".join(outcome.stderr.split())
 
 
-@pytest.mark.parametrize("model", ["logistic", "multinomial", "linear", "poisson"])
+def test_a_model_of_ones_own_is_not_scored_as_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its latents may have the names of ours; what it predicts is not known."""
+    monkeypatch.chdir(tmp_path)
+    Path("table.csv").write_text("x,y\n1,2\n2,3\n")
+    fit(Path("fit"), "linear", 0.8, 0.0)
+    summary = json.loads(Path("fit/summary.json").read_text())
+    Path("fit/summary.json").write_text(json.dumps({**summary, "model": "mine.py:probit"}))
+    outcome = RUN.invoke(app, ["score", "fit", "--data", "table.csv", "--epsilon", "20", "--delta", "1e-5"])
+    assert outcome.exit_code == 2
+    assert "built-in model" in " ".join(outcome.stderr.split())
+
+
+@pytest.mark.parametrize("model", list(REGRESSIONS))
 def test_a_row_is_predicted_alike_beside_any_others(model: str) -> None:
     """To the last bit: a matrix product rounds a row otherwise in another place, or beside one row more."""
     rng = np.random.default_rng(0)

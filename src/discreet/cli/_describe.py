@@ -13,7 +13,7 @@ import typer
 from discreet._validate import probability
 from discreet.cli import _options as options
 from discreet.cli._fit import check_options, check_whole, complete_statement, suggest_delta, warn_of_no_privacy
-from discreet.cli._options import TWIN, choose_model
+from discreet.cli._options import REGRESSIONS, TWIN, choose_model
 from discreet.cli._report import write_picture, write_statement
 from discreet.cli._run import PLAN_IS_SPENT, count_and_write
 from discreet.cli._tables import Table, how_converted
@@ -29,6 +29,8 @@ from discreet.cli._terminal import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
 
     from discreet.marginals import Marginals
@@ -235,31 +237,45 @@ def _fit_of(folder: Path) -> tuple[str, str, "dict[str, np.ndarray]"]:
         if summary.get("estimate") is not None:  # what predicts better than the mean of the draws
             best = np.asarray(summary["estimate"], np.float64)
             draws = {"weights": best[None, 1:], "intercept": best[:1]}
-        return str(summary["model"]), str(summary["schema"]), draws
+        _mean_of(summary["model"])
+        return summary["model"], str(summary["schema"]), draws
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
         raise ValueError(
             f"{folder} does not have a fit that can be scored: give the folder of a discreet fit with a built-in model that "
-            "predicts a column (logistic, multinomial, linear, poisson or negative-binomial)"
+            f"predicts a column ({', '.join(REGRESSIONS)})"
         ) from None
+
+
+def _mean_of(model: str) -> "Callable[[np.ndarray], np.ndarray]":
+    """From linear predictors to probabilities of the classes, or means; KeyError for a model that is not scored."""
+    import numpy as np
+    from scipy.special import expit, softmax
+
+    def count(line: "np.ndarray") -> "np.ndarray":
+        return np.exp(np.minimum(line, _LARGEST_LOG))
+
+    return {
+        "logistic": expit,
+        "multinomial": lambda line: softmax(line, axis=-1),
+        "linear": lambda line: line,
+        "poisson": count,
+        "negative-binomial": count,
+    }[model]
 
 
 def _predict(model: str, draws: "dict[str, np.ndarray]", scale: float, centre: float, x: "np.ndarray") -> "np.ndarray":
     """Probabilities of the classes, or means in the target's own unit, averaged over the draws."""
     import numpy as np
-    from scipy.special import expit, softmax
 
     weights, intercept = draws["weights"], draws["intercept"]
     rows = np.asarray(x, np.float64)
     if model == "linear":
         return _lines(rows, weights.mean(axis=0)[None], intercept.mean()[None])[:, 0] * scale + centre
+    mean = _mean_of(model)
     found, at_once = [], max(1, _ELEMENTS // math.prod(intercept.shape))
     for start in range(0, len(rows), at_once):
         line = _lines(rows[start : start + at_once], weights, intercept)
-        if model == "multinomial":
-            found.append(softmax(line, axis=-1).mean(axis=1))
-        else:
-            link = expit(line) if model == "logistic" else np.exp(np.minimum(line, _LARGEST_LOG))
-            found.append(link.mean(axis=1))
+        found.append(mean(line).mean(axis=1))
     return np.concatenate(found)
 
 

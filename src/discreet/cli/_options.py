@@ -52,15 +52,27 @@ class ChosenModel:
         return self.own is None and self.name != TWIN
 
 
-MODELS = {
-    "logistic": "for a target with two values",
-    "multinomial": "for one with several categories",
-    "linear": "for a number",
-    "poisson": "for a count",
-    "negative-binomial": "for counts that scatter more",
-    "twin": "for all columns, of which discreet synth draws twins",
-}
 LINEAR, MULTINOMIAL, TWIN = "linear", "multinomial", "twin"
+# Models of a target: what each is for, the kind of its target, and how it is made of `discreet.models` and the schema.
+REGRESSIONS: dict[str, tuple[str, str, Callable[[Any, Any], Any]]] = {
+    "logistic": ("for a target with two values", "BINARY", lambda models, _: models.logistic_regression),
+    MULTINOMIAL: (
+        "for one with several categories",
+        "CATEGORICAL",
+        lambda models, schema: models.multinomial_regression(len(schema.target_column.categories)),
+    ),
+    LINEAR: ("for a number", "REAL", lambda models, _: models.linear_regression),
+    "poisson": ("for a count", "COUNT", lambda models, _: models.poisson_regression),
+    "negative-binomial": (
+        "for counts that scatter more",
+        "COUNT",
+        lambda models, _: models.negative_binomial_regression,
+    ),
+}
+MODELS = {
+    **{name: purpose for name, (purpose, *_) in REGRESSIONS.items()},
+    TWIN: "for all columns, of which discreet synth draws twins",
+}
 COMPONENTS = 16
 
 
@@ -82,18 +94,10 @@ def choose_model(
         raise ValueError(f"--components is for --model {TWIN} and text files: the model {name} has none, leave it out")
     if name == TWIN:
         return ChosenModel(name, lambda schema: models.MixtureOfProducts(schema, components=count), defaults=TWINS)
-    built_in = {
-        "logistic": (lambda _: models.logistic_regression, Kind.BINARY),
-        MULTINOMIAL: (
-            lambda schema: models.multinomial_regression(len(schema.target_column.categories)),
-            Kind.CATEGORICAL,
-        ),
-        LINEAR: (lambda _: models.linear_regression, Kind.REAL),
-        "poisson": (lambda _: models.poisson_regression, Kind.COUNT),
-        "negative-binomial": (lambda _: models.negative_binomial_regression, Kind.COUNT),
-    }
-    if name in built_in:
-        return ChosenModel(name, *built_in[name], defaults=LOGISTIC if name == "logistic" else Defaults())
+    if name in REGRESSIONS:
+        _, kind, build = REGRESSIONS[name]
+        defaults = LOGISTIC if name == "logistic" else Defaults()
+        return ChosenModel(name, functools.partial(build, models), Kind[kind], defaults=defaults)
     if not text and not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
         near = difflib.get_close_matches(name, MODELS, 1)
         raise ValueError(
@@ -234,7 +238,7 @@ Model = Annotated[
     str,
     _table(
         autocompletion=_complete_model,
-        help="logistic, multinomial, linear, poisson or negative-binomial; twin, for synthetic twins of the table; or "
+        help=f"{', '.join(REGRESSIONS)}; twin, for synthetic twins of the table; or "
         "FILE.py:FUNCTION, a NumPyro model of (x, y) or (x), or a model_factory. If its first parameter is called columns, it "
         "gets a dict from the names of all columns to arrays instead. Or FILE.txt with lines such as Age: Poisson.",
     ),
