@@ -162,7 +162,7 @@ def _all_missing(context: Any) -> str:
     names = {x.name for x in command.params}
     either = ((("epsilon", "plan_file"), "--epsilon or --plan"), (("schema", "bounds"), "--schema or --bounds"))
     missing += [words for both, words in either if names.issuperset(both) and not any(given.get(x) for x in both)]
-    return f"Missing: {', '.join(missing)}"
+    return f"Missing {', '.join(missing)}"
 
 
 _WRONG_PLACES = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
