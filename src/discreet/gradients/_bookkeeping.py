@@ -288,9 +288,17 @@ def weighted_sum(
 def _sum_of_blocks(
     use: Use, activations: Array, cotangents: Array, factor: Array, leaf: jax.ShapeDtypeStruct, blocks: int
 ) -> Array:
-    """`weighted_sum` within each of so many blocks of rows, and their sum in float64."""
-    rows = (_in_blocks(x, blocks) for x in (activations, cotangents, factor))
-    return _added(jax.vmap(lambda a, c, f: weighted_sum(use, a, c, f, leaf))(*rows))
+    """`weighted_sum` within each of so many blocks of rows, and their sum in float64.
+
+    In a loop, into which XLA moves nothing: else it computes rows by loops over blocks, and the last ones of each otherwise.
+    """
+    size = len(factor) // blocks
+
+    def block(start: Any) -> Array:
+        a, c, f = (jax.lax.dynamic_slice_in_dim(x, start, size) for x in (activations, cotangents, factor))
+        return weighted_sum(use, a, c, f, leaf)
+
+    return _added(jax.lax.map(block, np.arange(0, len(factor), size, dtype=np.int32)) if blocks > 1 else block(0)[None])
 
 
 def _scaled(rows: Array, factor: Float[Array, "record"]) -> Array:
@@ -442,9 +450,7 @@ class _Book:
         weights = row_weights(losses, squared, self.size, mask, norm, channels)
         scaled = scale_rows(gradients, weights.factor, weights.keep)
         sums = self._booked_sums(met, weights.factor, blocks)
-        if blocks:
-            scaled = {i: jnp.sum(_in_blocks(x, blocks), axis=1) for i, x in scaled.items()}
-        sums |= {i: _added(x) for i, x in scaled.items()} if blocks else sum_doubles(scaled)
+        sums |= sum_doubles(scaled)
         gradient = jax.tree.unflatten(self.tree, [sums[i] for i in range(len(leaves))])
         finite = jnp.isfinite(squared) | is_spare(size)
         if gradients and self._convolves:
@@ -526,10 +532,6 @@ class _Book:
                 flops, floats = sum(x.flops for x in groups), sum(x.floats for x in groups)
                 lines.append(LeafReport(name, leaf.shape, ways, flops, 4 * floats))
         return tuple(lines)
-
-
-def _in_blocks(rows: Array, blocks: int) -> Array:
-    return rows.reshape(blocks, -1, *rows.shape[1:])
 
 
 def _added(blocks: Array) -> Array:

@@ -29,6 +29,7 @@ first moves the running sum, and with it the rounding of whatever is added later
   in a secret, uniformly random order. A batch without its row j is the batch in which the last row has taken place j: as likely
   as any other order. So two blocks differ, by the record and by four times what adding b rows can lose, b^2 2^-24 C, however
   large the batch.
+  Blocks are cut in a loop: XLA would compute rows in blocks, too, and those at the end of each by other instructions.
 - Where the plan has few chunks, each of these sums is rounded to float32 once it has been added, which takes half the memory. A
   running sum of n rows is within n C, so that m chunks lose at most m n 2^-24 C, in each of the two tables.
 - Over devices each one sums the rows that it has. A record less moves all behind it up, and over each border between devices one
