@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A census table
 #
-# A logistic regression and its intervals at ε = 1, debited from a budget. The table is made here, so that this notebook runs anywhere; the [tutorial](../tutorial.md) does the same from the shell, on a real one.
+# A logistic regression at ε = 1, debited from a budget. The table is made here; the [tutorial](../tutorial.md) has a real one.
 
 # %%
 import numpy as np

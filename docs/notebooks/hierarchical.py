@@ -39,7 +39,7 @@ visits = pa.table(
 # %% [markdown]
 # ## The unit
 #
-# `person` makes a record of all rows of one patient. `max_rows` is public; which visits are used beyond it, a secret hash decides.
+# `person` makes a record of all rows of one patient. `max_rows` is public.
 
 # %%
 schema = schema_from_dict(

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A model of your own
 #
-# discreet fits ordinary NumPyro models. This one, a regression with Student-t errors, takes outliers for what they are. [All rules for models](../your-model.md).
+# A NumPyro model with Student-t errors, which allow for outliers. [Rules for models](../your-model.md).
 
 # %%
 import jax
@@ -35,7 +35,7 @@ def model(dose, effect=None):
 # %% [markdown]
 # ## Plan
 #
-# The noise follows from the budget and the numbers below, all of which are public.
+# The noise follows from the budget and these public numbers.
 
 # %%
 plan = dp.PrivacyPlan.calibrate(

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Synthetic twins
 #
-# Tables with the columns of yours, drawn from noisy counts at ε = 1. What you compute from them costs no more. [More on twins](../twins.md).
+# Tables with the columns of yours, drawn from noisy counts at ε = 1. [More on twins](../twins.md).
 
 # %%
 import numpy as np

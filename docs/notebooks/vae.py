@@ -38,7 +38,7 @@ show(pictures[:8], "records")
 # %% [markdown]
 # ## Model and guide
 #
-# Each picture has a code of its own, which the encoder computes from that picture alone. The weights of both networks are shared, so they are what is released.
+# The encoder computes a picture's code from that picture alone. The weights of both networks are what is released.
 
 
 # %%

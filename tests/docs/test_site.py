@@ -159,11 +159,7 @@ def test_the_models_of_the_page_are_accepted(repository: Path, quick_compilation
         sampling=dp.PoissonSampling(rate=0.1), clipping_norm=1.0, noise_multiplier=1.0, num_steps=5, num_records=50
     )
     x, y = np.zeros((50, 2), np.float32), np.zeros(50, np.float32)
-    guide, optim = names["AutoNormal"], numpyro.optim.Adam(0.01)
-    for model, chosen, records, static in (
-        (names["model"], names["guide"], (x, y), {}),
-        (names["subsampled"], guide(names["subsampled"]), (x, y), {"N": 50}),
-        (names["codes"], names["encoder"], (x,), {}),
-        (names["visits"], guide(names["visits"]), (x[:, None], y[:, None], y[:, None] == 0), {}),
-    ):
-        dp.DPSVI(model, chosen, optim, plan=plan, **static).init(dp.random.key(), *records)
+    optim = numpyro.optim.Adam(0.01)
+    dp.DPSVI(names["model"], names["guide"], optim, plan=plan).init(dp.random.key(), x, y)
+    memory = dp.DPSVI(names["codes"], names["remembered"], optim, plan=plan, **names["memory"])
+    assert memory.run(dp.random.key(), x, progress_bar=False).statement.is_private
