@@ -222,7 +222,7 @@ def test_numbers_of_numpy_make_the_same_plan():
     assert plain == PrivacyPlan(sampling=PoissonSampling(0.1), **{k: kinds[k](v) for k, v in facts.items()})
 
 
-@pytest.mark.parametrize("norm", [1e-31, 1e-39, 1e31, 1e39])
+@pytest.mark.parametrize("norm", [1e-21, 1e-39, 1e31, 1e39])
 def test_norms_that_32_bits_take_for_nothing_or_infinity_are_refused(norm):
     with pytest.raises(ValueError, match="32-bit"):
         PrivacyPlan(

@@ -20,8 +20,8 @@ __all__ = [
     "contribution_bound",
 ]
 
-# Norms are compared in float32 and in units of C; beyond these, C itself would not be a normal float32.
-_LEAST, _MOST = 1e-30, 1e30
+# As for a plan: in 32-bit sums of smaller numbers too much would vanish.
+_LEAST, _MOST = 1e-20, 1e30
 
 
 @dataclasses.dataclass(frozen=True)

@@ -377,9 +377,9 @@ def _check_facts(
             "while fitting."
         )
         positive("clipping_norm", clipping_norm, hint=hint)
-    if isinstance(clipping_norm, int | float) and not 1e-30 <= clipping_norm <= 1e30:
+    if isinstance(clipping_norm, int | float) and not 1e-20 <= clipping_norm <= 1e30:
         raise ValueError(
-            f"clipping_norm is {clipping_norm!r}; 32-bit arithmetic tells norms from 0 and infinity between 1e-30 and 1e30. "
+            f"clipping_norm is {clipping_norm!r}; 32-bit sums neither vanish nor overflow for norms between 1e-20 and 1e30. "
             "Scale the loss, or choose a C near the length of one record's gradient."
         )
     sampling.check(num_records, relation)

@@ -349,12 +349,12 @@ class BookKeepingEngine:
     Guarantee: `GradientEngine`'s. Norms are rounded up by what cancellation can hide (see above).
     """
 
-    # how many rows a batch seldom exceeds; public. A chunk has so many, whatever the size of the batch.
+    # how many rows a batch seldom exceeds; public. A chunk has so many, or an equal share of them, whatever the batch has.
     rows: int = 128
     # the most rows of a planned batch; public. The bound holds for twice as many at least; far more are refused.
     capacity: int = 1024
     # the rows of a batch come in uniformly random, secret order (`Sampling.shuffled`). Sums of large models are then made
-    # in float32 within a chunk (see `_contract`).
+    # in float32 within blocks of a chunk (see `_contract`).
     shuffled: bool = False
     # the most rows that are worked on at once; with 8 more, rounded up to a multiple of 16. None: as many as fit into
     # `memory_budget`.

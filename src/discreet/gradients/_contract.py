@@ -77,9 +77,9 @@ def check_positive(what: str, value: Any, why: str) -> None:
 def check_clipping(who: str, tree: Any, norm: Any) -> None:
     """Refuse a tree whose rows have no norm, and a clipping norm that bounds nothing."""
     check_positive(f"{who}: the clipping norm", norm, "It bounds one record's contribution; 1.0 is a common choice.")
-    if not isinstance(norm, Tracer) and not 1e-30 <= float(norm) <= 1e30:
+    if not isinstance(norm, Tracer) and not 1e-20 <= float(norm) <= 1e30:
         raise ValueError(
-            f"{who}: the clipping norm is {float(norm):g}; 32-bit arithmetic has room for norms from 1e-30 to 1e30. Scale the "
+            f"{who}: the clipping norm is {float(norm):g}; 32-bit arithmetic has room for norms from 1e-20 to 1e30. Scale the "
             "loss."
         )
     if not jax.tree.leaves(tree):

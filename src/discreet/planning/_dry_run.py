@@ -344,8 +344,7 @@ def in_words(verdict: Verdict, row: Row, curve: Sequence[CurvePoint], epsilon: f
 
 _RESTLESS = (
     "On most invented tables the parameters had not come to rest at the end, so expect the fit to say that it did not converge, "
-    "and to print no intervals. So it was with 4 and 16 times as many, shorter steps. More records, fewer parameters or a larger "
-    "ε help."
+    "and to print no intervals. More records, fewer parameters or a larger ε help."
 )
 
 
@@ -417,8 +416,7 @@ def dry_run(
     is to learn), the one with the longest way, steps times learning rate, since a real truth may lie further out than
     invented ones; for a mixture, the one with the best marginals of pairs. Settings whose parameters had not come to rest at
     the end are proposed only if those that had lose a tenth more of what there is to learn, also with 4 and 16 times as many,
-    shorter steps. What it is said to reach
-    was measured on other tables, with other noise.
+    shorter steps, or do not come to rest on other tables. What it is said to reach was measured on those, with other noise.
 
     Args:
         model: A NumPyro model of (x, y) or (x) as for `DPSVI`; or a `MixtureOfProducts`, which brings its own schema.
@@ -464,6 +462,11 @@ def dry_run(
             try:
                 fresh = [_prepared(stage, s, seed + 101 + i, grid, bar.update) for i, s in enumerate(strengths)]
                 proposed = _tried(stage, fresh, best.setting, epsilon, bar.update, fresh=True)
+                if not proposed.rests and (least := _ranked(rows, for_rest=False)[0]) is not best:
+                    # What was given up for it was given up for nothing.
+                    bar.total += len(fresh)
+                    best, rows = least, [least, *(row for row in rows if row is not least)]
+                    proposed = _tried(stage, fresh, best.setting, epsilon, bar.update, fresh=True)
                 curve = _curve(stage, fresh, proposed, epsilon, others, bar.update)
             except KeyboardInterrupt:
                 complete = False
@@ -661,10 +664,10 @@ def _longer(
     return [rows[0], *(row for row in _ranked(tried) if row is not rows[0])], True
 
 
-def _ranked(rows: Sequence[Row]) -> list[Row]:
+def _ranked(rows: Sequence[Row], *, for_rest: bool = True) -> list[Row]:
     """By loss; but first, of those about as good as the best, the one that is better where the log density says little.
 
-    Settings that did not come to rest are first only if those that did lost far more.
+    Settings that did not come to rest are first only if those that did lost far more, or unless `for_rest`.
 
     For a twin that is the one with the best marginals: rare levels, which the clipping of the others' gradients hides, count
     for little in the log density. Else it is the one that can carry parameters furthest: a real truth may lie further from
@@ -673,7 +676,7 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
     ranked = sorted(rows, key=lambda row: row.lost)
     learnable = float(np.mean([table.non_private_gain for table in ranked[0].tables]))
     least = ranked[0].lost + _MOST_FOR_REST * max(0.0, learnable)
-    rested = [row for row in ranked if row.rests and row.lost <= least] or ranked
+    rested = [row for row in ranked if for_rest and row.rests and row.lost <= least] or ranked
     alike = [row for row in rested if row.lost <= rested[0].lost + _ALIKE * max(0.0, learnable)] or rested
     marginals = next((name for name in (TWO_WAY, ONE_WAY) if name in ranked[0].tables[0].private), None)
     if marginals is None:
