@@ -122,6 +122,7 @@ def test_words_of_a_sum_are_those_of_the_integer_alone():
         assert all(0 <= w < 2**24 for w in form[:-1])
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_integers_and_noise_of_two_levels_are_added_exactly(monkeypatch, dtype):
     """Up to the cut, which is found where it leaves a float64 no room for the noise."""

@@ -32,10 +32,10 @@ first moves the running sum, and with it the rounding of whatever is added later
   Blocks are cut in a loop: XLA would compute rows in blocks, too, and those at the end of each by other instructions.
 - Where the plan has few chunks, each of these sums is rounded to float32 once it has been added, which takes half the memory. A
   running sum of n rows is within n C, so that m chunks lose at most m n 2^-24 C, in each of the two tables.
-- Over devices each one sums the rows that it has. A record less moves all behind it up, and over each border between devices one
-  to the device before: then sums differ to which the record adds nothing, and what is accounted for takes these for equal. So
-  blocks are in float32 only where the number of records is public: a record that is replaced moves no other, and one block of
-  one device differs.
+- Each device sums the rows that it has. If a record is removed, all behind it move up, one of them over each border between
+  devices. So even a batch without the removed record is summed otherwise, and rounded otherwise; but amplification by sampling
+  takes the sums of such a batch for equal. Over devices, blocks are therefore in float32 only where the number of records is
+  public: a record that is replaced moves no other, and one block of one device differs.
 
 `rounding_of_sums` is the share of C that either adds. Rows may hold NaN or infinity, and
 0 * NaN is NaN: in the place of a row that is not finite a finite one is computed, and counts as zero.

@@ -234,9 +234,10 @@ def _in_words(error: BaseException | None) -> str:
 
 
 def _is_own(error: BaseException) -> bool:
-    """Whether a `raise` of discreet's raised an error whose text does not repeat that of another one.
+    """Whether a `raise` statement of discreet raised the error, and its text does not repeat another error's.
 
-    `float(cell)` raises in the same frame, and JAX hides its own frames: so it is asked of the instruction.
+    The frame alone does not tell: an error within `float(cell)`, whose text has the cell, and errors of JAX, which hides its
+    frames, end in a frame of discreet as well. So the last instruction there must be that of `raise`.
     """
     where = error.__traceback__
     while where is not None and where.tb_next is not None:
