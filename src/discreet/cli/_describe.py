@@ -12,7 +12,7 @@ import typer
 
 from discreet._validate import probability
 from discreet.cli import _options as options
-from discreet.cli._fit import check_options, check_whole, complete_statement, suggest_delta, warn_of_no_privacy
+from discreet.cli._fit import check_folder, check_whole, complete_statement, suggest_delta, warn_of_no_privacy
 from discreet.cli._options import REGRESSIONS, TWIN, choose_model
 from discreet.cli._report import write_picture, write_statement
 from discreet.cli._run import PLAN_IS_SPENT, count_and_write
@@ -73,10 +73,10 @@ def describe(
     Writes statement.json, statement.txt, description.json, description.txt, report.html and, with matplotlib,
     description.png. The table may be larger than memory.
     """
-    from discreet.accounting import Relation, upper
+    from discreet.accounting import upper
     from discreet.marginals import Description, description_plan
 
-    check_options(out, overwrite=overwrite)
+    check_folder(out, overwrite=overwrite)
     probability("--level", level, hint="0.95 is a common choice.")
     if pair and all_pairs:
         raise ValueError("--pair and --all-pairs: give only one")
@@ -89,7 +89,7 @@ def describe(
         epsilon=epsilon,
         delta=suggest_delta(num_records) if delta is None else delta,
         pairs="all" if all_pairs else [_pair(text, described) for text in pair or ()],
-        relation=Relation.ADD_OR_REMOVE_ONE if relation is None else Relation[relation.name],
+        relation=options.relation_of(relation),
         slices=slices,
     )
     found: list[Description] = []
@@ -163,19 +163,19 @@ def score(
     (`discreet.scores.private_metrics`).
     """
     from discreet import random
-    from discreet.accounting import Relation, upper
+    from discreet.accounting import upper
     from discreet.ledger import Ledger
     from discreet.scores import private_metrics
     from discreet.tables import encode, read_table, schema_from_dict
 
-    check_options(out, overwrite=overwrite)
+    check_folder(out, overwrite=overwrite)
     probability("--level", level, hint="0.95 is a common choice.")
     model, text, draws = _fit_of(fitted)
     schema = schema_from_dict(tomllib.loads(text))
     warn_of_no_privacy(schema, seed, ledger)
     target = schema.target_column
     assert target is not None
-    how: dict[str, Any] = {"relation": Relation.ADD_OR_REMOVE_ONE if relation is None else Relation[relation.name]}
+    how: dict[str, Any] = {"relation": options.relation_of(relation)}
     records = encode(read_table(data, schema, out_of_bounds=out_of_bounds), schema, out_of_bounds=out_of_bounds)
     x, y = records.x, records.y
     assert y is not None

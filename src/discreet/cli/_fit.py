@@ -8,6 +8,7 @@ import json
 import math
 import secrets
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import typer
 from discreet._validate import integer, positive
 from discreet.cli import _options as options
 from discreet.cli._options import LINEAR, TWIN, choose_model
-from discreet.cli._plan import PlanValues, say_other_size, with_plan
+from discreet.cli._plan import KINDS, say_other_size, with_plan
 from discreet.cli._report import COUNTS, write_page, write_statement
 from discreet.cli._run import (
     budget_line,
@@ -40,14 +41,17 @@ from discreet.cli._terminal import (
     say_lines,
     settings,
     spent,
+    with_options_of,
 )
 
 if TYPE_CHECKING:
     from discreet.accounting import Planned
     from discreet.cli._options import ChosenModel
     from discreet.cli._own_model import Prepared
+    from discreet.cli._plan import PlanFile
+    from discreet.cli._run import Fitted
     from discreet.inference import Processes
-    from discreet.marginals import Marginals, MarginalsPlan, MarginalsResult
+    from discreet.marginals import Marginals, MarginalsResult
     from discreet.models import MixtureOfProducts
     from discreet.moments import MomentsPlan
     from discreet.plan import PrivacyPlan
@@ -72,45 +76,70 @@ ODD_CELLS = {
 }
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The options of `fit`; with --plan, those that it says in their place where they are left out."""
+
+    data: options.Data
+    model: options.Model
+    epsilon: options.Epsilon = None
+    target: options.Target = None
+    bounds: options.Bounds = None
+    schema: options.SchemaFile = None
+    delta: options.Delta = None
+    num_records: options.NumRecords = None
+    by: options.By = None
+    components: options.Components = None
+    choices: options.Choices = None
+    steps: options.FitSteps = None
+    rate: options.Rate = None
+    batch_size: options.BatchSize = None
+    sampling: options.Sampling = "poisson"
+    relation: options.RelationOption = None
+    clip: options.Clip = None
+    learning_rate: options.LearningRate = None
+    plan_file: options.PlanFile = None
+    draws: options.Draws = None
+    ledger: options.LedgerFile = None
+    checkpoint: options.CheckpointFolder = None
+    out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE
+    raw: options.Raw = False
+    model_args: options.ModelArgs = None
+    seed: options.Seed = None
+    non_private_bounds: options.NonPrivateBounds = False
+    out: options.Out = Path("discreet-fit")
+    overwrite: options.Overwrite = False
+    dry_run: options.FitDryRun = False
+    yes: options.Yes = False
+    distributed: options.Distributed = False
+    coordinator: options.Coordinator = None
+    num_processes: options.NumProcesses = None
+    process_id: options.ProcessId = None
+    as_json: options.AsJson = False
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether an option is given that only fits in steps have."""
+        of_steps = (
+            self.steps,
+            self.rate,
+            self.batch_size,
+            self.clip,
+            self.learning_rate,
+            self.plan_file,
+            self.checkpoint,
+        )
+        return any(x is not None for x in of_steps) or self.sampling != "poisson"
+
+    @property
+    def progress_bar(self) -> bool:
+        """Whether somebody looks on."""
+        return not self.as_json and on_terminal()
+
+
 @refusing
-def fit(
-    data: options.Data,
-    model: options.Model,
-    epsilon: options.Epsilon = None,
-    target: options.Target = None,
-    bounds: options.Bounds = None,
-    schema: options.SchemaFile = None,
-    delta: options.Delta = None,
-    num_records: options.NumRecords = None,
-    by: options.By = None,
-    components: options.Components = None,
-    choices: options.Choices = None,
-    steps: options.FitSteps = None,
-    rate: options.Rate = None,
-    batch_size: options.BatchSize = None,
-    sampling: options.Sampling = "poisson",
-    relation: options.RelationOption = None,
-    clip: options.Clip = None,
-    learning_rate: options.LearningRate = None,
-    plan_file: options.PlanFile = None,
-    draws: options.Draws = None,
-    ledger: options.LedgerFile = None,
-    checkpoint: options.CheckpointFolder = None,
-    out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE,
-    raw: options.Raw = False,
-    model_args: options.ModelArgs = None,
-    seed: options.Seed = None,
-    non_private_bounds: options.NonPrivateBounds = False,
-    out: options.Out = Path("discreet-fit"),
-    overwrite: options.Overwrite = False,
-    dry_run: options.FitDryRun = False,
-    yes: options.Yes = False,
-    distributed: options.Distributed = False,
-    coordinator: options.Coordinator = None,
-    num_processes: options.NumProcesses = None,
-    process_id: options.ProcessId = None,
-    as_json: options.AsJson = False,
-) -> None:
+@with_options_of(Asked)
+def fit(asked: Asked) -> None:
     """Fit a model to a table under (ε, δ)-differential privacy.
 
     `discreet fit --data survey.csv --model logistic --target smoker --bounds "age=17:90,smoker=no|yes" --epsilon 1`
@@ -130,184 +159,196 @@ def fit(
     needs model.json as well, which a model of your own gets; a twin gets its own files instead of posterior and summary. Each
     further fit of the same data spends again: the ε of all fits add up.
     """
+    with joined(asked.distributed, asked.coordinator, asked.num_processes, asked.process_id) as members:
+        with members.together():
+            check_method(asked)
+            if asked.data.suffix == Path(COUNTS).suffix:
+                _fit_again(asked)
+                return
+            planned = None
+            if asked.plan_file is not None:
+                given = {name: getattr(asked, name) for name in KINDS}
+                drawn = asked.batch_size is not None or asked.sampling != "poisson"
+                planned = with_plan(asked.plan_file, asked.model, given, drawn_otherwise=drawn)
+                asked = dataclasses.replace(asked, **planned.values)
+            described_by = (asked.schema, asked.bounds, asked.non_private_bounds or None)
+            options.refuse_missing(asked.model, asked.epsilon, asked.target, described_by, asked.data)
+            if members.first:
+                check_folder(asked.out, asked.checkpoint, overwrite=asked.overwrite)
+            check_numbers(asked)
+            chosen = choose_model(
+                asked.model,
+                components=asked.components,
+                words=asked.model_args,
+                epsilon=asked.epsilon,
+                delta=asked.delta,
+            )
+            made = how_converted(
+                asked.data, non_private_bounds=asked.non_private_bounds, out_of_bounds=asked.out_of_bounds
+            )
+            described = options.schema_of(
+                asked.data, chosen, asked.target, asked.bounds, asked.schema, asked.non_private_bounds, made
+            )
+            if asked.raw and chosen.own is None:
+                raise ValueError(
+                    f"--raw is for a model of your own: {asked.model} needs scaled columns, leave --raw out"
+                )
+            if _by_marginals(asked, described):
+                _count(asked, described, made)
+                return
+        fitted = _fit_records(asked, members, chosen, described, made, planned)
+    if fitted is not None:
+        fitted.leave()
+
+
+def check_method(asked: Asked) -> None:
+    """Refuse options that the way of fitting does not have, and numbers that none has."""
+    by, model = asked.by, asked.model
+    for_model = {options.Method.MARGINALS: TWIN, options.Method.MOMENTS: LINEAR}.get(by or options.Method.SVI)
+    if for_model is not None and (model != for_model or asked.in_steps):
+        raise ValueError(
+            f"--by {by} is for --model {for_model}, and takes no steps: leave out --steps, --rate, --batch-size, "
+            "--sampling, --clip, --learning-rate, --plan and --checkpoint, or choose --by svi"
+        )
+    if by == options.Method.MOMENTS and asked.distributed:
+        raise ValueError("--distributed is for fits in steps, and noisy moments take none: add --by svi")
+    if asked.choices is not None and (model != TWIN or by == options.Method.SVI or asked.in_steps):
+        raise ValueError(f"--choices is for --model {TWIN} by marginals: leave it out")
+    if asked.draws is not None and not 1 <= asked.draws <= MOST_DRAWS:
+        raise ValueError(f"--draws is {asked.draws}: give a number from 1 to {MOST_DRAWS}")
+
+
+def _by_marginals(asked: Asked, described: "Schema") -> bool:
+    """Whether noisy counts are fitted; refuses what they cannot be of."""
+    from discreet.marginals import counts_suffice
+
+    if asked.by is None and asked.model == TWIN and not asked.in_steps:
+        if asked.choices is None and not counts_suffice(described):
+            return False
+    elif asked.by != options.Method.MARGINALS:
+        return False
+    if asked.distributed:
+        raise ValueError(
+            "--distributed is for fits in steps, and noisy counts take one pass: leave it out, or add --by svi"
+        )
+    if described.max_rows > 1:
+        raise ValueError(
+            f"noisy counts take one row a person, and the schema's max_rows is {described.max_rows}: --by svi, or "
+            "leave max_rows out"
+        )
+    return True
+
+
+def _fit_records(
+    asked: Asked,
+    members: "Processes",
+    chosen: "ChosenModel",
+    described: "Schema",
+    made: "Conversion | None",
+    planned: "PlanFile | None",
+) -> "Fitted | None":
+    """Fit the records, in steps or by noisy moments; None after a dry run."""
     from discreet.cli._intervals import NoiseAdded
     from discreet.models import groups_of
     from discreet.tables import schema_to_toml
 
-    with joined(distributed, coordinator, num_processes, process_id) as members:
-        with members.together():
-            in_steps = any(x is not None for x in (steps, rate, batch_size, clip, learning_rate, plan_file, checkpoint))
-            in_steps = in_steps or sampling != "poisson"
-            for_model = {options.Method.MARGINALS: TWIN, options.Method.MOMENTS: LINEAR}.get(by or options.Method.SVI)
-            if for_model is not None and (model != for_model or in_steps):
-                raise ValueError(
-                    f"--by {by} is for --model {for_model}, and takes no steps: leave out --steps, --rate, --batch-size, "
-                    "--sampling, --clip, --learning-rate, --plan and --checkpoint, or choose --by svi"
-                )
-            if by == options.Method.MOMENTS and distributed:
-                raise ValueError("--distributed is for fits in steps, and noisy moments take none: add --by svi")
-            if choices is not None and (model != TWIN or by == options.Method.SVI or in_steps):
-                raise ValueError(f"--choices is for --model {TWIN} by marginals: leave it out")
-            if data.suffix == Path(COUNTS).suffix:
-                if distributed:
-                    raise ValueError(f"--distributed is for fits in steps, and {data} has noisy counts: leave it out")
-                paid = (epsilon, target, bounds, schema, delta, num_records, relation, ledger, seed, choices)
-                spends = any(x is not None for x in paid) or out_of_bounds != "refuse" or non_private_bounds
-                if (
-                    model != TWIN
-                    or in_steps
-                    or by in (options.Method.MOMENTS, options.Method.SVI)
-                    or spends
-                    or raw
-                    or dry_run
-                ):
-                    raise ValueError(
-                        f"{data} has noisy counts, which were paid for: with --model {TWIN} give --components, --draws, --out, "
-                        "--overwrite and --json alone, or the table itself"
-                    )
-                _fit_again(data, out, components, draws, overwrite=overwrite, as_json=as_json)
-                return
-            given = PlanValues(epsilon, delta, steps, rate, clip, learning_rate, components, target, bounds, schema)
-            drawn = batch_size is not None or sampling != "poisson"
-            planned = None if plan_file is None else with_plan(plan_file, model, given, drawn_otherwise=drawn)
-            values = given if planned is None else planned.values
-            described_by = (values.schema, values.bounds, non_private_bounds or None)
-            options.refuse_missing(model, values.epsilon, values.target, described_by, data)
-            if members.first:
-                check_options(out, checkpoint, overwrite=overwrite, draws=draws, learning_rate=values.learning_rate)
-            check_numbers(values, num_records, sampling=sampling, batch_size=batch_size, relation=relation)
-            chosen = choose_model(
-                model, components=values.components, words=model_args, epsilon=values.epsilon, delta=values.delta
-            )
-            made = how_converted(data, non_private_bounds=non_private_bounds, out_of_bounds=out_of_bounds)
-            described = options.schema_of(
-                data, chosen, values.target, values.bounds, values.schema, non_private_bounds, made
-            )
-            if raw and chosen.own is None:
-                raise ValueError(f"--raw is for a model of your own: {model} needs scaled columns, leave --raw out")
-            if by is None and model == TWIN and not in_steps:
-                from discreet.marginals import counts_suffice
-
-                by = options.Method.MARGINALS if choices is not None or counts_suffice(described) else None
-            if by == options.Method.MARGINALS:
-                if distributed:
-                    raise ValueError(
-                        "--distributed is for fits in steps, and noisy counts take one pass: leave it out, or add --by svi"
-                    )
-                if described.max_rows > 1:
-                    raise ValueError(
-                        f"noisy counts take one row a person, and the schema's max_rows is {described.max_rows}: --by svi, or "
-                        "leave max_rows out"
-                    )
-                check_whole(data, made, out_of_bounds)
-                warn_of_no_privacy(described, seed, ledger)
-                delta = suggest_delta(num_records) if delta is None else delta
-                goal = {"epsilon": values.epsilon, "delta": delta, "relation": relation, "choices": choices or 0}
-                counting = options.marginals_plan_of(described, **goal)
-                if dry_run:
-                    say_dry_count(counting, ledger, as_json=as_json)
-                else:
-                    _count(
-                        data, out, described, counting, components, draws, ledger, out_of_bounds, seed, as_json=as_json
-                    )
-                return
-        # What the messages that follow depend on: processes that differ would wait for one another.
-        asked = "secret" if seed is None else str(seed)
-        members.agree(key=asked, schema=schema_to_toml(described), options=str(dry_run))
-        order = _order(described, seed, checkpoint, members)
-        with members.together():
-            table = _read(
-                data, chosen, described, made, out_of_bounds, order, raw=raw, quiet=as_json, mesh=members.mesh
-            )
-            public_count = table.records.num_records if num_records is None else num_records
-            if plan_file is not None and planned is not None:
-                say_other_size(plan_file, planned, public_count)
-            plan = None
-            if by == options.Method.MOMENTS or (by is None and model == LINEAR and not in_steps and not distributed):
-                plan = _moments_plan(table, values, public_count, asked=by is not None, relation=relation)
-            plan = plan or _plan(
-                chosen, table, values, public_count, sampling=sampling, batch_size=batch_size, relation=relation
-            )
-            warn_of_no_privacy(table.schema, seed, ledger)
-            if dry_run:
-                say_dry_run(table, plan, ledger, as_json=as_json)
-                return
-            check_use(table, plan, goes_on=yes, may_ask=not as_json and not distributed)
-            if checkpoint is not None and distributed:
-                settings.continue_with = "the same command, in all processes"
-            if checkpoint is not None and members.first:
-                remember(checkpoint)
-        facts = {
-            "schema": table.schema,
-            "out_of_bounds": table.odd_cells,
-            "counted": num_records is None,
-            "own": table.own,
-        }
-        fitted = fit_and_write(
-            out,
-            table.function,
-            plan,
-            table.records,
-            complete=functools.partial(complete_statement, **facts),
-            learning_rate=chosen.defaults.learning_rate if values.learning_rate is None else values.learning_rate,
-            seed=seed,
-            draws=1_000 if draws is None else draws,
-            progress_bar=not as_json and on_terminal(),
-            whole=table.whole,
-            ledger=ledger,
-            checkpoint=checkpoint,
-            processes=members,
-            person=table.schema.person,
-            max_rows=table.schema.max_rows,
+    # What the messages that follow depend on: processes that differ would wait for one another.
+    key = "secret" if asked.seed is None else str(asked.seed)
+    members.agree(key=key, schema=schema_to_toml(described), options=str(asked.dry_run))
+    order = _order(asked, described, members)
+    with members.together():
+        table = _read(asked, chosen, described, made, order, members.mesh)
+        public_count = table.records.num_records if asked.num_records is None else asked.num_records
+        if asked.plan_file is not None and planned is not None:
+            say_other_size(asked.plan_file, planned, public_count)
+        plan = _moments_plan(asked, table, public_count) or _plan(asked, chosen, table, public_count)
+        warn_of_no_privacy(table.schema, asked.seed, asked.ledger)
+        if asked.dry_run:
+            say_dry_run(asked, table, plan)
+            return None
+        check_use(table, plan, goes_on=asked.yes, may_ask=not asked.as_json and not asked.distributed)
+        if asked.checkpoint is not None and asked.distributed:
+            settings.continue_with = "the same command, in all processes"
+        if asked.checkpoint is not None and members.first:
+            remember(asked.checkpoint)
+    fitted = fit_and_write(
+        asked.out,
+        table.function,
+        plan,
+        table.records,
+        complete=functools.partial(
+            complete_statement,
+            schema=table.schema,
+            out_of_bounds=table.odd_cells,
+            counted=asked.num_records is None,
             own=table.own,
-            about={"model": chosen.name, "schema": schema_to_toml(table.schema)} if chosen.needs_target else None,
-            noise_added=NoiseAdded(
-                longest_gradient(chosen, table.schema), groups_of(table.schema.columns, table.records.feature_names)
-            ),
-        )
-        if as_json and members.first:
-            say_json("fit", fitted.facts())
-        elif members.first:
-            fitted.say(f"{model} to {public_count:,} {'persons' if table.schema.person else 'records'}", ledger)
-    fitted.leave()
+        ),
+        learning_rate=chosen.defaults.learning_rate if asked.learning_rate is None else asked.learning_rate,
+        seed=asked.seed,
+        draws=1_000 if asked.draws is None else asked.draws,
+        progress_bar=asked.progress_bar,
+        whole=table.whole,
+        ledger=asked.ledger,
+        checkpoint=asked.checkpoint,
+        processes=members,
+        person=table.schema.person,
+        max_rows=table.schema.max_rows,
+        own=table.own,
+        about={"model": chosen.name, "schema": schema_to_toml(table.schema)} if chosen.needs_target else None,
+        noise_added=NoiseAdded(
+            longest_gradient(chosen, table.schema), groups_of(table.schema.columns, table.records.feature_names)
+        ),
+    )
+    if asked.as_json and members.first:
+        say_json("fit", fitted.facts())
+    elif members.first:
+        unit = "persons" if table.schema.person else "records"
+        fitted.say(f"{asked.model} to {public_count:,} {unit}", asked.ledger)
+    return fitted
 
 
-def _count(
-    data: Path,
-    out: Path,
-    schema: "Schema",
-    plan: "MarginalsPlan",
-    components: int | None,
-    draws: int | None,
-    ledger: Path | None,
-    out_of_bounds: options.OutOfBoundsName,
-    seed: int | None,
-    *,
-    as_json: bool,
-) -> None:
+def _count(asked: Asked, schema: "Schema", made: "Conversion | None") -> None:
     """Count what twins need in one release, and fit the noisy counts."""
-    from discreet.marginals import NO_SPREAD
+    from discreet.marginals import NO_SPREAD, MarginalsPlan, twin_tables
 
-    facts = {"schema": schema, "out_of_bounds": out_of_bounds, "counted": True, "own": None}
+    check_whole(asked.data, made, asked.out_of_bounds)
+    warn_of_no_privacy(schema, asked.seed, asked.ledger)
+    assert asked.epsilon is not None
+    plan = MarginalsPlan.calibrate(
+        schema,
+        tables=twin_tables(schema, asked.choices or 0),
+        epsilon=asked.epsilon,
+        delta=suggest_delta(asked.num_records) if asked.delta is None else asked.delta,
+        relation=options.relation_of(asked.relation),
+        choices=asked.choices or 0,
+    )
+    if asked.dry_run:
+        columns = [column.name for column in schema.columns]
+        cost = f", for noisy counts of these columns: {', '.join(columns)}"
+        epsilon = plan.state(reproducible=False).epsilon
+        _say_dry_run(asked, schema, plan, epsilon, plan.delta, {"columns": columns}, cost=cost)
+        return
+    facts = {"schema": schema, "out_of_bounds": asked.out_of_bounds, "counted": True, "own": None}
     statement, files = count_and_write(
-        out,
-        data,
+        asked.out,
+        asked.data,
         plan,
         complete=lambda statement: complete_statement(statement, **facts).with_notes(NO_SPREAD),
-        then=functools.partial(_fit_counts, out, components, draws),
-        keep=out / COUNTS,
-        progress_bar=not as_json and on_terminal(),
-        ledger=ledger,
-        out_of_bounds=out_of_bounds,
-        seed=seed,
+        then=functools.partial(_fit_counts, asked),
+        keep=asked.out / COUNTS,
+        progress_bar=asked.progress_bar,
+        ledger=asked.ledger,
+        out_of_bounds=asked.out_of_bounds,
+        seed=asked.seed,
     )
-    _say_twins("Fitted a twin to noisy counts", out, statement, files, budget_line(ledger), as_json=as_json)
+    _say_twins(asked, "Fitted a twin to noisy counts", statement, files, budget_line(asked.ledger))
 
 
-def _fit_counts(out: Path, components: int | None, draws: int | None, released: "Marginals") -> list[Path]:
+def _fit_counts(asked: Asked, released: "Marginals") -> list[Path]:
     """Keep the noisy counts, from which the rest can be repeated, then fit them."""
     from discreet.synthetic import write_fitted
 
+    out = asked.out
     counts = released.save(out / COUNTS)
     spent(
         f"the statement is in {out}, and the noisy counts are in {counts}: discreet fit --data {shlex.quote(str(counts))} "
@@ -316,37 +357,43 @@ def _fit_counts(out: Path, components: int | None, draws: int | None, released: 
     )
     if on_terminal():
         say_error("Fitting the noisy counts, which spends nothing more. It takes some seconds.")
-    model, result = _fitted(released, components, draws)
+    model, result = _fitted(asked, released)
     return [counts, *write_fitted(out, result, model)]
 
 
-def _fitted(
-    released: "Marginals", components: int | None, draws: int | None
-) -> tuple["MixtureOfProducts", "MarginalsResult"]:
+def _fitted(asked: Asked, released: "Marginals") -> tuple["MixtureOfProducts", "MarginalsResult"]:
     from discreet.marginals import fit_twins
 
-    chosen = {"components": components, "num_draws": draws}
+    chosen = {"components": asked.components, "num_draws": asked.draws}
     return fit_twins(released, **{name: value for name, value in chosen.items() if value is not None})
 
 
-def _fit_again(
-    data: Path, out: Path, components: int | None, draws: int | None, *, overwrite: bool, as_json: bool
-) -> None:
+def _fit_again(asked: Asked) -> None:
     """Fit noisy counts that were kept: in their own folder, or in another one."""
     from discreet.marginals import load_marginals
     from discreet.synthetic import write_fitted
 
-    choose_model(TWIN, components=components)
+    data, out = asked.data, asked.out
+    if asked.distributed:
+        raise ValueError(f"--distributed is for fits in steps, and {data} has noisy counts: leave it out")
+    free = ("data", "model", "by", "components", "draws", "out", "overwrite", "as_json")
+    left_out = all(getattr(asked, x.name) == x.default for x in dataclasses.fields(asked) if x.name not in free)
+    if asked.model != TWIN or asked.by not in (None, options.Method.MARGINALS) or not left_out:
+        raise ValueError(
+            f"{data} has noisy counts, which were paid for: with --model {TWIN} give --components, --draws, --out, "
+            "--overwrite and --json alone, or the table itself"
+        )
+    choose_model(TWIN, components=asked.components)
     released, files = load_marginals(data), []
     at_home = out.resolve() == data.parent.resolve() and _is_stated(released.statement, out / "statement.json")
-    check_options(out, overwrite=overwrite or at_home, draws=draws)
+    check_folder(out, overwrite=asked.overwrite or at_home)
     with folder_for_results(out):
-        model, result = _fitted(released, components, draws)
+        model, result = _fitted(asked, released)
         if not at_home:
             files = [*write_statement(out, result.statement), released.save(out / COUNTS)]
         files += write_fitted(out, result, model)
         files.append(write_page(out).file)
-    _say_twins("Fitted the noisy counts again", out, result.statement, files, NOTHING_MORE, as_json=as_json)
+    _say_twins(asked, "Fitted the noisy counts again", result.statement, files, NOTHING_MORE)
 
 
 def _is_stated(statement: "Statement", file: Path) -> bool:
@@ -359,34 +406,25 @@ def _is_stated(statement: "Statement", file: Path) -> bool:
     return isinstance(found, dict) and all(found.get(name) == wanted[name] for name in ("epsilon", "delta", "plan"))
 
 
-def _say_twins(what: str, out: Path, statement: "Statement", files: list[Path], budget: str, *, as_json: bool) -> None:
-    if as_json:
+def _say_twins(asked: Asked, what: str, statement: "Statement", files: list[Path], budget: str) -> None:
+    if asked.as_json:
         say_json("fit", {"statement": statement.to_dict(), "files": [str(file) for file in files]})
         return
     say_price(what, statement, budget)
-    say_lines(f"Files in {out}: {', '.join(file.name for file in files)}.")
-    say_lines(f"Next: discreet synth {shlex.quote(str(out))} --twins 5 --out twins")
+    say_lines(f"Files in {asked.out}: {', '.join(file.name for file in files)}.")
+    say_lines(f"Next: discreet synth {shlex.quote(str(asked.out))} --twins 5 --out twins")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """What a fit in steps is made of.
+    """What a fit in steps is made of."""
 
-    Attributes:
-        schema: The public description of the table.
-        records: Its records.
-        function: The NumPyro model of them.
-        odd_cells: What became of cells that the schema does not allow.
-        whole: The model of the whole table, if it is one.
-        own: The user's model, if it is one.
-    """
-
-    schema: "Schema"
+    schema: "Schema"  # The public description of the table
     records: "Records"
-    function: Any
-    odd_cells: str
-    whole: "MixtureOfProducts | None"
-    own: "Prepared | None"
+    function: Any  # The NumPyro model of them
+    odd_cells: str  # What became of cells that the schema does not allow
+    whole: "MixtureOfProducts | None"  # The model of the whole table, if it is one
+    own: "Prepared | None"  # The user's model, if it is one
 
     @property
     def num_parameters(self) -> int | None:
@@ -410,141 +448,114 @@ class Table:
         return sum(np.size(x["value"]) for x in shared if x["type"] in kinds and not x.get("is_observed"))
 
 
-def _order(schema: "Schema", seed: int | None, checkpoint: Path | None, members: "Processes") -> bytes | None:
+def _order(asked: Asked, schema: "Schema", members: "Processes") -> bytes | None:
     """The key by which rows of each person are chosen, if it is to be the same another time or in another process."""
-    if seed is not None:
-        return hashlib.sha256(str(seed).encode()).digest()
-    if schema.person is None or (checkpoint is None and members.count == 1):
+    if asked.seed is not None:
+        return hashlib.sha256(str(asked.seed).encode()).digest()
+    if schema.person is None or (asked.checkpoint is None and members.count == 1):
         return None
     key = b""
     with members.together():
         if members.first:
-            key = secrets.token_bytes(32) if checkpoint is None else kept_secret(checkpoint / "persons.key")
+            key = secrets.token_bytes(32) if asked.checkpoint is None else kept_secret(asked.checkpoint / "persons.key")
     return members.from_first(key)
 
 
 def _read(
-    data: Path,
+    asked: Asked,
     chosen: "ChosenModel",
     described: "Schema",
     made: "Conversion | None",
-    out_of_bounds: options.OutOfBoundsName,
     order: bytes | None,
-    *,
-    raw: bool,
-    quiet: bool,
-    mesh: Any = None,
+    mesh: Any,
 ) -> Table:
     """Find the model's function and read the records."""
-    odd_cells = str(out_of_bounds) if made is None else made.out_of_bounds
-    own = None if chosen.own is None else chosen.own.prepare(described, raw=raw)
+    odd_cells = str(asked.out_of_bounds) if made is None else made.out_of_bounds
+    own = None if chosen.own is None else chosen.own.prepare(described, raw=asked.raw)
     described = described if own is None else own.schema
     whole = chosen.build(described) if chosen.name == TWIN else None
     function = own.function if own is not None else chosen.build(described) if whole is None else whole.model
     if own is not None and own.raw and made is not None:
-        raise ValueError(f"{data} holds converted records, which are scaled: for raw columns give the table itself")
-    if own is not None and not quiet:
+        raise ValueError(
+            f"{asked.data} holds converted records, which are scaled: for raw columns give the table itself"
+        )
+    if own is not None and not asked.as_json:
         _say_features(own)
-    records = _records(data, described, odd_cells, order, whole, made, own, mesh)
+    records = _records(asked.data, described, odd_cells, order, whole, made, own, mesh)
     if own is not None and own.preprocesses:
         own = dataclasses.replace(own, seen=records.feature_names)
     return Table(schema=described, records=records, function=function, odd_cells=odd_cells, whole=whole, own=own)
 
 
-def _plan(
-    chosen: "ChosenModel",
-    table: Table,
-    values: PlanValues,
-    num_records: int,
-    *,
-    sampling: str,
-    batch_size: int | None,
-    relation: options.RelationName | None,
-) -> "PrivacyPlan":
-    defaults, rate = chosen.defaults, values.rate
-    if rate is None and batch_size is None and sampling == "poisson":
+def _plan(asked: Asked, chosen: "ChosenModel", table: Table, num_records: int) -> "PrivacyPlan":
+    defaults, rate = chosen.defaults, asked.rate
+    if rate is None and asked.batch_size is None and asked.sampling == "poisson":
         rate = default_rate(num_records, defaults.batch)
     longest = longest_gradient(chosen, table.schema)
-    clip = values.clip or defaults.clip or default_clip(table.whole, table.schema.max_rows, longest)
+    clip = asked.clip or defaults.clip or default_clip(table.whole, table.schema.max_rows, longest)
     return options.plan_of(
         num_records=num_records,
-        epsilon=values.epsilon,
-        delta=values.delta,
-        num_steps=defaults.steps if values.steps is None else values.steps,
+        epsilon=asked.epsilon,
+        delta=asked.delta,
+        num_steps=defaults.steps if asked.steps is None else asked.steps,
         clipping_norm=options.clipping_of(clip),
-        sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=num_records),
-        relation=relation,
+        sampling=options.sampling_of(asked.sampling, rate=rate, batch_size=asked.batch_size, num_records=num_records),
+        relation=asked.relation,
     )
 
 
-def _moments_plan(
-    table: Table, values: PlanValues, num_records: int, *, asked: bool, relation: options.RelationName | None
-) -> "MomentsPlan | None":
-    """The plan to measure a regression's moments; None where that was not asked for, and the table is not one for it."""
-    from discreet.accounting import Relation
+def _moments_plan(asked: Asked, table: Table, num_records: int) -> "MomentsPlan | None":
+    """The plan to measure a regression's moments; None where another way was asked for, or the table is not one for it."""
     from discreet.moments import MomentsPlan
 
+    wanted = asked.by == options.Method.MOMENTS
+    usual = asked.by is None and asked.model == LINEAR and not asked.in_steps and not asked.distributed
+    if not wanted and not usual:
+        return None
     features = len(table.records.feature_names)
-    if table.schema.max_rows > 1 and asked:
+    if table.schema.max_rows > 1 and wanted:
         raise ValueError(
             f"--by moments takes one row a person, and the schema's max_rows is {table.schema.max_rows}: --by svi"
         )
-    if table.schema.max_rows > 1 or (not asked and num_records * features > MOST_CELLS):
+    if table.schema.max_rows > 1 or (not wanted and num_records * features > MOST_CELLS):
         return None
-    assert values.epsilon is not None
+    assert asked.epsilon is not None
     return MomentsPlan.calibrate(
-        epsilon=values.epsilon,
-        delta=values.delta,
+        epsilon=asked.epsilon,
+        delta=asked.delta,
         num_features=features,
         num_records=num_records,
-        relation=Relation.ADD_OR_REMOVE_ONE if relation is None else Relation[relation.name],
+        relation=options.relation_of(asked.relation),
     )
 
 
-def check_options(
-    out: Path,
-    checkpoint: Path | None = None,
-    *,
-    overwrite: bool,
-    draws: int | None = None,
-    learning_rate: float | None = None,
-) -> None:
-    """Refuse what would only fail once the budget is spent."""
+def check_folder(out: Path, checkpoint: Path | None = None, *, overwrite: bool) -> None:
+    """Refuse to write where an earlier fit's results are."""
     earlier = out / "statement.json"
     if earlier.exists() and not overwrite and not is_own_statement(checkpoint, earlier):
         raise ValueError(
             f"{out} contains the statement of an earlier fit: choose another --out, or replace it with --overwrite"
         )
-    if draws is not None and not 1 <= draws <= MOST_DRAWS:
-        raise ValueError(f"--draws is {draws}: give a number from 1 to {MOST_DRAWS}")
-    if learning_rate is not None and not 0 < learning_rate < float("inf"):
-        raise ValueError(f"--learning-rate is {learning_rate}: give a positive number, for example 0.02")
 
 
-def check_numbers(
-    values: PlanValues,
-    num_records: int | None,
-    *,
-    sampling: str,
-    batch_size: int | None,
-    relation: options.RelationName | None,
-) -> None:
+def check_numbers(asked: Asked) -> None:
     """Refuse numbers that no table can make right, before it is read."""
-    from discreet.accounting import Relation
     from discreet.plan import PrivacyPlan
 
-    positive("epsilon", values.epsilon, hint="1 is a common choice.")
-    count = 10**9 if num_records is None else integer("num_records", num_records)
-    rate = 1.0 if values.rate is None and batch_size is None and sampling == "poisson" else values.rate
-    sampler = options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=count)
+    positive("epsilon", asked.epsilon, hint="1 is a common choice.")
+    if asked.learning_rate is not None and not 0 < asked.learning_rate < float("inf"):
+        raise ValueError(f"--learning-rate is {asked.learning_rate}: give a positive number, for example 0.02")
+    count = 10**9 if asked.num_records is None else integer("num_records", asked.num_records)
+    rate = 1.0 if asked.rate is None and asked.batch_size is None and asked.sampling == "poisson" else asked.rate
+    sampler = options.sampling_of(asked.sampling, rate=rate, batch_size=asked.batch_size, num_records=count)
     PrivacyPlan(
         sampling=sampler,
-        clipping_norm=options.clipping_of(values.clip or "1"),
+        clipping_norm=options.clipping_of(asked.clip or "1"),
         noise_multiplier=1.0,
-        num_steps=1 if values.steps is None else values.steps,
+        num_steps=1 if asked.steps is None else asked.steps,
         num_records=count,
-        relation=sampler.usual_relation() if relation is None else Relation[relation.name],
-        target_delta=values.delta,
+        relation=options.relation_of(asked.relation, sampler),
+        target_delta=asked.delta,
     )
 
 
@@ -621,68 +632,65 @@ def check_use(table: Table, plan: "PrivacyPlan | MomentsPlan", *, goes_on: bool,
     raise ValueError(f"{found} Nothing was spent. {ways} To go on all the same, add --yes.")
 
 
-def say_dry_count(plan: "MarginalsPlan", ledger: Path | None, *, as_json: bool) -> None:
-    """Print what counting would cost. Nothing is spent."""
-    from discreet.accounting import upper
-
-    schema, delta = plan.schema, plan.delta
-    epsilon, columns = plan.state(reproducible=False).epsilon, [column.name for column in schema.columns]
-    budget, charge = _before_and_after(ledger, plan, delta, schema)
-    if as_json:
-        facts = {"dry_run": True, "epsilon": epsilon, "delta": delta, "unit": unit_of(schema), "columns": columns}
-        say_json("fit", {**facts, "budget": budget, "charge": charge})
-        return
-    say_lines(f"Dry run: nothing is spent, and nothing is written.\nPrivacy unit: {unit_of(schema)}.")
-    say_lines(f"Cost: ε = {upper(epsilon)} at δ = {delta:g}, for noisy counts of these columns: {', '.join(columns)}.")
-    if ledger is not None:
-        say_lines(f"Before it: {budget}\n{charge}")
-
-
-def _before_and_after(
-    ledger: Path | None, plan: "Planned", delta: float, schema: "Schema"
-) -> tuple[str | None, str | None]:
-    if ledger is None:
-        return None, None
-    return budget_line(ledger), charge_line(ledger, plan, delta, schema)
-
-
-def say_dry_run(table: Table, plan: "PrivacyPlan | MomentsPlan", ledger: Path | None, *, as_json: bool) -> None:
-    """Print what a fit would do and cost. Nothing is spent."""
-    from discreet.accounting import relation_name, upper
+def say_dry_run(asked: Asked, table: Table, plan: "PrivacyPlan | MomentsPlan") -> None:
+    """Print what a fit to records would do and cost. Nothing is spent."""
+    from discreet.accounting import relation_name
     from discreet.moments import MomentsPlan
 
-    count, unit, names = table.num_parameters, unit_of(table.schema), list(table.records.feature_names)
+    count, names = table.num_parameters, list(table.records.feature_names)
+    setting: dict[str, float] = {"noise_multiplier": plan.noise_multiplier}
     if isinstance(plan, MomentsPlan):
         delta, epsilon = plan.delta, plan.state(reproducible=False).epsilon
         noises = ", ".join(f"{stddev:.4g}" for stddev in plan.stddevs)
-        setting = {"noise_multiplier": plan.noise_multiplier}
         words = (
             f"{len(plan.stddevs)} releases of noisy sums of products, to which a record adds at most 1; noise {noises}"
         )
     else:
         assert plan.target_delta is not None
         delta, epsilon = plan.target_delta, plan.epsilon(plan.target_delta)
-        setting = {"num_steps": plan.num_steps, "rate": plan.rate, "noise_multiplier": plan.noise_multiplier}
-        setting["clipping_norm"] = plan.clipping.start
+        setting |= {"num_steps": plan.num_steps, "rate": plan.rate, "clipping_norm": plan.clipping.start}
         words = f"{plan.num_steps:,} steps; {plan.sampling.in_words(plan.num_records)}; clipping norm "
         words += f"{plan.clipping.start:g}; noise {plan.noise_multiplier:.4g}"
-    budget, charge = _before_and_after(ledger, plan, delta, table.schema)
-    if as_json:
-        facts = {"dry_run": True, "epsilon": epsilon, "delta": delta, "unit": unit, "relation": plan.relation.name}
-        facts |= {"num_records": plan.num_records, "features": names, "num_parameters": count, **setting}
-        say_json("fit", facts | {"budget": budget, "charge": charge})
+    facts = {"relation": plan.relation.name, "num_records": plan.num_records, "features": names}
+    facts |= {"num_parameters": count, **setting}
+    whom = f" ({relation_name(plan.relation.name)}). {plan.num_records:,} of them"
+    _say_dry_run(asked, table.schema, plan, epsilon, delta, facts, whom=whom)
+    if asked.as_json:
         return
-    say_lines("Dry run: nothing is spent, and nothing is written.")
-    say_lines(f"Privacy unit: {unit} ({relation_name(plan.relation.name)}). {plan.num_records:,} of them.")
-    say_lines(f"Cost: ε = {upper(epsilon)} at δ = {delta:g}.")
-    if ledger is not None:
-        say_lines(f"Before it: {budget}\n{charge}")
     say_lines(f"Plan: {words}.")
     say_lines(f"Columns: {', '.join(names)}." + ("" if count is None else f" {count:,} parameters."))
     try:
         check_use(table, plan, goes_on=False, may_ask=False)
     except ValueError as found:
         say_lines(str(found))
+
+
+def _say_dry_run(
+    asked: Asked,
+    schema: "Schema",
+    plan: "Planned",
+    epsilon: float,
+    delta: float,
+    facts: Mapping[str, Any],
+    *,
+    whom: str = "",
+    cost: str = "",
+) -> None:
+    """Print the unit, the cost and what the ledger would charge."""
+    from discreet.accounting import upper
+
+    budget = charge = None
+    if asked.ledger is not None:
+        budget, charge = budget_line(asked.ledger), charge_line(asked.ledger, plan, delta, schema)
+    unit = unit_of(schema)
+    if asked.as_json:
+        common = {"dry_run": True, "epsilon": epsilon, "delta": delta, "unit": unit}
+        say_json("fit", {**common, **facts, "budget": budget, "charge": charge})
+        return
+    say_lines(f"Dry run: nothing is spent, and nothing is written.\nPrivacy unit: {unit}{whom}.")
+    say_lines(f"Cost: ε = {upper(epsilon)} at δ = {delta:g}{cost}.")
+    if asked.ledger is not None:
+        say_lines(f"Before it: {budget}\n{charge}")
 
 
 def _say_features(own: "Prepared") -> None:

@@ -15,8 +15,8 @@ from discreet.cli._own_model import OwnModel, failure
 from discreet.cli._own_model import choose as choose_own
 
 if TYPE_CHECKING:
+    from discreet.accounting import Relation
     from discreet.clipping import AdaptiveClipping
-    from discreet.marginals import MarginalsPlan
     from discreet.plan import PrivacyPlan
     from discreet.sampling import Sampling as Sampler
     from discreet.tables import Conversion, Kind, Schema
@@ -417,11 +417,8 @@ def plan_of(
     clipping_norm: "float | AdaptiveClipping" = 1.0,
     **numbers: Any,
 ) -> "PrivacyPlan":
-    """The plan that the options describe, solved for the one of the `numbers` that `PrivacyPlan.calibrate` is to find.
-
-    Where no relation was asked for, it is the one under which the sampler has sound accounting.
-    """
-    from discreet.accounting import Relation, suggest
+    """The plan that the options describe, solved for the one of the `numbers` that `PrivacyPlan.calibrate` is to find."""
+    from discreet.accounting import suggest
     from discreet.plan import PrivacyPlan
 
     return PrivacyPlan.calibrate(
@@ -429,21 +426,18 @@ def plan_of(
         num_records=num_records,
         sampling=sampling,
         clipping_norm=clipping_norm,
-        relation=sampling.usual_relation() if relation is None else Relation[relation.name],
+        relation=relation_of(relation, sampling),
         **numbers,
     )
 
 
-def marginals_plan_of(
-    schema: "Schema", *, epsilon: float, delta: float, relation: RelationName | None, choices: int
-) -> "MarginalsPlan":
-    """The plan to count what twins need."""
+def relation_of(name: RelationName | None, sampling: "Sampler | None" = None) -> "Relation":
+    """Which tables are neighbours; left out, what the sampler has sound accounting for, or else adding or removing one."""
     from discreet.accounting import Relation
-    from discreet.marginals import MarginalsPlan, twin_tables
 
-    which = Relation.ADD_OR_REMOVE_ONE if relation is None else Relation[relation.name]
-    goal = {"epsilon": epsilon, "delta": delta, "relation": which, "choices": choices}
-    return MarginalsPlan.calibrate(schema, tables=twin_tables(schema, choices), **goal)
+    if name is not None:
+        return Relation[name.name]
+    return Relation.ADD_OR_REMOVE_ONE if sampling is None else sampling.usual_relation()
 
 
 def refuse_missing(

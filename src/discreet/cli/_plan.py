@@ -4,8 +4,9 @@ import dataclasses
 import json
 import os
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,37 +25,34 @@ if TYPE_CHECKING:
 HEAD = "# Proposed by `discreet plan` after a dry run on invented tables. No data were read. Use it with discreet fit --plan."
 
 
-class PlanValues(NamedTuple):
-    """What a plan file sets, by the names of `fit`'s options; None: left open. `clip` and `bounds` are what the options say."""
-
-    epsilon: float | None
-    delta: float | None
-    steps: int | None
-    rate: float | None
-    clip: str | None
-    learning_rate: float | None
-    components: int | None = None
-    target: str | None = None
-    bounds: str | None = None
-    schema: Path | None = None
+KINDS: dict[str, type] = {
+    "epsilon": float,
+    "delta": float,
+    "steps": int,
+    "rate": float,
+    "clip": float,
+    "learning_rate": float,
+    "components": int,
+    "target": str,
+    "bounds": str,
+    "schema": str,
+}
+"""What a plan file may set, by the names of `fit`'s options."""
+OPTIONS = tuple(KINDS)[:6]
+"""What each plan file has; the rest, of the model and its columns, it may have besides."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanFile:
-    """A plan file: what it sets, and for which model and number of records it was made, if it says so."""
+    """A plan file: values of `fit`'s options, and for which model and number of records it was made, if it says so."""
 
-    values: PlanValues
+    values: dict[str, Any]
     model: str | None = None
     num_records: int | None = None
 
 
-KINDS = dict(zip(PlanValues._fields, (float, float, int, float, float, float, int, str, str, str), strict=True))
-OPTIONS = PlanValues._fields[:6]
-"""What each plan file has; the rest, of the model and its columns, it may have besides."""
-
-
 def plan_text(rehearsal: "DryRun", model: str, **about: Any) -> str:
-    """The content of a plan file; `about` as in `PlanValues`, the schema as seen from the file's folder."""
+    """The content of a plan file; `about` as in `KINDS`, the schema as seen from the file's folder."""
     plan, setting = rehearsal.plan, rehearsal.proposed.setting
     numbers = (setting.num_steps, setting.rate, setting.clipping_norm, setting.learning_rate)
     values = dict(zip(OPTIONS, (rehearsal.epsilon, plan.target_delta, *numbers), strict=True)) | about
@@ -88,36 +86,39 @@ def read_plan(path: Path) -> PlanFile:
             raise ValueError(f"--plan: {name} in {path} is {value!r}: give {words[kind]}")
     facts = rehearsed if isinstance(rehearsed, dict) else {}
     model, count = facts.get("model"), facts.get("num_records")
-    schema = path.parent / content["schema"] if "schema" in content else None
+    content["clip"] = str(content["clip"])
+    if "schema" in content:
+        content["schema"] = path.parent / content["schema"]
     return PlanFile(
-        PlanValues(**{**content, "clip": str(content["clip"]), "schema": schema}),
+        content,
         model=model if isinstance(model, str) else None,
         num_records=count if isinstance(count, int) else None,
     )
 
 
-def with_plan(path: Path, model: str, given: PlanValues, *, drawn_otherwise: bool) -> PlanFile:
+def with_plan(path: Path, model: str, given: Mapping[str, Any], *, drawn_otherwise: bool) -> PlanFile:
     """A plan file, with the options given beside it in its place; says on standard error what differs.
 
     The noise is solved for by `fit` in any case, so that ε holds whatever replaces what. With `drawn_otherwise`, other options
     say how batches are drawn, so that the file's rate does not.
     """
     planned = read_plan(path)
+    values = dict(planned.values)
     if planned.model is not None and planned.model != model:
         terminal.say_error(f"{path} was made for the model {planned.model}, not {model}: its predictions do not apply.")
-        planned = dataclasses.replace(planned, values=planned.values._replace(components=None))
-    taken = {name: value for name, value in given._asdict().items() if value is not None}
+        values.pop("components", None)
+    taken = {name: value for name, value in given.items() if value is not None}
     if drawn_otherwise:
-        taken["rate"] = given.rate
-    if replaced := sorted(name for name in taken if _differs(taken[name], getattr(planned.values, name))):
+        taken["rate"] = given["rate"]
+    if replaced := sorted(name for name in taken if _differs(taken[name], values.get(name))):
         terminal.say_error(
             f"Of {path}, {', '.join(replaced)} {'is' if len(replaced) == 1 else 'are'} overridden by options: its "
             "predictions were made without them."
         )
-    if given.schema is not None or given.bounds is not None:
+    if taken.keys() & {"schema", "bounds"}:
         # Either says all that the other would.
-        taken = {"schema": None, "bounds": None, **taken}
-    return dataclasses.replace(planned, values=planned.values._replace(**taken))
+        values |= {"schema": None, "bounds": None}
+    return dataclasses.replace(planned, values=values | taken)
 
 
 def _differs(given: object, planned: object) -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import functools
 import importlib.util
+import inspect
 import io
 import json
 import os
@@ -91,6 +92,20 @@ def refusing(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(_answer(error)) from None
 
     return wrapped
+
+
+def with_options_of(kind: type[Any]) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
+    """Let a command take its options as one object, of a dataclass whose fields are the options, annotated for typer."""
+
+    def made(command: Callable[[Any], None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def wrapped(**given: Any) -> None:
+            command(kind(**given))
+
+        vars(wrapped)["__signature__"] = inspect.signature(kind)
+        return wrapped
+
+    return made
 
 
 @contextmanager
