@@ -52,11 +52,7 @@ class LedgerError(ValueError):
 
 
 def create(path: Path, content: Entry) -> None:
-    """Begin a file with its first entry.
-
-    Raises:
-        LedgerError: the file is there already.
-    """
+    """Begin a file, which must not be there yet, with its first entry."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
     except FileExistsError:
@@ -78,11 +74,7 @@ def create(path: Path, content: Entry) -> None:
 
 
 def read(path: Path) -> list[Entry]:
-    """All entries, checked.
-
-    Raises:
-        LedgerError: a line that is no entry, or not the one that was written; or another format.
-    """
+    """All entries, checked."""
     with contextlib.closing(_Opened(path, os.O_RDONLY)) as file:
         return file.entries()
 
@@ -505,11 +497,7 @@ class Ledger:
 
 
 def check_terms(entries: Sequence[Entry], plan: Planned, unit: str) -> None:
-    """Refuse a plan for another unit, or under another relation, than those of the ledger.
-
-    Raises:
-        ValueError: It is one.
-    """
+    """Refuse a plan for another unit, or under another relation, than those of the ledger."""
     # A person has several records, and a person who changes one row leaves and comes back: neither unit bounds the other.
     if (unit == ONE_RECORD) != (entries[0]["unit"] == ONE_RECORD):
         raise ValueError(
@@ -592,10 +580,6 @@ class Spending:
     """Made before the fit is compiled, which it may refuse; called just before the first release, which it then debits.
 
     Nothing is debited where `ledger` is None; `run_id` names a run that may go on after a crash.
-
-    Raises:
-        SpentError: the budget does not hold the plan.
-        ValueError: the fit would not be private, or the plan is for another relation.
     """
 
     def __init__(self, ledger: Ledger | None, plan: Planned, statement: Statement, run_id: str = "") -> None:

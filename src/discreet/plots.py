@@ -47,9 +47,6 @@ def new_figure(width: float, height: float) -> Figure:
     """A figure of this size in inches, apart from pyplot, so that no window opens and nothing piles up.
 
     A notebook shows it as a picture; matplotlib's own figure is shown by its name until pyplot is imported.
-
-    Raises:
-        ImportError: matplotlib is not installed.
     """
     require("matplotlib", extra="plot", what="A picture")
     from matplotlib.figure import Figure
@@ -314,12 +311,7 @@ def coordinate_names(result: Any, dim: int) -> list[str]:
 
 
 def draw_losses(axes: Any, losses: Float[np.ndarray, "step"]) -> None:
-    """The private losses and their running mean.
-
-    Args:
-        axes: matplotlib axes.
-        losses: `result.losses`, in nats.
-    """
+    """The private losses, in nats, and their running mean."""
     steps = np.arange(1, len(losses) + 1)
     axes.plot(steps, losses, ".", markersize=2, color="0.75", label="released", rasterized=True)
     width = max(1, len(losses) // 20)
@@ -480,12 +472,7 @@ def _handles(names: tuple[str, str]) -> tuple[list[Any], list[str]]:
 
 
 def draw_trade_off(axes: Any, profile: Any) -> None:
-    """What the best attacker can tell of one person's record, against guessing.
-
-    Args:
-        axes: matplotlib axes.
-        profile: `PrivacyPlan.profile()`.
-    """
+    """What the best attacker can tell of one person's record, against guessing: the curve of a `PrivacyProfile`."""
     wrong = np.linspace(0, 1, 101)
     found = [profile.true_positive_rate(float(rate)) for rate in wrong]
     axes.fill_between(wrong, wrong, found, color="0.9", linewidth=0)

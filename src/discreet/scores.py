@@ -334,11 +334,7 @@ def _ask(result: Any, regression: bool) -> Callable[[Any], np.ndarray]:
 
 
 def _predictions(result: Any, X: Any, regression: bool, shape: tuple[int, ...]) -> np.ndarray:
-    """Predict all rows in batches of one size, and the first and the last again by themselves.
-
-    Raises:
-        ValueError: Other shapes, or rows whose prediction depends on other rows.
-    """
+    """Predict all rows in batches of one size, and the first and the last again by themselves."""
     if shape[0] == 0:
         return np.zeros(shape)
     predict, rows = _ask(result, regression), getattr(X, "iloc", np.asarray(X) if isinstance(X, list | tuple) else X)
@@ -891,11 +887,7 @@ class SelectionPlan:
 
 
 class _PaidBySelection(str):
-    """The receipt of a run of a selection.
-
-    Attributes:
-        whole: The statement of the selection, whose figures are those of the run.
-    """
+    """The receipt of a run of a selection, with the statement of the `whole`, whose figures are those of the run."""
 
     whole: Statement
 
@@ -983,11 +975,7 @@ class _Run(Ledger):
     def run(
         self, candidate: Callable[[PRNGKeyArray, Ledger], tuple[float, Any]], key: PRNGKeyArray
     ) -> tuple[float, Any]:
-        """Score and result of a candidate, without its messages.
-
-        Raises:
-            ValueError: It debited nothing. Else what the candidate raises.
-        """
+        """Score and result of a candidate, without its messages; refuse one that debited nothing."""
         with (
             open(os.devnull, "w", encoding="utf-8") as nowhere,
             contextlib.redirect_stdout(nowhere),

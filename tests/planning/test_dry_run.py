@@ -5,6 +5,8 @@ import json
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,7 @@ import pytest
 import discreet as dp
 from discreet.models import MixtureOfProducts, linear_regression, logistic_regression, poisson_regression
 from discreet.planning import Grid, Row, Setting, TableScores
-from discreet.planning._dry_run import _ranked, _search, _Stage
+from discreet.planning._dry_run import _ranked, _Stage
 from discreet.planning._invent import Inventor, template_of
 from discreet.tables import Schema, encode, schema_from_bounds
 
@@ -94,28 +96,25 @@ def test_a_setting_that_comes_to_rest_is_proposed_unless_it_learns_far_less() ->
     assert _ranked([best, poor])[0] is best
 
 
-def test_where_nothing_rests_more_and_shorter_steps_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    from types import SimpleNamespace
-
+def test_where_nothing_rests_more_and_shorter_steps_are_tried() -> None:
     from discreet.planning import _dry_run
 
     rests_from, asked = 1_600, []
 
-    def tried(stage, tables, setting, epsilon, done):
+    def tried(tables, setting):
         asked.append((setting.num_steps, setting.learning_rate))
         rested = setting.num_steps >= rests_from
         scores = TableScores(0.5, *({"log density": x} for x in (-0.4, -0.4, -0.6)), rested=rested)
         return Row(setting, 1.0, 1.0, (scores,))
 
-    monkeypatch.setattr(_dry_run, "_tried", tried)
-    stage, bar = SimpleNamespace(fitter=SimpleNamespace(twin=None)), SimpleNamespace(total=0, update=None)
-    first = [tried(None, (), Setting(100, 0.1, 1.0, 0.08), 1.0, None)]
-    rows, complete = _dry_run._longer(stage, (), first, 1.0, bar)  # pyright: ignore[reportArgumentType]
+    stage: Any = SimpleNamespace(fitter=SimpleNamespace(twin=None), bar=SimpleNamespace(total=0), tried=tried)
+    first = [tried((), Setting(100, 0.1, 1.0, 0.08))]
+    rows, complete = _Stage.longer(stage, (), first)
     assert complete
     assert asked[1:] == [(400, 0.04), (1600, 0.02)]
     assert rows[0].setting.num_steps == 1600
     rests_from = 10**9
-    rows, _ = _dry_run._longer(stage, (), first, 1.0, bar)  # pyright: ignore[reportArgumentType]
+    rows, _ = _Stage.longer(stage, (), first)
     assert rows[0] is first[0]
     said = _dry_run.in_words(_dry_run.Verdict.GOOD, rows[0], [], 1.0, 3)
     assert "had not come to rest" in said
@@ -132,11 +131,11 @@ def test_of_twins_settings_that_are_about_as_good_the_one_with_the_best_marginal
     assert _ranked([far, first, close]) == [close, first, far]
 
 
-def test_ctrl_c_leaves_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_leaves_what_is_done() -> None:
     settings = Grid(steps=(10, 20, 30), clipping_norms=(1.0,), learning_rates=(0.1,)).settings(100_000, 1.0)
     left = 2
 
-    def tried(stage, tables, setting, budget, done):
+    def tried(tables, setting):
         nonlocal left
         if left == 0:
             raise KeyboardInterrupt
@@ -144,13 +143,13 @@ def test_ctrl_c_leaves_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
         scores = TableScores(0.5, *({"log density": x} for x in (-0.5, -0.4, -0.6)))
         return Row(setting, 1.0, 1.0, (scores,))
 
-    monkeypatch.setattr("discreet.planning._dry_run._tried", tried)
-    rows, complete = _search(None, (), settings, None, lambda: None)  # pyright: ignore[reportArgumentType]
+    stage: Any = SimpleNamespace(tried=tried)
+    rows, complete = _Stage.search(stage, (), settings)
     assert not complete
     # The quickest settings come first.
     assert {row.setting.num_steps * row.setting.rate for row in rows} == {10 * 0.005, 20 * 0.005}
     with pytest.raises(KeyboardInterrupt):
-        _search(None, (), settings, None, lambda: None)  # pyright: ignore[reportArgumentType]
+        _Stage.search(stage, (), settings)
 
 
 def test_noise_costs_accuracy_and_epsilon_buys_it_back(small) -> None:
@@ -317,7 +316,7 @@ def test_a_fit_is_what_dpsvi_does() -> None:
     from numpyro.infer.initialization import init_to_feasible
 
     schema = schema_from_bounds("a=0:1,b=0:1,c=0:1,d=x|y|z,sick=no|yes", target="sick")
-    stage = _Stage.set(logistic_regression, schema, None, 3_000, 1e-5, 0)
+    stage = _Stage.set(logistic_regression, schema, None, 3_000, 1.0, 1e-5, 0)
     table = stage.inventor.table(0.5, 3_000, 3_000, seed=5)
     setting = Setting(200, 0.1, 0.5, 0.05)
     plan = dp.PrivacyPlan.calibrate(

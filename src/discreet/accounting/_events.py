@@ -95,11 +95,7 @@ def _kinds() -> dict[str, tuple[type, dict[str, str]]]:
 
 
 def event_to_dict(event: DpEvent) -> dict[str, Any]:
-    """The event as dictionaries, lists and numbers.
-
-    Raises:
-        ValueError: an event of another kind.
-    """
+    """The event as dictionaries, lists and numbers; a ValueError for an event of another kind."""
     found = {kind: (name, fields) for name, (kind, fields) in _kinds().items()}
     if type(event) not in found:
         raise ValueError(
@@ -123,11 +119,7 @@ def event_to_dict(event: DpEvent) -> dict[str, Any]:
 
 
 def event_from_dict(content: Any) -> DpEvent:
-    """The event of `event_to_dict`.
-
-    Raises:
-        ValueError: anything else.
-    """
+    """The event of `event_to_dict`; a ValueError for anything else."""
     kinds = _kinds()
     if not isinstance(content, dict) or content.get("kind") not in kinds:
         raise ValueError(f"no event of a kind that is known: {str(content)[:80]}")

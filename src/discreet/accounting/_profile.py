@@ -554,14 +554,7 @@ class Cost:
 
 
 def cost_of(event: DpEvent, relation: Relation, *, delta: float, slack: float = 0.0) -> Cost:
-    """What an event costs, at the delta that it was planned for.
-
-    Args:
-        event: as for `profile`.
-        relation: which data sets are neighbours.
-        delta: at which the event's own epsilon is taken; 0 for a pure event.
-        slack: probability with which the run may leave the event.
-    """
+    """What an event costs, at the delta that it was planned for (0: a pure event); `slack` as in `renyi_bound`."""
     epsilon = profile(event, relation=relation, slack=slack).epsilon(delta)
     return Cost(epsilon, delta, renyi_bound(event, relation, slack=slack))
 

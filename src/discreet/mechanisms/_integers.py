@@ -102,8 +102,7 @@ UNKNOWN = 2.0**17  # of the grid of three levels, where the noise multiplier is 
 def levels_for(noise_multiplier: float, dim: int) -> int:
     """How many levels the noise of a release is made of: 2 where it is long and the rounding adds little to it, else 3.
 
-    Raises:
-        ValueError: Rounding would increase the noise by more than a tenth, even so.
+    Refused is noise that rounding would increase by more than a tenth, even so.
     """
     share = noise_multiplier * math.sqrt(dim)
     if dim >= _FEW and noise_multiplier >= _LEAST_FAST and share <= _FAST:

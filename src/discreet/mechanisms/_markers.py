@@ -161,24 +161,27 @@ class GridMechanism(Mechanism):
         return widest_cell(self.rounding(dim), multiplier, self.law(levels))
 
     def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
-        """See `_integers`."""
         allowance = multiplier * self.rounding(sum(x.size for x in leaves))
         return add_noise_on_grid(key, leaves, size, allowance, self.law(levels))
 
 
-@dataclass(frozen=True)
-class FloatGaussianMechanism(FloatMechanism):
-    """Normal floating-point noise; the size is its standard deviation."""
+class _Gaussian(Mechanism):
+    """What Gaussian noise of either kind is worth; the size is the continuous one's standard deviation."""
 
     name: ClassVar[str] = "gaussian_mechanism"
     size: ClassVar[str] = "stddev"
-    words: ClassVar[str] = "floating-point Gaussian noise of standard deviation"
     norm: ClassVar[int] = 2
     adds_up: ClassVar[bool] = True
 
     def event(self, noise_multiplier: Any) -> DpEvent:
-        """`GaussianDpEvent`."""
         return GaussianDpEvent(noise_multiplier)
+
+
+@dataclass(frozen=True)
+class FloatGaussianMechanism(_Gaussian, FloatMechanism):
+    """Normal floating-point noise."""
+
+    words: ClassVar[str] = "floating-point Gaussian noise of standard deviation"
 
     def noise(self, key: PRNGKeyArray, dim: int, dtype: Any) -> Float[Array, " dim"]:
         """Standard normal variables whose tails are not cut."""
@@ -186,22 +189,13 @@ class FloatGaussianMechanism(FloatMechanism):
 
 
 @dataclass(frozen=True)
-class GaussianMechanism(GridMechanism):
-    """Discrete Gaussian noise; the size is the continuous one's standard deviation."""
+class GaussianMechanism(_Gaussian, GridMechanism):
+    """Discrete Gaussian noise."""
 
-    name: ClassVar[str] = "gaussian_mechanism"
-    size: ClassVar[str] = "stddev"
     words: ClassVar[str] = "Gaussian noise of standard deviation"
-    norm: ClassVar[int] = 2
-    adds_up: ClassVar[bool] = True
     slack: ClassVar[float] = SLACK
 
-    def event(self, noise_multiplier: Any) -> DpEvent:
-        """`GaussianDpEvent`."""
-        return GaussianDpEvent(noise_multiplier)
-
     def law(self, levels: int) -> Law:
-        """Of two levels or three (`levels_for`)."""
         return GAUSSIAN_LAWS[levels]
 
 
@@ -215,11 +209,9 @@ class LaplaceMechanism(GridMechanism):
     norm: ClassVar[int] = 1
 
     def event(self, noise_multiplier: Any) -> DpEvent:
-        """`LaplaceDpEvent`."""
         return LaplaceDpEvent(noise_multiplier)
 
     def law(self, levels: int) -> Law:
-        """One law."""
         del levels
         return LAPLACE_LAW
 
@@ -236,7 +228,6 @@ class ExponentialMechanism(Mechanism):
     on_grid: ClassVar[bool] = True
 
     def event(self, noise_multiplier: Any) -> DpEvent:
-        """`BoundedRangeDpEvent` of the inverse."""
         return BoundedRangeDpEvent(1 / noise_multiplier)
 
     def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
@@ -259,12 +250,7 @@ class NoNoiseError(ValueError):
 
 
 def check_noise(what: str, size: Any) -> None:
-    """Refuse noise of a size, known while tracing, that hides nothing.
-
-    Raises:
-        NoNoiseError: it is zero.
-        ValueError: it is negative, not finite, or beyond what 32-bit arithmetic has room for.
-    """
+    """Refuse noise of a size, known while tracing, that hides nothing, or is beyond what 32-bit arithmetic has room for."""
     if jnp.ndim(size) == 0 and not isinstance(size, Tracer) and float(size) == 0:
         raise NoNoiseError(f"{what} is 0. {REMEDY}")
     check_positive(what, size, REMEDY)
@@ -417,7 +403,7 @@ def _draw_shapes(
 def _run(
     *operands: Any,
     implementation: ClosedJaxpr,
-    layout: Layout | MemoryLayout,
+    layout: Layout,
     shards: Shards | None,
     **parameters: Any,
 ) -> list[Array]:
@@ -425,7 +411,7 @@ def _run(
     del parameters  # the verifier reads them
     if shards is None:
         return run_jaxpr(implementation, *operands)
-    over = shards.summed if isinstance(layout, Layout) else shards.updated
+    over = shards.summed if layout.summed else shards.updated
     return over(partial(run_jaxpr, implementation), operands, layout.spread)
 
 
@@ -459,12 +445,6 @@ DRAW = marker(
 )
 CLIPPED_SUM = marker("clipped_sum", _run, refuse=None)
 UPDATE_ROWS = marker("update_rows", _run, refuse=None)
-
-
-def in_parts(counts: Sequence[int], operands: Sequence[Any]) -> list[list[Any]]:
-    """The operands of a primitive, so many of each kind."""
-    ends = list(itertools.accumulate(counts))
-    return [list(operands[end - count : end]) for count, end in zip(counts, ends, strict=True)]
 
 
 def known_number(value: Any) -> tuple[float | None, list[Any]]:
@@ -762,15 +742,12 @@ def add_noise(
 
     Args:
         mechanism: whose noise.
-        key: as in `gaussian_mechanism`.
-        tree: likewise.
-        size: of the noise, likewise.
+        key: for this release alone.
+        tree: as in `gaussian_mechanism`, like `size`, and what is refused.
+        size: of the noise.
         name: of the caller, where it is part of a step, which may be mapped.
         multiplier: the largest ratio of `size` to the bound on one record that has to hold; None: the mechanism's own.
         levels: how integer noise is made: what `levels_for` says of that multiplier.
-
-    Raises:
-        ValueError, TypeError: as `gaussian_mechanism`.
     """
     who = name or mechanism.name
     check_noise(f"{who}: {mechanism.size}", size)
@@ -800,11 +777,7 @@ def add_noise(
 def draw_batch(sampling: Sampling | Drawing, key: PRNGKeyArray, tables: Any, num_records: int) -> Batch:
     """Draw a batch of the table's rows, with a mark.
 
-    Args:
-        sampling: A sampler, or its drawing, which knows none of the numbers that are in the tables.
-        key: For this draw alone.
-        tables: What `sampling.prepare(num_records)` returned; may be traced.
-        num_records: Rows of the table.
+    `sampling` may be a drawing, which knows none of the numbers in the tables of `Sampling.prepare`. These may be traced.
     """
     drawing = sampling.drawing(num_records) if isinstance(sampling, Sampling) else sampling
     return Batch(*_draw("draw_batch", drawing, key, tables, [], mapped=True))
@@ -903,28 +876,16 @@ def _rows(who: str, records: Any) -> tuple[list[Array], Any]:
 
 
 class Layout(NamedTuple):
-    """How many operands of each kind `CLIPPED_SUM` has, in this order, after two keys, row numbers and mask.
+    """How many operands of each kind `CLIPPED_SUM` or `UPDATE_ROWS` has, in their order, after keys, row numbers and mask."""
 
-    Attributes:
-        norm: the clipping norm, where it is traced: 0 or 1.
-        public: what the loss holds, center and bound of the loss channel.
-        parameters: leaves to differentiate in.
-        table: arrays of records.
-    """
-
-    norm: int
-    public: int
-    parameters: int
-    table: int
-
-    @property
-    def spread(self) -> int:
-        """How many operands, the last ones, have a row for each record."""
-        return self.table
+    counts: tuple[int, ...]
+    spread: int  # How many, the last ones, have a row for each record
+    summed: bool  # Whether the results of several devices are added up, or put together
 
     def parts(self, operands: Sequence[Any]) -> list[list[Any]]:
         """The operands by kind."""
-        return in_parts(self, operands)
+        ends = itertools.accumulate(self.counts)
+        return [list(operands[end - count : end]) for count, end in zip(self.counts, ends, strict=True)]
 
 
 class RecordLoss(Protocol):
@@ -955,31 +916,29 @@ def clipped_sum(
     channels: Channels,
     shards: Shards | None = None,
 ) -> tuple[ClippedSum, Bool[Array, ""]]:
-    """The clipped sum of a batch's gradients, with a mark.
+    """The clipped sum of a batch's gradients, with a mark, and whether the bits were right.
 
     Guarantee: the engine's. The loss sees one record; what it takes from elsewhere counts as public. The random bits are made
     in here and seen by nobody else: they belong to places in the batch, which a record that is left out would move.
 
     Args:
-        engine: a gradient engine.
+        engine: a gradient engine, which also says what `norm` and `channels` are.
         record: the loss; traced here.
         parameters: tree of floating arrays.
         table: record arrays, of which the engine takes the batch's rows and no others.
         batch: row numbers and mask; those that the mask keeps are different.
         keys: for the bits; and the one from which each record derives its own, by its row number.
-        norm: as in `GradientEngine`.
-        channels: likewise.
+        norm: the clipping norm.
+        channels: for loss and count.
         shards: how the table lies on several devices; None: on one.
-
-    Returns:
-        The sum, and whether the bits were right.
     """
     leaves, structure = jax.tree.flatten(parameters)
     row = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
     program = jax.make_jaxpr(record.loss)(types_of(parameters), row, types_of(keys[1]), list(record.requests))
     known_norm, traced_norm = known_number(norm)
     public = [*program.consts, jnp.asarray(channels.center), jnp.asarray(channels.bound)]
-    layout = Layout(len(traced_norm), len(public), len(leaves), len(table))
+    # The norm where it is traced; what the loss holds, center and bound of its channel; what to differentiate in; records.
+    layout = Layout((len(traced_norm), len(public), len(leaves), len(table)), len(table), summed=True)
 
     def implementation(
         local: Any, own: Any, indices: Array, mask: Array, *operands: Array, first: Any = None
@@ -1028,7 +987,7 @@ def clipped_sum(
 
 
 def _traced(
-    implementation: Callable[..., Any], operands: list[Any], layout: Layout | MemoryLayout, shards: Shards | None
+    implementation: Callable[..., Any], operands: list[Any], layout: Layout, shards: Shards | None
 ) -> ClosedJaxpr:
     """What `_run` runs: a program of all operands, or of a device's first row and what it sees of them."""
     if shards is None:
@@ -1057,14 +1016,7 @@ def release(
     """Release a clipped sum, gradient, loss and count together, by one mechanism.
 
     Guarantee: one `mechanism.event(noise_multiplier)`, if its norm is 2: the noise is scaled to the joint L2 bound that
-    `total` carries.
-
-    Args:
-        key: a scalar key, for this release alone.
-        total: what a gradient engine returned.
-        noise_multiplier: size of the noise divided by the joint bound: a number, or a scalar that may be traced.
-        mechanism: whose noise.
-        levels: as in `add_noise`, for this noise multiplier.
+    `total` carries. The multiplier may be traced; `levels` are those of `add_noise` for it.
     """
     sums, stddev = (total.gradient, total.loss, total.count), noise_multiplier * total.l2_bound
     if not mechanism.on_grid:
@@ -1077,23 +1029,6 @@ RowUpdate = Callable[[Any, Sequence[Array], Sequence[Array], PRNGKeyArray], Sequ
 """`(parameters, row of the records, row of the memory, key) -> row of the memory`."""
 
 
-class MemoryLayout(NamedTuple):
-    """How many operands of each kind `UPDATE_ROWS` has, in this order, after a key, row numbers and mask."""
-
-    public: int
-    table: int
-    memory: int
-
-    @property
-    def spread(self) -> int:
-        """How many operands, the last ones, have a row for each record."""
-        return self.table + self.memory
-
-    def parts(self, operands: Sequence[Any]) -> list[list[Any]]:
-        """The operands by kind."""
-        return in_parts(self, operands)
-
-
 def update_rows(
     function: RowUpdate,
     parameters: Any,
@@ -1103,7 +1038,7 @@ def update_rows(
     key: PRNGKeyArray,
     shards: Shards | None = None,
 ) -> list[Array]:
-    """The memory after the rows of a batch are updated, with a mark.
+    """The memory after the rows of a batch are updated, with a mark. All arguments are as in `clipped_sum`.
 
     Guarantee: row i of the result depends on row i of the records and of the memory, on draws of its own and on `parameters`,
     and on no other record. Nothing is released. With independent inclusion (Poisson samples, or all records) the memory
@@ -1113,20 +1048,13 @@ def update_rows(
     while a sample is fresh: the verifier refuses to release from one after anything else was released. In batches of fixed
     size whether one record is drawn decides what others remember, and the argument fails.
 
-    Args:
-        function: traced here, for one row.
-        parameters: tree of arrays: releases, or public.
-        table: record arrays.
-        memory: arrays with the same leading axis.
-        batch: row numbers and mask; those that the mask keeps are different.
-        key: from it each record derives its own, by its row number.
-        shards: as in `clipped_sum`.
+    `function` is traced here, for one row; `parameters` are releases, or public; each record derives a key of its own from `key`.
     """
     leaves = jax.tree.leaves(parameters)
     row, kept = ([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in arrays] for arrays in (table, memory))
     program = jax.make_jaxpr(function)(types_of(parameters), row, kept, types_of(key))
     public = [*program.consts, *leaves]
-    layout = MemoryLayout(len(public), len(table), len(memory))
+    layout = Layout((len(public), len(table), len(memory)), len(table) + len(memory), summed=False)
 
     def implementation(
         own: PRNGKeyArray, indices: Array, mask: Array, *operands: Array, first: Any = None

@@ -26,8 +26,7 @@ Pair = tuple[float, float]
 def profile_pairs(plan: PrivacyPlan, statement: Statement) -> list[Pair]:
     """(ε, δ) of the plan's profile that are decisive somewhere on its trade-off curve; all of them hold.
 
-    Returns:
-        The pairs; none if the statement is not that of the plan, whose ε then says nothing of it.
+    There are none if the statement is not that of the plan, whose ε then says nothing of it.
     """
     if plan.num_steps < statement.horizon:
         plan = dataclasses.replace(plan, num_steps=statement.horizon)
@@ -65,15 +64,8 @@ def trade_off_lines(statement: Statement, pairs: Iterable[Pair] = ()) -> list[Li
 
     Guarantee: for each line and each rate x, slope · x + intercept is an upper bound, and so is the least of them. They
     are made of (ε, δ) that hold: an (ε, δ) that holds gives e^ε x + δ and, by the attacker who says the opposite,
-    1 − e^−ε (1 − δ − x). Such are the pairs of the statement's profile, and those of its μ-Gaussian curve at the ε at which
-    that was made to cover the profile. All is rounded upward.
-
-    Args:
-        statement: What was spent.
-        pairs: Further (ε, δ) that hold, of `profile_pairs`: with them the bound is that of the plan's whole profile.
-
-    Returns:
-        The lines of which one is the least somewhere in [0, 1], in that order from 0 to 1. Slopes fall.
+    1 − e^−ε (1 − δ − x). Such are `pairs`, the pairs of the statement's profile, and those of its μ-Gaussian curve at the ε at
+    which that was made to cover the profile. All is rounded upward. Of each line some part in [0, 1] is the least; slopes fall.
     """
     lines = [(0.0, 1.0)]
     for epsilon, delta in (*_pairs(statement), *pairs):

@@ -133,12 +133,8 @@ MOST_LINES, MOST_POINTS = 6, 240
 def course_of(result: Any) -> dict[str, Any]:
     """What a result's trace, losses and clipping norms show, as JSON can hold it; post-processing, free of budget.
 
-    Args:
-        result: Of `DPSVI.run` or `DPSGLD.run`; parts that it does not have are left out.
-
-    Returns:
-        `losses`, `parameters` (those that moved farthest), `clipping_norms`, each with its steps, and `rest`: from which step
-        on the iterates have no drift.
+    There are `losses`, `parameters` (those that moved farthest) and `clipping_norms`, each with its steps, and `rest`: from which
+    step on the iterates have no drift. Parts that the result does not have are left out.
     """
     course: dict[str, Any] = {}
     losses = np.asarray(getattr(result, "losses", ()), np.float64)

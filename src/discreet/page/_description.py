@@ -47,14 +47,7 @@ class Described:
 
 
 def description_of(facts: Mapping[str, Any]) -> Described:
-    """What the page shows of a description.
-
-    Args:
-        facts: Of `marginals.Description.to_dict`, or its JSON file.
-
-    Raises:
-        LookupError, TypeError, ValueError, AttributeError: The facts are not those of a description.
-    """
+    """What the page shows of the facts of `marginals.Description.to_dict`; other facts raise errors of Python's own."""
     columns = facts["columns"]
     chosen = itertools.islice(columns.items(), MOST_COLUMNS)
     return Described(

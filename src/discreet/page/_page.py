@@ -96,11 +96,7 @@ class Budget:
 
 
 def budget_of(ledger: Ledger, statement: Statement) -> Budget:
-    """What a ledger holds, beside a fit's statement.
-
-    Raises:
-        LedgerError: The ledger cannot be read or was changed.
-    """
+    """What a ledger holds, beside a fit's statement."""
     cap, debits, entries = ledger.cap, ledger.debits, ledger.entries
     here, remark = _place(ledger, statement)
     rows, spent, share = [], 0.0, 0.0
@@ -199,15 +195,7 @@ class Panel:
 
 
 def panels_of_draws(draws: Mapping[str, Any], feature_names: Sequence[str] | None = None) -> list[Panel]:
-    """A panel for each latent.
-
-    Args:
-        draws: By the latent's name, along the leading axis.
-        feature_names: Names of the rows of each latent that has as many coordinates.
-
-    Raises:
-        ValueError: A latent without draws.
-    """
+    """A panel for each latent, from its draws along the leading axis; feature names go to latents with as many coordinates."""
     panels = []
     for name, drawn in draws.items():
         array = np.asarray(drawn, np.float64)
@@ -288,16 +276,7 @@ class Marginals:
 
 
 def marginals_of(twins: Sequence[Any], schema: Schema) -> Marginals:
-    """Shares of the levels of each column. Post-processing if the tables are what they are said to be: released twins.
-
-    Args:
-        twins: Tables that `synthesize` made of a private fit: pyarrow or pandas tables, or dicts of arrays.
-        schema: Their public description.
-
-    Raises:
-        ValueError: No twins, or one without rows.
-        DataError: A table does not fit the schema.
-    """
+    """Shares of the levels of each column. Post-processing if the tables are what they are said to be: twins of a private fit."""
     schema = schema.without_person()
     levels = Levels(schema, SLICES, round_edges=True)
     found = [levels.encode(twin, out_of_bounds="clip") for twin in twins]
@@ -364,23 +343,11 @@ def statement_page(
     contact: str = "",
     day: datetime.date | None = None,
 ) -> str:
-    """The page, HTML.
+    """The page, HTML, of what `budget_of`, `course_of`, `panels_of_draws`, `marginals_of` and `description_of` found.
 
     Guarantee: every figure is the statement's, or follows from it as an upper bound; where the statement is not private, none
     is shown as if it held. Texts stay texts, whatever they hold; the page runs its own script only, and reaches no network.
-
-    Args:
-        statement: What was spent.
-        pairs: Further (ε, δ) that hold, of `profile_pairs`.
-        course: Of `course_of`.
-        panels: Posterior summaries.
-        note: A remark on them.
-        budget: Of `budget_of`.
-        marginals: Of `marginals_of`.
-        description: Of `description_of`.
-        dataset: What the table is called; left out, as the ledger calls it.
-        contact: Who answers questions.
-        day: When the fit was made; left out, as the ledger or a note of the statement says.
+    `dataset` and `day` are the ledger's, or a note's of the statement, where they are left out.
     """
     course = course or {}
     charts = course_charts(course)

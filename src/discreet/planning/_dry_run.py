@@ -11,7 +11,7 @@ import dataclasses
 import enum
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -444,35 +444,35 @@ def dry_run(
     delta = suggest(num_records=num_records).delta if delta is None else delta
     twin = model if isinstance(model, MixtureOfProducts) else None
     strengths = tuple(strengths or (STRENGTHS if twin is None else STRENGTHS_OF_TWINS))
-    stage = _Stage.set(model, about, guide, num_records, delta, seed)
+    stage = _Stage.set(model, about, guide, num_records, epsilon, delta, seed)
     grid = default_grid(model) if grid is None else grid
     others = sorted({*(epsilons or (epsilon * factor for factor in CURVE))} - {epsilon})
     # Of each strength two tables, three fits of each without noise; the search; and the proposal at each epsilon.
     fits = len(strengths) * (6 + len(grid.settings(num_records, 1.0)) + 1 + len(others))
     with tqdm(total=fits, disable=None if progress_bar else True, unit="fit", desc="dry run") as bar:
-        tables = [_prepared(stage, s, seed + 1 + i, grid, bar.update) for i, s in enumerate(strengths)]
-        typical = _typical_norm(stage, tables) if grid.clipping_norms is None else 1.0
-        settings = grid.settings(num_records, typical)
-        rows, complete = _search(stage, tables, settings, epsilon, bar.update)
+        stage = dataclasses.replace(stage, bar=bar)
+        tables = [stage.prepared(s, seed + 1 + i, grid) for i, s in enumerate(strengths)]
+        typical = stage.typical_norm(tables) if grid.clipping_norms is None else 1.0
+        rows, complete = stage.search(tables, grid.settings(num_records, typical))
         if complete and not rows[0].rests:
-            rows, complete = _longer(stage, tables, rows, epsilon, bar)
+            rows, complete = stage.longer(tables, rows)
         best = rows[0]
         proposed, curve = best, ()
         if complete:
             try:
-                fresh = [_prepared(stage, s, seed + 101 + i, grid, bar.update) for i, s in enumerate(strengths)]
-                proposed = _tried(stage, fresh, best.setting, epsilon, bar.update, fresh=True)
+                fresh = [stage.prepared(s, seed + 101 + i, grid) for i, s in enumerate(strengths)]
+                proposed = stage.tried(fresh, best.setting, fresh=True)
                 if not proposed.rests and (least := _ranked(rows, for_rest=False)[0]) is not best:
                     # What was given up for it was given up for nothing.
                     bar.total += len(fresh)
                     best, rows = least, [least, *(row for row in rows if row is not least)]
-                    proposed = _tried(stage, fresh, best.setting, epsilon, bar.update, fresh=True)
-                curve = _curve(stage, fresh, proposed, epsilon, others, bar.update)
+                    proposed = stage.tried(fresh, best.setting, fresh=True)
+                curve = stage.curve(fresh, proposed, others)
             except KeyboardInterrupt:
                 complete = False
     verdict = judge(proposed.tables)
     return DryRun(
-        plan=stage.plan(best.setting, epsilon),
+        plan=stage.plan(best.setting),
         learning_rate=best.setting.learning_rate,
         epsilon=epsilon,
         proposed=proposed,
@@ -501,20 +501,36 @@ def _check(
 
 
 @dataclasses.dataclass(frozen=True)
+class _Prepared:
+    """An invented table with what fits without noise make of it."""
+
+    table: InventedTable
+    non_private: Scores
+    blind: Scores
+    parameters: Any
+    seed: int
+
+
+_LONGER, _MOST_LONGER = 4, 2
+
+
+@dataclasses.dataclass(frozen=True)
 class _Stage:
-    """What all tables share."""
+    """What all tables and settings share, and what is done with them."""
 
     inventor: Inventor
     fitter: Fitter
     judge: Judge
     num_records: int
+    epsilon: float
     delta: float
     num_rows: int
     num_held_out: int
+    bar: Any = None  # Goes on by one with each fit
 
-    def plan(self, setting: Setting, epsilon: float) -> PrivacyPlan:
+    def plan(self, setting: Setting, epsilon: float | None = None) -> PrivacyPlan:
         """The plan of a setting at an epsilon."""
-        return plan_for(setting, epsilon, self.delta, self.num_records)
+        return plan_for(setting, self.epsilon if epsilon is None else epsilon, self.delta, self.num_records)
 
     @property
     def num_parameters(self) -> int:
@@ -529,6 +545,7 @@ class _Stage:
         about: Any,
         guide: Model | None,
         num_records: int,
+        epsilon: float,
         delta: float,
         seed: int,
     ) -> _Stage:
@@ -554,7 +571,108 @@ class _Stage:
         held_out = min(_MOST_HELD_OUT, max(500, num_records))
         judge = Judge.of(objective, dict(inventor.observed), twin, start, example)
         fitter = Fitter(objective, start, num_records, twin, _contrasts(model, about))
-        return cls(inventor, fitter, judge, num_records, delta, num_rows, held_out)
+        return cls(inventor, fitter, judge, num_records, epsilon, delta, num_rows, held_out)
+
+    @property
+    def answer(self) -> int | None:
+        """The argument that the model explains by others; None where it explains all of them."""
+        places = set(self.inventor.observed.values())
+        return next(iter(places)) if len(places) == 1 and len(self.inventor.template.limits) > 1 else None
+
+    def prepared(self, strength: float, seed: int, grid: Grid) -> _Prepared:
+        """Invent a table, and fit it without noise."""
+        table, key = self.inventor.table(strength, self.num_rows, self.num_held_out, seed), jax.random.key(seed)
+        rate, steps = max(grid.rates_for(self.num_records)), max(_UNLIMITED_STEPS, 2 * max(grid.steps))
+        best: tuple[Scores, Any] | None = None
+        for learning_rate in _UNLIMITED_RATES:
+            psi = self.fitter.fit_without_noise(table.rows, steps, rate, learning_rate, key)
+            scores = self.judge(psi, table)
+            if best is None or not best[0][LOG_DENSITY] >= scores[LOG_DENSITY]:
+                best = scores, psi
+            self.bar.update()
+        assert best is not None
+        blind = self.fitter.start
+        if self.answer is not None:
+            # The same target in another order: what can be known without the relation.
+            rows = [np.roll(x, len(x) // 2, axis=0) if i == self.answer else x for i, x in enumerate(table.rows)]
+            blind = self.fitter.fit_without_noise(rows, steps, rate, _UNLIMITED_RATES[0], key)
+        self.bar.update()
+        return _Prepared(table, best[0], self.judge(blind, table), best[1], seed)
+
+    def typical_norm(self, tables: Sequence[_Prepared]) -> float:
+        """What most gradients of invented records are shorter than at the start."""
+        few = [([x[:_ROWS_FOR_NORMS] for x in t.table.rows], jax.random.key(t.seed)) for t in tables]
+        lengths = np.concatenate([np.asarray(self.fitter.lengths(*x)) for x in few])
+        typical = float(np.quantile(lengths, _QUANTILE))
+        if not (math.isfinite(typical) and typical > 0):
+            raise ValueError(
+                f"The gradients of invented records have typical length {typical:g} at the start, so no clipping norm suits "
+                "them. Narrow the model's priors, or pass clipping norms of your own, Grid(clipping_norms=...)."
+            )
+        return typical
+
+    def tried(
+        self, tables: Sequence[_Prepared], setting: Setting, epsilon: float | None = None, *, fresh: bool = False
+    ) -> Row:
+        """The scores of a setting; of `fresh` tables also what only the proposal is asked for."""
+        noise_multiplier = self.plan(setting, epsilon).noise_multiplier
+        scores = []
+        for prepared in tables:
+            key = jax.random.fold_in(jax.random.key(prepared.seed), 1)
+            psi, rested = self.fitter.fit_and_rest(prepared.table.rows, setting, noise_multiplier, key)
+            width = self.judge.width(psi, prepared.parameters) if fresh else math.nan
+            private = self.judge(psi, prepared.table)
+            known = prepared.table.strength, private, prepared.non_private, prepared.blind
+            scores.append(TableScores(*known, width=width, rested=rested))
+            self.bar.update()
+        ratios = [self.fitter.signal_to_noise(x.table.rows, setting, noise_multiplier) for x in tables if fresh]
+        return Row(setting, noise_multiplier, float(np.median(ratios)) if ratios else math.nan, tuple(scores))
+
+    def search(self, tables: Sequence[_Prepared], settings: Sequence[Setting]) -> tuple[list[Row], bool]:
+        """All settings, best first, and whether all were tried."""
+        rows: list[Row] = []
+        # Those with the most steps last: they take longest.
+        for setting in sorted(settings, key=lambda s: s.num_steps * s.rate):
+            try:
+                rows.append(self.tried(tables, setting))
+            except KeyboardInterrupt:
+                if not rows:
+                    raise
+                return _ranked(rows), False
+        rows = _ranked(rows)
+        if not math.isfinite(rows[0].lost):
+            raise ValueError(
+                "No setting gave a finite fit of the invented tables: try smaller learning rates, or narrower priors."
+            )
+        return rows, True
+
+    def longer(self, tables: Sequence[_Prepared], rows: list[Row]) -> tuple[list[Row], bool]:
+        """The settings, and the best one with more steps, until it comes to rest; where it never does, the first stays."""
+        tried, setting = list(rows), rows[0].setting
+        # A twin's fit takes far longer.
+        for _ in range(_MOST_LONGER if self.fitter.twin is None else 1):
+            # Half as long, for each step has twice the noise; all of them still carry parameters twice as far.
+            how = {"num_steps": _LONGER * setting.num_steps, "learning_rate": setting.learning_rate / 2}
+            setting = dataclasses.replace(setting, **how)
+            self.bar.total += len(tables)
+            try:
+                tried.append(self.tried(tables, setting))
+            except KeyboardInterrupt:
+                return _ranked(tried), False
+            if _ranked(tried)[0].rests:
+                return _ranked(tried), True
+        return [rows[0], *(row for row in _ranked(tried) if row is not rows[0])], True
+
+    def curve(self, tables: Sequence[_Prepared], row: Row, others: Sequence[float]) -> tuple[CurvePoint, ...]:
+        """The proposed setting at its own epsilon and at others, as far as any noise keeps to them."""
+        points = [CurvePoint(self.epsilon, row.tables)]
+        for other in others:
+            try:
+                self.plan(row.setting, other)
+            except ValueError:
+                continue
+            points.append(CurvePoint(other, self.tried(tables, row.setting, other).tables))
+        return tuple(sorted(points, key=lambda point: point.epsilon))
 
 
 def _contrasts(model: Any, about: Any) -> np.ndarray | None:
@@ -568,100 +686,8 @@ def _contrasts(model: Any, about: Any) -> np.ndarray | None:
     return contrasts(sum(widths), groups)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Prepared:
-    """An invented table with what fits without noise make of it."""
-
-    table: InventedTable
-    non_private: Scores
-    blind: Scores
-    parameters: Any
-    seed: int
-
-
-def _prepared(stage: _Stage, strength: float, seed: int, grid: Grid, done: Callable[[], Any]) -> _Prepared:
-    table, key = stage.inventor.table(strength, stage.num_rows, stage.num_held_out, seed), jax.random.key(seed)
-    rate, steps = max(grid.rates_for(stage.num_records)), max(_UNLIMITED_STEPS, 2 * max(grid.steps))
-    best: tuple[Scores, Any] | None = None
-    for learning_rate in _UNLIMITED_RATES:
-        psi = stage.fitter.fit_without_noise(table.rows, steps, rate, learning_rate, key)
-        scores = stage.judge(psi, table)
-        if best is None or not best[0][LOG_DENSITY] >= scores[LOG_DENSITY]:
-            best = scores, psi
-        done()
-    assert best is not None
-    blind = stage.fitter.start
-    if (answer := _answer(stage)) is not None:
-        # The same target in another order: what can be known without the relation.
-        rows = [np.roll(x, len(x) // 2, axis=0) if i == answer else x for i, x in enumerate(table.rows)]
-        blind = stage.fitter.fit_without_noise(rows, steps, rate, _UNLIMITED_RATES[0], key)
-    done()
-    return _Prepared(table, best[0], stage.judge(blind, table), best[1], seed)
-
-
-def _answer(stage: _Stage) -> int | None:
-    """The argument that the model explains by others; None where it explains all of them."""
-    places = set(stage.inventor.observed.values())
-    return next(iter(places)) if len(places) == 1 and len(stage.inventor.template.limits) > 1 else None
-
-
-def _typical_norm(stage: _Stage, tables: Sequence[_Prepared]) -> float:
-    lengths = [
-        stage.fitter.lengths([x[:_ROWS_FOR_NORMS] for x in t.table.rows], jax.random.key(t.seed)) for t in tables
-    ]
-    typical = float(np.quantile(np.concatenate([np.asarray(x) for x in lengths]), _QUANTILE))
-    if not (math.isfinite(typical) and typical > 0):
-        raise ValueError(
-            f"The gradients of invented records have typical length {typical:g} at the start, so no clipping norm suits them. "
-            "Narrow the model's priors, or pass clipping norms of your own, Grid(clipping_norms=...)."
-        )
-    return typical
-
-
-def _search(
-    stage: _Stage, tables: Sequence[_Prepared], settings: Sequence[Setting], epsilon: float, done: Callable[[], Any]
-) -> tuple[list[Row], bool]:
-    """All settings, best first, and whether all were tried."""
-    rows: list[Row] = []
-    # Those with the most steps last: they take longest.
-    for setting in sorted(settings, key=lambda s: s.num_steps * s.rate):
-        try:
-            rows.append(_tried(stage, tables, setting, epsilon, done))
-        except KeyboardInterrupt:
-            if not rows:
-                raise
-            return _ranked(rows), False
-    rows = _ranked(rows)
-    if not math.isfinite(rows[0].lost):
-        raise ValueError(
-            "No setting gave a finite fit of the invented tables: try smaller learning rates, or narrower priors."
-        )
-    return rows, True
-
-
-_LONGER, _MOST_LONGER = 4, 2
 _MOST_FOR_REST = 0.1
 """Share of what there is to learn that may be given up for a setting that comes to rest."""
-
-
-def _longer(
-    stage: _Stage, tables: Sequence[_Prepared], rows: list[Row], epsilon: float, bar: Any
-) -> tuple[list[Row], bool]:
-    """The settings, and the best one with more steps, until it comes to rest; where it never does, the first stays first."""
-    tried, setting = list(rows), rows[0].setting
-    # A twin's fit takes far longer.
-    for _ in range(_MOST_LONGER if stage.fitter.twin is None else 1):
-        # Half as long, for each step has twice the noise; all of them still carry parameters twice as far.
-        how = {"num_steps": _LONGER * setting.num_steps, "learning_rate": setting.learning_rate / 2}
-        setting = dataclasses.replace(setting, **how)
-        bar.total += len(tables)
-        try:
-            tried.append(_tried(stage, tables, setting, epsilon, bar.update))
-        except KeyboardInterrupt:
-            return _ranked(tried), False
-        if _ranked(tried)[0].rests:
-            return _ranked(tried), True
-    return [rows[0], *(row for row in _ranked(tried) if row is not rows[0])], True
 
 
 def _ranked(rows: Sequence[Row], *, for_rest: bool = True) -> list[Row]:
@@ -685,48 +711,6 @@ def _ranked(rows: Sequence[Row], *, for_rest: bool = True) -> list[Row]:
     else:
         first = min(alike, key=lambda row: row.mean(marginals))
     return [first, *(row for row in ranked if row is not first)]
-
-
-def _tried(
-    stage: _Stage,
-    tables: Sequence[_Prepared],
-    setting: Setting,
-    epsilon: float,
-    done: Callable[[], Any],
-    *,
-    fresh: bool = False,
-) -> Row:
-    noise_multiplier = stage.plan(setting, epsilon).noise_multiplier
-    scores = []
-    for prepared in tables:
-        key = jax.random.fold_in(jax.random.key(prepared.seed), 1)
-        psi, rested = stage.fitter.fit_and_rest(prepared.table.rows, setting, noise_multiplier, key)
-        width = stage.judge.width(psi, prepared.parameters) if fresh else math.nan
-        private = stage.judge(psi, prepared.table)
-        known = prepared.table.strength, private, prepared.non_private, prepared.blind
-        scores.append(TableScores(*known, width=width, rested=rested))
-        done()
-    ratios = [stage.fitter.signal_to_noise(p.table.rows, setting, noise_multiplier) for p in tables] if fresh else []
-    return Row(setting, noise_multiplier, float(np.median(ratios)) if ratios else math.nan, tuple(scores))
-
-
-def _curve(
-    stage: _Stage,
-    tables: Sequence[_Prepared],
-    row: Row,
-    epsilon: float,
-    others: Sequence[float],
-    done: Callable[[], Any],
-) -> tuple[CurvePoint, ...]:
-    """The proposed setting at its own epsilon and at others, as far as any noise keeps to them."""
-    points = [CurvePoint(epsilon, row.tables)]
-    for other in others:
-        try:
-            stage.plan(row.setting, other)
-        except ValueError:
-            continue
-        points.append(CurvePoint(other, _tried(stage, tables, row.setting, other, done).tables))
-    return tuple(sorted(points, key=lambda point: point.epsilon))
 
 
 # --- a line, which has no settings to choose ----------------------------------------------

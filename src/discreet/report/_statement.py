@@ -711,9 +711,6 @@ def make_release_statement(
     each is what the event says. `delta` is 0 for an event made of `accounting.pure_event`. `slack` is the total variation
     between what ran and the event, which noise in integers has; where it is 0, last bits are not covered. The other
     arguments are fields of the statement.
-
-    Raises:
-        ValueError: An event without sound accounting, or one with no ε at this δ.
     """
     spent = profile(event, relation, slack=slack)
     meaning = risk(spent, delta)

@@ -75,12 +75,7 @@ class Sampling(abc.ABC):
     constant_size: ClassVar[bool] = False
 
     def check(self, num_records: int, relation: Relation) -> None:
-        """Refuse what the sampler has no sound accounting for.
-
-        Raises:
-            TypeError: The number of records is no integer.
-            ValueError: It is outside [1, 2^31 - 1], or the relation is none of `relations`.
-        """
+        """Refuse what the sampler has no sound accounting for."""
         self._count(num_records)
         if relation not in _BOTH:
             raise ValueError(
@@ -96,12 +91,7 @@ class Sampling(abc.ABC):
         return f"{self!r} has no sound accounting under {relation.name}. Use another sampler or relation."
 
     def step_event(self, mechanism: DpEvent, *, num_records: int, relation: Relation) -> DpEvent:
-        """The event of one step that applies `mechanism` to one batch.
-
-        Raises:
-            TypeError: `mechanism` is no event.
-            ValueError: As `check`.
-        """
+        """The event of one step that applies `mechanism` to one batch, for what `check` lets pass."""
         self.check(num_records, relation)
         if not isinstance(mechanism, DpEvent):
             raise TypeError(
@@ -141,11 +131,7 @@ class Sampling(abc.ABC):
         return False
 
     def check_order(self, num_records: int, planned: int) -> None:
-        """Refuse a table so much shorter than planned that `shuffled` is true of the plan and not of it.
-
-        Raises:
-            ValueError: The table is less than half as long as planned, and its batches hold much of it.
-        """
+        """Refuse a table so much shorter than planned that `shuffled` is true of the plan and not of it."""
         # True of twice the records: true of these, and of one more or less.
         if self.shuffled(planned) and not self.shuffled(2 * num_records):
             raise ValueError(
@@ -160,13 +146,7 @@ class Sampling(abc.ABC):
 
     @abc.abstractmethod
     def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
-        """Draw one batch.
-
-        Args:
-            key: A typed JAX key, used for this draw only.
-            tables: What `prepare` returned for the same `num_records`.
-            num_records: The number of records, static.
-        """
+        """Draw one batch with a key of its own; `tables` are what `prepare` returned for the same, static number of records."""
 
     def drawing(self, num_records: int) -> Drawing:
         """What a compiled program knows of the sampler; here the sampler itself, with its numbers."""
@@ -177,17 +157,7 @@ class Sampling(abc.ABC):
         """How a batch is drawn, for a statement: a clause that can stand in parentheses."""
 
     def check_rows(self, rows: int, num_records: int, relation: Relation, *, masked: bool) -> None:
-        """Refuse a batch of the caller's own that this sampler cannot have drawn.
-
-        Args:
-            rows: Rows of the batch.
-            num_records: Records of the table.
-            relation: Which tables are neighbours.
-            masked: Whether a mask says which of the rows hold a record.
-
-        Raises:
-            ValueError: With the sizes.
-        """
+        """Refuse a batch of so many rows of the caller's own, with a mask or without, that this sampler cannot have drawn."""
         del relation
         capacity = self.capacity(num_records)
         if self.constant_size and rows != capacity:
@@ -204,11 +174,7 @@ class Sampling(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> Sampling:
-        """The sampler that `--rate` and `--batch-size` describe.
-
-        Raises:
-            ValueError: Options that contradict each other, or too few.
-        """
+        """The sampler that `--rate` and `--batch-size` describe; a ValueError where they do not."""
 
     @classmethod
     def usual_relation(cls) -> Relation:
@@ -267,11 +233,7 @@ class _Plain(Drawing):
 
 @dataclass(frozen=True)
 class PaddedDrawing(Drawing):
-    """A draw from a table whose last rows hold no record and are in no batch.
-
-    Raises:
-        ValueError: It is negative.
-    """
+    """A draw from a table whose last rows hold no record and are in no batch."""
 
     inner: Drawing  # The draw from the records
     padding: int  # Number of those rows
@@ -540,11 +502,7 @@ class OpenPoisson(Drawing):
     capacity: int
 
     def draw(self, key: jax.Array, tables: Any) -> Batch:
-        """Refuse.
-
-        Raises:
-            ValueError: Always.
-        """
+        """Refuse."""
         raise ValueError(
             "poisson_subsample: the rate is traced, and the tables that a batch is drawn with are made from its value before "
             "the program runs. Pass a Python number; of a certificate with a symbol for a rate, run certificate.at(...)."

@@ -585,8 +585,7 @@ class Certificate:
 def _check_different(leaves: Sequence[Any]) -> None:
     """Refuse keys that are equal: the proof takes those of different places for different ones.
 
-    Raises:
-        ValueError: Two are equal. What is being traced, or lies on other machines, cannot be compared.
+    What is being traced, or lies on other machines, cannot be compared.
     """
     keys = [x for x in leaves if isinstance(x, jax.Array) and is_key(x) and not isinstance(x, Tracer)]
     words = [(x.dtype, np.asarray(jax.random.key_data(x)).reshape(x.size, -1)) for x in keys if x.is_fully_addressable]
@@ -622,11 +621,6 @@ def constant_bytes(value: Any) -> bytes:
     if str(value.dtype).startswith("key<"):
         return str(value.dtype).encode()
     return np.asarray(value).tobytes()
-
-
-def versions() -> dict[str, str]:
-    """What the proof was made with."""
-    return {"discreet": version("discreet"), "jax": jax.__version__, "python": platform.python_version()}
 
 
 def certify(
@@ -732,7 +726,7 @@ def _proved(
         assumptions=_assumptions(program, args, positions, times, mask, relation, checker),
         notes=tuple(dict.fromkeys(map(from_here, checker.notes))),
         fingerprint=fingerprint(program, [x.value for x in _given(args).values()]),
-        versions=versions(),
+        versions={"discreet": version("discreet"), "jax": jax.__version__, "python": platform.python_version()},
         trail=trail,
         _known=open_in([*jax.tree.leaves(args), times]),
         _again=lambda values: _certify_at(values, event, step, args, times, options),

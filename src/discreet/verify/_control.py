@@ -128,13 +128,6 @@ def widened(a: Value, joined: Value, attempt: int) -> Value:
     return dataclasses.replace(joined, **grown)
 
 
-def renamed(value: Value) -> Value:
-    """A public number after a loop: not the one that it was in a turn."""
-    if isinstance(value, Public) and value.scale is not None and value.scale.powers:
-        return dataclasses.replace(value, scale=unnamed())
-    return value
-
-
 def inner(checker: Checker, program: Any) -> tuple[Jaxpr, list[Value]]:
     """A jaxpr, open or closed, and its constants."""
     return getattr(program, "jaxpr", program), [captured(checker, x) for x in getattr(program, "consts", ())]
@@ -361,7 +354,10 @@ def after_loop(checker: Checker, value: Value) -> Value:
     """A value that was carried, under another name: what was true of it in a turn need not be true of it now."""
     if isinstance(value, Key):
         return fresh_key(checker, value)
-    return value.but() if isinstance(value, Private) else renamed(value)
+    if isinstance(value, Private):
+        return value.but()
+    named = value.scale is not None and value.scale.powers
+    return dataclasses.replace(value, scale=unnamed()) if named else value
 
 
 def given_up(checker: Checker, equation: JaxprEqn, a: Value, b: Value) -> Value:
@@ -488,7 +484,10 @@ class _Run:
             x.but(positional=True) if placed and isinstance(x, Private) and x.batch in parts else x for x in self.turns
         ]
         jaxpr, own = inner(checker, equation.params["jaxpr"])
-        first = _first_carry(self.scan, jaxpr, len(self.consts), self.start)
+        begins, start = jaxpr.invars[len(self.consts) :], self.start
+        counters = map(functools.partial(_counter, self.scan.loop, jaxpr), begins, jaxpr.outvars, start)
+        unknown = [x.but(additive=False) if isinstance(x, Private) else x for x in start]
+        first = [x if found is None else found for x, found in zip(unknown, counters, strict=True)]
 
         def turn(begin: list[Value]) -> list[Value]:
             return checker.walk(jaxpr, own, [*self.consts, *begin, *turns])
@@ -588,13 +587,6 @@ class _Run:
             source = term.source.parent if part and term.source.parent is not None else term.source
             total = added(total, (Term(term.group, term.leaves, bound, source),))
         return total
-
-
-def _first_carry(scan: _Scan, jaxpr: Any, num_consts: int, start: Sequence[Value]) -> list[Value]:
-    """What the first turn starts with; a counter is known as one."""
-    counters = map(functools.partial(_counter, scan.loop, jaxpr), jaxpr.invars[num_consts:], jaxpr.outvars, start)
-    unknown = [x.but(additive=False) if isinstance(x, Private) else x for x in start]
-    return [x if found is None else found for x, found in zip(unknown, counters, strict=True)]
 
 
 def _counter(loop: Loop, jaxpr: Any, begin: Any, end: Any, value: Value) -> Public | None:

@@ -71,11 +71,7 @@ def symbol(name: str, *, integer: bool = False) -> Any:
 
 
 def load_sympy() -> Any:
-    """Sympy, which is loaded by the first symbol.
-
-    Raises:
-        ImportError: it is not installed.
-    """
+    """Sympy, which is loaded by the first symbol."""
     try:
         import sympy
     except ImportError as error:
@@ -191,11 +187,7 @@ def event_at(event: DpEvent, values: Mapping[str, float]) -> DpEvent:
 
 
 def number_at(value: Any, values: Mapping[str, float]) -> Any:
-    """A number, or what an expression comes to; an expression where some of its symbols stay open.
-
-    Raises:
-        ValueError: a symbol of whole numbers gets another.
-    """
+    """A number, or what an expression comes to; an expression where some of its symbols stay open."""
     if not is_symbolic(value):
         return value
     broken = [s.name for s in value.free_symbols if s.is_integer and values.get(s.name, 0) % 1 != 0]
@@ -214,11 +206,7 @@ def fixed_at(value: Any, values: Mapping[str, float]) -> Any:
 
 
 def times_at(value: Any, values: Mapping[str, float]) -> Any:
-    """A number of calls: a whole number, or an expression.
-
-    Raises:
-        ValueError: it is no whole number of at least one.
-    """
+    """A number of calls: a whole number of at least one, or an expression."""
     found = number_at(value, values)
     if is_symbolic(found):
         return found
@@ -234,11 +222,7 @@ def _is_number(value: Any) -> bool:
 
 
 def check_symbols(arguments: list[Any]) -> None:
-    """Refuse expressions of symbols that are not known to be positive.
-
-    Raises:
-        ValueError: naming the symbols.
-    """
+    """Refuse expressions of symbols that are not known to be positive."""
     unknown = {s.name for x in arguments if is_symbolic(x) for s in x.free_symbols if not s.is_positive}
     if unknown:
         raise ValueError(
@@ -248,11 +232,7 @@ def check_symbols(arguments: list[Any]) -> None:
 
 
 def checked_values(values: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, float]:
-    """Values of symbols as Python numbers, all of them for symbols that a proof left open.
-
-    Raises:
-        ValueError: naming the symbol.
-    """
+    """Values of symbols as Python numbers, all of them for symbols that a proof left open."""
     for name, value in values.items():
         if name not in known:
             open_ones = f"it has {', '.join(known)}" if known else "it has none"
@@ -468,13 +448,7 @@ Open = dict[Batch, _Spent]
 
 
 def event_of(items: list[Any], relation: Relation, times: Any = 1) -> tuple[DpEvent, float]:
-    """The event of a program that is called so many times, and the slack of one call.
-
-    Args:
-        items: what was recorded, in order.
-        relation: which tables are neighbours.
-        times: number of calls, which may be open.
-    """
+    """The event of a program that is called so many times (which may be open) and recorded `items`, and the slack of one call."""
     events, still_open, slack = _settle(items, relation)
     if still_open:
         raise RuntimeError("a release belongs to a batch that was never drawn; this is a mistake in discreet")
@@ -567,18 +541,7 @@ _TELLING = (1e-9, 1.0 - 1e-6)
 
 
 def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relation, notes: tuple[str, ...]) -> None:
-    """Refuse a claim that says less than the program does.
-
-    Args:
-        event: what was proved.
-        slack: of samplers and mechanisms.
-        claimed: an event, or a plan that has one, and a slack.
-        relation: which tables are neighbours.
-        notes: what made the event worse than it could be.
-
-    Raises:
-        PrivacyError: the claim is not covered.
-    """
+    """Refuse a claim that says less than the program does: an event, or a plan that has one and a slack."""
     expected = (
         claimed.event() if not isinstance(claimed, DpEvent) and callable(getattr(claimed, "event", None)) else claimed
     )
@@ -701,10 +664,7 @@ def _short(event: DpEvent) -> str:
 def delta_formula(event: DpEvent, relation: Relation, epsilon: Any = None) -> Any:
     """Delta as a function of epsilon and of what the event leaves open, exactly; None where no closed form is known.
 
-    Args:
-        event: what is done to the data.
-        relation: which tables are neighbours.
-        epsilon: a number or an expression; left out, a symbol of that name.
+    Epsilon is a number or an expression; left out, a symbol of that name.
     """
     sympy = load_sympy()
     epsilon = sympy.Symbol("epsilon", nonnegative=True) if epsilon is None else epsilon
@@ -731,7 +691,8 @@ def formula_lines(event: DpEvent, relation: Relation) -> list[str]:
             f"delta(epsilon) = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu) with mu = {mu}, exactly",
         ]
     if isinstance(event, LaplaceDpEvent):
-        return [f"delta(epsilon) = {delta_formula(event, relation)}, exactly; at delta = 0, {_pure(event, relation)}"]
+        pure = _sensitivity(relation) / event.noise_multiplier
+        return [f"delta(epsilon) = {delta_formula(event, relation)}, exactly; at delta = 0, epsilon = {pure}"]
     count, step = (event.count, event.event) if isinstance(event, SelfComposedDpEvent) else (1, event)
     if not isinstance(step, PoissonSampledDpEvent) or relation is not Relation.ADD_OR_REMOVE_ONE:
         return []
@@ -746,10 +707,6 @@ def formula_lines(event: DpEvent, relation: Relation) -> list[str]:
         f"L is the sum of {T} independent {loss} with x from N(1, s) at probability {q}, else from N(0, s),",
         f"M is the sum of {T} independent ones with x from N(0, s); s = {z**2}",
     ]
-
-
-def _pure(event: LaplaceDpEvent, relation: Relation) -> str:
-    return f"epsilon = {_sensitivity(relation) / event.noise_multiplier}"
 
 
 def _sensitivity(relation: Relation) -> int:

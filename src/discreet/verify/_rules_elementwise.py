@@ -180,12 +180,6 @@ def _of_factor(primitive: Any, position: int, value: Any, norm: Norm, other: Any
     return None
 
 
-def reduced_norm(primitive: Any, value: Private) -> Norm | None:
-    """After a sum over axes that do not number records."""
-    norm = value.norm_of
-    return norm if norm is not None and norm.kind == "squares" and primitive is p.reduce_sum_p else None
-
-
 def reshaped_norm(value: Private, shape: tuple[int, ...]) -> Norm | None:
     """After a change of shape or a broadcast: one number per record stays that number."""
     norm = value.norm_of
@@ -275,7 +269,6 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     """Sums over records: linear operations and those of slope one keep what one record can change."""
     primitive = equation.primitive
     private = [x for x in operands if isinstance(x, Private)]
-    batch = common_batch(private)
     batch, dtype = common_batch(private), aval(equation.outvars[0]).dtype
     lost = Why.LINEAR(f"what depends on all records goes into {primitive.name}: one record's influence has no bound")
     if str(dtype) in ("bfloat16", "float16"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,8 @@ from discreet.verify._interpreter import (
     summed,
     varies_along,
 )
-from discreet.verify._rules_elementwise import clipped_by, product_of_norms, reduced_norm
-from discreet.verify._rules_shape import MOST_EXACT, rows_apart
+from discreet.verify._rules_elementwise import clipped_by, product_of_norms
+from discreet.verify._rules_shape import MOST_EXACT, axis_after, rows_apart
 
 _UNCLIPPED = Why.CLIP("a sum over records of rows that have no bound")
 _WRAPS = Why.WHOLE_NUMBERS("a sum of whole numbers that may wrap around has no bound")
@@ -66,13 +66,14 @@ def _within_rows(checker: Checker, equation: JaxprEqn, value: Private, gone: lis
     terms = None if value.terms is None else scaled(value.terms, Scale(math.sqrt(others)))
     linf = None if value.linf is None or _overflows(equation, value.linf * others) else value.linf * others
     exact = is_whole(equation.outvars[0])
+    squares = value.norm_of is not None and value.norm_of.kind == "squares" and equation.primitive is p.reduce_sum_p
     return value.but(
         axes=without(value.axes, gone),
         origin=checker.origin(equation, [value]),
         terms=terms,
         linf=linf,
         finite=exact or (value.finite and (terms is not None or linf is not None)),
-        norm_of=reduced_norm(equation.primitive, value),
+        norm_of=value.norm_of if squares else None,
     )
 
 
@@ -84,7 +85,6 @@ def _over_records(
     if value.batch.sampled and len(records) < len(value.axes):
         why = "rows of a random sample are summed in parts: which part a record is in depends on the others"
         return checker.unbounded(equation, [value], Why.POSITION(why))
-        return checker.unbounded(equation, [value], why)
     count = math.prod(shape[i] for i in value.axes)
     if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu":
         most = None if value.linf is None else value.linf * others * count
@@ -339,22 +339,7 @@ def _reshaped(equation: JaxprEqn, fold: Fold) -> Fold | None:
     return None
 
 
-def _transposed(equation: JaxprEqn, fold: Fold) -> Fold:
-    return [int(i) for i in equation.params["permutation"]].index(fold[0]), *fold[1:]
-
-
-def _broadcast(equation: JaxprEqn, fold: Fold) -> Fold | None:
-    place = int(equation.params["broadcast_dimensions"][fold[0]])
-    same = shape_of(equation.outvars[0])[place] == shape_of(equation.invars[0])[fold[0]]
-    return (place, *fold[1:]) if same else None
-
-
-def _squeezed(equation: JaxprEqn, fold: Fold) -> Fold | None:
-    gone = [int(i) for i in equation.params["dimensions"]]
-    return None if fold[0] in gone else (fold[0] - sum(i < fold[0] for i in gone), *fold[1:])
-
-
-def _folding(rule: Rule, move: Callable[[JaxprEqn, Fold], Fold | None]) -> Rule:
+def _folding(rule: Rule) -> Rule:
     """A rule that also moves folded axes; where it finds rows by itself, it knows more of them."""
 
     def with_folds(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value | list[Value]:
@@ -363,7 +348,10 @@ def _folding(rule: Rule, move: Callable[[JaxprEqn, Fold], Fold | None]) -> Rule:
             return found
         if found.axes is not None or found.terms is not None:
             return found
-        moved = move(equation, fold)
+        if equation.primitive is p.reshape_p:
+            moved = _reshaped(equation, fold)
+        else:
+            moved = None if (axis := axis_after(equation, fold[0])) is None else (axis, *fold[1:])
         assert isinstance(first, Private)
         return found if moved is None else folded_rows(checker, equation, operands, moved, first.positional)
 
@@ -413,16 +401,8 @@ def _placed(value: Value) -> bool:
     return isinstance(value, Private) and value.positional
 
 
-for _primitive, _move in (
-    (p.reshape_p, _reshaped),
-    (p.transpose_p, _transposed),
-    (p.broadcast_in_dim_p, _broadcast),
-    (p.squeeze_p, _squeezed),
-    (p.rev_p, lambda equation, fold: None if fold[0] in equation.params["dimensions"] else fold),
-    (p.neg_p, lambda equation, fold: fold),
-    (p.convert_element_type_p, lambda equation, fold: fold),
-):
-    RULES[_primitive] = _folding(RULES[_primitive], _move)
+_MOVES = (p.reshape_p, p.transpose_p, p.broadcast_in_dim_p, p.squeeze_p, p.rev_p, p.neg_p, p.convert_element_type_p)
+RULES.update({x: _folding(RULES[x]) for x in _MOVES})
 
 
 @rule(p.cholesky_p, p.lu_p, p.qr_p, p.eigh_p, p.svd_p, p.fft_p)

@@ -107,22 +107,31 @@ def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     return moved(checker, equation, value, through_reshape(old, shape_of(equation.outvars[0]), own))
 
 
-@rule(p.squeeze_p)
-def _squeeze(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    (value,) = operands
-    assert isinstance(value, Private)
-    gone = [int(i) for i in equation.params["dimensions"]]
-    kept = value.axes is not None and not set(gone) & set(value.axes)
-    return moved(checker, equation, value, without(value.axes, gone) if kept and value.axes is not None else None)
+def axis_after(equation: JaxprEqn, axis: int) -> int | None:
+    """Where an axis of the operand lies in the result, with the same elements in their places; None where it does not."""
+    primitive, params = equation.primitive, equation.params
+    if primitive is p.transpose_p:
+        return [int(i) for i in params["permutation"]].index(axis)
+    if primitive is p.broadcast_in_dim_p:
+        place = int(params["broadcast_dimensions"][axis])
+        return place if shape_of(equation.outvars[0])[place] == shape_of(equation.invars[0])[axis] else None
+    if primitive in (p.squeeze_p, p.rev_p):
+        gone = [int(i) for i in params["dimensions"]]
+        return None if axis in gone else axis - sum(i < axis for i in gone if primitive is p.squeeze_p)
+    return axis
 
 
-@rule(p.transpose_p)
-def _transpose(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+def axes_after(equation: JaxprEqn, axes: Axes | None) -> Axes | None:
+    """`axis_after` of all axes of the records; None where one of them is gone."""
+    found = [axis_after(equation, a) for a in axes or ()]
+    return None if axes is None or None in found else tuple(a for a in found if a is not None)
+
+
+@rule(p.squeeze_p, p.transpose_p, p.rev_p)
+def _move(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     (value,) = operands
     assert isinstance(value, Private)
-    order = [int(i) for i in equation.params["permutation"]]
-    axes = None if value.axes is None else tuple(order.index(a) for a in value.axes)
-    return moved(checker, equation, value, axes)
+    return moved(checker, equation, value, axes_after(equation, value.axes), exact=equation.primitive is not p.rev_p)
 
 
 @rule(p.broadcast_in_dim_p)
@@ -130,10 +139,9 @@ def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> P
     value = operands[0]
     assert isinstance(value, Private)
     own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
-    dims = [int(i) for i in equation.params["broadcast_dimensions"]]
     factor = Scale(expansion(own, out))
-    if value.axes is not None and all(out[dims[a]] == own[a] for a in value.axes):
-        found = moved(checker, equation, value, tuple(dims[a] for a in value.axes), exact=factor.factor == 1.0)
+    if (axes := axes_after(equation, value.axes)) is not None:
+        found = moved(checker, equation, value, axes, exact=factor.factor == 1.0)
         norm = reshaped_norm(value, own)
         complete = size_per_record(own, value.axes) == 1
         where = over_the_record(value) if complete else frozenset[tuple[str, int]]()
@@ -217,14 +225,6 @@ def _slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | N
     if name not in checker.slices:
         checker.slices[name] = Slice(value.batch, value.batch.masked, first=first, last=end - 1)
     return checker.slices[name]
-
-
-@rule(p.rev_p)
-def _rev(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    (value,) = operands
-    assert isinstance(value, Private)
-    kept = value.axes is not None and not set(equation.params["dimensions"]) & set(value.axes)
-    return moved(checker, equation, value, value.axes if kept else None, exact=False)
 
 
 @rule(p.pad_p)
