@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Levels",
     "Shares",
+    "coordinate_labels",
     "coordinate_names",
     "draw_losses",
     "draw_trade_off",
@@ -143,11 +145,14 @@ def _rows(name: str, drawn: np.ndarray, feature_names: Sequence[str] | None) -> 
             f"The draws of {name!r} are not all finite: the fit diverged. Fit with a smaller learning rate, which spends again."
         )
     flat = drawn.reshape(len(drawn), -1)
-    if feature_names is not None and flat.shape[1] == len(feature_names) > 1:
-        names = list(feature_names)
-    else:
-        names = [name + (f"[{','.join(map(str, place))}]" if place else "") for place in np.ndindex(drawn.shape[1:])]
-    return [_Row(label, flat[:, i]) for i, label in enumerate(names)]
+    return [_Row(x, flat[:, i]) for i, x in enumerate(coordinate_labels(name, drawn.shape[1:], feature_names))]
+
+
+def coordinate_labels(name: str, shape: tuple[int, ...], given: Sequence[str] | None = None) -> list[str]:
+    """Names of a latent's coordinates: those given, if they are as many, else its own with their places."""
+    if given is not None and math.prod(shape) == len(given) > 1:
+        return list(given)
+    return [name + (f"[{','.join(map(str, place))}]" if place else "") for place in np.ndindex(shape)]
 
 
 def _foremost(rows: list[_Row], most: int) -> list[_Row]:
@@ -305,7 +310,7 @@ def coordinate_names(result: Any, dim: int) -> list[str]:
     names = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(arrays)[0]:
         name = ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path).removesuffix(suffix)
-        names += [name + (f"[{','.join(map(str, place))}]" if place else "") for place in np.ndindex(np.shape(leaf))]
+        names += coordinate_labels(name, np.shape(leaf))
     # An unconstrained value may have fewer coordinates than the constrained one (a simplex, a covariance).
     return names if len(names) == dim else [f"coordinate {i}" for i in range(dim)]
 
@@ -363,8 +368,12 @@ def plot_shares(
     shares: Mapping[str, Shares], names: tuple[str, str], *, title: str, path: str | Path | None = None
 ) -> Figure:
     """Draw a panel for each column: the first table, by its name, as grey bars, the second as black marks."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
     figure = _panels(shares, _draw_column, title)
-    figure.legend(*_handles(names), loc="outside lower center", ncols=2, frameon=False)
+    handles = [Patch(color="0.8"), Line2D([], [], color="black", marker="D", markersize=3, linewidth=1)]
+    figure.legend(handles, list(names), loc="outside lower center", ncols=2, frameon=False)
     return save(figure, path)
 
 
@@ -402,23 +411,15 @@ def _name_levels(
 
 
 class Levels(NamedTuple):
-    """Shares of one column's levels, with their intervals.
+    """Shares of one column's levels, with their intervals."""
 
-    Attributes:
-        labels: names of the levels; of slices of numbers, where they begin.
-        edges: of the slices, the first of which stand before other levels; None for categories.
-        value: share of the records at each level.
-        low: where its interval begins.
-        high: where it ends.
-        axis: what the labels are, with a unit.
-    """
-
-    labels: Sequence[str]
+    labels: Sequence[str]  # Names of the levels; of slices of numbers, where they begin
+    # Of the slices, the first of which stand before other levels; None for categories
     edges: Float[np.ndarray, " slice+1"] | None
-    value: Float[np.ndarray, " level"]
-    low: Float[np.ndarray, " level"]
-    high: Float[np.ndarray, " level"]
-    axis: str
+    value: Float[np.ndarray, " level"]  # Share of the records at each level
+    low: Float[np.ndarray, " level"]  # Where its interval begins
+    high: Float[np.ndarray, " level"]  # Where it ends
+    axis: str  # What the labels are, with a unit
 
 
 def plot_levels(columns: Mapping[str, Levels], *, title: str, path: str | Path | None = None) -> Figure:
@@ -445,12 +446,8 @@ def _draw_levels(axes: Any, name: str, column: Levels) -> None:
         shown, at, widths = slice(len(column.edges) - 1), column.edges[:-1], np.diff(column.edges)
     shares = np.stack([column.value, column.low, column.high])[:, shown]
     value, low, high = shares if column.edges is None else shares / widths
-    options = {
-        "align": "center" if column.edges is None else "edge",
-        "edgecolor": "white" if column.edges is None else "0.8",
-    }
-    options |= {"linewidth": 0.3}
-    axes.bar(at, value, width=widths, color="0.8", **options)
+    align, edge = ("center", "white") if column.edges is None else ("edge", "0.8")
+    axes.bar(at, value, width=widths, color="0.8", align=align, edgecolor=edge, linewidth=0.3)
     middle = at if column.edges is None else at + widths / 2
     axes.vlines(middle, low, high, color="black", linewidth=1)
     if column.edges is None:
@@ -461,14 +458,6 @@ def _draw_levels(axes: Any, name: str, column: Levels) -> None:
         tidy(axes)
     axes.set_title(name, fontsize="small", loc="left")
     axes.set_ylabel("share" if column.edges is None else "share per unit", fontsize="x-small")
-
-
-def _handles(names: tuple[str, str]) -> tuple[list[Any], list[str]]:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    second = Line2D([], [], color="black", marker="D", markersize=3, linewidth=1)
-    return [Patch(color="0.8"), second], list(names)
 
 
 def draw_trade_off(axes: Any, profile: Any) -> None:

@@ -36,7 +36,7 @@ from numpy.typing import ArrayLike
 
 from discreet import random
 from discreet._jax import one_process
-from discreet._validate import integer, positive, probability, real
+from discreet._validate import finite_or_none, integer, positive, probability, real
 from discreet.accounting import (
     FINE_ORDERS,
     Planned,
@@ -57,7 +57,6 @@ from discreet.verify import Certificate, certify
 
 __all__ = ["Estimate", "PrivateMetrics", "ScorePlan", "Selection", "SelectionPlan", "private_metrics", "select"]
 
-METHOD = "private scores"
 _ONE = 2**20
 """What a bound is in the integers that are summed."""
 _LAST = 1024
@@ -222,7 +221,7 @@ class ScorePlan:
             self.relation,
             delta=self.delta,
             slack=self.slack,
-            method=METHOD,
+            method="private scores",
             mechanism=(
                 f"{rows}. In units of these bounds, one record's sums have a Euclidean norm of at most {self.sensitivity:.6g}. "
                 f"Gaussian noise of standard deviation {self.noise:.6g} was added to each of the {self.width} sums. Only these "
@@ -401,14 +400,7 @@ class Estimate:
         found: dict[str, Any] = {"value": self.value, "interval": self.interval, "level": self.level}
         if not math.isnan(self.sampling):
             found["population_interval"] = self.population_interval
-        return {name: _plain(x) for name, x in found.items()}
-
-
-def _plain(x: Any) -> Any:
-    """Numbers that JSON has: None for those that are not finite."""
-    if isinstance(x, tuple):
-        return [_plain(part) for part in x]
-    return x if math.isfinite(x) else None
+        return finite_or_none(found)
 
 
 def _within_bins(bins: int) -> Float[np.ndarray, " bin"]:
@@ -547,12 +539,8 @@ class PrivateMetrics:
         With more than two classes: of the probability of the likeliest class, and the share of rows where that is right. The
         interval holds the exact share with probability `level`; where the noise hides it, it is 0 to 1.
         """
-        z, noise, edges, table = (
-            NormalDist().inv_cdf((1 + self.level) / 2),
-            _EXCESS * self.plan.noise,
-            self.plan.edges,
-            [],
-        )
+        z, noise, edges = NormalDist().inv_cdf((1 + self.level) / 2), _EXCESS * self.plan.noise, self.plan.edges
+        table = []
         for place, (zeros, ones) in enumerate(self._cells()):
             low, high = _fieller(float(ones), float(zeros + ones), noise, z)
             share = ones / (zeros + ones) if zeros + ones > 0 else math.nan
@@ -585,7 +573,7 @@ class PrivateMetrics:
         """As JSON can hold it, with the statement."""
         found: dict[str, Any] = {name: figure.to_dict() for name, figure in self.figures.items()}
         if self.plan.classes:
-            found["calibration"] = [{n: _plain(x) for n, x in row.items()} for row in self.calibration()]
+            found["calibration"] = finite_or_none(self.calibration())
         if self.plan.classes == 2:
             false, true = self.roc()
             found["roc"] = {"false_positive_rate": false.tolist(), "true_positive_rate": true.tolist()}

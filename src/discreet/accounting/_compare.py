@@ -240,14 +240,10 @@ def with_slack(epsilon_of: Callable[[float], float], delta: float, slack: float)
 
 
 class Bound2015(NamedTuple):
-    """An epsilon as the paper of 2015 would have stated it.
+    """An epsilon as the paper of 2015 would have stated it."""
 
-    Attributes:
-        epsilon: the least one that the noise affords by the paper's formula.
-        in_range: whether the paper's condition on (epsilon, delta, steps, rate) holds, without which it claims nothing.
-    """
-
-    epsilon: float
+    epsilon: float  # The least one that the noise affords by the paper's formula
+    # Whether the paper's condition on (epsilon, delta, steps, rate) holds, without which it claims nothing
     in_range: bool
 
 

@@ -129,7 +129,6 @@ class RenyiCurve:
     lost: float
 
     def delta(self, epsilon: Array) -> Array:
-        """Returns upper bounds on delta at each epsilon >= 0."""
         orders, flat = self.orders[:, None], np.reshape(epsilon, (1, -1))
         exponents = (orders - 1) * (self.divergences[:, None] - flat + np.log1p(-1 / orders)) - np.log(orders)
         best = np.min(exponents + 1e-12 * (1 + np.abs(exponents)), axis=0)
@@ -138,7 +137,6 @@ class RenyiCurve:
         return np.minimum(1.0, np.exp(np.minimum(best, 0.0)) + lost).reshape(np.shape(epsilon))
 
     def knots(self) -> Array:
-        """Returns epsilons, ascending from 0; at the last delta is negligible."""
         last = np.min(self.divergences + np.log1p(-1 / self.orders) + (40 - np.log(self.orders)) / (self.orders - 1))
         return np.linspace(0.0, max(float(last), 1e-3), 2049) if np.isfinite(last) else np.array([0.0, 1.0])
 
@@ -228,9 +226,7 @@ class GaussianPair:
         return LossLaw(*_gaussian_tails(upper), *_gaussian_tails(lower))
 
     def nodes(self) -> LossNodes:
-        spacing = min(0.05, 0.2 / self.shift)
-        reach = _NODE_REACH + self.shift / 2
-        z = np.linspace(-reach, reach, 2 * math.ceil(min(reach / spacing, 20_000)) + 1)
+        z = _gaussian_nodes(self.shift, self.shift / 2)
         return LossNodes(z * self.shift, _gaussian_weights(z - self.shift / 2), _gaussian_weights(z + self.shift / 2))
 
 
@@ -447,10 +443,7 @@ class PoissonReplacePair:
         return LossLaw(*_mixed(here, upper, self.rate), *_mixed(here, lower, self.rate))
 
     def nodes(self) -> LossNodes:
-        spacing = min(0.05, 0.2 / self.shift)
-        reach = _NODE_REACH + self.shift
-        z = np.linspace(-reach, reach, 2 * math.ceil(min(reach / spacing, 20_000)) + 1)
-        q = self.rate
+        z, q = _gaussian_nodes(self.shift, self.shift), self.rate
         drift = math.log(q) - self.shift**2 / 2
         stay = math.log1p(-q) if q < 1 else -math.inf
         loss = np.logaddexp(stay, drift + self.shift * z) - np.logaddexp(stay, drift - self.shift * z)
@@ -528,6 +521,12 @@ def _gaussian_tails(z: Array) -> tuple[Array, Array]:
     larger = 1 - smaller
     below = z < 0
     return np.where(below, smaller, larger), np.where(below, larger, smaller)
+
+
+def _gaussian_nodes(shift: float, beyond: float) -> Array:
+    """Points for Gaussians whose means are at most `beyond` from zero."""
+    reach = _NODE_REACH + beyond
+    return np.linspace(-reach, reach, 2 * math.ceil(min(reach / min(0.05, 0.2 / shift), 20_000)) + 1)
 
 
 def _gaussian_weights(z: Array) -> Array:

@@ -175,16 +175,17 @@ def profile(event: DpEvent, relation: Relation, *, slack: float = 0.0, tolerance
         raise ValueError(
             f"slack is {slack!r}; it is a total-variation distance, a number between 0 and 1, and far below delta to be of use."
         )
-    curve = _curve(event, relation, tolerance)
-    return PrivacyProfile(event, relation, slack, SlackCurve(curve, slack) if slack > 0 else curve)
+    return PrivacyProfile(event, relation, slack, _curve(event, relation, slack, tolerance))
 
 
-def _curve(event: DpEvent, relation: Relation, tolerance: float) -> Curve:
+def _curve(event: DpEvent, relation: Relation, slack: float, tolerance: float) -> Curve:
     """The event's profile. What a selection reveals is known by its Rényi divergences alone, and those add up."""
-    if not selections_of(event)[0]:
-        return curve_of(event, relation, tolerance=tolerance)
-    bound = renyi_bound(event, relation, orders=FINE_ORDERS)
-    return RenyiCurve(np.array(FINE_ORDERS), bound.divergences, bound.slack)
+    if selections_of(event)[0]:
+        bound = renyi_bound(event, relation, orders=FINE_ORDERS)
+        curve = RenyiCurve(np.array(FINE_ORDERS), bound.divergences, bound.slack)
+    else:
+        curve = curve_of(event, relation, tolerance=tolerance)
+    return SlackCurve(curve, slack) if slack > 0 else curve
 
 
 _COARSE, _FINE = 5e-3, 1e-5
@@ -231,7 +232,7 @@ def calibrate_noise_multiplier(
     _check_targets(epsilon, delta, slack, epsilon_remedy="raise epsilon, lower the slack, or raise delta")
 
     def spent(log_noise: float, tolerance: float) -> float:
-        return _epsilon(event_of(math.exp(log_noise)), delta, relation, slack, tolerance)
+        return smallest_epsilon(_curve(event_of(math.exp(log_noise)), relation, slack, tolerance), delta)
 
     guess, slope = _solve(lambda x: spent(x, _COARSE), 0.0, 2.0, epsilon, close=0.99)
     return math.exp(_solve(lambda x: spent(x, _FINE), guess, slope, epsilon, close=_CLOSE)[0])
@@ -273,7 +274,7 @@ def calibrate_num_steps(
     def spent(steps: int, tolerance: float) -> float:
         if (steps, tolerance) not in known:
             away = min(1.0, slack + steps * slack_per_step)
-            known[steps, tolerance] = _epsilon(event_of(steps), delta, relation, away, tolerance)
+            known[steps, tolerance] = smallest_epsilon(_curve(event_of(steps), relation, away, tolerance), delta)
         return known[steps, tolerance]
 
     if spent(1, _FINE) > epsilon:
@@ -319,11 +320,6 @@ def _bracket_steps(affordable: Callable[[int], bool], start: int, growth: float)
         low, high = max(1, min(low - 1, math.floor(low / growth))), low
         growth = growth**2
     return low, high
-
-
-def _epsilon(event: DpEvent, delta: float, relation: Relation, slack: float, tolerance: float) -> float:
-    curve = _curve(event, relation, tolerance)
-    return smallest_epsilon(SlackCurve(curve, slack) if slack > 0 else curve, delta)
 
 
 def _solve(

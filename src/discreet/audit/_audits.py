@@ -78,9 +78,7 @@ def scored(
 
 def _steps(released: Released) -> Float[np.ndarray, "run step number"]:
     wide = np.asarray(released, np.float64)
-    if wide.ndim > 2:
-        return wide.reshape(len(wide), wide.shape[1], -1)
-    return wide.reshape(len(wide), 1, -1)
+    return wide.reshape(len(wide), wide.shape[1] if wide.ndim > 2 else 1, -1)
 
 
 def _finite(x: Float[np.ndarray, "run step number"]) -> Bool[np.ndarray, " run"]:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from discreet._validate import fraction, probability, real
-from discreet.plots import new_figure
+from discreet.plots import new_figure, save, tidy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -441,7 +441,5 @@ def plot_verdicts(verdicts: Sequence[Verdict], path: str | Path | None = None) -
     axes.set_xlim(0, (1.25 if accused else 1.05) * farthest)
     axes.set_xlabel("ε")
     figure.suptitle("Bar: lower bound that was measured. Line: upper bound that is claimed.", fontsize="small")
-    axes.spines[["top", "right"]].set_visible(False)
-    if path is not None:
-        figure.savefig(path, dpi=100)
-    return figure
+    tidy(axes)
+    return save(figure, path)

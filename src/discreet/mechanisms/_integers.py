@@ -62,19 +62,14 @@ LEAST_STDDEV, MOST_STDDEV = 1e-28, 1e30
 
 
 class Law(NamedTuple):
-    """Discrete noise of a size that an integer chooses.
+    """Discrete noise of a size that an integer chooses."""
 
-    Attributes:
-        unit: the size of the noise, in grid points, that a factor of 1 stands for. For Gaussian noise it is the deviation of the
-            part that the factor multiplies, which the theorem counts as less than the whole.
-        most: the largest factor.
-        words: of base 2**24, in which a sum is rounded.
-        draw: makes integers from a key, a shape and a factor, and says whether they are what they should be.
-    """
-
+    # The size of the noise, in grid points, that a factor of 1 stands for. For Gaussian noise it is the deviation of
+    # the part that the factor multiplies, which the theorem counts as less than the whole.
     unit: float
-    most: int
-    words: int
+    most: int  # The largest factor
+    words: int  # Of base 2**24, in which a sum is rounded
+    # Makes integers from a key, a shape and a factor, and says whether they are what they should be
     draw: Callable[..., tuple[list[Array], Any]]
 
     @property

@@ -24,27 +24,18 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """A plot of two numbers.
+    """A plot of two numbers."""
 
-    Attributes:
-        name: Tells it from the page's others, in its parts' ids.
-        description: What is to be seen, for who does not see it.
-        x: Smallest and largest value; `y` likewise.
-        shapes: What is drawn, from the back to the front.
-        legend: Style and meaning of lines.
-        percent: Whether the numbers are shares; `years`: whether those of x are years.
-    """
-
-    name: str
+    name: str  # Tells it from the page's others, in its parts' ids
     title: str
-    description: str
+    description: str  # What is to be seen, for who does not see it
     x_label: str
     y_label: str
-    x: tuple[float, float]
+    x: tuple[float, float]  # Smallest and largest value; `y` likewise
     y: tuple[float, float]
-    shapes: tuple[Shape, ...] = ()
-    legend: tuple[tuple[str, str], ...] = ()
-    percent: bool = False
+    shapes: tuple[Shape, ...] = ()  # What is drawn, from the back to the front
+    legend: tuple[tuple[str, str], ...] = ()  # Style and meaning of lines
+    percent: bool = False  # Whether the numbers are shares; `years`: whether those of x are years
     years: bool = False
 
     def at_x(self, value: float) -> float:

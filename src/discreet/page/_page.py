@@ -46,6 +46,7 @@ from discreet.page._charts import (
     verdict,
 )
 from discreet.plan import PrivacyPlan
+from discreet.plots import coordinate_labels
 from discreet.report import Statement, fact_name, sentence, steps_words, value_words
 from discreet.storage import write_file
 from discreet.tables import Column, Missing, Schema
@@ -56,26 +57,18 @@ _RECEIPT = re.compile(r"Debited as entry (\d+) of the ledger .* \(hash ([0-9a-f]
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
-    """One debit.
-
-    Attributes:
-        day: When, in UTC; `clock` is the time of that day.
-        epsilon: Its own, at its own `delta`.
-        after: What it and all before it take of the epsilon of the cap that is in force now, by its filter.
-        share: `after` as a part of the cap, at most 1.
-        here: Whether it is the fit that the page is about.
-    """
+    """One debit."""
 
     number: int
-    day: str
+    day: str  # When, in UTC; `clock` is the time of that day
     clock: str
     method: str
-    epsilon: str
+    epsilon: str  # Its own, at its own `delta`
     delta: str
-    after: str
-    share: float
+    after: str  # What it and all before it take of the epsilon of the cap that is in force now, by its filter
+    share: float  # `after` as a part of the cap, at most 1
     unit: str
-    here: bool
+    here: bool  # Whether it is the fit that the page is about
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,10 +195,7 @@ def panels_of_draws(draws: Mapping[str, Any], feature_names: Sequence[str] | Non
         if array.ndim == 0 or array.size == 0:
             raise ValueError(f"{name!r} has no draws: pass arrays with the draws along the leading axis")
         flat = array.reshape(len(array), -1)
-        if feature_names is not None and flat.shape[1] == len(feature_names) > 1:
-            names = list(feature_names)
-        else:
-            names = [name + (f"[{','.join(map(str, i))}]" if i else "") for i in np.ndindex(array.shape[1:])]
+        names = coordinate_labels(name, array.shape[1:], feature_names)
         with np.errstate(all="ignore"):
             low, high = np.quantile(flat, [0.05, 0.95], axis=0)
             columns = zip(names, flat.mean(axis=0), flat.std(axis=0), low, high, strict=True)
@@ -236,19 +226,14 @@ SLICES, MOST_COLUMNS, MOST_LEVELS = 12, 40, 40
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """One level, a category or a slice of numbers: its share of the rows in percent, mean, least and most of the twins.
-
-    Attributes:
-        real: The share of real rows, on a page that is not private.
-        apart: Whether it follows slices of numbers and is none: missing cells.
-    """
+    """One level, a category or a slice of numbers: its share of the rows in percent, mean, least and most of the twins."""
 
     label: str
     share: float
     least: float
     most: float
-    real: float | None = None
-    apart: bool = False
+    real: float | None = None  # The share of real rows, on a page that is not private
+    apart: bool = False  # Whether it follows slices of numbers and is none: missing cells
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,6 +339,18 @@ def statement_page(
     text = statement.to_json()
     dataset = dataset or (budget.dataset if budget else "")
     date = day_words(day or _day_of(statement, budget))
+    contents = (
+        ("table", "The table", description),
+        ("protected", "What was protected", True),
+        ("meaning", "What ε means", True),
+        ("budget", "Budget", budget),
+        ("plan", "What was done", True),
+        ("course", "Course of the fit", charts),
+        ("posterior", "Posterior", panels),
+        ("twins", "Synthetic twins", marginals),
+        ("limits", "Limits", True),
+        ("machine", "For programs", True),
+    )
     known: dict[str, Any] = {
         "utility": None,
         "title": f"Privacy statement: {dataset or statement.method}",
@@ -370,7 +367,7 @@ def statement_page(
             *((name, x) for name, x in (("Table", dataset), ("Date", date), ("Contact", contact)) if x),
             *_facts(statement),
         ],
-        "contents": _contents(bool(budget), bool(charts), bool(panels), bool(marginals), bool(description)),
+        "contents": [(anchor, heading) for anchor, heading, there in contents if there],
         "budget": budget,
         "plan": [(fact_name(name), value_words(value)) for name, value in statement.plan.items()],
         "steps": steps_words(statement),
@@ -685,23 +682,6 @@ def _facts(statement: Statement) -> list[tuple[str, str]]:
         facts.append((f"{statement.noun.capitalize()}s (public)", f"{count:,}"))
     facts.append(("Releases", f"{statement.steps_completed:,} of {statement.horizon:,} paid for"))
     return facts
-
-
-def _contents(*further: bool) -> list[tuple[str, str]]:
-    budget, course, posterior, twins, described = further
-    every = (
-        ("table", "The table", described),
-        ("protected", "What was protected", True),
-        ("meaning", "What ε means", True),
-        ("budget", "Budget", budget),
-        ("plan", "What was done", True),
-        ("course", "Course of the fit", course),
-        ("posterior", "Posterior", posterior),
-        ("twins", "Synthetic twins", twins),
-        ("limits", "Limits", True),
-        ("machine", "For programs", True),
-    )
-    return [(anchor, heading) for anchor, heading, there in every if there]
 
 
 def _part(name: str) -> str:

@@ -30,6 +30,7 @@ from discreet.planning._fits import Fitter
 from discreet.planning._invent import (
     LOG_DENSITY,
     ONE_WAY,
+    SMALLER_IS_BETTER,
     TWO_WAY,
     Grid,
     InventedTable,
@@ -38,7 +39,6 @@ from discreet.planning._invent import (
     Model,
     Scores,
     Setting,
-    better_is_larger,
     default_grid,
     plan_for,
     template_of,
@@ -56,24 +56,16 @@ _SHORT = 12
 
 @dataclasses.dataclass(frozen=True)
 class TableScores:
-    """Fits of one invented table.
+    """Fits of one invented table."""
 
-    Attributes:
-        strength: How strong its truth was; see `dry_run`.
-        private: Scores of the fit with noise.
-        non_private: Of the fit without noise and clipping.
-        blind: Of a fit that cannot learn the relation: to a permuted target, or no fit at all.
-        width: How far the private fit's latents are from the other's, in its posterior's standard deviations: root mean
-            square. NaN where that was not measured.
-        rested: Whether the private fit's parameters came to rest; None where too few steps tell.
-    """
-
-    strength: float
-    private: Scores
-    non_private: Scores
-    blind: Scores
+    strength: float  # How strong its truth was; see `dry_run`
+    private: Scores  # Scores of the fit with noise
+    non_private: Scores  # Of the fit without noise and clipping
+    blind: Scores  # Of a fit that cannot learn the relation: to a permuted target, or no fit at all
+    # How far the private fit's latents are from the other's, in its posterior's standard deviations: root mean square.
+    # NaN where that was not measured.
     width: float = math.nan
-    rested: bool | None = None
+    rested: bool | None = None  # Whether the private fit's parameters came to rest; None where too few steps tell
 
     @property
     def private_gain(self) -> float:
@@ -88,20 +80,14 @@ class TableScores:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A setting and its scores.
-
-    Attributes:
-        setting: The setting.
-        noise_multiplier: Sigma, calibrated to epsilon.
-        signal_to_noise: At the start: length of the clipped gradient of all records, over that of the noise left in the mean
-            of all steps; median over the tables.
-        tables: Its scores on each table.
-    """
+    """A setting and its scores."""
 
     setting: Setting
-    noise_multiplier: float
+    noise_multiplier: float  # Sigma, calibrated to epsilon
+    # At the start: length of the clipped gradient of all records, over that of the noise left in the mean of all steps;
+    # median over the tables
     signal_to_noise: float
-    tables: tuple[TableScores, ...]
+    tables: tuple[TableScores, ...]  # Its scores on each table
 
     @property
     def lost(self) -> float:
@@ -127,14 +113,9 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class CurvePoint:
-    """The proposed setting at another epsilon.
+    """The proposed setting at another epsilon."""
 
-    Attributes:
-        epsilon: With the plan's delta.
-        tables: The scores.
-    """
-
-    epsilon: float
+    epsilon: float  # With the plan's delta
     tables: tuple[TableScores, ...]
 
 
@@ -189,7 +170,7 @@ class DryRun:
         ]
         for name in self.measures:
             low, high = self.proposed.spread(name)
-            worst, best = (low, high) if better_is_larger(name) else (high, low)
+            worst, best = (high, low) if name in SMALLER_IS_BETTER else (low, high)
             private, non_private = self.proposed.mean(name), self.proposed.mean(name, "non_private")
             lines.append(f"  {name}: {private:.3f} / {non_private:.3f} ({worst:.3f} to {best:.3f})")
         lines += ["", self.why]

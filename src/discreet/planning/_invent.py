@@ -21,6 +21,7 @@ import numpy as np
 import numpyro.handlers as handlers
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import biject_to
+from scipy.special import softmax
 
 from discreet._validate import integer, positive, require
 from discreet.inference import Unobserved
@@ -43,19 +44,12 @@ _RATES_OF_FEW = (0.2, 1.0)
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The free settings of a plan and an optimizer, once epsilon is fixed.
+    """The free settings of a plan and an optimizer, once epsilon is fixed."""
 
-    Attributes:
-        num_steps: Number of releases.
-        rate: Probability that a record enters a batch.
-        clipping_norm: L2 bound on one record's gradient.
-        learning_rate: Step size of Adam.
-    """
-
-    num_steps: int
-    rate: float
-    clipping_norm: float
-    learning_rate: float
+    num_steps: int  # Number of releases
+    rate: float  # Probability that a record enters a batch
+    clipping_norm: float  # L2 bound on one record's gradient
+    learning_rate: float  # Step size of Adam
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,15 +90,10 @@ class Grid:
             return _RATES_OF_FEW
         return tuple(sorted({float(f"{min(1.0, size / num_records):.3g}") for size in BATCHES}))
 
-    def norms_from(self, typical: float) -> tuple[float, ...]:
-        """The clipping norms, for gradients that are mostly shorter than `typical` at the start."""
-        if self.clipping_norms is not None:
-            return self.clipping_norms
-        return tuple(float(f"{share * typical:.2g}") for share in SHARES_OF_NORM)
-
     def settings(self, num_records: int, typical: float) -> list[Setting]:
-        """All combinations."""
-        axes = self.steps, self.rates_for(num_records), self.norms_from(typical), self.learning_rates
+        """All combinations, for gradients that are mostly shorter than `typical` at the start."""
+        norms = self.clipping_norms or tuple(float(f"{share * typical:.2g}") for share in SHARES_OF_NORM)
+        axes = self.steps, self.rates_for(num_records), norms, self.learning_rates
         return [Setting(*values) for values in itertools.product(*axes)]
 
 
@@ -318,7 +307,12 @@ class Inventor:
             name: (x.mean(axis=0) + strength * (x[picked] - x.mean(axis=0))).astype(x.dtype)
             for name, x in self._draws.items()
         }
-        best = 0 if self._never_silly(features) else self._first_sensible(candidates, features, key)
+        best = 0
+        if not self._never_silly(features):
+            tried = self._try(candidates, [x[:_ROWS_TO_JUDGE] for x in features], key)
+            silly = np.array([self._silliness({at: x[i] for at, x in tried.items()}) for i in range(_CANDIDATES)])
+            # The first that is not silly, or the least silly one.
+            best = int(np.argmax(silly <= max(_TOLERATED, silly.min())))
         drawn, truth = self._observations({name: x[best] for name, x in candidates.items()}, features, key)
         complete = [np.asarray(drawn.get(i, x)) for i, x in enumerate(features)]
         for i, limits in enumerate(self.template.limits):
@@ -333,14 +327,6 @@ class Inventor:
         return not any(template.discrete) and all(
             limits is None and x.dtype.kind == "i" for limits, x in zip(template.limits, features, strict=True)
         )
-
-    def _first_sensible(
-        self, candidates: dict[str, np.ndarray], features: Sequence[np.ndarray], key: PRNGKeyArray
-    ) -> int:
-        """The first of the candidates that is not silly, or the least silly one."""
-        tried = self._try(candidates, [x[:_ROWS_TO_JUDGE] for x in features], key)
-        silly = np.array([self._silliness({at: x[i] for at, x in tried.items()}) for i in range(_CANDIDATES)])
-        return int(np.argmax(silly <= max(_TOLERATED, silly.min())))
 
     def _silliness(self, observed: dict[int, Array]) -> float:
         """The share of numbers outside their bounds, and of a value that is too usual."""
@@ -403,15 +389,10 @@ class Inventor:
 LOG_DENSITY = "log density"
 AUC, ACCURACY, R_SQUARED = "AUC", "accuracy", "R²"
 ONE_WAY, TWO_WAY = "distance of columns", "distance of pairs"
-_SMALLER_IS_BETTER = (ONE_WAY, TWO_WAY)
+SMALLER_IS_BETTER = (ONE_WAY, TWO_WAY)
 _DRAWS = 256
 
 Scores = dict[str, float]
-
-
-def better_is_larger(measure: str) -> bool:
-    """Whether larger values of a measure are better."""
-    return measure not in _SMALLER_IS_BETTER
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -527,11 +508,6 @@ def _marginals(latents: Mapping[str, Any], columns: Sequence[slice]) -> tuple[np
     """Probabilities of the levels, and of pairs of levels, in a mixture of products."""
     component = np.asarray(latents["component"], np.float64)
     logits = np.asarray(latents["base"], np.float64) + np.asarray(latents["deviations"], np.float64)
-    weights = _softmax(component)
-    levels = np.concatenate([_softmax(logits[:, at]) for at in columns], axis=1)
+    weights = softmax(component)
+    levels = np.concatenate([softmax(logits[:, at], axis=1) for at in columns], axis=1)
     return weights @ levels, (levels.T * weights) @ levels
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)

@@ -89,17 +89,11 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """Which records a value may depend on: the table, a random sample of it, or a part of either. Identity tells them apart.
+    """Which records a value may depend on: the table, a random sample of it, or a part of either. Identity tells them apart."""
 
-    Attributes:
-        parent: what it was drawn or cut from; None for the table.
-        masked: the table has a mask, so that a record may be absent.
-        depth: how many loops are around the draw or the cut.
-    """
-
-    parent: Batch | None = None
-    masked: bool = False
-    depth: int = 0
+    parent: Batch | None = None  # What it was drawn or cut from; None for the table
+    masked: bool = False  # The table has a mask, so that a record may be absent
+    depth: int = 0  # How many loops are around the draw or the cut
 
     @property
     def whole(self) -> Batch:
@@ -123,15 +117,10 @@ class Table(Batch):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sample(Batch):
-    """A random sample of the table.
+    """A random sample of the table."""
 
-    Attributes:
-        sampling: its law.
-        num_records: rows of the table.
-    """
-
-    sampling: Sampling = dataclasses.field(kw_only=True)
-    num_records: int = dataclasses.field(kw_only=True)
+    sampling: Sampling = dataclasses.field(kw_only=True)  # Its law
+    num_records: int = dataclasses.field(kw_only=True)  # Rows of the table
 
     def event(self, mechanism: DpEvent, relation: Relation) -> DpEvent:
         """The event of what is done to the sample."""
@@ -155,15 +144,11 @@ class Cut(Batch):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part(Cut):
-    """What one iteration of a loop sees: no other iteration sees any of it.
-
-    Attributes:
-        loop: the loop.
-        before: into how many blocks of records, one after another, the loop goes at once. Of each block an iteration sees one
-            piece; 0 where the pieces are not taken one after another, or not all.
-    """
+    """What one iteration of a loop sees: no other iteration sees any of it."""
 
     loop: Any = dataclasses.field(kw_only=True)
+    # Into how many blocks of records, one after another, the loop goes at once. Of each block an iteration sees one
+    # piece; 0 where the pieces are not taken one after another, or not all.
     before: int = dataclasses.field(kw_only=True, default=1)
 
 
@@ -188,13 +173,10 @@ class Group:
 
     Leaves of one group are shares of one vector of norm at most 1. Released together with equal noise they cost as much as that
     vector does once, and not once for each leaf.
-
-    Attributes:
-        carried: it is the unknown sum that a turn of a loop starts with.
     """
 
     name: str = ""
-    carried: bool = False
+    carried: bool = False  # It is the unknown sum that a turn of a loop starts with
     serial: int = dataclasses.field(default_factory=lambda: next(_serial))
 
 
@@ -204,57 +186,40 @@ class Term:
 
     The vectors of a group's leaves have a joint L2 norm of at most 1, in units of `bound`. A value with several terms
     is within their sum.
-
-    Attributes:
-        source: the batch whose records it bounds.
     """
 
     group: Group
     leaves: frozenset[int]
     bound: Scale
-    source: Batch
+    source: Batch  # The batch whose records it bounds
 
 
 @dataclasses.dataclass(frozen=True)
 class Turns:
-    """What one public number is in each iteration of a loop, known while tracing.
-
-    Attributes:
-        loop: which.
-        values: the numbers.
-        error: of `Public`.
-    """
+    """What one public number is in each iteration of a loop, known while tracing."""
 
     loop: Any
     values: tuple[float, ...]
-    error: float = 0.0
+    error: float = 0.0  # As that of `Public`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Public:
-    """The same in both runs.
+    """The same in both runs."""
 
-    Attributes:
-        const: its value, if known while tracing (small arrays only); up to rounding where not `exact`.
-        exact: XLA comes to these very numbers.
-        error: of `const` and `scale`, by how many roundings of 2^-23, relative, the computed number may differ from them.
-        uniform: axes along which it does not change.
-        scale: what it is a multiple of, if it is one number (a scalar, or the same everywhere).
-        counter: (loop, lowest, highest): an integer that no two turns of the loop share.
-        turns: its value in each turn of a loop around, if it is one number; up to rounding where it is a float.
-        released: computed from a release; otherwise known without the data.
-        limit: upper bound on the size of each element, none of which is NaN.
-    """
-
+    # Its value, if known while tracing (small arrays only); up to rounding where not `exact`
     const: np.ndarray | None = None
-    exact: bool = False
+    exact: bool = False  # XLA comes to these very numbers
+    # Of `const` and `scale`, by how many roundings of 2^-23, relative, the computed number may differ from them
     error: float = 0.0
-    uniform: frozenset[int] = frozenset()
-    scale: Scale | None = None
+    uniform: frozenset[int] = frozenset()  # Axes along which it does not change
+    scale: Scale | None = None  # What it is a multiple of, if it is one number (a scalar, or the same everywhere)
+    # (loop, lowest, highest): an integer that no two turns of the loop share
     counter: tuple[Any, int, int] | None = None
+    # Its value in each turn of a loop around, if it is one number; up to rounding where it is a float
     turns: Turns | None = None
-    released: bool = False
-    limit: float | None = None
+    released: bool = False  # Computed from a release; otherwise known without the data
+    limit: float | None = None  # Upper bound on the size of each element, none of which is NaN
 
     @property
     def magnitude(self) -> float | None:
@@ -308,22 +273,16 @@ class Norm:
     - "norm": n <= value * bound;
     - "factor": |value| * n <= bound;
     - "above": truth values; where False, n <= bound. "below": where True.
-
-    Attributes:
-        kind: one of these.
-        contents: the values that the norm is of.
-        bound: see above.
-        size: elements of a record in all of them.
-        finite: none of the values holds NaN or infinity; otherwise what is said here may fail where one does.
-        safe: of a norm: value * bound is at least `FLOOR`. Of a factor: finite whenever the norm is no NaN, and what is lost
-            in squares does not count. Without it the bound does not hold either, and the product is not called finite.
     """
 
-    kind: str
-    contents: frozenset[int]
-    bound: Scale = ONE
-    size: int = 0
+    kind: str  # One of these
+    contents: frozenset[int]  # The values that the norm is of
+    bound: Scale = ONE  # See above
+    size: int = 0  # Elements of a record in all of them
+    # Of a norm: value * bound is at least `FLOOR`. Of a factor: finite whenever the norm is no NaN, and what is lost in
+    # squares does not count. Without it the bound does not hold either, and the product is not called finite.
     safe: bool = False
+    # None of the values holds NaN or infinity; otherwise what is said here may fail where one does
     finite: bool = False
 
     @property
@@ -370,90 +329,68 @@ def _larger(a: tuple[Term, ...] | None, b: tuple[Term, ...] | None) -> tuple[Ter
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Extent:
-    """Which records a value depends on, and where they are.
-
-    Attributes:
-        batch: the records it depends on; None if it mixes batches.
-        axes: the axes that number the records, in the order of the record index: element (.., j, ..) depends on record
-            j alone. None: no such axes.
-        positional: a record's slice depends also on its place.
-        zero: masks under which it is zero: slices of records that are not in these batches are exactly 0.
-        additive: a sum over records; its terms came about by adding only. Counts without `axes`.
-        true: masks under which a truth value is True where there is no record.
-        folded: without `axes`: the axis that numbers the records and more besides, see `Fold` in `_rules_linear`.
-    """
+    """Which records a value depends on, and where they are."""
 
     # Values of different batches or axes have no join at all, see `Private.joined`.
+    # The records it depends on; None if it mixes batches
     batch: Batch | None = dataclasses.field(kw_only=False, metadata={"join": _first})
+    # The axes that number the records, in the order of the record index: element (.., j, ..) depends on record j alone.
+    # None: no such axes.
     axes: tuple[int, ...] | None = dataclasses.field(kw_only=False, metadata={"join": _first})
-    positional: bool = fact(False, join=operator.or_)
+    positional: bool = fact(False, join=operator.or_)  # A record's slice depends also on its place
+    # Masks under which it is zero: slices of records that are not in these batches are exactly 0
     zero: frozenset[Batch] = fact(frozenset(), join=operator.and_)
     # What holds of two values need not hold of one that is now this, now that.
+    # A sum over records; its terms came about by adding only. Counts without `axes`.
     additive: bool = fact(False, join=lambda a, b: False)
-    true: frozenset[Batch] = fact(frozenset())
+    true: frozenset[Batch] = fact(frozenset())  # Masks under which a truth value is True where there is no record
+    # Without `axes`: the axis that numbers the records and more besides, see `Fold` in `_rules_linear`
     folded: tuple[int, int, int] | None = fact(None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Bound:
-    """How large it is, or how far the two runs are apart.
+    """How large it is, or how far the two runs are apart."""
 
-    Attributes:
-        terms: with `axes`: a bound on the L2 norm of each record's slice. Without: on the L2 norm of what one record
-            adds, in the units of the event's clipping norm C. None: no bound.
-        linf: bound on the size of each element that is a number.
-        moves: without `axes`: bound on the size of each element of what one record adds, in the units of C; a fact of sums that a
-            choice is made from, forgotten by every operation.
-        low: no element that is a number lies below.
-        high: nor above.
-        most: of Booleans: upper bound on the number of True elements for each record.
-    """
-
+    # With `axes`: a bound on the L2 norm of each record's slice. Without: on the L2 norm of what one record adds, in
+    # the units of the event's clipping norm C. None: no bound.
     terms: tuple[Term, ...] | None = fact(None, join=_larger)
+    # Bound on the size of each element that is a number
     linf: float | None = fact(None, join=lambda a, b: None if a is None or b is None else max(a, b))
+    # Without `axes`: bound on the size of each element of what one record adds, in the units of C; a fact of sums that
+    # a choice is made from, forgotten by every operation
     moves: float | None = fact(None)
-    low: float | None = fact(None)
-    high: float | None = fact(None)
-    most: int | None = fact(None)
+    low: float | None = fact(None)  # No element that is a number lies below
+    high: float | None = fact(None)  # Nor above
+    most: int | None = fact(None)  # Of Booleans: upper bound on the number of True elements for each record
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Finiteness:
-    """What is known of NaN and infinity.
+    """What is known of NaN and infinity."""
 
-    Attributes:
-        finite: no element is NaN or infinite.
-        lacks: which of "nan", "inf" and "-inf" no element is.
-        finite_where: where this truth value is True, a value is finite: in the same place ("each", spot), or all over the
-            record ("all", content). Where it is True all over a record, so is that value finite ("of", content).
-        number_if: spot and content of a value; where that is finite, this is.
-        tells: of a truth value: True just where the value of that spot is "nan", "inf" or "-inf"; ("never", -1): nowhere.
-    """
-
-    finite: bool = fact(False, join=operator.and_)
-    lacks: frozenset[str] = fact(frozenset())
+    finite: bool = fact(False, join=operator.and_)  # No element is NaN or infinite
+    lacks: frozenset[str] = fact(frozenset())  # Which of "nan", "inf" and "-inf" no element is
+    # Where this truth value is True, a value is finite: in the same place ("each", spot), or all over the record
+    # ("all", content). Where it is True all over a record, so is that value finite ("of", content).
     finite_where: frozenset[tuple[str, int]] = fact(frozenset())
-    number_if: tuple[int, int] = fact((-1, -1))
+    number_if: tuple[int, int] = fact((-1, -1))  # Spot and content of a value; where that is finite, this is
+    # Of a truth value: True just where the value of that spot is "nan", "inf" or "-inf"; ("never", -1): nowhere
     tells: tuple[str, int] = fact(("", -1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Identity:
-    """Names of the elements, so that a fact about a value is used for that value only; and how they were computed.
+    """Names of the elements, so that a fact about a value is used for that value only; and how they were computed."""
 
-    Attributes:
-        serial: names the value.
-        holds: names the value of which this is a copy in another shape.
-        place: names the value of which this is a copy in the same shape.
-        norm_of: for clipping that a program writes out by itself, see `Norm`.
-        rounding: n and r, where terms bound the value as computed: rounding moves it by r times the bound more than one record
-            does, and its norm is at most n times the bound (`_interpreter.rounding_of`).
-    """
-
+    # Names the value
     serial: int = dataclasses.field(default_factory=lambda: next(_serial), compare=False, metadata={"join": None})
-    holds: int = fact(-1, compared=False)
-    place: int = fact(-1, compared=False)
+    holds: int = fact(-1, compared=False)  # Names the value of which this is a copy in another shape
+    place: int = fact(-1, compared=False)  # Names the value of which this is a copy in the same shape
+    # For clipping that a program writes out by itself, see `Norm`
     norm_of: Norm | None = dataclasses.field(default=None, metadata={"join": None})
+    # N and r, where terms bound the value as computed: rounding moves it by r times the bound more than one record
+    # does, and its norm is at most n times the bound (`_interpreter.rounding_of`)
     rounding: tuple[float, float] | None = dataclasses.field(default=None, metadata={"join": None})
 
     @property
@@ -469,14 +406,11 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Explanation:
-    """For messages; no proof rests on it.
+    """For messages; no proof rests on it."""
 
-    Attributes:
-        origin: where the value came from.
-        why: why it has no bound, or no axes.
-    """
-
+    # Where the value came from
     origin: Origin = dataclasses.field(kw_only=False, compare=False, metadata={"join": _first})
+    # Why it has no bound, or no axes
     why: Reason | None = dataclasses.field(default=None, compare=False, metadata={"join": _first})
 
 

@@ -118,16 +118,12 @@ _PLACE = re.compile(r"(.+?):(\d+) \(")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Origin:
-    """Where a private value came from: the last equation, and the operand that matters most; or an argument.
-
-    Attributes:
-        mask: it comes from the mask alone, as far as this way tells.
-    """
+    """Where a private value came from: the last equation, and the operand that matters most; or an argument."""
 
     line: str
     what: str
     parent: Origin | None = None
-    mask: bool = False
+    mask: bool = False  # It comes from the mask alone, as far as this way tells
 
 
 class PrivacyError(ValueError):
