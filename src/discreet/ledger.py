@@ -73,12 +73,6 @@ def create(path: Path, content: Entry) -> None:
         os.close(folder)
 
 
-def read(path: Path) -> list[Entry]:
-    """All entries, checked."""
-    with contextlib.closing(_Opened(path, os.O_RDONLY)) as file:
-        return file.entries()
-
-
 @contextlib.contextmanager
 def appending(path: Path) -> Iterator[_Opened]:
     """The file, locked against everybody else who appends."""
@@ -478,7 +472,8 @@ class Ledger:
         return "\n".join(lines)
 
     def _read(self) -> list[Entry]:
-        return read(self.path)
+        with contextlib.closing(_Opened(self.path, os.O_RDONLY)) as file:
+            return file.entries()
 
     def _admit(self, entries: Sequence[Entry], plan: Planned, delta: float, unit: str) -> float:
         """The share of the cap that is spent with the plan."""

@@ -65,17 +65,6 @@ def learned_scores(present: Released, absent: Released) -> dict[str, Score]:
     return scores
 
 
-def scored(
-    scores: Mapping[str, Score], present: Released, absent: Released
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """All scores of all runs."""
-
-    def every(x: Released) -> dict[str, np.ndarray]:
-        return {name: np.asarray(score(x)) for name, score in scores.items()}
-
-    return every(present), every(absent)
-
-
 def _steps(released: Released) -> Float[np.ndarray, "run step number"]:
     wide = np.asarray(released, np.float64)
     return wide.reshape(len(wide), wide.shape[1] if wide.ndim > 2 else 1, -1)
@@ -191,7 +180,8 @@ def verdict_of(
     """Judge releases with the canary and without it, as `audit_mechanism` does."""
     half = len(present) // 2
     every = {**learned_scores(present[:half], absent[:half]), **(scores or {})}
-    rates = judge(*scored(every, present, absent), delta=delta, confidence=confidence)
+    sides = ({name: np.asarray(score(x)) for name, score in every.items()} for x in (present, absent))
+    rates = judge(*sides, delta=delta, confidence=confidence)
     whole = claim.profile() if isinstance(claim, PrivacyPlan) else claim
     return Verdict(
         target=target,
@@ -249,7 +239,11 @@ def repeated(
             "audit fewer steps, or release less; what is left out is not audited."
         )
     together = min(runs, _AT_ONCE, max(1, 2**28 // max(size, 1)))
-    whole = _mapped if _can_be_mapped(program, keys[:together]) else _looped
+    try:
+        jax.eval_shape(_mapped, program, keys[:together])
+        whole = _mapped
+    except TypeError:
+        whole = _looped  # a program that fails for another reason than `vmap` also fails here
     found = []
     for start in range(0, runs, together):
         # The last call is as long as the others, so nothing is compiled again.
@@ -264,15 +258,6 @@ def _flat(program: Program, key: PRNGKeyArray) -> Array:
     if len(leaves) == 1:
         return jnp.asarray(leaves[0], jnp.float32)
     return jnp.concatenate([jnp.asarray(x, jnp.float32).ravel() for x in leaves])
-
-
-def _can_be_mapped(program: Partial, keys: PRNGKeyArray) -> bool:
-    """Whether `vmap` works; a program that fails for another reason also fails in the loop."""
-    try:
-        jax.eval_shape(_mapped, program, keys)
-    except TypeError:
-        return False
-    return True
 
 
 @jax.jit

@@ -110,11 +110,6 @@ def levels_for(noise_multiplier: float, dim: int) -> int:
     return 3
 
 
-def widest_cell(rounding: float, multiplier: float, law: Law) -> float:
-    """At most this many sizes of the noise are `rounding` grid points, by which rounding moves the sums of neighbours apart."""
-    return rounding / (0.49 * law.reach - multiplier * rounding)
-
-
 def grid(size: Any, allowance: Any, law: Law) -> tuple[Array, Array]:
     """Spacing g, a power of two, and factor b, so that b law.unit >= size / g + allowance.
 

@@ -63,7 +63,6 @@ from discreet.mechanisms._integers import (
     Law,
     add_noise_on_grid,
     choose_on_grid,
-    widest_cell,
 )
 from discreet.mechanisms._shards import Shards, in_turns
 from discreet.sampling import Batch, Drawing, FixedSizeSampling, OpenPoisson, PoissonSampling, Sampling
@@ -158,7 +157,7 @@ class GridMechanism(Mechanism):
 
     def cell(self, dim: int, multiplier: float, levels: int) -> float:
         """`rounding` over the size of the noise, at most."""
-        return widest_cell(self.rounding(dim), multiplier, self.law(levels))
+        return self.rounding(dim) / (0.49 * self.law(levels).reach - multiplier * self.rounding(dim))
 
     def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
         allowance = multiplier * self.rounding(sum(x.size for x in leaves))
@@ -357,16 +356,12 @@ def _distances(
     """`table_distances`: whole numbers, so small that all of them are exact."""
     cells = [math.prod(sizes[column] for column in table) for table in tables]
     counts = _counted(levels, mask, *counted, sizes=sizes, tables=tables, weights=(1,) * len(tables))[0]
-    most = _most_expected(counts.dtype, cells, weights)
+    # Counts end here, so that a quarter of the numbers that are exact has room for weighted sums of distances.
+    most = float(2 ** (jnp.finfo(counts.dtype).nmant - 2) // (max(cells) * max(weights)))
     apart = jnp.abs(jnp.minimum(counts, most) - jnp.clip(expected.astype(counts.dtype), -most, most))
     total = jnp.zeros(len(tables), counts.dtype).at[np.repeat(np.arange(len(tables)), cells)].add(apart)
     room = 2 ** (jnp.finfo(counts.dtype).nmant - 2) // max(weights)
     return [(total - jnp.clip(biases.astype(counts.dtype), -room, room)) * np.asarray(weights)]
-
-
-def _most_expected(dtype: Any, cells: Sequence[int], weights: Sequence[int]) -> float:
-    """Counts end here, so that a quarter of the numbers that are exact has room for weighted sums of distances."""
-    return float(2 ** (jnp.finfo(dtype).nmant - 2) // (max(cells) * max(weights)))
 
 
 def _chosen(key: PRNGKeyArray, scores: Array, *, epsilon: float, name: str) -> list[Array]:
@@ -586,16 +581,10 @@ def table_distances(
     Guarantee: a record that is added or removed changes each score by at most the table's weight, and one that is replaced by
     twice that, whatever its levels: it is in at most one cell of each table. Nothing is rounded.
 
-    Args:
-        levels: As for `count_cells`, as are the next and `sizes`, `tables` and `counted`.
-        mask: Which rows are real.
+    Args, beside those of `count_cells`:
         expected: Public whole numbers, in the order of `counted`.
-        sizes: Number of levels of each column.
-        tables: The columns of each table, by position.
-        weights: Of the tables, whole numbers of at least 1.
         biases: Public whole numbers, by which the distances are lessened. At most 2^50 over the largest weight counts, or 2^21
             over it in float32.
-        counted: Counts of further records; public.
 
     Returns:
         A score for each table, of float64 where JAX has 64 bits. Counts end at 2^50 over the product of the most cells and the

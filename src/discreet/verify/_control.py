@@ -8,7 +8,7 @@ until nothing changes. What is then true at the start of one turn is true at its
 Each join forgets, and what does not settle loses its bound (`given_up`), so this ends. Two things would forget too much and
 are treated by themselves: a public number that changes becomes a number of no value, and a sum that grows becomes an unknown,
 the atom, that must come out of a turn once and unchanged; what a turn adds to it is multiplied by the number of turns
-(`_Run._grown`).
+(`_Scan._grown`).
 """
 
 from __future__ import annotations
@@ -375,15 +375,22 @@ _FADES = 1.0
 
 @dataclasses.dataclass
 class _Scan:
-    """One loop while it is looked at."""
+    """One loop while it is looked at, turn after turn, until what is carried settles."""
 
     checker: Checker
     equation: JaxprEqn
     loop: Loop
     before: int
     reverse: bool
+    consts: list[Value]
+    start: list[Value]
+    turns: list[Value] = dataclasses.field(default_factory=list)
+    # By what they are cut from, and `before`: with the number of turns, this says which records a turn sees.
     parts: dict[tuple[Batch, int], Batch] = dataclasses.field(default_factory=dict)
-    """By what they are cut from, and `before`: with the number of turns, this says which records a turn sees."""
+    carry: list[Value] = dataclasses.field(default_factory=list)
+    outputs: list[Value] = dataclasses.field(default_factory=list)
+    atoms: dict[int, Term] = dataclasses.field(default_factory=dict)
+    placed: bool = False
 
     def turn_of(self, value: Value, shape: tuple[int, ...]) -> Value:
         """What one turn sees of an array that the loop goes through."""
@@ -430,73 +437,30 @@ class _Scan:
         self.checker.schedule(scale, turns)
         return Public(uniform=uniform, scale=scale, turns=turns, released=value.released)
 
-
-@rule(p.scan_p, table=STRUCTURED)
-def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    parts = scan_of(equation)
-    consts, start, xs = parts.apart(operands)
-    scan = _Scan(checker, equation, Loop(parts.length), new_symbol(), parts.reverse)
-    _spend_first(checker, equation, start)
-    turns = [scan.turn_of(x, shape_of(v)) for x, v in zip(xs, parts.apart(equation.invars)[2], strict=True)]
-    consts = [x.but(additive=False) if isinstance(x, Private) else x for x in consts]
-    run = _Run(scan, consts, start, turns)
-    saved = checker.keys.snapshot(), checker.items
-    # Also by which rows a turn sees of something that is not one axis of records: variants of the whole, for example.
-    run.settle(
-        placed=not all(
-            isinstance(x, Private) and isinstance(x.batch, Part) and x.batch.loop is scan.loop for x in turns
-        )
-    )
-    if (scan.parts or scan.windows()) and not run.placed and run.changes():
-        checker.keys.restore(saved[0])
-        checker.items = saved[1]
-        run.settle(placed=True)
-    recorded, checker.items = checker.items, saved[1]
-    if recorded:
-        checker.items.append(Repeat(scan.loop, recorded, scan.before))
-    shapes = [shape_of(v) for v in equation.outvars]
-    count = parts.num_carry
-    finals = [run.final(i, shapes[i]) for i in range(count)]
-    return finals + [_stacked(scan, x, s) for x, s in zip(run.outputs[count:], shapes[count:], strict=True)]
-
-
-@dataclasses.dataclass
-class _Run:
-    """Turn after turn, until what is carried settles."""
-
-    scan: _Scan
-    consts: list[Value]
-    start: list[Value]
-    turns: list[Value]
-    carry: list[Value] = dataclasses.field(default_factory=list)
-    outputs: list[Value] = dataclasses.field(default_factory=list)
-    atoms: dict[int, Term] = dataclasses.field(default_factory=dict)
-    placed: bool = False
-
     def settle(self, *, placed: bool) -> None:
         """Find out what every turn may start with. `placed`: turns differ by more than the records they see."""
-        checker, equation = self.scan.checker, self.scan.equation
+        checker, equation = self.checker, self.equation
         self.placed, self.atoms = placed, {}
         if placed:
-            checker.placed.add(self.scan.loop)
-        parts = set(self.scan.parts.values())
+            checker.placed.add(self.loop)
+        parts = set(self.parts.values())
         turns = [
             x.but(positional=True) if placed and isinstance(x, Private) and x.batch in parts else x for x in self.turns
         ]
         jaxpr, own = inner(checker, equation.params["jaxpr"])
         begins, start = jaxpr.invars[len(self.consts) :], self.start
-        counters = map(functools.partial(_counter, self.scan.loop, jaxpr), begins, jaxpr.outvars, start)
+        counters = map(functools.partial(_counter, self.loop, jaxpr), begins, jaxpr.outvars, start)
         unknown = [x.but(additive=False) if isinstance(x, Private) else x for x in start]
         first = [x if found is None else found for x, found in zip(unknown, counters, strict=True)]
 
         def turn(begin: list[Value]) -> list[Value]:
             return checker.walk(jaxpr, own, [*self.consts, *begin, *turns])
 
-        self.carry, self.outputs = settled(checker, equation, self.scan.loop, first, turn, self._joined)
+        self.carry, self.outputs = settled(checker, equation, self.loop, first, turn, self._joined)
 
     def changes(self) -> bool:
         """Whether something but sums that grow changes from turn to turn: public numbers, or rows that are handed on."""
-        jaxpr = self.scan.equation.params["jaxpr"].jaxpr
+        jaxpr = self.equation.params["jaxpr"].jaxpr
         pairs = zip(self.carry, jaxpr.outvars, jaxpr.invars[len(self.consts) :], strict=False)
         changing = [
             (x, end, begin)
@@ -510,14 +474,14 @@ class _Run:
 
     def _only_cuts(self, jaxpr: Jaxpr, begin: Any, end: Any) -> bool:
         """Whether what counts the turns says which rows are taken, and nothing else: all turns do the same to other rows."""
-        told = _told(self.scan.checker.cuts, jaxpr, {begin})
+        told = _told(self.checker.cuts, jaxpr, {begin})
         return told is not None and not told & {x for x in jaxpr.outvars if x is not end and not isinstance(x, Literal)}
 
     def _joined(self, i: int, a: Value, b: Value, attempt: int) -> Value:
         """What the next turn may start with."""
-        checker, equation, before = self.scan.checker, self.scan.equation, self.scan.before
+        checker, equation, before = self.checker, self.equation, self.before
         shape = shape_of(equation.outvars[i])
-        if isinstance(a, Public) and a.counter is not None and a.counter[0] is self.scan.loop and isinstance(b, Public):
+        if isinstance(a, Public) and a.counter is not None and a.counter[0] is self.loop and isinstance(b, Public):
             return a
         # It has started as an atom: all that matters is that it ends as a sum with a bound, which `_grown` looks at.
         if i in self.atoms:
@@ -531,19 +495,19 @@ class _Run:
             if atom is not None:
                 return atom
         # The records of this turn are not those of the next: a row handed on would be taken for one of theirs.
-        b = _escaped(self.scan, b) if isinstance(b, Private) else b
+        b = self.escaped(b) if isinstance(b, Private) else b
         return of_a_turn(a, widened(a, join(checker, equation, a, unshared(b, before), shape), attempt), before)
 
     def _atom(self, i: int, b: Private, shape: tuple[int, ...]) -> Private | None:
         """A sum that grows: in a turn it starts with an unknown that must come out once and unchanged."""
-        checker, start = self.scan.checker, self.start[i]
+        checker, start = self.checker, self.start[i]
         first = as_sum(checker, start, shape) if isinstance(start, Private) else None
         grown = as_sum(checker, b, shape)
         if grown.terms is None or grown.batch is None or (first is not None and first.terms is None):
             return None
         # The batch whose records the sum is of: a part that this loop made is one turn's, and the sum is of all turns.
         whole = grown.batch
-        while isinstance(whole, Part) and whole.loop is self.scan.loop and whole.parent is not None:
+        while isinstance(whole, Part) and whole.loop is self.loop and whole.parent is not None:
             whole = whole.parent
         if whole.depth > len(checker.keys.loops) or (first is not None and first.batch is not whole):
             return None
@@ -553,16 +517,16 @@ class _Run:
 
     def final(self, i: int, shape: tuple[int, ...]) -> Value:
         """What is carried out of the last turn."""
-        checker, carry, start = self.scan.checker, self.carry[i], self.start[i]
+        checker, carry, start = self.checker, self.carry[i], self.start[i]
         if i not in self.atoms or not isinstance(carry, Private) or carry.terms is None:
-            return after_loop(checker, _escaped(self.scan, carry) if isinstance(carry, Private) else _plain(carry))
+            return after_loop(checker, self.escaped(carry) if isinstance(carry, Private) else _plain(carry))
         end = self.outputs[i]
         assert isinstance(end, Private)
         end = as_sum(checker, end, shape)
         initial = as_sum(checker, start, shape).terms or () if isinstance(start, Private) else ()
         total = self._grown(self.atoms[i], end, initial)
         if total is None:
-            return checker.unbounded(self.scan.equation, [end], _GROWS)
+            return checker.unbounded(self.equation, [end], _GROWS)
         return Private(carry.batch, None, end.origin, terms=total, finite=True, additive=end.additive)
 
     def _grown(self, atom: Term, end: Private, total: tuple[Term, ...]) -> tuple[Term, ...] | None:
@@ -575,18 +539,89 @@ class _Run:
                 if factor is None or factor > _FADES or (sampled and (factor != 1.0 or not end.additive)):
                     return None
                 continue
-            if term.bound.powers or not math.isfinite(self.scan.loop.length):
+            if term.bound.powers or not math.isfinite(self.loop.length):
                 return None
-            part = isinstance(term.source, Part) and term.source.loop is self.scan.loop
+            part = isinstance(term.source, Part) and term.source.loop is self.loop
             if part and sampled and not kept:
                 return None  # Which records the last turn sees depends on the others.
-            if not part and (term.source.depth > len(self.scan.checker.keys.loops) or (sampled and not end.additive)):
+            if not part and (term.source.depth > len(self.checker.keys.loops) or (sampled and not end.additive)):
                 return None
             # A record is in one part only, so it adds in one turn only; to all other things in every turn.
-            bound = term.bound if part else term.bound.times(self.scan.loop.length)
+            bound = term.bound if part else term.bound.times(self.loop.length)
             source = term.source.parent if part and term.source.parent is not None else term.source
             total = added(total, (Term(term.group, term.leaves, bound, source),))
         return total
+
+    def escaped(self, value: Private) -> Value:
+        """A sample that was drawn within a turn has no event outside of it."""
+        batch = value.batch
+        own = isinstance(batch, Part) and batch.loop is self.loop
+        if own or (batch is not None and batch.depth > len(self.checker.keys.loops)):
+            why = Why.TURNS("values of a sample leave the turn of the loop that drew it, before their release")
+            return self.checker.unbounded(self.equation, [value.but(batch=None)], why)
+        return value
+
+    def stacked(self, value: Value, shape: tuple[int, ...]) -> Value:
+        """The results of all turns, one upon the other."""
+        if isinstance(value, Key):
+            self.checker.keys.loops.append(self.loop)
+            self.checker.keys.spend(value, "the results of the loop", source_line(self.equation))
+            self.checker.keys.loops.pop()
+            return self.checker.keys.new(shape, *self.checker.keys.kind(value))
+        if isinstance(value, Public):
+            return Public(uniform=frozenset(i + 1 for i in value.uniform), released=value.released)
+        assert isinstance(value, Private)
+        if any(symbol >= self.before for t in value.terms or () for symbol, _ in t.bound.powers):
+            value = value.but(terms=None, finite=False, why=value.why or _CHANGES)
+        batch = value.batch
+        part = isinstance(batch, Part) and batch.loop is self.loop
+        if part and isinstance(batch, Part) and value.axes is not None and batch.parent is not None:
+            axes = [a + 1 for a in value.axes]
+            places = (k for k in range(len(axes) + 1) if math.prod(shape[a] for a in axes[:k]) == batch.before)
+            if (place := next(places, None)) is None:
+                why = Why.ROWS("the rows of a turn were put together, and turns are no longer one axis of the records")
+                return self.checker.unbounded(self.equation, [value], why)
+            axes.insert(place, 0)
+            return value.but(batch=batch.parent, axes=tuple(axes), terms=bounding(value.terms, batch.parent))
+        if not part and value.axes is not None:
+            # Every turn gives other rows of the same records: as many slices with the bound of one, one upon the other.
+            one = value.terms if value.terms and len(value.terms) == 1 and not value.terms[0].bound.powers else None
+            terms = fresh(one[0].bound.times(math.sqrt(self.loop.length)), one[0].source) if one else None
+            return self.escaped(value.but(axes=tuple(a + 1 for a in value.axes), terms=terms))
+        found = as_sum(self.checker, value, shape[1:])
+        grows = found.terms is None or any(t.bound.powers for t in found.terms)
+        if grows or batch is None or batch.sampled:
+            return self.checker.unbounded(self.equation, [found], found.why or _GROWS)
+        assert found.terms is not None
+        factor = Scale(1.0 if part else math.sqrt(self.loop.length))
+        parent = batch.parent if part and batch.parent is not None else batch
+        return self.escaped(found.but(batch=parent, terms=bounding(scaled(found.terms, factor), parent)))
+
+
+@rule(p.scan_p, table=STRUCTURED)
+def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    parts = scan_of(equation)
+    consts, start, xs = parts.apart(operands)
+    consts = [x.but(additive=False) if isinstance(x, Private) else x for x in consts]
+    scan = _Scan(checker, equation, Loop(parts.length), new_symbol(), parts.reverse, consts, start)
+    _spend_first(checker, equation, start)
+    pairs = zip(xs, parts.apart(equation.invars)[2], strict=True)
+    scan.turns = [scan.turn_of(x, shape_of(v)) for x, v in pairs]
+    saved = checker.keys.snapshot(), checker.items
+    # Also by which rows a turn sees of something that is not one axis of records: variants of the whole, for example.
+    own = [isinstance(x, Private) and isinstance(x.batch, Part) and x.batch.loop is scan.loop for x in scan.turns]
+    scan.settle(placed=not all(own))
+    if (scan.parts or scan.windows()) and not scan.placed and scan.changes():
+        checker.keys.restore(saved[0])
+        checker.items = saved[1]
+        scan.settle(placed=True)
+    recorded, checker.items = checker.items, saved[1]
+    if recorded:
+        checker.items.append(Repeat(scan.loop, recorded, scan.before))
+    shapes = [shape_of(v) for v in equation.outvars]
+    count = parts.num_carry
+    finals = [scan.final(i, shapes[i]) for i in range(count)]
+    return finals + [scan.stacked(x, s) for x, s in zip(scan.outputs[count:], shapes[count:], strict=True)]
 
 
 def _counter(loop: Loop, jaxpr: Any, begin: Any, end: Any, value: Value) -> Public | None:
@@ -648,53 +683,6 @@ def _increment(jaxpr: Any, begin: Any, end: Any) -> int:
 def _plain(value: Value) -> Value:
     """A counter, after its loop."""
     return Public() if isinstance(value, Public) and value.counter is not None else value
-
-
-def _escaped(scan: _Scan, value: Private) -> Value:
-    """A sample that was drawn within a turn has no event outside of it."""
-    batch = value.batch
-    own = isinstance(batch, Part) and batch.loop is scan.loop
-    if own or (batch is not None and batch.depth > len(scan.checker.keys.loops)):
-        why = Why.TURNS("values of a sample leave the turn of the loop that drew it, before their release")
-        return scan.checker.unbounded(scan.equation, [value.but(batch=None)], why)
-    return value
-
-
-def _stacked(scan: _Scan, value: Value, shape: tuple[int, ...]) -> Value:
-    """The results of all turns, one upon the other."""
-    if isinstance(value, Key):
-        scan.checker.keys.loops.append(scan.loop)
-        scan.checker.keys.spend(value, "the results of the loop", source_line(scan.equation))
-        scan.checker.keys.loops.pop()
-        return scan.checker.keys.new(shape, *scan.checker.keys.kind(value))
-    if isinstance(value, Public):
-        return Public(uniform=frozenset(i + 1 for i in value.uniform), released=value.released)
-    assert isinstance(value, Private)
-    if any(symbol >= scan.before for t in value.terms or () for symbol, _ in t.bound.powers):
-        value = value.but(terms=None, finite=False, why=value.why or _CHANGES)
-    batch = value.batch
-    part = isinstance(batch, Part) and batch.loop is scan.loop
-    if part and isinstance(batch, Part) and value.axes is not None and batch.parent is not None:
-        axes = [a + 1 for a in value.axes]
-        places = (k for k in range(len(axes) + 1) if math.prod(shape[a] for a in axes[:k]) == batch.before)
-        if (place := next(places, None)) is None:
-            why = Why.ROWS("the rows of a turn were put together, and turns are no longer one axis of the records")
-            return scan.checker.unbounded(scan.equation, [value], why)
-        axes.insert(place, 0)
-        return value.but(batch=batch.parent, axes=tuple(axes), terms=bounding(value.terms, batch.parent))
-    if not part and value.axes is not None:
-        # Every turn gives other rows of the same records: as many slices with the bound of one, one upon the other.
-        one = value.terms if value.terms and len(value.terms) == 1 and not value.terms[0].bound.powers else None
-        terms = fresh(one[0].bound.times(math.sqrt(scan.loop.length)), one[0].source) if one else None
-        return _escaped(scan, value.but(axes=tuple(a + 1 for a in value.axes), terms=terms))
-    found = as_sum(scan.checker, value, shape[1:])
-    grows = found.terms is None or any(t.bound.powers for t in found.terms)
-    if grows or batch is None or batch.sampled:
-        return scan.checker.unbounded(scan.equation, [found], found.why or _GROWS)
-    assert found.terms is not None
-    factor = Scale(1.0 if part else math.sqrt(scan.loop.length))
-    parent = batch.parent if part and batch.parent is not None else batch
-    return _escaped(scan, found.but(batch=parent, terms=bounding(scaled(found.terms, factor), parent)))
 
 
 # --- devices ---

@@ -389,7 +389,7 @@ class Identity:
     place: int = fact(-1, compared=False)  # Names the value of which this is a copy in the same shape
     # For clipping that a program writes out by itself, see `Norm`
     norm_of: Norm | None = dataclasses.field(default=None, metadata={"join": None})
-    # N and r, where terms bound the value as computed: rounding moves it by r times the bound more than one record
+    # n and r, where terms bound the value as computed: rounding moves it by r times the bound more than one record
     # does, and its norm is at most n times the bound (`_interpreter.rounding_of`)
     rounding: tuple[float, float] | None = dataclasses.field(default=None, metadata={"join": None})
 
