@@ -874,20 +874,20 @@ class SelectionPlan:
         )
 
 
-class _PaidBySelection(str):
+@dataclasses.dataclass(frozen=True)
+class _PaidBySelection:
     """The receipt of a run of a selection, with the statement of the `whole`, whose figures are those of the run."""
 
+    method: str
     whole: Statement
 
-    def __new__(cls, method: str, whole: Statement) -> Self:
-        receipt = super().__new__(
-            cls,
-            f"This release ({method}) was paid for by the selection that it was a run of, the best of a secret number of runs. "
-            f"The figures of this statement are those of the selection, ε = {upper(whole.epsilon)} at δ = {upper(whole.delta)}, "
-            "which whoever sees this release learns of a person at most. One run alone would cost less.",
+    def __str__(self) -> str:
+        cost = f"ε = {upper(self.whole.epsilon)} at δ = {upper(self.whole.delta)}"
+        return (
+            f"This release ({self.method}) was paid for by the selection that it was a run of, the best of a secret number of "
+            f"runs. The figures of this statement are those of the selection, {cost}, which whoever sees this release learns "
+            "of a person at most. One run alone would cost less."
         )
-        receipt.whole = whole
-        return receipt
 
 
 class _Run(Ledger):

@@ -309,15 +309,10 @@ class _Outlook:
 
 
 def compose(directions: Sequence[Sequence[tuple[Pair, int]]], *, tolerance: float = 1e-5) -> GridCurve:
-    """Profile of a composition: the worst over the directions of a relation.
+    """Profile of a composition: a curve that lies nowhere below it in any direction of a relation, each given as counted pairs.
 
-    Args:
-        directions: for each direction its dominating pairs with their counts, at least one.
-        tolerance: aim for the relative excess of epsilon that the grid may cause, in the direction that decides; ten times as
-            much where the grid would otherwise be longer than 2^17 points. The bound holds whatever it is.
-
-    Returns:
-        A curve that lies nowhere below the profile of the composition in any of the directions.
+    The grid aims for a relative excess of epsilon of `tolerance`, in the direction that decides; ten times as much where it
+    would otherwise be longer than 2^17 points. The bound holds whatever it is.
     """
     outlooks = [_foresee(parts, tolerance) for parts in directions]
     # The direction with the larger epsilon allows the wider grid. The other one need not be resolved more finely: its curve

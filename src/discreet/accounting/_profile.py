@@ -477,13 +477,8 @@ def _selected(orders: NDArray[np.float64], run: RenyiBound, mean: float, shape: 
 def repetitions(mean: float, shape: float) -> float:
     """The parameter gamma of the truncated negative binomial law with this mean and shape; NaN for a Poisson law.
 
-    Args:
-        mean: Expected number of runs, above 1 (of a Poisson law, at least 1).
-        shape: eta: 0 for the logarithmic law, 1 for the geometric one; others from 1e-6 to 100; infinity for the Poisson law,
-            which may be 0.
-
-    Raises:
-        ValueError: A number out of range.
+    The mean number of runs is above 1 (of a Poisson law, at least 1). The shape eta is 0 for the logarithmic law, 1 for the
+    geometric one, another number from 1e-6 to 100, or infinity for the Poisson law, which may be 0.
 
     >>> round(repetitions(20, 1), 6)  # geometric: one over the mean
     0.05
@@ -591,16 +586,14 @@ class PrivacyFilter:
 
     def spent(self, costs: Sequence[Cost]) -> float:
         """The least cap, at this delta, that would have admitted these events; infinite where none would."""
-        return min(self._basic(costs), self._renyi(costs)) if costs else 0.0
+        if not costs:
+            return 0.0
+        fits = math.fsum(cost.delta for cost in costs) <= (_BASIC_SHARE + _ROUNDING / 2) * self.delta
+        return min(math.fsum(cost.epsilon for cost in costs) if fits else math.inf, self._renyi(costs))
 
     def admits(self, costs: Sequence[Cost]) -> bool:
         """Whether these events, in the order in which they came, stay below the cap together."""
         return self.spent(costs) <= self.epsilon
-
-    def _basic(self, costs: Sequence[Cost]) -> float:
-        if math.fsum(cost.delta for cost in costs) > (_BASIC_SHARE + _ROUNDING / 2) * self.delta:
-            return math.inf
-        return math.fsum(cost.epsilon for cost in costs)
 
     def _renyi(self, costs: Sequence[Cost]) -> float:
         # A probability on either of two neighbours: once as it is, once multiplied by e^epsilon.

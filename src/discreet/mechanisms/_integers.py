@@ -152,14 +152,9 @@ def added(words: list[Array], noise: list[Array]) -> list[Array]:
 
 
 def add_noise_on_grid(key: PRNGKeyArray, leaves: list[Array], size: Any, allowance: Any, law: Law) -> list[Array]:
-    """The leaves with discrete noise: one draw for all coordinates, in the order of the leaves.
+    """The leaves with discrete noise of this size at least: one draw for all coordinates, in the order of the leaves.
 
-    Args:
-        key: for this release alone.
-        leaves: float32 or float64. NaN stays NaN.
-        size: of the noise at least; NaN makes all NaN.
-        allowance: grid points of the noise that are for the rounding; may be traced.
-        law: of the noise.
+    NaN stays NaN, and a size of NaN makes all NaN. `allowance`: grid points of the noise for the rounding; may be traced.
     """
     spacing, factor = grid(size, allowance, law)
     noise, right = law.draw(key, (sum(x.size for x in leaves),), factor)
@@ -202,12 +197,9 @@ def coins(epsilon: float) -> tuple[tuple[int, ...], ...]:
 
 
 def choose_on_grid(key: PRNGKeyArray, scores: Array, epsilon: float) -> Array:
-    """The index of one score, with probability in proportion to exp(r K).
+    """The index of one score, with probability in proportion to exp(r K), for the epsilon of the module's explanation.
 
-    Args:
-        key: for this choice alone.
-        scores: float32 or float64, at most `MOST_CHOICES`. NaN counts as the lowest of all.
-        epsilon: of the module's explanation.
+    There are at most `MOST_CHOICES` of them; NaN counts as the lowest of all.
     """
     count = len(scores)
     with double() if scores.dtype == np.float64 else nullcontext():

@@ -104,12 +104,7 @@ class Mechanism(abc.ABC):
     def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
         """The leaves with noise of a size: one draw for all coordinates, in the order of the leaves.
 
-        Args:
-            key: for this release alone.
-            leaves: floating-point arrays.
-            size: of the noise, in units of the leaves.
-            multiplier: the largest ratio of `size` to the bound on one record that has to hold.
-            levels: how integer noise is made (`_integers.levels_for`).
+        `multiplier` is the largest ratio of `size` to the bound on one record that has to hold; `levels`: see `levels_for`.
         """
 
     def most_multiplier(self, dim: int) -> float:

@@ -632,26 +632,17 @@ def _charts(lines: list[Line], factor: float) -> tuple[Chart, Chart]:
     """The trade-off curve, and beliefs after against beliefs before."""
     bends = corners(lines)
     chart = functools.partial(Chart, x=(0.0, 1.0), y=(0.0, 1.0), percent=True)
-    caught = chart(
-        "caught",
-        "The best possible test",
-        "The largest true-positive rate of any test, against its false-positive rate: "
-        + "; ".join(f"{percent(true_positive_rate(lines, rate))} at {plain(rate)}" for rate in TABLE_RATES)
-        + ". The straight line is guessing.",
-        "false-positive rate",
-        "true-positive rate, at most",
-        legend=(("bound", "best test, at most"), ("chance", "guessing")),
-    )
-    believed = chart(
-        "belief",
-        "How far a belief can change",
-        "The largest belief after seeing everything that was released, against the belief before: "
-        + "; ".join(f"{percent(belief(prior, factor))} from {plain(prior)}" for prior in TABLE_PRIORS)
-        + ". The straight line is no change.",
-        "belief before",
-        "belief afterwards, at most",
-        legend=(("bound", "afterwards, at most"), ("chance", "no change")),
-    )
+    said = "; ".join(f"{percent(true_positive_rate(lines, rate))} at {plain(rate)}" for rate in TABLE_RATES)
+    said = f"The largest true-positive rate of any test, against its false-positive rate: {said}. The straight line is guessing."
+    axes = "false-positive rate", "true-positive rate, at most"
+    legend = (("bound", "best test, at most"), ("chance", "guessing"))
+    caught = chart("caught", "The best possible test", said, *axes, legend=legend)
+    said = "; ".join(f"{percent(belief(prior, factor))} from {plain(prior)}" for prior in TABLE_PRIORS)
+    said = f"The largest belief after seeing everything that was released, against the belief before: {said}."
+    axes = "belief before", "belief afterwards, at most"
+    legend = (("bound", "afterwards, at most"), ("chance", "no change"))
+    caption = f"{said} The straight line is no change."
+    believed = chart("belief", "How far a belief can change", caption, *axes, legend=legend)
     # Even steps along the bend, which is near 0 where the factor is large.
     bend = 1.0 if math.isinf(factor) else 1 / math.sqrt(factor)
     ratios = [i / _CURVE for i in range(_CURVE + 1)]

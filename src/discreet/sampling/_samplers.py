@@ -210,9 +210,7 @@ class Drawing(abc.ABC):
     def law(self, tables: Any) -> Sampling | None:
         """The sampler with these tables, or None where they do not say which it is, or are another's.
 
-        Args:
-            tables: As `prepare` returns them; each leaf a NumPy array, an expression of a proof's symbols, or None where its
-                value is not known before the program runs.
+        Each leaf is a NumPy array, an expression of a proof's symbols, or None where it is not known before the program runs.
         """
 
 

@@ -297,13 +297,10 @@ def _group(contents: frozenset[int]) -> Group:
 
 
 def fact(default: Any, *, join: Callable[[Any, Any], Any] | None = None, compared: bool = True) -> Any:
-    """A field of a private value: one claim, whose default says least.
+    """A field of a private value: one claim, whose default says least; `compared` if `same` looks at it.
 
-    Args:
-        default: What is said where nothing is said.
-        join: From two claims the one that both imply; such a field is handed on by `Private.but`. Without it the claim is
-            about these very elements: `but` and `joined` forget it.
-        compared: Whether values that differ in it say something else.
+    `join` makes of two claims the one that both imply; such a field is handed on by `Private.but`. Without it the claim is about
+    these very elements: `but` and `joined` forget it.
     """
     return dataclasses.field(default=default, compare=compared, metadata={"join": join})
 
