@@ -981,17 +981,11 @@ def _traced(
 
 
 class Release(NamedTuple):
-    """A clipped sum with a mechanism's noise: it may leave the data.
+    """A clipped sum with a mechanism's noise: it may leave the data."""
 
-    Attributes:
-        gradient: tree like the parameters: the noised sum of the clipped gradients.
-        loss: scalar: the noised sum of the weighted, clipped losses.
-        count: scalar: the noised, weighted count of gradients within C, less half of all.
-    """
-
-    gradient: Any
-    loss: Float[Array, ""]
-    count: Float[Array, ""]
+    gradient: Any  # Tree like the parameters: the noised sum of the clipped gradients
+    loss: Float[Array, ""]  # Scalar: the noised sum of the weighted, clipped losses
+    count: Float[Array, ""]  # Scalar: the noised, weighted count of gradients within C, less half of all
 
 
 def release(

@@ -56,16 +56,24 @@ _SHORT = 12
 
 @dataclasses.dataclass(frozen=True)
 class TableScores:
-    """Fits of one invented table."""
+    """Fits of one invented table.
 
-    strength: float  # How strong its truth was; see `dry_run`
-    private: Scores  # Scores of the fit with noise
-    non_private: Scores  # Of the fit without noise and clipping
-    blind: Scores  # Of a fit that cannot learn the relation: to a permuted target, or no fit at all
-    # How far the private fit's latents are from the other's, in its posterior's standard deviations: root mean square.
-    # NaN where that was not measured.
+    Attributes:
+        strength: How strong its truth was; see `dry_run`.
+        private: Scores of the fit with noise.
+        non_private: Of the fit without noise and clipping.
+        blind: Of a fit that cannot learn the relation: to a permuted target, or no fit at all.
+        width: How far the private fit's latents are from the other's, in its posterior's standard deviations: root mean
+            square. NaN where that was not measured.
+        rested: Whether the private fit's parameters came to rest; None where too few steps tell.
+    """
+
+    strength: float
+    private: Scores
+    non_private: Scores
+    blind: Scores
     width: float = math.nan
-    rested: bool | None = None  # Whether the private fit's parameters came to rest; None where too few steps tell
+    rested: bool | None = None
 
     @property
     def private_gain(self) -> float:
@@ -80,14 +88,20 @@ class TableScores:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A setting and its scores."""
+    """A setting and its scores.
+
+    Attributes:
+        setting: The setting.
+        noise_multiplier: Sigma, calibrated to epsilon.
+        signal_to_noise: At the start: length of the clipped gradient of all records, over that of the noise left in the mean
+            of all steps; median over the tables.
+        tables: Its scores on each table.
+    """
 
     setting: Setting
-    noise_multiplier: float  # Sigma, calibrated to epsilon
-    # At the start: length of the clipped gradient of all records, over that of the noise left in the mean of all steps;
-    # median over the tables
+    noise_multiplier: float
     signal_to_noise: float
-    tables: tuple[TableScores, ...]  # Its scores on each table
+    tables: tuple[TableScores, ...]
 
     @property
     def lost(self) -> float:
@@ -113,9 +127,14 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class CurvePoint:
-    """The proposed setting at another epsilon."""
+    """The proposed setting at another epsilon.
 
-    epsilon: float  # With the plan's delta
+    Attributes:
+        epsilon: With the plan's delta.
+        tables: The scores.
+    """
+
+    epsilon: float
     tables: tuple[TableScores, ...]
 
 

@@ -44,12 +44,19 @@ _RATES_OF_FEW = (0.2, 1.0)
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The free settings of a plan and an optimizer, once epsilon is fixed."""
+    """The free settings of a plan and an optimizer, once epsilon is fixed.
 
-    num_steps: int  # Number of releases
-    rate: float  # Probability that a record enters a batch
-    clipping_norm: float  # L2 bound on one record's gradient
-    learning_rate: float  # Step size of Adam
+    Attributes:
+        num_steps: Number of releases.
+        rate: Probability that a record enters a batch.
+        clipping_norm: L2 bound on one record's gradient.
+        learning_rate: Step size of Adam.
+    """
+
+    num_steps: int
+    rate: float
+    clipping_norm: float
+    learning_rate: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -178,10 +178,15 @@ SEVERAL_RECORDS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProfilePoint:
-    """One point of the privacy profile: the guarantee holds with this ε and this δ together."""
+    """One point of the privacy profile: the guarantee holds with this ε and this δ together.
 
-    delta: float  # Probability-like, in [0, 1)
-    epsilon: float  # Upper bound; infinite where no ε can be had at this δ
+    Attributes:
+        delta: Probability-like, in [0, 1).
+        epsilon: Upper bound; infinite where no ε can be had at this δ.
+    """
+
+    delta: float
+    epsilon: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

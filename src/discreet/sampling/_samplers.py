@@ -187,15 +187,10 @@ class Sampling(abc.ABC):
 
 
 class Drawing(abc.ABC):
-    """What a compiled program knows of a sampler: the shapes of a draw, and the number of records. Hashable.
+    """What a compiled program knows of a sampler: the shapes of a draw, and the number of records. Hashable."""
 
-    Attributes:
-        num_records: Records of the table.
-        capacity: Rows of a batch, padding included.
-    """
-
-    num_records: int
-    capacity: int
+    num_records: int  # Records of the table
+    capacity: int  # Rows of a batch, padding included
 
     @property
     def rows(self) -> int:

@@ -505,40 +505,25 @@ _LEAST = 1e-9
 
 
 class Checker:
-    """The state of one proof.
-
-    Attributes:
-        relation: which tables are neighbours.
-        keys: which keys were used.
-        items: what was released and drawn in the innermost loop or branch, in order.
-        notes: what made a sensitivity larger than it could be.
-        unrounded: the lines on which sums are released whose rounding is not accounted for.
-        table: the records.
-        slices: the parts of the table that were cut out, by where they begin and end.
-        samples: what was drawn: rows of the table, and the names of row numbers and mask.
-        symbols: which public numbers are parameters that the caller left open.
-        remembers: whether records keep something from sample to sample.
-        draws_dependently: whether samples are drawn in which one record has an influence on others, with which that must not go
-            together.
-        observer: is told the results of every equation, those of a loop's turn as often as it is looked at.
-    """
+    """The state of one proof."""
 
     def __init__(self, relation: Relation, table: Batch | None = None, observer: Observer | None = None) -> None:
-        self.relation = relation
-        self.table = table or Table()
-        self.observer = observer
+        self.relation = relation  # which tables are neighbours
+        self.table = table or Table()  # the records
+        self.observer = observer  # is told the results of every equation, as often as it is looked at
         self.keys = KeyRing()
-        self.items: list[Any] = []
-        self.notes: list[str] = []
-        self.unrounded: list[str] = []
+        self.items: list[Any] = []  # what was released and drawn in the innermost loop or branch, in order
+        self.notes: list[str] = []  # what made a sensitivity larger than it could be
+        self.unrounded: list[str] = []  # the lines on which sums are released whose rounding is not accounted for
         # Whose noise was added, and the least of the noise multipliers that open ones are assumed not to exceed.
         self.mechanisms: dict[Mechanism, None] = {}
         self.most_multiplier = math.inf
-        self.slices: dict[tuple[Any, ...], Batch] = {}
-        self.samples: dict[Batch, tuple[int, ...]] = {}
-        self.symbols = Symbols()
-        self.remembers = False
-        self.draws_dependently = False
+        self.slices: dict[tuple[Any, ...], Batch] = {}  # parts of the table, by where they begin and end
+        self.samples: dict[Batch, tuple[int, ...]] = {}  # rows of the table, and the names of row numbers and mask
+        self.symbols = Symbols()  # which public numbers are parameters that the caller left open
+        # Whether records keep something from sample to sample; and whether samples are drawn in which one record has an
+        # influence on others, with which that must not go together.
+        self.remembers = self.draws_dependently = False
         self._schedules: dict[int, Turns] = {}
         # Rows that a loop takes by their number, by all that says which these are, and the equations that take them and nothing
         # else; the loops of which turns differ by more than the records they see.
