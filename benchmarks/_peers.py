@@ -20,6 +20,7 @@ PACKAGES = (
     "opacus",
     "torch",
     "mbi",
+    "smartnoise-synth",
 )
 
 
@@ -27,8 +28,8 @@ class AbsentError(RuntimeError):
     """A peer that cannot be compared with, and why."""
 
 
-def load(module: str) -> Any:
-    """Import a peer.
+def load(module: str, remedy: str = "pip install '.[peers]'") -> Any:
+    """Import a peer, which `remedy` installs.
 
     Raises:
         AbsentError: it is not installed, or does not import here.
@@ -38,7 +39,7 @@ def load(module: str) -> Any:
             warnings.simplefilter("ignore")
             return importlib.import_module(module)
     except ImportError as error:
-        raise AbsentError(f"{module} does not import ({error}); pip install '.[peers]' brings it") from error
+        raise AbsentError(f"{module} does not import ({error}); {remedy} brings it") from error
 
 
 def gather(outcome: Any, contenders: dict[str, Callable[[], Any]]) -> list[Any]:

@@ -189,15 +189,44 @@ def test_compile_time_and_memory_ask_for_fresh_processes(monkeypatch: pytest.Mon
 def test_synthetic_twins_are_compared_by_the_same_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an invented table: here only that of counts has a bound to keep in a full run, and absent peers are named."""
     monkeypatch.setattr(synthetic, "load", absent := Mock(side_effect=AbsentError("mbi does not import")))
-    by_counts, peer = synthetic.measure(TINY, ("counts", "mst"))
+    by_counts, peer, *others = synthetic.measure(TINY, ("counts", "mst", "smartnoise-mst", "smartnoise-aim"))
     found = {figure.name: figure.value for figure in by_counts.figures}
     assert 0.5 < found["ε = 1: AUC"] <= 1
     assert 0 < found["ε = 1: TV, one column"] < found["ε = 1: TV, two columns"] < 0.5
     assert peer.skipped["MST on mbi 2"] == "mbi does not import"
-    assert absent.called
+    assert [other.name for other in others] == ["twins-smartnoise-mst", "twins-smartnoise-aim"]
+    assert all(other.skipped and not other.figures for other in others)
+    assert absent.call_args.args == ("snsynth.aim", synthetic.SMARTNOISE)
     results = _results.new()
     _results.add(results, lambda scale: [by_counts, peer], TINY)
     assert "ε = 1: accuracy" in _results.as_markdown(results)
+
+
+def test_a_peers_program_gets_all_public_levels_and_its_rows_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for smartnoise-synth whose twin is the table itself: its shares are the table's own."""
+    train, test, schema = synthetic.tables(TINY)
+    sizes = synthetic.Levels(schema, synthetic.SLICES).sizes
+
+    class Program:
+        def __init__(self, epsilon: float, delta: float, **settings: Any) -> None:
+            self.settings = (epsilon, delta, settings)
+
+        def fit(self, cells: np.ndarray, *, transformer: Mock) -> None:
+            public = np.array(transformer.fit.call_args.args[0])
+            assert [set(column) for column in public.T] == [set(range(size)) for size in sizes]
+            assert self.settings == (1.0, synthetic.DELTA, {"rounds": 3})
+            self.synthesizer = Mock(synthetic_data=lambda method: cells if method == "sample" else 0 * cells)
+
+        def sample(self) -> np.ndarray:
+            return self.synthesizer.synthetic_data()
+
+    transform = Mock(TableTransformer=lambda columns: Mock(columns=columns))
+    modules = {"snsynth.aim": Mock(AIMSynthesizer=Program), "snsynth.transform": transform}
+    monkeypatch.setattr(synthetic, "load", lambda name, remedy: modules[name])
+    twins = synthetic.smartnoise(train, schema, 1.0, TINY, program="AIM", rounds=3)()
+    found = synthetic.measures(twins, train, test, schema)
+    assert found["TV, one column"] == found["TV, two columns"] == 0
+    assert found["AUC"] > 0.9
 
 
 def test_the_budget_of_a_peer_is_what_its_privacy_costs() -> None:
