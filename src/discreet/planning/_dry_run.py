@@ -440,7 +440,13 @@ def dry_run(
         ValueError: A number out of range, or a model that DPSVI refuses or that no table can be drawn from.
         KeyboardInterrupt: Ctrl-C came before the first setting was done.
     """
-    _check(num_records, epsilon, delta, strengths, epsilons)
+    integer("num_records", num_records, least=20, hint="Nothing can be learnt from fewer records under privacy.")
+    if delta is not None:
+        probability("delta", delta, hint="It should be well below 1 / num_records, such as 1e-6.")
+    positive("epsilon", epsilon)
+    for name, values in (("epsilons", epsilons or ()), ("strengths", strengths or ())):
+        for value in values:
+            positive(f"a value of {name}", value)
     delta = suggest(num_records=num_records).delta if delta is None else delta
     twin = model if isinstance(model, MixtureOfProducts) else None
     strengths = tuple(strengths or (STRENGTHS if twin is None else STRENGTHS_OF_TWINS))
@@ -482,22 +488,6 @@ def dry_run(
         why=in_words(verdict, proposed, curve, epsilon, stage.num_parameters),
         complete=complete,
     )
-
-
-def _check(
-    num_records: int,
-    epsilon: float,
-    delta: float | None,
-    strengths: Sequence[float] | None,
-    epsilons: Sequence[float] | None,
-) -> None:
-    integer("num_records", num_records, least=20, hint="Nothing can be learnt from fewer records under privacy.")
-    if delta is not None:
-        probability("delta", delta, hint="It should be well below 1 / num_records, such as 1e-6.")
-    positive("epsilon", epsilon)
-    for name, values in (("epsilons", epsilons or ()), ("strengths", strengths or ())):
-        for value in values:
-            positive(f"a value of {name}", value)
 
 
 @dataclasses.dataclass(frozen=True)

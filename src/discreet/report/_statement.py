@@ -630,19 +630,17 @@ def _clipping_words(plan: PrivacyPlan, bound: float) -> str:
 
 def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> dict[str, Any]:
     """The numbers of a plan as plain values for JSON; `contribution_bound` as in `make_statement`."""
-    bound, norm, first = _bound(plan, contribution_bound), plan.clipping_norm, ""
-    clipping: dict[str, Any] = {}
-    if dataclasses.is_dataclass(norm):
-        clipping = {"clipping": {"kind": type(norm).__name__, **dataclasses.asdict(norm)}}
-    if plan.clipping.adapts:
-        first = "first_"
-    sampling = plan.sampling
-    options = dataclasses.asdict(sampling) if dataclasses.is_dataclass(sampling) else {}
+
+    def described(x: Any) -> dict[str, Any]:
+        fields = dataclasses.fields(x) if dataclasses.is_dataclass(x) else ()
+        return {"kind": type(x).__name__, **{field.name: getattr(x, field.name) for field in fields}}
+
+    bound, norm, first = _bound(plan, contribution_bound), plan.clipping_norm, "first_" * plan.clipping.adapts
     return {
-        "sampling": {"kind": type(sampling).__name__, **options},
+        "sampling": described(plan.sampling),
         "sampling_rate": float(plan.rate),
         f"{first}clipping_norm": float(plan.clipping.start),
-        **clipping,
+        **({"clipping": described(norm)} if dataclasses.is_dataclass(norm) else {}),
         "noise_multiplier": float(plan.noise_multiplier),
         f"{first}noise_{plan.mechanism.words.split(' of ')[-1].replace(' ', '_')}": float(
             plan.noise_multiplier * bound

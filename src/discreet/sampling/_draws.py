@@ -141,10 +141,7 @@ Subset = tuple[Int32[Array, " capacity"], Int32[Array, ""]]
 
 _DIRECT_TABLE = 64  # a table of one slot for each record, if that is at most this many slots for each draw
 _SLOTS_PER_DRAW = 4
-_ODD_START, _ODD_STEP = (
-    np.uint32(0x9E3779B1),
-    np.uint32(0x3C6EF372),
-)  # odd, even: every pass multiplies by an odd number
+_ODD_START, _ODD_STEP = np.uint32(0x9E3779B1), np.uint32(0x3C6EF372)  # every pass multiplies by an odd number
 _WORD = 2**32
 _FREE, _INVALID = np.uint32(_WORD - 1), np.uint32(_WORD - 2)  # no row numbers: those are below 2^31
 # XLA splits larger kernels over cores, which a marked call does not survive: 58,000 draws compile, 59,000 do not.

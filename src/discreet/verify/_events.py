@@ -253,21 +253,14 @@ Numbers, or expressions of open parameters; so are noise multipliers, rates and 
 
 @dataclasses.dataclass
 class Release:
-    """One mechanism on values of one batch.
+    """One mechanism on values of one batch."""
 
-    Attributes:
-        batch: whose records.
-        mechanism: whose noise.
-        loads: in the L2 norm.
-        size: coordinates, by which a mechanism that goes by the L1 norm is bounded.
-        rounding: what rounding the values to a grid adds to the loads at most, where a record shares its bound between this
-            release and others (`_rules_markers`). Where it does not, the noise pays for it.
-    """
-
-    batch: Batch
-    mechanism: Mechanism
-    loads: Loads
-    size: int
+    batch: Batch  # Whose records
+    mechanism: Mechanism  # Whose noise
+    loads: Loads  # In the L2 norm
+    size: int  # Coordinates, by which a mechanism that goes by the L1 norm is bounded
+    # What rounding the values to a grid adds to the loads at most, where a record shares its bound between this release
+    # and others (`_rules_markers`). Where it does not, the noise pays for it.
     rounding: Any = 0.0
 
 
@@ -301,17 +294,11 @@ class Repeat:
 
 @dataclasses.dataclass
 class Scheduled:
-    """Releases whose noise, or bound, is another one from turn to turn of a loop around: what they are in each.
-
-    Attributes:
-        loop: the loop.
-        releases: those of each kind of turn.
-        kinds: for each turn its kind.
-    """
+    """Releases whose noise, or bound, is another one from turn to turn of a loop around: what they are in each."""
 
     loop: Any
-    releases: list[list[Release]]
-    kinds: tuple[int, ...]
+    releases: list[list[Release]]  # Those of each kind of turn
+    kinds: tuple[int, ...]  # For each turn its kind
 
 
 def _schedules_of(items: list[Any], loop: Any) -> Iterator[Scheduled]:

@@ -162,11 +162,8 @@ def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value
     keys = [x for x in operands if isinstance(x, Key)]
     if not keys:
         private = any(isinstance(x, Private) for x in operands)
-        return (
-            RULES.get(equation.primitive, unknown)(checker, equation, operands)
-            if private
-            else public_result(checker, equation, operands)
-        )
+        found = RULES.get(equation.primitive, unknown) if private else public_result
+        return found(checker, equation, operands)
     params, shape = equation.params, aval(equation.outvars[0]).shape
     primitive = equation.primitive
     if primitive is p.concatenate_p:
@@ -245,10 +242,8 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
         # A row that is the same for all, such as the ones of a count, is as long as any.
         return [Public(limit=bound.factor if bound is not None and not bound.powers else None) for _ in leaves]
     if not private or bound is None:
-        outputs = [
-            checker.unbounded(equation, operands, Why.NOISE_SCALE("the clipping norm depends on records"))
-        ] * len(leaves)
-        return list(outputs)
+        why = Why.NOISE_SCALE("the clipping norm depends on records")
+        return [checker.unbounded(equation, operands, why) for _ in leaves]
     # All leaves are scaled by one factor, so together they are one vector of norm C for each record.
     group = Group("clip_records")
     first = private[0]
@@ -370,9 +365,8 @@ def _of_cells(checker: Checker, equation: JaxprEqn, operands: list[Value], norm:
     """What a record moves that is in one cell of each cross table, in L2."""
     levels, mask, *counted = operands
     if any(isinstance(x, Private) for x in counted):
-        return checker.unbounded(
-            equation, operands, Why.ROWS("counts are compared with, or added to, what depends on records")
-        )
+        why = Why.ROWS("counts are compared with, or added to, what depends on records")
+        return checker.unbounded(equation, operands, why)
     if isinstance(levels, Private):
         if levels.axes != (0,):
             return checker.unbounded(equation, operands, Why.ROWS("what is counted does not have one row per record"))
@@ -381,12 +375,8 @@ def _of_cells(checker: Checker, equation: JaxprEqn, operands: list[Value], norm:
     rows = masked_rows(checker, equation, mask, levels, shape_of(equation.invars[0]), shape_of(equation.invars[1]))
     if not isinstance(rows, Private) or rows.axes != (0,) or rows.batch is None:
         return checker.unbounded(equation, operands, Why.ROWS("what is counted does not have one row per record"))
-    counts = rows.but(
-        terms=fresh(Scale(norm(rows.batch)), rows.batch),
-        linf=None,
-        finite=True,
-        origin=checker.origin(equation, operands),
-    )
+    terms, origin = fresh(Scale(norm(rows.batch)), rows.batch), checker.origin(equation, operands)
+    counts = rows.but(terms=terms, linf=None, finite=True, origin=origin)
     total = summed(checker, counts, shape_of(equation.invars[0]), additive=True)
     return dataclasses.replace(total, rounding=(math.inf, 0.0))  # exact; further counts may be large
 
@@ -398,11 +388,7 @@ def caller_of(equation: JaxprEqn) -> str:
 
 
 def spend_secret(checker: Checker, equation: JaxprEqn, key: Value) -> None:
-    """Use up the key of a mechanism or a draw.
-
-    Raises:
-        PrivacyError: it is no secret, or was used before.
-    """
+    """Use up the key of a mechanism or a draw; refuse one that is no secret, or was used before."""
     line, name = source_line(equation), caller_of(equation)
     if not isinstance(key, Key):
         raise PrivacyError(f"the key of {name} at {line} depends on records.", Why.KEY.remedy, chain=(line,))
@@ -533,23 +519,14 @@ def _why_not(value: Private, noise: Scale | None) -> Reason | None:
 
 
 class _Grid(NamedTuple):
-    """The grid that sums are rounded to, as `mechanisms._integers` has it.
+    """The grid that sums are rounded to, as `mechanisms._integers` has it."""
 
-    Attributes:
-        most: the noise multiplier up to which the noise pays for the rounding.
-        cell: the grid points by which rounding moves the sums of neighbours apart, over the noise, at most.
-    """
-
-    most: float
-    cell: float
+    most: float  # The noise multiplier up to which the noise pays for the rounding
+    cell: float  # The grid points by which rounding moves the sums of neighbours apart, over the noise, at most
 
 
 def _grid(params: Any, multiplier: Scale | None, equation: JaxprEqn) -> _Grid | None:
-    """None where nothing is rounded.
-
-    Raises:
-        _NoRatioError: it is not known how much noise is for the rounding.
-    """
+    """The grid of a mechanism; None where nothing is rounded. It must be known how much noise is for the rounding."""
     mechanism: Mechanism = params["mechanism"]
     if not isinstance(mechanism, GridMechanism):
         return None
@@ -578,15 +555,10 @@ def _recorded(
         kind = tuple(numbers.values())
         if kind not in kinds:
             kinds[kind] = len(kinds)
-            known = [
-                (
-                    value.but(
-                        terms=tuple(dataclasses.replace(t, bound=t.bound.at(numbers)) for t in value.terms or ())
-                    ),
-                    size,
-                )
-                for value, size in released
-            ]
+            known: list[tuple[Private, int]] = []
+            for value, size in released:
+                terms = tuple(dataclasses.replace(t, bound=t.bound.at(numbers)) for t in value.terms or ())
+                known.append((value.but(terms=terms), size))
             grid = _grid(params, None if multiplier is None else multiplier.at(numbers), equation)
             found.append(_releases(checker, known, noise.at(numbers), params["mechanism"], grid))
     return [Scheduled(loop, found, tuple(kinds[tuple(numbers.values())] for numbers in turns))]
@@ -607,9 +579,8 @@ def _releases(
     found: list[Release] = []
     for batch, values in by_batch.items():
         if checker.remembers and batch.sampled and not _is_fresh(checker, batch):
-            raise _NoRatioError(
-                Why.ROWS("records may have remembered that they were in this sample, and told so since")
-            )
+            why = "records may have remembered that they were in this sample, and told so since"
+            raise _NoRatioError(Why.ROWS(why))
         loads: Loads = {}
         for value, _ in values:
             assert value.terms is not None
@@ -644,13 +615,9 @@ def _rounded(checker: Checker, release: Release, grid: _Grid) -> Release:
 def _is_fresh(checker: Checker, batch: Batch) -> bool:
     """Whether nothing else was drawn or released since a sample was drawn."""
     drawn = [i for i, x in enumerate(checker.items) if isinstance(x, Draw) and x.batch is batch]
-    return bool(drawn) and all(_only_of(batch, x) for x in checker.items[drawn[0] + 1 :])
-
-
-def _only_of(batch: Batch, item: Any) -> bool:
-    """Whether an item is a release of this sample."""
-    releases = [x for kind in item.releases for x in kind] if isinstance(item, Scheduled) else [item]
-    return all(isinstance(x, Release) and x.batch is batch for x in releases)
+    since = checker.items[drawn[0] + 1 :] if drawn else []
+    kinds = [kind for x in since for kind in (x.releases if isinstance(x, Scheduled) else [[x]])]
+    return bool(drawn) and all(isinstance(x, Release) and x.batch is batch for kind in kinds for x in kind)
 
 
 def _loads(checker: Checker, terms: tuple[Term, ...], noise: Scale) -> list[tuple[tuple[Group, int], Any]]:
@@ -696,9 +663,8 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
         if not isinstance(value, Private) or value.axes != (0,) or value.batch is not table:
             return refused(Why.ROWS("a sample is drawn from something that is not one row per record of the table"))
         if value.positional and checker.relation is Relation.ADD_OR_REMOVE_ONE and not table.masked:
-            return refused(
-                Why.POSITION("rows depend on their number in the table, which changes when a record is removed")
-            )
+            why = "rows depend on their number in the table, which changes when a record is removed"
+            return refused(Why.POSITION(why))
     _check_sampler(checker, equation, sampling)
     # From here on the records are those of the sample; a draw without a release costs nothing.
     batch = Sample(table, depth=len(checker.keys.loops), sampling=sampling, num_records=drawing.num_records)
@@ -736,11 +702,7 @@ def _is_vouched_for(sampling: Sampling, drawing: Any) -> bool:
 
 
 def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> None:
-    """A sampler has its event under some relations only, and beside a memory only where records are drawn independently.
-
-    Raises:
-        PrivacyError: under another relation, or with a memory.
-    """
+    """A sampler has its event under some relations only, and beside a memory only where records are drawn independently."""
     line, name = source_line(equation), caller_of(equation)
     if checker.relation not in sampling.relations:
         others = " or ".join(f"dp.Relation.{x.name}" for x in sorted(sampling.relations, key=lambda x: x.name))
