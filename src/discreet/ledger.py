@@ -407,16 +407,8 @@ class Ledger:
                 entry = file.append(entries, content)
             else:
                 spent = _spent(entries)
-        first = entries[0]
-        return Receipt(
-            self.path.name,
-            first["dataset"],
-            entry["number"],
-            entry["hash"],
-            spent,
-            _cap(entries),
-            unit=entry.get("unit", ONE_RECORD),
-        )
+        where = self.path.name, entries[0]["dataset"], entry["number"], entry["hash"]
+        return Receipt(*where, spent, _cap(entries), unit=entry.get("unit", ONE_RECORD))
 
     def set_cap(self, *, epsilon: float, delta: float, raised: bool = False) -> None:
         """Change the cap.

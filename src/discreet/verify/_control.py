@@ -462,15 +462,12 @@ class _Scan:
         """Whether something but sums that grow changes from turn to turn: public numbers, or rows that are handed on."""
         jaxpr = self.equation.params["jaxpr"].jaxpr
         pairs = zip(self.carry, jaxpr.outvars, jaxpr.invars[len(self.consts) :], strict=False)
-        changing = [
-            (x, end, begin)
-            for i, (x, end, begin) in enumerate(pairs)
-            if end is not begin and not (isinstance(x, Private) and i in self.atoms)
-        ]
-        return not all(
-            isinstance(x, Public) and x.counter is not None and self._only_cuts(jaxpr, begin, end)
-            for x, end, begin in changing
-        )
+        for i, (x, end, begin) in enumerate(pairs):
+            settled = end is begin or (isinstance(x, Private) and i in self.atoms)
+            counts = isinstance(x, Public) and x.counter is not None
+            if not settled and not (counts and self._only_cuts(jaxpr, begin, end)):
+                return True
+        return False
 
     def _only_cuts(self, jaxpr: Jaxpr, begin: Any, end: Any) -> bool:
         """Whether what counts the turns says which rows are taken, and nothing else: all turns do the same to other rows."""

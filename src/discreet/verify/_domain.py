@@ -574,11 +574,7 @@ def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...
     if len(parts) <= 1:
         return parts[0] if parts else ()
     single = [p[0] for p in parts if len(p) == 1]
-    if (
-        len(single) == len(parts)
-        and len({id(t.group) for t in single}) == 1
-        and len({(t.bound.powers, t.source) for t in single}) == 1
-    ):
+    if len(single) == len(parts) and len({(id(t.group), t.bound.powers, t.source) for t in single}) == 1:
         count = sum(len(t.leaves) for t in single)
         leaves = frozenset().union(*(t.leaves for t in single))
         if len(leaves) == count:

@@ -632,10 +632,7 @@ def _worse(event: DpEvent, slack: float, expected: DpEvent, relation: Relation) 
     # Gaussian against Gaussian needs no numbers: the larger precision reveals more.
     if ours.keys() <= theirs.keys() == {("gaussian",)}:
         return sum(ours.values()) > sum(theirs.values()) * (1 + _TOLERANCE)
-    proved, claimed = (
-        profile(event, relation, slack=min(1.0, slack)),
-        profile(expected, relation, slack=min(1.0, slack)),
-    )
+    proved, claimed = (profile(x, relation, slack=min(1.0, slack)) for x in (event, expected))
     pairs = [(float(proved.delta(x)), float(claimed.delta(x))) for x in _EPSILONS]
     # Where no delta is between the two, equal deltas say nothing of the events, and the claim is refused.
     telling = any(_TELLING[0] < claim < _TELLING[1] for _, claim in pairs)
