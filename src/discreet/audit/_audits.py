@@ -9,10 +9,10 @@ and those that `learned_scores` learns from the first half of the runs.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
@@ -95,8 +95,6 @@ def _whole(score: Callable[[Any], np.ndarray], odd: float) -> Score:
 Program = Callable[[PRNGKeyArray], Any]
 _AT_ONCE = 1024
 _MOST_BYTES = 2**32
-# The sides draw from keys of their own.
-PRESENT, ABSENT = 0, 1
 
 
 def audit_mechanism(
@@ -152,8 +150,9 @@ def audit_mechanism(
     """
     check_options(claim, delta, runs, confidence)
     with progress(2 * runs, progress_bar) as done:
-        sides = (with_canary, PRESENT), (without_canary, ABSENT)
-        present, absent = (repeated(program, seed, side, runs, done) for program, side in sides)
+        # The sides draw from keys of their own.
+        sides = enumerate((with_canary, without_canary))
+        present, absent = (repeated(program, seed, side, runs, done) for side, program in sides)
     return verdict_of(
         present,
         absent,
@@ -328,46 +327,40 @@ def audit_fit(
                 "One posterior sample has neither initial values nor steps; leave scores and init_params out."
             )
         claim, delta = profile_of(pure_event(method.epsilon / method.num_draws), relation), delta or 0.0
-        check_options(claim, delta, runs, confidence)
-        # The last states of chains, as `run` releases them; the chains of one call run together.
-        run = functools.partial(method.run, progress_bar=False)
-        with progress(2 * runs, progress_bar) as done:
-            sides = (with_canary, PRESENT), (without_canary, ABSENT)
-            present, absent = (_draws(run, *side, seed, runs, done) for side in sides)
-        return verdict_of(
-            present,
-            absent,
-            claim=claim,
-            delta=delta,
-            confidence=confidence,
-            scores=None,
-            relation=relation,
-            target=target or "OnePosteriorSample, one draw",
-        )
-    plan = method.plan.alone()
-    if delta is None:
-        delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
-    check_options(plan, delta, runs, confidence)
-    sides = (releases_of(method, *args, init_params=init_params) for args in (with_canary, without_canary))
-    return audit_mechanism(
-        *sides,
-        claim=plan,
+        what = "OnePosteriorSample, one draw"
+    else:
+        claim = plan = method.plan.alone()
+        if delta is None:
+            delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
+        what = f"{type(method).__name__}, {plan.sampling!r}, {plan.num_steps} steps"
+    check_options(claim, delta, runs, confidence)
+    programs: list[Callable[..., np.ndarray]] = []
+    for args in (with_canary, without_canary):
+        if isinstance(method, OnePosteriorSample):
+            programs.append(partial(_draws, method, args))
+        else:
+            programs.append(partial(repeated, releases_of(method, *args, init_params=init_params)))
+    with progress(2 * runs, progress_bar) as done:
+        present, absent = (run(seed, side, runs, done) for side, run in enumerate(programs))
+    return verdict_of(
+        present,
+        absent,
+        claim=claim,
         delta=delta,
-        runs=runs,
         confidence=confidence,
-        seed=seed,
         scores=scores,
-        target=target or f"{type(method).__name__}, {plan.sampling!r}, {plan.num_steps} steps",
-        progress_bar=progress_bar,
+        relation=relation,
+        target=target or what,
     )
 
 
 def _draws(
-    run: Callable[..., Any], args: Sequence[Any], side: int, seed: int, runs: int, done: Callable[[int], None]
+    method: OnePosteriorSample, args: Sequence[Any], seed: int, side: int, runs: int, done: Callable[[int], None]
 ) -> np.ndarray:
+    """The last states of chains, as `run` releases them; the chains of one call run together."""
     key, found, count = jax.random.fold_in(random.key(seed), side), [], 0
     while count < runs:
-        draws = run(jax.random.fold_in(key, count), *args).draws
+        draws = method.run(jax.random.fold_in(key, count), *args, progress_bar=False).draws
         found.append(np.concatenate([x.reshape(len(x), -1) for x in draws.values()], axis=1))
         count += len(found[-1])
         done(len(found[-1]))
