@@ -119,7 +119,10 @@ def plot_posterior(
     if not draws or most < 1:
         raise ValueError("There is nothing to draw: pass draws of one latent at least, and most from 1 up.")
     panels = {name: _rows(name, np.asarray(drawn, np.float64), feature_names) for name, drawn in draws.items()}
-    shown = {name: _foremost(rows, most) for name, rows in panels.items()}
+    shown = {}
+    for name, rows in panels.items():
+        places = foremost([x.draws.mean() for x in rows], [x.draws.std() for x in rows], most)
+        shown[name] = [rows[i] for i in places]
     heights = [0.45 + 0.33 * len(rows) for rows in shown.values()]
     figure = new_figure(7.0, 1.0 + sum(heights) + 0.45 * len(heights))
     grid = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)[:, 0]
@@ -155,12 +158,11 @@ def coordinate_labels(name: str, shape: tuple[int, ...], given: Sequence[str] | 
     return [name + (f"[{','.join(map(str, place))}]" if place else "") for place in np.ndindex(shape)]
 
 
-def _foremost(rows: list[_Row], most: int) -> list[_Row]:
-    """As many as are to be shown, in their order."""
-    if len(rows) <= most:
-        return rows
-    distance = [abs(row.draws.mean()) / max(row.draws.std(), 1e-300) for row in rows]
-    return [rows[i] for i in np.sort(np.argsort(distance)[-most:])]
+def foremost(means: Sequence[float], sds: Sequence[float], most: int) -> np.ndarray:
+    """The places, in order, of so many coordinates: those whose mean is farthest from zero by its own spread."""
+    with np.errstate(over="ignore"):
+        distance = np.abs(means) / np.maximum(sds, 1e-300)
+    return np.sort(np.argsort(distance, kind="stable")[-most:])
 
 
 def _draw_panel(axes: Any, rows: list[_Row]) -> None:

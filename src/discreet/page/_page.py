@@ -46,7 +46,7 @@ from discreet.page._charts import (
     verdict,
 )
 from discreet.plan import PrivacyPlan
-from discreet.plots import coordinate_labels
+from discreet.plots import coordinate_labels, foremost
 from discreet.report import Statement, fact_name, sentence, steps_words, value_words
 from discreet.storage import write_file
 from discreet.tables import Column, Missing, Schema
@@ -210,11 +210,8 @@ def panel_of_summary(summary: Mapping[str, Mapping[str, float | None]]) -> Panel
 
 
 def _panel(name: str, rows: list[Row]) -> Panel:
-    if len(rows) <= MOST_ROWS:
-        return Panel(name, tuple(rows), len(rows))
-    distance = [abs(row.mean or 0.0) / max(row.sd or 0.0, 1e-300) for row in rows]
-    foremost = np.sort(np.argsort(distance, kind="stable")[-MOST_ROWS:])
-    return Panel(name, tuple(rows[i] for i in foremost), len(rows))
+    shown = foremost([row.mean or 0.0 for row in rows], [row.sd or 0.0 for row in rows], MOST_ROWS)
+    return Panel(name, tuple(rows[i] for i in shown), len(rows))
 
 
 def _finite(value: Any) -> float | None:

@@ -199,12 +199,8 @@ def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
         )
 
     def draw(rng: np.random.Generator, rows: int) -> list[np.ndarray]:
-        floats = [jnp.issubdtype(x.dtype, jnp.floating) for x in shapes]
-        made = [
-            rng.standard_normal((rows, *x.shape[1:])) if real else np.zeros((rows, *x.shape[1:]))
-            for x, real in zip(shapes, floats, strict=True)
-        ]
-        return [values.astype(x.dtype) for values, x in zip(made, shapes, strict=True)]
+        made = (rng.standard_normal if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros for x in shapes)
+        return [make((rows, *x.shape[1:])).astype(x.dtype) for make, x in zip(made, shapes, strict=True)]
 
     return Template(draw, (None,) * len(shapes), (False,) * len(shapes))
 
