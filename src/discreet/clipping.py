@@ -137,7 +137,9 @@ class AdaptiveClipping:
         for name, bound in (("minimum", self.minimum), ("maximum", self.maximum)):
             if bound is not None:
                 _check_norm(f"AdaptiveClipping: {name}", bound)
-        _make_floats(self, "quantile", "initial", "learning_rate", "count_share", "minimum", "maximum")
+        # NumPy's numbers become Python's, so that a rule hashes, prints and pickles alike wherever they came from.
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, None if value is None else float(value))
         least, most = self.limits
         if not least <= self.initial <= most:
             raise ValueError(
@@ -227,11 +229,3 @@ def contribution_bound(rule: ClippingRule, loss_share: float = 0.0) -> float:
 def _check_norm(what: str, value: Any) -> None:
     hint = "It is an L2 bound on one record's contribution; 1.0 is a common choice."
     real(what, value, _LEAST, _MOST, hint=hint)
-
-
-def _make_floats(rule: Any, *names: str) -> None:
-    # NumPy's numbers become Python's, so that a rule hashes, prints and pickles alike wherever they came from.
-    for name in names:
-        value = getattr(rule, name)
-        if value is not None:
-            object.__setattr__(rule, name, float(value))

@@ -147,20 +147,15 @@ _ELEMENTS = 2**22
 
 
 # Cross-validation fits tables of one shape over and over: plans and prepared fits are kept. They hold no record.
-@functools.lru_cache(maxsize=32)
-def _plan(settings: Defaults, epsilon: float, delta: float | None, num_records: int) -> PrivacyPlan:
-    return settings.plan(epsilon=epsilon, delta=delta, num_records=num_records)
+_plan = functools.lru_cache(maxsize=32)(Defaults.plan)
+_moments_plan = functools.lru_cache(maxsize=32)(MomentsPlan.calibrate)
+_multinomial = functools.lru_cache(multinomial_regression)
 
 
 @functools.lru_cache(maxsize=8)
 def _prepare(settings: Defaults, plan: PrivacyPlan, shape: tuple[int, ...], thread: int) -> DPSVI:
     del shape, thread  # a guide is set up for one shape, and a DPSVI works on one fit at a time
     return settings.dpsvi(plan)
-
-
-@functools.lru_cache(maxsize=32)
-def _moments_plan(epsilon: float, delta: float | None, num_features: int, num_records: int) -> MomentsPlan:
-    return MomentsPlan.calibrate(epsilon=epsilon, delta=delta, num_features=num_features, num_records=num_records)
 
 
 def fit_line(
@@ -345,7 +340,7 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         settings = Defaults(
             self._model(), self.num_steps, float(self.batch_size), self._clipping(), float(self.learning_rate)
         )
-        plan = _plan(settings, self.epsilon, self.delta, num_records)
+        plan = _plan(settings, epsilon=self.epsilon, delta=self.delta, num_records=num_records)
         return fit_model(settings, plan, int(self.num_draws), self.random_state, *table, **how)
 
     def _check_parameters(self) -> None:
@@ -504,7 +499,8 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         if self.max_rows > 1:
             return super()._fit(num_records, *table, **how)
         how.pop("max_rows", None)
-        plan = _moments_plan(self.epsilon, self.delta, table[0].shape[1], num_records)
+        size = {"num_features": table[0].shape[1], "num_records": num_records}
+        plan = _moments_plan(epsilon=self.epsilon, delta=self.delta, **size)
         return fit_line(plan, int(self.num_draws), self.random_state, *table, **how)
 
     def _public(self) -> Sequence[str]:
@@ -577,7 +573,11 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
     def predict(self, X: Any) -> Float[np.ndarray, " row"]:
         """The posterior mean of the count of each row, with arguments and errors as in `LinearRegression.predict`."""
         rows = self._rows(X)
-        return mean_over_draws(_held_exp, rows, self.coef_draws_[:, None], self.intercept_draws_[:, None])[:, 0]
+
+        def mean(log_mean: np.ndarray) -> np.ndarray:
+            return np.exp(np.minimum(log_mean, _LARGEST_LOG))
+
+        return mean_over_draws(mean, rows, self.coef_draws_[:, None], self.intercept_draws_[:, None])[:, 0]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of the Poisson deviance that is explained, 1 at best: an exact figure of these rows, **not private**."""
@@ -606,10 +606,6 @@ class NegativeBinomialRegression(PoissonRegression):
     def _learn(self, scaling: Scaling, draws: Draws) -> None:
         super()._learn(scaling, draws)
         self.concentration_draws_ = np.asarray(draws["concentration"], np.float64)
-
-
-def _held_exp(log_mean: np.ndarray) -> np.ndarray:
-    return np.exp(np.minimum(log_mean, _LARGEST_LOG))
 
 
 FROM_DATA = "non_private_from_data"
@@ -721,8 +717,3 @@ def _sorted_labels(classes: Any) -> np.ndarray:
             'classes=("no", "yes").'
         )
     return np.unique(labels)
-
-
-@functools.lru_cache
-def _multinomial(num_classes: int) -> Model:
-    return multinomial_regression(num_classes)

@@ -3,10 +3,10 @@
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
@@ -109,7 +109,8 @@ class PrivacyPlan:
 
     def __post_init__(self) -> None:
         _check_facts(self.sampling, self.clipping_norm, self.num_records, self.relation, self.mechanism)
-        _check_num_steps(self.num_steps)
+        hint = "Leave num_steps out of PrivacyPlan.calibrate to learn how many steps epsilon affords."
+        integer("num_steps", self.num_steps, hint=hint)
         _check_noise(self.noise_multiplier, self.clipping_norm)
         if self.target_delta is not None:
             _check_delta(self.target_delta)
@@ -160,7 +161,6 @@ class PrivacyPlan:
         Raises:
             ValueError: not exactly one of the three is open, an argument is out of range, or the target is infeasible.
         """
-        _check_facts(sampling, clipping_norm, num_records, relation, mechanism)
         _check_delta(delta)
         given = {"epsilon": epsilon, "num_steps": num_steps, "noise_multiplier": noise_multiplier}
         still_open = [name for name, value in given.items() if value is None]
@@ -169,49 +169,35 @@ class PrivacyPlan:
                 f"calibrate solves for one of epsilon, num_steps and noise_multiplier, but {len(still_open)} of them are left "
                 f"open{': ' + ', '.join(still_open) if still_open else ''}. Give two and leave out the one you want."
             )
-        if num_steps is not None:
-            _check_num_steps(num_steps)
-        if noise_multiplier is not None:
-            _check_noise(noise_multiplier, clipping_norm)
-        also = _checked_releases(also)
-        if epsilon is not None and also:
-            _check_affordable(also, relation, epsilon, delta)
-        event_of = _event_builder(sampling, mechanism, num_records, relation, also)
-        slack, before = sampling.slack_per_step(num_records) + mechanism.slack, _slack_of(also)
-        if noise_multiplier is None:
-            assert epsilon is not None
-            assert num_steps is not None
-            steps = num_steps
-            noise_multiplier = calibrate_noise_multiplier(
-                lambda noise: event_of(noise, steps),
-                epsilon=epsilon,
-                delta=delta,
-                relation=relation,
-                slack=steps * slack + before,
-            )
-        elif num_steps is None:
-            assert epsilon is not None
-            noise = noise_multiplier
-            num_steps = calibrate_num_steps(
-                lambda steps: event_of(noise, steps),
-                epsilon=epsilon,
-                delta=delta,
-                relation=relation,
-                slack_per_step=slack,
-                slack=before,
-            )
-        assert num_steps is not None
-        return cls(
+        # With 1 for what is open, so that all else is checked.
+        plan = cls(
             sampling=sampling,
             clipping_norm=clipping_norm,
-            noise_multiplier=noise_multiplier,
-            num_steps=num_steps,
+            noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
+            num_steps=1 if num_steps is None else num_steps,
             num_records=num_records,
             relation=relation,
             target_delta=delta,
             also=also,
             mechanism=mechanism,
         )
+        if epsilon is None:
+            return plan
+        if plan.also:
+            plan._check_affordable(epsilon, delta)
+        goal: Any = {"epsilon": epsilon, "delta": delta, "relation": relation}
+        if noise_multiplier is None:
+            noise = calibrate_noise_multiplier(
+                lambda noise: plan._event_of(noise, plan.num_steps), slack=plan.slack, **goal
+            )
+            return dataclasses.replace(plan, noise_multiplier=noise)
+        steps = calibrate_num_steps(
+            lambda steps: plan._event_of(plan.noise_multiplier, steps),
+            slack_per_step=plan._slack_per_step,
+            slack=_slack_of(plan.also),
+            **goal,
+        )
+        return dataclasses.replace(plan, num_steps=steps)
 
     @property
     def rate(self) -> float:
@@ -226,13 +212,21 @@ class PrivacyPlan:
     @property
     def slack(self) -> float:
         """Total variation between what runs and `event`, over all steps and all that `also` holds: of samplers and noise."""
-        step = self.sampling.slack_per_step(self.num_records) + self.mechanism.slack
-        return self.num_steps * step + _slack_of(self.also)
+        return self.num_steps * self._slack_per_step + _slack_of(self.also)
+
+    @property
+    def _slack_per_step(self) -> float:
+        return self.sampling.slack_per_step(self.num_records) + self.mechanism.slack
 
     def event(self) -> DpEvent:
         """Returns the event of the steps, derived from sampler, noise and number of steps, and of all that `also` holds."""
-        event_of = _event_builder(self.sampling, self.mechanism, self.num_records, self.relation, self.also)
-        return event_of(self.noise_multiplier, self.num_steps)
+        return self._event_of(self.noise_multiplier, self.num_steps)
+
+    def _event_of(self, noise_multiplier: float, num_steps: int) -> DpEvent:
+        noise = self.mechanism.event(noise_multiplier)
+        step = self.sampling.step_event(noise, num_records=self.num_records, relation=self.relation)
+        steps = SelfComposedDpEvent(step, num_steps)
+        return ComposedDpEvent([steps, *(x.event() for x in self.also)]) if self.also else steps
 
     def storable(self) -> "PrivacyPlan":
         """Returns the same plan, with what `also` holds as `PaidRelease`: for a file without code."""
@@ -306,22 +300,21 @@ class PrivacyPlan:
             return f"{noise:.4g} C, which moves with C ({moves})"
         return f"{noise * clipping.start:.4g} ({noise:.4g} C; {moves})"
 
+    def _check_affordable(self, epsilon: float, delta: float) -> None:
+        """Refuse a budget that what is released besides the steps uses up."""
+        events = ComposedDpEvent([x.event() for x in self.also])
+        spent = profile(events, self.relation, slack=min(1.0, _slack_of(self.also))).epsilon(delta)
+        if spent >= epsilon:
+            raise ValueError(
+                f"epsilon={epsilon:g} leaves nothing for the steps: what else is released (also) costs {spent:.4g} at "
+                f"delta={delta:g}. Give it more noise, or raise epsilon."
+            )
+
     def _stated_delta(self, delta: float | None) -> float:
         if delta is not None:
             _check_delta(delta)
             return delta
         return self.target_delta if self.target_delta is not None else suggest(num_records=self.num_records).delta
-
-
-def _event_builder(
-    sampling: Sampling, mechanism: Mechanism, num_records: int, relation: Relation, also: Sequence[Release]
-) -> Callable[[float, int], DpEvent]:
-    def event_of(noise_multiplier: float, num_steps: int) -> DpEvent:
-        step = sampling.step_event(mechanism.event(noise_multiplier), num_records=num_records, relation=relation)
-        steps = SelfComposedDpEvent(step, num_steps)
-        return ComposedDpEvent([steps, *(x.event() for x in also)]) if also else steps
-
-    return event_of
 
 
 def _slack_of(also: Sequence[Release]) -> float:
@@ -338,17 +331,6 @@ def _checked_releases(also: Sequence[Release]) -> tuple[Release, ...]:
                 "itself, such as discreet.standardise.Standardisation(...)."
             )
     return releases
-
-
-def _check_affordable(also: tuple[Release, ...], relation: Relation, epsilon: float, delta: float) -> None:
-    """Refuse a budget that what is released besides the steps uses up."""
-    events = ComposedDpEvent([x.event() for x in also])
-    spent = profile(events, relation, slack=min(1.0, _slack_of(also))).epsilon(delta)
-    if spent >= epsilon:
-        raise ValueError(
-            f"epsilon={epsilon:g} leaves nothing for the steps: what else is released (also) costs {spent:.4g} at "
-            f"delta={delta:g}. Give it more noise, or raise epsilon."
-        )
 
 
 def _is_rule(clipping_norm: object) -> bool:
@@ -383,11 +365,6 @@ def _check_facts(
             "Scale the loss, or choose a C near the length of one record's gradient."
         )
     sampling.check(num_records, relation)
-
-
-def _check_num_steps(num_steps: int) -> None:
-    hint = "Leave num_steps out of PrivacyPlan.calibrate to learn how many steps epsilon affords."
-    integer("num_steps", num_steps, hint=hint)
 
 
 def _check_noise(noise_multiplier: float, clipping_norm: ClippingNorm) -> None:

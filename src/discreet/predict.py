@@ -83,9 +83,17 @@ def class_probabilities(
     rows = leaves[0].shape[0]
     one = {name: value[0] for name, value in draws.items()}
     name, classes = _find_site(model, one, rebuild([x[:1] for x in leaves]), kwargs, site)
-    _refuse_coupled(model, name, rebuild, kwargs, one, leaves)
+    mean = functools.partial(_mean_over_draws, model, name, rebuild, kwargs)
+    # The first row beside the last one must have the probabilities that it has alone.
+    single = {name: value[None] for name, value in one.items()}
+    alone, beside = (np.asarray(mean(single, [x[np.array(at)] for x in leaves]))[0] for at in ([0], [0, -1]))
+    if not np.allclose(alone, beside, atol=1e-3, equal_nan=True):
+        raise ValueError(
+            f"The probabilities of {name!r} in one row change with the rows beside it, as where a model takes a mean over "
+            "rows. Prepare the columns beforehand by public numbers, and let each row stand for itself."
+        )
     batch = int(min(rows, max(1, max_elements // (num_draws * classes))))
-    predict = jax.jit(functools.partial(_mean_over_draws, model, name, rebuild, kwargs))
+    predict = jax.jit(mean)
     out = np.empty((rows, classes), np.float32)
     for start in range(0, rows, batch):
         # The last batch reaches back over rows that are done, so that one compiled program serves all.
@@ -184,25 +192,6 @@ def _find_site(
             "into a plate of the rows' number, without to_event."
         )
     return name, int(fn.enumerate_support(expand=False).shape[0])
-
-
-def _refuse_coupled(
-    model: Model,
-    name: str,
-    rebuild: Callable[[list[Array]], tuple[Any, ...]],
-    kwargs: Mapping[str, Any],
-    draw: Mapping[str, Array],
-    leaves: list[Array],
-) -> None:
-    """The first row beside the last one must have the probabilities that it has alone."""
-    first, both = ([x[np.array(places)] for x in leaves] for places in ([0], [0, -1]))
-    draws = {name: value[None] for name, value in draw.items()}
-    alone, beside = (np.asarray(_mean_over_draws(model, name, rebuild, kwargs, draws, x))[0] for x in (first, both))
-    if not np.allclose(alone, beside, atol=1e-3, equal_nan=True):
-        raise ValueError(
-            f"The probabilities of {name!r} in one row change with the rows beside it, as where a model takes a mean over "
-            "rows. Prepare the columns beforehand by public numbers, and let each row stand for itself."
-        )
 
 
 def _mean_over_draws(

@@ -1,6 +1,5 @@
 """`discreet demo`: a bundled table, fitted privately and not, side by side."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +7,7 @@ import typer
 
 from discreet._validate import require
 from discreet.cli import _options as options
-from discreet.cli._report import print_statement
+from discreet.cli._report import facts_in, print_statement
 from discreet.cli._run import fit_and_write, joined
 from discreet.cli._terminal import refusing, say, say_json
 
@@ -119,13 +118,7 @@ def demo(
 
 def may_overwrite(path: Path) -> bool:
     """Whether there is no statement yet, or one of this demo: that of a fit belongs to a budget's history."""
-    if not path.exists():
-        return True
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and BOUNDS_ARE_PUBLIC in content.get("public", [])
+    return not path.exists() or BOUNDS_ARE_PUBLIC in facts_in(path).get("public", [])
 
 
 def load() -> tuple["Records", "Records"]:

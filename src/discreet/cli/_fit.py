@@ -18,7 +18,7 @@ from discreet._validate import integer, positive
 from discreet.cli import _options as options
 from discreet.cli._options import LINEAR, TWIN, choose_model
 from discreet.cli._plan import KINDS, say_other_size, with_plan
-from discreet.cli._report import COUNTS, write_page, write_statement
+from discreet.cli._report import COUNTS, facts_in, write_page, write_statement
 from discreet.cli._run import (
     budget_line,
     charge_line,
@@ -385,7 +385,10 @@ def _fit_again(asked: Asked) -> None:
         )
     choose_model(TWIN, components=asked.components)
     released, files = load_marginals(data), []
-    at_home = out.resolve() == data.parent.resolve() and _is_stated(released.statement, out / "statement.json")
+    # What else the statement in the folder says may be more.
+    stated, wanted = facts_in(out / "statement.json"), json.loads(released.statement.to_json())
+    same = all(stated.get(name) == wanted[name] for name in ("epsilon", "delta", "plan"))
+    at_home = same and out.resolve() == data.parent.resolve()
     check_folder(out, overwrite=asked.overwrite or at_home)
     with folder_for_results(out):
         model, result = _fitted(asked, released)
@@ -394,16 +397,6 @@ def _fit_again(asked: Asked) -> None:
         files += write_fitted(out, result, model)
         files.append(write_page(out).file)
     _say_twins(asked, "Fitted the noisy counts again", result.statement, files, NOTHING_MORE)
-
-
-def _is_stated(statement: "Statement", file: Path) -> bool:
-    """Whether a file has the statement of the same release; what else it says may be more."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    wanted = json.loads(statement.to_json())
-    return isinstance(found, dict) and all(found.get(name) == wanted[name] for name in ("epsilon", "delta", "plan"))
 
 
 def _say_twins(asked: Asked, what: str, statement: "Statement", files: list[Path], budget: str) -> None:

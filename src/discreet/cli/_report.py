@@ -308,6 +308,15 @@ def read_json(path: Path, remedy: str) -> Any:
         raise ValueError(f"{path} is not JSON: {remedy}") from None
 
 
+def facts_in(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def _of_summary(fitted: Path, statement: "Statement") -> dict[str, Any]:
     """What the summary of a regression shows."""
     from discreet.page import losses_of, may_hold, panel_of_summary

@@ -178,7 +178,10 @@ class Objective:
     ) -> tuple[dict[str, Any], Float[Array, ""]]:
         """One guide draw: the touched latents' unconstrained values, and the data-free term."""
         params = self.constrain(psi)
-        guide_trace, model_trace = self._traces(params, key, rows)
+        guide_key, model_key = jax.random.split(key)
+        guide_trace, _ = self._trace(self.programs.guide, rows, guide_key, params)
+        drawn = {n: guide_trace[n]["value"] for n in self.structure.global_latents}
+        model_trace, _ = self._trace(self.programs.model, rows, model_key, {**params, **drawn})
         globals_ = self.structure.global_latents
         free = jnp.zeros(())
         for name in self.structure.guide_globals:
@@ -191,14 +194,6 @@ class Objective:
         for name in self.structure.factors:
             free -= _log_prob(model_trace[name], model_trace[name]["scale"])
         return {name: _unconstrained(model_trace[name]) for name in self.touched_latents}, free
-
-    def _traces(
-        self, params: Mapping[str, Any], key: PRNGKeyArray, rows: Sequence[Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        guide_key, model_key = jax.random.split(key)
-        guide_trace, _ = self._trace(self.programs.guide, rows, guide_key, params)
-        latents = {n: guide_trace[n]["value"] for n in self.structure.global_latents}
-        return guide_trace, self._trace(self.programs.model, rows, model_key, {**params, **latents})[0]
 
     def _divergence(
         self, guide_site: Mapping[str, Any], model_site: Mapping[str, Any], guide_scale: Any, model_scale: Any
@@ -231,7 +226,11 @@ class Objective:
         rows, params = self._as_rows(u, record)
 
         def one(latents: Mapping[str, Any], draw: PRNGKeyArray) -> Float[Array, ""]:
-            return self._loss_of_rows(latents, params, rows, draw)
+            loss, log_joint = self._terms_of_rows(latents, params, rows, draw)
+            if not self.structure.summed:
+                return loss - log_joint({})[0]
+            logits, scale = self._log_weights(log_joint)
+            return loss - scale * jax.nn.logsumexp(logits)
 
         if self.num_particles == 1:
             return one(jax.tree.map(lambda x: x[0], u[LATENT]), key)
@@ -243,19 +242,6 @@ class Objective:
         rows, own = [x[None] for x in record[: len(self.placeholder)]], record[len(self.placeholder) :]
         named = zip(self.structure.local_params, own, strict=True)
         return rows, {**u[PARAM], **{name: jnp.expand_dims(value, axis) for (name, axis), value in named}}
-
-    def _loss_of_rows(
-        self,
-        latents: Mapping[str, Any],
-        params: Mapping[str, Any],
-        rows: Sequence[Any],
-        key: PRNGKeyArray,
-    ) -> Float[Array, ""]:
-        loss, log_joint = self._terms_of_rows(latents, params, rows, key)
-        if not self.structure.summed:
-            return loss - log_joint({})[0]
-        logits, scale = self._log_weights(log_joint)
-        return loss - scale * jax.nn.logsumexp(logits)
 
     def _log_weights(
         self, log_joint: Callable[[Mapping[str, Any]], tuple[Float[Array, ""], Any]]

@@ -386,7 +386,11 @@ class LocalUpdates:
 
         def row(u: Any, record: Sequence[Array], own: Sequence[Array], key: PRNGKeyArray) -> list[Array]:
             def once(state: Any, key: PRNGKeyArray) -> tuple[Any, None]:
-                return self._once(u, record, state, key), None
+                def loss(own: Mapping[str, Array]) -> Float[Array, ""]:
+                    return self.objective.record_loss(u, [*record, *self._ordered(own)], key)
+
+                value, gradient = jax.value_and_grad(loss)(self.optim.get_params(state))
+                return self.optim.update(gradient, state, value=value), None
 
             state, _ = jax.lax.scan(once, jax.tree.unflatten(structure, own), jax.random.split(key, self.num_updates))
             # A record without a finite gradient adds nothing to the release; nor does it remember anything.
@@ -394,13 +398,6 @@ class LocalUpdates:
             return [jnp.where(finite, new, old) for new, old in zip(jax.tree.leaves(state), own, strict=True)]
 
         return mechanisms.update_rows(row, u, table, memory, batch, key, shards)
-
-    def _once(self, u: Any, record: Sequence[Array], state: Any, key: PRNGKeyArray) -> Any:
-        def loss(own: Mapping[str, Array]) -> Float[Array, ""]:
-            return self.objective.record_loss(u, [*record, *self._ordered(own)], key)
-
-        value, gradient = jax.value_and_grad(loss)(self.optim.get_params(state))
-        return self.optim.update(gradient, state, value=value)
 
     def _ordered(self, own: Mapping[str, Array]) -> list[Array]:
         return [own[name] for name, _ in self.objective.structure.local_params]

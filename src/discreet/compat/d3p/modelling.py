@@ -98,15 +98,8 @@ def sample_posterior_predictive(
 ) -> Samples:
     """One draw of the guide's latents at `params`, and of the model given them.
 
-    Args:
-        rng_key: a key of any kind.
-        model: the model.
-        model_args: its positional arguments; leave observations out to have them drawn.
-        guide: the guide.
-        guide_args: its positional arguments.
-        params: values of the `param` sites, as `DPSVI.get_params` returns them.
-        with_intermediates: return pairs of a value and its intermediate values.
-        kwargs: keyword arguments of model and guide.
+    `params` are values of the `param` sites, as `DPSVI.get_params` returns them; the rest as for `sample_prior_predictive`, with
+    keyword arguments for model and guide.
     """
     model_key, guide_key = jax.random.split(convert_to_jax_rng_key(rng_key))
     guide_trace = _run(guide, guide_key, guide_args, kwargs, params)
