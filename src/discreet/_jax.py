@@ -721,10 +721,8 @@ _FAILED = "discreet/failed"
 def tell_processes(why: str) -> bool:
     """Let other processes know that this one ends, and why; empty: tell nothing.
 
-    Process 0, where the coordination service is, then waits for the others: without the service JAX aborts them.
-
-    Returns:
-        Whether there are several processes.
+    Process 0, where the coordination service is, then waits for the others: without the service JAX aborts them. The
+    result is whether there are several.
     """
     state = jax_distributed.global_state
     if state.client is None or state.num_processes == 1:
@@ -751,9 +749,6 @@ def await_processes(seconds: float = 300.0) -> None:
 
     By the coordination service of `jax._src.distributed`, which needs no connection between the processes: gloo gives up
     where one comes to the first collective 30 seconds after another.
-
-    Raises:
-        jax.errors.JaxRuntimeError: One has not come.
     """
     client = jax_distributed.global_state.client
     assert client is not None
@@ -765,13 +760,7 @@ def one_process(what: str, arrays: Sequence[Any] = ()) -> None:
 
     Under `jax.distributed` every process runs the same program, each with a key of its own. JAX does not check that these
     agree, so each process would release the same records with other noise, and state the price of one release.
-
-    Args:
-        what: What releases, as its caller knows it.
-        arrays: What it is given; tracers and NumPy's arrays live in this process.
-
-    Raises:
-        ValueError: There are several processes, or an array lies partly in another one.
+    An array that lies partly in another process is refused, too; tracers and NumPy's arrays live in this one.
     """
     if _one_curator.get():
         return

@@ -53,16 +53,7 @@ def is_integer(value: Any) -> TypeGuard[int]:
 def real(name: str, value: Any, low: float, high: float, *, must: str | None = None, hint: str = "") -> float:
     """Check that a value is a number between `low` and `high`, both included.
 
-    Args:
-        name: What to call the value in an error.
-        value: The argument.
-        low: Least value allowed.
-        high: Greatest value allowed; infinity allows every number from `low`, infinity among them.
-        must: What the value must be, after "it must be"; by default the range in words.
-        hint: A sentence to add to the error, for example a common choice.
-
-    Raises:
-        ValueError: The value is a bool, no number, NaN or outside the range.
+    `must` says what the value must be, after "it must be", in the place of the range in words; `hint` is a sentence to add.
 
     >>> real("count_share", 0.5, 0.0, 0.99)
     0.5
@@ -76,9 +67,6 @@ def real(name: str, value: Any, low: float, high: float, *, must: str | None = N
 def positive(name: str, value: Any, *, hint: str = "") -> float:
     """Check that a value is a finite number above 0.
 
-    Raises:
-        ValueError: It is not.
-
     >>> positive("epsilon", True)
     Traceback (most recent call last):
     ValueError: epsilon is True; it must be a finite number above 0.
@@ -89,22 +77,14 @@ def positive(name: str, value: Any, *, hint: str = "") -> float:
 
 
 def probability(name: str, value: Any, *, hint: str = "") -> float:
-    """Check that a value lies strictly between 0 and 1, as delta, a confidence or a quantile does.
-
-    Raises:
-        ValueError: It does not.
-    """
+    """Check that a value lies strictly between 0 and 1, as delta, a confidence or a quantile does."""
     if not (is_real(value) and 0 < float(value) < 1):
         refuse(name, value, "a number above 0 and below 1", hint)
     return float(value)
 
 
 def fraction(name: str, value: Any, *, hint: str = "") -> float:
-    """Check that a value is at least 0 and below 1, as a share that leaves something over does.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Check that a value is at least 0 and below 1, as a share that leaves something over does."""
     if not (is_real(value) and 0 <= float(value) < 1):
         refuse(name, value, "a number of at least 0 and below 1", hint)
     return float(value)
@@ -112,9 +92,6 @@ def fraction(name: str, value: Any, *, hint: str = "") -> float:
 
 def integer(name: str, value: Any, least: int = 1, most: int | None = None, *, hint: str = "") -> int:
     """Check that a value is an integer between `least` and `most`, both included.
-
-    Raises:
-        ValueError: The value is a bool, not of an integer type, or outside the range.
 
     >>> integer("num_records", 0, hint="It is the public number of records.")
     Traceback (most recent call last):
@@ -127,9 +104,6 @@ def integer(name: str, value: Any, least: int = 1, most: int | None = None, *, h
 
 def choice(name: str, value: Any, options: Collection[str], *, hint: str = "") -> str:
     """Check that a value is one of a few words.
-
-    Raises:
-        ValueError: It is another word, or no word.
 
     >>> choice("kind", "laplace", ("gaussian", "none"))
     Traceback (most recent call last):
@@ -157,16 +131,7 @@ def refuse(name: str, value: Any, must: str, hint: str = "") -> NoReturn:
 
 
 def require(package: str, *, extra: str, what: str) -> None:
-    """Check that a package is installed.
-
-    Args:
-        package: Its import name.
-        extra: The extra of discreet that brings it.
-        what: What needs it, as the subject of a sentence.
-
-    Raises:
-        ModuleNotFoundError: It is not installed.
-    """
+    """Refuse, with a `ModuleNotFoundError`, what needs a package that is not installed; `extra` of discreet brings it."""
     if find_spec(package) is None:
         raise ModuleNotFoundError(
             f"{what} needs {package}, which is not installed: pip install 'discreet[{extra}]'.", name=package

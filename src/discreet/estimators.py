@@ -172,10 +172,8 @@ def fit_model(
 ) -> tuple[DPSVIResult, Draws]:
     """Spend the plan's budget on records, the model's arguments, and draw `num_draws` from the posterior.
 
-    A `seed` of None is the operating system's entropy; `how` is what `DPSVI.run` takes besides.
-
-    Returns:
-        The result, and draws of each latent along the leading axis.
+    A `seed` of None is the operating system's entropy; `how` is what `DPSVI.run` takes besides. The
+    draws of each latent are along the leading axis.
     """
     fit_key, draw_key = jax.random.split(random.key(seed))
     dpsvi = _prepare(settings, plan, records[0].shape[1:], threading.get_ident())
@@ -350,11 +348,7 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             integer(name, getattr(self, name))
 
     def _persons(self, groups: Any, num_rows: int) -> np.ndarray | None:
-        """The rows of each person to use; None where each row is a record.
-
-        Raises:
-            ValueError: Several rows of a person, and no groups; or as `rows_of_groups`.
-        """
+        """The rows of each person to use; None where each row is a record."""
         if groups is None:
             if self.max_rows > 1:
                 raise ValueError(
@@ -377,17 +371,7 @@ class PrivateRegression(BaseEstimator, abc.ABC):
 
 
 def rows_of_groups(groups: Any, num_rows: int, max_rows: int, *, key: bytes | None = None) -> np.ndarray:
-    """The rows of each person to use, as `tables.rows_of_persons` numbers them.
-
-    Args:
-        groups: The person of each row: texts or integers.
-        num_rows: Number of rows.
-        max_rows: How many rows of a person are used at most.
-        key: By which rows are chosen; None: a new secret one.
-
-    Raises:
-        DataError: Groups that do not name a person for each row.
-    """
+    """At most `max_rows` rows of each person, as `tables.rows_of_persons` numbers and, by the key, chooses them."""
     require("pyarrow", extra="tables", what="groups")
     import pyarrow
 

@@ -100,9 +100,6 @@ def write_archive(
         kinds: As in `read_archive`.
         private: Whether nobody but the owner may read it.
 
-    Returns:
-        The path.
-
     Raises:
         TypeError: The content holds something else. Nothing is written.
         OSError: The file cannot be written.
@@ -124,11 +121,7 @@ def read_archive(path: Path | str | bytes, what: str, version: int, kinds: Kinds
 
     Guarantee: nothing that the file holds is run, and no more memory is used than a few times its size.
 
-    Args:
-        path: The file, or its content.
-        what: What it should be.
-        version: The newest form that the caller knows.
-        kinds: The classes of which the file may hold objects.
+    `path` is the file or its content, `version` the newest form that the caller knows.
 
     Raises:
         ValueError: The file is absent, damaged, incomplete, something else, or of a newer form.

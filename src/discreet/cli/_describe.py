@@ -223,11 +223,7 @@ def score(
 
 
 def _fit_of(folder: Path) -> tuple[str, str, "dict[str, np.ndarray]"]:
-    """The model's name, the schema's text and the posterior draws of a fit.
-
-    Raises:
-        ValueError: The folder has none, or those of a model that is not scored here.
-    """
+    """The model's name, the schema's text and the posterior draws of a fit; ValueError where it is not scored here."""
     import numpy as np
 
     try:

@@ -597,9 +597,6 @@ def check_use(table: Table, plan: "PrivacyPlan | MomentsPlan", *, goes_on: bool,
     All gradients together are at most N C long, which leaves N C / P for each of P parameters. Less than the noise that is left
     in the mean of all steps, and no parameter can be told from noise. C cancels out. The sums of products of P - 1 features and a
     constant likewise have eigenvalues of N / P on average at most.
-
-    Raises:
-        ValueError: It is likely of no use, `goes_on` is false, and nobody could be asked or they said no.
     """
     from discreet.moments import MomentsPlan
 

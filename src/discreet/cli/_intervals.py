@@ -50,32 +50,23 @@ HIDDEN = (
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-    """Draws of the coefficients.
+    """Draws of the coefficients."""
 
-    Attributes:
-        samples: By latent, for summaries: with the noise of the fit if `why_not` is empty, else the guide's.
-        without_noise: Draws of where a fit without noise would have ended, the intercept first. None: unknown.
-        why_not: Why the noise is not in the samples.
-        estimate: What to predict with, if that is not the mean of the samples, the intercept first.
-    """
-
+    # By latent, for summaries: with the noise of the fit if `why_not` is empty, else the guide's
     samples: dict[str, np.ndarray]
+    # Draws of where a fit without noise would have ended, the intercept first. None: unknown.
     without_noise: Float[np.ndarray, "draw coefficient"] | None
-    why_not: str
+    why_not: str  # Why the noise is not in the samples
+    # What to predict with, if that is not the mean of the samples, the intercept first
     estimate: Float[np.ndarray, " coefficient"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class NoiseAdded:
-    """How to include the noise in a fit's draws.
+    """How to include the noise in a fit's draws."""
 
-    Attributes:
-        longest: Public bound on the gradient of a record; None: there is none.
-        groups: For each column of several categories, the places of its features.
-    """
-
-    longest: float | None
-    groups: tuple[tuple[int, ...], ...] = ()
+    longest: float | None  # Public bound on the gradient of a record; None: there is none
+    groups: tuple[tuple[int, ...], ...] = ()  # For each column of several categories, the places of its features
 
     def keeps_gradients(self, num_features: int, num_steps: int) -> bool:
         """Whether a fit should keep its gradients: where there may be intervals, and in 64 MiB."""
@@ -164,11 +155,7 @@ def optimum(
 ) -> tuple[Float[np.ndarray, "draw dim"], Float[np.ndarray, "dim dim"]] | None:
     """Draws of where the expected gradient is zero, and the slopes; None where the noise hides a slope along some direction.
 
-    Args:
-        points: Iterates before the steps.
-        gradients: The noisy gradients of these steps.
-        rng: For the draws.
-        count: Number of draws.
+    `points` are the iterates before the steps, `gradients` the noisy gradients of these.
     """
     steps, dim = points.shape
     if steps < 10 * (dim + 1):

@@ -217,11 +217,8 @@ class Objective:
     def record_loss(self, u: Mapping[str, Any], record: Sequence[Any], key: PRNGKeyArray) -> Float[Array, ""]:
         """One record's -[log p(x, z | u) - log q(z | x, u)], unscaled, mean over the particles.
 
-        Args:
-            u: what `link` returned.
-            record: the record's slices of the record arrays, without the leading axis, and the unconstrained values of
-                the `param` sites that are its own.
-            key: for the record's local latents.
+        `u` is what `link` returned; the record is its slices of the record arrays, then the unconstrained values of the `param`
+        sites that are its own.
         """
         rows, params = self._as_rows(u, record)
 

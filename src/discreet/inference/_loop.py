@@ -422,23 +422,9 @@ def many_steps(
 ) -> Kept:
     """The loop itself: what is compiled to run, and what is proved to be private.
 
-    Args:
-        step: one step.
-        drawing: how batches are drawn (`Sampling.drawing`).
-        length: room for so many steps' results.
-        keep_iterates: whether the parameters after each step are among them.
-        keep_gradients: whether the gradient that each step gave to the optimizer is.
-        keys: the fit's.
-        state: the state before, without a key.
-        mean: the running mean of the tail; empty: none is kept.
-        numbers: the plan's.
-        leaves: the records.
-        tables: what `sampling.prepare` returned.
-        count: steps to make, at most `length`.
-
-    Returns:
-        The state after, the running mean, private losses, clipping norms, iterates and gradients; rows from `count` on hold
-        zeros.
+    Of at most `length` steps, for whose results there is room, `count` are made; parameters and gradients after each are kept if
+    asked for. `state` has no key, since `keys` are derived from it; an empty `mean` of the tail stays so; `tables` are what
+    `sampling.prepare` returned. Rows of results from `count` on hold zeros.
     """
     dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
 

@@ -707,22 +707,16 @@ def log_density(site: Mapping[str, Any], scale: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Programs:
-    """A model and a guide, and the arguments that they are called with; of the records only shapes and dtypes are used.
-
-    Attributes:
-        static: Public keyword arguments.
-        num_records: How many records a table has, as far as that is public.
-        keeps_local: Whether the guide may have `param` sites with a value for each record; None: those of an AutoNormal or
-            AutoDelta may.
-        state: Values of the mutable sites, which no run changes.
-    """
+    """A model and a guide, and the arguments that they are called with; of the records only shapes and dtypes are used."""
 
     model: Program
     guide: Program
     records: Records
-    static: Mapping[str, Any]
-    num_records: int
+    static: Mapping[str, Any]  # Public keyword arguments
+    num_records: int  # How many records a table has, as far as that is public
+    # Whether the guide may have `param` sites with a value for each record; None: an AutoNormal or AutoDelta may
     keeps_local: bool | None = False
+    # Values of the mutable sites, which no run changes
     state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def trace(
@@ -736,16 +730,10 @@ class Programs:
         rule: Callable[[Mapping[str, Any]], Any] = value_of_improper,
         hint: int | None = None,
     ) -> tuple[dict[str, Any], WholePlates]:
-        """Run one of the programs on these rows and return its sites, and the plates that covered them.
+        """Run one of the programs, perhaps with handlers around it, on rows; its sites, and the plates that covered them.
 
-        Args:
-            program: Model or guide, perhaps with handlers around it.
-            rows: Record arrays of any length.
-            key: For what it draws.
-            plates: The record plates; None while they are being found.
-            values: Values of sites.
-            rule: Values of other sites, or None.
-            hint: Take a plate of this size for a record plate.
+        `plates` are the record plates; while they are being found they are None, and one of the size `hint` is taken for one.
+        `rule` gives values of sites that are not among `values`, or None.
         """
         whole = WholePlates(program, plates, rows[0].shape[0], num_records=hint)
         run = handlers.substitute(handlers.seed(whole, key), substitute_fn=rule)

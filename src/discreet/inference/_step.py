@@ -486,16 +486,9 @@ class PrivateStep:
     ) -> tuple[DPSVIState, Float[Array, ""], Any]:
         """Make one release and move the parameters.
 
-        Args:
-            state: the state before.
-            keys: the step's keys.
-            numbers: the plan's.
-            table: record arrays, from which the engine takes the rows of the batch and no others.
-            batch: which rows of the table.
-
-        Returns:
-            The next state; the private estimate of the negative ELBO of all records, in nats (NaN where no share was given
-            to the loss); and the gradient that the optimizer was given, post-processing of the release.
+        The engine takes the rows of the batch from the table and no others. Besides the next state come the private estimate of
+        the negative ELBO of all records, in nats (NaN where no share was given to the loss), and the gradient that the optimizer
+        was given, post-processing of the release.
         """
         psi = self.optim.get_params(state.optim_state)
         channels = self._channels(state.loss_center)

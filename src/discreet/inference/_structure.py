@@ -192,12 +192,8 @@ class PointGuide:
     """A guide that puts each latent of a model at a point: one `param` site for each, in unconstrained space.
 
     A latent `w` gets the param `w_unconstrained` and the distribution Delta(t(u), log_density=-log |det dt/du|), where t
-    maps unconstrained values into the latent's support. So log q - log p of a draw is minus the log prior density of u.
-
-    Args:
-        model: the model.
-        init_loc_fn: one of NumPyro's `init_to_*`, evaluated on the placeholder record; None: the origin of
-            unconstrained space.
+    maps unconstrained values into the latent's support. So log q - log p of a draw is minus the log prior density of u. Points
+    start where `init_loc_fn`, one of NumPyro's `init_to_*`, puts them for the placeholder record; None: at the origin.
     """
 
     def __init__(self, model: Program, init_loc_fn: Callable[..., Any] | None = None) -> None:

@@ -61,15 +61,10 @@ class Records:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The columns of the arrays that a schema's columns become. Public.
+    """The columns of the arrays that a schema's columns become. Public."""
 
-    Attributes:
-        schema: The public description.
-        raw: One column of x for each feature, in its own unit, with NaN where a cell is missing.
-    """
-
-    schema: Schema
-    raw: bool = False
+    schema: Schema  # The public description
+    raw: bool = False  # One column of x for each feature, in its own unit, with NaN where a cell is missing
 
     def __post_init__(self) -> None:
         target = self.schema.target_column
