@@ -46,18 +46,14 @@ _FEWEST_TELLING_ROWS = 16
 
 
 class Records(NamedTuple):
-    """The arguments of a call, taken apart.
+    """The arguments of a call, taken apart."""
 
-    Attributes:
-        leaves: the arrays whose leading axis is the records.
-        rebuild: puts arrays of any length back into `(args, kwargs)`, among the static
-            arguments (numbers, strings, None) that stay as they were passed.
-        static: how the arguments are nested and what the static ones are; hashable. Calls with
-            the same `static` and the same shapes and dtypes of records mean the same program.
-    """
-
-    leaves: list[Any]
+    leaves: list[Any]  # The arrays whose leading axis is the records
+    # Puts arrays of any length back into `(args, kwargs)`, among the static arguments (numbers, strings, None) that
+    # stay as they were passed
     rebuild: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+    # How the arguments are nested and what the static ones are; hashable. Calls with the same `static` and the same
+    # shapes and dtypes of records mean the same program.
     static: tuple[Any, ...]
 
     @property
@@ -89,11 +85,8 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any = None)
     Every function that takes records comes through here before it does anything else, so this is where several processes
     are refused, and where a release of JAX that nobody tried is named.
 
-    Args:
-        args: positional arguments, pytrees of arrays with records along the leading axis;
-            Python numbers, strings and None are static and public.
-        kwargs: likewise.
-        mesh: over whose devices the caller will spread the arrays, which then stay where they are; None: over none.
+    The arguments are pytrees of arrays with records along the leading axis; Python numbers, strings and None are static and
+    public. Arrays stay where they are if the caller will spread them over a mesh.
     """
     passed = jax.tree.leaves((tuple(args), dict(kwargs)))
     warn_of_release()
@@ -188,13 +181,8 @@ def check_public(values: Mapping[str, Any]) -> None:
     """Refuse NaN and infinity in public keyword arguments."""
     for name, value in values.items():
         for leaf in jax.tree.leaves(value):
-            if isinstance(leaf, float) and not math.isfinite(leaf):
-                broken = True
-            elif isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.inexact):
-                broken = not bool(np.all(np.isfinite(np.asarray(leaf))))
-            else:
-                broken = False
-            if broken:
+            is_array = isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.inexact)
+            if (is_array or isinstance(leaf, float)) and not np.all(np.isfinite(np.asarray(leaf))):
                 raise ValueError(
                     f"The public argument {name!r} holds a NaN or an infinity, so the model would be "
                     "undefined for every record. Fix it before fitting."
