@@ -175,3 +175,12 @@ def test_in_a_loop():
     event = dp.certify(step, W, X, Y, M, KEY, records=(1, 2), mask=3).event
     assert event.count == 4
     assert event.event.noise_multiplier == pytest.approx(TWICE)
+
+
+def test_one_record_that_is_copied_along_its_own_axis_counts_as_often() -> None:
+    def step(key, xs):
+        wide = jnp.broadcast_to(dp.clip_records(xs, 1.0), (5, 3))
+        return dp.gaussian_mechanism(key, wide.sum(0), 1.0)
+
+    found = dp.certify(step, KEY, jnp.zeros((1, 3)), records=1, relation=dp.Relation.REPLACE_ONE)
+    assert found.event.noise_multiplier <= 1 / 5  # and not 1 / sqrt(5), as if the copies were five records
