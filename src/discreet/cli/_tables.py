@@ -246,24 +246,26 @@ class FormatName(enum.StrEnum):
     PARQUET = "parquet"
 
 
-@refusing
-def synth(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The options of `synth`."""
+
     fitted: Annotated[
         Path,
         typer.Argument(
             metavar="FIT", help="The folder that discreet fit wrote, with --model twin or your own.", show_default=False
         ),
-    ],
+    ]
     model: Annotated[
         str | None,
         typer.Option(help="If you fitted a model of your own: that model again, FILE.py:FUNCTION or FILE.txt."),
-    ] = None,
+    ] = None
     twins: Annotated[
         int, typer.Option(help="Number of twins, a file each: 5 for predictions, 20 or more for intervals.")
-    ] = 1,
+    ] = 1
     rows: Annotated[
         int | None, typer.Option(help="Rows of each twin. Default: the public number of records of the fitted table.")
-    ] = None,
+    ] = None
     rows_per_draw: Annotated[
         int | None,
         typer.Option(
@@ -273,15 +275,19 @@ def synth(
             help="Rows from one posterior draw; 1 is a draw for each row. Default: all rows of a twin, which combining twins "
             "needs.",
         ),
-    ] = None,
-    file_format: Annotated[FormatName, typer.Option("--format", help="File format of the twins.")] = FormatName.CSV,
+    ] = None
+    file_format: Annotated[FormatName, typer.Option("--format", help="File format of the twins.")] = FormatName.CSV
     seed: Annotated[
         int | None, typer.Option(help="Draw the same twins again. This is safe: nothing here reads the table.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the twins.")] = Path("discreet-twins"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the twins that are in the folder.")] = False,
-    as_json: options.AsJson = False,
-) -> None:
+    ] = None
+    out: Annotated[Path, typer.Option(help="Folder for the twins.")] = Path("discreet-twins")
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the twins that are in the folder.")] = False
+    as_json: options.AsJson = False
+
+
+@refusing
+@terminal.with_options_of(Asked)
+def synth(asked: Asked) -> None:
     """Draw synthetic twins of a table that was fitted.
 
     `discreet synth discreet-fit --twins 5 --out twins`
@@ -295,80 +301,88 @@ def synth(
     Writes twin-1.csv and so on, their schema (twins.schema.toml), and the statement with instructions for analysing several twins
     (twins.json and twins.txt).
     """
-    from tqdm.auto import tqdm
-
-    from discreet import random
     from discreet.accounting import upper
-    from discreet.marginals import NO_SPREAD
-    from discreet.synthetic import check_format, read_fitted, write_twins
-    from discreet.tables import schema_to_toml
+    from discreet.synthetic import read_fitted
 
-    _check(out, overwrite, twins, rows)
-    own = (fitted / OWN).is_file()
-    if model is not None and not own:
-        raise ValueError(f"{fitted} holds no fit of a model of your own: leave out --model")
-    fit = read_own_fit(fitted, model) if own else read_fitted(fitted)
-    if (own or fit.num_draws > 1) and rows_per_draw is None and twins > fit.num_draws:
+    _check(asked.out, asked.overwrite, asked.twins, asked.rows)
+    own = (asked.fitted / OWN).is_file()
+    if asked.model is not None and not own:
+        raise ValueError(f"{asked.fitted} holds no fit of a model of your own: leave out --model")
+    fit = read_own_fit(asked.fitted, asked.model) if own else read_fitted(asked.fitted)
+    if (own or fit.num_draws > 1) and asked.rows_per_draw is None and asked.twins > fit.num_draws:
         raise ValueError(
-            f"--twins is {twins}, and the fit wrote {fit.num_draws} posterior draws: ask for fewer twins, or fit with more "
-            "--draws"
+            f"--twins is {asked.twins}, and the fit wrote {fit.num_draws} posterior draws: ask for fewer twins, or fit with "
+            "more --draws"
         )
     statement = fit.statement
     if not statement.is_private:
         terminal.say_error("NOT PRIVATE: the fit is not private, as its statement says, so the twins are not either.")
-    count = rows or statement.plan.get("num_records") or getattr(fit, "num_records", 0)
+    about, files = _draw(asked, fit, own)
+    if asked.as_json:
+        terminal.say_json("synth", {**about, "files": [str(file) for file in files]})
+        return
+    price = f"ε = {upper(statement.epsilon)} at δ = {statement.delta:g}"
+    number = f"{asked.twins} twin{'s' if asked.twins > 1 else ''}"
+    terminal.say(
+        f"Wrote {number} ({_size_of(about)}, {len(about['columns'])} columns). No extra privacy cost beyond the fit's {price}."
+    )
+    terminal.say_files(files)
+
+
+def _draw(asked: Asked, fit: Any, own: bool) -> tuple[dict[str, Any], list[Path]]:
+    """Draw the twins of a fit, of a model of the user's `own` or not, into files; what is said of them, and the files."""
+    from tqdm.auto import tqdm
+
+    from discreet import random
+    from discreet.marginals import NO_SPREAD
+    from discreet.synthetic import check_format, write_twins
+    from discreet.tables import schema_to_toml
+
+    out, statement = asked.out, fit.statement
+    count = asked.rows or statement.plan.get("num_records") or getattr(fit, "num_records", 0)
     # A twin's rows are nobody's, so whose they are is no column of it; but where persons have several, it has invented ones.
     schema, of_persons = fit.model.schema.of_twins(), not own and fit.model.schema.max_rows > 1
     schema = schema if of_persons else schema.without_person()
-    check_format(schema, file_format)
-    how = COMBINE if rows_per_draw is None else DO_NOT_COMBINE
+    check_format(schema, asked.file_format)
+    how = COMBINE if asked.rows_per_draw is None else DO_NOT_COMBINE
     how = NO_SPREAD if fit.num_draws == 1 and not own else how
     with terminal.folder_for_results(out):
         # Earlier twins go before the new ones come: there may be more of them, or of another format.
         for path in [out / ABOUT, out / TEXT, out / SCHEMA, *_twins_in(out)]:
             path.unlink(missing_ok=True)
-        total = None if of_persons else twins * count
-        with tqdm(total=total, unit=" rows", unit_scale=True, delay=2, disable=as_json or None, leave=False) as bar:
+        total, hidden = None if of_persons else asked.twins * count, asked.as_json or None
+        with tqdm(total=total, unit=" rows", unit_scale=True, delay=2, disable=hidden, leave=False) as bar:
             files = write_twins(
-                random.key(seed),
+                random.key(asked.seed),
                 fit,
                 fit.model,
                 schema,
                 out,
-                num_twins=twins,
+                num_twins=asked.twins,
                 num_records=count,
-                rows_per_draw=rows_per_draw,
-                file_format=file_format,
+                rows_per_draw=asked.rows_per_draw,
+                file_format=asked.file_format,
                 on_rows=bar.update,
             )
-        files.append(terminal.write_file(out / SCHEMA, schema_to_toml(schema)))
         about = {
             "format": FORMAT,
-            "twins": [file.name for file in files[:-1]],
-            "sha256": {file.name: digest_of(file) for file in files[:-1]},
+            "twins": [file.name for file in files],
+            "sha256": {file.name: digest_of(file) for file in files},
             "persons" if of_persons else "rows": count,
             "columns": [column.name for column in fit.model.schema.columns],
             "model": fit.about,
-            "rows_per_draw": rows_per_draw,
-            "seed": seed,
+            "rows_per_draw": asked.rows_per_draw,
+            "seed": asked.seed,
             "what_they_are": ROWS_ARE_NOBODY,
             "how_to_combine": how,
             "statement": statement.to_dict(),
         }
+        files.append(terminal.write_file(out / SCHEMA, schema_to_toml(schema)))
         files.append(terminal.write_file(out / TEXT, text_about(about, statement)))
         # Last: where it is, the twins are whole.
-        files.append(
-            terminal.write_file(out / ABOUT, json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-        )
-    if as_json:
-        terminal.say_json("synth", {**about, "files": [str(file) for file in files]})
-        return
-    price = f"ε = {upper(statement.epsilon)} at δ = {statement.delta:g}"
-    number = f"{twins} twin{'s' if twins > 1 else ''}"
-    terminal.say(
-        f"Wrote {number} ({_size_of(about)}, {len(about['columns'])} columns). No extra privacy cost beyond the fit's {price}."
-    )
-    terminal.say_files(files)
+        text = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        files.append(terminal.write_file(out / ABOUT, text))
+    return about, files
 
 
 def digest_of(file: Path) -> str:

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -735,23 +735,6 @@ def _compare(
         densities, _ = run([x[None] for x in row], given, shared, key)
         return sum((jnp.sum(x) for x in densities.values()), jnp.zeros(()))
 
-    def refuse_unless(same: bool) -> None:
-        if not same and whole:
-            raise ValueError(
-                f"The observed site (or factor) {whole[0]!r} reads the records, but its log density has no axis that follows "
-                "them and is no sum over them: the log density of made-up records together differs from the sum over each of "
-                "them alone. A joint density of all records, such as a Gaussian process or a time series whose steps are the "
-                "records, or a statistic of the table couples them in principle. Otherwise give one term for each record: "
-                'with numpyro.plate("data", xs.shape[0]).'
-            )
-        if not same:
-            raise ValueError(
-                f"The {what} couples records: the log density of made-up records together differs from the sum over each of "
-                "them alone (by a mean over the records, batch normalisation, the number of rows, or rows that are shifted or "
-                "sorted, for example). Each record is evaluated alone here, so it would mean something else. Use public "
-                "constants instead."
-            )
-
     # Fixed keys, so that a model is always judged alike, and several: one draw of the latents may hide a coupling.
     keys = [jax.random.key(seed) for seed in range(4)]
     shapes = jax.eval_shape(share, psi, keys[0])
@@ -763,8 +746,7 @@ def _compare(
     # Without one axis for the records, a term is one for all of them, and a latent none of each.
     axes_found = [*(at[0][name] for name in names if name not in whole), *at[1].values()]
     if None in axes_found:
-        whole = []
-        refuse_unless(same=False)
+        _refuse_coupling(what, None)
     at = at[0], {**at[1], **axes}
 
     each = jax.vmap(of_one, (0, 0, None, None))
@@ -790,7 +772,26 @@ def _compare(
             else:
                 one_way = np.asarray(all_together(first, values, shared, key)[0], np.float64)
                 other = np.asarray(all_alone(first, given, shared, key), np.float64)
-        refuse_unless(_alike(one_way, other))
+        if not _alike(one_way, other):
+            _refuse_coupling(what, whole[0] if whole else None)
+
+
+def _refuse_coupling(what: str, joint: str | None) -> NoReturn:
+    """Refuse a model or guide that couples records; `joint` names a site whose log density should be a sum over them."""
+    if joint is not None:
+        raise ValueError(
+            f"The observed site (or factor) {joint!r} reads the records, but its log density has no axis that follows "
+            "them and is no sum over them: the log density of made-up records together differs from the sum over each of "
+            "them alone. A joint density of all records, such as a Gaussian process or a time series whose steps are the "
+            "records, or a statistic of the table couples them in principle. Otherwise give one term for each record: "
+            'with numpyro.plate("data", xs.shape[0]).'
+        )
+    raise ValueError(
+        f"The {what} couples records: the log density of made-up records together differs from the sum over each of "
+        "them alone (by a mean over the records, batch normalisation, the number of rows, or rows that are shifted or "
+        "sorted, for example). Each record is evaluated alone here, so it would mean something else. Use public "
+        "constants instead."
+    )
 
 
 def _choose(which: Any, rows: Sequence[Any], others: Sequence[Any]) -> list[np.ndarray]:
