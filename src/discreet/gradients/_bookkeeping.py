@@ -290,15 +290,13 @@ def _sum_of_blocks(
 ) -> Array:
     """`weighted_sum` within each of so many blocks of rows, and their sum in float64.
 
-    In a loop, into which XLA moves nothing: else it computes rows by loops over blocks, and the last ones of each otherwise.
+    Several only where rows are operands of a branch: else XLA computes them by loops over blocks, the last ones of each
+    otherwise.
     """
-    size = len(factor) // blocks
-
-    def block(start: Any) -> Array:
-        a, c, f = (jax.lax.dynamic_slice_in_dim(x, start, size) for x in (activations, cotangents, factor))
-        return weighted_sum(use, a, c, f, leaf)
-
-    return _added(jax.lax.map(block, np.arange(0, len(factor), size, dtype=np.int32)) if blocks > 1 else block(0)[None])
+    if blocks == 1:
+        return _added(weighted_sum(use, activations, cotangents, factor, leaf)[None])
+    cut = (x.reshape(blocks, -1, *x.shape[1:]) for x in (activations, cotangents, factor))
+    return _added(jax.vmap(lambda a, c, f: weighted_sum(use, a, c, f, leaf))(*cut))
 
 
 def _scaled(rows: Array, factor: Float[Array, "record"]) -> Array:
@@ -378,14 +376,22 @@ class BookKeepingEngine:
             next(n for n in range(1, chunk + 1) if chunk <= n * _BLOCK and not chunk % n) if self._narrow(book) else 0
         )
 
+        def weighted(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Bool[Array, "row"]]:
+            return book.weighted(parameters, rows, keep, norm, channels)
+
+        def finish(made: Any) -> Any:
+            return book.clipped_sum(*made, blocks=blocks)
+
         def chunk_sum(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Bool[Array, "row"]]:
-            return book.clipped_sum(parameters, rows, keep, norm, channels, blocks)
+            made, finite = weighted(rows, keep)
+            return finish(made), finite
 
         positions = max([group.positions for groups in book.groups.values() for group in groups], default=1)
         parts = _MOST_CANCELLATION if positions > 1 else 1.0
         thin = blocks > 0 and lost_between(4 * self.capacity, chunk) <= MOST_LOST_BETWEEN
         planned = (4 if thin else 2) * self.capacity
-        gradient, loss, count = sum_by_chunks(chunk_sum, records, mask, chunk, thin=thin)
+        ways = (weighted, finish) if blocks > 1 else (chunk_sum, None)
+        gradient, loss, count = sum_by_chunks(ways[0], records, mask, chunk, thin=thin, finish=ways[1])
         rounding = rounding_of_sums(
             mask.shape[0], planned, chunk, blocks=blocks, thin=thin, positions=positions, parts=parts
         )
@@ -429,33 +435,42 @@ class _Book:
         self.plan: Plan = restrict(plan, direct)
         self.direct = sorted(direct)
 
-    def clipped_sum(
+    def weighted(
         self,
         parameters: Any,
         rows: Any,
         mask: Bool[Array, "row"],
         norm: float | Float[Array, ""],
         channels: Channels,
-        blocks: int,
-    ) -> tuple[tuple[Any, Array, Array], Bool[Array, "row"]]:
-        """Gradient, loss and count, in float64, right if all rows are finite; and which rows are.
-
-        Gradients that are one product of each row are summed in float32 within so many blocks of rows; in float64 if 0.
-        """
+    ) -> tuple[tuple[Met, Array, dict[int, Array], tuple[Array, Array]], Bool[Array, "row"]]:
+        """What `clipped_sum` takes, and which rows are finite."""
         leaves, size = jax.tree.leaves(parameters), mask.shape[0]
         losses, gradients, met = jax.vmap(lambda row: self._one(leaves, row), axis_size=size)(rows)
         squared = jax.vmap(lambda met: self._booked_norms(met, norm), axis_size=size)(met)
         if gradients:
             squared += squared_norms(gradients, norm)
         weights = row_weights(losses, squared, self.size, mask, norm, channels)
-        scaled = scale_rows(gradients, weights.factor, weights.keep)
-        sums = self._booked_sums(met, weights.factor, blocks)
-        sums |= sum_doubles(scaled)
-        gradient = jax.tree.unflatten(self.tree, [sums[i] for i in range(len(leaves))])
+        direct = sum_doubles(scale_rows(gradients, weights.factor, weights.keep))
         finite = jnp.isfinite(squared) | is_spare(size)
         if gradients and self._convolves:
             finite = finite_alone(lambda row: list(self._one(leaves, row)[1].values()), rows, finite)
-        return (gradient, *sum_doubles((weights.loss, weights.count))), finite
+        return (met, weights.factor, direct, sum_doubles((weights.loss, weights.count))), finite
+
+    def clipped_sum(
+        self,
+        met: Met,
+        factor: Float[Array, "row"],
+        direct: dict[int, Array],
+        beside: tuple[Array, Array],
+        *,
+        blocks: int,
+    ) -> tuple[Any, Array, Array]:
+        """Gradient, loss and count, in float64, right if all rows are finite.
+
+        Gradients that are one product of each row are summed in float32 within so many blocks of rows; in float64 if 0.
+        """
+        sums = self._booked_sums(met, factor, blocks) | direct
+        return jax.tree.unflatten(self.tree, [sums[i] for i in range(len(self.leaves))]), *beside
 
     def _one(self, leaves: Sequence[Array], row: Any) -> tuple[Array, dict[int, Array], Met]:
         """One record's loss, its gradients in the direct leaves, and each use's activation and cotangent."""

@@ -29,7 +29,8 @@ first moves the running sum, and with it the rounding of whatever is added later
   in a secret, uniformly random order. A batch without its row j is the batch in which the last row has taken place j: as likely
   as any other order. So two blocks differ, by the record and by four times what adding b rows can lose, b^2 2^-24 C, however
   large the batch.
-  Blocks are cut in a loop: XLA would compute rows in blocks, too, and those at the end of each by other instructions.
+  Blocks are cut in a branch whose operands rows are, and so written before: XLA would compute rows in blocks, too, and those at
+  the end of each by other instructions.
 - Where the plan has few chunks, each of these sums is rounded to float32 once it has been added, which takes half the memory. A
   running sum of n rows is within n C, so that m chunks lose at most m n 2^-24 C, in each of the two tables.
 - Each device sums the rows that it has. If a record is removed, all behind it move up, one of them over each border between
@@ -490,21 +491,33 @@ def is_spare(rows: int) -> Bool[np.ndarray, "row"]:
 
 
 def sum_by_chunks(
-    chunk_sum: ChunkSum, records: Any, mask: Bool[Array, "record"], chunk: int, *, thin: bool = False
+    chunk_sum: ChunkSum,
+    records: Any,
+    mask: Bool[Array, "record"],
+    chunk: int,
+    *,
+    thin: bool = False,
+    finish: Callable[[Any], Any] | None = None,
 ) -> Any:
     """The sum over all rows that the mask keeps, in float64. One copy of `chunk_sum` is compiled, and nothing is selected away.
 
     Where a row is not finite, and in place of padding, a row that is finite stands and counts as zero; the chunk is then summed
     again. True rows of the mask come first; `chunk` is a multiple of `LANES`. The running sum is kept as float32 if `thin`.
+    `finish` makes the sum of what `chunk_sum` returns instead, in a branch: what it takes is written before.
     """
     size, filled = mask.shape[0], chunk - SPARE
-    lanes = jnp.arange(chunk, dtype=jnp.int32)
+    lanes, summed = jnp.arange(chunk, dtype=jnp.int32), finish or (lambda sums: sums)
     # Rows that count come first, so the last of them says how many there are.
     rows = jnp.max(jnp.where(mask, jnp.arange(1, size + 1, dtype=jnp.int32), 0))
 
     def kept(index: Array) -> Bool[Array, "row"]:
         positions = index * filled + lanes
         return mask[jnp.minimum(positions, size - 1)] & (positions < size) & (lanes < filled)
+
+    def added(total: Any, more: Any) -> Any:
+        more = summed(more)
+        with double():
+            return jax.tree.map(lambda x, y: (x.astype(jnp.float64) + y).astype(x.dtype), total, more)
 
     def attempt(carry: tuple[Array, Bool[Array, "row"], Any]) -> tuple[Array, Bool[Array, "row"], Any]:
         index, standing, total = carry
@@ -515,14 +528,16 @@ def sum_by_chunks(
         # A row that fails as a substitute, through rounding elsewhere in the batch, leaves as well: this comes to an end.
         fails = jnp.any(~standing & ~finite) & (lanes == substitute)
         left = standing & finite & ~fails
-        with double():
-            added = jax.tree.map(lambda x, y: (x.astype(jnp.float64) + y).astype(x.dtype), total, more)
-            total = jax.tree.map(lambda x, y: jnp.where(good, y, x), total, added)
+        if finish is None:
+            with double():
+                total = jax.tree.map(lambda x, y: jnp.where(good, y, x), total, added(total, more))
+        else:
+            total = jax.lax.cond(good, added, lambda x, _: x, total, more)
         done = good | ~jnp.any(left)
         return index + done.astype(jnp.int32), jnp.where(done, kept(index + 1), left), total
 
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((chunk, *x.shape[1:]), x.dtype), (records, mask))
-    shapes, _ = jax.eval_shape(chunk_sum, *one)
+    shapes = jax.eval_shape(lambda *rows: summed(chunk_sum(*rows)[0]), *one)
     with double():
         zero = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32 if thin else jnp.float64), shapes)
     start = jnp.zeros((), jnp.int32), kept(jnp.int32(0)), zero

@@ -60,7 +60,7 @@ TARGET = "discreet_chacha20_keystream"
 
 _STATE_WORDS = 12
 _BLOCK_BYTES = 64
-_ZEROS = 2**22
+_ZEROS = 2**18
 _INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
 _METADATA = 1  # XLA_FFI_Extension_Metadata
 _LATER = 0.005  # seconds
