@@ -446,7 +446,8 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         intercept_: The intercept to predict with, likewise.
         coef_draws_: Draws of the weights, (draw, feature), for intervals.
         intercept_draws_: Draws of the intercept, (draw,).
-        sigma_draws_: Draws of the standard deviation around the line, (draw,).
+        sigma_draws_: Draws of the standard deviation around the line, (draw,). Their quantiles hold for normal residuals of
+            one spread alone; where residuals have long tails all draws are too small, as rows far out count for little.
         scaling_: The bounds, and how features were brought to unit size.
         n_features_in_: Number of features.
         feature_names_in_: Their names, if X was a data frame.

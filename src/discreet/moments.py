@@ -20,7 +20,7 @@ There are two posteriors. Intervals are of that under Normal(0, 1), which is wid
 interval is the prior's. Its mean predicts badly there, as noise is all that it follows. So the estimate is the mean under a prior
 of unknown scale, one for the intercept and one for the weights: what does not stand out of the known noise is drawn to 0. Even
 so one fit in many would predict worse than no line at all. `_cautious` therefore draws the estimate further, first of the weights
-to a flat line, then of the line to the middle, until the posterior gives that at most one chance in ten.
+to a flat line, then of the line to the middle, to where it gains the most with nine chances in ten.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ SHARES = 0.2, 0.3, 0.5
 SHARE_OF_TARGET = 0.5
 _INTERCEPT = 0.5  # the leading 1 in the first release: it is easily seen, and costs the others less like this
 _WIDTH = 3.0  # standard deviations at which residuals are clipped
-_CAUTION = 1.28  # standard deviations: the chance that the estimate is worse than none is one in ten at most
+_CAUTION = 1.28  # standard deviations: what is gained is that or more with nine chances in ten
+_KEPT = 1.15  # of the share that gains the most then: 2 % less, and nothing is taken from an estimate that is sure
 _FLOOR = 0.1  # of the largest eigenvalue of the noise: what whitening takes for the least
 _GRID = 2.0**13  # rows are multiples of 1 / _GRID: sums of products of 2^26 rows are exact in 64 bits
 _MOST_RECORDS = 2**26
@@ -416,7 +417,9 @@ def _cautious(found: _Posterior, release: _Release) -> np.ndarray:
     """The estimate, drawn towards a flat line and the middle where it may be worse than these.
 
     With S the features' second moments about their mean, predictions by c w instead of none change the squared error by
-    c^2 w'Sw - 2 c w'S t for true weights t. That is normal, and below 0 with the chance asked for, up to the c returned.
+    c^2 w'Sw - 2 c w'S t for true weights t. That is normal. Its quantile of the chance asked for is c (c - 2 m) w'Sw, the least
+    at c = m. Up to c = 2 m it is below 0; but where the posterior is too narrow, as in one fit of Abalone in 75 at ε = 0.03, that
+    gave an R² of -1.9.
     """
     back = np.linalg.inv(release.to)
     second = back.T @ release.features @ back / release.weight
@@ -425,7 +428,7 @@ def _cautious(found: _Posterior, release: _Release) -> np.ndarray:
     weights, covariance = found.mean[1:], found.covariance
 
     def share(size: Any, variance: Any) -> float:
-        return float(np.clip(2 * (1 - _CAUTION * math.sqrt(max(variance, 0)) / max(size, 1e-300)), 0, 1))
+        return float(np.clip(_KEPT * (1 - _CAUTION * math.sqrt(max(variance, 0)) / max(size, 1e-300)), 0, 1))
 
     along, middle = about @ weights, centre @ found.mean
     slope = share(weights @ along, along @ covariance[1:, 1:] @ along) * weights
@@ -457,6 +460,8 @@ class MomentsResult:
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
         """Independent draws of `intercept`, (draw,), `weights`, (draw, feature), and `sigma`, (draw,). They cost nothing.
+
+        Those of `sigma` take residuals to be normal, and of one spread: where they have long tails all draws are too small.
 
         Args:
             key: Any JAX key.

@@ -357,12 +357,17 @@ def test_a_line_is_fitted_to_noisy_moments_with_intervals(heights) -> None:
     assert statement["plan"]["num_records"] == 2_000
     assert "include the noise" in (out / "statement.txt").read_text()
     summary = json.loads((out / "summary.json").read_text())
-    truth = {"age": 0.4, "region=north": 0.0333, "region=south": -0.0167, "sigma": 0.0577}
+    truth = {"age": 0.4, "region=north": 0.0333, "region=south": -0.0167}
     for name, value in truth.items():
         row = summary["posterior"][name]
         assert row["low"] - 0.01 < value < row["high"] + 0.01
         assert row["high"] - row["low"] < 0.05
     assert "estimate" in summary["posterior"]["age"]
+    # Its interval would hold for normal residuals alone: in 0 of 30 fits of Abalone's shell weight it did.
+    sigma = summary["posterior"]["sigma"]
+    assert sigma["mean"] == pytest.approx(0.0577, abs=0.01)
+    assert [sigma[part] for part in ("sd", "low", "high")] == [None] * 3
+    assert "sigma has no interval" in summary["note"]
     assert summary["losses"] == []
     # What `discreet score` predicts by.
     _, _, draws = _describe._fit_of(out)
@@ -400,8 +405,7 @@ def test_where_the_noise_swamps_a_line_its_intervals_say_so(heights) -> None:
     assert facts["warnings"] == []
     row = facts["coefficients"]["age"]
     assert row["high"] - row["low"] > 1
-    sigma = facts["coefficients"]["sigma"]
-    assert sigma["high"] - sigma["low"] > 0.4
+    assert facts["coefficients"]["sigma"]["high"] is None
 
 
 def test_a_dry_run_of_a_line_names_its_noise(heights) -> None:

@@ -9,7 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
+from discreet import mechanisms
 from discreet.accounting import BoundedRangeDpEvent, profile
+from discreet.audit import Verdict
+from discreet.audit._audits import verdict_of
 from discreet.cli._app import app
 from discreet.marginals import MarginalsPlan, fit_twins, load_marginals, private_marginals, twin_tables
 from discreet.marginals import _release as release_file
@@ -219,3 +222,96 @@ def test_a_table_of_sixty_columns_in_the_shell(columns, tmp_path, monkeypatch) -
     assert twin.column_names == [column.name for column in schema.columns]
     for wrong in (["--by", "svi"], ["--steps", "3"]):
         assert run.invoke(app, [*words, "--choices", "4", *wrong, "--out", "no"]).exit_code == 2
+
+
+# --- the whole loop is audited -------------------------------------------------------------
+
+BITS = tuple(Column(name=f"bit{place}", kind=Kind.BINARY, categories=("no", "yes")) for place in range(9))
+RECORD, OTHER = [0] * 9, [1] * 9
+LOOP_DELTA = 1e-3
+
+
+def loop_plan(choice_epsilon: float, choices: int = 12) -> MarginalsPlan:
+    return MarginalsPlan(
+        schema=Schema(columns=BITS),
+        tables=tuple((column.name,) for column in BITS),
+        weights=(1,) * (len(BITS) + choices),
+        noise_multiplier=6.0,
+        delta=LOOP_DELTA,
+        choices=choices,
+        choice_epsilon=choice_epsilon,
+    )
+
+
+class Adversary:
+    """In the place of the model: a record takes every third candidate away from what is expected, the others nearer."""
+
+    def __init__(self, plan: MarginalsPlan) -> None:
+        del plan
+
+    def __call__(self, released, pairs):
+        del released
+        return np.concatenate([[1, 0, 0, 1] if place % 3 else [0, 0, 0, 2] for place in range(len(pairs))])
+
+
+def audited(plan: MarginalsPlan, runs: int, monkeypatch) -> list[Verdict]:
+    """What many runs of `private_marginals`, with a record and without, say of the plan, and of one with a single choice.
+
+    The attacker sees the counts of the record's cells, and which candidates were chosen.
+    The programs are proved once for all runs; nothing else of the loop is replaced.
+    """
+    candidates, own = list(plan.candidates.tables), len(plan.tables)
+
+    def released(table, seed) -> list[float]:
+        found = private_marginals(dp.random.key(seed), np.array(table), plan, non_private_seed=True)
+        counts = [found.table(*names).ravel()[0] for names in found.plan.tables]
+        thirds = sum((candidates.index(names) - own) % 3 == 0 for names in found.plan.tables[own:])
+        return [sum(counts[:own]), sum(counts[own:]), thirds]
+
+    with monkeypatch.context() as quick:
+        quick.setattr("discreet.marginals._twins.Refit", Adversary)
+        with release_file.jax.enable_x64(True):
+            key = dp.random.key(0)
+            known = {"certificate": plan.certificate(key, 8), "choosing": plan.choosing(key, 8)}
+        for name, value in {**known, "state": plan.state(reproducible=True)}.items():
+            quick.setattr(MarginalsPlan, name, lambda *_, value=value, **__: value)
+        sides = ([RECORD, OTHER], 0), ([OTHER], runs)
+        both = [np.array([released(table, 10**6 + first + run) for run in range(runs)]) for table, first in sides]
+    together, choices = plan.event().events
+    once = release_file.ComposedDpEvent([together, choices.event])
+    scores = {"chosen": lambda x: x[:, 2], "counts": lambda x: x[:, 1]}
+    how = {"delta": LOOP_DELTA, "confidence": 0.99, "scores": scores, "relation": plan.relation, "target": "the loop"}
+    return [verdict_of(*both, claim=profile(event, plan.relation), **how) for event in (plan.event(), once)]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "chosen pairs have little noise",
+        *(
+            pytest.param(x, marks=pytest.mark.exhaustive)
+            for x in ("choices are paid for once", "a record moves scores by 4")
+        ),
+    ],
+)
+def test_an_audit_of_the_whole_loop_finds_what_is_wrong_with_it(fault, monkeypatch) -> None:
+    """And does not accuse the loop as it is, in the exhaustive cases; seeds are fixed."""
+    plan, runs = loop_plan(0.2, choices=3), 100
+    with monkeypatch.context() as planted:
+        if fault == "chosen pairs have little noise":
+            choosing = MarginalsPlan.choosing
+            less = release_file.dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 50)
+            wrong = lambda own, *rest: (choosing(own, *rest)[0], choosing(less, *rest)[1])  # noqa: E731
+            planted.setattr(MarginalsPlan, "choosing", wrong)
+        elif fault == "choices are paid for once":
+            plan, runs = loop_plan(1.5), 800
+        else:
+            plan, runs = loop_plan(0.4), 800
+            true = mechanisms._integers.coins
+            planted.setattr(mechanisms._integers, "coins", lambda epsilon: true(4 * epsilon))
+        found, once = audited(plan, runs, planted)
+    if fault == "choices are paid for once":
+        assert once.contradicted
+        assert not found.contradicted
+    else:
+        assert found.contradicted

@@ -25,7 +25,7 @@ from discreet.marginals import (
 )
 from discreet.marginals._twins import CountMatrices
 from discreet.synthetic import combine, marginal_distances, read_fitted, synthesize, write_fitted
-from discreet.tables import Column, Kind, Missing, Schema, schema_to_toml
+from discreet.tables import Column, Kind, Missing, Schema, impossible_rows, schema_to_toml
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -202,6 +202,45 @@ def test_where_counts_suffice() -> None:
     assert not counts_suffice(Schema(columns=tuple(columns)))
     assert not counts_suffice(Schema(columns=(column("place", *map(str, range(1001))),)))
     assert not counts_suffice(dataclasses.replace(SCHEMA, person="id", max_rows=2))
+
+
+YOUNG = "0", "1", "2"
+FAMILIES = Schema(
+    columns=(
+        column("age", *map(str, range(10))),
+        column("sex", "f", "m"),
+        column("married", "no", "yes", "widowed"),
+        column("pregnant", "no", "yes"),
+    ),
+    impossible=((("sex", ("m",)), ("pregnant", ("yes",))), (("age", YOUNG), ("married", ("yes", "widowed")))),
+)
+
+
+@pytest.mark.parametrize("fault", [False, True])
+@pytest.mark.parametrize("target", [None, "pregnant"])
+def test_the_model_of_the_counts_knows_what_is_impossible(fault, target) -> None:
+    """Otherwise 2 to 4 rows in a hundred are drawn again, and what goes with them is moved; 0.4 so."""
+    rng, rows = np.random.default_rng(0), 4000
+    age, sex = rng.choice([*map(str, range(10))], rows), rng.choice(["f", "m"], rows)
+    married = np.where(np.isin(age, YOUNG), "no", rng.choice(["no", "yes", "widowed"], rows, p=[0.4, 0.5, 0.1]))
+    pregnant = np.where((sex == "f") & (rng.random(rows) < 0.2), "yes", "no")
+    table = pyarrow.table({"age": age, "sex": sex, "married": married, "pregnant": pregnant})
+    schema = dataclasses.replace(FAMILIES, target=target)
+    plan = MarginalsPlan.calibrate(schema, epsilon=0.5, delta=1e-6, tables=twin_tables(schema))
+    released = private_marginals(dp.random.key(0), table, plan, non_private_seed=True)
+    free = dataclasses.replace(schema, impossible=())
+    if fault:
+        released = dataclasses.replace(released, plan=dataclasses.replace(plan, schema=free))
+    model, result = fit_twins(released, components=16, num_steps=1000)
+    latents = {name: value[0] for name, value in result.latents.items()}
+    drawn = dataclasses.replace(model, schema=free).draw(latents, 20_000, rng)
+    assert (impossible_rows(drawn, schema).mean() < 0.005) != fault
+    twin = dataclasses.replace(model, schema=schema).draw(latents, 20_000, rng)
+    assert not impossible_rows(twin, schema).any()
+    share = np.mean([row == "yes" for row in twin["pregnant"].to_pylist()])
+    assert abs(share - np.mean(pregnant == "yes")) < 0.03
+    # Pairs that are known to be dependent are not left to be chosen.
+    assert len(twin_tables(schema, 1)) == 4 + (2 if target is None else 4)
 
 
 ILLNESS = Schema(

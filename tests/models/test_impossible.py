@@ -105,3 +105,24 @@ def test_wrong_ones_are_refused(wrong, needle) -> None:
     columns["n"] = {"kind": "count", "bounds": [0, 9]}
     with pytest.raises(DataError, match=needle):
         schema_from_dict({"columns": columns, "impossible": wrong})
+
+
+def test_levels_that_are_impossible_together_are_those_of_which_all_is() -> None:
+    levels = MixtureOfProducts(SCHEMA, slices=100).levels
+    found = levels.impossible
+    for sides, pair in zip(found, IMPOSSIBLE, strict=True):
+        for side, (name, values) in zip(sides, pair, strict=True):
+            labels = levels.labels(next(column for column in COLUMNS if column.name == name))
+            own = side[levels.places[name]]
+            assert side.sum() == own.sum()
+            if name == "age":
+                assert own.nonzero()[0].tolist() == [*range(71 if EARLY in pair[0] else 15)]
+            elif name in ("married", "sex"):
+                assert [label for label, x in zip(labels, own, strict=False) if x] == list(values)
+            elif name == "weight":
+                # Slices of 1.5: that from 19.5 on has 21.
+                assert own.sum() == 13
+            else:
+                days = (EARLY[1] - EARLY[0]).days
+                edges = levels.edges(COLUMNS[1])
+                assert 0 <= days + 1 - (edges[own.sum()] - edges[0]) < edges[1] - edges[0]

@@ -131,8 +131,8 @@ def summarise(
     """Mean, standard deviation and central 90 % interval of every posterior coordinate, by name.
 
     Without draws of `without_noise`, and without an `estimate` of the first coordinates, which stands beside the mean of draws
-    that include the noise, there is a mean alone. With the former there is also the central 90 % interval of where the mean would
-    be in a fit without noise.
+    that include the noise, there is a mean alone; of `NO_INTERVAL` always. With the former there is also the central 90 %
+    interval of where the mean would be in a fit without noise.
     """
     import numpy as np
 
@@ -151,7 +151,7 @@ def summarise(
             # A fit that diverged has draws without a mean; that is no reason to lose the others.
             with np.errstate(all="ignore"):
                 numbers = (column.mean(), column.std(), *np.quantile(column, [0.05, 0.95]))
-            if without_noise is None and estimate is None:
+            if (without_noise is None and estimate is None) or site == NO_INTERVAL:
                 numbers = (numbers[0], math.nan, math.nan, math.nan)
             rows.append((name, dict(zip(PARTS, map(float, numbers), strict=True))))
     for (_, row), value in zip(rows, () if estimate is None else estimate, strict=False):
@@ -163,6 +163,8 @@ def summarise(
 
 
 PARTS = ("mean", "sd", "low", "high")
+NO_INTERVAL = "sigma"
+"""Whose intervals hold for normal residuals of one spread alone, and in 0 of 30 fits of Abalone's shell weight."""
 
 
 def print_statement(statement: "Statement", files: list[Path]) -> None:

@@ -189,7 +189,8 @@ WITH_NOISE = (
 )
 ESTIMATES = (
     " Predict by the estimates, which are drawn to 0 where the noise hides a coefficient. Features and target are scaled to "
-    "[-1, 1] by their bounds."
+    "[-1, 1] by their bounds. sigma has no interval: it would hold for normal residuals of one spread alone. Where they have "
+    "long tails, sigma is smaller than their standard deviation."
 )
 SPREAD_WITH_NOISE = "The draws in posterior.npz include the noise of the private fit."
 NO_INTERVALS = "No intervals are given: {}."

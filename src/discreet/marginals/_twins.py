@@ -9,6 +9,9 @@ a maximum a posteriori fit by Adam takes seconds, whatever the number of records
 Several draws are a bootstrap. Each is a refit to the noisy counts plus noise of the law that they have around the truth: the
 sampling noise of a table of rows drawn from the first fit, and the privacy noise again. So draws scatter around the fit as the
 fit does around the truth, and `synthetic.combine` takes twins from them.
+
+What the schema calls impossible is known without a count: the noise on such cells is not fitted, and the model's expected number
+of such records is 0, ten times as precisely as a count. So hardly a row is drawn again, which would move all that goes with it.
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ CHOICE_STEPS = 1500, 50
 """Of the fit before the first choice, and of each fit after a choice."""
 SPREAD, WIDE_SPREAD = 2.0, 1.0
 """Prior standard deviation of the components' logits: narrower for many columns, which have more of the noise."""
+IMPOSSIBLE = 0.1
+"""Standard deviation, in that of the least noise, of the number of records with values that are impossible together."""
 UNCHOSEN = 3.0
 """Standard deviation, in that of the noise, of counts around those of independent columns, of pairs that were not chosen."""
 MOST_CUTS, MOST_COLUMNS, WIDEST, MOST_LEVELS = 4, 25, 60, 1000
@@ -58,7 +63,7 @@ class CountMatrices(NamedTuple):
         within: Position of that level among all levels, which is their number for all records.
         counts: Of each pair of levels, on the diagonal of each level; 0 where not counted.
         stddev: Of the noise on each; 1 where not counted.
-        measured: Which were counted.
+        measured: Which were counted, but for those that are impossible.
     """
 
     within: Int[np.ndarray, " matrix"]
@@ -88,24 +93,37 @@ class CountMatrices(NamedTuple):
                 into, stddev, measured = found.setdefault(level, (*empty, np.zeros((total, total), bool)))
                 into[place], stddev[place], measured[place] = block, plan.stddev(table), True
         if plan.choices and total in found:
-            _suppose_independence(*found[total], sizes, UNCHOSEN * plan.noise)
+            _suppose_independence(*found[total], plan.levels, UNCHOSEN * plan.noise)
+        for level, (counts, stddev, measured) in found.items():
+            never = _impossible(plan.levels, level)
+            counts[never], stddev[never], measured[never] = 0, 1, False
         return cls(np.array(list(found)), *(np.stack(x) for x in zip(*found.values(), strict=True)))
 
 
+def _impossible(levels: Levels, within: int) -> Bool[np.ndarray, "level level"]:
+    """Which pairs of levels no record has, or none with the level `within`, if that is one of all levels."""
+    total = sum(levels.sizes)
+    never = np.zeros((total, total), bool)
+    for one, other in levels.impossible:
+        never |= np.outer(one, other) | np.outer(other, one)
+    if within < total:
+        never |= never[within] | never[within][:, None]
+    return never
+
+
 def _suppose_independence(
-    counts: np.ndarray, stddev: np.ndarray, measured: np.ndarray, sizes: tuple[int, ...], spread: float
+    counts: np.ndarray, stddev: np.ndarray, measured: np.ndarray, levels: Levels, spread: float
 ) -> None:
     """Give pairs that were not chosen the counts of independent columns, far less precisely than others.
 
     Otherwise components that fit the chosen pairs leave any dependence between others. One that is larger than the noise would
-    have been chosen.
+    have been chosen. Columns with values that are impossible together depend on each other.
     """
-    ends = np.cumsum(sizes)
-    places = [slice(int(end) - size, int(end)) for end, size in zip(ends, sizes, strict=True)]
+    places, never = list(levels.places.values()), _impossible(levels, len(counts))
     alone = [np.maximum(np.diagonal(counts)[place], 0.0) for place in places]
     total = max(1.0, float(np.mean([x.sum() for x in alone])))
     for (i, one), (j, other) in itertools.combinations(enumerate(places), 2):
-        if not (measured[one, other].any() or measured[other, one].any()):
+        if not (measured[one, other].any() or measured[other, one].any() or never[one, other].any()):
             share = alone[j] / max(1.0, alone[j].sum())
             counts[one, other] = np.outer(alone[i] * total / max(1.0, alone[i].sum()), share)
             stddev[one, other], measured[one, other] = spread, True
@@ -133,6 +151,9 @@ def counts_model(model: MixtureOfProducts) -> Callable[[float, CountMatrices], N
             for name, (shape, scale) in shapes.items()
         }
         expected = records * _shares(latents, model.levels.sizes, matrices.within)
+        precise = IMPOSSIBLE * jnp.where(matrices.measured, matrices.stddev, jnp.inf).min()
+        for place, share in enumerate(_shares_of_impossible(latents, model.levels)):
+            numpyro.sample(f"impossible_{place}", dist.Normal(records * share, precise), obs=0.0)
         counts = dist.Normal(expected, matrices.stddev).mask(matrices.measured).to_event(3)
         numpyro.sample("counts", counts, obs=matrices.counts)
 
@@ -141,15 +162,28 @@ def counts_model(model: MixtureOfProducts) -> Callable[[float, CountMatrices], N
 
 def _shares(latents: Any, sizes: tuple[int, ...], within: Any) -> Float[Array, "matrix level level"]:
     """Expected shares of the records, arranged as in `CountMatrices`."""
+    weights, levels = _components(latents, sizes)
+    shares = weights[:, None] * jnp.pad(levels, ((0, 0), (0, 1)), constant_values=1.0)[:, within]
+    pairs = jnp.einsum("km,ki,kj->mij", shares, levels, levels)
+    return jnp.where(jnp.eye(levels.shape[1], dtype=bool), (shares.T @ levels)[:, None], pairs)
+
+
+def _shares_of_impossible(latents: Any, levels: Levels) -> list[Float[Array, ""]]:
+    """Expected shares of the records with both values of each impossible pair."""
+    weights, probabilities = _components(latents, levels.sizes)
+    return [weights @ ((probabilities @ one) * (probabilities @ other)) for one, other in levels.impossible]
+
+
+def _components(
+    latents: Any, sizes: tuple[int, ...]
+) -> tuple[Float[Array, " component"], Float[Array, "component level"]]:
+    """Shares of the components, and probabilities of the levels in each."""
     column_of = np.repeat(np.eye(len(sizes), dtype=np.float32), sizes, axis=0)
     logits = latents["base"] + latents["deviations"]
     odds = jnp.exp(logits - jax.lax.stop_gradient(logits.max(axis=1, keepdims=True)))
     # Sums over each column's levels as one product: blocks of unlike sizes would compile for seconds.
     levels = odds / (jnp.maximum(odds @ column_of, 1e-30) @ column_of.T)
-    weights = jax.nn.softmax(latents["component"])
-    shares = weights[:, None] * jnp.pad(levels, ((0, 0), (0, 1)), constant_values=1.0)[:, within]
-    pairs = jnp.einsum("km,ki,kj->mij", shares, levels, levels)
-    return jnp.where(jnp.eye(levels.shape[1], dtype=bool), (shares.T @ levels)[:, None], pairs)
+    return jax.nn.softmax(latents["component"]), levels
 
 
 class Refit:
@@ -253,12 +287,14 @@ def twin_tables(schema: Schema, choices: int = 0) -> list[tuple[str, ...]]:
 
     Args:
         schema: The public description.
-        choices: Of the plan. Above 0: all columns, and all pairs with the target, since the other pairs are chosen.
+        choices: Of the plan. Above 0: all columns, all pairs with the target, and those with values that are impossible
+            together, since the other pairs are chosen.
     """
     names = [column.name for column in schema.columns]
     pairs = itertools.combinations(names, 2)
     if choices:
-        return [*((name,) for name in names), *(pair for pair in pairs if schema.target in pair)]
+        known = [{name for name, _ in pair} for pair in schema.impossible]
+        return [*((name,) for name in names), *(pair for pair in pairs if schema.target in pair or {*pair} in known)]
     tables: list[tuple[str, ...]] = [*((name,) for name in names), *pairs]
     target = schema.target_column
     if target is not None and 0 < len(target.categories) <= MOST_CUTS and len(names) <= MOST_COLUMNS:

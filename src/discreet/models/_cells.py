@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy import special
 
 from discreet._validate import choice, integer, require
@@ -229,6 +229,35 @@ class Levels:
                 found[place][missing] = size - 1
         assert found is not None
         return found.T
+
+    @functools.cached_property
+    def impossible(self) -> tuple[tuple[Bool[np.ndarray, " level"], Bool[np.ndarray, " level"]], ...]:
+        """Which of all levels, in the order of `places`, no record has together, for each pair of the schema's `impossible`.
+
+        A slice is one of them if all of it is.
+
+        >>> from discreet.tables import Column, Kind
+        >>> age = Column(name="age", kind=Kind.COUNT, bounds=(0, 3))
+        >>> at = Column(name="at", kind=Kind.BINARY, categories=("a", "b"))
+        >>> never = Levels(Schema(columns=(age, at), impossible=((("age", (0, 1)), ("at", ("b",))),))).impossible
+        >>> [[int(x) for x in side] for side in never[0]]
+        [[1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]]
+        """
+        described = {column.name: column for column in self.schema.columns}
+
+        def of(name: str, values: tuple[Any, ...]) -> Bool[np.ndarray, " level"]:
+            column, found = described[name], np.zeros(sum(self.sizes), bool)
+            own = found[self.places[name]]
+            if column.bounds is None:
+                own[: len(column.categories)] = [category in values for category in column.categories]
+                return found
+            least, most = ((x - EPOCH).days if column.kind is Kind.DATE else x for x in values)
+            edges = self.edges(column)
+            last = edges[1:] - (column.kind is not Kind.REAL)
+            own[: len(last)] = (edges[:-1] >= least) & (last <= most)
+            return found
+
+        return tuple((of(*one), of(*other)) for one, other in self.schema.impossible)
 
     # --- how often levels occur -----------------------------------------------------------
 
