@@ -51,7 +51,7 @@ fit = dp.DPSVI(model, guide, numpyro.optim.SGD(1e-3), plan=plan)
 
 # %%
 verdict = dp.audit.audit_fit(
-    fit, (with_x, with_y), (x, y), runs=2_000, progress_bar=False
+    fit, (with_x, with_y), (x, y), runs=1_000, progress_bar=False
 )
 print(verdict)
 

@@ -42,8 +42,8 @@ plan = dp.PrivacyPlan.calibrate(
     epsilon=1.0,
     delta=1e-6,
     num_records=20_000,
-    num_steps=3_000,
-    sampling=dp.PoissonSampling(rate=0.05),
+    num_steps=1_500,
+    sampling=dp.PoissonSampling(rate=0.03),
     clipping_norm=4.0,
 )
 plan

@@ -487,10 +487,14 @@ def check_terms(entries: Sequence[Entry], plan: Planned, unit: str) -> None:
     """Refuse a plan for another unit, or under another relation, than those of the ledger."""
     # A person has several records, and a person who changes one row leaves and comes back: neither unit bounds the other.
     if (unit == ONE_RECORD) != (entries[0]["unit"] == ONE_RECORD):
+        remedy = (
+            "Open another ledger for it, with the unit 'one person' (--unit)."
+            if unit != ONE_RECORD
+            else "Name the column that identifies persons (person in the schema, groups= of an estimator, person= of run)."
+        )
         raise ValueError(
             f"The ledger is about {entries[0]['unit']}, and this fit protects {unit}: the cap would not hold for what the "
-            "ledger promises. Name the column that identifies persons (person in the schema, groups= of an estimator, "
-            "person= of run) in all fits of a ledger with the unit 'one person', and in none of one with 'one record'."
+            f"ledger promises. {remedy}"
         )
     relation = Relation[entries[0]["relation"]]
     if plan.relation is not relation:

@@ -114,7 +114,7 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
         ("schema init survey.csv --target height", "has no column 'height', which is to be the target"),
         ("schema init survey.csv --non-private-from-data --target height", "'height' is not described"),
         ("schema check absent.toml", "cannot be read"),
-        ("schema check template.toml", "column 'age': kind is ''"),
+        ("schema check template.toml", "column 'age': kind is not filled in"),
         ("schema check person.toml", "unknown keys rows_per_person"),
         ("schema check height.toml --data survey.csv", "has no column height"),
         (

@@ -81,11 +81,12 @@ def test_fits_of_another_unit_than_the_ledgers_are_refused(tmp_path, ledger):
     for unit in units:
         assert f"for {unit}." in str(people.debit(Planned(0.1), delta=0.0, method="OPS", unit=unit))
     assert [debit.unit for debit in people.debits] == units
-    for book, unit in ((people, "one record"), (ledger, "one person")):
+    name, other = "Name the column that identifies persons", "Open another ledger for it"
+    for book, unit, remedy in ((people, "one record", name), (ledger, "one person", other)):
         before = book.path.read_bytes()
         with pytest.raises(ValueError, match=f"is about {book.unit}, and this fit protects {unit}"):
             book.debit(Planned(0.1), delta=0.0, method="OPS", unit=unit)
-        with pytest.raises(ValueError, match="Name the column that identifies persons"):
+        with pytest.raises(ValueError, match=remedy):
             book.check(Planned(0.1), delta=0.0, unit=unit)
         assert book.path.read_bytes() == before
 

@@ -10,6 +10,7 @@ import re
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
@@ -247,6 +248,35 @@ def test_a_page_of_utility_says_that_it_is_not_private() -> None:
     names = [x["id"] for _, x in page.elements if "id" in x]
     assert {x["href"][1:] for x in page.of("a")} <= set(names)
     assert len([x for x in page.of("th") if x.get("scope") == "row"]) > 10
+
+
+def test_parameters_are_called_by_the_feature_that_they_weigh() -> None:
+    trace = SimpleNamespace(
+        iterates=np.cumsum(np.ones((30, 5)), 0), steps=np.arange(30), converged_from=None, averaged_from=15
+    )
+    params = {
+        "intercept_auto_loc": np.zeros(()),
+        "weights_auto_loc": np.zeros(2),
+        "weights_auto_scale": np.zeros(2),
+    }
+    result = SimpleNamespace(params=params, trace=trace)
+
+    def named(features: tuple[str, ...]) -> list[str]:
+        return [line["name"] for line in course_of(result, features)["parameters"]["lines"]]
+
+    assert named(("age", "income")) == ["intercept", "age", "income", "age (spread)", "income (spread)"]
+    unnamed = ["intercept", "weights[0]", "weights[1]", "weights[0] (spread)", "weights[1] (spread)"]
+    assert named(()) == named(("age",)) == unnamed
+
+
+def test_a_page_without_an_epsilon_does_not_say_what_was_protected() -> None:
+    kept, broken = statement_of(), statement_of().with_violations("bounds were taken from the data")
+    assert "What was protected" in statement_page(kept)
+    page = statement_page(broken)
+    assert "What was protected" not in re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL)
+    assert page.count("What should have been protected") == 2
+    assert "did not keep this promise" in page
+    assert "only releases and public facts" not in page
 
 
 def test_a_weak_promise_is_not_all_green() -> None:

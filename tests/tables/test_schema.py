@@ -109,7 +109,7 @@ def test_a_target_must_be_described_and_explained() -> None:
 @pytest.mark.parametrize(
     ("column", "needle"),
     [
-        ({}, "kind is None"),
+        ({}, "kind is not filled in"),
         ({"kind": "number"}, "choose one of real, count, binary, categorical"),
         ({"kind": "real"}, "no bounds"),
         ({"kind": "real", "bounds": 3}, "two numbers"),

@@ -82,7 +82,7 @@ def test_a_written_schema_is_read_back(name: str, texts: list[str], unit: str, l
 def test_a_template_needs_filling_in(tmp_path) -> None:
     path = tmp_path / "schema.toml"
     path.write_text(schema_template(["age", 'a "quoted" name']), encoding="utf-8")
-    with pytest.raises(DataError, match="column 'age': kind is '': choose one of real, count"):
+    with pytest.raises(DataError, match=r"column 'age' .*: kind is not filled in: choose one of real, count"):
         schema_from_toml(path)
     filled = path.read_text().replace('kind = ""\n# bounds = [ , ]', 'kind = "real"\nbounds = [0, 1]')
     assert [column.name for column in read(filled).columns] == ["age", 'a "quoted" name']
@@ -132,3 +132,17 @@ def test_python_columns_with_mixed_bounds_are_refused() -> None:
         Column(name="a", kind=Kind.DATE, bounds=(0, 1))
     with pytest.raises(DataError, match="give two numbers, or describe it as kind date"):
         Column(name="a", kind=Kind.REAL, bounds=BORN.bounds)
+
+
+def test_columns_with_the_same_mistake_are_named_together() -> None:
+    blank = '[columns.age]\nkind = ""\n[columns.born]\nkind = ""\n[columns.sex]\nkind = "binry"\n'
+    with pytest.raises(DataError) as refused:
+        read(blank)
+    said = str(refused.value)
+    assert said.startswith("column 'age' (and likewise 'born'): kind is not filled in: choose one of real")
+    assert said.count("not filled in") == 1
+    assert ". Also, column 'sex': kind is 'binry'" in said
+
+
+def test_a_template_shows_how_many_rows_of_a_person_are_used() -> None:
+    assert 'person = {column = "id", max_rows = 1}  #' in schema_template(["id", "age"], person="id")

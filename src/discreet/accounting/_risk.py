@@ -248,7 +248,7 @@ def _warnings(profile: PrivacyProfile, epsilon: float, delta: float, num_records
         )
     elif epsilon > 10:
         found.append(
-            f"epsilon = {upper(epsilon)} is above 10: the bound allows an attacker to become all but certain about one "
+            f"ε = {upper(epsilon)} is above 10: the bound allows an attacker to become all but certain about one "
             "person. Such a promise says little; use more noise, fewer steps or smaller batches."
         )
     elif epsilon > 3:

@@ -6,9 +6,8 @@ import hashlib
 import io
 import json
 import math
-import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -88,7 +87,7 @@ def write_results(
         "estimate": result.estimate.tolist() if isinstance(result, MomentsResult) else None,
         "losses": finite_or_none(losses),
         # For the page: the course of the fit, and the decisive points of the plan's profile, (ε, δ) that hold for the statement.
-        "course": _course(course_of(result), records.feature_names, converged),
+        "course": _course(course_of(result, records.feature_names), converged),
         "profile": pairs,
         "statement_sha256": hashlib.sha256(statement.to_json().encode("utf-8")).hexdigest(),
     }
@@ -110,15 +109,10 @@ def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
     return content.getvalue()
 
 
-def _course(course: dict[str, Any], names: Sequence[str], converged: bool | None) -> dict[str, Any]:
-    """The course of a fit with the weights called by their features, and what is known of its end."""
+def _course(course: dict[str, Any], converged: bool | None) -> dict[str, Any]:
+    """The course of a fit, with what is known of its end."""
     if "rest" in course and converged is not None:
         course["rest"]["kind"] = "rest" if converged else "drifting"
-    for line in course.get("parameters", {}).get("lines", ()):
-        if found := re.fullmatch(r"weights_auto_(loc|scale)\[(\d+)(,\d+)?\]", line["name"]):
-            part, place, other = found.groups()
-            name = names[int(place)] if int(place) < len(names) else f"weights[{place}]"
-            line["name"] = name + (f"[{other[1:]}]" if other else "") + " (spread)" * (part == "scale")
     return course
 
 

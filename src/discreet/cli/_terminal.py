@@ -8,6 +8,7 @@ import inspect
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -195,10 +196,15 @@ def on_terminal() -> bool:
     return sys.stderr.isatty() and sys.stdin is not None and sys.stdin.isatty()
 
 
+# What Python calls a relation. On the command line it is --relation's word.
+_RELATION = re.compile(r"\b(relation=)?(?:dp\.)?(?:Relation\.)?(ADD_OR_REMOVE_ONE|REPLACE_ONE)\b")
+
+
 def say_error(text: str) -> None:
     """One wrapped paragraph on standard error."""
     if settings.silent:
         return
+    text = _RELATION.sub(lambda found: "--relation " * bool(found[1]) + found[2].lower().replace("_", "-"), text)
     with suppress(OSError):  # nobody is there to be told
         typer.echo(textwrap.fill(" ".join(text.split()), width(), **_WHOLE), file=sys.stderr)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -121,11 +122,12 @@ def span(values: Sequence[float | None], *, room: float = 0.08) -> tuple[float, 
 MOST_LINES, MOST_POINTS = 6, 240
 
 
-def course_of(result: Any) -> dict[str, Any]:
+def course_of(result: Any, feature_names: Sequence[str] = ()) -> dict[str, Any]:
     """What a result's trace, losses and clipping norms show, as JSON can hold it; post-processing, free of budget.
 
     There are `losses`, `parameters` (those that moved farthest) and `clipping_norms`, each with its steps, and `rest`: from which
     step on the iterates have no drift. Parts that the result does not have are left out.
+    `feature_names` name the rows of each latent that has as many.
     """
     course: dict[str, Any] = {}
     losses = np.asarray(getattr(result, "losses", ()), np.float64)
@@ -137,7 +139,7 @@ def course_of(result: Any) -> dict[str, Any]:
         course["clipping_norms"] = {"steps": (chosen + 1).tolist(), "values": _plain(norms[chosen])}
     trace = getattr(result, "trace", None)
     if trace is not None and len(trace.steps) > 1:
-        course |= _trace(result, trace)
+        course |= _trace(result, trace, feature_names)
     return course
 
 
@@ -156,11 +158,36 @@ def losses_of(losses: Any) -> dict[str, Any]:
     }
 
 
-def _trace(result: Any, trace: Any) -> dict[str, Any]:
+# How numpyro's AutoNormal calls the mean and the spread of a latent, and a coordinate of them.
+_OF_GUIDE = re.compile(r"(.+)_auto_(loc|scale)(?:\[(\d+)((?:,\d+)*)\])?")
+
+
+def _plain_names(names: Sequence[str], features: Sequence[str]) -> list[str]:
+    """A guide's parameters called by the latent and the feature that they belong to."""
+    parts = [_OF_GUIDE.fullmatch(name) for name in names]
+    rows: dict[str, int] = {}
+    for part in parts:
+        if part and part[3]:
+            rows[part[1]] = max(rows.get(part[1], 0), int(part[3]) + 1)
+    called = []
+    for name, part in zip(names, parts, strict=True):
+        if part is None:
+            called.append(name)
+            continue
+        site, kind, place, other = part.groups()
+        if place and rows[site] == len(features):
+            site = features[int(place)] + (f"[{other[1:]}]" if other else "")
+        elif place:
+            site = f"{site}[{place}{other}]"
+        called.append(site + " (spread)" * (kind == "scale"))
+    return called
+
+
+def _trace(result: Any, trace: Any, features: Sequence[str]) -> dict[str, Any]:
     from discreet.plots import coordinate_names
 
     iterates, steps = trace.iterates, np.asarray(trace.steps)
-    names = coordinate_names(result, iterates.shape[1])
+    names = _plain_names(coordinate_names(result, iterates.shape[1]), features)
     travelled = np.ptp(np.where(np.isfinite(iterates), iterates, 0.0), axis=0)
     shown = np.sort(np.argsort(-travelled, kind="stable")[:MOST_LINES])
     chosen = _chosen(len(steps))

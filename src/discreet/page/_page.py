@@ -742,7 +742,7 @@ def write_report(
     page = statement_page(
         statement,
         pairs=profile_pairs(plan, statement) if isinstance(plan, PrivacyPlan) else (),
-        course=course_of(result),
+        course=course_of(result, feature_names or ()),
         panels=panels_of_draws(drawn or {}, feature_names),
         note=note,
         budget=None if ledger is None else budget_of(ledger, statement),

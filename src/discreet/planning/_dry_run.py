@@ -207,12 +207,14 @@ class DryRun:
             return ""
         work = own.num_steps * own.rate / (other.num_steps * other.rate)
         further = own.num_steps * own.learning_rate / (other.num_steps * other.learning_rate)
+        times = {"1": ""}  # "as far", and not "1 times as far"
+        more, farther = (times.get(x, f"{x} times ") for x in (f"{work:.2g}", f"{further:.2g}"))
         told = "too little to tell" if best.rests or not here.rests else "and had not come to rest at its end"
         return (
             f"What this trades: {other.num_steps:,} steps at rate {other.rate:g}, clipping norm {other.clipping_norm:g} and "
             f"learning rate {other.learning_rate:g} lost the least, {here.lost - best.lost:.2g} nats a record less, "
-            f"{told}. The proposal computes {work:.2g} times as many gradients and can move parameters {further:.2g} "
-            "times as far."
+            f"{told}. The proposal computes {more}as many gradients and can move parameters "
+            f"{farther}as far."
         )
 
     def to_dict(self) -> dict[str, Any]:

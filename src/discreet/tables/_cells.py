@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from discreet._validate import integer
-from discreet.tables._schema import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema
+from discreet.tables._schema import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema, all_faults
 
 if TYPE_CHECKING:
     import pyarrow
@@ -63,7 +63,7 @@ class Report:
         unread = tuple(fault.partition(" holds ")[0] + " has missing" for fault in self.faults if " holds " in fault)
         faults = [fault for fault in sorted(self.faults) if not fault.startswith(unread)]
         if faults:
-            raise DataError(". Also, ".join(faults))
+            raise DataError(all_faults(faults))
 
 
 def _present(column: Column, report: Report) -> None:

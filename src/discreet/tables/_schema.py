@@ -11,7 +11,7 @@ import datetime
 import enum
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from discreet._validate import integer, is_real, notebook_html, positive
@@ -22,6 +22,19 @@ class DataError(ValueError):
 
     Guarantee: the message names columns, rules and public facts. It holds no cell's value, no row's number, no count.
     """
+
+
+def all_faults(faults: Iterable[str]) -> str:
+    """Everything that is wrong, as one message. Columns with the same fault are named together."""
+    together: dict[str, list[str]] = {}
+    for fault in faults:
+        found = re.fullmatch(r"column ('[^']*')((?::| holds | has ).*)", fault, re.DOTALL)
+        together.setdefault(found[2] if found else fault, []).extend([found[1]] if found else [])
+    told = []
+    for fault, names in together.items():
+        others = f" (and likewise {', '.join(names[1:])})" if names[1:] else ""
+        told.append(f"column {names[0]}{others}{fault}" if names else fault)
+    return ". Also, ".join(told)
 
 
 DEFAULT_MISSING_VALUES = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
@@ -255,7 +268,7 @@ class Schema:
     def __post_init__(self) -> None:
         faults = list(self._faults())
         if faults:
-            raise DataError(". Also, ".join(faults))
+            raise DataError(all_faults(faults))
 
     def _faults(self) -> Iterator[str]:
         names = [column.name for column in self.columns]

@@ -20,6 +20,7 @@ from discreet.tables._schema import (
     Kind,
     Missing,
     Schema,
+    all_faults,
     is_date,
 )
 
@@ -102,7 +103,7 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
     columns = content.get("columns")
     if not isinstance(columns, Mapping):
         faults.append("the schema has no [columns.NAME] tables: describe each column to use in one")
-        raise DataError(". Also, ".join(faults))
+        raise DataError(all_faults(faults))
     person, max_rows = found((None, 1), _person, content.get("person"))
     parts: dict[str, Any] = {
         # A column that cannot be read has a stand-in, so that the rest is checked, too.
@@ -119,7 +120,7 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
     }
     schema = found(None, lambda: Schema(**parts))
     if schema is None or faults:
-        raise DataError(". Also, ".join(faults))
+        raise DataError(all_faults(faults))
     return schema
 
 
@@ -220,7 +221,8 @@ def schema_template(
             raise DataError(f"the table has no column '{name}', which is to be the {option}: correct the name")
         if name is not None:
             before, after = re.split(f"# {option} = .*? #", head)
-            head = f"{before}{option} = {_value(name)}  #{after}"
+            value = _value(name) if option == "target" else f"{{column = {_value(name)}, max_rows = 1}}"
+            head = f"{before}{option} = {value}  #{after}"
     blank = 'kind = ""\n# bounds = [ , ]\n# categories = ["", ""]\n# unit = ""\n# step = 1\n# missing = "indicator"'
     tables = [f"[columns.{_key(name)}]\n{blank}" for name in names if name != person]
     return "\n\n".join([head, *tables, *_csv_table(csv or CsvFormat())]) + "\n"
@@ -288,7 +290,8 @@ def _choice(choices: type[E], value: Any, where: str) -> E:
     try:
         return choices(value)
     except ValueError:
-        raise DataError(f"{where} is {value!r}: choose one of {', '.join(choices)}") from None
+        said = "not filled in" if value in (None, "") else repr(value)
+        raise DataError(f"{where} is {said}: choose one of {', '.join(choices)}") from None
 
 
 def _texts(values: Any, where: str) -> tuple[str, ...]:
