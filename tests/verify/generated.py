@@ -440,3 +440,62 @@ def loops(seed, quiet=False):
 
     run.names = turns, size, plain, quiet, scanned, inner, branches, carry, whole
     return run
+
+
+# --- corners of loops ----------------------------------------------------------------------------
+
+
+CORNERS = ("rows left out", "not cut off", "of two branches", "turned over", "taken again")
+TURNED = (
+    lambda total, x: total[::-1] + x,
+    lambda total, x: x - total,
+    lambda total, x: -total + x,
+    lambda total, x: total + x,
+)
+
+
+def corners(seed):
+    """As `loops`, for shapes that it rarely makes, `CORNERS` in turn: each program has one, and nothing else that is odd."""
+    r, corner = np.random.default_rng(seed), CORNERS[seed % len(CORNERS)]
+    turns = int(r.choice([2, 2, 3, 4]))
+    size = N // turns - int(corner == "rows left out" and r.random() < 0.7)
+    begin = int(r.choice([-2, -1, 0, 1, 2])) if corner == "not cut off" else 0
+    counted = corner in ("rows left out", "turned over")
+    start = STARTS[str(r.choice(["in order", "from behind", "in order" if counted else "shuffled"]))](r, turns, size)
+    add = SUMS[str(r.choice(["marked", "chosen", "product"]))](r)
+    turned = TURNED[r.integers(len(TURNED))] if corner == "turned over" else jnp.add
+    picks, weights = r.permutation(turns) % 2 == 0, r.permutation([0.5, 1.0, 2.0])[:2]
+    again, quiet = int(r.choice([2, 3, 5])), r.random() < 0.5
+
+    def run(rows, mask, key, release):
+        clipped, (key, end) = dp.clip_records(rows, 1.0), jax.random.split(key)
+
+        def window(i):
+            x, m = (jax.lax.dynamic_slice_in_dim(x, begin + start(i), size) for x in (clipped, mask))
+            return add(x, m)
+
+        if counted:
+            # A counter that only cuts: with `xs`, no turns of a sample are alike.
+            total = jax.lax.fori_loop(0, turns, lambda i, total: turned(total, window(i)), jnp.zeros(D))
+            return [release(end, total, 1.0)]
+
+        def turn(total, xs):
+            i, key = xs
+            if corner == "of two branches":
+                branches = [lambda k, w=w: release(k, w * window(i), 1.0) for w in weights]
+                return total, jax.lax.cond(jnp.asarray(picks)[i], *branches, key)
+            if corner == "taken again":
+
+                def inside(total, key):
+                    x = window(i)
+                    return total + x, [] if quiet else release(key, x, 1.0)
+
+                return jax.lax.scan(inside, total, jax.random.split(key, again))
+            x = window(i)
+            return total + x, [] if quiet else release(key, x, 1.0)
+
+        total, found = jax.lax.scan(turn, jnp.zeros(D), (jnp.arange(turns), jax.random.split(key, turns)))
+        return [found, release(end, total, 1.0)] if quiet else [found]
+
+    run.names = corner, turns, size, begin, quiet
+    return run

@@ -1,5 +1,8 @@
 """No neighbouring tables differ by more than a certificate says: programs made at random, tried on random neighbours."""
 
+import inspect
+import textwrap
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +12,7 @@ import discreet as dp
 from discreet.verify import (
     _control,
     _domain,
+    _events,
     _interpreter,
     _rules_elementwise,
     _rules_linear,
@@ -17,7 +21,7 @@ from discreet.verify import (
 )
 from discreet.verify._domain import Group, Private, Term
 
-from .generated import D, N, loops, program, releases, row, table
+from .generated import CORNERS, D, N, corners, loops, program, releases, row, table
 
 KEY = dp.random.key(0)
 STDDEV = 1.0
@@ -329,3 +333,47 @@ def test_a_rule_made_too_small_is_caught(name, monkeypatch):
         assert violation(core, ADD, sampled, 1, tries=60)[0] is None
     monkeypatch.setattr(module, attribute, wrong)
     assert any(violation(core, ADD, sampled, 1, tries=60)[0] is not None for sampled in samples)
+
+
+OF_SAMPLES = ("rows left out", "turned over")
+
+
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_corners_of_loops(part):
+    """Windows that leave rows out or do not fit, unlike branches, sums that turn over, and windows taken again."""
+    seeds = range(part * 10, 10 + part * 90)
+    pairs = [(s, x) for s in seeds for x in (False, True) if not x or CORNERS[s % len(CORNERS)] in OF_SAMPLES]
+    found = [loops_exceed(corners(seed), ADD, sampled, seed) for seed, sampled in pairs]
+    found = [x for x in found if x is not None]
+    assert max(found) <= 1 + ROUNDING
+    assert sum(x > 0.99 for x in found) >= len(seeds) / 3, "the bounds are loose, or few programs have one"
+
+
+# By corner: module or class, the function, what stands in it, and what makes it wrong.
+PLANTED = {
+    "rows left out": (
+        _rules_shape,
+        "_window_of",
+        "if value.batch.sampled and size * len(firsts) < own[axis]:",
+        "if False:",
+    ),
+    "not cut off": (_rules_shape, "_window_of", "or firsts[0] < 0 or firsts[-1] + size > own[axis]", ""),
+    "of two branches": (_events, "largest", "max(", "min("),
+    "turned over": (_interpreter, "_in_order", "if turned else", "if False else"),
+    "taken again": (_control._Scan, "_grown", " and term.source.loop is self.loop", ""),
+}
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize("corner", PLANTED)
+def test_a_fault_at_a_corner_is_found(corner, monkeypatch):
+    """Within ten programs of its shape."""
+    where, name, right, wrong = PLANTED[corner]
+    text = textwrap.dedent(inspect.getsource(getattr(where, name)))
+    assert right in text
+    names = dict(vars(inspect.getmodule(where)))
+    exec(text.replace(right, wrong), names)
+    monkeypatch.setattr(where, name, names[name])
+    seeds = range(CORNERS.index(corner), 10 * len(CORNERS), len(CORNERS))
+    found = (loops_exceed(corners(seed), ADD, corner in OF_SAMPLES, seed) for seed in seeds)
+    assert any(x is not None and x > 1 + 100 * ROUNDING for x in found)
