@@ -19,7 +19,7 @@ from discreet.accounting import NOISES, event_from_dict, event_to_dict
 from discreet.accounting._pairs import PurePair
 from discreet.audit import worst_case
 from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, MECHANISMS, FloatMechanism, add_noise
-from discreet.report import statement_from_dict
+from discreet.report import make_statement, statement_from_dict
 
 NUM_RECORDS = 60
 ROWS = jnp.linspace(-1.0, 1.0, NUM_RECORDS)
@@ -156,6 +156,7 @@ class NormNoise(FloatMechanism):
     name: ClassVar[str] = "norm_mechanism"
     size: ClassVar[str] = "scale"
     words: ClassVar[str] = "K-norm noise of scale"
+    hidden: ClassVar[str] = "the sum as a whole"
     norm: ClassVar[int] = 2
 
     def event(self, noise_multiplier):
@@ -207,6 +208,8 @@ def test_a_new_event_is_one_entry(with_event):
     assert 1 / calibrated.noise_multiplier == pytest.approx(math.log(1 + math.expm1(0.5) / 0.4), rel=1e-2)
     assert event_from_dict(event_to_dict(calibrated.event())) == calibrated.event()
     assert "K-norm noise of scale" in calibrated.explain(1e-5)
+    stated = make_statement(calibrated, steps_completed=2, reproducible=False)
+    assert "was added to the sum as a whole." in str(stated)
     with pytest.raises(ValueError, match="NormDpEvent on a Poisson sample has no dominating pair"):
         dp.PrivacyPlan(**facts, noise_multiplier=2.0, mechanism=NORM, relation=dp.Relation.REPLACE_ONE).epsilon(1e-5)
 
@@ -218,6 +221,16 @@ def test_an_audit_finds_half_the_noise(with_event, mechanism, found):
     facts = {"sampling": dp.FullBatch(), "clipping_norm": 1.0, "num_records": 8, "num_steps": 1, "target_delta": 1e-3}
     claimed = worst_case(dp.PrivacyPlan(**facts, noise_multiplier=0.5, mechanism=mechanism))
     assert claimed.audit(delta=1e-3, runs=1000, progress_bar=False).contradicted == found
+
+
+def test_an_unknown_norm_is_refused(with_event, monkeypatch):
+    """It was taken for the Euclidean one."""
+    monkeypatch.setattr(NormNoise, "norm", 3)
+    with pytest.raises(ValueError, match=r"norm_mechanism: .* not in the norm 3"):
+        certified()
+    monkeypatch.setattr(type(GAUSSIAN), "norm", 0)
+    with pytest.raises(ValueError, match=r"gaussian_mechanism: rounding .* not in the norm 0"):
+        GAUSSIAN.rounding(4)
 
 
 def test_an_event_without_a_pair_is_refused_for_that_reason():

@@ -590,12 +590,18 @@ def _jitted(function: Callable[..., Any], parameters: tuple[tuple[str, Any], ...
     return jax.jit(partial(function, **dict(parameters)))
 
 
+_QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0}
+if jaxlib.version.__version__ == "0.10.2":
+    # The older code for groups of operations, which is sooner made. Other releases of jaxlib may refuse the option.
+    _QUICKLY["xla_cpu_use_fusion_emitters"] = False
+
+
 def run_once(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """`jax.jit` for a small program that is called a few times in all: compiled in half the time, without optimisations.
 
     Not for use within another `jit`, where JAX refuses compiler options.
     """
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0}, **options)
+    return jax.jit(function, compiler_options=_QUICKLY, **options)
 
 
 def run_kept(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -81,6 +81,8 @@ class Mechanism(abc.ABC):
         size: The name of that function's argument for the size of the noise.
         words: The noise and its size, for statements: "Gaussian noise of standard deviation".
         norm: The norm, 1 or 2, of what one record adds, to which the size of the noise is relative in `event`.
+            0: it adds no noise to sums, and its load says all.
+        hidden: What the noise is added to, for statements: the sum as a whole where its law is a joint one.
         adds_up: Several releases of the same records are exactly one, whose squared ratio of bound to noise is the sum of
             theirs. That is so for Gaussian noise.
         slack: Total variation between a release as computed and one of `event`. 0 for floating-point noise, whose rounding
@@ -92,6 +94,7 @@ class Mechanism(abc.ABC):
     size: ClassVar[str]
     words: ClassVar[str]
     norm: ClassVar[int]
+    hidden: ClassVar[str] = "every coordinate of the sum"
     adds_up: ClassVar[bool] = False
     slack: ClassVar[float] = 0.0
     on_grid: ClassVar[bool] = False
@@ -106,6 +109,11 @@ class Mechanism(abc.ABC):
 
         `multiplier` is the largest ratio of `size` to the bound on one record that has to hold; `levels`: see `levels_for`.
         """
+
+    def rounding(self, dim: int) -> float:
+        """At most so many grid points, in this mechanism's norm, are added to the distance of neighbours by rounding them."""
+        del dim
+        return 0.0
 
     def most_multiplier(self, dim: int) -> float:
         """The largest noise multiplier that a release of `dim` coordinates holds for if nothing is said of it."""
@@ -143,7 +151,9 @@ class GridMechanism(Mechanism):
         """The law of the noise that is made of so many levels."""
 
     def rounding(self, dim: int) -> float:
-        """At most so many grid points, in this mechanism's norm, are added to the distance of neighbours by rounding them."""
+        """As many as the norm of half a point in each coordinate, of two neighbours."""
+        if self.norm not in (1, 2):
+            raise ValueError(f"{self.name}: rounding is bounded in the norms 1 and 2, not in the norm {self.norm}.")
         return float(dim if self.norm == 1 else math.sqrt(dim))
 
     def most_multiplier(self, dim: int) -> float:

@@ -600,7 +600,7 @@ def _mechanism_words(plan: PrivacyPlan, bound: float) -> str:
     besides = "".join(f" Also paid for: {release.in_words()}." for release in plan.also)
     return (
         f"Each step drew a batch ({plan.sampling.in_words(plan.num_records)}). {_clipping_words(plan, bound)} was "
-        f"added to every coordinate of the sum. {f'{INTEGERS} ' if plan.mechanism.on_grid else ''}Only these noisy sums left "
+        f"added to {plan.mechanism.hidden}. {f'{INTEGERS} ' if plan.mechanism.on_grid else ''}Only these noisy sums left "
         f"the data.{besides}"
     )
 

@@ -419,8 +419,11 @@ def _with_rounding(together: Any, alone: Any, rounding: Any) -> Any:
 def ratio_of(release: Release) -> Any:
     """The square of what one record adds over the noise, in the norm of the mechanism."""
     total = sum(worst_of(release.loads))
+    norm, name = release.mechanism.norm, release.mechanism.name
+    if norm not in (0, 1, 2):
+        raise ValueError(f"{name}: what a record adds is bounded in the norms 1 and 2, not in the norm {norm}.")
     # The L1 norm of d numbers is at most sqrt(d) times their L2 norm.
-    return total * release.size if release.mechanism.norm == 1 else total
+    return total * release.size if norm == 1 else total
 
 
 def worst_of(loads: Loads) -> list[Any]:

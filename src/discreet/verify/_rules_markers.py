@@ -35,7 +35,6 @@ from discreet.mechanisms import (
     NOISE,
     SUM,
     UPDATE_ROWS,
-    GridMechanism,
     Mechanism,
     rounding_of_records,
 )
@@ -527,12 +526,11 @@ class _Grid(NamedTuple):
 
 def _grid(params: Any, multiplier: Scale | None, equation: JaxprEqn) -> _Grid | None:
     """The grid of a mechanism; None where nothing is rounded. It must be known how much noise is for the rounding."""
-    mechanism: Mechanism = params["mechanism"]
-    if not isinstance(mechanism, GridMechanism):
+    mechanism, dim = params["mechanism"], sum(math.prod(shape_of(x)) for x in equation.outvars)
+    if not mechanism.rounding(dim):
         return None
     if multiplier is None or multiplier.powers:
         raise _NoRatioError(Why.NOISE_SCALE("the multiplier that the noise is made for is not known"))
-    dim = sum(math.prod(shape_of(x)) for x in equation.outvars)
     return _Grid(multiplier.factor, mechanism.cell(dim, multiplier.factor, params["levels"]))
 
 
