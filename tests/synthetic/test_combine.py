@@ -42,8 +42,14 @@ def test_intervals_hold_the_truth_as_often_as_they_say(rows) -> None:
 @pytest.mark.parametrize("m", [2, 5])
 def test_few_short_twins_give_wide_intervals_rather_than_wrong_ones(m) -> None:
     combined = combine(*twins_of_a_mean(m, 50), size_ratio=50 / 200, level=LEVEL)
-    assert combined.negative.any()
+    assert combined.floored.any()
     assert coverage(combined.interval) >= NO_FEWER
+
+
+def test_no_interval_is_endless() -> None:
+    # Where T is hardly above zero it has next to no degrees of freedom: one interval of 4,000 was 10 ** 5 times as long.
+    low, high = combine(*twins_of_a_mean(20, 50), size_ratio=50 / 200).interval
+    assert (high - low).max() < 10 * np.median(high - low)
 
 
 def test_pooled_rows_are_no_data() -> None:
@@ -78,7 +84,7 @@ def test_figures_by_hand() -> None:
     np.testing.assert_allclose(combined.estimate, [2.0, 0.0])
     np.testing.assert_allclose(combined.standard_error, [1.5**0.5, 1.0])
     np.testing.assert_allclose(combined.degrees_of_freedom, [0.25, 1.0])
-    np.testing.assert_array_equal(combined.negative, [False, True])
+    np.testing.assert_array_equal(combined.floored, [False, True])
     # The quartile of a t distribution with one degree of freedom is one.
     np.testing.assert_allclose(combined.interval[:, 1], [-1.0, 1.0])
     assert "50% interval" in str(combined)

@@ -226,8 +226,8 @@ TWIN = re.compile(r"twin-\d+\.(csv|parquet)")
 COMBINE = (
     "Analyse each twin separately, as if it were the table. With m twins, let b be the variance of their estimates and v the "
     "mean of the variances from the analyses: the combined estimate is the mean of the estimates, with variance "
-    "T = (1 + 1/m) b - v (discreet.synthetic.combine). Never pool the rows of several twins, and never use one twin as if it "
-    "were the table: both make intervals too narrow."
+    "T = (1 + 1/m) b - v, but at least v times rows of a twin over records of the table (discreet.synthetic.combine). Never "
+    "pool the rows of several twins, and never use one twin as if it were the table: both make intervals too narrow."
 )
 DO_NOT_COMBINE = (
     "The rows of a twin come from several posterior draws. They resemble new rows, and intervals from several such twins cannot "

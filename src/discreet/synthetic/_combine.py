@@ -23,7 +23,7 @@ class Combined:
         interval: Its ends, stacked along the leading axis.
         between: Variance of the estimates between twins, b.
         within: Mean of the twins' own variances, v.
-        negative: Where (1 + 1/m) b - v was not positive, and size_ratio * v is used instead.
+        floored: Where T was below size_ratio * v, which is used instead.
         level: Coverage of the interval.
         names: Of the quantities along the estimate's only axis; empty where none were given.
     """
@@ -34,7 +34,7 @@ class Combined:
     interval: Float[np.ndarray, "2 *quantity"]
     between: Float[np.ndarray, "*quantity"]
     within: Float[np.ndarray, "*quantity"]
-    negative: np.ndarray
+    floored: np.ndarray
     level: float
     names: tuple[str, ...] = ()
 
@@ -84,9 +84,9 @@ def combine(
     analysed as if they were data: the error would then shrink with every row you draw.
 
     The intervals are as good as the posterior. Variational posteriors are narrow, and after a private fit they do not
-    include its noise: draw the twins from `result.noise_aware()` (docs/noise-aware.md). If twins are few, or shorter than the
-    table, T may be negative; then size_ratio * v is taken, an approximation of the sampling variance of the table itself, with
-    m - 1 degrees of freedom. More twins, or longer ones, make that rare.
+    include its noise: draw the twins from `result.noise_aware()` (docs/noise-aware.md). T estimates at least the sampling
+    variance of the table itself, about size_ratio * v. If it is less, as happens if twins are few or shorter than the table,
+    size_ratio * v is taken, with m - 1 degrees of freedom: near zero T has hardly any, and intervals would be endless.
 
     Args:
         estimates: One of each twin along the leading axis, m of them, at least 2: numbers, arrays of any shape (all
@@ -133,14 +133,14 @@ def combine(
     estimate, between, within = estimates.mean(axis=0), estimates.var(axis=0, ddof=1), variances.mean(axis=0)
     spread = (1 + 1 / m) * between
     total = spread - within
-    negative = total <= 0
-    share = np.divide(total, spread, out=np.ones_like(total), where=~negative)
+    floored = (total <= 0) | (total < size_ratio * within)
+    share = np.divide(total, spread, out=np.ones_like(total), where=~floored)
     degrees_of_freedom = (m - 1) * share**2
-    standard_error = np.sqrt(np.where(negative, size_ratio * within, total))
+    standard_error = np.sqrt(np.where(floored, size_ratio * within, total))
     reach = stats.t.ppf((1 + level) / 2, degrees_of_freedom) * standard_error
     interval = np.stack([estimate - reach, estimate + reach])
     return Combined(
-        estimate, standard_error, degrees_of_freedom, interval, between, within, negative, level, tuple(names)
+        estimate, standard_error, degrees_of_freedom, interval, between, within, floored, level, tuple(names)
     )
 
 
