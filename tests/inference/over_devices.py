@@ -20,7 +20,7 @@ import discreet as dp
 from discreet.audit import audit_mechanism
 from discreet.gradients import BookKeepingEngine, Channels, _bookkeeping
 from discreet.inference._loop import Checkpoint
-from discreet.inference._step import Draws
+from discreet.inference._step import Draws, PrivateStep
 from discreet.mechanisms import GAUSSIAN, Shards, _shards, clipped_sum, draw_batch, release
 from discreet.sampling import Batch, PaddedDrawing
 from discreet.tables import convert, open_records, schema_from_bounds
@@ -45,14 +45,14 @@ def program(size, shards, rows):
     if shards is not None:
         drawing = PaddedDrawing(drawing, shards.rows * shards.count - size)
 
-    def step(u, leaf, tables):
+    def step(u, leaf, tables, where):
         keys = jax.random.split(KEY, 4)
         batch = draw_batch(drawing, keys[0], tables, size)
         row = jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
         draws = Draws.of(loss, u, [row], keys[2], drawing.capacity)
         assert draws.requests  # some bits belong to places in the batch
         engine, channels = BookKeepingEngine(rows), Channels(0.02, 0.01)
-        total, right = clipped_sum(engine, draws, u, [leaf], batch, (keys[1], keys[2]), 1.0, channels, shards)
+        total, right = clipped_sum(engine, draws, u, [leaf], batch, (keys[1], keys[2]), 1.0, channels, shards, where)
         return batch, total[:3], right, release(keys[3], total, 1.5)
 
     return jax.jit(step)
@@ -61,19 +61,20 @@ def program(size, shards, rows):
 def one_step(size, blank, shards=None, rows=128):
     """Batch, sum, whether the bits were right, and what is released."""
     x = np.full_like(X[:size], np.nan) if blank else X[:size]
-    u, leaf, tables = jnp.zeros(3), jnp.asarray(x), jax.tree.map(jnp.asarray, SAMPLING.prepare(len(x)))
+    u, leaf, tables, where = jnp.zeros(3), jnp.asarray(x), jax.tree.map(jnp.asarray, SAMPLING.prepare(len(x))), []
     if shards is not None:
-        (leaf,), (u, tables) = shards.place([x]), shards.copied((u, tables))
-    return program(len(x), shards, rows)(u, leaf, tables)
+        where = shards.where(KEY)
+        (leaf,), (u, tables, where) = shards.place([x], where), shards.copied((u, tables, where))
+    return program(len(x), shards, rows)(u, leaf, tables, where)
 
 
 on_one = functools.lru_cache(one_step)
 
 
-def compare(size, *, blank=False, rows=128):
+def compare(size, *, blank=False, rows=128, drawn=False):
     """Assert that a step over four devices is that of one."""
     batch, total, right, released = on_one(size, blank=blank)
-    again = one_step(size, blank, Shards.of(MESH, size), rows)
+    again = one_step(size, blank, Shards.of(MESH, size, drawn=drawn), rows)
     for value in jax.tree.leaves(again):
         copies = [np.asarray(part.data) for part in value.addressable_shards]
         assert len(copies) == 4
@@ -88,9 +89,11 @@ def compare(size, *, blank=False, rows=128):
 
 
 def test_a_step_is_that_of_one_device():
-    """Shards of 11, 11, 11 and 8 records, in microbatches; and of 3, 3, 3 and none. One record is NaN."""
+    """Shards of 11, 11, 11 and 8 records, in microbatches; of 3, 3, 3 and none; and as they are drawn. One record is NaN."""
     compare(41, rows=4)
     compare(9)
+    compare(41, drawn=True)
+    compare(9, drawn=True)
 
 
 def test_the_noise_is_that_of_one_device_to_the_bit():
@@ -102,14 +105,15 @@ def test_a_part_longer_than_a_turn_is_worked_on_to_its_end(monkeypatch):
     monkeypatch.setattr(_shards, "TURN", 3 + _shards.SPARE)
 
     def count(rows, mask, carried):
-        return [carried[0].at[jnp.where(mask, rows - 10, 10)].add(1, mode="drop")]
+        return [carried[0].at[jnp.where(mask, rows, 10)].add(1, mode="drop")]
 
     indices, mask = jnp.array([*range(19, 9, -1), 0, 0]), jnp.arange(12) < 10
-    (found,) = Shards.of(MESH, 40).in_turns(count, jnp.int32(10), indices, mask, [jnp.zeros(10)])
+    _, rows, mine = Shards.of(MESH, 40).rows_here(jnp.int32(10), indices, mask, [])
+    (found,) = _shards.in_turns(count, rows, mine, [jnp.zeros(10)])
     np.testing.assert_array_equal(found, jnp.ones(10))
 
 
-ADD, PSUM, PART = type(GAUSSIAN).add, lax.psum, Shards.part
+ADD, PSUM, PART, WHERE = type(GAUSSIAN).add, lax.psum, Shards.part, Shards.where
 
 
 def on_each(function):
@@ -145,6 +149,10 @@ def first_rows_for_all(self, first, indices, mask):
     return PART(self, jnp.zeros_like(first), indices, mask)
 
 
+def one_place_behind(self, numbers, where):
+    return jnp.roll(where[0], 1)[numbers]
+
+
 def cut(self, first, indices, mask):
     places, mine = PART(self, first, indices, mask)
     return places, mine & (jnp.arange(len(mine)) < 1)
@@ -160,6 +168,7 @@ def cut(self, first, indices, mask):
         (lax, "psum", lax.pmean),
         (Shards, "part", first_rows_for_all),
         (Shards, "part", cut),
+        (Shards, "at", one_place_behind),
     ],
 )
 def test_planted_faults_are_found(monkeypatch, owner, name, wrong):
@@ -168,7 +177,7 @@ def test_planted_faults_are_found(monkeypatch, owner, name, wrong):
         patch.setattr(owner, name, wrong)
         jax.clear_caches()
         with pytest.raises(AssertionError):
-            compare(9)
+            compare(9, drawn=name == "at")
     jax.clear_caches()
 
 
@@ -182,55 +191,74 @@ def pull(u, record, key):
     return u @ x
 
 
-def summed(monkeypatch, x, rows, *, shuffled):
-    """The sum of these rows of a table over four devices, as computed, and the share of C for its rounding."""
+def summed(monkeypatch, x, rows, device=None):
+    """The sum of these rows of a table over four devices, as computed, and the share of C for its rounding.
+
+    Each record is on the device that is named, or else they are cut evenly.
+    """
     monkeypatch.setattr(_bookkeeping, "_FEW", 0)
-    shards, (row,) = Shards.of(MESH, len(x)), [jax.ShapeDtypeStruct(x.shape[1:], x.dtype)]
+    shards, (row,) = Shards.of(MESH, len(x), drawn=device is not None), [jax.ShapeDtypeStruct(x.shape[1:], x.dtype)]
     draws = Draws.of(pull, jnp.zeros(x.shape[1]), [row], KEY, len(rows))
-    engine = BookKeepingEngine(128, 1024, shuffled)
+    engine, where = BookKeepingEngine(128, 1024, shuffled=True), [] if device is None else [shards.places(device)]
 
     @jax.jit
-    def run(u, leaf, indices):
+    def run(u, leaf, indices, where):
         batch = Batch(indices, jnp.ones(len(indices), bool))
-        total, _ = clipped_sum(engine, draws, u, [leaf], batch, (KEY, KEY), 1.0, Channels(), shards)
+        total, _ = clipped_sum(engine, draws, u, [leaf], batch, (KEY, KEY), 1.0, Channels(), shards, where)
         return total.gradient, jnp.float32(total.rounding)
 
-    (leaf,), (u, indices) = shards.place([x]), shards.copied((jnp.zeros(x.shape[1]), jnp.asarray(rows, jnp.int32)))
-    total, rounding = run(u, leaf, indices)
+    (leaf,), parts = shards.place([x], where), (jnp.zeros(x.shape[1]), jnp.asarray(rows, jnp.int32), where)
+    u, indices, where = shards.copied(parts)
+    total, rounding = run(u, leaf, indices, where)
     return np.asarray(total, np.float64), float(rounding)
 
 
 def test_a_record_that_is_in_no_batch_leaves_its_sum_alone(monkeypatch):
-    """Its absence moves others from device to device: in float64, which is planted to be in float32; replaced it moves none."""
+    """As devices are drawn, its absence moves nobody; as the table is cut evenly, last bits of others' sums move."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(240, 4)).astype(np.float32)
     x[0] *= 10.0  # longer than C
-    order = rng.permutation(np.arange(1, 240))  # all but the first
+    order, device = rng.permutation(np.arange(1, 240)), rng.integers(0, 4, 240)  # all but the first
     shorter = order - 1  # the same records in the table without the first
-    for shuffled, least, most in (False, 0.0, 1e-13), (True, 1e-8, 1e-3):
-        apart = (
-            summed(monkeypatch, x, order, shuffled=shuffled)[0]
-            - summed(monkeypatch, x[1:], shorter, shuffled=shuffled)[0]
-        )
-        assert least <= np.linalg.norm(apart) <= most
-    replaced = np.concatenate([-x[:1], x[1:]])
-    both = [summed(monkeypatch, table, order, shuffled=True)[0] for table in (x, replaced)]
-    np.testing.assert_array_equal(*both)
-    # In the batch it moves its own device's chunk alone.
-    both = [summed(monkeypatch, table, [0, *order], shuffled=True) for table in (x, replaced)]
-    (here, rounding), (there, _) = both
-    assert 1.9 < np.linalg.norm(here - there) <= 2.0 * (1.0 + rounding)
+    with_it, without = (summed(monkeypatch, *those)[0] for those in ((x, order, device), (x[1:], shorter, device[1:])))
+    np.testing.assert_array_equal(with_it, without)
+    with_it, without = (summed(monkeypatch, *those)[0] for those in ((x, order), (x[1:], shorter)))
+    assert 1e-8 <= np.linalg.norm(with_it - without) <= 1e-3
+    # In the batch it changes two blocks of its own device: it is last there, or the last one takes its place.
+    (here, rounding), (without, _) = (
+        summed(monkeypatch, *those) for those in ((x, [*order, 0], device), (x[1:], shorter, device[1:]))
+    )
+    assert 0.9 < np.linalg.norm(here - without) <= 1.0 + rounding
     assert 0.003 < rounding < 0.01
+    # Where a record is replaced, an even cut moves none.
+    replaced = np.concatenate([-x[:1], x[1:]])
+    np.testing.assert_array_equal(*(summed(monkeypatch, table, order)[0] for table in (x, replaced)))
+    (here, _), (there, _) = (summed(monkeypatch, table, [0, *order]) for table in (x, replaced))
+    assert 1.9 < np.linalg.norm(here - there) <= 2.0 * (1.0 + rounding)
 
 
-def test_sums_are_in_float32_where_no_record_moves():
-    """Of a plan that makes the number of records public; where a record is added or removed they are in float64."""
+def test_sums_are_in_float32_under_both_relations():
+    """A record more or less moves no other one to another device; nor does a record that is replaced."""
     for relation in dp.Relation.REPLACE_ONE, dp.Relation.ADD_OR_REMOVE_ONE:
         changed = plan(relation=relation, num_records=40_000, sampling=dp.PoissonSampling(0.05))
         large = dp.DPSVI(model, AutoNormal(model), Adam(0.05), plan=changed)
-        engine = large._of_plan(20_000, Shards.of(MESH, 40_000))["engine"]
-        assert engine.shuffled == (relation is dp.Relation.REPLACE_ONE)
-        assert large._of_plan(20_000)["engine"].shuffled
+        assert large._of_plan(20_000, Shards.of(MESH, 40_000))["engine"].shuffled
+
+
+def test_devices_are_drawn_for_each_record_alone():
+    """Of the same key, one record more is one more on one device; there is room, and no place is given twice."""
+    key = dp.random.key(7)
+    places = [Shards.of(MESH, size, drawn=True) for size in (1_000, 1_001)]
+    (fewer,), (more,) = (shards.where(key) for shards in places)
+    few, many = fewer // places[0].rows, more // places[1].rows
+    np.testing.assert_array_equal(few, many[:-1])
+    assert len(set(more.tolist())) == 1_001
+    for device in range(4):
+        mine = more[many == device] - device * places[1].rows
+        np.testing.assert_array_equal(mine, np.arange(len(mine)))
+        assert 180 < len(mine) < 320  # five standard deviations
+    other = Shards.of(MESH, 1_000, drawn=True).where(dp.random.key(8))[0] // places[0].rows
+    assert 150 < np.sum(other == few) < 350
 
 
 @pytest.mark.parametrize("planted", [False, True])
@@ -329,6 +357,47 @@ def test_a_fit_is_that_of_one_device(name):
     assert [note for note in four.statement.notes if "4 devices (cpu), along the axis 'records'" in note]
 
 
+def product(y, own=False):
+    """Gradients are one product of each record, whose sums are in float32 blocks."""
+    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        shift = numpyro.sample("shift", dist.Normal(0.0, 1.0)) if own else 0.0
+        numpyro.sample("y", dist.Normal(y[:, 1:] @ weights + shift, 1.0), obs=y[:, 0])
+
+
+def shifted(y):
+    product(y, own=True)
+
+
+SPARSE = {"num_records": 1000, "sampling": dp.PoissonSampling(0.1)}
+NOBODY_MOVES = {
+    "latents": lambda: dp.DPSVI(product, AutoNormal(product), Adam(0.05), plan=plan(**SPARSE)),
+    "latents of the records' own": lambda: dp.DPSVI(
+        shifted, AutoNormal(shifted), Adam(0.05), plan=plan(**SPARSE), local_updates=3
+    ),
+    "Langevin": lambda: dp.DPSGLD(product, plan=plan(**SPARSE), step_size=(1e-3, 10.0, 0.5)),
+}
+
+
+@pytest.mark.parametrize("name", NOBODY_MOVES)
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_record_that_is_in_no_batch_leaves_a_fit_alone(monkeypatch, name, planted):
+    """The last one of 1,001, as batches are drawn from the others; a planted fault draws devices by how many records there are."""
+    alone, x = PrivateStep.drawing, np.random.default_rng(0).normal(0.5, 1.0, (1001, 3)).astype(np.float32)
+
+    def of_the_others(self, sampling, leaves):
+        drawing = alone(self, sampling, leaves)
+        return PaddedDrawing(sampling.drawing(1000), drawing.rows - 1000)
+
+    monkeypatch.setattr(PrivateStep, "drawing", of_the_others)
+    monkeypatch.setattr(_bookkeeping, "_FEW", 0)  # sums in float32, as of large models
+    if planted:
+        monkeypatch.setattr(Shards, "where", lambda self, key: WHERE(self, jax.random.fold_in(key, self.num_records)))
+    fits = [NOBODY_MOVES[name]().run(KEY, rows, progress_bar=False, mesh=MESH) for rows in (x, x[:1000])]
+    seen = [np.concatenate([fit.losses, fit.trace.iterates.reshape(-1)]) for fit in fits]
+    assert np.array_equal(*seen, equal_nan=True) != planted  # Langevin's losses are NaN
+
+
 def make():
     return dp.DPSVI(model, AutoNormal(model), Adam(0.05), plan=plan(num_records=40))
 
@@ -363,18 +432,17 @@ def shards_of(folder, x, shards):
 
 
 def test_a_table_in_shards_is_that_in_memory(tmp_path):
-    """Four shards are as long as the devices' parts of a table in memory; others round otherwise. The last of 12 are empty."""
+    """In the order of the shards; sums over devices round otherwise. Some of 60 are empty."""
     rows = np.delete(X, 5, axis=0)
-    whole = shards_of(tmp_path / "4", rows, 4)
-    assert shards_of(tmp_path / "12", rows, 12).x.shape == whole.x.shape == rows.shape
-    memory = make().run(KEY, whole.x, progress_bar=False, mesh=MESH)
-    for shards, near in (4, 0.0), (12, 1e-5):
+    assert shards_of(tmp_path / "4", rows, 4).x.shape == shards_of(tmp_path / "60", rows, 60).x.shape == rows.shape
+    for shards in 4, 60:
+        memory = make().run(KEY, open_records(tmp_path / str(shards)).x, progress_bar=False, mesh=MESH)
         sharded = open_records(tmp_path / str(shards), mesh=MESH)
         options = {"progress_bar": False, "mesh": MESH, "checkpoint": tmp_path / f"saved {shards}"}
         fit = make().run(KEY, *sharded.arrays, **options)
-        np.testing.assert_allclose(fit.trace.iterates, memory.trace.iterates, rtol=near, atol=near)
+        np.testing.assert_allclose(fit.trace.iterates, memory.trace.iterates, rtol=1e-5, atol=1e-5)
         shards_of(tmp_path / "other", rows[::-1], shards)
-        with pytest.raises(ValueError, match="other data"):
+        with pytest.raises(ValueError, match=r"other (data|options)"):
             make().run(KEY, *open_records(tmp_path / "other", mesh=MESH).arrays, **options)
     with pytest.raises(ValueError, match="opened for a mesh"):
         make().run(KEY, *sharded.arrays)
@@ -398,7 +466,8 @@ def test_a_damaged_shard_is_refused_before_anything_is_spent(tmp_path):
     shards_of(tmp_path / "records", np.delete(X, 5, axis=0), 4)
     sharded = open_records(tmp_path / "records", mesh=MESH)
     ledger = dp.Ledger.create(tmp_path / "ledger", dataset="d", epsilon=100.0, delta=1e-3)
-    (tmp_path / "records" / "x-02").write_bytes(bytes(120))
+    file = tmp_path / "records" / "x-02"
+    file.write_bytes(bytes(file.stat().st_size))
     with pytest.raises(ValueError, match="x-02 is not the file that the index names"):
         make().run(dp.random.key(), *sharded.arrays, mesh=MESH, ledger=ledger)
     assert not ledger.debits

@@ -73,10 +73,11 @@ def write_shards(folder):
     """The first 40 rows in four shards; for each process a folder with its own two of them."""
     layout = _convert.Layout(schema_from_bounds("a=-9:9,b=-9:9,c=-9:9"))
     facts = _convert._facts(layout, _convert.Report(_convert.OutOfBounds.REFUSE))
+    (folder / "shards").mkdir()
+    _convert.write_shards(folder / "shards", {"x": X[:40]}, facts, 4)
     for number, others in enumerate([("x-02", "x-03"), ("x-00", "x-01")]):
         mine = folder / f"shards-{number}"
-        mine.mkdir()
-        _convert.write_shards(mine, {"x": X[:40]}, facts, 4)
+        shutil.copytree(folder / "shards", mine)
         for name in others:
             (mine / name).unlink()
 
@@ -167,7 +168,8 @@ class Part:
         records = open_records(self.folder / f"shards-{self.number}", mesh=self.mesh)
         refused("in shards elsewhere", make(num_records=40), x=X[:40] if odd else records.x)
         if odd:
-            shutil.copy(self.folder / "shards-1" / "x-02", self.folder / "shards-1" / "x-03")
+            shard = self.folder / "shards-1" / "x-03"
+            shard.write_bytes(bytes(shard.stat().st_size))
         refused("shard", make(num_records=40), x=records.x)
         kept = _dpsvi.versions
         if odd:

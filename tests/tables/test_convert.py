@@ -282,15 +282,21 @@ def devices(number):
 @pytest.mark.parametrize(("max_rows", "target"), [(1, "smoker"), (3, "smoker"), (3, None)])
 @pytest.mark.parametrize("shards", [1, 16, 300])
 def test_shards_hold_the_table_and_zeros_behind_it(tmp_path, max_rows, target, shards) -> None:
-    """Of 250 persons, and so some are shorter or empty; each device's part follows the last one's."""
+    """Of 250 persons, so that some are empty; each is in one of them, in order, and each device's part follows the last one's."""
     schema = Schema(columns=COLUMNS, target=target, person="id", max_rows=max_rows)
     table, key = people(500), bytes(32)
     wanted = encode(read_table(table, schema), schema, key=key)
     records = convert(table, schema, tmp_path / "out", shards=shards, key=key)
     assert records.feature_names == wanted.feature_names
-    again = open_records(tmp_path / "out", schema, mesh=devices(shards))
-    assert again.num_records == wanted.num_records
-    for found, expected, sharded in zip(records.arrays, wanted.arrays, again.arrays, strict=True):
+    again, whole = open_records(tmp_path / "out", schema, mesh=devices(shards)), open_records(tmp_path / "out", schema)
+    assert records.num_records == again.num_records == wanted.num_records == sum(again.x.lengths)
+    # What differs from record to record says where each one is.
+    lengths, order = again.x.lengths, order_of(whole.arrays, wanted.arrays)
+    assert (sorted(order) == list(order)) == (shards == 1)
+    shard = np.repeat(np.arange(shards), lengths)
+    assert all(np.all(np.diff(order[shard == number]) > 0) for number in range(shards))
+    for found, expected, sharded in zip(whole.arrays, wanted.arrays, again.arrays, strict=True):
+        expected = expected[order]
         np.testing.assert_array_equal(found, expected)
         assert found.dtype == expected.dtype == sharded.dtype
         assert not found.flags.writeable
@@ -298,14 +304,41 @@ def test_shards_hold_the_table_and_zeros_behind_it(tmp_path, max_rows, target, s
         for parts in {1, max(1, shards // 4), shards}:
             rows = np.concatenate([sharded.part(number, parts) for number in range(parts)])
             assert len(rows) == parts * sharded.rows_of_part(parts)
-            np.testing.assert_array_equal(rows[: len(expected)], expected)
-            assert not rows[len(expected) :].any()
+            shards_of = rows.reshape(shards, len(rows) // shards, *rows.shape[1:])
+            filled = np.arange(shards_of.shape[1]) < np.asarray(lengths)[:, None]
+            np.testing.assert_array_equal(shards_of[filled], expected)
+            assert not shards_of[~filled].any()
     assert all(file.stat().st_mode & 0o077 == 0 for file in (tmp_path / "out", *(tmp_path / "out").iterdir()))
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
 
 
+def order_of(found, wanted):
+    """The number of each found record among those that were wanted, the next one where several are alike."""
+    places: dict[bytes, list[int]] = {}
+    for number in reversed(range(len(wanted[0]))):
+        places.setdefault(b"".join(x[number].tobytes() for x in wanted), []).append(number)
+    return np.array([places[b"".join(x[i].tobytes() for x in found)].pop() for i in range(len(found[0]))])
+
+
+def test_one_record_more_is_one_more_in_one_shard(tmp_path, monkeypatch) -> None:
+    """Of the same random bits: no other record moves."""
+    x, shards = np.arange(3_000, dtype=np.float32).reshape(-1, 10), []
+    facts = _convert._facts(_convert.Layout(Schema(columns=COLUMNS)), _convert.Report(_convert.OutOfBounds.REFUSE))
+    stream = np.random.default_rng(0).bytes(4 * len(x))
+    monkeypatch.setattr(_convert.os, "urandom", lambda size: stream[:size])
+    for number in (300, 299):
+        (tmp_path / str(number)).mkdir()
+        _convert.write_shards(tmp_path / str(number), {"x": x[:number]}, facts, 4)
+        files = [np.fromfile(tmp_path / str(number) / f"x-{shard:02d}", np.float32) for shard in range(4)]
+        shards.append([file.reshape(-1, 10) for file in files])
+    more = [len(many) - len(few) for many, few in zip(*shards, strict=True)]
+    assert sorted(more) == [0, 0, 0, 1]
+    for many, few in zip(*shards, strict=True):
+        np.testing.assert_array_equal(many[: len(few)], few)
+
+
 def test_large_shards_are_mapped_one_behind_another(tmp_path, monkeypatch) -> None:
-    """Also those of a device whose last ones are shorter and empty. Nothing is copied."""
+    """Those of a device, although they differ in length. Nothing is copied."""
     x, y = np.arange(3_000_000, dtype=np.float32).reshape(-1, 10), np.arange(300_000, dtype=np.float32)
     schema = Schema(columns=(*COLUMNS[:1], *COLUMNS[1:]), target="smoker")
     layout = _convert.Layout(schema)
@@ -314,15 +347,19 @@ def test_large_shards_are_mapped_one_behind_another(tmp_path, monkeypatch) -> No
     report = _convert.Report(_convert.OutOfBounds.REFUSE)
     _convert.write_shards(tmp_path / "out", {"x": x, "y": y}, _convert._facts(layout, report), 16)
     monkeypatch.setattr(np, "fromfile", None)
-    records = open_records(tmp_path / "out")
-    np.testing.assert_array_equal(records.x, x)
-    last = open_records(tmp_path / "out", mesh=devices(2)).x.part(1, 2)
-    half = len(last)
-    assert half % 1024 == 0
-    assert 8 * 18_750 <= half < 300_000
-    np.testing.assert_array_equal(last[: 300_000 - half], x[half:])
-    assert not last[300_000 - half :].any()
+    sharded = open_records(tmp_path / "out", mesh=devices(2))
+    last, lengths = sharded.x.part(1, 2), sharded.x.lengths
+    assert len(last) % (8 * 1024) == 0
+    assert 8 * 18_750 <= len(last) < 300_000
+    shards = last.reshape(8, -1, 10)
+    assert all(
+        np.all(np.diff(rows[:n, 0]) > 0) and not rows[n:].any() for rows, n in zip(shards, lengths[8:], strict=True)
+    )
     assert last.ctypes.data % 64 == 0
+    records = open_records(tmp_path / "out")
+    np.testing.assert_array_equal(records.x[np.argsort(records.x[:, 0])], x)
+    np.testing.assert_array_equal(records.x[:, 0], 10 * records.y)
+    assert max(lengths) - min(lengths) > 20  # of standard deviation 133
 
 
 def test_a_person_with_rows_in_two_shards_counts_once(tmp_path) -> None:
@@ -359,7 +396,8 @@ def spoil(folder, how) -> None:
     elif how == "absent":
         file.unlink()
     elif how == "exchanged":
-        file.write_bytes((folder / "x-00").read_bytes())
+        size = len(content)
+        file.write_bytes(((folder / "x-00").read_bytes() + content)[:size])
     elif how == "index cut":
         (folder / "discreet.json").write_bytes((folder / "discreet.json").read_bytes()[:-40])
     else:

@@ -33,10 +33,9 @@ first moves the running sum, and with it the rounding of whatever is added later
   the end of each by other instructions.
 - Where the plan has few chunks, each of these sums is rounded to float32 once it has been added, which takes half the memory. A
   running sum of n rows is within n C, so that m chunks lose at most m n 2^-24 C, in each of the two tables.
-- Each device sums the rows that it has. If a record is removed, all behind it move up, one of them over each border between
-  devices. So even a batch without the removed record is summed otherwise, and rounded otherwise; but amplification by sampling
-  takes the sums of such a batch for equal. Over devices, blocks are therefore in float32 only where the number of records is
-  public: a record that is replaced moves no other, and one block of one device differs.
+- Each device sums the rows that it has. A record more is one more on one device, and moves no other one to another device
+  (`mechanisms._shards`): amplification by sampling takes the sums of a batch without it for equal, and so they are. Uniformly
+  random orders that one such order leaves on parts of a batch are independent. So what is said above holds on that one device.
 
 `rounding_of_sums` is the share of C that either adds. Rows may hold NaN or infinity, and
 0 * NaN is NaN: in the place of a row that is not finite a finite one is computed, and counts as zero.

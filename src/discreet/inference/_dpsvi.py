@@ -334,12 +334,10 @@ class DPSVI:
         plan = self.plan
         sampling, size = plan.sampling, plan.num_records
         # A device's part of a batch is about as long as a Poisson sample of its records, whatever the sampler. Its rows are in
-        # secret order, too; but a record less moves others from device to device, and with them the rounding of sums to which
-        # it adds nothing.
+        # secret order, too.
         rows, capacity, shuffled = sampling.typical_size(size), sampling.capacity(size), sampling.shuffled(size)
         if shards is not None:
             rows = PoissonSampling(plan.rate).typical_size(-(-size // shards.count))
-            shuffled &= plan.relation.name == "REPLACE_ONE"
         return {
             "engine": BookKeepingEngine(rows, capacity, shuffled, self.microbatch_size),
             "mechanism": plan.mechanism,
@@ -459,11 +457,13 @@ class DPSVI:
         step = self._initialised()
         if mesh is None:
             return step, records.leaves, state
-        shards = Shards.of(mesh, records.size, records.leaves)
+        # A record more or less must move no other one to another device: see `Shards`.
+        drawn = self.plan.relation.name != "REPLACE_ONE"
+        shards = Shards.of(mesh, records.size, records.leaves, drawn=drawn)
         step = dataclasses.replace(step, shards=shards, **self._of_plan(step.released, shards))
         if step.local is not None:
             state = state._replace(memory=step.local.rows(shards.rows * shards.count))
-        return step, shards.place(records.leaves), state
+        return step, shards.place(records.leaves, shards.where(state.rng_key)), state
 
     @outside_meshes
     def certify(

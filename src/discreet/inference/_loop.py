@@ -304,6 +304,8 @@ def run_steps(
     """
     processes = processes or Processes(None)
     num_steps, numbers, drawing = plan.num_steps, PlanNumbers.of(plan), step.drawing(plan.sampling, leaves)
+    if step.shards is not None:
+        numbers = numbers._replace(where=step.shards.where(state.rng_key))
     flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
     recorder = TraceRecorder(flat.size, num_steps)
     keep_gradients = keep_gradients and recorder.every_step
@@ -621,6 +623,8 @@ def _program(
     keys = jax.eval_shape(functools.partial(StepKeys.derive, memory=step.local is not None), state.rng_key)
     keys, implementation = keys._replace(guide=jax.eval_shape(jax.random.key_data, keys.guide)), "threefry2x32"
     numbers = PlanNumbers.of(plan)
+    if step.shards is not None and step.shards.starts is None:
+        numbers = numbers._replace(where=[jax.ShapeDtypeStruct((step.shards.num_records,), jnp.int32)])
     public = (
         state.optim_state,
         state.loss_center,

@@ -380,6 +380,7 @@ class LocalUpdates:
         batch: Batch,
         key: PRNGKeyArray,
         shards: mechanisms.Shards | None,
+        where: Sequence[Array],
     ) -> list[Array]:
         """The memory after the records of a batch have looked at the shared draw `u`."""
         structure = jax.tree.structure(self._start)
@@ -397,7 +398,7 @@ class LocalUpdates:
             finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(state)]))
             return [jnp.where(finite, new, old) for new, old in zip(jax.tree.leaves(state), own, strict=True)]
 
-        return mechanisms.update_rows(row, u, table, memory, batch, key, shards)
+        return mechanisms.update_rows(row, u, table, memory, batch, key, shards, where)
 
     def _ordered(self, own: Mapping[str, Array]) -> list[Array]:
         return [own[name] for name, _ in self.objective.structure.local_params]
@@ -444,6 +445,7 @@ class PlanNumbers(NamedTuple):
     rate: Float[Array, ""]  # public sampling rate q; nothing is ever divided by the realised batch size
     num_steps: Int[Array, ""]  # number of steps planned
     rule: Any  # numbers by which the clipping norm moves; empty where it does not
+    where: Sequence[Any] = ()  # the place of each record on several devices, where it was drawn (`Shards.where`)
 
     @classmethod
     def of(cls, plan: PrivacyPlan) -> PlanNumbers:
@@ -500,13 +502,14 @@ class PrivateStep:
 
         if self.local is not None:
             assert keys.memory is not None
-            memory = self.local.update(u, table, state.memory, batch, keys.memory, self.shards)
+            memory = self.local.update(u, table, state.memory, batch, keys.memory, self.shards, numbers.where)
             state = state._replace(memory=memory)
             table = [*table, *self.local.parameters(state.memory)]
         record = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
         draws = self._draws(u, record, keys.record)
+        keys_of_rows = keys.local, keys.record
         total, right = mechanisms.clipped_sum(
-            self.engine, draws, u, table, batch, (keys.local, keys.record), norm, channels, self.shards
+            self.engine, draws, u, table, batch, keys_of_rows, norm, channels, self.shards, numbers.where
         )
         released = mechanisms.release(keys.noise, total, numbers.noise_multiplier, self.mechanism, self.levels)
 
@@ -598,5 +601,5 @@ class PrivateStep:
 def _code() -> tuple[Any, ...]:
     marks = mechanisms.draw_batch, mechanisms.clipped_sum, mechanisms.release, mechanisms.update_rows
     noise = random.normal, random.discrete_gaussian, mechanisms.add_noise
-    marks = *marks, mechanisms.Shards.part, mechanisms.Shards.summed
+    marks = *marks, mechanisms.Shards.part, mechanisms.Shards.at, mechanisms.Shards.summed
     return *marks, PrivateStep.move, StepKeys.derive, StepKeys.at, Draws.make, random.fast_bits, *noise

@@ -909,6 +909,7 @@ def clipped_sum(
     norm: float | Float[Array, ""],
     channels: Channels,
     shards: Shards | None = None,
+    where: Sequence[Array] = (),
 ) -> tuple[ClippedSum, Bool[Array, ""]]:
     """The clipped sum of a batch's gradients, with a mark, and whether the bits were right.
 
@@ -925,41 +926,49 @@ def clipped_sum(
         norm: the clipping norm.
         channels: for loss and count.
         shards: how the table lies on several devices; None: on one.
+        where: what `Shards.where` drew.
     """
     leaves, structure = jax.tree.flatten(parameters)
     row = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
     program = jax.make_jaxpr(record.loss)(types_of(parameters), row, types_of(keys[1]), list(record.requests))
     known_norm, traced_norm = known_number(norm)
     public = [*program.consts, jnp.asarray(channels.center), jnp.asarray(channels.bound)]
-    # The norm where it is traced; what the loss holds, center and bound of its channel; what to differentiate in; records.
-    layout = Layout((len(traced_norm), len(public), len(leaves), len(table)), len(table), summed=True)
+    # The norm where it is traced; the places of records, where drawn; what the loss holds, center and bound of its channel; what to
+    # differentiate in; records.
+    counts = len(traced_norm), len(where), len(public), len(leaves), len(table)
+    layout = Layout(counts, len(table), summed=True)
 
     def implementation(
         local: Any, own: Any, indices: Array, mask: Array, *operands: Array, first: Any = None
     ) -> list[Array]:
-        norms, held, leaves, table = layout.parts(operands)
+        norms, where, held, leaves, table = layout.parts(operands)
         *consts, center, bound = held
 
-        def loss(u: Any, place: tuple[Array, list[Array]]) -> Float[Array, ""]:
-            index, bits = place
-            row = index if first is None else index - first
+        def loss(u: Any, place: tuple[Array, Array | None, list[Array]]) -> Float[Array, ""]:
+            index, row, bits = place
+            row = index if row is None else row
             values = [x.at[row].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in table]
             closed, key = ClosedJaxpr(program.jaxpr, consts), jax.random.fold_in(own, index)
             return run_jaxpr(closed, *jax.tree.leaves(u), *values, key, *bits)[0]
 
         bits, right = record.make(local, len(indices))
+        rows = None
         if shards is not None:
-            places, mask = shards.part(first, indices, mask)
-            # Padding must name a row that is here.
-            indices, bits = jnp.where(mask, indices[places], first), [x[places] for x in bits]
+            places, rows, mask = shards.rows_here(first, indices, mask, where)
+            indices, bits = indices[places], [x[places] for x in bits]
         beside = dataclasses.replace(channels, center=center, bound=bound)
         total = engine(
-            loss, jax.tree.unflatten(structure, leaves), (indices, bits), mask, norms[0] if norms else norm, beside
+            loss,
+            jax.tree.unflatten(structure, leaves),
+            (indices, rows, bits),
+            mask,
+            norms[0] if norms else norm,
+            beside,
         )
         roundings.append(total.rounding)
         return [*jax.tree.leaves(total.gradient), total.loss, total.count, right]
 
-    operands = [*keys, *batch, *traced_norm, *public, *leaves, *table]
+    operands = [*keys, *batch, *traced_norm, *where, *public, *leaves, *table]
     roundings: list[float] = []
     closed = _traced(implementation, operands, layout, shards)
     rounding = roundings[-1] * (1 if shards is None else max(1.0, shards.count / gradients.DEVICES))
@@ -1025,6 +1034,7 @@ def update_rows(
     batch: Batch,
     key: PRNGKeyArray,
     shards: Shards | None = None,
+    where: Sequence[Array] = (),
 ) -> list[Array]:
     """The memory after the rows of a batch are updated, with a mark. All arguments are as in `clipped_sum`.
 
@@ -1042,31 +1052,32 @@ def update_rows(
     row, kept = ([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in arrays] for arrays in (table, memory))
     program = jax.make_jaxpr(function)(types_of(parameters), row, kept, types_of(key))
     public = [*program.consts, *leaves]
-    layout = Layout((len(public), len(table), len(memory)), len(table) + len(memory), summed=False)
+    counts = len(where), len(public), len(table), len(memory)
+    layout = Layout(counts, len(table) + len(memory), summed=False)
 
     def implementation(
         own: PRNGKeyArray, indices: Array, mask: Array, *operands: Array, first: Any = None
     ) -> list[Array]:
-        held, table, memory = layout.parts(operands)
+        where, held, table, memory = layout.parts(operands)
         consts, leaves = held[: len(program.consts)], held[len(program.consts) :]
-        start = 0 if first is None else first
 
-        def one(index: Array, memory: Sequence[Array]) -> list[Array]:
-            row = index - start
+        def one(index: Array, row: Array, memory: Sequence[Array]) -> list[Array]:
             values = [x.at[row].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in (*table, *memory)]
             return run_jaxpr(ClosedJaxpr(program.jaxpr, consts), *leaves, *values, jax.random.fold_in(own, index))
 
-        def update(indices: Array, mask: Array, memory: Sequence[Array]) -> list[Array]:
+        def update(named: tuple[Array, Array], mask: Array, memory: Sequence[Array]) -> list[Array]:
             # Rows that the mask drops are written past the end, that is nowhere.
-            places = jnp.where(mask, indices - start, len(memory[0]))
-            found = jax.vmap(one, (0, None))(indices, memory)
+            places = jnp.where(mask, named[1], len(memory[0]))
+            found = jax.vmap(one, (0, 0, None))(*named, memory)
             return [x.at[places].set(new, mode="drop") for x, new in zip(memory, found, strict=True)]
 
-        if shards is None:
-            return in_turns(update, indices, mask, memory)
-        return shards.in_turns(update, first, indices, mask, memory)
+        rows = indices
+        if shards is not None:
+            places, rows, mask = shards.rows_here(first, indices, mask, where)
+            indices = indices[places]
+        return in_turns(update, (indices, rows), mask, memory)
 
-    operands = [key, *batch, *public, *table, *memory]
+    operands = [key, *batch, *where, *public, *table, *memory]
     closed = _traced(implementation, operands, layout, shards)
     if any(isinstance(x, Tracer) for x in closed.consts):
         raise TypeError("The update of a row uses traced values from outside; pass them as parameters.")

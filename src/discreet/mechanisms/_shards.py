@@ -4,15 +4,26 @@ The marks of a step keep their meaning, which is about the whole table; what XLA
 fit over devices is the same program to the prover and to the rest of the step. Parameters, keys, row numbers and noise are the
 same on each device, and one `psum` of one vector a step is all that devices exchange.
 
-Device s has the rows s * rows, ..., (s + 1) * rows - 1. So a row keeps its number, and rows without a record are the last ones:
-they are made of zeros, and no batch names them. Row numbers and random bits are those of one device. Results differ by the
-rounding of the sum over devices alone.
+Each device has `rows` places, s * rows, ..., (s + 1) * rows - 1, in which its records come first; in the others are zeros, and no
+batch names them. A batch names records by their row numbers, and records draw by these, as on one device; only results' last bits
+differ, by the rounding of the sum over devices.
+
+Where neighbouring tables differ in a record more or less, **that record must move no other one to another device**: sums of
+batches without it would be rounded otherwise, which amplification by sampling takes for equal. An even cut of the table moves
+one record over each border. So each record's device is drawn for itself, from the fit's key (`where`) or when the table was
+converted to files: given the devices of all others, the record more is one more on one device, and nothing else moves. Nothing
+hangs on that draw's being secret or uniform: no record's device may follow from other records, that is all.
+
+Where the number of records is public, and where users have laid the records themselves, the places of rows are fixed, and a
+record that is replaced, or whose row holds none, moves no other.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -22,8 +33,9 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
+from discreet import random
 from discreet._jax import double
 from discreet.gradients import SPARE
 
@@ -36,19 +48,23 @@ round otherwise, so that the number of records would show in what each of them r
 
 
 def in_turns(
-    function: Callable[[Array, Array, list[Array]], list[Array]],
-    indices: Int[Array, "row"],
+    function: Callable[[Any, Array, list[Array]], list[Array]],
+    indices: Any,
     mask: Bool[Array, "row"],
     carried: list[Array],
 ) -> list[Array]:
-    """What `function(row numbers, mask, carried)` leaves of arrays, for the rows that the mask keeps, `TURN` at a time."""
+    """What `function(indices, mask, carried)` leaves of arrays, for the rows that the mask keeps, `TURN` at a time.
+
+    `indices` is one array of numbers, or several, of as many as there are rows.
+    """
     count, filled = jnp.max(jnp.where(mask, jnp.arange(1, len(mask) + 1, dtype=jnp.int32), 0)), TURN - SPARE
     lanes = jnp.arange(TURN, dtype=jnp.int32)
 
     def turn(number: Int[Array, ""], carried: list[Array]) -> list[Array]:
         at = number * filled + lanes
         inside = jnp.minimum(at, len(mask) - 1)
-        return function(indices[inside], mask[inside] & (at < len(mask)) & (lanes < filled), carried)
+        rows = jax.tree.map(lambda x: x[inside], indices)
+        return function(rows, mask[inside] & (at < len(mask)) & (lanes < filled), carried)
 
     return lax.fori_loop(0, (count + filled - 1) // filled, turn, list(carried))
 
@@ -66,19 +82,30 @@ class InFiles(Protocol):
         shape: That of the whole table's array.
         dtype: As NumPy's.
         digest: What tells its content from others'.
+        lengths: How many records each shard has, in the order of their row numbers. Each record's shard was drawn for itself.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     digest: str
+    lengths: tuple[int, ...]
 
     def rows_of_part(self, parts: int) -> int:
-        """Rows of each of so many parts, padding included."""
+        """Rows of each of so many parts, padding included; each shard of a part has equally many."""
         ...
 
     def part(self, number: int, parts: int) -> np.ndarray:
-        """The rows of one of so many parts, and zeros behind the last record; refuses what is not the table any more."""
+        """The rows of one of so many parts, zeros behind each shard's last; refuses what is not the table any more."""
         ...
+
+
+def _room(mean: float) -> int:
+    """Rows that a device with so many records on average has room for: more have a probability below 2^-158.
+
+    By Bernstein's bound for a sum of independent coins. So the program of a fit does not follow what was drawn.
+    """
+    exponent = 110.0
+    return math.ceil(mean + exponent / 3.0 + math.sqrt(exponent**2 / 9.0 + 2.0 * exponent * mean)) + 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,15 +116,26 @@ class Shards:
         mesh: One axis, of type Auto.
         num_records: Rows that hold a record.
         rows: Rows of one device, padding included.
+        starts: Number of the first record of each of equally many parts on each device, and that of all records; None: each
+            record's device is drawn (`where`).
+        laid: Users laid the records on devices of several processes, so that each one's place is public.
     """
 
     mesh: Mesh
     num_records: int
     rows: int
+    starts: tuple[int, ...] | None
+    laid: bool = False
 
     @classmethod
-    def of(cls, mesh: Any, num_records: int, leaves: Sequence[Any] = ()) -> Shards:
-        """Spread so many records over a mesh: evenly, or as arrays in files are cut.
+    def of(cls, mesh: Any, num_records: int, leaves: Sequence[Any] = (), *, drawn: bool = False) -> Shards:
+        """Spread so many records over a mesh.
+
+        Args:
+            mesh: The mesh.
+            num_records: How many records there are.
+            leaves: Their arrays: those in files, or on devices of several processes, lie where they are.
+            drawn: Draw the device of each other one, so that a record more moves none; else all have equally many, in order.
 
         Raises:
             TypeError: It is no mesh.
@@ -114,13 +152,42 @@ class Shards:
             raise ValueError(
                 f"mesh has the axes {', '.join(map(str, mesh.axis_names))}, and records are spread along one. {_REMEDY}"
             )
-        rows = {x.rows_of_part(mesh.size) for x in leaves if isinstance(x, InFiles)} or {-(-num_records // mesh.size)}
-        if len(rows) > 1:
+        found = {(x.lengths, x.rows_of_part(mesh.size)) for x in leaves if isinstance(x, InFiles)}
+        if len(found) > 1:
             raise ValueError(
                 "Arrays come from folders of shards of other lengths. Pass those of one folder, all of one open_records."
             )
+        laid = any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in leaves)
+        rows = -(-num_records // mesh.size)
+        lengths: tuple[int, ...] = tuple(min(rows, max(0, num_records - i * rows)) for i in range(mesh.size))
+        if found:
+            ((lengths, rows),) = found
+        starts: tuple[int, ...] | None = tuple(itertools.accumulate(lengths, initial=0))
+        if drawn and not found and not laid and mesh.size > 1:
+            starts, rows = None, min(num_records, _room(num_records / mesh.size))
         # An Explicit mesh would ask for a sharding in the type of every operation of the model.
-        return cls(Mesh(mesh.devices, mesh.axis_names), num_records, rows.pop())
+        return cls(Mesh(mesh.devices, mesh.axis_names), num_records, rows, starts, laid)
+
+    def where(self, key: PRNGKeyArray) -> list[Int[np.ndarray, " record"]]:
+        """The place of each record, as one array, if they are drawn; else none: `place` and `summed` find them by `starts`.
+
+        Each record's device is drawn from a stream of its own of a fit's key, by its row number, whatever the other ones are.
+        Records of a device stay in the order of their row numbers.
+        """
+        if self.starts is not None:
+            return []
+        words = jax.random.bits(random.subkey(key, random.Purpose.DEVICES), (self.num_records,), jnp.uint32)
+        return [self.places((np.asarray(words) % np.uint32(self.count)).astype(np.uint16))]
+
+    def places(self, device: Int[np.ndarray, " record"]) -> Int[np.ndarray, " record"]:
+        """The place of each record, given its device."""
+        lengths = np.bincount(device, minlength=self.count)
+        if lengths.max() > self.rows:
+            raise RuntimeError("More records than there is room for were drawn for a device. Start the fit again.")
+        order, where = np.argsort(device, kind="stable"), np.empty(len(device), np.int32)
+        gaps = self.rows * np.arange(self.count) - (np.cumsum(lengths) - lengths)
+        where[order] = np.arange(len(device)) + np.repeat(gaps, lengths)
+        return where
 
     @property
     def axis(self) -> str:
@@ -171,34 +238,49 @@ class Shards:
         whole = [x if x.is_fully_replicated else _identity(everywhere)(x) for x in jax.tree.leaves(tree)]
         return jax.tree.unflatten(jax.tree.structure(tree), [np.asarray(x) for x in whole])
 
-    def place(self, leaves: Sequence[Any]) -> list[Array]:
+    def place(self, leaves: Sequence[Any], where: Sequence[np.ndarray] = ()) -> list[Array]:
         """The table on its devices, with `count * rows` rows.
 
         Args:
             leaves: Arrays of `num_records` rows, in memory, in files, or on devices.
+            where: What `where` drew.
 
         Raises:
             ValueError: An array lies on devices of several processes in another way than along this axis.
         """
-        return [self._placed(x) for x in leaves]
+        return [self._placed(x, where) for x in leaves]
 
-    def _placed(self, leaf: Any) -> Array:
+    def _placed(self, leaf: Any, where: Sequence[np.ndarray] = ()) -> Array:
         sharding, rows = NamedSharding(self.mesh, PartitionSpec(self.axis)), self.rows
-        if isinstance(leaf, jax.Array) and len(leaf) == rows * self.count and sharding.is_fully_addressable:
+        in_order = not where and len(leaf) == rows * self.count
+        if isinstance(leaf, jax.Array) and in_order and sharding.is_fully_addressable:
             return self.spread(leaf)
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
             return self._taken(leaf, sharding)
+        if isinstance(leaf, jax.Array) and where:
+            leaf = np.asarray(leaf)
         parts = []
         for number, device in self._local_devices():
-            part = (
-                leaf.part(number, self.count)
-                if isinstance(leaf, InFiles)
-                else leaf[number * rows : (number + 1) * rows]
-            )
-            if missing := rows - len(part):
-                part = np.concatenate([np.asarray(part), np.zeros((missing, *leaf.shape[1:]), leaf.dtype)])
+            part = leaf.part(number, self.count) if isinstance(leaf, InFiles) else self._rows_of(leaf, number, where)
             parts.append(jax.device_put(part, device, may_alias=True))
         return jax.make_array_from_single_device_arrays((rows * self.count, *leaf.shape[1:]), sharding, parts)
+
+    def _rows_of(self, leaf: Any, number: int, where: Sequence[np.ndarray]) -> Any:
+        """A device's rows of an array of the whole table; not copied if they follow each other there and fill its places."""
+        first = number * self.rows
+        if len(leaf) == self.rows * self.count:  # no place is empty, or the array has a row for each of them
+            return leaf[first : first + self.rows]
+        if where:
+            parts = [(0, leaf[np.flatnonzero((where[0] >= first) & (where[0] < first + self.rows))])]
+        else:
+            assert self.starts is not None
+            each = (len(self.starts) - 1) // self.count
+            bounds = enumerate(itertools.pairwise(self.starts[number * each : (number + 1) * each + 1]))
+            parts = [(i * (self.rows // each), leaf[start:end]) for i, (start, end) in bounds]
+        rows = np.zeros((self.rows, *leaf.shape[1:]), leaf.dtype)
+        for start, part in parts:
+            rows[start : start + len(part)] = part
+        return rows
 
     def _taken(self, leaf: jax.Array, sharding: NamedSharding) -> Array:
         found = {x.device: x for x in leaf.addressable_shards}
@@ -214,10 +296,25 @@ class Shards:
             parts.append(found[device].data)
         return jax.make_array_from_single_device_arrays(leaf.shape, sharding, parts)
 
+    def at(self, numbers: Int[Array, "capacity"], where: Sequence[Array]) -> Int[Array, "capacity"]:
+        """The places of records with these row numbers."""
+        if self.starts is None:
+            return where[0].at[numbers].get(mode="promise_in_bounds", wrap_negative_indices=False)
+        parts = len(self.starts) - 1
+        step = self.rows * self.count // parts
+        gaps = np.arange(parts) * step - np.asarray(self.starts[:-1])
+        if not gaps[np.diff(self.starts) > 0].any():
+            return numbers
+        part = jnp.searchsorted(jnp.asarray(self.starts[1:], jnp.int32), numbers, side="right")
+        return numbers + jnp.asarray(gaps, jnp.int32)[part]
+
     def part(
         self, first: Int[Array, ""], indices: Int[Array, "capacity"], mask: Bool[Array, "capacity"]
     ) -> tuple[Int[Array, "part"], Bool[Array, "part"]]:
-        """Which places of a batch are this device's, whose first row is `first`; those come first, and the mask says how many."""
+        """Which of a batch's records, in the places `indices`, this device has, whose first place is `first`.
+
+        Those come first, and the mask says how many.
+        """
         here = mask & (indices >= first) & (indices < first + self.rows)
         room = min(len(indices), self.rows)  # all that may be here: no part of a batch is ever cut
         before = jnp.cumsum(here, dtype=jnp.int32)
@@ -225,17 +322,13 @@ class Shards:
         places = jnp.zeros(room, jnp.int32).at[jnp.where(here, before - 1, room)].set(all_places, mode="drop")
         return places, jnp.arange(room) < before[-1]
 
-    def in_turns(
-        self,
-        function: Callable[[Array, Array, list[Array]], list[Array]],
-        first: Any,
-        indices: Int[Array, "capacity"],
-        mask: Bool[Array, "capacity"],
-        carried: list[Array],
-    ) -> list[Array]:
-        """What `function(row numbers, mask, carried)` leaves of arrays, for a device's part of a batch, some rows at a time."""
-        places, mine = self.part(first, indices, mask)
-        return in_turns(function, jnp.where(mine, indices[places], first), mine, carried)
+    def rows_here(
+        self, first: Any, numbers: Int[Array, "capacity"], mask: Bool[Array, "capacity"], where: Sequence[Array]
+    ) -> tuple[Int[Array, "part"], Int[Array, "part"], Bool[Array, "part"]]:
+        """A device's part of a batch: as `part`, and in between the rows of its own arrays; where the mask is False, row 0."""
+        at = self.at(numbers, where)
+        places, mine = self.part(first, at, mask)
+        return places, jnp.where(mine, at[places] - first, 0), mine
 
     def local_shapes(self, operands: Sequence[Any], tables: int) -> list[jax.ShapeDtypeStruct]:
         """What one device sees of operands, the last `tables` of which are the table's arrays."""
@@ -286,4 +379,7 @@ class Shards:
         return (
             f"The records lay on {self.count} devices ({kind}){where}, along the axis {self.axis!r} of a mesh. Each of them "
             "summed the clipped contributions of its own records; noise was added once, to the sum over all devices."
+            + self.laid
+            * " Each process brought its own rows: their number and order are public, and a record is absent if its "
+            "row holds none (NaN)."
         )

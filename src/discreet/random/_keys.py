@@ -176,6 +176,7 @@ class Purpose(IntEnum):
     MOMENTS = 12
     SCORES = 13
     SELECTION = 14
+    DEVICES = 15
 
 
 def key(seed: int | None = None) -> jax.Array:

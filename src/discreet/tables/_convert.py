@@ -5,10 +5,11 @@ piece; how many records there are is known only at the end, so Arrow's head and 
 afterwards (`frame`). The head's length does not depend on the number of records, which `find_start` relies on. With a person
 column the table is read twice: the first pass says to whom each row belongs, and so where in the file it belongs.
 
-A folder has the same arrays cut into shards of equal length, each a file of bare numbers, and an index. Only the index says how
-many records there are, and it has the hash of each file: shards of two conversions cannot be mixed, or a person with rows in
-both would count twice. Where a device has several shards their files are mapped one behind another, as one array, and rows
-beyond the last record are zeros that lie in no file.
+A folder has the same arrays in shards, each a file of bare numbers, and an index. Each record's shard is drawn for itself, with
+random bits of the operating system: one more moves no other one to another device (`mechanisms._shards`). So shards differ in
+length. Only the index says how long they are, and it has the hash of each file: shards of two conversions cannot be mixed, or a
+person with rows in both would count twice. Where a device has several shards their files are mapped one behind another, equally
+far apart, as one array; between them are zeros that lie in no file.
 """
 
 import ctypes
@@ -80,8 +81,8 @@ def convert(
 
     A folder has these columns in shards, for devices and processes that each map their own: files x-00, y-00, mask-00 and so on
     (float32, mask uint8, little-endian, row by row), and discreet.json with the number of records, the schema and the hash of
-    each file. Shards are equally long; the last ones may be shorter or empty. Which rows a person has is decided over the whole
-    table, so shards of several conversions cannot be combined. Converting takes twice the folder's space for a while.
+    each file. Each record goes to a shard at random, so that shards differ in length. Which rows a person has is decided over the
+    whole table, so shards of several conversions cannot be combined. Converting takes twice the folder's space for a while.
 
     Args:
         source: As in `read_table`.
@@ -93,7 +94,8 @@ def convert(
         progress_bar: Show progress after two seconds.
 
     Returns:
-        The records of `encode(read_table(source, schema), schema)`; the arrays are views of the files.
+        The records of `encode(read_table(source, schema), schema)`; the arrays are views of the files. A folder's are in the
+        order of its shards, and those of several shards are `ShardedArray`s, as of `open_records` with a mesh.
 
     Raises:
         DataError: As in `read_table` and `encode`, after all pieces were checked; or the files cannot be written.
@@ -145,7 +147,7 @@ def convert(
             with tempfile.TemporaryFile(dir=out.parent) as features:
                 arrays = _encode(features, targets, 0, *how)
                 write_shards(written, arrays, facts, shards, progress_bar=progress_bar)
-    return open_records(out, progress_bar=progress_bar)
+    return _opened(out, None, shards is not None and shards > 1, progress_bar)
 
 
 @contextmanager
@@ -195,14 +197,15 @@ def open_records(
     On a CPU, a fit uses the features in place and reads the rows that it samples; it may copy the targets. The files of a folder
     are compared with their hashes first, which reads each once.
 
-    With a mesh, the arrays of a folder are `ShardedArray`s for `run(..., mesh=)`, which maps and compares the shards of this
-    process's devices alone. The other ones need not be on this machine.
+    With a mesh, be it of one device, the arrays of a folder are `ShardedArray`s for `run(..., mesh=)`, which maps and compares
+    the shards of this process's devices alone. The other ones need not be on this machine. Without a mesh a folder is copied to
+    memory.
 
     Args:
         path: The file or the folder.
         schema: The description that it must have been made with; None: any.
         mesh: Devices along one axis, whose number divides that of the shards; None: all records are for this process. An Arrow
-            file is for all devices, with or without a mesh.
+            file is for all devices, with or without a mesh; but each of several devices copies its records to memory.
         progress_bar: Show progress of comparing the hashes after two seconds.
 
     Raises:
@@ -210,6 +213,14 @@ def open_records(
         ValueError: The shards cannot be shared out among the devices.
     """
     path = Path(path)
+    records = _opened(path, schema, mesh is not None, progress_bar)
+    if (folder := _index_of(path)) is not None:
+        folder.check_devices(mesh)
+    return records
+
+
+def _opened(path: Path, schema: Schema | None, sharded: bool, progress_bar: bool) -> Records:
+    """The records, those of a folder as `ShardedArray`s or whole."""
     folder = _index_of(path)
     facts, batch = _open(path) if folder is None else (folder.facts, cast(Any, None))
     if facts is None:
@@ -225,13 +236,11 @@ def open_records(
         shape, dtype = shapes[name]
         if folder is not None:
             array = ShardedArray(folder, name, shape, dtype, progress_bar)
-            return array.whole() if mesh is None else array
+            return array if sharded else array.whole()
         column = batch.column(name)
         column = column.flatten() if pyarrow.types.is_fixed_size_list(column.type) else column
         return column.to_numpy().view(dtype).reshape(batch.num_rows, *shape)
 
-    if folder is not None:
-        folder.check_devices(mesh)
     return Records(
         **{"y": None, **{name: values(name) for name in shapes}},
         feature_names=names,
@@ -387,33 +396,48 @@ def _facts(layout: Layout, report: Report) -> dict[str, Any]:
 # --- A folder of shards -------------------------------------------------------------------
 
 
-INDEX, FORMAT, MOST_SHARDS = "discreet.json", "records that discreet has converted, in shards, version 1", 10_000
-_PIECE = 1 << 24  # bytes that are written at once
+INDEX, FORMAT, MOST_SHARDS = "discreet.json", "records that discreet has converted, in shards, version 2", 10_000
+_PIECE = 1 << 26  # bytes of an array that go to shards at once
 
 
 def write_shards(
     folder: Path, arrays: Mapping[str, np.ndarray], facts: dict[str, Any], shards: int, *, progress_bar: bool = False
 ) -> None:
-    """Cut the arrays of a whole table into files of a folder that is there, and write the index, last."""
-    count = len(arrays["x"])
-    rows = _rows_of_shard(count, shards, [x.nbytes // count for x in arrays.values()])
-    digests = {}
-    size = sum(x.nbytes for x in arrays.values())
+    """Write the arrays of a whole table to shards in a folder that is there, each record to a random one; and the index, last."""
+    count, lengths = len(arrays["x"]), np.zeros(shards, np.int64)
+    sizes = [x.nbytes // count for x in arrays.values()]
+    digests = {_file_of(name, number): hashlib.sha256() for name in arrays for number in range(shards)}
+    for name in digests:
+        (folder / name).touch(0o600)
+    at_once = max(1, _PIECE // max(sizes))
     with tqdm(
-        desc="shards", total=size, unit="B", unit_scale=True, delay=2.0, disable=None if progress_bar else True
+        desc="shards",
+        total=count * sum(sizes),
+        unit="B",
+        unit_scale=True,
+        delay=2.0,
+        disable=None if progress_bar else True,
     ) as bar:
-        for name, array in arrays.items():
-            for number in range(shards):
-                content = np.ascontiguousarray(array[number * rows : (number + 1) * rows]).reshape(-1).view(np.uint8)
-                path, digest = folder / _file_of(name, number), hashlib.sha256()
-                with open(path, "wb", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
-                    for first in range(0, len(content), _PIECE):
-                        piece = content[first : first + _PIECE].data
-                        digest.update(piece)
-                        file.write(piece)
-                        bar.update(len(piece))
-                digests[path.name] = digest.hexdigest()
-    index = {**facts, "num_records": count, "rows": rows, "shards": shards, "sha256": digests}
+        for first in range(0, count, at_once):
+            own = np.frombuffer(os.urandom(4 * min(at_once, count - first)), np.uint32) % np.uint32(shards)
+            here = np.bincount(own, minlength=shards)
+            order, ends = np.argsort(own.astype(np.uint16), kind="stable"), np.cumsum(here)
+            for name, array in arrays.items():
+                rows = array[first : first + len(own)][order]
+                for number in np.flatnonzero(here).tolist():
+                    content = rows[ends[number] - here[number] : ends[number]].reshape(-1).view(np.uint8).data
+                    digests[_file_of(name, number)].update(content)
+                    with open(folder / _file_of(name, number), "ab") as file:
+                        file.write(content)
+                    bar.update(len(content))
+            lengths += here
+    index = {
+        **facts,
+        "num_records": count,
+        "lengths": lengths.tolist(),
+        "rows": _rows_of_shard(int(lengths.max()), sizes),
+        "sha256": {name: digest.hexdigest() for name, digest in digests.items()},
+    }
     text = json.dumps({"what": FORMAT, "index": index, "digest": _digest_of(index)}, indent=1)
     (folder / INDEX).touch(0o600)
     (folder / INDEX).write_text(text, encoding="utf-8")
@@ -427,12 +451,11 @@ def _digest_of(index: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(index, sort_keys=True).encode()).hexdigest()
 
 
-def _rows_of_shard(count: int, shards: int, bytes_a_row: Sequence[int]) -> int:
-    """How many rows: equal parts; of larger ones so many that all arrays fill whole pages, of any size that machines have.
+def _rows_of_shard(rows: int, bytes_a_row: Sequence[int]) -> int:
+    """How many rows apart shards begin in memory: the longest one's, or so many more that all arrays fill whole pages.
 
-    Shards that fill pages can be mapped one behind another; others, of few bytes, are copied.
+    Shards that fill pages, of any size that machines have, can be mapped one behind another; others, of few bytes, are copied.
     """
-    rows = -(-count // shards)
     for page in (1 << 16, 1 << 14, 1 << 12):
         whole = max(page // math.gcd(page, size) for size in bytes_a_row)
         if rows >= 16 * whole:
@@ -455,7 +478,7 @@ class _Folder:
     """A folder of shards: what its index says, and files that are compared with it when they are first used.
 
     Attributes:
-        facts: The metadata that a file of records has, the number of records and shards, and the hashes.
+        facts: The metadata that a file of records has, the number of records of each shard, and the hashes.
         digest: Of the index, and so of all records.
     """
 
@@ -471,7 +494,8 @@ class _Folder:
                 f"{path / INDEX} is damaged, was changed, or is of another version of discreet. The number of records is read "
                 "from it, so nothing is fitted: copy the folder again, or convert the table again"
             )
-        self.shards, self.rows = self.facts["shards"], self.facts["rows"]
+        self.lengths, self.rows = tuple(self.facts["lengths"]), self.facts["rows"]
+        self.shards = len(self.lengths)
         self._compared: dict[str, tuple[int, ...]] = {}
 
     def check_devices(self, mesh: Any) -> None:
@@ -549,6 +573,7 @@ class ShardedArray:
         shape: The first number is that of all records.
         dtype: As NumPy's.
         digest: What tells the whole table from others: the hash of the index, which has those of all files.
+        lengths: Number of records of each shard.
     """
 
     def __init__(
@@ -557,7 +582,7 @@ class ShardedArray:
         """See `open_records`."""
         self._folder, self._name, self._progress_bar = folder, name, progress_bar
         self.shape, self.dtype = (folder.facts["num_records"], *row), dtype
-        self.digest = f"{name} {folder.digest}"
+        self.digest, self.lengths = f"{name} {folder.digest}", folder.lengths
 
     @property
     def ndim(self) -> int:
@@ -580,7 +605,7 @@ class ShardedArray:
         return self._folder.shards_of_device(parts) * self._folder.rows
 
     def part(self, number: int, parts: int) -> np.ndarray:
-        """A map of one of so many equal parts; rows behind the last record are zeros.
+        """A map of one of so many parts, each of equally many shards; rows behind the last record of a shard are zeros.
 
         Raises:
             DataError: A file is damaged, changed or absent.
@@ -590,13 +615,18 @@ class ShardedArray:
         return self._mapped(range(number * each, (number + 1) * each))
 
     def whole(self) -> np.ndarray:
-        """A map of all records."""
-        return self._mapped(range(self._folder.shards))[: len(self)]
+        """All records: a map of one shard, a copy of several."""
+        folder, rows = self._folder, self._mapped(range(self._folder.shards))
+        if folder.shards == 1:
+            return rows[: len(self)]
+        records = np.concatenate([rows[i * folder.rows :][:n] for i, n in enumerate(folder.lengths)])
+        records.flags.writeable = False
+        return records
 
     def _mapped(self, numbers: range) -> np.ndarray:
         folder, names = self._folder, [_file_of(self._name, number) for number in numbers]
         size = math.prod(self.shape[1:]) * self.dtype.itemsize
-        lengths = [size * max(0, min(folder.rows, len(self) - number * folder.rows)) for number in numbers]
+        lengths = [size * folder.lengths[number] for number in numbers]
         folder.compare(names, lengths, progress_bar=self._progress_bar)
         memory = _one_behind_another([folder.path / name for name in names], lengths, size * folder.rows)
         return memory.view(self.dtype).reshape(len(names) * folder.rows, *self.shape[1:])

@@ -806,10 +806,10 @@ def update_rows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     """
     key, indices, mask = operands[:3]
     params: Any = equation.params
-    public, table, memory = params["layout"].parts(operands[3:])
+    *public, table, memory = params["layout"].parts(operands[3:])
     spend_secret(checker, equation, key)
     why = None
-    if any(not isinstance(x, Public) for x in public):
+    if any(not isinstance(x, Public) for part in public for x in part):
         why = Why.ROWS("what one record remembers takes what depends on others")
     elif not _is_draw(checker, equation, indices, mask, [*table, *memory]):
         why = _no_draw(checker, indices)
