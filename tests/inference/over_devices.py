@@ -382,7 +382,7 @@ NOBODY_MOVES = {
 @pytest.mark.parametrize("name", NOBODY_MOVES)
 @pytest.mark.parametrize("planted", [False, True])
 def test_a_record_that_is_in_no_batch_leaves_a_fit_alone(monkeypatch, name, planted):
-    """The last one of 1,001, as batches are drawn from the others; a planted fault draws devices by how many records there are."""
+    """The last one of 1,001, as batches are drawn from the others; a planted fault draws devices by the number of records."""
     alone, x = PrivateStep.drawing, np.random.default_rng(0).normal(0.5, 1.0, (1001, 3)).astype(np.float32)
 
     def of_the_others(self, sampling, leaves):
