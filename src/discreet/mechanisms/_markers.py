@@ -933,7 +933,7 @@ def clipped_sum(
     program = jax.make_jaxpr(record.loss)(types_of(parameters), row, types_of(keys[1]), list(record.requests))
     known_norm, traced_norm = known_number(norm)
     public = [*program.consts, jnp.asarray(channels.center), jnp.asarray(channels.bound)]
-    # The norm where it is traced; the places of records, where drawn; what the loss holds, center and bound of its channel; what to
+    # The norm where it is traced; records' places where drawn; what the loss holds, center and bound of its channel; what to
     # differentiate in; records.
     counts = len(traced_norm), len(where), len(public), len(leaves), len(table)
     layout = Layout(counts, len(table), summed=True)
