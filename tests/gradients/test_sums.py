@@ -355,15 +355,18 @@ def test_nor_is_a_row_at_the_end_of_a_block_computed_otherwise(monkeypatch):
     def loss(p, r):
         return jnp.sin(1e7 * (r[1] * r[1] + r[2] * 0.37)) * jnp.dot(p, r)
 
-    @jax.jit
     def at(place, record):
         rows = others.at[place].set(x[record])
         return engine(loss, jnp.ones(7), rows, jnp.arange(168) == place, 1.0, PLAIN).gradient
 
+    alone, places = jax.jit(at), jnp.array((0, *range(78, 92), *range(158, 168)))
     for record in range(3):
-        found = np.stack([at(place, record) for place in (0, *range(78, 92), *range(158, 168))])
+        found = np.stack([alone(place, record) for place in places])
         assert np.any(found)
         np.testing.assert_array_equal(found, np.broadcast_to(found[0], found.shape))
+    # A branch under `vmap` would be a selection, which keeps nothing apart.
+    found = np.asarray(jax.jit(jax.vmap(at, (0, None)))(places, 0))
+    np.testing.assert_array_equal(found, np.broadcast_to(found[0], found.shape))
 
 
 def test_wider_vectors_have_more_spare_rows():

@@ -518,6 +518,11 @@ def sum_by_chunks(
         with double():
             return jax.tree.map(lambda x, y: (x.astype(jnp.float64) + y).astype(x.dtype), total, more)
 
+    # Under `vmap` in a loop, not as a selection: that would be no branch.
+    @jax.custom_batching.sequential_vmap
+    def branch(good: Array, total: Any, more: Any) -> Any:
+        return jax.lax.cond(good, added, lambda x, _: x, total, more)
+
     def attempt(carry: tuple[Array, Bool[Array, "row"], Any]) -> tuple[Array, Bool[Array, "row"], Any]:
         index, standing, total = carry
         substitute = jnp.argmax(standing).astype(jnp.int32)
@@ -531,7 +536,7 @@ def sum_by_chunks(
             with double():
                 total = jax.tree.map(lambda x, y: jnp.where(good, y, x), total, added(total, more))
         else:
-            total = jax.lax.cond(good, added, lambda x, _: x, total, more)
+            total = branch(good, total, more)
         done = good | ~jnp.any(left)
         return index + done.astype(jnp.int32), jnp.where(done, kept(index + 1), left), total
 
