@@ -216,7 +216,7 @@ def test_odd_cells_may_count_as_missing(tmp_path) -> None:
     for index, (row, wanted) in enumerate(zip(decoded, table.drop_columns("id").to_pylist(), strict=True)):
         gone = list(odd)[index // 50] if index % 50 == 0 else "age" if index == 60 else None
         assert row == (wanted | {gone: None} if gone else wanted)
-    with pytest.raises(DataError, match="'smoker' has missing cells, or cells that count as missing"):
+    with pytest.raises(DataError, match=r"'smoker'.* has missing cells, or cells that count as missing"):
         convert(tmp_path / "t.csv", SCHEMA, tmp_path / "out.arrow", out_of_bounds="missing")
 
 
