@@ -271,7 +271,7 @@ def test_what_a_schema_says_of_files_is_written_and_read(tmp_path) -> None:
     assert schema_from_dict(tomllib.loads(schema_to_toml(described))) == described
     template = schema_template(["a", "b"], target="a", person="b", csv=GERMAN)
     content = tomllib.loads(template)
-    assert (content["target"], content["person"]) == ("a", "b")
+    assert (content["target"], content["person"]) == ("a", {"column": "b", "max_rows": 1})
     assert list(content["columns"]) == ["a"]
     assert CsvFormat(**content["csv"]) == GERMAN
     with pytest.raises(DataError, match="no column 'c', which is to be the person"):

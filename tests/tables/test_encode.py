@@ -62,7 +62,7 @@ def test_columns_of_other_types_are_read_as_their_kind() -> None:
 
 def test_missing_cells_are_refused_or_indicated() -> None:
     cells = {"age": [None, 60.0, float("nan")], "region": ["south", None, "north"]}
-    with pytest.raises(DataError, match="'age' has missing cells"):
+    with pytest.raises(DataError, match=r"'age' \(and likewise 'region'\) has missing cells"):
         encode(pyarrow.table(cells), schema_of(AGE, REGION))
     indicated = [
         Column(name="age", kind=Kind.REAL, bounds=(20, 60), missing=Missing.INDICATOR),
