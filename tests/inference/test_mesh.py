@@ -72,7 +72,12 @@ def test_files_larger_than_memory_stay_where_they_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "tests", ["step or noise or planted or turn", "not step and not noise and not planted and not turn"]
+    "tests",
+    [
+        pytest.param("step", marks=pytest.mark.essential),
+        "noise or planted or turn",
+        "not step and not noise and not planted and not turn",
+    ],
 )
 def test_over_four_devices(tests):
     """Equal to one device, planted faults; fits, their proof, one debit, and going on after a crash."""

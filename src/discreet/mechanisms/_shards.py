@@ -11,8 +11,8 @@ differ, by the rounding of the sum over devices.
 Where neighbouring tables differ in a record more or less, **that record must move no other one to another device**: sums of
 batches without it would be rounded otherwise, which amplification by sampling takes for equal. An even cut of the table moves
 one record over each border. So each record's device is drawn for itself, from the fit's key (`where`) or when the table was
-converted to files: given the devices of all others, the record more is one more on one device, and nothing else moves. Nothing
-hangs on that draw's being secret or uniform: no record's device may follow from other records, that is all.
+converted to files: given the devices of all others, the record more is one more on one device, and nothing else moves. That
+draw need not be secret or uniform; but no record's device may follow from other records.
 
 Where the number of records is public, and where users have laid the records themselves, the places of rows are fixed, and a
 record that is replaced, or whose row holds none, moves no other.
