@@ -1,7 +1,7 @@
 # %% [markdown]
 # # An audit of your own model
 #
-# A lower bound on ε, found by attacking many fits of made-up records. The canary's gradient should be longer than C, and unlike the others'. [How it attacks](../audit.md).
+# A lower bound on ε, found by attacking many fits of artificial records. The canary's gradient should be longer than C, and unlike the others'. [How it attacks](../audit.md).
 
 # %%
 import jax.numpy as jnp

@@ -276,7 +276,7 @@ X = np.zeros((4, 1), np.float32)
         (lambda: audit_fit(abs, (X,), (X,)), "method is a builtin_function"),
         (lambda: audit_fit(worst_case(POISSON).method, (X,), (X,)), "one more with it"),
         (lambda: audit_fit(worst_case(FIXED).method, (X,), (X[1:],)), "as many with it"),
-        (lambda: audit_fit(worst_case(POISSON).method, (X, X[1:]), (X,)), "as many rows as each other"),
+        (lambda: audit_fit(worst_case(POISSON).method, (X, X[1:]), (X,)), "equally many rows each"),
         (lambda: worst_case(POISSON, "SGD"), "method is 'SGD'"),
         (lambda: worst_case(POISSON, others=0), "others is 0"),
         (lambda: canary_fit(FIXED, 20), "neighbours under ADD_OR_REMOVE_ONE"),

@@ -143,7 +143,7 @@ def test_infinite_scores_are_on_their_side(score):
     [
         ({"delta": 1.0}, "delta is 1.0"),
         ({"confidence": 1.0}, "confidence is 1.0"),
-        ({"present": {"x": np.full(8, np.nan)}}, "not a number in some runs"),
+        ({"present": {"x": np.full(8, np.nan)}}, "NaN in some runs"),
         ({"present": {"x": np.zeros(7)}}, "one number for each run"),
     ],
 )

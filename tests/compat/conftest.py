@@ -34,7 +34,7 @@ def logistic():
 
 @pytest.fixture(scope="session")
 def table():
-    """800 made-up records with three columns and a label, and the weights behind them."""
+    """800 artificial records with three columns and a label, and the weights behind them."""
     rng = np.random.default_rng(0)
     w = np.array([1.5, -2.0, 0.0])
     xs = rng.normal(size=(800, 3)).astype(np.float32)

@@ -186,7 +186,7 @@ def test_a_certificate_runs_with_the_values_that_it_knows():
     assert certificate.event.noise_multiplier == pytest.approx(6.0)
     assert "3.0" in str(certificate)
     assert certificate(key, X, sigma).shape == (2,)
-    with pytest.raises(ValueError, match="knows it to be"):
+    with pytest.raises(ValueError, match="the certificate is for"):
         certificate(key, X, np.float32(1.0))
 
 

@@ -101,7 +101,7 @@ def in_halves(x, mask):
     ],
 )
 def test_it_says_which_sums_it_takes_for_exact(total, covered):
-    said = [text for text in summed(total).assumptions if "sums are exact that are released at" in text]
+    said = [text for text in summed(total).assumptions if "sums released at" in text]
     assert len(said) == (0 if covered else 1)
     assert covered or "test_certificate.py" in said[0]
 
@@ -152,7 +152,7 @@ def test_a_plan_for_other_neighbours_is_no_claim_of_this_proof():
         relation=dp.Relation.REPLACE_ONE,
     )
     certify(step, relation=dp.Relation.REPLACE_ONE, expect=plan)
-    with pytest.raises(dp.PrivacyError, match="speaks of neighbours under REPLACE_ONE"):
+    with pytest.raises(dp.PrivacyError, match="neighbours are those of REPLACE_ONE"):
         certify(step, expect=plan)
 
 
@@ -191,7 +191,7 @@ def test_other_values_are_proved_by_themselves_in_the_same_program():
     for args in ((KEY, jnp.float32(1.0), rows), (KEY, Given(jnp.ones(2)), rows)):
         with pytest.raises(TypeError, match="another kind"):
             first.given(*args)
-    with pytest.raises(ValueError, match="knows it to be"):
+    with pytest.raises(ValueError, match="the certificate is for"):
         other(KEY, jnp.float32(2.0), jnp.ones((10, 2)))
 
 

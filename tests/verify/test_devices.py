@@ -164,10 +164,10 @@ UNSOUND = {
     "noise on one device": (on_one_device, CUT, P("d"), "key is used twice"),
     "mean of noise": (averaged_noise, CUT, P(), "on each device by itself"),
     "not summed": (lambda x, m, k: release(k, own(x, m)), CUT, P(), "key is used twice|same on all devices"),
-    "said to be replicated": (lambda x, m, k: own(x, m), CUT, P(), "said to be the same on all devices"),
-    "summed twice": (twice, CUT, P(), "once more for each device"),
-    "of the whole table": (honest, (P(), P(), P()), P(), "once more for each device"),
-    "own and all": (own_and_all, CUT, P(), "once more for each device"),
+    "said to be replicated": (lambda x, m, k: own(x, m), CUT, P(), "declared the same on all devices"),
+    "summed twice": (twice, CUT, P(), "once per device"),
+    "of the whole table": (honest, (P(), P(), P()), P(), "once per device"),
+    "own and all": (own_and_all, CUT, P(), "once per device"),
     "unknown weights": (weighted, CUT, P(), "other than in jax.lax.psum"),
     "gathered": (lambda x, m, k: release(k, jax.lax.all_gather(own(x, m), "d")), CUT, P("d"), "key is used twice"),
     "rows added": (lambda x, m, k: release(k, jax.lax.psum(dp.clip_records(x, 1.0), "d")), CUT, P(), "rows of several"),
@@ -204,5 +204,5 @@ def test_devices_that_meet_in_a_loop_are_refused_with_what_to_do():
     def body(x, m, k):
         return jax.lax.scan(lambda w, k: (w - honest(x, m, k), None), jnp.zeros(3), jax.random.split(k, 3))[0]
 
-    with pytest.raises(dp.PrivacyError, match="let shard_map be within it"):
+    with pytest.raises(dp.PrivacyError, match="move shard_map inside it"):
         proved(on_devices(body))

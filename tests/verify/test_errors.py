@@ -112,7 +112,7 @@ def test_a_call_within_a_compiled_function_is_traced_to_who_called_it():
         (refused.mean_over_the_realised_number, "expected number of records"),
         (refused.a_count_that_wraps_around, "float32"),
         (refused.a_mask_out_of_step, "its own element of the mask"),
-        (refused.a_sum_handed_on, "within one turn"),
+        (refused.a_sum_handed_on, "within one iteration"),
         (refused.another_primitive_of_that_name, "JAX's own functions"),
         (refused.private_cond, "public or released values only"),
         (refused.sum_in_bfloat16, "float32"),
@@ -137,7 +137,7 @@ def test_clipping_too_early_is_called_so():
         return noisy(key, dp.sum_records(gradients(w, dp.clip_records(xs, C), ys), mask), C)
 
     rule = error_of(step).rule
-    assert "clipped, but after that went into dot_general" in rule
+    assert "clipped, but then passed to dot_general" in rule
     assert "programs.py:19 (loss)" in rule
 
 

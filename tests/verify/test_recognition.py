@@ -117,7 +117,7 @@ def test_the_aggregate_of_optax_is_told_what_its_noise_lacks():
         aggregate = optax.contrib.differentially_private_aggregate(C, Z, key=jax.random.key(0))
         return aggregate.update(finite(gradients(w, xs, ys)), aggregate.init(w))[0]
 
-    with pytest.raises(dp.PrivacyError, match=r"differentially_private_aggregate, ends at 5\.4"):
+    with pytest.raises(dp.PrivacyError, match=r"differentially_private_aggregate, end at 5\.4"):
         certify(step)
 
 

@@ -571,7 +571,7 @@ def test_histograms_and_class_sums_cost_what_they_are():
     # Without a mask a record that is not there counts all the same, wherever its padding says.
     assert multiplier(lambda x, k, m: C * jax.ops.segment_sum(jnp.ones(6), k, 4)) == pytest.approx(Z / 2)
     # Each record's numbers at the places that all records choose.
-    with pytest.raises(dp.PrivacyError, match="at places that other records can reach"):
+    with pytest.raises(dp.PrivacyError, match="to places that other records can reach"):
         multiplier(lambda x, k, m: several.at[jnp.broadcast_to(k, (6, 6))].add(jnp.broadcast_to(x[:, :1], (6, 6))))
 
 

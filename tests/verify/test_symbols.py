@@ -482,8 +482,8 @@ def test_calls_are_counted():
     assert many.event == plan.event()
     assert many.times == 20
     assert many.slack == 20 * once.slack > 0
-    assert any("called 20 times at most" in x for x in many.assumptions)
-    assert not any("times at most" in x for x in once.assumptions)
+    assert any("called at most 20 times" in x for x in many.assumptions)
+    assert not any("called at most" in x for x in once.assumptions)
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
         certify(lambda *x: sampled(*x, 0.25, 1.5, 2.0), times=21, expect=plan)
     for wrong in (0, -1, 1.5, math.inf, math.nan, True, "3", None):
@@ -496,7 +496,7 @@ def test_calls_are_counted():
 
 def test_values_have_conditions():
     certificate = certify(sampled, q, sigma, C, times=T)
-    assert any("C, T, q, sigma are public, above zero" in x for x in certificate.assumptions)
+    assert any("C, T, q, sigma are public, positive" in x for x in certificate.assumptions)
     for wrong in (0.0, -1.0, 1e-31, 1e31, math.inf, math.nan, True, "2", None, 1j):
         with pytest.raises(ValueError, match=r"sigma is .*; a proof covers"):
             certificate.at(sigma=wrong)
@@ -538,7 +538,7 @@ def test_it_runs_with_the_numbers_that_it_was_given():
     ours, theirs = found(W, X, Y, M, KEY, 0.1, 1.5, 2.0), descent(W, X, Y, M, KEY, 0.1, 1.5, 2.0)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, theirs)
     for wrong in (0.26, 1.0, jnp.nan):
-        with pytest.raises(ValueError, match="another program"):
+        with pytest.raises(ValueError, match="certificate is for"):
             found(W, X, Y, M, KEY, wrong, 1.5, 2.0)
     with pytest.raises(ValueError, match="another program"):
         jax.jit(lambda rate: found(W, X, Y, M, KEY, rate, 1.5, 2.0))(0.1)
@@ -561,7 +561,7 @@ def test_a_program_that_looks_at_types_is_found_out():
     def step(w, xs, ys, mask, key, sigma):
         return noisy(key, clipped_sum(w, xs, ys, mask, 1.0), sigma * (0.5 if isinstance(sigma, float) else 1.0))
 
-    with pytest.raises(dp.PrivacyError, match="another one"):
+    with pytest.raises(dp.PrivacyError, match="program differs"):
         certify(step, sigma).at(sigma=2.0)
 
 
@@ -575,12 +575,12 @@ def test_a_traced_rate_is_no_symbol():
 
 
 def test_what_is_no_symbol_of_ours():
-    with pytest.raises(ValueError, match="may be zero or negative"):
+    with pytest.raises(ValueError, match="not declared positive"):
         certify(absolute, sympy.Symbol("sigma"), C)
-    with pytest.raises(ValueError, match="may be zero or negative"):
+    with pytest.raises(ValueError, match="not declared positive"):
         certify(absolute, sigma, C, times=sympy.Symbol("T"))
     for wrong in ("", "a b", "2", None, sigma):
-        with pytest.raises(ValueError, match="is no name"):
+        with pytest.raises(ValueError, match="is not a Python identifier"):
             dp.symbol(wrong)
     with pytest.raises(ValueError, match="records need a leading axis"):
         dp.certify(lambda *x: x[0], W, X, sigma, M, KEY, records=(1, 2), mask=3)

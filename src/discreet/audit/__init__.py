@@ -1,6 +1,6 @@
-"""Attacks on what is claimed: lower bounds on ε, measured on the program that runs, to be compared with its upper bound.
+"""Audits: attack a program to measure a lower bound on its ε, for comparison with the claimed upper bound.
 
-Nothing that is released here is private: an audit repeats its releases, with keys made from a seed. Audit made-up records.
+No release of an audit is private: an audit repeats its releases, with keys derived from a seed. Audit artificial records.
 """
 
 from discreet.audit._audits import WorstCase, audit_fit, audit_mechanism, audit_one_run, canary_fit, worst_case

@@ -1,9 +1,9 @@
-"""Audits: run a program many times on two neighbouring tables, and attack what it releases.
+"""Audits: run a program many times on two neighbouring tables, and attack its releases.
 
-`audit_mechanism` is the audit of any program; `audit_fit` hands it the private step of a fit on two tables; `worst_case` makes
-the two tables on which a plan's step reveals as much of one record as it ever may. `audit_one_run` needs a single run with many
-canaries, which `canary_fit` provides. The attacker looks at scores: those that the caller gives (a likelihood ratio, say),
-and those that `learned_scores` learns from the first half of the runs.
+`audit_mechanism` audits any program; `audit_fit` passes it the private step of a fit on two tables; `worst_case` makes the two
+tables on which a plan's step reveals the most about one record. `audit_one_run` needs a single run with many canaries, which
+`canary_fit` provides. The attacker uses scores: those of the caller (such as a likelihood ratio), and those that
+`learned_scores` learns from the first half of the runs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Score = Callable[[Released], Float[np.ndarray, " run"]]
 
 
 def learned_scores(present: Released, absent: Released) -> dict[str, Score]:
-    """Scores made from releases of the first half of the runs, a leading axis of runs, then of steps if there are two more axes.
+    """Learn scores from the releases of the first half of the runs; axes: runs, then steps if there are two more axes.
 
     "direction": along the difference of the two means, each number divided by its variance: the best score for
     independent Gaussian noise and a canary that adds a constant. "spread": how far apart the steps lie in the direction
@@ -51,7 +51,7 @@ def learned_scores(present: Released, absent: Released) -> dict[str, Score]:
     """
     there, gone = _steps(present), _steps(absent)
     fine = [x[_finite(x)] for x in (there, gone)]
-    # Runs that are not finite are classified by that alone: they belong to the side that has more of them.
+    # Runs that are not finite are classified by that alone: to the side that has more of them.
     odd = np.inf if len(fine[0]) / len(there) <= len(fine[1]) / len(gone) else -np.inf
     if not all(len(x) for x in fine):
         return {"direction": _whole(lambda x: np.zeros(len(x)), odd)}
@@ -75,7 +75,7 @@ def _finite(x: Float[np.ndarray, "run step number"]) -> Bool[np.ndarray, " run"]
 
 
 def _weights(apart: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    # Numbers without any noise get a large weight if they differ, and none if they do not.
+    # Numbers without noise get a large weight if they differ, and none if they do not.
     floor = 1e-12 * max(float(np.max(np.square(apart), initial=0.0)), 1e-300)
     return apart / np.maximum(variance, floor)
 
@@ -111,28 +111,28 @@ def audit_mechanism(
     target: str = "a mechanism",
     progress_bar: bool = True,
 ) -> Verdict:
-    """Find a lower bound on the ε of a program, from many runs on each of two neighbouring tables.
+    """Compute a lower bound on the ε of a program, from many runs on each of two neighbouring tables.
 
-    Guarantee: the runs being independent, the lower bound exceeds the program's ε at `delta` with probability at most
-    1 - confidence, whatever the scores. The runs' keys follow from `seed`: another seed is another audit, and the best of many
-    audits is not a valid audit. With a claim for all δ, the attacker's rates are also compared with the whole claim.
+    Guarantee: since runs are independent, the lower bound exceeds the program's ε at `delta` with probability at most
+    1 - confidence, for any scores. The runs' keys follow from `seed`: another seed is another audit, and the best of many audits
+    is not a valid audit. With a claim for all δ, the attacker's rates are also compared with the whole claim.
 
     A score and a threshold, in one of the two directions, are chosen on the first half of the runs; Clopper-Pearson bounds on
     the rates of that one test, from the second half, give ε >= log((TPR - δ) / FPR).
 
     Args:
-        with_canary: Function from a key to what is released with the canary in the table: an array, or a tree of arrays. JAX
-            traces it; it is mapped over keys, or called in a loop if it contains a mechanism that refuses `vmap`.
+        with_canary: Function from a key to the release with the canary in the table: an array, or a tree of arrays. JAX traces
+            it; it is mapped over keys, or called in a loop if it contains a mechanism that refuses `vmap`.
         without_canary: The same on the neighbouring table.
         claim: The claim: a `PrivacyPlan`, a `PrivacyProfile`, or the ε at `delta`.
         delta: The δ to audit at; 0 for a pure ε.
         runs: Releases from each table; half of them choose the test. No ε above about log(runs / 11) can be shown.
         confidence: Such as 0.99.
         seed: Any integer.
-        scores: Further scores by name, each from released values (run, ...) to a number for each run; beside those that are
-            learned from the first half of the runs. A score may not look at one run to score another.
-        relation: Left out, the claim's, or ADD_OR_REMOVE_ONE.
-        target: Description of what is audited.
+        scores: Further scores by name, each from released values (run, ...) to a number per run; added to those learned from
+            the first half of the runs. A score may not use one run to score another.
+        relation: By default the claim's, or ADD_OR_REMOVE_ONE.
+        target: Description of the audited program.
         progress_bar: Show progress after two seconds.
 
     Raises:
@@ -150,7 +150,7 @@ def audit_mechanism(
     """
     check_options(claim, delta, runs, confidence)
     with progress(2 * runs, progress_bar) as done:
-        # The sides draw from keys of their own.
+        # The two sides use different keys.
         sides = enumerate((with_canary, without_canary))
         present, absent = (repeated(program, seed, side, runs, done) for side, program in sides)
     return verdict_of(
@@ -205,8 +205,8 @@ def check_options(claim: Any, delta: float, runs: int, confidence: float) -> Non
     """Refuse arguments that do not make an audit, before anything is run."""
     if not (is_real(claim) or callable(getattr(claim, "epsilon", None))):
         raise TypeError(
-            f"claim is a {type(claim).__name__}; pass what the program promises: a PrivacyPlan, a PrivacyProfile, or the "
-            "epsilon at delta as a number (infinity for no promise)."
+            f"claim is a {type(claim).__name__}; pass the claimed guarantee: a PrivacyPlan, a PrivacyProfile, or the "
+            "epsilon at delta as a number (infinity for none)."
         )
     if is_real(claim):
         real("claim", claim, 0.0, math.inf)
@@ -217,7 +217,7 @@ def check_options(claim: Any, delta: float, runs: int, confidence: float) -> Non
 
 @contextmanager
 def progress(total: int, shown: bool) -> Iterator[Callable[[int], Any]]:
-    """A bar over runs, after two seconds."""
+    """A progress bar over runs, shown after two seconds."""
     with tqdm(
         total=total, disable=None if shown else True, delay=2.0, unit="run", desc="audit", mininterval=0.2
     ) as bar:
@@ -235,7 +235,7 @@ def repeated(
     if size * 2 * runs > _MOST_BYTES:
         raise ValueError(
             f"{runs} runs from each table release {size * 2 * runs / 2**30:.3g} GiB, more than an audit keeps. Make fewer runs, "
-            "audit fewer steps, or release less; what is left out is not audited."
+            "audit fewer steps, or release less; the rest is not audited."
         )
     together = min(runs, _AT_ONCE, max(1, 2**28 // max(size, 1)))
     try:
@@ -245,7 +245,7 @@ def repeated(
         whole = _looped  # a program that fails for another reason than `vmap` also fails here
     found = []
     for start in range(0, runs, together):
-        # The last call is as long as the others, so nothing is compiled again.
+        # The last call has the size of the others, so nothing is compiled again.
         first = min(start, runs - together)
         found.append(np.asarray(whole(program, keys[first : first + together]))[start - first :])
         done(len(found[-1]))
@@ -269,7 +269,7 @@ def _looped(program: Partial, keys: PRNGKeyArray) -> Array:
     return jax.lax.map(lambda key: _flat(program, key), keys)
 
 
-# --- a fit: the private step itself, on a table with the canary and on one without --------
+# --- a fit: its private step, on a table with the canary and on one without ---------------
 
 
 def audit_fit(
@@ -286,36 +286,36 @@ def audit_fit(
     target: str | None = None,
     progress_bar: bool = True,
 ) -> Verdict:
-    """Find a lower bound on the ε of a fit, to compare with its plan: many short fits of two neighbouring tables.
+    """Compute a lower bound on the ε of a fit, to compare with its plan, from many short fits of two neighbouring tables.
 
-    What runs is the fit's own step, sampler and noise (`inference.releases_of`), mapped over keys. The attacker sees, as in
-    `audit_mechanism`, all that a fit may give out: the noisy gradient and the private loss of each step. **Use made-up
-    tables**: an audit protects nothing in them, and its keys are made from a seed.
+    It runs the fit's own step, sampler and noise (`inference.releases_of`), mapped over keys. The attacker sees all releases of
+    a fit: the noisy gradient and the private loss of each step. **Use artificial tables**: an audit does not protect them, and
+    its keys are derived from a seed.
 
-    The bound comes close to the claim if the neighbours saturate the clipping; `worst_case` makes such tables. For your own
-    model, a good canary is a record whose gradient is as long as C and unlike all others.
+    The bound is close to the claim if the neighbours saturate the clipping; `worst_case` makes such tables. For your own model,
+    a good canary is a record whose gradient has norm C and differs from all others.
 
     Args:
-        method: `DPSVI` or `DPSGLD` with the plan that is audited; or `OnePosteriorSample`, of which one draw is audited: each
-            call of its `run` gives `num_draws` of them.
-        with_canary: Arguments of `run`: arrays with the records, the canary among them.
+        method: `DPSVI` or `DPSGLD` with the audited plan; or `OnePosteriorSample`, of which one draw is audited: each call of
+            its `run` returns `num_draws` of them.
+        with_canary: Arguments of `run`: arrays with the records, including the canary.
         without_canary: The same for the neighbouring table: one record less under ADD_OR_REMOVE_ONE, one replaced under
             REPLACE_ONE. If the arrays have one length, the caller must make sure that they are neighbours.
         delta: The δ to audit at; None: the plan's, or a cautious choice; 0 for one posterior sample.
         runs: Fits of each table.
         confidence: As in `audit_mechanism`.
         seed: Likewise.
-        scores: Likewise; of released values (run, step, number).
+        scores: Likewise; from released values (run, step, number).
         init_params: As in `DPSVI.run`.
-        target: Description of what is audited.
+        target: Description of the audited fit.
         progress_bar: Show progress after two seconds.
 
     Raises:
-        TypeError, ValueError: Tables that are not neighbours, or as `run` and `audit_mechanism`.
+        TypeError, ValueError: Tables that are not neighbours, or errors of `run` and `audit_mechanism`.
     """
     if not isinstance(method, DPSVI | DPSGLD | OnePosteriorSample):
         raise TypeError(
-            f"method is a {type(method).__name__}; pass a DPSVI, DPSGLD or OnePosteriorSample. Other programs are audited by "
+            f"method is a {type(method).__name__}; pass a DPSVI, DPSGLD or OnePosteriorSample. Audit other programs with "
             "audit_mechanism, as functions of a key."
         )
     with_canary, without_canary = tuple(with_canary), tuple(without_canary)
@@ -323,9 +323,7 @@ def audit_fit(
     _check_neighbours(with_canary, without_canary, relation.name)
     if isinstance(method, OnePosteriorSample):
         if scores or init_params:
-            raise ValueError(
-                "One posterior sample has neither initial values nor steps; leave scores and init_params out."
-            )
+            raise ValueError("One posterior sample has neither initial values nor steps; omit scores and init_params.")
         claim, delta = profile_of(pure_event(method.epsilon / method.num_draws), relation), delta or 0.0
         what = "OnePosteriorSample, one draw"
     else:
@@ -368,11 +366,11 @@ def _draws(
 
 
 def _check_neighbours(with_canary: Sequence[Any], without_canary: Sequence[Any], relation: str) -> None:
-    """Refuse tables whose lengths are not those of neighbours."""
+    """Refuse tables whose lengths rule out that they are neighbours."""
     lengths = [{np.shape(x)[0] for x in jax.tree.leaves(side) if np.ndim(x)} for side in (with_canary, without_canary)]
     if any(len(x) != 1 for x in lengths):
         raise ValueError(
-            "with_canary and without_canary are the arguments of run, such as (xs, ys): arrays of as many rows as each other. "
+            "with_canary and without_canary are the arguments of run, such as (xs, ys): arrays of equally many rows each. "
             f"These have {sorted(lengths[0])} and {sorted(lengths[1])} rows."
         )
     there, gone = (x.pop() for x in lengths)
@@ -384,10 +382,10 @@ def _check_neighbours(with_canary: Sequence[Any], without_canary: Sequence[Any],
         )
 
 
-# --- neighbours on which the private step reveals as much of one record as it ever may ----
+# --- worst-case neighbours for the private step -------------------------------------------
 
 
-# Of C: far beyond the clipping norm, as a record without clipping would be seen to be.
+# In units of C: far beyond the clipping norm, so that missing clipping shows.
 _STRONG = 1e6
 _FLAT = 1e4
 _FAR = 1e3
@@ -395,7 +393,7 @@ _METHODS = ("DPSVI", "DPSGLD")
 
 
 def pulled(pull: Any) -> None:
-    """A model in which a record's gradient is the record itself."""
+    """A model whose gradient for a record is that record."""
     theta = numpyro.sample("theta", dist.Normal(0.0, _FLAT).expand([pull.shape[1]]).to_event(1))
     with numpyro.plate("records", pull.shape[0]):
         numpyro.factor("pull", -(pull @ theta))
@@ -403,14 +401,14 @@ def pulled(pull: Any) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WorstCase:
-    """Two neighbouring tables, and the fit of them that is audited; made by `worst_case`.
+    """Two neighbouring tables and the audited fit of them; made by `worst_case`.
 
     Attributes:
         method: A `DPSVI` or a `DPSGLD` of a model that each record pulls in its own direction.
         with_canary: Arguments of `run`; the canary is record 0.
         without_canary: The same for the neighbour.
-        scores: The likelihood ratio of the two cases, which no attacker beats if the step is what it says; empty with a
-            clipping norm that moves.
+        scores: The likelihood ratio of the two cases, the optimal attack if the step is correct; empty with an adaptive
+            clipping norm.
     """
 
     method: DPSVI | DPSGLD
@@ -419,23 +417,23 @@ class WorstCase:
     scores: dict[str, Score]
 
     def audit(self, **options: Any) -> Verdict:
-        """`audit_fit` of it, with the same options."""
+        """Audit it with `audit_fit` and its options."""
         return audit_fit(self.method, self.with_canary, self.without_canary, scores=self.scores, **options)
 
 
 def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7, loss_share: float = 0.0) -> WorstCase:
-    """Make neighbours that saturate a plan: the canary's gradient is a million times C, in a direction of its own.
+    """Make neighbours that saturate a plan: the canary's gradient has norm 1e6 C, in its own direction.
 
-    The other records have gradient zero, except with batches of fixed size: there all of them pull against the canary, so that
-    what is drawn in its place is as far from it as possible.
+    The other records have gradient zero, except with batches of fixed size: there they all pull against the canary, so that a
+    record drawn in its place is as far from it as possible.
 
     Args:
-        plan: What is audited. Its number of steps should be small.
+        plan: The audited plan. Its number of steps should be small.
         method: "DPSVI" or "DPSGLD".
-        others: Records beside the canary, under ADD_OR_REMOVE_ONE: tables of any length are protected, and in short ones a batch
-            is far from its expected size. Under REPLACE_ONE there are `plan.num_records` records in all.
-        loss_share: Share of the release that the private loss has, as in `DPSVI`. Above 0 the canary's loss is beyond its bound,
-            too; the scores are then the learned ones alone.
+        others: Number of records beside the canary, under ADD_OR_REMOVE_ONE: the guarantee covers tables of any length, and in
+            short ones a batch is far from its expected size. Under REPLACE_ONE there are `plan.num_records` records in all.
+        loss_share: The private loss's share of the release, as in `DPSVI`. Above 0 the canary's loss exceeds its bound, too, and
+            only learned scores are used.
 
     Raises:
         ValueError: An unknown method, or no record beside the canary.
@@ -443,7 +441,7 @@ def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7, los
     Reference:
         Nasr, Song, Thakurta, Papernot and Carlini, Adversary instantiation, IEEE S&P 2021 (gradient canaries).
     """
-    integer("others", others, hint="Without the canary the table needs a record.")
+    integer("others", others, hint="The table without the canary needs a record.")
     _refuse_unknown_sampler(plan)
     against = plan.sampling.constant_size
     replaced = plan.relation is Relation.REPLACE_ONE
@@ -462,30 +460,30 @@ def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7, los
 def canary_fit(
     plan: PrivacyPlan, num_canaries: int, method: str = "DPSVI"
 ) -> Callable[[int, Bool[np.ndarray, " canary"]], Float[np.ndarray, " canary"]]:
-    """Make one fit of a table of many canaries, for `audit_one_run`: each has its own direction, and a gradient longer than C.
+    """Make one fit of a table of many canaries, for `audit_one_run`: each has its own direction, and a gradient norm above C.
 
     Args:
-        plan: What is audited, under ADD_OR_REMOVE_ONE and with a fixed clipping norm.
-        num_canaries: As many as the fit has parameters.
+        plan: The audited plan, under ADD_OR_REMOVE_ONE and with a fixed clipping norm.
+        num_canaries: Number of canaries, and of the fit's parameters.
         method: "DPSVI" or "DPSGLD".
 
     Returns:
-        A function from a seed, and which canaries are records, to a score for each: the log-likelihood ratio.
+        A function from a seed and the Boolean membership of each canary to a score for each: the log-likelihood ratio.
 
     Raises:
-        ValueError: A plan for another relation, or whose clipping norm moves.
+        ValueError: A plan for another relation, or with an adaptive clipping norm.
     """
     if plan.relation is not Relation.ADD_OR_REMOVE_ONE or plan.clipping.adapts:
         raise ValueError(
-            "Canaries that are there or not are neighbours under ADD_OR_REMOVE_ONE, and their scores are computed from a fixed "
-            "clipping norm. Audit such a plan, or use worst_case."
+            "Present and absent canaries are neighbours under ADD_OR_REMOVE_ONE, and their scores need a fixed clipping norm. "
+            "Audit such a plan, or use worst_case."
         )
     _refuse_unknown_sampler(plan)
     fit = _method(plan, method, num_canaries, 0.0)
     pulls = np.eye(num_canaries, dtype=np.float32) * np.float32(_STRONG * plan.clipping.start)
 
     def run(seed: int, included: Bool[np.ndarray, " canary"]) -> Float[np.ndarray, " canary"]:
-        # One record without a gradient, so that there is a table where no coin shows heads.
+        # One record without a gradient, so that the table is never empty.
         table = np.concatenate([pulls[included], np.zeros((1, num_canaries), np.float32)])
         released = np.asarray(releases_of(fit, table)(random.key(seed)), np.float64)
         return log_ratio(plan, released).sum(axis=0)
@@ -510,7 +508,7 @@ def _method(plan: PrivacyPlan, method: str, dim: int, loss_share: float) -> DPSV
     if method == "DPSVI":
         guide = AutoDelta(pulled, init_loc_fn=begin)
         return DPSVI(pulled, guide, numpyro.optim.SGD(plan.rate), plan=plan, loss_share=loss_share)
-    # As long a step as the release's noise is free for.
+    # The largest step that still fits the release's noise.
     size = (2 * plan.rate / (plan.clipping.start * plan.noise_multiplier)) ** 2
     step_size = (size, 1.0, 0.0)
     return DPSGLD(pulled, plan=plan, step_size=step_size, init_loc_fn=begin, loss_share=loss_share)
@@ -537,7 +535,7 @@ def _log_density(mixture: Any, x: np.ndarray, stddev: float) -> np.ndarray:
     return np.asarray(special.logsumexp(parts, axis=0))
 
 
-# --- one run: many canaries, each in the table by a coin of its own, and guesses about the coins
+# --- one run: many canaries, each included by its own coin, and guesses about the coins ----
 
 
 Scored = Callable[[int, Bool[np.ndarray, " canary"]], Float[np.ndarray, " canary"]]
@@ -554,29 +552,29 @@ def audit_one_run(
     seed: int = 0,
     target: str = "one run",
 ) -> Verdict:
-    """Find a lower bound on ε from a single run, for fits that take too long to be run thousands of times.
+    """Compute a lower bound on ε from a single run, for fits that are too expensive to repeat thousands of times.
 
-    Each canary is in the table by a fair coin. After the run the attacker guesses "in" for the half of `guesses` with the highest
-    scores and "out" for the half with the lowest, and abstains on the others; Theorem 5.2 of the reference bounds how many may be
-    right.
+    A fair coin decides whether each canary is in the table. After the run the attacker guesses "in" for the half of `guesses`
+    with the highest scores and "out" for the half with the lowest, and abstains on the others; Theorem 5.2 of the reference
+    bounds the number of correct guesses.
 
-    Guarantee: the lower bound exceeds the program's ε at `delta` with probability at most 1 - confidence, if the canaries' coins
-    reach the scores through what the program released alone. It is looser than many runs: no bound on the best attack.
+    Guarantee: the lower bound exceeds the program's ε at `delta` with probability at most 1 - confidence, if the scores depend
+    on the canaries' coins only through the program's releases. It is looser than many runs: it does not bound the best attack.
 
     Args:
-        run: From a seed, for the program's own key, and which canaries are records, to one score for each canary, higher where
-            it seems to be in. `canary_fit` makes one for a plan; for a model of one's own, take the alignment of each canary's
-            gradient with the released ones.
+        run: Function from a seed, for the program's own key, and the Boolean membership of each canary to one score per canary,
+            higher if it seems to be in. `canary_fit` makes one for a plan; for your own model, use the alignment of each
+            canary's gradient with the released ones.
         num_canaries: m.
         claim: A plan or profile, or the ε at `delta`; for records added or removed.
         delta: The δ to audit at. It enters the bound multiplied by m.
-        guesses: How many canaries to guess about, chosen beforehand; None: a fifth of them, and ten at least.
+        guesses: Number of guesses, chosen beforehand; None: a fifth of the canaries, and at least ten.
         confidence: Such as 0.99.
         seed: Any integer; coins and run follow from it.
-        target: Description of what is audited.
+        target: Description of the audited program.
 
     Raises:
-        TypeError, ValueError: Arguments that make no audit, or scores that are none.
+        TypeError, ValueError: Arguments that do not make an audit, or invalid scores.
 
     Reference:
         Steinke, Nasr and Jagielski, Privacy auditing with one (1) training run, NeurIPS 2023, Algorithm 1 and Theorem 5.2.
@@ -588,7 +586,7 @@ def audit_one_run(
     relation = getattr(claim, "relation", Relation.ADD_OR_REMOVE_ONE)
     if relation is not Relation.ADD_OR_REMOVE_ONE:
         raise ValueError(
-            f"The claim is under {relation.name}, but canaries that are there or not differ by a record added or removed. Pass a "
+            f"The claim is under {relation.name}, but present and absent canaries differ by a record added or removed. Pass a "
             "claim under ADD_OR_REMOVE_ONE."
         )
     coins, own = np.random.SeedSequence(abs(int(seed))).spawn(2)
@@ -596,7 +594,7 @@ def audit_one_run(
     scores = np.asarray(run(int(own.generate_state(1)[0]), included), np.float64)
     if scores.shape != (num_canaries,) or np.isnan(scores).any():
         raise ValueError(
-            f"run gave scores of shape {scores.shape}; it must give one number for each of {num_canaries} canaries."
+            f"run returned scores of shape {scores.shape}; it must return one number for each of {num_canaries} canaries."
         )
     order = np.argsort(scores, kind="stable")
     low, high = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]

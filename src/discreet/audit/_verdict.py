@@ -1,8 +1,8 @@
-"""The statistics of an audit, and what it finds: from counts and scores of runs to lower bounds on ε, beside the claim.
+"""The statistics of an audit: lower bounds on ε from counts and scores of runs, compared with the claim.
 
 A test on the releases has a true-positive and a false-positive rate, and an (ε, δ)-private program has TPR <= e^ε FPR + δ. So
 Clopper-Pearson bounds on both rates give a lower bound on ε. The test is chosen on one half of the runs and judged by the
-other (`judge`), so nothing is paid for the choice. `one_run_p_value` is the bound for many canaries in a single run.
+other (`judge`), so the choice needs no correction. `one_run_p_value` is the bound for many canaries in a single run.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def clopper_pearson(
 def epsilon_lower_bound(
     true_positive_rate: ArrayLike, false_positive_rate: ArrayLike, delta: float
 ) -> Float[np.ndarray, "..."]:
-    """The least ε that is consistent with the two rates of one test at δ: log((TPR - δ) / FPR), and at least 0.
+    """Compute the least ε consistent with the two rates of one test at δ: log((TPR - δ) / FPR), and at least 0.
 
     With a lower bound on the first rate and an upper bound on the second it is a lower bound on ε, with their joint confidence.
     The other direction, log((1 - FPR - δ) / (1 - TPR)), is the same for the test that guesses the opposite.
 
     Args:
-        true_positive_rate: Probability that a test says "there" where the canary is.
-        false_positive_rate: Probability that it says so where it is not.
+        true_positive_rate: Probability that a test reports the canary if it is present.
+        false_positive_rate: Probability that it reports the canary if it is absent.
         delta: The δ of the bound.
 
     Reference:
@@ -88,16 +88,16 @@ def epsilon_lower_bound(
 
 
 def one_run_p_value(num_canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Bound the probability of at least so many correct guesses after one run of an (ε, δ)-private program.
+    """Bound the probability of at least v correct guesses after one run of an (ε, δ)-private program.
 
-    Each of m canaries was a record with probability 1/2 by a coin of its own; r guesses were made, v of them correct. If the
+    Each of m canaries was a record by an independent fair coin; r guesses were made, v of them correct. If the
     program is (ε, δ)-private for each coin, then with f(k) = P[Binomial(r, e^ε / (1 + e^ε)) >= k]
 
         P[at least v correct] <= f(v) + 2 m δ max over i = 1..m of (f(v - i) - f(v)) / i.
 
     Args:
         num_canaries: m.
-        guesses: r, at most m. It may not depend on the coins but through what was released.
+        guesses: r, at most m. It may depend on the coins only through the releases.
         correct: v.
         epsilon: At least 0.
         delta: In [0, 1].
@@ -113,8 +113,8 @@ def one_run_p_value(num_canaries: int, guesses: int, correct: int, epsilon: floa
     """
     if not 0 <= correct <= guesses <= num_canaries or num_canaries < 1:
         raise ValueError(
-            f"{correct} correct among {guesses} guesses about {num_canaries} canaries is impossible; each number is at most the "
-            "next, and there is a canary."
+            f"{correct} correct among {guesses} guesses about {num_canaries} canaries is impossible; each number must be at most "
+            "the next, with at least one canary."
         )
     real("epsilon", epsilon, 0.0, math.inf)
     real("delta", delta, 0.0, 1.0)
@@ -127,10 +127,10 @@ def one_run_p_value(num_canaries: int, guesses: int, correct: int, epsilon: floa
 
 
 def one_run_epsilon(num_canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """Find the largest ε, rounded down, that so many correct guesses refute at δ.
+    """Find the largest ε, rounded down, that the number of correct guesses refutes at δ.
 
-    Guarantee: for an (ε, δ)-private program the result exceeds ε with probability at most 1 - confidence. (A program that is
-    private at some ε is so at any larger one, so what refutes one refutes all below it.)
+    Guarantee: for an (ε, δ)-private program the result exceeds ε with probability at most 1 - confidence. (Privacy at some ε
+    implies privacy at any larger one, so refuting one refutes all below it.)
 
     Args:
         num_canaries: As in `one_run_p_value`.
@@ -161,7 +161,7 @@ def one_run_epsilon(num_canaries: int, guesses: int, correct: int, delta: float,
 # --- a test, chosen on one half of the runs and judged by the other -----------------------
 
 
-# A chosen test was favoured by luck: choosing by bounds of higher confidence favours tests that hold up.
+# Selection favours lucky tests; bounds of higher confidence in the selection counteract that.
 _SURER = 10.0
 _ENDS = 512
 _BETWEEN = 512
@@ -174,11 +174,11 @@ class Rates:
     Attributes:
         score: Name of the score whose tail is the test.
         says: The test's answer in that tail: "with" the canary, or "without".
-        caught: How often that answer was right.
-        false_alarms: How often that answer was given and wrong.
+        caught: Number of times that answer was right.
+        false_alarms: Number of times that answer was wrong.
         trials: Runs of each kind.
-        true_positive_rate: Lower bound on the first's probability.
-        false_positive_rate: Upper bound on the second's. Both hold together with the confidence asked for.
+        true_positive_rate: Lower bound on the probability of `caught`.
+        false_positive_rate: Upper bound on that of `false_alarms`. Both hold jointly at the requested confidence.
     """
 
     score: str
@@ -191,7 +191,7 @@ class Rates:
 
     @classmethod
     def of(cls, score: str, says: str, caught: int, false_alarms: int, trials: int, confidence: float) -> Rates:
-        """The rates of a test, half of the error left to each of its two bounds."""
+        """The rates of a test, with half of the error probability for each of its two bounds."""
         level = (1 - confidence) / 2
         low, _ = clopper_pearson(caught, trials, level)
         _, high = clopper_pearson(false_alarms, trials, level)
@@ -223,18 +223,18 @@ def judge(
 ) -> Rates:
     """Choose the best test among the tails of all scores on the first half of the runs, and judge it by the second.
 
-    Guarantee: if the runs are independent, the bounds of what is returned hold together with probability `confidence`, so
-    `Rates.epsilon` exceeds the true ε with probability at most 1 - confidence, at all δ together. Only one test is applied to
-    the second half, so nothing is paid for the choice. A score may have been made with the first half too, not with the second.
+    Guarantee: if the runs are independent, the returned bounds hold jointly with probability `confidence`, so `Rates.epsilon`
+    exceeds the true ε with probability at most 1 - confidence, at all δ jointly. Only one test is applied to the second half,
+    so the choice needs no correction. A score may depend on the first half, not on the second.
 
     Args:
-        present: For each score its values in runs with the canary.
-        absent: The same without it; as many.
+        present: Values of each score in runs with the canary.
+        absent: Equally many values without it.
         delta: The δ for which the test should be good.
         confidence: Such as 0.99.
 
     Raises:
-        ValueError: Fewer than four runs of each kind, different numbers, or a score that is no number.
+        ValueError: Fewer than four runs of each kind, different numbers of them, or a score that is NaN.
     """
     probability("confidence", confidence, hint="0.99 is a common choice.")
     fraction("delta", delta, hint="It should be well below 1 / number of records.")
@@ -261,14 +261,12 @@ def _checked(name: str, there: Any, gone: Any) -> tuple[np.ndarray, np.ndarray]:
             "with the canary and as many without."
         )
     if np.isnan(there).any() or np.isnan(gone).any():
-        raise ValueError(
-            f"The score {name!r} is not a number in some runs. Give runs that cannot be scored an infinity."
-        )
+        raise ValueError(f"The score {name!r} is NaN in some runs. Score such runs as infinity.")
     return there, gone
 
 
 def _best_threshold(top: np.ndarray, bottom: np.ndarray, delta: float, level: float) -> tuple[float, float]:
-    """The largest lower bound on ε over thresholds that lie between values, and where it is reached."""
+    """The largest lower bound on ε over thresholds between values, and the threshold that attains it."""
     values = np.unique(np.concatenate([top, bottom]))
     with np.errstate(invalid="ignore", over="ignore"):
         between = values[:-1] + (values[1:] - values[:-1]) / 2
@@ -292,7 +290,7 @@ def _best_threshold(top: np.ndarray, bottom: np.ndarray, delta: float, level: fl
 
 FORMAT = "discreet audit, version 1"
 WIDTH = 88
-NOT_PRIVATE = "Not private: the noise of these runs can be reproduced. Audit made-up records.\n"
+NOT_PRIVATE = "Not private: the noise of these runs can be reproduced. Audit artificial records.\n"
 IN_WORDS = {
     "ADD_OR_REMOVE_ONE": "with the canary and without it",
     "REPLACE_ONE": "with the canary and with another record in its place",
@@ -308,7 +306,7 @@ class Claim(Protocol):
 
 
 def claimed_epsilon(claim: Claim | float, delta: float) -> float:
-    """The ε that is claimed at δ."""
+    """The claimed ε at δ."""
     return float(claim) if isinstance(claim, int | float | np.number) else claim.epsilon(delta)
 
 
@@ -317,21 +315,21 @@ class Verdict:
     """The result of an audit. Not private: the noise of its runs can be reproduced from a seed.
 
     Attributes:
-        target: What was audited.
+        target: Description of the audited program.
         epsilon_lower: Lower bound on ε at `delta`. For a program whose ε is the claimed one it exceeds that with probability at
             most 1 - confidence.
-        claimed_epsilon: The upper bound that it is compared with, at `delta`; infinite if none is claimed.
-        delta: At which δ.
-        confidence: Probability that the lower bound is one.
-        runs: Releases that were made, with and without the canary together.
+        claimed_epsilon: The claimed upper bound at `delta`; infinite if there is none.
+        delta: The δ of both bounds.
+        confidence: Probability that the lower bound is valid.
+        runs: Number of releases, with and without the canary together.
         relation: Name of the relation between the two tables.
         score: The statistic that the attacker uses.
-        power: Lower bound on the attacker's true-positive rate where the false-positive rate is at most `false_alarm`; NaN
-            after one run.
-        false_alarm: Upper bound on that; NaN after one run.
-        allowed_power: The largest true-positive rate that the whole claim, at all δ, leaves at that false-positive rate; NaN
-            where ε is claimed at one δ only.
-        mu_lower: The program is not μ-Gaussian private below this μ; NaN after one run. No bound on ε by itself.
+        power: Lower bound on the attacker's true-positive rate at a false-positive rate of at most `false_alarm`; NaN after one
+            run.
+        false_alarm: Upper bound on the false-positive rate; NaN after one run.
+        allowed_power: The largest true-positive rate that the claim, at all δ, permits at that false-positive rate; NaN if ε is
+            claimed at one δ only.
+        mu_lower: The program is not μ-Gaussian private below this μ; NaN after one run. Not a bound on ε.
         evidence: The counts behind the bounds.
     """
 
@@ -351,22 +349,22 @@ class Verdict:
 
     @property
     def gap(self) -> float:
-        """Claimed ε minus the lower bound: what neither an attack has shown nor a proof has ruled out. Negative: contradicted."""
+        """The claimed ε minus the lower bound. Negative: contradicted."""
         return self.claimed_epsilon - self.epsilon_lower
 
     @property
     def contradicted(self) -> bool:
-        """Whether the claim is refuted at this confidence: at `delta`, or at another δ by the same counts."""
+        """True if the claim is refuted at this confidence: at `delta`, or at another δ by the same counts."""
         return self.epsilon_lower > self.claimed_epsilon or self.power > self.allowed_power
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and strings; a number that does not exist is None."""
+        """Plain numbers and strings; missing numbers are None."""
         content = {"format": FORMAT, "is_private": False, "contradicted": self.contradicted, "gap": self.gap}
         content |= dataclasses.asdict(self) | {"evidence": dict(self.evidence)}
         return {k: None if isinstance(x, float) and not math.isfinite(x) else x for k, x in content.items()}
 
     def to_json(self) -> str:
-        """`to_dict` as indented JSON that any strict reader accepts."""
+        """`to_dict` as indented, strict JSON."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def plot(self, path: str | Path | None = None) -> Figure:
@@ -379,7 +377,7 @@ class Verdict:
         sure = f"{100 * self.confidence:g} %"
         counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in self.evidence.items())
         lines = [
-            f"ε is at least {self.epsilon_lower:.4g} at δ = {self.delta:g} ({sure} confidence); claimed is {claimed}.",
+            f"ε is at least {self.epsilon_lower:.4g} at δ = {self.delta:g} ({sure} confidence); the claim is {claimed}.",
             f"Neighbours: {IN_WORDS.get(self.relation, self.relation)}. Runs: {self.runs:,}.",
             f"Score: {self.score}. {counts}.",
         ]
@@ -412,15 +410,15 @@ class Verdict:
 
 
 def plot_verdicts(verdicts: Sequence[Verdict], path: str | Path | None = None) -> Figure:
-    """Draw for each audit a bar up to the lower bound on ε, and a line where the claim is.
+    """Draw a bar up to the lower bound on ε and a line at the claim, for each audit.
 
     Args:
         verdicts: At least one; the first is on top.
-        path: Where to save the picture, whose ending tells its format; None: it is not saved.
+        path: File for the picture, whose ending determines its format; None: it is not saved.
 
     Raises:
         ImportError: Matplotlib is not installed.
-        ValueError: There is nothing to draw.
+        ValueError: No verdicts.
     """
     if not verdicts:
         raise ValueError("There is no verdict to draw. Pass at least one.")
@@ -440,6 +438,6 @@ def plot_verdicts(verdicts: Sequence[Verdict], path: str | Path | None = None) -
     accused = any(verdict.contradicted for verdict in verdicts)
     axes.set_xlim(0, (1.25 if accused else 1.05) * farthest)
     axes.set_xlabel("ε")
-    figure.suptitle("Bar: lower bound that was measured. Line: upper bound that is claimed.", fontsize="small")
+    figure.suptitle("Bar: measured lower bound. Line: claimed upper bound.", fontsize="small")
     tidy(axes)
     return save(figure, path)

@@ -1,6 +1,6 @@
-"""Proofs: what a JAX program may reveal about one record, found in its jaxpr before it runs, by abstract interpretation.
+"""Proofs: bound what a JAX program reveals about one record by abstract interpretation of its jaxpr, before it runs.
 
-docs/prover.md has the lattice, what each abstract value claims, join and widening, and why each rule is sound.
+docs/prover.md explains the lattice, the claims of each abstract value, join and widening, and why each rule is sound.
 
 Each file imports only from those before it: `_errors.py`, `_domain.py` (values, bounds, keys), `_events.py` (ledger, symbols),
 `_interpreter.py` (the walk), `_control.py` (join, loops), `_rules_*.py`, `_certify.py` (entry, certificate), `_page.py` (HTML).
@@ -15,4 +15,4 @@ from discreet.verify._page import html_page
 __all__ = ["Certificate", "Given", "PrivacyError", "certify", "from_here", "html_page", "symbol"]
 
 RULES_ARE_IN = (_control, _rules_elementwise, _rules_shape, _rules_linear, _rules_markers)
-"""The modules whose functions enter themselves, by `rule`, in the tables of the interpreter."""
+"""The modules whose functions register themselves, by `rule`, in the tables of the interpreter."""

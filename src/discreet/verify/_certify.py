@@ -1,9 +1,9 @@
 """From a Python function to a certificate, or to the reason why there is none.
 
-`certify` traces the function, refuses what cannot be read (`refuse_outside_effects`, `refuse_closed_books`) or would make
-records count as public (`refuse_captured_records`), walks through the program and asks of every output that it is public or
-released. The certificate holds the very program that was looked at, and calling it runs that program: what was proved is what
-runs. `Trail` takes down what was found of each line, for the page and for messages; no proof rests on it.
+`certify` traces the function, refuses opaque calls (`refuse_outside_effects`, `refuse_closed_books`) and captured records,
+which would count as public (`refuse_captured_records`), walks through the program and requires every output to be public or
+released. The certificate holds the program that was proved, and calling it runs that program. `Trail` records the abstract
+values of each line, for the page and for messages; no proof depends on it.
 """
 
 from __future__ import annotations
@@ -82,15 +82,15 @@ from discreet.verify._events import (
 from discreet.verify._interpreter import Checker, is_key, refuse_closed_books, refuse_outside_effects
 
 KINDS = ("unknown", "rows", "sum", "key", "released", "public", "unread")
-"""What a value can be, the worst first; "unread" is a line that the checker did not come to."""
+"""The statuses of a value, the worst first; "unread" is a line that the checker did not reach."""
 
 Place = tuple[str, int]
 
 
 class Status(NamedTuple):
-    """What was found out of a value, or of all that leaves a line: one of KINDS, and the same in words.
+    """The status of a value, or of all values that leave a line: one of KINDS, and the same in words.
 
-    `bound` is what one record contributes at most to rows or a sum, as text; empty without a bound.
+    `bound` is the largest contribution of one record to rows or a sum, as text; empty without a bound.
     """
 
     kind: str
@@ -106,7 +106,7 @@ class Line(NamedTuple):
 
 
 def status_of(value: Value) -> Status:
-    """What was found out of a value."""
+    """The status of an abstract value."""
     if isinstance(value, Key):
         return Status("key", "", "key, from which random numbers are drawn")
     if isinstance(value, Public):
@@ -129,7 +129,7 @@ def _bound(scale: Scale | None) -> str:
 
 
 class Trail:
-    """What the checker saw, equation by equation; `lines` sorts it by source line."""
+    """The checker's results, equation by equation; `lines` sorts them by source line."""
 
     def __init__(self, step: Callable[..., Any]) -> None:
         self.start = next(map(place_of, line_of(step)), None)
@@ -138,16 +138,16 @@ class Trail:
         self._seen: dict[tuple[int, ...], tuple[JaxprEqn, Sequence[Value]]] = {}
 
     def begin(self, program: Jaxpr, names: Sequence[str] = (), values: Sequence[Value] = ()) -> None:
-        """Take down the program and its arguments."""
+        """Record the program and its arguments."""
         self._program = program
         self._arguments = list(zip(names, values, strict=True))
 
     def see(self, equation: JaxprEqn, outputs: Sequence[Value]) -> None:
-        """Take down the results of an equation, in the place of those of an earlier turn of the loop around it."""
+        """Record the results of an equation, replacing those of an earlier iteration of the enclosing loop."""
         self._seen[(*map(id, around()), id(equation))] = (equation, outputs)
 
     def lines(self) -> dict[Place, Line]:
-        """What is known of each line on which something is computed."""
+        """The status of each line that computes something."""
         passed: dict[Place, list[tuple[bool, str, Status]]] = defaultdict(list)
         if self.start is not None:
             passed[self.start] = [(True, f"argument {name}", status_of(x)) for name, x in self._arguments]
@@ -166,7 +166,7 @@ class Trail:
         return found
 
     def _all_seen(self) -> Iterator[tuple[JaxprEqn, Sequence[Value]]]:
-        """What was seen; and what is within equations on public values, which are not looked into."""
+        """The recorded equations, and those inside equations on public values, which the checker does not enter."""
         opened = {path[:-1] for path in self._seen}
         for path, (equation, outputs) in self._seen.items():
             yield equation, outputs
@@ -176,7 +176,7 @@ class Trail:
                         yield inner, [outputs[0] if outputs else Public()] * len(inner.outvars)
 
     def _readers(self) -> tuple[dict[Any, list[tuple[Place, ...]]], set[Any]]:
-        """For each variable the places of the equations that use it; and the variables that programs return."""
+        """The places of the equations that use each variable; and the variables that programs return."""
         readers: dict[Any, list[tuple[Place, ...]]] = defaultdict(list)
         if self._program is None:
             return readers, set()
@@ -197,7 +197,7 @@ def _line(entries: Sequence[tuple[bool, str, Status]]) -> Line:
 
 
 def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """All equations of a program, those of the programs within it among them."""
+    """All equations of a program, including those of nested programs."""
     for equation in jaxpr.eqns:
         yield equation
         for inner in inner_programs(equation):
@@ -205,13 +205,13 @@ def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
 
 
 def places(equation: JaxprEqn) -> tuple[Place, ...]:
-    """Files and line numbers of the functions in which an equation was written."""
+    """Files and line numbers of the functions that contain an equation."""
     found = [place_of(line) for line in source_lines(equation)]
     return tuple(dict.fromkeys(x for x in found if x is not None))
 
 
 def line_of(function: Any) -> tuple[str, ...]:
-    """The line on which a function begins, after its decorators, as a chain of one; nothing if it has no source."""
+    """The first line of a function after its decorators, as a chain of one; empty if it has no source."""
     code = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
     if code is None:
         return ()
@@ -222,14 +222,14 @@ def line_of(function: Any) -> tuple[str, ...]:
 
 
 def shown(leaf: Any) -> Any:
-    """An argument as JAX is shown it. An open one is traced, so that its value here means nothing."""
+    """An argument as passed to JAX. An open one is traced, so its value here is arbitrary."""
     if is_symbolic(leaf):
         return 1 if leaf.is_integer else 1.0
     return leaf.value if isinstance(leaf, Fixed | Given) else leaf
 
 
 def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr, Any]:
-    """The program, and the shapes of its results. Traced twice: what a trace depends on besides its arguments could be data."""
+    """The program, and the shapes of its results. Traced twice to detect dependence on anything but the arguments."""
     leaves, structure = jax.tree.flatten(args)
     traced = [shown(x) for x in leaves if not isinstance(x, Fixed)]
 
@@ -250,14 +250,14 @@ def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr,
         if any(map(is_symbolic, leaves)) or not isinstance(error, _NEEDS_VALUES):
             raise
         raise _untraceable(error) from error
-    # Another lambda, so that JAX traces again and does not remember.
+    # A new lambda, so that JAX traces again instead of using its cache.
     again = jax.make_jaxpr(lambda *x: program_of(*x))(*traced)
     held, held_again = all_constants(program), all_constants(again)
     same = str(program.jaxpr) == str(again.jaxpr) and len(held) == len(held_again)
     same = same and all(constant_bytes(a) == constant_bytes(b) for a, b in zip(held, held_again, strict=True))
     if not same:
         raise PrivacyError(
-            "the program is another one each time it is traced: it depends on something that is no argument.",
+            "the program differs each time it is traced: it depends on something that is not an argument.",
             "make the function pure: no NumPy random numbers, clocks or counters in it; pass what changes as arguments.",
             chain=line_of(step),
         )
@@ -273,20 +273,19 @@ _NEEDS_VALUES = (
 
 
 def _untraceable(error: Exception) -> PrivacyError:
-    """For a program whose course depends on the values of its arguments: JAX cannot write it down beforehand."""
+    """The error for a program whose control flow depends on the values of its arguments, which JAX cannot trace."""
     frames = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
     return PrivacyError(
         f"the program cannot be traced ({type(error).__name__}): Python, or NumPy, needs the value of an array that is known "
         "only when the program runs.",
-        "use jnp.where or jax.lax.cond in the place of `if`, jax.lax.scan or jax.lax.fori_loop in that of a loop that depends "
-        "on arrays, masks in that of arrays whose shape does, jnp in that of numpy; and let the function close over "
-        "numbers that never change.",
+        "replace `if` by jnp.where or jax.lax.cond, a loop that depends on arrays by jax.lax.scan or jax.lax.fori_loop, "
+        "arrays whose shape depends on values by masks, and numpy by jnp; let the function close over constants only.",
         chain=tuple(f"{x.filename}:{x.lineno} ({x.name})" for x in frames[-1:]),
     )
 
 
 def names_of(step: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
-    """The array arguments as people call them: by position, and by the name in the function."""
+    """Names of the array arguments for messages: position, and name in the function."""
     try:
         named = list(inspect.signature(step).bind(*args).arguments.items())
     except (TypeError, ValueError):
@@ -306,11 +305,11 @@ def inputs_of(
     positions: tuple[int, ...],
     mask: int | None,
 ) -> list[Value]:
-    """What is known of each argument before the program runs."""
+    """The abstract value of each argument."""
     if any(not 0 <= i < len(args) for i in (*positions, *(() if mask is None else (mask,)))) or mask in positions:
         raise ValueError(
-            f"certify: records={positions} and mask={mask} are positions among {len(args)} arguments, counted from 0, and "
-            "differ. Say which arguments hold the records."
+            f"certify: records={positions} and mask={mask} must be distinct positions among {len(args)} arguments, counted "
+            "from 0. Pass the positions of the arguments that hold the records."
         )
     sizes: set[int] = set()
     values: list[Value] = []
@@ -351,7 +350,7 @@ def _record_value(name: str, kind: Any, is_mask: bool, table: Batch) -> Private:
             f"certify: the mask, {name}, is {kind.dtype}{list(kind.shape)}; it must be one truth value per row."
         )
     if is_key(kind):
-        raise ValueError(f"certify: {name} holds keys. Keys are no records: pass them as an argument of their own.")
+        raise ValueError(f"certify: {name} holds keys. Keys are not records: pass them as a separate argument.")
     origin = Origin("", f"{name} (the {'mask' if is_mask else 'records'})", mask=is_mask)
     dtype = np.dtype(kind.dtype).kind
     zero = frozenset([table]) if is_mask else frozenset()
@@ -361,7 +360,7 @@ def _record_value(name: str, kind: Any, is_mask: bool, table: Batch) -> Private:
 def refuse_captured_records(
     program: ClosedJaxpr, step: Callable[..., Any], args: tuple[Any, ...], positions: tuple[int, ...]
 ) -> None:
-    """Refuse a table that is a constant of the program, and would count as public."""
+    """Refuse a table that is a constant of the program, since constants count as public."""
     leaves = [shown(x) for i in positions if 0 <= i < len(args) for x in jax.tree.leaves(args[i])]
     arrays = [
         x for x in leaves if not isinstance(x, jax.ShapeDtypeStruct) and not is_key(jax.eval_shape(lambda x=x: x))
@@ -384,20 +383,20 @@ class Certificate:
     """A proof that a program is private, and the program. Made by `certify`.
 
     Guarantee: under `relation` and `assumptions`, all `times` calls of the certificate are the composition that `event`
-    names, within total variation `slack`; so what they return together is (epsilon, delta) differentially private as `epsilon`
-    and `delta` say. With symbols left open, that is so for every value for which `at` returns a certificate.
+    names, within total variation `slack`; so their joint output is (epsilon, delta) differentially private for every pair of
+    `epsilon` and `delta`. With open symbols, that holds for every value for which `at` returns a certificate.
 
     Attributes:
-        event: what the program does to the data, in all calls; its numbers may be sympy expressions.
-        slack: total variation between samplers and noise as run and as accounted for; NaN while symbols are open in the event.
-        times: how often the program may be called on the same records.
-        relation: which tables are neighbours.
-        outputs: for each output its status, "public" (the data have no influence) or "released".
-        assumptions: what the proof rests on, in words.
-        notes: what made the event worse than it could be.
+        event: The event of all calls; its numbers may be sympy expressions.
+        slack: Total variation between samplers and noise as run and as accounted for; NaN while symbols are open in the event.
+        times: Number of permitted calls on the same records.
+        relation: The neighbouring relation.
+        outputs: The status of each output, "public" (the data have no influence) or "released".
+        assumptions: The assumptions of the proof, in words.
+        notes: Reasons why the event is worse than it could be.
         fingerprint: SHA-256 of the program, constants included.
-        versions: of discreet, JAX and Python.
-        trail: what was found out of each line.
+        versions: Versions of discreet, JAX and Python.
+        trail: The abstract values of each line.
     """
 
     event: DpEvent
@@ -422,45 +421,43 @@ class Certificate:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """The names of the symbols that the event depends on. One that cancels is none of them."""
+        """The names of the symbols that the event depends on, without those that cancel."""
         return open_in(numbers_of(self.event))
 
     def at(self, /, **values: Any) -> Certificate:
-        """The certificate with numbers in the place of symbols: the program is traced and proved again with them.
+        """Substitute numbers for symbols: the program is traced and proved again with them.
 
-        So every condition on a value is that of the proof: a rate above 1 is refused, and a capacity that is too small for it.
+        So the proof checks every condition on a value: a rate above 1 is refused, and so is a capacity too small for it.
 
         Args:
-            values: a number for each symbol; those that are left out stay open.
+            values: A number for each symbol; omitted symbols stay open.
 
         Returns:
-            The certificate. It is called with the same arguments as this one, those numbers among them.
+            The certificate. Call it with the same arguments as this one, including those numbers.
 
         Raises:
-            ValueError: no such symbol; a value that is not positive, or beyond 1e-30 to 1e30; or what the program refuses.
-            PrivacyError: no proof with these numbers.
+            ValueError: No such symbol; a value outside 1e-30 to 1e30; or an error of the program.
+            PrivacyError: No proof with these numbers.
         """
         return self._again(checked_values(values, self._known))
 
     def given(self, /, *args: Any) -> Certificate:
-        """The certificate with other values in the places that are `Given`: proved again, and not traced again.
+        """Replace the values of `Given` arguments: the program is proved again, but not traced again.
 
         Args:
-            args: those of `certify`, of the same shapes; only what is `Given` may have other values.
+            args: The arguments of `certify`, of the same shapes; only `Given` ones may have other values.
 
         Returns:
             The certificate with these values.
 
         Raises:
-            TypeError: the arguments are of another kind.
-            PrivacyError: no proof with these values.
+            TypeError: The arguments are of another kind.
+            PrivacyError: No proof with these values.
         """
         kinds = jax.eval_shape(lambda *x: x, *map(shown, jax.tree.leaves(args)))
         same = [(x.shape, x.dtype) for x in kinds] == [(x.shape, x.dtype) for x in self._program.in_avals]
         if not same or jax.tree.structure(args) != self._in_tree or list(_given(args)) != list(self._given):
-            raise TypeError(
-                "These are arguments of another kind than those that were certified. Certify again for these."
-            )
+            raise TypeError("These arguments are of another kind than those certified. Certify again for these.")
         return self._given_again(args)
 
     def profile(self) -> PrivacyProfile:
@@ -475,26 +472,26 @@ class Certificate:
     def _profile(self) -> PrivacyProfile:
         if self.symbols:
             raise ValueError(
-                f"The price depends on {', '.join(self.symbols)}. Give their values: certificate.at({_named(self.symbols)})."
+                f"The cost depends on {', '.join(self.symbols)}. Give their values: certificate.at({_named(self.symbols)})."
             )
         return profile(self.event, self.relation, slack=min(1.0, self.slack))
 
     def epsilon(self, delta: float, **values: Any) -> float:
-        """Epsilon at `delta` of all calls, at the `values` of symbols: an upper bound; infinity where unattainable."""
+        """An upper bound on epsilon at `delta` for all calls, at the `values` of symbols; infinity where unattainable."""
         return (self.at(**values) if values else self).profile().epsilon(delta)
 
     def delta(self, epsilon: float, **values: Any) -> float:
-        """Delta at `epsilon` of all calls, at the `values` of symbols: an upper bound."""
+        """An upper bound on delta at `epsilon` for all calls, at the `values` of symbols."""
         return float((self.at(**values) if values else self).profile().delta(epsilon))
 
     def delta_expression(self, epsilon: Any = None) -> Any:
-        """Delta as a sympy expression of epsilon and the symbols: the exact profile of the event, no bound on it.
+        """Delta as a sympy expression of epsilon and the symbols: the exact profile of the event, not a bound.
 
         Args:
-            epsilon: a number, or an expression; left out, the symbol `epsilon`.
+            epsilon: A number or an expression; by default the symbol `epsilon`.
 
         Raises:
-            ValueError: no closed form is known, as for random samples.
+            ValueError: No closed form is known, as for random samples.
         """
         found = delta_formula(self.event, self.relation, epsilon)
         if found is None:
@@ -505,32 +502,30 @@ class Certificate:
         return found
 
     def check(self, claimed: Any) -> None:
-        """Compare with what the program is claimed to do.
+        """Check that a claimed event covers the program.
 
         Args:
-            claimed: a DpEvent, or a PrivacyPlan.
+            claimed: A DpEvent, or a PrivacyPlan.
 
         Raises:
-            PrivacyError: the program does more, with both events and the reason.
+            PrivacyError: The claim does not cover the program; with both events and the reason.
         """
         check_expected(self.event, self.slack, claimed, self.relation, self.notes)
 
     def __call__(self, *args: Any) -> Any:
-        """Run the very program that was certified.
+        """Run the program that was certified.
 
         Args:
-            args: as at certification: the same structure, shapes and dtypes, and in the place of symbols the numbers that
-                they were given; keys that were used for nothing else.
+            args: Arguments of the certified structure, shapes and dtypes, with the given numbers in place of symbols, and
+                with keys that are used for nothing else.
 
         Raises:
-            TypeError: the arguments are of another kind, so that this program is not theirs.
-            ValueError: a symbol has no value, or another than the number that is passed; or a key is passed twice.
+            TypeError: The arguments are of another kind than those certified.
+            ValueError: A symbol has no value, or not the number that is passed; or a key is passed twice.
         """
         if self._known:
             named = _named(self._known)
-            raise ValueError(
-                f"What is open has no value yet, and no proof with it: call certificate.at({named}) instead."
-            )
+            raise ValueError(f"Bind the open symbols first: call certificate.at({named}).")
         leaves, tree = jax.tree.flatten(args)
         if tree != self._in_tree:
             raise TypeError(
@@ -539,15 +534,15 @@ class Certificate:
         for number, value in self._fixed.items():
             if isinstance(leaves[number], Tracer) or leaves[number] != value:
                 raise ValueError(
-                    f"Argument leaf {number} is {leaves[number]}; the certificate is for {value}: another program. Pass that "
-                    "number, or take certificate.at with another."
+                    f"Argument leaf {number} is {leaves[number]}; the certificate is for {value}. Pass that number, or bind "
+                    "another with certificate.at."
                 )
         leaves = [x for i, x in enumerate(leaves) if i not in self._fixed]
         for number, value in self._given.items():
             if isinstance(leaves[number], Tracer) or not np.array_equal(leaves[number], value):
                 raise ValueError(
-                    f"Argument leaf {number} is {leaves[number]}; the certificate knows it to be {value}. Pass that value, or "
-                    "certify again with another."
+                    f"Argument leaf {number} is {leaves[number]}; the certificate is for {value}. Pass that value, or certify "
+                    "again with another."
                 )
         for number, (leaf, kind) in enumerate(zip(leaves, self._program.in_avals, strict=True)):
             shape, dtype = np.shape(leaf), jax.dtypes.result_type(leaf) if not hasattr(leaf, "dtype") else leaf.dtype
@@ -557,7 +552,7 @@ class Certificate:
                     f"{list(kind.shape)}: another program. Certify again, or pad to the certified number of rows."
                 )
         _check_different(leaves)
-        # With 64 bits or without, as it was traced: JAX would round its numbers otherwise.
+        # Use the same x64 setting as at trace time, since it affects rounding.
         with jax.enable_x64(self._wide):
             return jax.tree.unflatten(self._out_tree, self._run(*leaves))
 
@@ -570,7 +565,7 @@ class Certificate:
         return notebook_html(headline, text)
 
     def __str__(self) -> str:
-        """The certificate in some lines."""
+        """A summary of a few lines."""
         lines = [f"Certified for {relation_name(self.relation.name).replace('one ', 'one record ', 1)}: {self.event}"]
         if self.symbols:
             lines += [f"  {x}" for x in formula_lines(self.event, self.relation)]
@@ -583,15 +578,15 @@ class Certificate:
 
 
 def _check_different(leaves: Sequence[Any]) -> None:
-    """Refuse keys that are equal: the proof takes those of different places for different ones.
+    """Refuse equal keys: the proof assumes that keys of different arguments differ.
 
-    What is being traced, or lies on other machines, cannot be compared.
+    Traced keys, and keys on other machines, cannot be compared.
     """
     keys = [x for x in leaves if isinstance(x, jax.Array) and is_key(x) and not isinstance(x, Tracer)]
     words = [(x.dtype, np.asarray(jax.random.key_data(x)).reshape(x.size, -1)) for x in keys if x.is_fully_addressable]
     rows = [(kind, row.tobytes()) for kind, array in words for row in array]
     if len(set(rows)) < len(rows):
-        raise ValueError("Two keys are equal, so that their noise is the same: make each by jax.random.split.")
+        raise ValueError("Two keys are equal, so their noise is the same: derive each with jax.random.split.")
 
 
 def _named(symbols: Sequence[str]) -> str:
@@ -599,7 +594,7 @@ def _named(symbols: Sequence[str]) -> str:
 
 
 def fingerprint(program: ClosedJaxpr, given: Sequence[Any] = ()) -> str:
-    """SHA-256 of a program: its jaxpr as text, its constants, and the values it is given. The same in every process."""
+    """SHA-256 of a program: its jaxpr as text, its constants, and the given values. The same in every process."""
     digest = _digest(program).copy()
     for value in map(np.asarray, given):
         digest.update(constant_bytes(value))
@@ -608,7 +603,7 @@ def fingerprint(program: ClosedJaxpr, given: Sequence[Any] = ()) -> str:
 
 @functools.lru_cache(maxsize=32)
 def _digest(program: ClosedJaxpr) -> Any:
-    # Not `str`, which is coloured in a terminal; and functions are printed with the place where they lie in memory.
+    # `str` is coloured in a terminal, and functions are printed with their address.
     text = re.sub(r"\b0x[0-9a-f]+", "0x", program.jaxpr.pretty_print(use_color=False))
     digest = hashlib.sha256(text.encode())
     for value in all_constants(program):
@@ -617,7 +612,7 @@ def _digest(program: ClosedJaxpr) -> Any:
 
 
 def constant_bytes(value: Any) -> bytes:
-    """The content of a captured constant. Of a key only the kind: what it holds is secret."""
+    """The content of a captured constant; for a key only its type, since the content is secret."""
     if str(value.dtype).startswith("key<"):
         return str(value.dtype).encode()
     return np.asarray(value).tobytes()
@@ -632,32 +627,32 @@ def certify(
     expect: Any = None,
     times: Any = 1,
 ) -> Certificate:
-    """Prove what a JAX program tells of one record, before it runs.
+    """Prove a bound on what a JAX program reveals about one record, before it runs.
 
-    The program is traced to a jaxpr, and what each of its values may know of one record is found by abstract
-    interpretation. What no rule explains counts as knowing everything.
+    The program is traced to a jaxpr, and abstract interpretation bounds the influence of one record on each of its values.
+    The output of a primitive without a rule has no bound.
 
     Guarantee: see `Certificate`. A program for which there is no proof gets no certificate.
 
     Args:
-        step: any JAX function. Noise is added by `gaussian_mechanism` or `laplace_mechanism`.
-        args: its arguments, or their shapes (`jax.ShapeDtypeStruct`). All but records and mask are public; keys are secret.
-            In the place of an array may stand `Given(array)`: the program takes it as an operand, the proof is about that value.
-            In the place of a number may stand a symbol (`symbol`), or an expression of such: the proof holds for all values.
-        records: positions of the arguments whose leading axis is the records.
-        mask: position of the Boolean argument that says which rows are real; left out, all are, and under
-            ADD_OR_REMOVE_ONE a record is replaced by nothing: 2C, since shapes are fixed.
-        relation: which tables are neighbours.
-        expect: a DpEvent, or a PrivacyPlan: what all calls of the program are claimed to do.
-        times: how often the program is called on the same records, at most; a whole number or a symbol. Each call has keys of
-            its own, and its public arguments may follow from what earlier calls returned.
+        step: Any JAX function. Noise is added by `gaussian_mechanism` or `laplace_mechanism`.
+        args: Its arguments, or their shapes (`jax.ShapeDtypeStruct`). All but records and mask are public; keys are secret.
+            Pass `Given(array)` instead of an array to make it an operand whose value the proof uses.
+            Pass a symbol (`symbol`), or an expression of symbols, instead of a number: the proof holds for all values.
+        records: Positions of the arguments whose leading axis is the records.
+        mask: Position of the Boolean argument that marks the real rows; without one all rows are real, and under
+            ADD_OR_REMOVE_ONE the sensitivity is 2C, since shapes are fixed.
+        relation: The neighbouring relation.
+        expect: The claimed event of all calls: a DpEvent, or a PrivacyPlan.
+        times: Largest number of calls on the same records: an integer or a symbol. Each call uses new keys, and its public
+            arguments may depend on the outputs of earlier calls.
 
     Returns:
         The certificate: its event, epsilon and delta, and the program, to be called as `step`.
 
     Raises:
-        PrivacyError: no proof; with the output that leaks, the lines on the way, the rule and the remedy.
-        ValueError: the positions name no arrays with a common leading axis; a symbol may be zero or negative.
+        PrivacyError: No proof; with the output that leaks, the lines on the path, the rule and the remedy.
+        ValueError: The positions name no arrays with a common leading axis; a symbol may be zero or negative.
 
     Reference:
         Near et al., Duet, OOPSLA 2019; DiffPrivacyInference.jl, the checker for Julia.
@@ -671,8 +666,8 @@ def certify(
     """
     if relation not in (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE):
         raise ValueError(
-            f"certify: relation is {relation!r}; proofs know of ADD_OR_REMOVE_ONE and REPLACE_ONE only. "
-            "Pass one of these, of dp.Relation."
+            f"certify: relation is {relation!r}; proofs support ADD_OR_REMOVE_ONE and REPLACE_ONE only. "
+            "Pass one of these members of dp.Relation."
         )
     if why := untried_jax():
         raise Why.RELEASE.refusal(f"there is no proof on this release of JAX: {why}")
@@ -694,7 +689,7 @@ def certify(
 def _proved(
     step: Callable[..., Any], args: tuple[Any, ...], times: Any, trail: Trail, traced: Any = None, **options: Any
 ) -> Certificate:
-    """The certificate; `options` are those of `certify` of these names, by which `Certificate.at` proves it again."""
+    """The certificate; `options` are the arguments of `certify` that `Certificate.at` reuses."""
     records, mask, relation = options["records"], options["mask"], options["relation"]
     positions = (records,) if isinstance(records, int) else tuple(records)
     if traced is None:
@@ -702,7 +697,7 @@ def _proved(
         trail.begin(program.jaxpr)
         refuse_outside_effects(program.jaxpr)
         refuse_closed_books(program.jaxpr)
-        # What no output needs is not run either; effects, which are outputs of another kind, were refused above.
+        # Drop code that no output needs, in the proof and in the run; effects were refused above.
         traced = without_dead_code(program), out_shape, jnp.result_type(float) == np.float64
     program, out_shape, wide = traced
     refuse_captured_records(program, step, args, positions if mask is None else (*positions, mask))
@@ -741,7 +736,7 @@ def _proved(
 
 
 def _given(args: tuple[Any, ...]) -> dict[int, Given]:
-    """Arguments whose values the proof knows, by their place among the operands of the program."""
+    """The `Given` arguments, by their position among the operands of the program."""
     operands = [x for x in jax.tree.leaves(args) if not isinstance(x, Fixed)]
     return {i: x for i, x in enumerate(operands) if isinstance(x, Given)}
 
@@ -754,15 +749,15 @@ def _certify_at(
     times: Any,
     options: dict[str, Any],
 ) -> Certificate:
-    """A proof with numbers, which must not say less than the formula does at these numbers."""
+    """A proof with numbers; the formula must cover it at these numbers."""
     there = jax.tree.map(lambda x: fixed_at(x, values), args)
     found = certify(step, *there, times=times_at(times, values), **options)
     said = event_at(formula, values)
     known = not open_in([*numbers_of(said), *numbers_of(found.event)])
     if known and not covers(said, found.event, found.slack, found.relation):
         raise PrivacyError(
-            f"with these numbers the program is another one: its formula comes to {said}, its proof to {found.event}.",
-            "let the program depend on symbols by arithmetic alone, and not on the types or shapes that come of them.",
+            f"with these numbers the program differs: its formula evaluates to {said}, its proof to {found.event}.",
+            "let the program depend on symbols by arithmetic alone, and not on types or shapes derived from them.",
         )
     return found
 
@@ -772,13 +767,13 @@ def _status(checker: Checker, name: str, value: Value) -> str:
         kind, _ = checker.keys.kind(value)
         if kind == SECRET and (used := checker.keys.use_of(value)):
             raise Why.KEY.refusal(
-                f"a key is returned that was used for {used[0]}, so whoever gets it can make the noise, or the batch, again.",
+                f"a key is returned that was used for {used[0]}, so its recipient can reproduce the noise or the batch.",
                 *filter(None, used[1:]),
                 output=name,
             )
         if kind == PRIVATE:
             raise Why.KEY.refusal("a key is returned that depends on records.", output=name)
-        # Whoever gets the key may draw from it, so no noise may come from it and it may be returned once.
+        # Its recipient may draw from the key, so no noise may come from it, and it may be returned once.
         checker.keys.spend(value, f"output {name}", "the end of the program")
         return "public"
     if isinstance(value, Public):
@@ -811,13 +806,13 @@ def _assumptions(
         "all other arguments are public: known without the data, or released before",
         "public numbers that scale a sum are finite when the program runs",
         "keys passed in are secret, different from one another and used for nothing else",
-        "what is computed of one record has the same bits beside any others",
+        "values computed from one record have the same bits whichever others are beside it",
     ]
     if checker.unrounded:
         where = "; ".join(dict.fromkeys(map(from_here, checker.unrounded)))
         words.append(
-            f"sums are exact that are released at {where}: the rounding of what dp.sum_records makes of clipped rows, and of its "
-            "products with public numbers, is accounted for; that of other sums is not"
+            f"sums released at {where} are exact: the rounding of dp.sum_records on clipped rows, and of its products with "
+            "public numbers, is accounted for; that of other sums is not"
         )
     words += [
         f"{x.name} adds exact noise: its last bits are not accounted for" for x in checker.mechanisms if not x.on_grid
@@ -829,17 +824,17 @@ def _assumptions(
     elif mask is not None:
         words.append("the number of rows, padding included, is public; the mask is not")
     if named:
-        words.append(f"{', '.join(named)} are public, above zero, and in all calls the same")
+        words.append(f"{', '.join(named)} are public, positive, and the same in all calls")
     if is_symbolic(times) or times > 1:
         words.append(
-            f"the program is called {times} times at most, a number fixed beforehand, on the same records; each call has keys "
-            "of its own, and its public arguments may follow from what earlier calls returned"
+            f"the program is called at most {times} times, a number fixed beforehand, on the same records; each call uses new "
+            "keys, and its public arguments may depend on the outputs of earlier calls"
         )
     if values:
         numbers = ", ".join(f"{x.value}" for x in values.values() if np.ndim(x.value) == 0)
-        words.append(f"the program is given the values that the proof knows{f': {numbers}' if numbers else ''}")
+        words.append(f"the program is given the values used in the proof{f': {numbers}' if numbers else ''}")
     if held:
         words.append(f"constants held by the program are public: {', '.join(held)}")
     if any("chacha20" not in str(k.dtype) or "seeded" in str(k.dtype) for k in keys):
-        words.append("a key can be made again by whoever knows its seed: reproducible, not private")
+        words.append("anyone who knows the seed of a key can derive it again: reproducible, not private")
     return tuple(words)

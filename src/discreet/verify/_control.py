@@ -1,14 +1,14 @@
-"""Programs within programs: calls are walked into, branches and loops need public decisions.
+"""Nested programs: the checker enters calls; branches and loops need public decisions.
 
-Control flow is observable, in the time it takes if in nothing else, so a private decision is refused. Of a public one both
-runs take the same branch, and what holds of all branches holds of the result (`join`). For a loop the checker looks for an
-invariant: it walks through the body with what a turn may start with, joins that with what the turn ends with, and repeats
-until nothing changes. What is then true at the start of one turn is true at its end, so by induction at every turn.
+Control flow is observable, at least by timing, so a private decision is refused. Under a public one both runs take the same
+branch, and claims true of all branches are true of the result (`join`). For a loop the checker searches for an invariant: it
+walks through the body with the values at the start of an iteration, joins them with the values at its end, and repeats until
+nothing changes. Claims true at the start of one iteration are then true at its end, so by induction in every iteration.
 
-Each join forgets, and what does not settle loses its bound (`given_up`), so this ends. Two things would forget too much and
-are treated by themselves: a public number that changes becomes a number of no value, and a sum that grows becomes an unknown,
-the atom, that must come out of a turn once and unchanged; what a turn adds to it is multiplied by the number of turns
-(`_Scan._grown`).
+Each join drops claims, and values that do not converge lose their bound (`given_up`), so this terminates. Two cases would
+lose too much and are special: a public number that changes becomes a number of unknown value, and a sum that grows becomes an
+unknown, the atom, that must leave an iteration once and unchanged; the increment of one iteration is multiplied by the number
+of iterations (`_Scan._grown`).
 """
 
 from __future__ import annotations
@@ -79,25 +79,25 @@ from discreet.verify._interpreter import (
     varies_along,
 )
 
-_GROWS = Why.TURNS("what one record can change grows from turn to turn")
-_CHANGES = Why.TURNS("a bound changes from turn to turn")
+_GROWS = Why.TURNS("one record's influence grows with each iteration")
+_CHANGES = Why.TURNS("a bound changes between iterations")
 
 
 def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
-    """What holds of both."""
+    """Least upper bound (join) of two abstract values."""
     if isinstance(a, Key) or isinstance(b, Key):
         return a
     if isinstance(a, Public) and isinstance(b, Public):
         return a.joined(b, len(shape))
     if isinstance(a, Private) and isinstance(b, Private):
-        lost = Why.ROWS("a value is at one time of one kind, at another of another")
+        lost = Why.ROWS("branches disagree about the records that a value depends on")
         return a.joined(b) or checker.unbounded(equation, [a, b], lost)
     private, public = (a, b) if isinstance(a, Private) else (b, a)
     assert isinstance(private, Private)
     assert isinstance(public, Public)
     linf = None if private.linf is None or public.magnitude is None else max(private.linf, public.magnitude)
     if private.axes is None:
-        # The public case is the same in both runs, so the distance of the two runs is no larger than in the other.
+        # The public case is equal in both runs, so the distance between the runs is that of the private case.
         return private.but(additive=False, linf=linf)
     zero = public.is_zero
     return private.but(
@@ -110,9 +110,9 @@ def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[
 
 
 def of_a_turn(a: Value, joined: Value, before: int) -> Value:
-    """What a turn starts with, from what the one before started with and what holds of that and of its end.
+    """The value at the start of the next iteration, from that of this one and its join with the end.
 
-    Where its number is already one that may be any, named within the loop (from `before` on), it needs no new name.
+    If its number is already unknown, named within the loop (from `before` on), it needs no new name.
     """
     if not (isinstance(a, Public) and isinstance(joined, Public)) or a.scale is None or joined.scale is None:
         return joined
@@ -121,7 +121,7 @@ def of_a_turn(a: Value, joined: Value, before: int) -> Value:
 
 
 def widened(a: Value, joined: Value, attempt: int) -> Value:
-    """Rows of which a size still grows after some attempts are of unknown size, so that the rest settles."""
+    """Widen: drop bounds of rows that still grow after some attempts, so that the other claims converge."""
     if attempt < 6 or not isinstance(a, Private) or not isinstance(joined, Private) or joined.axes is None:
         return joined
     grown = {name: None for name in ("terms", "linf") if getattr(joined, name) != getattr(a, name)}
@@ -129,12 +129,12 @@ def widened(a: Value, joined: Value, attempt: int) -> Value:
 
 
 def inner(checker: Checker, program: Any) -> tuple[Jaxpr, list[Value]]:
-    """A jaxpr, open or closed, and its constants."""
+    """The jaxpr of an open or closed program, and its constants."""
     return getattr(program, "jaxpr", program), [captured(checker, x) for x in getattr(program, "consts", ())]
 
 
 def captured(checker: Checker, value: Any) -> Value:
-    """A constant that a program holds. A key among them is the same in every run."""
+    """The abstract value of a captured constant. A captured key is the same in every run."""
     if is_key(value):
         return checker.keys.new(value.shape, KNOWN, "it is a constant of the program, the same in every run")
     if value.size <= _SMALL and not jnp.issubdtype(value.dtype, jnp.complexfloating):
@@ -142,12 +142,12 @@ def captured(checker: Checker, value: Any) -> Value:
     return Public()
 
 
-_SMALL = 2**18  # thresholds of a sampler, whose values say its law, are among them
+_SMALL = 2**18  # includes the thresholds of a sampler, whose values determine its law
 
 
 @rule(p.jit_p, p.remat_p, p.closed_call_p, p.custom_jvp_call_p, p.custom_vjp_call_p, *hi_primitives(), table=INLINED)
 def _call(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """A call is the program that is called; the rules for its derivatives, if it has any, were applied while tracing."""
+    """Walk through the called program; custom derivative rules were applied at trace time."""
     params: Any = equation.params
     program = params["jaxpr"] if "jaxpr" in params else params.get("call_jaxpr")
     jaxpr, consts = inner(checker, inner_programs(equation)[0] if equation.primitive in hi_primitives() else program)
@@ -155,7 +155,7 @@ def _call(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
 
 
 def refuse_private(checker: Checker, equation: JaxprEqn, value: Value, what: str) -> None:
-    """Control flow by what is private shows it: in the time it takes, if in nothing else."""
+    """Refuse control flow that depends on a private value, since it is observable, at least by timing."""
     if isinstance(value, Private):
         chain = chain_of(checker.origin(equation, [value], what))
         raise Why.CONTROL.refusal(f"the {what} at {source_line(equation)} depends on records.", *chain)
@@ -182,7 +182,7 @@ def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     checker.keys.merge(used)
     if any(branches):
         checker.items.append(Choice(branches, before))
-    # Samples drawn in a branch: their event ends with it, so nothing of them may leave it.
+    # The event of a sample drawn in a branch ends with it, so no value of that sample may leave it.
     drawn = {id(x.batch) for branch in branches for x in branch if hasattr(x, "batch") and not hasattr(x, "loads")}
     results: list[Value] = []
     for values, variable in zip(zip(*outcomes, strict=True), equation.outvars, strict=True):
@@ -211,28 +211,28 @@ def _after_branches(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loop:
-    """A loop; identity tells one from another. The length is infinite where it is not known, or an expression if it is open."""
+    """A loop, compared by identity. The length is infinite if unknown, and an expression if open."""
 
     length: Any
 
 
 def unshared(value: Value, before: int) -> Value:
-    """A value for the next turn: a joint bound made in this turn says nothing of values of the next."""
+    """A value for the next iteration: joint bounds made in this iteration do not apply to values of the next."""
     if not isinstance(value, Private) or value.terms is None:
         return value
-    # A number that got its name in this turn is another one in the next.
+    # A number named in this iteration has another value in the next.
     if any(symbol >= before for t in value.terms for symbol, _ in t.bound.powers):
         return value.but(terms=None, finite=False, why=value.why or _CHANGES)
     if all(t.group.serial < before for t in value.terms):
         return value
-    # A group made in this turn belongs to this turn: the next has one of its own, and shares of both do not add up to one.
+    # A group made in this iteration belongs to it: the next makes another, and the two share no bound.
     whole = total_of(value.terms)
     terms = None if whole is None or whole.powers else fresh(whole, source_of(value.terms))
     return value.but(terms=terms, finite=value.finite)
 
 
 def fresh_key(checker: Checker, value: Key) -> Key:
-    """The key that a turn of a loop starts with."""
+    """The key at the start of an iteration."""
     kind, why = checker.keys.kind(value)
     return checker.keys.new(value.names.shape, kind, why)
 
@@ -245,32 +245,32 @@ def settled(
     turn: Callable[[list[Value]], list[Value]],
     joined: Callable[[int, Value, Value, int], Value],
 ) -> tuple[list[Value], list[Value]]:
-    """The invariant of a loop: what every turn may start with, and what it then ends with, whose releases `checker` has.
+    """Find the invariant of a loop: the values at the start and the end of any iteration; `checker` has its releases.
 
-    `turn`: from what a turn starts with to what it ends with, the carried first. `joined`: from the place among the carried,
-    its start and end, and the number of the attempt, to what the next turn may start with.
+    `turn` maps the values at the start of an iteration to those at its end, the carry first. `joined` maps a position in the
+    carry, its start and end, and the number of the attempt to the value at the start of the next iteration.
     """
     keys = checker.keys.snapshot()
     for attempt in range(16):
         checker.keys.restore(keys)
         checker.keys.loops.append(loop)
         checker.items = []
-        # Keys get new names: the one of the next turn is not the one that this turn spends.
+        # Keys get new names: the next iteration's key is not the one that this iteration uses.
         begin = [fresh_key(checker, x) if isinstance(x, Key) else x for x in carry]
         end = turn(begin)
         for first, last in zip(begin, end, strict=False):
             if isinstance(first, Key) and isinstance(last, Key):
-                # A key handed to the next turn is used up by that; it must be as secret as the one before.
+                # Carrying a key over is its use; it must be as secret as the one before.
                 line, (kind, why) = source_line(equation), checker.keys.kind(last)
                 if kind != checker.keys.kind(first)[0]:
-                    raise Why.KEY.refusal(f"the loop at {line} hands on a key that is no secret: {why}.", line)
-                checker.keys.spend(last, "the next turn of the loop", line)
+                    raise Why.KEY.refusal(f"the loop at {line} carries over a key that is not secret: {why}.", line)
+                checker.keys.spend(last, "the next iteration of the loop", line)
         checker.keys.loops.pop()
         start, carry = carry, [joined(i, a, b, attempt) for i, (a, b) in enumerate(zip(carry, end, strict=False))]
         if all(same(a, b) for a, b in zip(start, carry, strict=True)):
             return carry, end
     line = source_line(equation)
-    raise Why.CONTROL.refusal(f"nothing that lasts was found out of the loop at {line}.", line)
+    raise Why.CONTROL.refusal(f"no loop invariant was found at {line} (16 iterations).", line)
 
 
 @rule(p.while_p, table=STRUCTURED)
@@ -295,8 +295,8 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
         (decision,) = checker.walk(test, test_own, [*test_consts, *begin])
         refuse_private(checker, equation, decision, "condition of a while loop")
         if any(isinstance(x, Key) and checker.keys.use_of(x) for x in begin):
-            # The condition sees the key that comes out of the loop: it could wait for one that makes little noise.
-            seen = f"the condition of the while loop at {line} draws from a key that the loop hands on."
+            # The condition depends on the key that leaves the loop: it could wait for one that makes little noise.
+            seen = f"the condition of the while loop at {line} draws from a key that the loop carries over."
             raise Why.KEY.refusal(seen, line)
         return checker.walk(body, body_own, [*body_consts, *begin])
 
@@ -311,9 +311,9 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     carry, _ = settled(checker, equation, loop, carry, turn, joined)
     if checker.items and turns is None:
         raise PrivacyError(
-            f"the while loop at {line} makes a release in every turn, and nobody knows how many turns it takes.",
-            "use jax.lax.scan, or jax.lax.fori_loop between Python numbers or from 0 to a symbol: their number of turns is "
-            "fixed beforehand.",
+            f"the while loop at {line} makes a release in every iteration, and their number is unknown.",
+            "use jax.lax.scan, or jax.lax.fori_loop between Python numbers or from 0 to a symbol: their number of iterations "
+            "is fixed beforehand.",
             chain=(line,),
         )
     if checker.items:
@@ -323,7 +323,7 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
 
 
 def _open_count(checker: Checker, equation: JaxprEqn, start: list[Value]) -> tuple[int | None, Any]:
-    """Of a loop that counts from zero, one by one, to an open parameter: which value counts, and the number of turns."""
+    """The position of the counter and the number of iterations, for a loop that counts from 0 to an open parameter."""
     params: Any = equation.params
     test, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     if params["cond_nconsts"] or len(test.eqns) != 1 or test.eqns[0].primitive is not p.lt_p:
@@ -347,11 +347,11 @@ def _open_count(checker: Checker, equation: JaxprEqn, start: list[Value]) -> tup
 def _spend_first(checker: Checker, equation: JaxprEqn, start: list[Value]) -> None:
     for value in start:
         if isinstance(value, Key):
-            checker.keys.spend(value, "the first turn of the loop", source_line(equation))
+            checker.keys.spend(value, "the first iteration of the loop", source_line(equation))
 
 
 def after_loop(checker: Checker, value: Value) -> Value:
-    """A value that was carried, under another name: what was true of it in a turn need not be true of it now."""
+    """Rename a carried value after its loop: claims about it within an iteration may no longer hold."""
     if isinstance(value, Key):
         return fresh_key(checker, value)
     if isinstance(value, Private):
@@ -368,14 +368,14 @@ def given_up(checker: Checker, equation: JaxprEqn, a: Value, b: Value) -> Value:
 
 
 _MOST_TURNS = 2**16
-"""Of longer loops it is not held what numbers are in each turn."""
+"""For longer loops, the values of numbers in each iteration are not kept."""
 _FADES = 1.0
-"""The largest factor by which what is carried may be multiplied in a turn."""
+"""The largest factor by which an iteration may multiply the carry."""
 
 
 @dataclasses.dataclass
 class _Scan:
-    """One loop while it is looked at, turn after turn, until what is carried settles."""
+    """The analysis of one loop, repeated until the carry converges."""
 
     checker: Checker
     equation: JaxprEqn
@@ -385,7 +385,7 @@ class _Scan:
     consts: list[Value]
     start: list[Value]
     turns: list[Value] = dataclasses.field(default_factory=list)
-    # By what they are cut from, and `before`: with the number of turns, this says which records a turn sees.
+    # By parent and `before`: with the number of the iteration, these determine its records.
     parts: dict[tuple[Batch, int], Batch] = dataclasses.field(default_factory=dict)
     carry: list[Value] = dataclasses.field(default_factory=list)
     outputs: list[Value] = dataclasses.field(default_factory=list)
@@ -393,9 +393,9 @@ class _Scan:
     placed: bool = False
 
     def turn_of(self, value: Value, shape: tuple[int, ...]) -> Value:
-        """What one turn sees of an array that the loop goes through."""
+        """The slice of a scanned array in one iteration."""
         if isinstance(value, Key):
-            self.checker.keys.spend(value, "the turns of the loop", source_line(self.equation))
+            self.checker.keys.spend(value, "the iterations of the loop", source_line(self.equation))
             kind, why = self.checker.keys.kind(value)
             self.checker.keys.loops.append(self.loop)
             key = self.checker.keys.new(value.names.shape[1:], kind, why)
@@ -404,12 +404,12 @@ class _Scan:
         if isinstance(value, Public):
             return self._public_turn(value, shape)
         assert isinstance(value, Private)
-        # A sum over records, entry by entry: each turn sees a part of it, and any part is within the bound of all.
+        # A sum over records, entry by entry: each iteration reads a part, and any part is within the bound of all.
         if value.axes is None:
             return as_sum(self.checker, value, shape).but(additive=False)
         if 0 not in value.axes:
             return value.but(axes=without(value.axes, (0,)))
-        # The records that a turn sees, and no other turn: so what a turn adds to a sum is added by other records each time.
+        # Records read by one iteration only: so each iteration's contribution to a sum comes from other records.
         before = math.prod(shape[a] for a in value.axes[: value.axes.index(0)])
         assert value.batch is not None
         name = (value.batch, before)
@@ -421,7 +421,7 @@ class _Scan:
         return value.but(batch=part, axes=without(kept, (0,)), terms=bounding(value.terms, part))
 
     def windows(self) -> bool:
-        """Whether turns take rows by their number."""
+        """True if iterations take rows by their number."""
         return any(part.loop is self.loop for part in self.checker.windows.values())
 
     def _public_turn(self, value: Public, shape: tuple[int, ...]) -> Public:
@@ -438,7 +438,7 @@ class _Scan:
         return Public(uniform=uniform, scale=scale, turns=turns, released=value.released)
 
     def settle(self, *, placed: bool) -> None:
-        """Find out what every turn may start with. `placed`: turns differ by more than the records they see."""
+        """Find the invariant. `placed`: iterations differ by more than their records."""
         checker, equation = self.checker, self.equation
         self.placed, self.atoms = placed, {}
         if placed:
@@ -459,7 +459,7 @@ class _Scan:
         self.carry, self.outputs = settled(checker, equation, self.loop, first, turn, self._joined)
 
     def changes(self) -> bool:
-        """Whether something but sums that grow changes from turn to turn: public numbers, or rows that are handed on."""
+        """True if anything but growing sums changes between iterations: public numbers, or carried rows."""
         jaxpr = self.equation.params["jaxpr"].jaxpr
         pairs = zip(self.carry, jaxpr.outvars, jaxpr.invars[len(self.consts) :], strict=False)
         for i, (x, end, begin) in enumerate(pairs):
@@ -470,17 +470,17 @@ class _Scan:
         return False
 
     def _only_cuts(self, jaxpr: Jaxpr, begin: Any, end: Any) -> bool:
-        """Whether what counts the turns says which rows are taken, and nothing else: all turns do the same to other rows."""
+        """True if the counter only selects rows: all iterations do the same to different rows."""
         told = _told(self.checker.cuts, jaxpr, {begin})
         return told is not None and not told & {x for x in jaxpr.outvars if x is not end and not isinstance(x, Literal)}
 
     def _joined(self, i: int, a: Value, b: Value, attempt: int) -> Value:
-        """What the next turn may start with."""
+        """The value at the start of the next iteration."""
         checker, equation, before = self.checker, self.equation, self.before
         shape = shape_of(equation.outvars[i])
         if isinstance(a, Public) and a.counter is not None and a.counter[0] is self.loop and isinstance(b, Public):
             return a
-        # It has started as an atom: all that matters is that it ends as a sum with a bound, which `_grown` looks at.
+        # It started as an atom: it only has to end as a sum with a bound, which `_grown` checks.
         if i in self.atoms:
             bounded = isinstance(b, Private) and b.terms is not None and b.axes is None
             return a if bounded else given_up(checker, equation, a, b)
@@ -491,29 +491,29 @@ class _Scan:
             atom = self._atom(i, b, shape)
             if atom is not None:
                 return atom
-        # The records of this turn are not those of the next: a row handed on would be taken for one of theirs.
+        # The records of this iteration are not those of the next: a carried row would be taken for one of theirs.
         b = self.escaped(b) if isinstance(b, Private) else b
         return of_a_turn(a, widened(a, join(checker, equation, a, unshared(b, before), shape), attempt), before)
 
     def _atom(self, i: int, b: Private, shape: tuple[int, ...]) -> Private | None:
-        """A sum that grows: in a turn it starts with an unknown that must come out once and unchanged."""
+        """A growing sum: it starts an iteration as an unknown that must leave it once and unchanged."""
         checker, start = self.checker, self.start[i]
         first = as_sum(checker, start, shape) if isinstance(start, Private) else None
         grown = as_sum(checker, b, shape)
         if grown.terms is None or grown.batch is None or (first is not None and first.terms is None):
             return None
-        # The batch whose records the sum is of: a part that this loop made is one turn's, and the sum is of all turns.
+        # The batch of the sum's records: a part made by this loop is one iteration's, and the sum is over all.
         whole = grown.batch
         while isinstance(whole, Part) and whole.loop is self.loop and whole.parent is not None:
             whole = whole.parent
         if whole.depth > len(checker.keys.loops) or (first is not None and first.batch is not whole):
             return None
-        # Of unknown size, so that no noise is a known multiple of it.
+        # Its size is unknown, so no noise is a known multiple of it.
         self.atoms[i] = Term(Group(f"carry {i}", carried=True), frozenset([0]), unnamed(), whole)
         return Private(whole, None, b.origin, terms=(self.atoms[i],), finite=True, additive=True)
 
     def final(self, i: int, shape: tuple[int, ...]) -> Value:
-        """What is carried out of the last turn."""
+        """The carry after the last iteration."""
         checker, carry, start = self.checker, self.carry[i], self.start[i]
         if i not in self.atoms or not isinstance(carry, Private) or carry.terms is None:
             return after_loop(checker, self.escaped(carry) if isinstance(carry, Private) else _plain(carry))
@@ -527,7 +527,7 @@ class _Scan:
         return Private(carry.batch, None, end.origin, terms=total, finite=True, additive=end.additive)
 
     def _grown(self, atom: Term, end: Private, total: tuple[Term, ...]) -> tuple[Term, ...] | None:
-        """The bound after all turns, from that after one."""
+        """The bound after all iterations, from that after one."""
         sampled = atom.source.sampled
         kept = any(term.group is atom.group for term in end.terms or ())
         for term in end.terms or ():
@@ -540,26 +540,26 @@ class _Scan:
                 return None
             part = isinstance(term.source, Part) and term.source.loop is self.loop
             if part and sampled and not kept:
-                return None  # Which records the last turn sees depends on the others.
+                return None  # The records of the last iteration depend on the others.
             if not part and (term.source.depth > len(self.checker.keys.loops) or (sampled and not end.additive)):
                 return None
-            # A record is in one part only, so it adds in one turn only; to all other things in every turn.
+            # A record is in one part, so it contributes in one iteration; to values outside of parts, in every iteration.
             bound = term.bound if part else term.bound.times(self.loop.length)
             source = term.source.parent if part and term.source.parent is not None else term.source
             total = added(total, (Term(term.group, term.leaves, bound, source),))
         return total
 
     def escaped(self, value: Private) -> Value:
-        """A sample that was drawn within a turn has no event outside of it."""
+        """Drop bounds of a sample drawn within an iteration, which has no event outside of it."""
         batch = value.batch
         own = isinstance(batch, Part) and batch.loop is self.loop
         if own or (batch is not None and batch.depth > len(self.checker.keys.loops)):
-            why = Why.TURNS("values of a sample leave the turn of the loop that drew it, before their release")
+            why = Why.TURNS("values of a sample leave the iteration that drew it, before their release")
             return self.checker.unbounded(self.equation, [value.but(batch=None)], why)
         return value
 
     def stacked(self, value: Value, shape: tuple[int, ...]) -> Value:
-        """The results of all turns, one upon the other."""
+        """The stacked results of all iterations."""
         if isinstance(value, Key):
             self.checker.keys.loops.append(self.loop)
             self.checker.keys.spend(value, "the results of the loop", source_line(self.equation))
@@ -576,12 +576,14 @@ class _Scan:
             axes = [a + 1 for a in value.axes]
             places = (k for k in range(len(axes) + 1) if math.prod(shape[a] for a in axes[:k]) == batch.before)
             if (place := next(places, None)) is None:
-                why = Why.ROWS("the rows of a turn were put together, and turns are no longer one axis of the records")
+                why = Why.ROWS(
+                    "the rows of an iteration were merged, and iterations are no longer one axis of the records"
+                )
                 return self.checker.unbounded(self.equation, [value], why)
             axes.insert(place, 0)
             return value.but(batch=batch.parent, axes=tuple(axes), terms=bounding(value.terms, batch.parent))
         if not part and value.axes is not None:
-            # Every turn gives other rows of the same records: as many slices with the bound of one, one upon the other.
+            # Each iteration gives other rows of the same records: as many stacked slices with the bound of one.
             one = value.terms if value.terms and len(value.terms) == 1 and not value.terms[0].bound.powers else None
             terms = fresh(one[0].bound.times(math.sqrt(self.loop.length)), one[0].source) if one else None
             return self.escaped(value.but(axes=tuple(a + 1 for a in value.axes), terms=terms))
@@ -605,7 +607,7 @@ def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     pairs = zip(xs, parts.apart(equation.invars)[2], strict=True)
     scan.turns = [scan.turn_of(x, shape_of(v)) for x, v in pairs]
     saved = checker.keys.snapshot(), checker.items
-    # Also by which rows a turn sees of something that is not one axis of records: variants of the whole, for example.
+    # Or by the rows that an iteration takes of an array without one axis of records, such as variants of the whole.
     own = [isinstance(x, Private) and isinstance(x.batch, Part) and x.batch.loop is scan.loop for x in scan.turns]
     scan.settle(placed=not all(own))
     if (scan.parts or scan.windows()) and not scan.placed and scan.changes():
@@ -622,7 +624,7 @@ def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
 
 
 def _counter(loop: Loop, jaxpr: Any, begin: Any, end: Any, value: Value) -> Public | None:
-    """An integer that grows by a known step in every turn."""
+    """An integer that grows by a known step in every iteration."""
     if not isinstance(value, Public) or value.const is None or value.const.ndim or value.const.dtype.kind not in "iu":
         return None
     step = _increment(jaxpr, begin, end)
@@ -636,7 +638,7 @@ def _counter(loop: Loop, jaxpr: Any, begin: Any, end: Any, value: Value) -> Publ
 
 
 def _told(cuts: dict[int, bool], jaxpr: Jaxpr, given: set[Any]) -> set[Any] | None:
-    """The integers that are computed from some, if these say nothing but which rows are taken; otherwise None."""
+    """The integers computed from `given`, if they only select rows; otherwise None."""
     known = set(given)
     for equation in jaxpr.eqns:
         used = [i for i, x in enumerate(equation.invars) if not isinstance(x, Literal) and x in known]
@@ -659,9 +661,9 @@ def _told(cuts: dict[int, bool], jaxpr: Jaxpr, given: set[Any]) -> set[Any] | No
 
 
 def _increment(jaxpr: Any, begin: Any, end: Any) -> int:
-    """The known number that a program adds to one of its inputs to get one of its results; zero if it does something else.
+    """The known number that a program adds to `begin` to get `end`; zero if `end` is anything else.
 
-    A function under `jit` is a program of its own, and stays one in JAX 0.12 even if it was said to be inlined.
+    A function under `jit` is a nested program, and stays one in JAX 0.12 even with `inline=True`.
     """
     for equation in jaxpr.eqns:
         if not any(x is end for x in equation.outvars):
@@ -678,14 +680,14 @@ def _increment(jaxpr: Any, begin: Any, end: Any) -> int:
 
 
 def _plain(value: Value) -> Value:
-    """A counter, after its loop."""
+    """A public value after its loop, without its counter."""
     return Public() if isinstance(value, Public) and value.counter is not None else value
 
 
 # --- devices ---
 
 _PSUMS = (p.psum_p, psum_invariant_p)
-_TWICE = Why.DEVICES("what every device has already from the records of all is added up once more for each device")
+_TWICE = Why.DEVICES("a sum over all devices' records is added up again, once per device")
 _APART = Why.DEVICES(
     "values of several devices meet other than in jax.lax.psum of each device's own sum over its records"
 )
@@ -697,7 +699,7 @@ _MIXED = Why.DEVICES(
 
 @dataclasses.dataclass(frozen=True)
 class _On:
-    """A value within `shard_map`, and whether it may be another one on each device."""
+    """A value within `shard_map`, and whether it may differ between devices."""
 
     value: Value
     varies: bool
@@ -705,16 +707,16 @@ class _On:
 
 @dataclasses.dataclass
 class _Devices:
-    """One `shard_map` while it is looked at: a body that every device runs, each with its part of what is cut.
+    """The analysis of one `shard_map`: every device runs the body on its part of the sharded operands.
 
-    It is a loop over the devices, whose turns run at once and meet in `psum`. What is cut along the records enters as rows of
-    the turn's `Part`: a record is on one device, and the others have the same values in both runs, as long as they depend on
-    their own part and on public numbers only. So a sum over devices moves by what one of them moves by. Only for such values
-    is that said: whatever depends on all records already differs on each device, and adds up.
+    It is a loop over the devices, whose iterations run at once and meet in `psum`. Operands sharded along the records enter
+    as rows of the device's `Part`: a record is on one device, and the values of the others are the same in both runs, as long
+    as they depend on their own part and on public numbers only. So a sum over devices moves as one device's term does. Values
+    that depend on all records already differ on each device, and their changes add up.
 
-    An equation whose operands are the same on all devices has the same result on all: it is looked at as if it stood outside
-    of the loop, so its key may come from there, and its release is one. The others are a turn's: a key from outside is refused
-    there, since each device would draw the same, and so is a release.
+    An equation whose operands are the same on all devices has the same result on all: it is treated as if it were outside of
+    the loop, so its key may come from there, and its release counts once. Other equations belong to an iteration: a key from
+    outside is refused there, since each device would draw the same numbers, and so is a release.
     """
 
     checker: Checker
@@ -734,7 +736,7 @@ class _Devices:
         """The results of the whole equation."""
         ins, outs = self.sharding.cut
         body = self.sharding.body
-        # Where devices differ by more than their records, a row of a random sample depends on its place in the sample.
+        # If devices differ by more than their records, a row of a random sample depends on its place in the sample.
         apart = any(cut is not None and not isinstance(x, Private) for x, cut in zip(operands, ins, strict=True))
         met = [y for x in body.jaxpr.eqns for y in _over_devices(x)]
         apart |= any(x.primitive not in _PSUMS for x in met)
@@ -746,7 +748,7 @@ class _Devices:
         return [self._together(x, shape_of(v), cut) for x, v, cut in rows]
 
     def _of_device(self, value: Value, shape: tuple[int, ...], cut: int | None, apart: bool) -> Value:
-        """What one device has of an operand."""
+        """One device's part of an operand."""
         if cut is None:
             return value.but(additive=False) if isinstance(value, Private) else value
         if isinstance(value, Key):
@@ -785,7 +787,7 @@ class _Devices:
         within, line = inner_programs(equation), source_line(equation)
         named = not within and (is_over_devices(equation) or equation.primitive in _PSUMS)
         if named and devices_named(equation) != self.sharding.axes:
-            text = f"{equation.primitive.name} at {line} goes over some of the devices only."
+            text = f"{equation.primitive.name} at {line} covers only some of the devices."
             raise Why.DEVICES.refusal(text, self.line, line)
         if equation.primitive is p.axis_index_p:
             return [_On(Public(counter=(self.loop, 0, self.loop.length - 1)), True)]
@@ -797,7 +799,7 @@ class _Devices:
             jaxpr, own = inner(checker, within[0])
             return self._walk(jaxpr, [_On(x, False) for x in own], operands)
         if met and within:
-            text = f"devices meet within {equation.primitive.name} at {line}: let shard_map be within it instead."
+            text = f"devices communicate within {equation.primitive.name} at {line}: move shard_map inside it instead."
             raise Why.DEVICES.refusal(text, self.line, line)
         varies = bool(met) or any(x.varies for x in operands)
         if not varies:
@@ -814,7 +816,7 @@ class _Devices:
         return [_On(x, True) for x in found]
 
     def _sum(self, equation: JaxprEqn, value: Value, kind: Any) -> Value:
-        """The sum over devices: of public numbers, or of each device's own sum over its records."""
+        """The sum over devices of public numbers, or of each device's own sum over its records."""
         if isinstance(value, Public):
             return Public(released=value.released)
         if isinstance(value, Key):
@@ -824,9 +826,9 @@ class _Devices:
         if part is None or value.axes is not None or terms is None or any(t.source is not part for t in terms):
             why = _MIXED if value.axes is not None else value.why or (_TWICE if part is None else _APART)
             return self.checker.unbounded(equation, [value], why)
-        # In a random sample a record that is left out moves others to another device: only sums of rows do not see it.
+        # Leaving a record out of a random sample moves others to another device: only sums of rows are unaffected.
         lost = part.sampled and not value.additive
-        # A number that got its name on a device is another one on the next.
+        # A number named on one device has another value on the next.
         lost |= any(symbol >= self.before for t in terms for symbol, _ in t.bound.powers)
         lost |= np.dtype(kind.dtype).kind != "f" or any(t.bound.factor > _MOST_OF_ALL for t in terms)
         if lost:
@@ -836,16 +838,16 @@ class _Devices:
         return value.but(batch=whole, terms=bounding(terms, whole), origin=origin, zero=frozenset())
 
     def _part_of(self, value: Private) -> Part | None:
-        """The part of the records that a value depends on, if it is a device's."""
+        """The part of the records that a value depends on, if it belongs to a device."""
         batch = value.batch
         return batch if isinstance(batch, Part) and batch.loop is self.loop else None
 
     def _together(self, found: _On, shape: tuple[int, ...], cut: int | None) -> Value:
-        """A result: what all devices have, or what each has, one after the other."""
+        """A result: the value common to all devices, or their values concatenated."""
         value, checker = found.value, self.checker
         if cut is None:
             if found.varies:
-                text = f"a result of shard_map at {self.line} is said to be the same on all devices, and may not be."
+                text = f"a result of shard_map at {self.line} is declared the same on all devices, but may differ."
                 raise Why.DEVICES.refusal(text, self.line)
             return value.but() if isinstance(value, Private) else value
         if isinstance(value, Key):
@@ -860,7 +862,7 @@ class _Devices:
         sums = value.axes is None and value.terms is not None and all(t.source is part for t in value.terms)
         if part is None or named or not (value.axes == (cut,) or (sums and not part.sampled)):
             return checker.unbounded(self.equation, [value.but(batch=None)], _APART)
-        # Rows of all devices are those of the table; of sums, one upon the other, only that of the record's device moves.
+        # The devices' rows together are those of the table; among stacked sums only that of the record's device moves.
         return value.but(batch=_parent(part), terms=bounding(value.terms, _parent(part)), additive=False)
 
 
@@ -870,11 +872,11 @@ def _parent(part: Part) -> Batch:
 
 
 _MOST_OF_ALL = 1e28
-"""Bounds of sums that may not be finite once they are added up."""
+"""Bounds of sums whose total over devices may not be finite."""
 
 
 def _over_devices(equation: JaxprEqn) -> list[JaxprEqn]:
-    """The equation, and those of the programs in it, that let devices meet or tell them apart."""
+    """The equations, nested ones included, that communicate between devices or depend on the device's number."""
     within = [y for program in inner_programs(equation) for x in program.jaxpr.eqns for y in _over_devices(x)]
     return [equation, *within] if is_over_devices(equation) else within
 

@@ -1,14 +1,13 @@
-"""Abstract values: what the checker can know of one value of a program, and the arithmetic of bounds and of keys.
+"""Abstract values of the variables of a program, and the arithmetic of bounds and of keys.
 
-An abstract value speaks of two runs of one program, on neighbouring tables, with the same keys and the same released
-values. Neighbours differ in one row: under REPLACE_ONE in what it holds, under ADD_OR_REMOVE_ONE in whether the mask
-keeps it, and then in what it holds as well, since padding may hold anything. It stands for all pairs of concrete values
-for which its claims are true: `Public` that they are equal, `Private` what its groups of fields say, `Key` which names
-keys have.
+An abstract value describes two runs of one program, on neighbouring tables, with the same keys and the same released
+values. Neighbours differ in one row: under REPLACE_ONE in its content, under ADD_OR_REMOVE_ONE in whether the mask
+keeps it, and then in its content as well, since padding may hold anything. It stands for all pairs of concrete values
+for which its claims are true: `Public` claims that they are equal, `Private` the claims of its groups of fields, `Key` the
+names of keys.
 
-The invariant of this file: every function returns claims that follow from the claims it is given. What `Private.but` and
-`Private.joined` do with a field stands beside the field (`fact`), so a field that somebody adds is forgotten by both, which
-is sound, unless its author says how it is kept and joined.
+The invariant of this file: every function returns claims that follow from the claims it is given. Each field declares how
+`Private.but` and `Private.joined` treat it (`fact`). By default both drop it, which is sound.
 """
 
 from __future__ import annotations
@@ -31,29 +30,29 @@ from discreet.verify._errors import Origin, Reason, Why
 _serial = itertools.count()
 
 SMALLEST, LARGEST = 1e-30, 1e30
-"""Numbers beyond may be zero, or infinite, in float32: nothing is said of their multiples."""
+"""Numbers beyond may be zero, or infinite, in float32: their multiples have no bound."""
 
 
 def new_symbol() -> int:
-    """A name for a number that is public and not known while tracing."""
+    """A name for a public number that is unknown at trace time."""
     return next(_serial)
 
 
 def open_symbol() -> int:
-    """A name for a parameter that is left open: it has a value, and a proof of its own, before anything runs."""
+    """A name for an open parameter: it gets a value, and a proof of its own, before anything runs."""
     return -1 - new_symbol()
 
 
 def is_open(name: int) -> bool:
-    """Whether a name is that of an open parameter."""
+    """True if a name denotes an open parameter."""
     return name < 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """A number up to its sign: a factor times powers of public numbers that are not known while tracing.
+    """A number up to its sign: a factor times powers of public numbers that are unknown at trace time.
 
-    So that noise z * C on a sum clipped to C has a known ratio even where C moves from step to step.
+    So noise z * C on a sum clipped to C has a known ratio even if C changes from step to step.
     """
 
     factor: float
@@ -76,7 +75,7 @@ class Scale:
         return Scale(self.factor * factor, self.powers)
 
     def at(self, values: dict[int, float]) -> Scale:
-        """The number where some of those that it is made of are known."""
+        """The number after substituting the known values of some symbols."""
         factor = self.factor * math.prod(values[s] ** power for s, power in self.powers if s in values)
         return Scale(factor, tuple(x for x in self.powers if x[0] not in values))
 
@@ -89,11 +88,11 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """Which records a value may depend on: the table, a random sample of it, or a part of either. Identity tells them apart."""
+    """The records that a value may depend on: the table, a random sample, or a part of either. Compared by identity."""
 
-    parent: Batch | None = None  # What it was drawn or cut from; None for the table
+    parent: Batch | None = None  # The batch it was drawn or cut from; None for the table
     masked: bool = False  # The table has a mask, so that a record may be absent
-    depth: int = 0  # How many loops are around the draw or the cut
+    depth: int = 0  # The number of loops around the draw or the cut
 
     @property
     def whole(self) -> Batch:
@@ -102,12 +101,12 @@ class Batch:
 
     @property
     def table(self) -> Batch:
-        """The table that all comes from."""
+        """The table at the root."""
         return self if self.parent is None else self.parent.table
 
     @property
     def sampled(self) -> bool:
-        """Whether which records these are is random."""
+        """True if membership of this batch is random."""
         return isinstance(self.whole, Sample)
 
 
@@ -123,17 +122,17 @@ class Sample(Batch):
     num_records: int = dataclasses.field(kw_only=True)  # Rows of the table
 
     def event(self, mechanism: DpEvent, relation: Relation) -> DpEvent:
-        """The event of what is done to the sample."""
+        """The event of a mechanism applied to the sample."""
         return self.sampling.step_event(mechanism, num_records=self.num_records, relation=relation)
 
     @property
     def slack(self) -> float:
-        """Distance of the law that is drawn from the law that the event names."""
+        """Total variation between the law that is drawn and the law that the event names."""
         return self.sampling.slack_per_step(self.num_records)
 
 
 class Cut(Batch):
-    """A part of a batch, of which each record is in one place at most."""
+    """A part of a batch that contains each record at most once."""
 
     @property
     def whole(self) -> Batch:
@@ -144,11 +143,11 @@ class Cut(Batch):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part(Cut):
-    """What one iteration of a loop sees: no other iteration sees any of it."""
+    """The records of one loop iteration, disjoint from those of every other iteration."""
 
     loop: Any = dataclasses.field(kw_only=True)
-    # Into how many blocks of records, one after another, the loop goes at once. Of each block an iteration sees one
-    # piece; 0 where the pieces are not taken one after another, or not all.
+    # The number of consecutive blocks of records that the loop traverses at once. An iteration sees one piece of each
+    # block; 0 if it does not take all pieces in order.
     before: int = dataclasses.field(kw_only=True, default=1)
 
 
@@ -169,14 +168,14 @@ class Pick(Cut):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
-    """Values with a joint bound: what one clipping returned. Identity tells groups apart.
+    """Values with a joint bound: the outputs of one clipping. Groups are compared by identity.
 
-    Leaves of one group are shares of one vector of norm at most 1. Released together with equal noise they cost as much as that
-    vector does once, and not once for each leaf.
+    Leaves of one group are parts of one vector of norm at most 1. Released together with equal noise they cost as much as
+    that vector, once and not per leaf.
     """
 
     name: str = ""
-    carried: bool = False  # It is the unknown sum that a turn of a loop starts with
+    carried: bool = False  # It is the unknown sum that an iteration starts with
     serial: int = dataclasses.field(default_factory=lambda: next(_serial))
 
 
@@ -196,27 +195,27 @@ class Term:
 
 @dataclasses.dataclass(frozen=True)
 class Turns:
-    """What one public number is in each iteration of a loop, known while tracing."""
+    """The values of one public number in each iteration of a loop, known at trace time."""
 
     loop: Any
     values: tuple[float, ...]
-    error: float = 0.0  # As that of `Public`
+    error: float = 0.0  # As in `Public`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Public:
-    """The same in both runs."""
+    """A value that is the same in both runs."""
 
-    # Its value, if known while tracing (small arrays only); up to rounding where not `exact`
+    # Its value, if known at trace time (small arrays only); up to rounding where not `exact`
     const: np.ndarray | None = None
-    exact: bool = False  # XLA comes to these very numbers
-    # Of `const` and `scale`, by how many roundings of 2^-23, relative, the computed number may differ from them
+    exact: bool = False  # XLA computes exactly these numbers
+    # Relative difference between the computed number and `const` or `scale`, in roundings of 2^-23
     error: float = 0.0
-    uniform: frozenset[int] = frozenset()  # Axes along which it does not change
-    scale: Scale | None = None  # What it is a multiple of, if it is one number (a scalar, or the same everywhere)
-    # (loop, lowest, highest): an integer that no two turns of the loop share
+    uniform: frozenset[int] = frozenset()  # Axes along which it is constant
+    scale: Scale | None = None  # Its size, if it is one number (a scalar, or the same everywhere)
+    # (loop, lowest, highest): an integer that differs between any two iterations of the loop
     counter: tuple[Any, int, int] | None = None
-    # Its value in each turn of a loop around, if it is one number; up to rounding where it is a float
+    # Its value in each iteration of an enclosing loop, if it is one number; up to rounding where it is a float
     turns: Turns | None = None
     released: bool = False  # Computed from a release; otherwise known without the data
     limit: float | None = None  # Upper bound on the size of each element, none of which is NaN
@@ -231,10 +230,10 @@ class Public:
 
     @property
     def rounded(self) -> float:
-        """By what factor a product with it may be larger than with the numbers that it is known as.
+        """The factor by which a product with the computed value may exceed a product with `const`.
 
-        Once that is nothing, but a loop may do it a million times, and XLA makes one constant of several. Powers of two, and
-        numbers that are not known while tracing, are taken as they are.
+        Once that is negligible, but a loop may repeat it a million times, and XLA folds several constants into one. Powers
+        of two, and numbers unknown at trace time, are exact.
         """
         if self.const is None:
             return 1.0 + self.error * 2.0**-23
@@ -249,7 +248,7 @@ class Public:
         return self.magnitude == 0.0
 
     def joined(self, other: Public, rank: int) -> Public:
-        """What holds of a value that is one of the two: nothing but what is named here."""
+        """The join of two public values: keep only the claims named here."""
         if same(self, other):
             return self
         released = self.released or other.released
@@ -267,27 +266,27 @@ ONE = Scale(1.0)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Norm:
-    """What a value is in relation to the joint L2 norm n of some values' slices of a record.
+    """The relation of a value to n, the joint L2 norm of a record's slices of some values.
 
-    - "squares": sums of their squares; over all their elements where nothing but the axes of the records is left;
+    - "squares": sums of their squares; over all their elements where only the axes of the records are left;
     - "norm": n <= value * bound;
     - "factor": |value| * n <= bound;
     - "above": truth values; where False, n <= bound. "below": where True.
     """
 
     kind: str  # One of these
-    contents: frozenset[int]  # The values that the norm is of
+    contents: frozenset[int]  # The values whose norm it is
     bound: Scale = ONE  # See above
     size: int = 0  # Elements of a record in all of them
-    # Of a norm: value * bound is at least `FLOOR`. Of a factor: finite whenever the norm is no NaN, and what is lost in
-    # squares does not count. Without it the bound does not hold either, and the product is not called finite.
+    # For a norm: value * bound is at least `FLOOR`. For a factor: finite unless the norm is NaN, and underflow of squares
+    # does not matter. Otherwise the bound does not hold either, and the product may be infinite.
     safe: bool = False
-    # None of the values holds NaN or infinity; otherwise what is said here may fail where one does
+    # None of the values holds NaN or infinity; otherwise the relation may fail where one does
     finite: bool = False
 
     @property
     def group(self) -> Group:
-        """The values, in units of their joint norm: whatever factors they are clipped by."""
+        """The values in units of their joint norm, whichever factors clip them."""
         return _group(self.contents)
 
 
@@ -297,10 +296,10 @@ def _group(contents: frozenset[int]) -> Group:
 
 
 def fact(default: Any, *, join: Callable[[Any, Any], Any] | None = None, compared: bool = True) -> Any:
-    """A field of a private value: one claim, whose default says least; `compared` if `same` looks at it.
+    """A field of a private value: one claim, whose default is the weakest; `same` compares it if `compared`.
 
-    `join` makes of two claims the one that both imply; such a field is handed on by `Private.but`. Without it the claim is about
-    these very elements: `but` and `joined` forget it.
+    `join` returns the claim that two claims both imply; `Private.but` keeps such a field. Without `join` the claim concerns
+    these elements alone: `but` and `joined` drop it.
     """
     return dataclasses.field(default=default, compare=compared, metadata={"join": join})
 
@@ -310,7 +309,7 @@ def _first(a: Any, b: Any) -> Any:
 
 
 def _larger(a: tuple[Term, ...] | None, b: tuple[Term, ...] | None) -> tuple[Term, ...] | None:
-    """The bound of a value that is one of two: the larger where they share a group, or both are numbers."""
+    """The join of two bounds: the larger where they share a group, or both are numbers."""
     if a is None or b is None or a == b:
         return a if a == b else None
     if len(a) == len(b) == 1:
@@ -320,13 +319,13 @@ def _larger(a: tuple[Term, ...] | None, b: tuple[Term, ...] | None) -> tuple[Ter
     sizes = total_of(a), total_of(b)
     if sizes[0] is None or sizes[1] is None or sizes[0].powers or sizes[1].powers:
         return None
-    # No share of a group: the larger number, for a value of its own.
+    # No common group: the larger number, in a new group.
     return fresh(max(sizes[0], sizes[1], key=lambda x: x.factor), source_of((*a, *b)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Extent:
-    """Which records a value depends on, and where they are."""
+    """The records that a value depends on, and the axes along which they lie."""
 
     # Values of different batches or axes have no join at all, see `Private.joined`.
     # The records it depends on; None if it mixes batches
@@ -337,8 +336,8 @@ class Extent:
     positional: bool = fact(False, join=operator.or_)  # A record's slice depends also on its place
     # Masks under which it is zero: slices of records that are not in these batches are exactly 0
     zero: frozenset[Batch] = fact(frozenset(), join=operator.and_)
-    # What holds of two values need not hold of one that is now this, now that.
-    # A sum over records; its terms came about by adding only. Counts without `axes`.
+    # A claim about two values need not hold for a value that alternates between them.
+    # A sum over records, whose terms come from additions only. Meaningful without `axes`.
     additive: bool = fact(False, join=lambda a, b: False)
     true: frozenset[Batch] = fact(frozenset())  # Masks under which a truth value is True where there is no record
     # Without `axes`: the axis that numbers the records and more besides, see `Fold` in `_rules_linear`
@@ -347,7 +346,7 @@ class Extent:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Bound:
-    """How large it is, or how far the two runs are apart."""
+    """The size of a value, or the distance between the two runs."""
 
     # With `axes`: a bound on the L2 norm of each record's slice. Without: on the L2 norm of what one record adds, in
     # the units of the event's clipping norm C. None: no bound.
@@ -364,46 +363,46 @@ class Bound:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Finiteness:
-    """What is known of NaN and infinity."""
+    """Claims about NaN and infinity."""
 
     finite: bool = fact(False, join=operator.and_)  # No element is NaN or infinite
-    lacks: frozenset[str] = fact(frozenset())  # Which of "nan", "inf" and "-inf" no element is
-    # Where this truth value is True, a value is finite: in the same place ("each", spot), or all over the record
-    # ("all", content). Where it is True all over a record, so is that value finite ("of", content).
+    lacks: frozenset[str] = fact(frozenset())  # Those of "nan", "inf" and "-inf" that do not occur
+    # Where this Boolean is True, a value is finite: in the same place ("each", spot), or in the whole record
+    # ("all", content). Where it is True for a whole record, that value is finite there ("of", content).
     finite_where: frozenset[tuple[str, int]] = fact(frozenset())
     number_if: tuple[int, int] = fact((-1, -1))  # Spot and content of a value; where that is finite, this is
-    # Of a truth value: True just where the value of that spot is "nan", "inf" or "-inf"; ("never", -1): nowhere
+    # For a Boolean: True exactly where the value of that spot is "nan", "inf" or "-inf"; ("never", -1): nowhere
     tells: tuple[str, int] = fact(("", -1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Identity:
-    """Names of the elements, so that a fact about a value is used for that value only; and how they were computed."""
+    """Names of the elements, so that a claim applies to its own value only; and how they were computed."""
 
     # Names the value
     serial: int = dataclasses.field(default_factory=lambda: next(_serial), compare=False, metadata={"join": None})
-    holds: int = fact(-1, compared=False)  # Names the value of which this is a copy in another shape
-    place: int = fact(-1, compared=False)  # Names the value of which this is a copy in the same shape
-    # For clipping that a program writes out by itself, see `Norm`
+    holds: int = fact(-1, compared=False)  # Names the value that this copies in another shape
+    place: int = fact(-1, compared=False)  # Names the value that this copies in the same shape
+    # For clipping written out in the program, see `Norm`
     norm_of: Norm | None = dataclasses.field(default=None, metadata={"join": None})
-    # n and r, where terms bound the value as computed: rounding moves it by r times the bound more than one record
+    # (n, r), where terms bound the value as computed: rounding moves it by r times the bound more than one record
     # does, and its norm is at most n times the bound (`_interpreter.rounding_of`)
     rounding: tuple[float, float] | None = dataclasses.field(default=None, metadata={"join": None})
 
     @property
     def content(self) -> int:
-        """Names the elements, in whatever shape."""
+        """The name of the elements, in any shape."""
         return self.serial if self.holds < 0 else self.holds
 
     @property
     def spot(self) -> int:
-        """Names the elements, each in its place."""
+        """The name of the elements, each in its place."""
         return self.serial if self.place < 0 else self.place
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Explanation:
-    """For messages; no proof rests on it."""
+    """Fields for messages; no proof depends on them."""
 
     # Where the value came from
     origin: Origin = dataclasses.field(kw_only=False, compare=False, metadata={"join": _first})
@@ -413,19 +412,19 @@ class Explanation:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Private(Explanation, Identity, Finiteness, Bound, Extent):
-    """May differ between the runs, as far as the five groups of fields allow."""
+    """A value that may differ between the runs, within the claims of the five groups of fields."""
 
     def guarded_by(self, condition: frozenset[tuple[str, int]]) -> bool:
-        """Whether it is finite where a condition holds."""
+        """True if it is finite where a condition holds."""
         own = {("each", self.spot), ("all", self.content), ("each", self.number_if[0]), ("all", self.number_if[1])}
         return bool(own & condition)
 
     def but(self, **changes: Any) -> Private:
-        """What an operation makes of it: another value, of which no fact about the old elements is known unless it is given."""
+        """A new value with `changes`; claims about the old elements are dropped unless given."""
         return dataclasses.replace(self, **{**_FORGOTTEN, "serial": next(_serial), **changes})
 
     def joined(self, other: Private) -> Private | None:
-        """What both say, of a value that is one of the two; None where they speak of other records, or other axes."""
+        """The join with another value; None if their records or axes differ."""
         if self.batch is not other.batch or self.axes != other.axes:
             return None
         if same(self, other):
@@ -433,7 +432,7 @@ class Private(Explanation, Identity, Finiteness, Bound, Extent):
         return self.but(**{name: join(getattr(self, name), getattr(other, name)) for name, join in _JOINS.items()})
 
 
-# A field that does not say how it is joined ends the import here.
+# A field without a declared join fails the import here.
 _JOINS: dict[str, Any] = {x.name: x.metadata["join"] for x in dataclasses.fields(Private) if x.metadata["join"]}
 _FORGOTTEN = {x.name: x.default for x in dataclasses.fields(Private) if x.name not in (*_JOINS, "serial")}
 
@@ -449,7 +448,7 @@ Value = Public | Private | Key
 
 
 def same(a: Value, b: Value) -> bool:
-    """Whether two values say the same: in all fields but names and explanations."""
+    """True if two values make the same claims: names and explanations are not compared."""
     if isinstance(a, Key) or isinstance(b, Key):
         return isinstance(a, Key) and isinstance(b, Key)
     alike = isinstance(a, Public) == isinstance(b, Public)
@@ -463,7 +462,7 @@ def _equal(x: Any, y: Any) -> bool:
 
 
 def anew(rank: int = 0, uniform: frozenset[int] = frozenset()) -> Scale | None:
-    """The size of one number that has no name yet; None for an array that is not the same all over."""
+    """The size of one number that has no name yet; None for an array that is not constant."""
     return unnamed() if len(uniform) == rank else None
 
 
@@ -473,7 +472,7 @@ def unnamed() -> Scale:
 
 
 def constant(value: Any, *, exact: bool = True, error: float = 0.0) -> Public:
-    """A value known while tracing."""
+    """A value known at trace time."""
     array = np.asarray(value)
     uniform = frozenset(i for i in range(array.ndim) if array.size and np.all(array == np.take(array, [0], axis=i)))
     scale = None
@@ -487,9 +486,9 @@ Axes = tuple[int, ...]
 
 
 def through_reshape(old: Axes, new: Axes, axes: Axes) -> Axes | None:
-    """The axes of a reshaped array that number the same records, in the order of the record index; None if there are none.
+    """The axes of a reshaped array that number the same records, in the order of the record index; None without such axes.
 
-    An axis of records may be cut in several, and several put together in their order, beside axes of size 1 only.
+    One axis of records may be split, and several merged in their order, beside axes of size 1 only.
     """
     if 0 in old:
         return None
@@ -511,7 +510,7 @@ def through_reshape(old: Axes, new: Axes, axes: Axes) -> Axes | None:
 
 
 def _blocks(old: Axes, new: Axes) -> list[tuple[list[int], list[int]]]:
-    """The least groups of neighbouring axes, old and new, that hold the same elements."""
+    """The smallest groups of adjacent axes, old and new, that hold the same elements."""
     blocks: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -529,7 +528,7 @@ def _blocks(old: Axes, new: Axes) -> list[tuple[list[int], list[int]]]:
 
 
 def without(axes: Axes, removed: Sequence[int]) -> Axes:
-    """Axes after others are taken out of the array; none of them may be among those."""
+    """Renumber axes after others were removed from the array; the two sets must be disjoint."""
     return tuple(a - sum(1 for r in removed if r < a) for a in axes)
 
 
@@ -539,18 +538,18 @@ def scaled(terms: tuple[Term, ...], factor: Scale) -> tuple[Term, ...]:
 
 
 def bounding(terms: tuple[Term, ...] | None, source: Batch) -> tuple[Term, ...] | None:
-    """The same bound, of the same records as they stand in another batch."""
+    """The same bound for the same records in another batch."""
     return None if terms is None else tuple(dataclasses.replace(t, source=source) for t in terms)
 
 
 def fresh(bound: Scale, source: Batch) -> tuple[Term, ...]:
-    """A bound that is shared with no other value."""
+    """A bound in a group of its own."""
     return (Term(Group(), frozenset([0]), bound, source),)
 
 
 def added(first: tuple[Term, ...], second: tuple[Term, ...]) -> tuple[Term, ...]:
-    """The bound of a sum: the triangle inequality, with equal terms taken together."""
-    # Leaves of one group are not taken together: a + b of two of them may be sqrt(2) times as long as either allows.
+    """The bound of a sum: the triangle inequality, after merging equal terms."""
+    # Leaves of one group are not merged: a + b of two of them may be sqrt(2) times as long as either bound.
     merged: dict[tuple[int, frozenset[int], tuple, int], Term] = {}
     for t in (*first, *second):
         name = (id(t.group), t.leaves, t.bound.powers, id(t.source))
@@ -561,13 +560,13 @@ def added(first: tuple[Term, ...], second: tuple[Term, ...]) -> tuple[Term, ...]
 
 
 def source_of(terms: Sequence[Term]) -> Batch:
-    """The batch whose records several terms bound: where they are of different parts, what those are parts of."""
+    """The batch whose records several terms bound; for different parts, the batch that contains them."""
     sources = {t.source for t in terms}
     return sources.pop() if len(sources) == 1 else terms[0].source.whole
 
 
 def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...] | None:
-    """The bound of values side by side, as one vector; None where it has no one number.
+    """The bound of concatenated values, as one vector; None if it is not one number.
 
     Disjoint leaves of one group have the group's bound jointly; otherwise squares add up.
     """
@@ -580,7 +579,7 @@ def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...
         if len(leaves) == count:
             bound = max((t.bound for t in single), key=lambda b: b.factor)
             return (Term(single[0].group, leaves, bound, single[0].source),)
-    # Of unlike groups nothing is known jointly, so squares add up, for a vector that shares no group.
+    # Different groups have no joint bound, so squares add up, in a new group.
     total = [total_of(p) for p in parts]
     known = [t for t in total if t is not None]
     if len(known) < len(total) or len({t.powers for t in known}) != 1:
@@ -590,11 +589,11 @@ def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...
 
 @functools.lru_cache(maxsize=4096)
 def _pieced(pieces: tuple[tuple[Group, Batch], ...]) -> Group:
-    """The group of a sum over disjoint slices: a record in a slice moves as that slice's group lets it.
+    """The group of a sum over disjoint slices: a record in a slice moves within that slice's group.
 
-    Two sums may share it only if they give every record the same group. So it is named by the groups and the slices they
-    stand in: with other borders, a record between the old border and the new would have one group in the first sum and
-    another in the second, and its loads would have to be added.
+    Two sums may share it only if they assign every record the same group. So its name consists of the groups and their
+    slices: with other borders, a record between the old border and the new would be in one group in the first sum and in
+    another in the second, and its loads would add.
     """
     return Group(f"one of {len(pieces)} slices")
 
@@ -617,7 +616,7 @@ def over_slices(terms: tuple[Term, ...]) -> tuple[Term, ...]:
 
 
 def total_of(terms: tuple[Term, ...]) -> Scale | None:
-    """A bound as one number, if its terms are multiples of one another."""
+    """A bound as one number; None unless its terms are multiples of one another."""
     if not terms:
         return Scale(0.0)
     if len({t.bound.powers for t in terms}) > 1:
@@ -626,7 +625,7 @@ def total_of(terms: tuple[Term, ...]) -> Scale | None:
 
 
 def row_terms(value: Private, size: int) -> tuple[Term, ...] | None:
-    """The bound on the L2 norm of each record's slice of `size` elements; from the bound on the elements if need be."""
+    """The bound on the L2 norm of each record's slice of `size` elements; derived from the bound on elements if needed."""
     if not value.finite or value.batch is None:
         return None
     if value.terms is not None:
@@ -637,10 +636,10 @@ def row_terms(value: Private, size: int) -> tuple[Term, ...] | None:
 
 
 def contribution_factor(value: Private, relation: Relation) -> tuple[float, Reason | None]:
-    """What to multiply a bound on rows with to get C in the units of an event, or 0 and the reason there is none.
+    """The factor from a bound on rows to C in the units of an event, or 0 and the reason why there is none.
 
-    An event names C, what a record adds to a sum; under REPLACE_ONE the accountant doubles it. Where absent rows are not
-    exactly zero, a record that comes moves the sum by what it adds and by what leaves: 2C.
+    An event's C is what one record adds to a sum; under REPLACE_ONE the accountant doubles it. Where absent rows are not
+    exactly zero, adding a record also removes the padding's contribution: 2C.
     """
     batch = value.batch
     assert batch is not None
@@ -657,7 +656,7 @@ def contribution_factor(value: Private, relation: Relation) -> tuple[float, Reas
 
 
 def range_factor(batch: Batch, relation: Relation) -> float:
-    """The same for a value, of whatever kind, that never leaves a ball of radius C; 0 where there is no bound."""
+    """The same factor for any value within a ball of radius C; 0 where there is no bound."""
     whole = batch.whole
     if isinstance(whole, Table):
         return 2.0 if relation is Relation.ADD_OR_REMOVE_ONE else 1.0
@@ -667,8 +666,8 @@ def range_factor(batch: Batch, relation: Relation) -> float:
 
 
 SECRET, KNOWN, PRIVATE = "secret", "known", "private"
-"""Secret: from a key argument, so that noise made with it is fresh. Known: from a number of the program, or mixed.
-Private: what is drawn from it tells of records."""
+"""Secret: from a key argument, so its noise is fresh. Known: from a number of the program, or mixed.
+Private: draws from it depend on records."""
 _WORST_FIRST = (PRIVATE, KNOWN)
 
 
@@ -682,12 +681,12 @@ class _Record:
 
     @property
     def taken(self) -> tuple[str, str] | None:
-        """What the key was used for, and where; None for nothing."""
+        """The purpose and place of the key's use; None if it is unused."""
         return self.use or next((("jax.random.fold_in", line) for line in self.folds.values()), None)
 
 
 class KeyRing:
-    """All keys of a program. A key may be split, folded, drawn from, given to a mechanism or returned: one of these, once.
+    """All keys of a program. Each may be split, folded, drawn from, passed to a mechanism or returned: one of these, once.
 
     Folding numbers into one key is one use, as long as the numbers differ.
     """
@@ -698,16 +697,16 @@ class KeyRing:
         self.loops: list[Any] = []
 
     def snapshot(self) -> dict[int, _Record]:
-        """What was used up to now, for a rehearsal."""
+        """Copy the state of all keys, so that a branch can be tried."""
         return {name: dataclasses.replace(r, folds=dict(r.folds)) for name, r in self._records.items()}
 
     def restore(self, saved: dict[int, _Record]) -> None:
-        """Forget what happened since."""
+        """Return to a snapshot."""
         self._records = saved
         self._records = self.snapshot()
 
     def merge(self, others: list[dict[int, _Record]]) -> None:
-        """After branches: used is what one of them used."""
+        """Combine branches: a key is used if one of them used it."""
         for other in others:
             for name, record in other.items():
                 mine = self._records.setdefault(name, record)
@@ -715,7 +714,7 @@ class KeyRing:
                 mine.folds.update(record.folds)
 
     def new(self, shape: tuple[int, ...], kind: str, why: str = "") -> Key:
-        """Keys that did not exist before."""
+        """Create keys with new names."""
         start, self._next = self._next, self._next + math.prod(shape)
         self._records |= {name: _Record(kind, len(self.loops), why) for name in range(start, self._next)}
         return Key(np.arange(start, self._next, dtype=np.int64).reshape(shape))
@@ -724,12 +723,12 @@ class KeyRing:
         return [self._records[int(name)] for name in key.names.reshape(-1)]
 
     def kind(self, key: Key) -> tuple[str, str]:
-        """Secret only if all are, private if one is; and why."""
+        """The kind of an array of keys, and why: secret only if all are, private if one is."""
         found = ((kind, x.why) for kind in (PRIVATE, KNOWN) for x in self._of(key) if x.kind == kind)
         return next(found, (SECRET, ""))
 
     def spend(self, key: Key, purpose: str, line: str) -> None:
-        """Use keys up. Those that are known are no secret and may be used at will."""
+        """Record the use of keys. Known keys are not secret and may be reused."""
         if len(np.unique(key.names)) < key.names.size and self.kind(key)[0] == SECRET:
             self._refuse(purpose, line, "the same key several times in one array", line)
         for record in self._of(key):
@@ -737,33 +736,33 @@ class KeyRing:
                 continue
             if record.taken is not None:
                 self._refuse(purpose, line, *record.taken)
-            # Made outside of a loop and used inside: used in every turn.
+            # Made outside of a loop and used inside: used in every iteration.
             if any(loop.length != 1 for loop in self.loops[record.depth :]):
-                self._refuse(purpose, line, "the same, in another turn of the loop", line)
+                self._refuse(purpose, line, "the same, in another iteration of the loop", line)
             record.use = (purpose, line)
 
     def depth_of(self, key: Key) -> int:
-        """How many loops were around when the keys were made; the most of them."""
+        """The largest number of loops around the creation of one of the keys."""
         return max((x.depth for x in self._of(key)), default=0)
 
     def spend_outside(self, key: Key, purpose: str, line: str, loop: Any) -> None:
-        """Use keys up whose every turn of the loop takes another one."""
+        """Record the use of keys of which every iteration of the loop takes another."""
         kept, self.loops = self.loops, [x for x in self.loops if x is not loop]
         self.spend(key, purpose, line)
         self.loops = kept
 
     def fold(self, key: Key, const: Any, counter: tuple[Any, int, int] | None, line: str) -> Key:
-        """The keys of `jax.random.fold_in`, for a known number or for a counter of the loop around."""
+        """The keys of `jax.random.fold_in`, for a known number or for a counter of the enclosing loop."""
         kind, why = self.kind(key)
         if kind != SECRET:
             return self.new(key.names.shape, kind, why)
         for record in self._of(key):
-            # The loops since the key was made: only a counter of the one loop around gives another number in every turn.
+            # The loops since the key was made: only a counter of a single one differs in every iteration.
             around = [loop for loop in self.loops[record.depth :] if loop.length != 1]
             if record.use is not None:
                 self._refuse("jax.random.fold_in", line, *record.use)
             if around and (counter is None or [counter[0]] != around):
-                self._refuse("jax.random.fold_in", line, "the same number, in another turn of the loop", line)
+                self._refuse("jax.random.fold_in", line, "the same number, in another iteration of the loop", line)
             if counter is not None:
                 taken = (counter[1], counter[2])
             elif const is not None:
@@ -780,13 +779,13 @@ class KeyRing:
         return self.new(key.names.shape, SECRET)
 
     def use_of(self, key: Key) -> tuple[str, str] | None:
-        """What one of the keys was used for, and where; None if for nothing."""
+        """The purpose and place of the first use among the keys; None if all are unused."""
         return next((x.taken for x in self._of(key) if x.taken), None)
 
     def _refuse(self, purpose: str, line: str, before: str, where: str) -> None:
         raise Why.KEY.refusal(
-            f"a key is used twice: for {purpose} at {line}, and for {before} at {where}. What is drawn from one key twice is "
-            "the same, so it can be subtracted, and two noises are one.",
+            f"a key is used twice: for {purpose} at {line}, and for {before} at {where}. Two draws from one key are equal, so "
+            "one noise can be subtracted from the other.",
             where,
             line,
         )

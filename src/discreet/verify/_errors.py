@@ -1,9 +1,9 @@
 """Refusals: why a program has no proof, along which of its lines, and what usually helps.
 
-Whatever stands in the way of a proof becomes a `PrivacyError`. Some errors are raised where the fault is (a key used twice);
-the others wait, since a value without a bound may never be returned: such a value carries the `Reason` of the equation where
-the last bound was lost, and an `Origin` that leads back to the record, until an output turns out to need the bound. So an
-error names the first cause and not its last consequence. Nothing here decides whether there is a proof.
+Every obstacle to a proof becomes a `PrivacyError`. Some errors are raised at the fault (a key used twice); others are
+deferred, since a value without a bound may never be returned: such a value carries the `Reason` of the equation where the
+last bound was lost, and an `Origin` that leads back to the record, until an output needs the bound. So an error names the
+first cause and not its last consequence. Nothing here decides whether there is a proof.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ class Why(enum.Enum):
         "dp.gaussian_mechanism."
     )
     NOISE = (
-        "add noise with dp.gaussian_mechanism before the value is returned. What is drawn with jax.random.normal, as by "
-        "optax.contrib.differentially_private_aggregate, ends at 5.4 standard deviations and does not count as noise."
+        "add noise with dp.gaussian_mechanism before the value is returned. Draws of jax.random.normal, as in "
+        "optax.contrib.differentially_private_aggregate, end at 5.4 standard deviations and do not count as noise."
     )
     ROWS = "compute each record's contribution from that record alone (jax.vmap over the records), clip it, then sum."
-    NAN = (
-        "select such values away with jnp.where before clipping, or use dp.clip_records, which makes such records zero."
-    )
+    NAN = "replace such values with jnp.where before clipping, or use dp.clip_records, which makes such records zero."
     MASK = (
         "select rows with dp.sum_records(rows, mask) or jnp.where(mask, rows, 0), after clipping; where the table was "
-        "padded before a sample was drawn, draw its mask along and use both."
+        "padded before a sample was drawn, sample its mask as well and use both."
     )
     KEY = "split the key with jax.random.split, use each part once, and return none that was used."
     CONTROL = "let control flow depend on public or released values only; inside jax.vmap a cond becomes a select, row by row."
@@ -43,34 +41,34 @@ class Why(enum.Enum):
     )
     LINEAR = (
         "before the noise only add, or multiply by public numbers: divide by the expected number of records, which is "
-        "public, and not by a count of them. Do everything else with what dp.gaussian_mechanism returns."
+        "public, and not by a count of them. Do everything else with the output of dp.gaussian_mechanism."
     )
-    WHOLE_NUMBERS = "convert to float32 before anything is multiplied or summed: whole numbers wrap around."
+    WHOLE_NUMBERS = "convert to float32 before multiplying or summing: integers wrap around."
     TURNS = (
-        "draw, clip, sum and release within one turn of the loop; hand on only what is public or released, or a sum "
-        "that is only added to."
+        "draw, clip, sum and release within one iteration of the loop; carry over only public or released values, or a sum "
+        "that only grows by additions."
     )
-    CHOICE = "let a row be chosen by its own element of the mask, and anything else by what is public."
+    CHOICE = "select each row by its own element of the mask, and anything else by public values."
     UNKNOWN = (
-        "write it with operations that the checker knows, on each record alone, or apply it to what "
-        "dp.gaussian_mechanism returns."
+        "write it with operations that the checker supports, on each record alone, or apply it to the output of "
+        "dp.gaussian_mechanism."
     )
-    CALLBACK = "remove the callback or print; return what is public, and print it outside of the program."
+    CALLBACK = "remove the callback or print; return public values, and print them outside of the program."
     DEVICES = (
-        "within shard_map add up each device's own clipped sum by jax.lax.psum, then add noise, by a key that all devices have. "
+        "within shard_map add each device's own clipped sum with jax.lax.psum, then add noise from a key that all devices share. "
         "Or write the step for the whole table, and let jax.jit spread it over devices."
     )
     BOOK = "write it with JAX's own functions, or compute it outside of the step and pass the result, which counts as public."
-    POSITION = "treat all rows of a sample alike: which row a record gets says who else is in it."
+    POSITION = "treat all rows of a sample alike: the row of a record reveals who else is in the sample."
     SAMPLER = (
-        "draw with a sampler of discreet.sampling; one of your own is listed in discreet.sampling.SAMPLERS once its law "
-        "is tested."
+        "draw with a sampler of discreet.sampling; test the law of a sampler of your own, and add it to "
+        "discreet.sampling.SAMPLERS."
     )
     MECHANISM = (
-        "use dp.gaussian_mechanism or dp.laplace_mechanism; one of your own is listed in "
-        "discreet.mechanisms.MECHANISMS once its noise is tested."
+        "use dp.gaussian_mechanism or dp.laplace_mechanism; test the noise of a mechanism of your own, and add it to "
+        "discreet.mechanisms.MECHANISMS."
     )
-    RATE = "pass the rate as a Python number that the step holds, or as dp.symbol, whose value Certificate.at takes."
+    RATE = "make the rate a Python number, or a dp.symbol whose value is passed to Certificate.at."
     PRECISION = (
         "sum in float32 and keep large numbers out of it until the noise is added: rounding can move the sum by more "
         "than any bound."
@@ -83,7 +81,7 @@ class Why(enum.Enum):
 
     @property
     def remedy(self) -> str:
-        """What usually helps."""
+        """The usual remedy."""
         return self.value
 
     def __call__(self, text: str) -> Reason:
@@ -91,20 +89,20 @@ class Why(enum.Enum):
         return Reason(self, text)
 
     def refusal(self, text: str, *chain: str, output: str = "") -> PrivacyError:
-        """An error of this kind, with the lines of the program that it is about."""
+        """An error of this kind, with the lines of the program concerned."""
         return PrivacyError(text, self.value, output=output, chain=chain)
 
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """Why nothing bounds a value: the kind says the remedy, the text and the place are for people."""
+    """The reason why a value has no bound: `kind` determines the remedy, the text and the place are for people."""
 
     kind: Why
     text: str
     place: str = ""
 
     def at(self, place: str) -> Reason:
-        """The same with its place in the program; the first one stays."""
+        """The same with its place in the program; an earlier place is kept."""
         return dataclasses.replace(self, place=self.place or place)
 
     def __str__(self) -> str:
@@ -118,30 +116,30 @@ _PLACE = re.compile(r"(.+?):(\d+) \(")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Origin:
-    """Where a private value came from: the last equation, and the operand that matters most; or an argument."""
+    """The source of a private value: the last equation, and the operand that matters most; or an argument."""
 
     line: str
     what: str
     parent: Origin | None = None
-    mask: bool = False  # It comes from the mask alone, as far as this way tells
+    mask: bool = False  # On this path it comes from the mask alone
 
 
 class PrivacyError(ValueError):
     """A program could not be proved private: which output leaks, along which lines, by which rule, and the remedy.
 
     Attributes:
-        output: the output that leaks, as an expression of the program's result; empty if the program is refused as a whole.
-        chain: source lines from the record argument to the place where the proof ended: "file:line (function): text".
-        rule: what was not shown.
-        remedy: what usually helps.
-        trail: what was found out of each line up to there; None if nothing was.
+        output: The output that leaks, as an expression of the program's result; empty if the program is refused as a whole.
+        chain: Source lines from the record argument to the place where the proof ended: "file:line (function): text".
+        rule: The claim that could not be proved.
+        remedy: The usual remedy.
+        trail: The abstract values of each line up to there; None if there are none.
     """
 
     def __init__(self, rule: str, remedy: str, *, output: str = "", chain: tuple[str, ...] = ()) -> None:
         """See Attributes."""
         self.rule, self.remedy, self.output = sentence(rule), remedy, output
         passed = [_with_text(line) for place in chain for line in place.split(CALLED_AT)]
-        # There and back again, as gradients go: once. The end stays the end.
+        # Name a line once, even if a gradient passes it twice. The last line stays last.
         first = {place_of(line) or line: line for line in reversed(passed[:-1])}
         kept = [line for line in dict.fromkeys(passed[:-1]) if line in first.values()]
         while kept and place_of(kept[-1]) is not None and place_of(kept[-1]) == place_of(passed[-1]):
@@ -155,17 +153,17 @@ class PrivacyError(ValueError):
 
 
 def sentence(text: str) -> str:
-    """A text that begins with a capital."""
+    """Capitalize the first letter of a text."""
     return text[:1].upper() + text[1:]
 
 
 def from_here(text: str) -> str:
-    """A text whose files below the working folder are named from there."""
+    """Shorten file names in a text: relative to the working folder."""
     return text.replace(os.getcwd() + os.sep, "")
 
 
 def place_of(line: str) -> tuple[str, int] | None:
-    """File and line number that a line of a chain begins with; None for an argument."""
+    """The file and line number at the start of a line of a chain; None for an argument."""
     found = _PLACE.match(line)
     return None if found is None else (found[1], int(found[2]))
 
@@ -190,7 +188,7 @@ def _with_text(line: str) -> str:
 
 
 def chain_of(origin: Origin | None) -> tuple[str, ...]:
-    """The lines that a value passed, from the record argument on; after those of a function, the line that called it."""
+    """The lines that a value passed, from the record argument on; after those of a function, the line of the call."""
     origins: list[Origin] = []
     while origin is not None:
         origins.append(origin)

@@ -1,13 +1,13 @@
-"""Events: what was released and drawn, what that comes to, and numbers that are left open.
+"""Events: the record of draws and releases, the event that follows from it, and open parameters.
 
 In four parts: symbols, which are parameters with a name instead of a value; the list of draws, releases, loops and branches
-that a walk leaves behind, and the event that follows from it; the comparison of that event with a claimed one; and events
-whose delta is a formula.
+that a walk collects, and the event that follows from it; the comparison of that event with a claimed one; and events whose
+delta is a formula.
 
-The invariant: the event covers the whole program, in every run of it. Releases of one sample, from its draw to the end of the
-block that drew it, are one mechanism on that sample, and the sampler names the event of that. A release of records that no
-draw or table accounts for is an error, not a cost of zero. Nothing is rounded in favour of the program: unlike branches are
-all paid for, and a claim covers the proof only if it does so at every symbol's value.
+The invariant: the event covers every run of the whole program. Releases of one sample, from its draw to the end of the block
+that drew it, are one mechanism on that sample, whose event the sampler names. A release of records that no draw or table
+accounts for is an error, not a cost of zero. Nothing is rounded in favour of the program: branches that differ are all
+charged, and a claim covers the proof only if it does so for every value of the symbols.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ _FINEST = 4096
 
 
 def symbol(name: str, *, integer: bool = False) -> Any:
-    """A public parameter that is left open in a proof: a positive sympy symbol.
+    """Create a public parameter that a proof leaves open: a positive sympy symbol.
 
     Pass it to `certify` where a step takes a number: noise, clipping norm, learning rate, the rate of
     `poisson_subsample`, the end of a `jax.lax.fori_loop`, or as `times`. Arithmetic and sympy's functions make expressions,
     which may be passed as well. Symbols of one name and kind are the same.
 
     Args:
-        name: what the certificate prints, and the keyword of `Certificate.at`.
-        integer: it stands for whole numbers, such as a number of turns.
+        name: Name in the certificate, and keyword of `Certificate.at`.
+        integer: The parameter is an integer, such as a number of iterations.
 
     Returns:
         A `sympy.Symbol`, positive.
 
     Raises:
-        ValueError: the name is no Python identifier.
-        ImportError: sympy is not installed.
+        ValueError: The name is not a Python identifier.
+        ImportError: Sympy is not installed.
 
     >>> import discreet as dp
     >>> sigma, C = dp.symbol("sigma"), dp.symbol("C")
@@ -65,55 +65,55 @@ def symbol(name: str, *, integer: bool = False) -> Any:
     sigma
     """
     if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"symbol: {name!r} is no name that Python knows as a keyword. Pass one such as 'sigma'.")
+        raise ValueError(f"symbol: {name!r} is not a Python identifier. Pass a name such as 'sigma'.")
     kind = {"integer": True} if integer else {}
     return load_sympy().Symbol(name, positive=True, **kind)
 
 
 def load_sympy() -> Any:
-    """Sympy, which is loaded by the first symbol."""
+    """Import sympy on first use."""
     try:
         import sympy
     except ImportError as error:
-        raise ImportError("Symbols are sympy's, which is not installed: pip install 'discreet[symbolic]'.") from error
+        raise ImportError("Symbols need sympy, which is not installed: pip install 'discreet[symbolic]'.") from error
     return sympy
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether a value is an expression of sympy's. Loads nothing: without sympy there are none."""
+    """True for a sympy expression. Does not import sympy: without it there are none."""
     sympy = sys.modules.get("sympy")
     return sympy is not None and isinstance(value, sympy.Expr)
 
 
 @dataclasses.dataclass(frozen=True)
 class Fixed:
-    """An argument that stood open and has a value now: the program is traced with the number."""
+    """A formerly open argument with its value: the program is traced with the number."""
 
     value: Any
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Given:
-    """An argument that is traced as an operand, and whose value is known to the proof: `certify` takes it in an array's place.
+    """An argument that is traced as an operand, and whose value the proof uses: `certify` takes it in place of an array.
 
-    So one program serves all values, and each proof is about one of them. A certificate names its values: it is no proof of
-    the program with others.
+    So one program serves all values, and each proof concerns one of them. A certificate names its values: it proves nothing
+    about the program with others.
 
     Attributes:
-        value: an array, as the program is going to be given it.
+        value: The array that will be passed to the program.
     """
 
     value: Any
 
 
 class Symbols:
-    """Which of the checker's names stand for open parameters, and for what expressions."""
+    """The map from the checker's names of open parameters to sympy expressions."""
 
     def __init__(self) -> None:
         self._expressions: dict[int, Any] = {}
 
     def scale(self, expression: Any) -> Scale:
-        """An expression as a number of the checker's: the same one for the same expression."""
+        """The checker's number for an expression: the same one for the same expression."""
         name = next((n for n, x in self._expressions.items() if x == expression), None)
         if name is None:
             name = open_symbol()
@@ -121,7 +121,7 @@ class Symbols:
         return Scale(1.0, ((name, 1.0),))
 
     def expression(self, scale: Scale | None) -> Any:
-        """A number of the checker's as an expression; None where other things than open parameters are in it, or none is."""
+        """The expression for a checker's number; None unless it consists of open parameters, at least one."""
         if scale is None or not scale.powers or not math.isfinite(scale.factor):
             return None
         if any(name not in self._expressions for name, _ in scale.powers):
@@ -132,7 +132,7 @@ class Symbols:
         return product if product.free_symbols else float(product)
 
     def ratio(self, bound: Scale, noise: Scale) -> Any:
-        """The quotient: a float, or an expression of open parameters; None where it is not known."""
+        """The quotient: a float, or an expression of open parameters; None if unknown."""
         known = bound.over(noise)
         return known if known is not None else self.expression(bound * noise.to(-1.0))
 
@@ -174,7 +174,7 @@ def open_in(values: Any) -> tuple[str, ...]:
 
 
 def event_at(event: DpEvent, values: Mapping[str, float]) -> DpEvent:
-    """An event with numbers in the place of symbols."""
+    """Substitute numbers for the symbols of an event."""
 
     def at(value: Any) -> Any:
         if isinstance(value, DpEvent):
@@ -187,12 +187,12 @@ def event_at(event: DpEvent, values: Mapping[str, float]) -> DpEvent:
 
 
 def number_at(value: Any, values: Mapping[str, float]) -> Any:
-    """A number, or what an expression comes to; an expression where some of its symbols stay open."""
+    """Evaluate a number or expression; an expression if some of its symbols stay open."""
     if not is_symbolic(value):
         return value
     broken = [s.name for s in value.free_symbols if s.is_integer and values.get(s.name, 0) % 1 != 0]
     if broken:
-        raise ValueError(f"{broken[0]} is {values[broken[0]]!r}, and was made with integer=True. Pass a whole number.")
+        raise ValueError(f"{broken[0]} is {values[broken[0]]!r}, but was made with integer=True. Pass an integer.")
     found = value.subs({s: values[s.name] for s in value.free_symbols if s.name in values})
     if found.free_symbols:
         return found
@@ -200,13 +200,13 @@ def number_at(value: Any, values: Mapping[str, float]) -> Any:
 
 
 def fixed_at(value: Any, values: Mapping[str, float]) -> Any:
-    """An argument with numbers in the place of symbols: fixed where none stays open."""
+    """Substitute numbers for the symbols of an argument: fixed if none stays open."""
     found = number_at(value, values)
     return found if found is value or is_symbolic(found) else Fixed(found)
 
 
 def times_at(value: Any, values: Mapping[str, float]) -> Any:
-    """A number of calls: a whole number of at least one, or an expression."""
+    """A number of calls: an integer of at least one, or an expression."""
     found = number_at(value, values)
     if is_symbolic(found):
         return found
@@ -226,13 +226,13 @@ def check_symbols(arguments: list[Any]) -> None:
     unknown = {s.name for x in arguments if is_symbolic(x) for s in x.free_symbols if not s.is_positive}
     if unknown:
         raise ValueError(
-            f"certify: the symbols {', '.join(sorted(unknown))} may be zero or negative, as far as sympy knows, and noise, norms "
-            "and rates are not. Make them with dp.symbol."
+            f"certify: the symbols {', '.join(sorted(unknown))} are not declared positive, but noise, norms and rates are. "
+            "Make them with dp.symbol."
         )
 
 
 def checked_values(values: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, float]:
-    """Values of symbols as Python numbers, all of them for symbols that a proof left open."""
+    """Values of symbols as Python numbers; refuse names that the proof did not leave open."""
     for name, value in values.items():
         if name not in known:
             open_ones = f"it has {', '.join(known)}" if known else "it has none"
@@ -255,37 +255,37 @@ Numbers, or expressions of open parameters; so are noise multipliers, rates and 
 class Release:
     """One mechanism on values of one batch."""
 
-    batch: Batch  # Whose records
-    mechanism: Mechanism  # Whose noise
+    batch: Batch  # The records
+    mechanism: Mechanism  # The source of the noise
     loads: Loads  # In the L2 norm
-    size: int  # Coordinates, by which a mechanism that goes by the L1 norm is bounded
-    # What rounding the values to a grid adds to the loads at most, where a record shares its bound between this release
-    # and others (`_rules_markers`). Where it does not, the noise pays for it.
+    size: int  # Coordinates, for mechanisms calibrated to the L1 norm
+    # An upper bound on the load added by rounding to a grid, if a record shares its bound between this release and
+    # others (`_rules_markers`). Otherwise the noise covers it.
     rounding: Any = 0.0
 
 
 @dataclasses.dataclass
 class Draw:
-    """A batch is drawn; it ends where the list ends that holds this."""
+    """The draw of a batch, which ends with the list that contains this."""
 
     batch: Sample
 
 
 @dataclasses.dataclass
 class Repeat:
-    """A loop. `before`: groups with a later serial are made anew in each turn."""
+    """A loop. `before`: groups with a later serial are made anew in each iteration."""
 
     loop: Any
     items: list[Any]
     before: int = 0
 
     def turns(self) -> list[tuple[list[Any], Any]]:
-        """What turns of each kind release, and how many such turns there are."""
+        """The releases of each kind of iteration, and the number of such iterations."""
         schedules = list(_schedules_of(self.items, self.loop))
         if not schedules:
             return [(self.items, self.loop.length)]
         kinds = Counter(zip(*(x.kinds for x in schedules), strict=True))
-        # What was clipped in a turn is not what was clipped in another: leaves of both are no shares of one vector.
+        # Clippings of different iterations are different vectors: their leaves share no bound.
         return [
             (_of_turn(self.items, dict(zip(map(id, schedules), kind, strict=True)), self.before, {}), times)
             for kind, times in kinds.items()
@@ -294,11 +294,11 @@ class Repeat:
 
 @dataclasses.dataclass
 class Scheduled:
-    """Releases whose noise, or bound, is another one from turn to turn of a loop around: what they are in each."""
+    """Releases whose noise or bound changes between iterations of an enclosing loop."""
 
     loop: Any
-    releases: list[list[Release]]  # Those of each kind of turn
-    kinds: tuple[int, ...]  # For each turn its kind
+    releases: list[list[Release]]  # For each kind of iteration
+    kinds: tuple[int, ...]  # The kind of each iteration
 
 
 def _schedules_of(items: list[Any], loop: Any) -> Iterator[Scheduled]:
@@ -313,7 +313,7 @@ def _schedules_of(items: list[Any], loop: Any) -> Iterator[Scheduled]:
 
 
 def _of_turn(items: list[Any], kinds: dict[int, int], before: int, groups: dict[Group, Group]) -> list[Any]:
-    """The items of one kind of turn, with groups of its own in the place of those that a turn makes."""
+    """The items of one kind of iteration, with new groups for those that an iteration makes."""
     found: list[Any] = []
     for item in items:
         if isinstance(item, Repeat):
@@ -342,7 +342,7 @@ def _renamed(release: Release, before: int, groups: dict[Group, Group]) -> Relea
 
 @dataclasses.dataclass
 class Choice:
-    """Branches, of which a public value chooses one. `before`: groups with a later serial are made in a branch."""
+    """Branches, one of which a public value selects. `before`: groups with a later serial are made in a branch."""
 
     branches: list[list[Any]]
     before: int
@@ -350,9 +350,9 @@ class Choice:
 
 @dataclasses.dataclass
 class _Spent:
-    """What was done to one batch: loads of the mechanisms whose releases add up, and events of the others.
+    """The cost charged to one batch: loads of the mechanisms whose releases add up, and events of the others.
 
-    Beside the loads stand the sums over releases of each one's load alone, and of `Release.rounding`.
+    `alone` holds the sums over releases of each one's own load, and of `Release.rounding`.
     """
 
     loads: dict[Mechanism, Loads] = dataclasses.field(default_factory=dict)
@@ -361,7 +361,7 @@ class _Spent:
 
     @classmethod
     def of(cls, release: Release) -> _Spent:
-        """What one release spends."""
+        """The cost of one release."""
         if release.mechanism.adds_up:
             alone = sum(worst_of(release.loads)), release.rounding
             return cls({release.mechanism: dict(release.loads)}, {release.mechanism: alone})
@@ -379,10 +379,10 @@ class _Spent:
 
     @classmethod
     def largest_of(cls, branches: Sequence[_Spent], before: int) -> _Spent:
-        """No less than any of them, whatever is spent besides: of what adds up the largest, of the rest all that differ.
+        """An upper bound on the cost of any branch: the largest of loads that add up, and all other events that differ.
 
-        That is the largest load of each leaf of the groups that were there `before`. The groups that a branch made are its own:
-        beside all others, the branch spends no more on them than the sum of their largest loads.
+        That is the largest load of each leaf of the groups that existed `before`. Groups made in a branch belong to it: it
+        spends no more on them than the sum of their largest loads.
         """
         if len(branches) == 1:
             return branches[0]
@@ -401,7 +401,7 @@ class _Spent:
         return most
 
     def event(self) -> DpEvent:
-        """Releases that add up are one, exactly: their squared ratios add up, over each group's worst leaf."""
+        """The event. Releases that add up form one: their squared ratios add up, over each group's worst leaf."""
         found: list[DpEvent] = []
         for mechanism, loads in self.loads.items():
             total = _with_rounding(sum(worst_of(loads)), *self.alone[mechanism])
@@ -410,24 +410,24 @@ class _Spent:
 
 
 def _with_rounding(together: Any, alone: Any, rounding: Any) -> Any:
-    """The load of several releases: no less than together, no more than each alone, and else that with all roundings."""
+    """The load of several releases: `together` plus all roundings, but at least `together` and at most `alone`."""
     if is_symbolic(together) or is_symbolic(alone) or is_symbolic(rounding):
         return together if together == alone else together + rounding
     return max(together, min(alone, together + rounding)) if alone > together * (1 + 1e-9) else together
 
 
 def ratio_of(release: Release) -> Any:
-    """The square of what one record adds over the noise, in the norm of the mechanism."""
+    """The squared ratio of one record's contribution to the noise, in the norm of the mechanism."""
     total = sum(worst_of(release.loads))
     norm, name = release.mechanism.norm, release.mechanism.name
     if norm not in (0, 1, 2):
-        raise ValueError(f"{name}: what a record adds is bounded in the norms 1 and 2, not in the norm {norm}.")
+        raise ValueError(f"{name}: a record's contribution is bounded in the norms 1 and 2, not in the norm {norm}.")
     # The L1 norm of d numbers is at most sqrt(d) times their L2 norm.
     return total * release.size if norm == 1 else total
 
 
 def worst_of(loads: Loads) -> list[Any]:
-    """For each group the largest load of its leaves."""
+    """The largest load among the leaves of each group."""
     worst: dict[int, Any] = {}
     for (group, _), load in loads.items():
         worst[id(group)] = largest(worst[id(group)], load) if id(group) in worst else load
@@ -438,15 +438,15 @@ Open = dict[Batch, _Spent]
 
 
 def event_of(items: list[Any], relation: Relation, times: Any = 1) -> tuple[DpEvent, float]:
-    """The event of a program that is called so many times (which may be open) and recorded `items`, and the slack of one call."""
+    """The event of `times` calls (which may be open) of a program that recorded `items`, and the slack of one call."""
     events, still_open, slack = _settle(items, relation)
     if still_open:
-        raise RuntimeError("a release belongs to a batch that was never drawn; this is a mistake in discreet")
+        raise RuntimeError("a release belongs to a batch that was never drawn; this is a bug in discreet")
     return _repeated(_composed(events), times), slack
 
 
 def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, float]:
-    """Events of what is closed, what was done to batches drawn further out, and the slack."""
+    """Events of batches drawn here, costs of batches drawn further out, and the slack."""
     events: list[DpEvent] = []
     here: Open = {}
     drawn: list[Sample] = []
@@ -459,8 +459,8 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
             slack += item.mechanism.slack
             here.setdefault(item.batch, _Spent()).add(_Spent.of(item))
         elif isinstance(item, Repeat):
-            # Samples that a turn draws end in that turn, and their event comes once for each turn. What a turn does to a batch
-            # that was drawn outside is added to that batch, as often as there are turns.
+            # Samples drawn in an iteration end in it: their event counts once per iteration. Costs of a batch drawn outside
+            # are added to that batch, times the number of iterations.
             once: dict[Batch, list[_Spent]] = {}
             for inside, times in item.turns():
                 inner, outer, more = _settle(inside, relation)
@@ -473,13 +473,13 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
                     else:
                         here.setdefault(batch, _Spent()).add(spent, times)
             for batch, spent in once.items():
-                # Each record is in one part alone: all parts together cost what one does.
+                # Each record is in one part: parallel composition, so all parts together cost as much as one.
                 assert batch.parent is not None
                 here.setdefault(batch.parent, _Spent()).add(_Spent.largest_of(spent, item.before))
         elif isinstance(item, Choice):
             chosen = [_settle(branch, relation) for branch in item.branches]
             slack += largest(*(c[2] for c in chosen))
-            # One branch runs, and which one is public.
+            # Exactly one branch runs, and the choice is public.
             distinct = {repr(c[0]): c[0] for c in chosen if c[0]}
             events += _worst(list(distinct.values()))
             for batch in dict.fromkeys(b for _, outer, _ in chosen for b in outer):
@@ -490,7 +490,7 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
     for batch in drawn:
         if batch in here:
             events.append(batch.event(here.pop(batch).event(), relation))
-    # Slices and picks are charged to what they are cut from, as if they held all of its records.
+    # Slices and picks are charged to their parent, as if they held all of its records.
     for part in [b for b in here if isinstance(b, Cut) and not isinstance(b, Part)]:
         assert part.parent is not None
         here.setdefault(part.parent, _Spent()).add(here.pop(part))
@@ -501,7 +501,7 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
 
 
 def _worst(branches: list[list[DpEvent]]) -> list[DpEvent]:
-    """What covers each of several branches: the least noise if all are Gaussian, else all that differ, one after another."""
+    """An event that covers each branch: the least noise if all are Gaussian, else all that differ, composed."""
     single = [b[0] for b in branches if len(b) == 1]
     gaussian = [e for e in single if isinstance(e, GaussianDpEvent)]
     if branches and len(gaussian) == len(branches):
@@ -527,11 +527,11 @@ def _repeated(event: DpEvent, count: Any) -> DpEvent:
 _TOLERANCE = 1e-5
 _EPSILONS = (*(2.0**k for k in range(-10, 0)), 1.0, 2.0, 4.0, 8.0, *(4.0**k for k in range(2, 8)))
 _TELLING = (1e-9, 1.0 - 1e-6)
-"""Between these, deltas say which of two events is worse."""
+"""Range in which deltas decide which of two events is worse."""
 
 
 def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relation, notes: tuple[str, ...]) -> None:
-    """Refuse a claim that says less than the program does: an event, or a plan that has one and a slack."""
+    """Refuse a claim weaker than the proof: `claimed` is an event, or a plan with an event and a slack."""
     expected = (
         claimed.event() if not isinstance(claimed, DpEvent) and callable(getattr(claimed, "event", None)) else claimed
     )
@@ -540,17 +540,17 @@ def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relatio
     stated = getattr(claimed, "relation", relation)
     if stated is not relation:
         raise PrivacyError(
-            f"the plan speaks of neighbours under {stated.name}, the proof of those under {relation.name}.",
+            f"the plan's neighbours are those of {stated.name}, the proof's those of {relation.name}.",
             f"certify with relation=dp.Relation.{stated.name}, or make the plan for the other relation.",
         )
     if covers(expected, event, slack, relation):
         paid = getattr(claimed, "slack", None)
-        # An event says nothing of slack, and that of an open event is not known.
+        # A bare event has no slack, and the slack of an open event is unknown.
         if paid is None or slack <= paid * (1 + 1e-9):
             return
         raise PrivacyError(
-            f"samplers and noise are {slack:.3g} of total variation away from the event, and the claim pays for {paid:.3g}.",
-            "declare the plan that runs: its slack is that of its sampler and its mechanism.",
+            f"samplers and noise differ from the event by a total variation of {slack:.3g}, and the claim covers {paid:.3g}.",
+            "declare the plan that runs: it includes the slack of its sampler and its mechanism.",
         )
     because = f", because {'; '.join(notes)}" if notes else ""
     names = open_in([*numbers_of(event), *numbers_of(expected)])
@@ -558,13 +558,13 @@ def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relatio
         because += f". They are compared for all values of {', '.join(names)}"
     raise PrivacyError(
         f"the program does more than was declared: you declared {_short(expected)}, the program has {_short(event)}{because}.",
-        "scale the noise to the sensitivity that the program has (noise multiplier times clipping norm, after all scaling of "
-        "the sum), or declare what it does.",
+        "scale the noise to the sensitivity of the program (noise multiplier times clipping norm, after all scaling of the "
+        "sum), or declare its event.",
     )
 
 
 def covers(expected: DpEvent, event: DpEvent, slack: float, relation: Relation) -> bool:
-    """Whether a claim says as much as the program does, or more: for all values of what is open in either."""
+    """True if a claim is at least as large as the proof, for all values of symbols open in either."""
     if not open_in([*numbers_of(event), *numbers_of(expected)]):
         return _alike(_parts(event), _parts(expected)) or not _worse(event, slack, expected, relation)
     ours, theirs = _parts(event), _parts(expected)
@@ -572,13 +572,13 @@ def covers(expected: DpEvent, event: DpEvent, slack: float, relation: Relation) 
 
 
 def _at_most(ours: Any, theirs: Any) -> bool:
-    """Whether one number is at most another whatever the symbols are; unknown counts as no."""
+    """True if one number is at most another for all values of the symbols; unknown counts as False."""
     quotient = _plain(ours / theirs)
     return not is_symbolic(quotient) and quotient <= 1 + _TOLERANCE
 
 
 def _plain(number: Any, digits: int = 17) -> Any:
-    """A number with so many digits, or an expression in its simplest form."""
+    """A number rounded to `digits`, or an expression in its simplest form."""
     if not is_symbolic(number):
         return float(f"{number:.{digits}g}")
     sympy = load_sympy()
@@ -587,7 +587,7 @@ def _plain(number: Any, digits: int = 17) -> Any:
 
 
 def _parts(event: DpEvent, count: Any = 1) -> dict[tuple, Any]:
-    """What is composed: Gaussian precision, and counts of the rest by kind and numbers."""
+    """The parts of a composition: Gaussian precision, and counts of other events by kind and numbers."""
     found: dict[tuple, Any] = {}
 
     def add(name: tuple, amount: Any) -> None:
@@ -637,7 +637,7 @@ def _worse(event: DpEvent, slack: float, expected: DpEvent, relation: Relation) 
         return sum(ours.values()) > sum(theirs.values()) * (1 + _TOLERANCE)
     proved, claimed = (profile(x, relation, slack=min(1.0, slack)) for x in (event, expected))
     pairs = [(float(proved.delta(x)), float(claimed.delta(x))) for x in _EPSILONS]
-    # Where no delta is between the two, equal deltas say nothing of the events, and the claim is refused.
+    # Where no delta separates the two, equal deltas do not order the events, and the claim is refused.
     telling = any(_TELLING[0] < claim < _TELLING[1] for _, claim in pairs)
     return not telling or any(found > claim * (1 + 100 * _TOLERANCE) + 1e-13 for found, claim in pairs)
 
@@ -649,9 +649,9 @@ def _short(event: DpEvent) -> str:
 
 
 def delta_formula(event: DpEvent, relation: Relation, epsilon: Any = None) -> Any:
-    """Delta as a function of epsilon and of what the event leaves open, exactly; None where no closed form is known.
+    """Delta as an exact function of epsilon and the event's symbols; None where no closed form is known.
 
-    Epsilon is a number or an expression; left out, a symbol of that name.
+    Epsilon is a number or an expression; by default a symbol of that name.
     """
     sympy = load_sympy()
     epsilon = sympy.Symbol("epsilon", nonnegative=True) if epsilon is None else epsilon
@@ -669,7 +669,7 @@ def delta_formula(event: DpEvent, relation: Relation, epsilon: Any = None) -> An
 
 
 def formula_lines(event: DpEvent, relation: Relation) -> list[str]:
-    """What the price of an event is a function of, in lines of text: exact, or nothing."""
+    """Exact formulas for the cost of an event, as lines of text; empty if no formula is known."""
     sympy = load_sympy()
     precision = _precision(event)
     if precision is not None and precision != 0:
@@ -697,12 +697,12 @@ def formula_lines(event: DpEvent, relation: Relation) -> list[str]:
 
 
 def _sensitivity(relation: Relation) -> int:
-    """What one record changes, in units of C."""
+    """The sensitivity to one record, in units of C."""
     return 2 if relation is Relation.REPLACE_ONE else 1
 
 
 def _precision(event: DpEvent) -> Any:
-    """One over the square of the noise multiplier of Gaussian releases together; None if there is anything else."""
+    """The inverse square of the joint noise multiplier of Gaussian releases; None if there are others."""
     if isinstance(event, NoOpDpEvent):
         return 0
     if isinstance(event, GaussianDpEvent):

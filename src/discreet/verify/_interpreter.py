@@ -1,13 +1,12 @@
-"""The walk through a jaxpr, public values, and how the operands of one equation meet.
+"""The walk through a jaxpr, public values, and how the operands of one equation combine.
 
 The checker gives every variable an abstract value, by the rule of the equation's primitive from the values of its operands.
-The invariant: if what is said of the operands is true of two runs on neighbouring tables, so is what is said of the results.
-A primitive without a rule gives a value of which nothing is known, and a key that goes into one is spent, so a missing rule
-costs precision and no proof is wrong for it. What coarse types and the ends of the range of floats take away is taken away
-after every rule, in `Checker.step`, so that no rule has to think of them.
+The invariant: if the claims about the operands are true of two runs on neighbouring tables, so are those about the results.
+A primitive without a rule returns a value without claims and uses up its keys, so a missing rule costs precision, not
+soundness. `Checker.step` handles low precision, overflow and underflow after every rule, so no rule has to.
 
-Public values need no rule to stay public; `public_result` only finds out what more is known of them while tracing. It follows
-NumPy where XLA must come to the same result, and forgets the value where XLA may round to another.
+Public values stay public without a rule; `public_result` only adds claims known at trace time. It evaluates with NumPy where
+XLA must agree, and drops the value where XLA may round differently.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ from discreet.verify._events import Symbols
 _SMALL = 4096
 
 IDENTITY = (p.copy_p, p.stop_gradient_p, p.name_p, sharding_constraint_p, reshard_p, pvary_p)
-"""Primitives whose output is their operand: each rule that keeps something of a value keeps it through all of these."""
+"""Primitives whose output equals their operand: every claim survives them."""
 
 
 _NUMPY: dict[Any, Any] = {
@@ -110,7 +109,7 @@ _MOVES = (p.broadcast_in_dim_p, p.reshape_p, p.squeeze_p, p.transpose_p)
 
 
 def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """The outputs of an equation on public values: public, and known as far as a rule here says."""
+    """The outputs of an equation on public values: public, with the claims that the rules here derive."""
     values = [x for x in operands if isinstance(x, Public)]
     assert len(values) == len(operands)
     released = any(x.released for x in values)
@@ -140,7 +139,7 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
 
 
 def _in_each_turn(equation: JaxprEqn, values: list[Public], kind: Any) -> Turns | None:
-    """One number in each turn of a loop, where its operands are known in each, as `_evaluate` finds one for all."""
+    """The values of one number in each iteration of a loop, if its operands are known in each; compare `_evaluate`."""
     around = {x.turns.loop for x in values if x.turns is not None}
     single = np.prod(kind.shape, dtype=np.int64) == 1 and np.dtype(kind.dtype).kind in "biuf"
     if len(around) != 1 or not single:
@@ -176,11 +175,11 @@ def _in_each_turn(equation: JaxprEqn, values: list[Public], kind: Any) -> Turns 
 
 
 _MOST_ERROR = 84.0
-"""Of roundings of 2^-23: a hundred thousandth. What is known less well is not known."""
+"""In roundings of 2^-23: a relative error of 1e-5. Less accurate values count as unknown."""
 
 
 def _error(equation: JaxprEqn, operands: Sequence[np.ndarray | None], errors: Sequence[float], dtype: Any) -> float:
-    """By how many roundings of 2^-23 a result may differ, relative, from what it is known as, given those of its operands.
+    """The relative error of a result's known value, in roundings of 2^-23, from the errors of its operands.
 
     Powers and exponentials magnify them, and so do products of a number with itself; `_lost` sees to cancellation.
     """
@@ -222,7 +221,7 @@ def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray
     if folded is not None:
         return folded
     consts = [x.const for x in values]
-    # A known choice needs the chosen case alone.
+    # A known selection depends on the selected case alone.
     if primitive is p.select_n_p and consts[0] is not None and consts[0].ndim == 0:
         return consts[1 + int(consts[0])]
     known = [x for x in consts if x is not None]
@@ -238,7 +237,7 @@ _EXACT = (*_MOVES, *_LOGICAL, p.select_n_p, p.neg_p, p.abs_p, p.max_p, p.min_p, 
 
 
 def _exact(equation: JaxprEqn, values: list[Public], kind: Any) -> bool:
-    """Whether nothing was rounded, in NumPy or in XLA."""
+    """True if nothing was rounded, in NumPy or in XLA."""
     if np.dtype(kind.dtype).kind in "biu" or equation.primitive is p.iota_p:
         return True
     sizes = [np.dtype(aval(x).dtype).itemsize for x in equation.invars]
@@ -246,21 +245,21 @@ def _exact(equation: JaxprEqn, values: list[Public], kind: Any) -> bool:
 
 
 def _lost(equation: JaxprEqn, consts: list[np.ndarray], found: np.ndarray, *, exact: bool) -> bool:
-    """Whether what XLA finds may be another number altogether, since it rounds, or takes its products, in another order."""
+    """True if XLA's result may be entirely different, since it rounds, or orders products, differently."""
     primitive = equation.primitive
     if found.dtype.kind != "f" or primitive in _MOVES:
         return False
     sizes = [np.abs(x.astype(np.float64)) for x in consts]
     if found.dtype.itemsize < 4 or (not np.all(np.isfinite(found)) and all(np.all(np.isfinite(x)) for x in sizes)):
         return True
-    # Cancellation: what is left of two rounded numbers may be rounding alone.
+    # Cancellation: the difference of two rounded numbers may be rounding error alone.
     if primitive in (p.add_p, p.add_jaxvals_p, p.sub_p):
         return not exact and bool(np.any(np.abs(found.astype(np.float64)) < np.maximum(*sizes)))
     if primitive is p.log_p:
         return not exact and bool(np.any(np.abs(found) < _LOGARITHM))
     if primitive is p.integer_pow_p and abs(equation.params["y"]) > _MOST_FACTORS:
         return True
-    # What becomes zero without having been: in another order of the products it need not.
+    # Underflow to zero: in another order of the products it may not happen.
     vanishes = np.asarray(found == 0)
     for size in sizes if primitive in _PRODUCTS else ():
         vanishes = vanishes & (size > 0)
@@ -269,7 +268,7 @@ def _lost(equation: JaxprEqn, consts: list[np.ndarray], found: np.ndarray, *, ex
 
 _PRODUCTS = (p.mul_p, p.div_p, p.square_p, p.sqrt_p, p.rsqrt_p, p.integer_pow_p, p.convert_element_type_p)
 _LOGARITHM, _MOST_FACTORS = 0.5, 64
-"""Closer to zero a logarithm says nothing of a number that was rounded; of more factors the roundings add up."""
+"""Logarithms closer to zero are meaningless for rounded numbers; the roundings of more factors add up."""
 
 
 _COMPARISONS = (p.lt_p, p.le_p, p.gt_p, p.ge_p, p.eq_p, p.ne_p)
@@ -277,7 +276,7 @@ _CLOSE = 1e-4
 
 
 def _decided(primitive: Any, consts: list[np.ndarray], kind: Any) -> bool:
-    """Whether XLA, which rounds otherwise than NumPy and divides whole numbers otherwise, must come to the same result."""
+    """True if XLA must agree with NumPy, although it rounds and divides integers differently."""
     if any(map(_too_small, consts)):
         return False
     first = consts[0].astype(np.float64)
@@ -289,13 +288,13 @@ def _decided(primitive: Any, consts: list[np.ndarray], kind: Any) -> bool:
         apart = np.abs(first - second) > _CLOSE * larger
         return bool(np.all(np.isfinite(larger) & (apart | (larger == 0))))
     if primitive is p.convert_element_type_p and consts[0].dtype.kind == "f" and np.dtype(kind.dtype).kind in "biu":
-        # A float that was computed may lie on the other side of a whole number; one too large is cut off.
+        # A computed float may lie on the other side of an integer; one too large saturates.
         return bool(np.all(first == 0))
     return True
 
 
 def _too_small(value: np.ndarray) -> bool:
-    """Numbers that XLA may take for zero."""
+    """True if XLA may flush one of the numbers to zero."""
     if value.dtype.kind != "f":
         return False
     sizes = np.abs(value.astype(np.float64))
@@ -356,7 +355,7 @@ def _counter(equation: JaxprEqn, values: list[Public]) -> tuple[Any, int, int] |
 
 
 def _uniform(equation: JaxprEqn, values: list[Public], kind: Any) -> frozenset[int]:
-    """Axes along which the output does not change."""
+    """Axes along which the output is constant."""
     primitive, params, rank = equation.primitive, equation.params, len(kind.shape)
     everywhere = frozenset(range(rank))
     shapes = [tuple(aval(x).shape) for x in equation.invars]
@@ -379,10 +378,10 @@ def _uniform(equation: JaxprEqn, values: list[Public], kind: Any) -> frozenset[i
 
 
 def _scale(checker: Any, equation: JaxprEqn, values: list[Public]) -> Scale | None:
-    """A single number as a product of other numbers; whole numbers may wrap around and coarse ones round.
+    """A single number as a product of other numbers; integers may wrap around and low precision rounds.
 
-    Of numbers that are not known while tracing, a product may be infinite, or lose its digits below 1e-38, on the way: one that
-    another brings back, or that is computed in another order, would not be what the powers say. So it has one of them.
+    Intermediate products of numbers unknown at trace time may overflow, or lose digits below 1e-38, and then differ from
+    their formula even if later factors compensate. So a product contains at most one such number.
     """
     dtype = np.dtype(aval(equation.outvars[0]).dtype)
     if dtype.kind != "f" or dtype.itemsize < 4:
@@ -411,20 +410,20 @@ Rule = Callable[["Checker", JaxprEqn, list[Value]], "Value | list[Value]"]
 Observer = Callable[[JaxprEqn, list[Value]], None]
 
 RULES: dict[Primitive, Rule] = {}
-"""By the primitive as an object: a name can be given to anything."""
+"""Keyed by the primitive object, since names are not unique."""
 
 KEY_RULES: dict[Primitive, Rule] = {}
 """Primitives that take keys."""
 
 STRUCTURED: dict[Primitive, Rule] = {}
-"""Primitives that hold programs. Always walked into when a private value or a key enters."""
+"""Primitives that contain programs. The checker enters them if an operand is private or a key."""
 
 INLINED: dict[Primitive, Rule] = {}
-"""Those that are walked into even if all is public, since constants may come out."""
+"""Primitives that the checker enters even if all operands are public, since the results may be constants."""
 
 
 def rule(*primitives: Primitive, table: dict[Primitive, Any] = RULES) -> Callable[[Any], Any]:
-    """Enter a function as the rule of primitives in one of the tables above."""
+    """Register a function as the rule of primitives in one of the tables above."""
 
     def enter(function: Any) -> Any:
         for primitive in primitives:
@@ -435,27 +434,27 @@ def rule(*primitives: Primitive, table: dict[Primitive, Any] = RULES) -> Callabl
     return enter
 
 
-MEETS_ALL = Why.ROWS("a record's values meet what was computed from all records")
-"""Why there is no bound, as `Checker.unbounded` takes it."""
+MEETS_ALL = Why.ROWS("a record's values meet values computed from all records")
+"""A reason for `Checker.unbounded`."""
 
 
 def held_as(dtype: Any) -> Reason:
-    """The same, of a sum in coarse numbers."""
+    """The reason for a sum in low precision."""
     return Why.PRECISION(f"a sum over records is held as {dtype}, whose rounding no bound covers")
 
 
 _ORDINARY = frozenset({"bool", "float32", "float64", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))})
-"""The types whose arithmetic the rules know: all others keep no bound."""
+"""The types whose arithmetic the rules cover: all others keep no bound."""
 
 _COARSE = Scale(1.0 + 2.0**-7)
-"""What each operation in bfloat16 may add to the size of its result."""
+"""The relative error of one operation in bfloat16."""
 
 
 _AS_IT_IS = (
     *IDENTITY, p.add_p, p.add_jaxvals_p, p.convert_element_type_p, p.reshape_p, p.squeeze_p,
     p.broadcast_in_dim_p,
 )  # fmt: skip
-"""What adds to a sum, or gives it another shape with its elements in their order."""
+"""Primitives that add to a sum, or reshape it with its elements in order."""
 
 
 _MARKED = (CLIP, SUM, COUNT, CLIPPED_SUM)
@@ -463,15 +462,15 @@ _MARKED = (CLIP, SUM, COUNT, CLIPPED_SUM)
 _TAKEN = (
     *IDENTITY, *_MOVES, p.slice_p, p.concatenate_p, p.neg_p, p.rev_p, p.pad_p, p.dynamic_slice_p, p.select_n_p,
 )  # fmt: skip
-"""What rounds nothing."""
+"""Primitives that do not round."""
 _SCALED = (p.mul_p, p.div_p, p.convert_element_type_p)
 
 
 def rounding_of(equation: JaxprEqn, variable: Any, operands: Sequence[Value]) -> tuple[float, float] | None:
-    """`Private.rounding` of a result: n and r. None where the proof takes real numbers for what is computed.
+    """`Private.rounding` of a result: (n, r). None where the proof assumes exact arithmetic.
 
-    Moves keep both: parts have norms and errors at right angles. A product with a public number, and a sum of two such values,
-    are rounded by 2^-24 of n bounds, in both tables. Of rows, each is within the bound: n is 1.
+    Moving elements keeps both, since norms and errors of parts are orthogonal. A product with a public number, and a sum of
+    two such values, are rounded by 2^-24 of n bounds, in both tables. Each row is within the bound: n is 1.
     """
     private = [x for x in operands if isinstance(x, Private)]
     kinds = {str(aval(v).dtype) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)}
@@ -501,48 +500,48 @@ def _as_computed(value: Value, variable: Any, equation: JaxprEqn, operands: Sequ
 
 
 _LEAST = 1e-9
-"""Numbers of a schedule are no smaller, nor larger than its inverse."""
+"""Numbers of a schedule lie between this and its inverse."""
 
 
 class Checker:
     """The state of one proof."""
 
     def __init__(self, relation: Relation, table: Batch | None = None, observer: Observer | None = None) -> None:
-        self.relation = relation  # which tables are neighbours
+        self.relation = relation  # the neighbouring relation
         self.table = table or Table()  # the records
-        self.observer = observer  # is told the results of every equation, as often as it is looked at
+        self.observer = observer  # called with the results of every equation, at each visit
         self.keys = KeyRing()
-        self.items: list[Any] = []  # what was released and drawn in the innermost loop or branch, in order
-        self.notes: list[str] = []  # what made a sensitivity larger than it could be
-        self.unrounded: list[str] = []  # the lines on which sums are released whose rounding is not accounted for
-        # Whose noise was added, and the least of the noise multipliers that open ones are assumed not to exceed.
+        self.items: list[Any] = []  # releases and draws in the innermost loop or branch, in order
+        self.notes: list[str] = []  # reasons why a sensitivity is larger than it could be
+        self.unrounded: list[str] = []  # the lines that release sums whose rounding is not accounted for
+        # The mechanisms used, and the assumed upper limit of open noise multipliers.
         self.mechanisms: dict[Mechanism, None] = {}
         self.most_multiplier = math.inf
-        self.slices: dict[tuple[Any, ...], Batch] = {}  # parts of the table, by where they begin and end
+        self.slices: dict[tuple[Any, ...], Batch] = {}  # parts of the table, by their start and end
         self.samples: dict[Batch, tuple[int, ...]] = {}  # rows of the table, and the names of row numbers and mask
-        self.symbols = Symbols()  # which public numbers are parameters that the caller left open
-        # Whether records keep something from sample to sample; and whether samples are drawn in which one record has an
-        # influence on others, with which that must not go together.
+        self.symbols = Symbols()  # the public numbers that are open parameters
+        # Whether records carry state from sample to sample; and whether one record's membership of a sample affects
+        # others'. The two must not occur together.
         self.remembers = self.draws_dependently = False
         self._schedules: dict[int, Turns] = {}
-        # Rows that a loop takes by their number, by all that says which these are, and the equations that take them and nothing
-        # else; the loops of which turns differ by more than the records they see.
+        # Rows that a loop takes by number, keyed by their definition, and the equations that only take them; the loops
+        # whose iterations differ by more than their records.
         self.windows: dict[tuple[Any, ...], Part] = {}
         self.cuts: dict[int, bool] = {}
         self.placed: set[Any] = set()
 
     def schedule(self, scale: Scale | None, turns: Turns | None) -> None:
-        """Know what the number of a name is in each turn, if it is one by itself, is never zero and has a size as noise has."""
+        """Keep a number's values in each iteration, if it is a single symbol, never zero, and of a size usual for noise."""
         if scale is None or scale.factor != 1.0 or [power for _, power in scale.powers] != [1.0]:
             return
         if turns is not None and all(_LEAST <= abs(x) <= 1 / _LEAST for x in turns.values):
             self._schedules[scale.powers[0][0]] = turns
 
     def may_be_lost(self, product: Scale, *factors: Scale) -> bool:
-        """Whether a product of numbers, some of which are not known while tracing, may not be what its powers say.
+        """True if a product of numbers, some unknown at trace time, may differ from its formula.
 
-        The size of noise lies between 1e-20 and 1e20 (`_is_far`). Numbers of a schedule are never far from 1, so one of them may
-        come along.
+        The size of noise lies between 1e-20 and 1e20 (`_is_far`). Numbers of a schedule are never far from 1, so one of them
+        may be a factor as well.
         """
         powers = [{s: power for s, power in x.powers if not is_open(s)} for x in (product, *factors)]
         scheduled = {s for x in powers for s in x if s in self._schedules}
@@ -552,12 +551,12 @@ class Checker:
         return any(powers) and (several or far)
 
     def turn_by_turn(self, scales: Sequence[Scale]) -> tuple[Any, list[dict[int, float]]] | None:
-        """The loop around by whose turns such numbers change, and what their names stand for in each; None if not known."""
+        """The enclosing loop whose iterations change these numbers, and their values in each; None if unknown."""
         found = {s: self._schedules[s] for x in scales for s, _ in x.powers if s in self._schedules}
         loops = {x.loop for x in found.values()}
         if len(loops) != 1 or not loops <= set(self.keys.loops):
             return None
-        # A power magnifies what the number itself was rounded by.
+        # A power magnifies the number's own rounding error.
         errors = [sum(abs(power) * found[s].error for s, power in x.powers if s in found) for x in scales]
         if max(errors) > _MOST_ERROR:
             return None
@@ -585,7 +584,7 @@ class Checker:
         if primitive in INLINED or (primitive in STRUCTURED and (private or keyed)):
             rule = INLINED.get(primitive) or STRUCTURED[primitive]
         elif primitive in KEY_RULES:
-            # With or without a key among its operands: folding a record in makes a private key.
+            # Even without a key among its operands: folding a record in makes a private key.
             rule = KEY_RULES[primitive]
         elif keyed:
             rule = _unknown_key_use
@@ -595,7 +594,7 @@ class Checker:
             rule = RULES.get(primitive, unknown)
         with inside(equation):
             found = rule(self, equation, operands)
-        # From here on only less is said of the results than the rule said.
+        # From here on claims of the rule are only weakened.
         outputs = found if isinstance(found, list) else [found]
         if len(outputs) == 1 and len(equation.outvars) > 1:
             outputs = outputs * len(equation.outvars)
@@ -614,13 +613,13 @@ class Checker:
         return outputs
 
     def _keyed(self, value: Value, variable: Any) -> Value:
-        """Keys that a program made of public values alone."""
+        """The keys that a program derives from public values alone."""
         if isinstance(value, Public) and is_key(aval(variable)):
             return self.keys.new(tuple(aval(variable).shape), KNOWN, "it was made in the program")
         return value
 
     def _in_precision(self, value: Value, variable: Any, equation: JaxprEqn) -> Value:
-        """A sum in coarse numbers has no bound: rounding is relative to the sum, not to one record."""
+        """Drop the bound of a sum in low precision: rounding is relative to the sum, not to one record."""
         if not isinstance(value, Private):
             return value
         dtype = str(aval(variable).dtype)
@@ -629,7 +628,7 @@ class Checker:
         # Two sums that differ by the bound may round to numbers that differ by more.
         if value.axes is None and value.terms is not None:
             return value.but(terms=None, linf=None, finite=False, why=held_as(dtype))
-        summed = equation.primitive in (p.reduce_sum_p, p.dot_general_p)  # each addition rounds, of what came before
+        summed = equation.primitive in (p.reduce_sum_p, p.dot_general_p)  # each addition rounds the partial sum
         if value.axes is not None and dtype == "bfloat16" and not summed:
             terms = None if value.terms is None else scaled(value.terms, _COARSE)
             linf = None if value.linf is None else value.linf * _COARSE.factor
@@ -638,7 +637,7 @@ class Checker:
         return value.but(terms=None, linf=None, finite=False)
 
     def origin(self, equation: JaxprEqn, operands: Sequence[Value], what: str = "") -> Origin:
-        """The place of an equation, with the operand that stands furthest from a proof as parent."""
+        """The place of an equation, with the operand furthest from a proof as parent."""
         private = [x for x in operands if isinstance(x, Private)]
         private.sort(
             key=lambda x: (x.axes is not None, x.terms is not None or x.linf is not None, x.origin.mask, x.finite)
@@ -648,20 +647,20 @@ class Checker:
         return Origin(source_line(equation), what or equation.primitive.name, parent, mask)
 
     def unbounded(self, equation: JaxprEqn, operands: Sequence[Value], why: Reason) -> Private:
-        """A value of which nothing is known; the reason is the first on the way."""
+        """A value without claims; the reason is the earliest on its path."""
         private = [x for x in operands if isinstance(x, Private)]
         earlier = next((x.why for x in private if x.axes is None and x.terms is None and x.why), None)
         batch = common_batch(private)
         if batch is None and earlier is None:
-            earlier = Why.TURNS("values of different samples, or of different turns of a loop, are mixed")
+            earlier = Why.TURNS("values of different samples, or of different iterations of a loop, are mixed")
         if earlier is not None and earlier.kind in (Why.CLIP, Why.NAN) and any(x.axes is not None for x in private):
-            # A sum without a bound would have one if it were clipped; that rows meet it is wrong in any case.
+            # Clipping would bound a sum; rows that meet it are wrong in any case.
             earlier, why = None, MEETS_ALL
         return Private(batch, None, self.origin(equation, operands), why=earlier or why.at(source_line(equation)))
 
 
 def _where_lost(value: Value, operands: Sequence[Value], equation: JaxprEqn) -> Value:
-    """Rows without a bound, with the reason if they had one before."""
+    """Add the reason to rows that have just lost their bound."""
     if not isinstance(value, Private) or value.axes is None or value.why:
         return value
     if value.terms is not None or value.linf is not None:
@@ -669,16 +668,16 @@ def _where_lost(value: Value, operands: Sequence[Value], equation: JaxprEqn) -> 
     rows = [x for x in operands if isinstance(x, Private) and x.axes is not None]
     why = next((x.why for x in rows if x.why), None)
     if any(x.terms is not None for x in rows):
-        lost = "what one record adds has no bound: its values were clipped, but after that went into"
+        lost = "a record's contribution has no bound: its values were clipped, but then passed to"
         why = Why.CLIP(f"{lost} {equation.primitive.name}").at(source_line(equation))
     return dataclasses.replace(value, why=why) if why else value
 
 
 def _in_order(value: Value, equation: JaxprEqn, operands: Sequence[Value]) -> Value:
-    """No sum of a sample, if what a turn of a loop started with went through more than additions.
+    """Clear `additive` if the carried sum went through more than additions.
 
-    Where it is turned over in every turn (`row - total`, `total[::-1] + row`) each turn weighs in another way; in a random
-    sample one record decides in which turns the others are.
+    If the carry is negated or reversed each iteration (`row - total`, `total[::-1] + row`), terms get different weights; in a
+    random sample one record decides in which iterations the others are.
     """
     adds = equation.primitive in (*INLINED, *STRUCTURED, *_AS_IT_IS)
     if not isinstance(value, Private) or not value.additive or adds:
@@ -689,24 +688,24 @@ def _in_order(value: Value, equation: JaxprEqn, operands: Sequence[Value]) -> Va
 
 
 def _in_range(value: Value) -> Value:
-    """Numbers may be so large, or so small, on the way that scaling them back does not bring them back."""
+    """Drop the bounds of numbers so large or small that scaling them back does not restore them."""
     if not isinstance(value, Private):
         return value
     far = any(_is_far(t.bound) for t in value.terms or ())
     if far or (value.linf is not None and value.linf > LARGEST):
-        why = Why.PRECISION("numbers are too large or too small, at one time, for float32")
+        why = Why.PRECISION("intermediate numbers are too large or too small for float32")
         return dataclasses.replace(value, terms=None, linf=None, finite=False, norm_of=None, why=value.why or why)
     return value
 
 
 def _is_far(bound: Scale) -> bool:
-    """A mechanism's noise is NaN where its traced size is below 1e-20 or above 1e20: the rest is room for these factors."""
+    """True if a factor may leave float32's range. Noise of a traced size below 1e-20 or above 1e20 is NaN."""
     least, most = (1e-9, 1e4) if bound.powers else (SMALLEST, LARGEST)
     return bound.factor != 0 and not least <= bound.factor <= most
 
 
 def common_batch(values: Sequence[Private]) -> Batch | None:
-    """The batch that all values come from; parts of one batch come from it; None if there are several."""
+    """The common batch of all values, which parts of one batch share; None if there are several."""
     batches = {x.batch for x in values}
     if len(batches) == 1:
         return batches.pop()
@@ -715,12 +714,12 @@ def common_batch(values: Sequence[Private]) -> Batch | None:
 
 
 def unknown(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
-    """What holds of a primitive without a rule: nothing."""
-    return checker.unbounded(equation, operands, Why.UNKNOWN(f"nothing is known of {equation.primitive.name}"))
+    """The result of a primitive without a rule: no claims."""
+    return checker.unbounded(equation, operands, Why.UNKNOWN(f"there is no rule for {equation.primitive.name}"))
 
 
 def _unknown_key_use(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """Keys that went through something else are used up, and what comes out is no secret key."""
+    """Keys passed to any other primitive are used up, and its results are not secret keys."""
     line = source_line(equation)
     for operand in operands:
         if isinstance(operand, Key):
@@ -742,14 +741,14 @@ def _unknown_key_use(checker: Checker, equation: JaxprEqn, operands: list[Value]
 
 
 def is_key(kind: Any) -> bool:
-    """Whether an array holds PRNG keys, by its type."""
+    """True if an array's dtype is that of PRNG keys."""
     return str(kind.dtype).startswith("key<")
 
 
 def refuse_outside_effects(jaxpr: Jaxpr, *, on_devices: bool = False) -> None:
-    """Refuse a program that talks to the world, or writes to memory, on its way.
+    """Refuse a program that has side effects (callback, print, I/O).
 
-    `on_devices`: within `shard_map`, whose rule says what it means that values of several devices meet.
+    `on_devices`: Within `shard_map`, whose rule covers communication between devices.
     """
     for equation in jaxpr.eqns:
         name = equation.primitive.name
@@ -757,15 +756,15 @@ def refuse_outside_effects(jaxpr: Jaxpr, *, on_devices: bool = False) -> None:
             continue
         if is_over_devices(equation):
             raise Why.DEVICES.refusal(
-                f"{name} at {source_line(equation)} lets values of several devices meet outside of shard_map, and no rule says "
-                "what they hold of one record.",
+                f"{name} at {source_line(equation)} combines values of several devices outside of shard_map, and no rule "
+                "bounds the influence of one record on them.",
                 source_line(equation),
             )
         outside = ("callback", "debug_print", "ffi_call", "infeed", "outfeed")
         if equation.effects or any(word in name for word in outside):
             raise Why.CALLBACK.refusal(
-                f"the operation {name} at {source_line(equation)} hands values to the world, or takes them "
-                "from it, while the program runs: no proof covers what happens there.",
+                f"the operation {name} at {source_line(equation)} has side effects (callback, print, I/O) while the program "
+                "runs: no proof covers them.",
                 source_line(equation),
             )
         with inside(equation):
@@ -775,17 +774,17 @@ def refuse_outside_effects(jaxpr: Jaxpr, *, on_devices: bool = False) -> None:
 
 
 def refuse_closed_books(jaxpr: Jaxpr) -> None:
-    """Refuse a program that calls something whose content nobody can read: it may hold records."""
+    """Refuse opaque calls, whose content cannot be inspected: it may contain records."""
     known = jax_primitives() | RULES.keys() | KEY_RULES.keys()
     pending = [jaxpr]
     while pending:
         for equation in pending.pop().eqns:
             exported = any(isinstance(x, jax.export.Exported) for x in equation.params.values())
             if equation.primitive not in known or exported or is_closed_book(equation):
-                what = "an exported program" if exported else "no primitive of JAX"
+                what = "an exported program" if exported else "not a primitive of JAX"
                 raise Why.BOOK.refusal(
-                    f"{equation.primitive.name} at {source_line(equation)} is {what}: what it computes, and which constants it "
-                    "holds, does not show.",
+                    f"{equation.primitive.name} at {source_line(equation)} is {what}: its computation and constants cannot be "
+                    "inspected.",
                     source_line(equation),
                 )
             pending += [inner.jaxpr for inner in inner_programs(equation)]
@@ -797,12 +796,12 @@ def shape_of(atom: Any) -> tuple[int, ...]:
 
 
 def size_per_record(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> int:
-    """Elements of one record's slice; of the whole array where no axes number records."""
+    """The number of elements of one record's slice; of the whole array without record axes."""
     return int(np.prod([n for i, n in enumerate(shape) if i not in (axes or ())], dtype=np.int64))
 
 
 def aligned(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> Private | None:
-    """Rows of an elementwise result of which nothing else is known; None if records meet other records."""
+    """The rows of an elementwise result, without other claims; None if records meet other records."""
     shape = shape_of(equation.outvars[0])
     private = [(x, shape_of(v)) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)]
     first, axes = private[0][0], private[0][0].axes
@@ -818,7 +817,7 @@ def aligned(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> 
 
 
 def is_positional(equation: JaxprEqn, operands: Sequence[Value], axes: tuple[int, ...]) -> bool:
-    """Whether rows made of operands depend on their place: those of one did, or a public operand differs from row to row."""
+    """True if result rows depend on their place: an operand's rows did, or a public operand varies between rows."""
     pairs = zip(operands, equation.invars, strict=True)
     return any(
         x.positional if isinstance(x, Private) else isinstance(x, Public) and varies_along(x, shape_of(v), axes)
@@ -827,36 +826,36 @@ def is_positional(equation: JaxprEqn, operands: Sequence[Value], axes: tuple[int
 
 
 def varies_along(value: Public, shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
-    """Whether a public value may differ from record to record."""
+    """True if a public value may differ between records."""
     return any(i < len(shape) and shape[i] > 1 and i not in value.uniform for i in axes)
 
 
 def expansion(own: tuple[int, ...], out: tuple[int, ...]) -> float:
-    """How often each element is used, as a factor on the L2 norm."""
+    """The factor on the L2 norm if each element is repeated."""
     return math.sqrt(np.prod(out, dtype=np.float64) / max(1.0, np.prod(own, dtype=np.float64)))
 
 
 def bound_of(value: Private, equation: JaxprEqn, position: int) -> tuple[Term, ...] | None:
     """The bound of an operand in the shape of the result."""
     own, out = shape_of(equation.invars[position]), shape_of(equation.outvars[0])
-    # Whether it is a number is looked at apart, before anything is summed.
+    # NaN is checked separately, before any sum.
     rows = value.axes is not None
     terms = row_terms(value.but(finite=True), size_per_record(own, value.axes)) if rows else value.terms
     return None if terms is None else scaled(terms, Scale(expansion(own, out)))
 
 
 def is_whole(variable: Any) -> bool:
-    """Whether a variable holds truth values or whole numbers: none is NaN, and sums may wrap around."""
+    """True if a variable holds Booleans or integers: none is NaN, and sums may wrap around."""
     return np.dtype(aval(variable).dtype).kind in "biu"
 
 
 def is_integer(equation: JaxprEqn) -> bool:
-    """Whether the result wraps around instead of rounding."""
+    """True if the result wraps around instead of rounding."""
     return np.dtype(aval(equation.outvars[0]).dtype).kind in "iu"
 
 
 def all_finite(operands: Sequence[Value]) -> bool:
-    """Whether no operand holds NaN or infinity."""
+    """True if no operand holds NaN or infinity."""
 
     def finite(value: Value) -> bool:
         if isinstance(value, Private):
@@ -867,7 +866,7 @@ def all_finite(operands: Sequence[Value]) -> bool:
 
 
 def zero_under(value: Value) -> frozenset[Batch] | None:
-    """The masks under which a value is zero; None: all of them, it is zero."""
+    """The masks under which a value is zero; None if it is zero under all."""
     if isinstance(value, Private):
         return value.zero
     return None if isinstance(value, Public) and value.is_zero else frozenset()
@@ -883,36 +882,36 @@ _LARGEST = 1e38
 
 
 def as_sum(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
-    """A value whose terms bound what one record adds, whatever it was; without terms and with a reason if there is no bound.
+    """Convert a value to a sum, whose terms bound one record's contribution; no terms but a reason if there is no bound.
 
-    Rows, as a whole, change in one row only. That is so for the table; in a random sample the rows behind a record that
-    is not drawn move up, so there only a single record, on its way into a sum, may be looked at by itself.
+    An array of rows changes in one row only. That holds for the table; in a random sample the rows after a record that is
+    not drawn move up, so there only a single record's term of a sum has a bound.
     """
     if value.axes is None:
         return value if value.terms is not None or value.batch is None else _limited(checker, value, shape)
     assert value.batch is not None
-    # In a Poisson sample the record that is not drawn leaves no gap: all rows behind it differ between the two runs.
+    # In a Poisson sample a record that is not drawn leaves no gap: all later rows differ between the two runs.
     if value.batch.sampled and not (value.axes == () and isinstance(value.batch, Part)):
-        why = Why.POSITION("a random sample is used row by row: which row a record gets depends on the others")
+        why = Why.POSITION("a random sample is used row by row: the row of a record depends on the others")
         return _without(value, why)
     return summed(checker, value, shape, additive=value.axes == ())
 
 
 def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive: bool) -> Private:
-    """What one record adds to a sum of rows."""
+    """The bound on one record's contribution to a sum of rows."""
     batch = value.batch
     assert batch is not None
-    # The record that differs changes the sum by its own row, which is no longer than any row may be.
+    # The record that differs changes the sum by its own row, which is within the bound on rows.
     terms = row_terms(value, size_per_record(shape, value.axes))
     if terms is None:
-        why = Why.CLIP("what one record adds has no bound: rows are summed that were not clipped")
+        why = Why.CLIP("a record's contribution has no bound: rows are summed without clipping")
         if value.terms is not None or value.linf is not None:
-            why = Why.NAN("rows are summed that may hold NaN or infinity, which spoils the sum and shows the record")
+            why = Why.NAN("rows are summed that may hold NaN or infinity, which makes the record visible in the sum")
         return _without(value, why)
     factor, why = contribution_factor(value, checker.relation)
     if factor == 0.0:
-        return _without(value, why or Why.CLIP("what one record adds has no bound"))
-    # Each partial sum has to be a number: rows may all be as long as the bound.
+        return _without(value, why or Why.CLIP("a record's contribution has no bound"))
+    # Each partial sum must be finite, even if all rows have the norm of the bound.
     count = math.prod(shape[i] for i in value.axes or ())
     if any(t.bound.factor * factor * count > _LARGEST for t in terms):
         return _without(value, Why.PRECISION("rows are so long that their sum may not be finite"))
@@ -926,12 +925,12 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
 
 @functools.lru_cache(maxsize=4096)
 def _doubled(group: Group) -> Group:
-    """A group whose leaves move by 2C together: what comes and what leaves. Beside leaves that move by C it has no share."""
+    """A group whose leaves jointly move by 2C, for a row that is replaced. It shares no bound with leaves that move by C."""
     return Group(f"{group.name}, twice")
 
 
 def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
-    """A value that depends on all records, of limited size: it stays in a ball."""
+    """The bound of a value that depends on all records but has limited size: it stays in a ball."""
     batch = value.batch
     assert isinstance(batch, Batch)
     terms = row_terms(value, size_per_record(shape, None))

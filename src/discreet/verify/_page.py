@@ -1,4 +1,4 @@
-"""A proof, or the lack of one, as a page of HTML: the program with the status of each line. No proof rests on it."""
+"""An HTML page of a proof or a refusal: the program with the status of each line. No proof depends on it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _CONTEXT, _SHORTEST_FOLD = 3, 12
 
 
 class Row(NamedTuple):
-    """One line of a listing; `steps` are its numbers on the way from the record to the leak.
+    """One line of a listing; `steps` are its numbers on the path from the record to the leak.
 
-    `end`: the proof ended here, at the first line on the way of which nothing is known, or else the last.
+    `end`: The proof ended here, at the first line on the path without a bound, or else at the last.
     """
 
     number: int
@@ -44,29 +44,29 @@ class Row(NamedTuple):
 
     @property
     def quiet(self) -> bool:
-        """Nothing is said of it."""
+        """True if the line has no status."""
         return self.line is None and not self.steps
 
 
 class Listing(NamedTuple):
-    """One file: stretches of rows, each with the truth value whether it is folded."""
+    """One file: stretches of rows, each with a Boolean that is True if it is folded."""
 
     name: str
     parts: tuple[tuple[bool, tuple[Row, ...]], ...]
 
 
 def html_page(outcome: Certificate | BaseException) -> str:
-    """A page that shows a program with the status of each of its lines, above it the verdict.
+    """Render a program with the status of each of its lines below the verdict.
 
-    It is one file without scripts, to be kept beside the program or handed on: it holds the source of every file of the
-    user's that has lines in the program, and no data. Of an exception that is no `PrivacyError` it shows the kind and the
-    place, and not the message, which may quote data.
+    The page is one file without scripts, to keep beside the program or to share: it contains the source of each of the
+    user's files with lines in the program, and no data. For an exception other than `PrivacyError` it shows the type and
+    the place, but not the message, which may quote data.
 
     Args:
-        outcome: what `certify` returned or raised, or another exception, with its traceback.
+        outcome: The certificate or exception from `certify`, or another exception, with its traceback.
 
     Returns:
-        The page, HTML.
+        The page as HTML.
 
     >>> import jax.numpy as jnp, discreet as dp
     >>> from discreet.verify import html_page
@@ -153,7 +153,7 @@ def _listings(
 
 
 def _parts(rows: list[Row], shown: set[int]) -> tuple[tuple[bool, tuple[Row, ...]], ...]:
-    """Rows in stretches; long ones of which nothing is said are folded, but for some lines beside the others."""
+    """Split rows into stretches; long ones without a status are folded, except for some lines of context."""
     near = {j for i in shown for j in range(i - _CONTEXT, i + _CONTEXT + 1)}
     parts: list[tuple[bool, list[Row]]] = []
     for i, row in enumerate(rows):

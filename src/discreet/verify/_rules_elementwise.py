@@ -1,13 +1,13 @@
 """Elementwise primitives, and the norms that programs compute with them.
 
-Element j of the result is computed from the elements j of the operands, so rows stay rows as long as all operands have their
-records along the same axes (`aligned`). What is left to say is how far a bound, a zero row or a finite number survives the
-operation: `_BOUNDS` has a function for each primitive that keeps more than `_no_bound` does. A sum over records keeps a bound
-through what is linear or has slope at most 1, and through nothing else (`_on_sums`).
+Element j of the result depends on the elements j of the operands, so rows stay rows as long as all operands have their
+records along the same axes (`aligned`). It remains to find which bounds, zero rows and finite numbers survive: `_BOUNDS` has a
+function for each primitive that keeps more than `_no_bound` does. A sum over records keeps a bound only through functions that
+are linear or have slope at most 1 (`_on_sums`).
 
-Programs also clip by themselves: `g * min(1, C / norm(g))`. The first part of this file follows such a norm from the squares
-on (`Norm`), and makes a bound of the product where the factor belongs to that very row. Squares of elements below 1e-19 are
-lost in float32, so of a norm below `FLOOR` nothing is concluded.
+Programs may write clipping out: `g * min(1, C / norm(g))`. The first part of this file follows such a norm from the squares on
+(`Norm`), and derives a bound of the product if the factor belongs to the same row. Squares of elements below 1e-19 underflow
+in float32, so norms below `FLOOR` are ignored.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ from discreet.verify._interpreter import (
 )
 
 FLOOR = 1e-11
-"""Elements below 1e-19 are lost when they are squared: of a computed norm below this nothing is known."""
+"""Squares of elements below 1e-19 underflow: a computed norm below this is meaningless."""
 _CAP = 1e10
-"""How far above its bound a factor may be cut off, for the same reason."""
+"""The largest ratio of a factor's upper limit to its bound, for the same reason."""
 
 
 def _complete(value: Private, shape: tuple[int, ...]) -> bool:
@@ -68,7 +68,7 @@ def _complete(value: Private, shape: tuple[int, ...]) -> bool:
 
 
 def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
-    """What an elementwise result is, if it is something of the kind."""
+    """The `Norm` of an elementwise result, if it has one."""
     primitive = equation.primitive
     shapes = [tuple(aval(x).shape) for x in equation.invars]
     if primitive in (p.square_p, p.integer_pow_p, p.mul_p):
@@ -106,7 +106,7 @@ def _square(equation: JaxprEqn, operands: Sequence[Value], shapes: list[tuple[in
         return None
     kind = np.dtype(aval(equation.outvars[0]).dtype)
     if kind.kind != "f" or kind.itemsize < 4:
-        return None  # a norm in coarse numbers is no norm
+        return None  # a norm in low precision bounds nothing
     return Norm("squares", frozenset([value.content]), size=size_per_record(shapes[0], value.axes), finite=value.finite)
 
 
@@ -136,7 +136,7 @@ def _of_norm(primitive: Any, position: int, value: Any, norm: Norm, other: Any, 
     least = _lowest(other)
     scale = other.scale if isinstance(other, Public) else None
     if scale is None:
-        return None  # It would no longer be one number for all of a record.
+        return None  # It would no longer be one number per record.
     if primitive is p.div_p and position == 1 and scale.powers:
         # A traced norm may be anything: |factor| n <= |C| all the same, but 0 / 0 is possible.
         return dataclasses.replace(norm, kind="factor", bound=norm.bound * scale, safe=False)
@@ -160,7 +160,7 @@ def _of_norm(primitive: Any, position: int, value: Any, norm: Norm, other: Any, 
 
 
 def _moderate(*numbers: Scale) -> bool:
-    """Whether numbers, and products of them, are far from where floats end."""
+    """True if numbers, and their products, are far from overflow and underflow."""
     factors = [x.factor for x in numbers]
     return all(1e-12 <= x <= 1e12 for x in (*factors, math.prod(factors), factors[0] / (factors[-1] or math.inf)))
 
@@ -181,18 +181,18 @@ def _of_factor(primitive: Any, position: int, value: Any, norm: Norm, other: Any
 
 
 def reshaped_norm(value: Private, shape: tuple[int, ...]) -> Norm | None:
-    """After a change of shape or a broadcast: one number per record stays that number."""
+    """The `Norm` after a reshape or broadcast: one number per record stays that number."""
     norm = value.norm_of
     return norm if norm is not None and (norm.kind != "squares" or _complete(value, shape)) else None
 
 
 def margin(size: int) -> float:
-    """What rounding may add to a clipped norm in float32, relative."""
+    """The relative error that rounding may add to a clipped norm in float32."""
     return float(np.finfo(np.float32).eps) * (8.0 + math.sqrt(size))
 
 
 def clipped_by(row: Private, by: Private, kind: str = "factor") -> tuple[Term, ...] | None:
-    """The bound of a row times the factor that clips it, or divided by the norm that it has; None for another row's."""
+    """The bound of a row times the factor that clips it, or divided by its norm; None for another row's factor."""
     norm = by.norm_of
     if norm is None or norm.kind != kind or row.content not in norm.contents or row.batch is None:
         return None
@@ -201,13 +201,13 @@ def clipped_by(row: Private, by: Private, kind: str = "factor") -> tuple[Term, .
 
 
 def clipped_product(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any] | None:
-    """The product of a row and the factor that clips it, or the row divided by a norm; None if it is something else."""
+    """The bounds of a row times the factor that clips it, or divided by its norm; None for anything else."""
     private = [x for x in operands if isinstance(x, Private)]
     if len(private) != 2:
         return None
     for row, by in (private, private[::-1]):
         norm, quotient = by.norm_of, equation.primitive is p.div_p
-        # A row that is copied on the way has several times the norm, and a norm divided by a row is nothing.
+        # A broadcast row has several times the norm, and a norm divided by a row has no bound.
         copied = shape_of(equation.invars[operands.index(row)]) != shape_of(equation.outvars[0])
         terms = clipped_by(row, by, "norm" if quotient else "factor")
         if norm is not None and terms is not None and not copied and (row is operands[0] or not quotient):
@@ -232,15 +232,15 @@ _OTHERS = (
     p.lt_p, p.le_p, p.gt_p, p.ge_p, p.eq_to_p, p.lt_to_p, p.le_to_p, p.complex_p, p.imag_p,
     p.conj_p, *newer_primitives("log2_p"),
 )  # fmt: skip
-"""Not among them: the regularized incomplete beta function, which is refined for all records until the last has converged."""
+"""Excluded: the regularized incomplete beta function, which iterates on all records until the last has converged."""
 
 
 _BOUNDS: dict[Any, Any] = {}
-"""By primitive: what the operation keeps of the bounds. A function of (equation, operands) to fields of the result."""
+"""By primitive: the bounds that survive, as a function of (equation, operands) to fields of the result."""
 
 
 def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    """The rule of every primitive here: find the rows, then what the operation keeps of the bounds."""
+    """The rule of every primitive here: find the rows, then the bounds that survive."""
     result = aligned(checker, equation, operands)
     if result is None:
         if any(x.axes is None for x in operands if isinstance(x, Private)):
@@ -253,28 +253,28 @@ def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         changes["linf"] = limit = None
     if limit is not None and is_integer(equation) and limit > np.iinfo(dtype).max:
         changes["linf"] = None
-    # Whole numbers and truth values are no NaN, but they wrap around, so no norm is kept of them.
+    # Integers and Booleans are never NaN, but they wrap around, so they keep no norm.
     if dtype.kind in "biu":
         changes |= {"finite": True, "terms": None}
         if dtype.kind == "b":
             changes["linf"] = 1.0
     norm = norm_after(equation, operands)
-    # A factor that clips is C over a norm that is no NaN and not zero: a number.
+    # A factor that clips is C over a norm that is neither NaN nor zero: it is finite.
     if norm is not None and norm.kind == "factor" and norm.safe and norm.finite:
         changes["finite"] = True
     return result.but(**changes, **({} if norm is None else {"norm_of": norm}))
 
 
 def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    """Sums over records: linear operations and those of slope one keep what one record can change."""
+    """The rule for sums over records: functions that are linear or of slope one keep the bound."""
     primitive = equation.primitive
     private = [x for x in operands if isinstance(x, Private)]
     batch, dtype = common_batch(private), aval(equation.outvars[0]).dtype
-    lost = Why.LINEAR(f"what depends on all records goes into {primitive.name}: one record's influence has no bound")
+    lost = Why.LINEAR(f"{primitive.name} is applied to values of all records: one record's influence has no bound")
     if str(dtype) in ("bfloat16", "float16"):
         lost = held_as(dtype)
     if is_integer(equation):
-        lost = f"whole numbers that depend on all records go into {primitive.name} and may wrap around: no bound"
+        lost = f"{primitive.name} is applied to integers that depend on all records and may wrap around: no bound"
         return checker.unbounded(equation, operands, Why.WHOLE_NUMBERS(lost))
     if batch is None:
         return checker.unbounded(equation, operands, lost)
@@ -288,7 +288,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         return checker.unbounded(equation, operands if rows else [bad], MEETS_ALL if rows else lost)
     terms: tuple[Term, ...] | None = None
     additive = all(x.additive for x in sums if isinstance(x, Private))
-    # A sum of sums changes by what both change by; a public number cancels in the difference of the two runs.
+    # The changes of two sums add up; a public number cancels in the difference between the runs.
     if primitive in (p.add_p, p.sub_p, p.add_jaxvals_p):
         if any(isinstance(x, Public) and _drowns(x, sums) for x in sums):
             return checker.unbounded(equation, operands, _DROWNED)
@@ -300,7 +300,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         terms = _multiple(equation, sums)
     elif primitive is p.convert_element_type_p and np.dtype(dtype).kind == "f":
         terms = sums[0].terms if isinstance(sums[0], Private) else None
-    # Functions of slope at most 1, element by element: the results are no further apart than the operands.
+    # Elementwise functions of slope at most 1: the results are no further apart than the operands.
     elif primitive in _SLOPE_ONE or (primitive in (p.max_p, p.min_p, p.clamp_p) and len(private) == 1):
         position = next(i for i, x in enumerate(sums) if isinstance(x, Private))
         terms = bound_of(sums[position], equation, position)  # pyright: ignore[reportArgumentType]
@@ -312,12 +312,12 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     return Private(batch, None, checker.origin(equation, operands), terms=terms, finite=True, additive=additive)
 
 
-_DROWNED = Why.PRECISION("a number is added that is so large that rounding it moves the sum by more than a record does")
+_DROWNED = Why.PRECISION("a number is added whose rounding moves the sum by more than a record does")
 _ROUNDING = 2.0**-24
 
 
 def _drowns(offset: Public, values: Sequence[Value]) -> bool:
-    """Whether a known public number is so large that rounding after its addition matters beside the bound."""
+    """True if rounding after the addition of a known public number is not negligible beside the bound."""
     bounds = [total_of(x.terms) for x in values if isinstance(x, Private) and x.terms is not None]
     known = [b.factor for b in bounds if b is not None and not b.powers]
     if offset.magnitude is None or len(known) < len(bounds):
@@ -326,7 +326,7 @@ def _drowns(offset: Public, values: Sequence[Value]) -> bool:
 
 
 def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...] | None:
-    """The bound of a bounded value times, or by, a public number."""
+    """The bound of a bounded value multiplied or divided by a public number."""
     position = 0 if isinstance(operands[0], Private) else 1
     value, other = operands[position], operands[1 - position]
     if not isinstance(other, Public) or (equation.primitive is p.div_p and position == 1):
@@ -344,9 +344,9 @@ def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...]
 
 
 def _comes_back(bound: Scale, factor: Scale) -> bool:
-    """Whether a value that was scaled by a traced number is scaled by another, or back: it may have been infinite, or zero.
+    """True if a value scaled by a traced number is scaled back, or by another: it may have been infinite, or zero.
 
-    Only where it goes on in the same direction does its end, which the noise shares, tell of the way.
+    Only scaling in the same direction keeps the final size, which the noise shares, informative about intermediate ones.
     """
     if not bound.powers or not factor.powers or all(is_open(name) for name, _ in (*bound.powers, *factor.powers)):
         return False
@@ -367,7 +367,7 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         changes |= {"terms": first.terms, "linf": first.linf}
     if primitive in IDENTITY:
         changes |= {"holds": first.content, "place": first.spot}
-    # They make no NaN or infinity of a finite number.
+    # They map finite numbers to finite numbers.
     if primitive in _SAFE_AT_FINITE:
         changes["number_if"] = number_if(first)
     if primitive is p.is_finite_p:
@@ -380,17 +380,17 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     if primitive is p.eq_p:
         changes["most"] = _most_equal(equation, operands)
     if primitive is p.not_p:
-        truth = np.dtype(aval(equation.outvars[0]).dtype).kind == "b"  # and no bits of a number
+        truth = np.dtype(aval(equation.outvars[0]).dtype).kind == "b"  # not the bits of a number
         changes |= {"zero": first.true, "true": first.zero} if truth else {}
     if primitive is p.eq_p and equation.invars[0] is equation.invars[1]:
-        # Equal to itself is no NaN; where the size is limited, it is a number then.
+        # A number equal to itself is not NaN; with a limited size it is finite.
         limited = first.linf is not None
         changes["finite_where"] = frozenset({("each", first.spot), *_whole(equation, first)} if limited else ())
     return changes
 
 
 def _tells(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[str, int]:
-    """`x != x` and `x == inf`, as `jnp.nan_to_num` asks."""
+    """Recognize `x != x` and `x == inf`, as in `jnp.nan_to_num`."""
     value, other = operands
     if not isinstance(value, Private):
         return "", -1
@@ -405,14 +405,14 @@ def _tells(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[str, int]:
 
 
 def _most_equal(equation: JaxprEqn, operands: Sequence[Value]) -> int | None:
-    """How many elements of a record are equal to others at most: one along an axis of different numbers, as in `one_hot`."""
+    """Upper bound on a record's True elements of `==`: one along an axis of distinct numbers, as in `one_hot`."""
     shapes, out = [shape_of(x) for x in equation.invars], shape_of(equation.outvars[0])
     for (value, other), (own, _) in ((operands, shapes), (operands[::-1], shapes[::-1])):
         if not isinstance(value, Private) or value.axes is None or not isinstance(other, Public) or len(own) < len(out):
             continue
         if other.const is None or not other.exact or other.const.ndim < len(out) or other.const.dtype.kind not in "iu":
             continue
-        # Along these axes the record's value stays the same, and the numbers that it is compared with do not.
+        # Along these axes the record's value is constant, and the numbers compared with it are distinct.
         same = [a for a, n in enumerate(out) if own[a] == 1 < other.const.shape[a] == n and a not in value.axes]
         if axes := [a for a in same if np.diff(np.sort(other.const, a), axis=a).all()]:
             return size_per_record(out, value.axes) // max(out[a] for a in axes)
@@ -420,18 +420,18 @@ def _most_equal(equation: JaxprEqn, operands: Sequence[Value]) -> int | None:
 
 
 def _whole(equation: JaxprEqn, value: Private) -> set[tuple[str, int]]:
-    """True all over a record is all of its numbers; and one number of a record is all of them already."""
+    """Conditions on a record as a whole from conditions on each of its elements."""
     single = size_per_record(shape_of(equation.invars[0]), value.axes) == 1
     return {("all" if single else "of", value.content)}
 
 
 def number_if(value: Private) -> tuple[int, int]:
-    """Which value has to be finite for this one to be so."""
+    """Spot and content of the value whose finiteness makes this one finite."""
     return value.number_if if value.number_if[0] >= 0 else (value.spot, value.content)
 
 
 def limits_of(values: Sequence[Value]) -> list[float] | None:
-    """The largest sizes of all elements of each value; None if one of them is not known."""
+    """The largest absolute element of each value; None if one is unknown."""
     found = [x.linf if isinstance(x, Private) else x.magnitude if isinstance(x, Public) else None for x in values]
     known = [x for x in found if x is not None]
     return known if len(known) == len(found) else None
@@ -470,7 +470,7 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
             if part is not None and limit is not None and private[1 - i].finite:
                 terms = smaller(terms, scaled(part, Scale(limit)))
     for i in (0, 1):
-        # Zero times NaN is NaN: a mask that multiplies hides only what is a number.
+        # Zero times NaN is NaN: multiplying by a mask hides finite numbers only.
         if isinstance(x := operands[i], Private) and all_finite([operands[1 - i]]):
             zero |= x.zero
     bounded = terms is not None or linf is not None
@@ -478,19 +478,19 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
 
 
 def product_of_norms(first: Private, second: Private, shapes: Sequence[Axes]) -> tuple[Term, ...] | None:
-    """The bound of products of one record's elements, each pair once at most, added up or not."""
+    """The bound of products of one record's elements, each pair at most once, summed or not."""
     if first.terms is None:
-        # The first gives the group, which others may share: it should be one that was clipped.
+        # The first gives the group, which others may share: prefer one that was clipped.
         first, second, shapes = second, first, shapes[::-1]
     one = row_terms(first.but(finite=True), size_per_record(shapes[0], first.axes))
     other = row_terms(second.but(finite=True), size_per_record(shapes[1], second.axes))
     total = None if other is None else total_of(other)
-    # What the group's own value makes infinite may be chosen away; the other has to be a number by itself.
+    # The first may become finite by a later selection; the other has to be finite already.
     return None if one is None or total is None or not second.finite else scaled(one, total)
 
 
 def smaller(a: tuple[Term, ...] | None, b: tuple[Term, ...]) -> tuple[Term, ...]:
-    """The better of two bounds, if they can be compared; else the second."""
+    """The smaller of two bounds, if they are comparable; else the second."""
     sizes = None if a is None else total_of(a), total_of(b)
     if a is None or sizes[0] is None or sizes[1] is None or sizes[0].powers != sizes[1].powers:
         return b
@@ -499,7 +499,7 @@ def smaller(a: tuple[Term, ...] | None, b: tuple[Term, ...]) -> tuple[Term, ...]
 
 @rule(*newer_primitives("one_minus_square_p"), table=_BOUNDS)
 def _one_minus_square(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
-    """(1 + x)(1 - x), which the derivative of tanh is made of since JAX 0.12."""
+    """The rule of (1 + x)(1 - x), part of the derivative of tanh since JAX 0.12."""
     limits = limits_of(operands)
     if limits is None or np.dtype(aval(equation.outvars[0]).dtype).kind == "u":  # 1 - x wraps around
         return {}
@@ -538,7 +538,7 @@ def _max_min(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         least, most = float(bound.min()), float(bound.max())
         if equation.primitive is p.max_p:
             changes |= {"low": least, "high": None}
-            # What lay below a high bound lies below the larger of the two.
+            # Numbers below an upper bound lie below the larger of the two.
             ends = (least, None if value.high is None else max(value.high, most))
         else:
             changes |= {"high": most, "low": None}
@@ -576,7 +576,7 @@ def _or(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
 
 
 def _holds_all(before: Any, after: Any) -> bool:
-    """Whether floats of one type are all floats of the other: of two types of one size, neither may be."""
+    """True if all floats of one type are floats of the other; of two types of one size, neither may contain the other."""
     own, other = jnp.finfo(before), jnp.finfo(after)
     return own.nmant <= other.nmant and own.maxexp <= other.maxexp and own.minexp >= other.minexp
 
@@ -587,15 +587,15 @@ def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     assert isinstance(value, Private)
     before, after = np.dtype(aval(equation.invars[0]).dtype), np.dtype(aval(equation.outvars[0]).dtype)
     grows = all(jnp.issubdtype(x, jnp.floating) for x in (before, after))
-    # Rounding to fewer bits is at most a 128th of each element.
+    # Rounding to fewer bits changes each element by at most a 128th.
     exact = grows and _holds_all(before, after)
     factor = 1.0 if exact or (not grows and after.itemsize >= before.itemsize) else 1.0 + 2.0**-7
     if after.kind in "iu" and before.kind in "fV" and not value.finite:
-        return {"zero": value.zero}  # NaN becomes any whole number
+        return {"zero": value.zero}  # NaN becomes any integer
     terms = scaled(value.terms, Scale(factor)) if value.terms is not None and grows else None
     if before.kind == "b" and after.kind == "f" and value.most is not None and value.batch is not None:
         terms = fresh(Scale(math.sqrt(value.most)), value.batch)
-    wraps = after.kind == "u" and before.kind not in "bu"  # what is negative becomes huge
+    wraps = after.kind == "u" and before.kind not in "bu"  # negative numbers become huge
     linf = value.linf * factor if value.linf is not None and not wraps else None
     changes: dict[str, Any] = {"terms": terms, "linf": linf, "zero": value.zero}
     changes["finite"] = value.finite and (factor == 1.0 or terms is not None or linf is not None)

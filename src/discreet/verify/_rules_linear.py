@@ -1,9 +1,9 @@
-"""Sums, products of matrices, convolutions and linear algebra.
+"""Sums, matrix products, convolutions and linear algebra.
 
 Here rows become sums: over the axes of the records, one record changes a sum by its own row (`summed` in `_interpreter`). Over
-other axes the norm of a row grows by Cauchy and Schwarz at most: sqrt(n) for a sum of n elements, the Frobenius norm for a
-public matrix, the product of norms for two rows of one record. Within a record any function at all keeps rows rows, as the
-decompositions and transforms do that act on the last axes, record by record.
+other axes Cauchy-Schwarz bounds the growth of a row's norm: sqrt(n) for a sum of n elements, the Frobenius norm for a public
+matrix, the product of norms for two rows of one record. Any function of single records keeps rows rows, such as
+decompositions and transforms of the last axes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from discreet.verify._interpreter import (
 from discreet.verify._rules_elementwise import clipped_by, product_of_norms
 from discreet.verify._rules_shape import MOST_EXACT, axis_after, rows_apart
 
-_UNCLIPPED = Why.CLIP("a sum over records of rows that have no bound")
-_WRAPS = Why.WHOLE_NUMBERS("a sum of whole numbers that may wrap around has no bound")
+_UNCLIPPED = Why.CLIP("a sum over records of rows without a bound")
+_WRAPS = Why.WHOLE_NUMBERS("a sum of integers that may wrap around has no bound")
 
 
 @rule(p.reduce_sum_p)
@@ -83,7 +83,7 @@ def _over_records(
     assert value.batch is not None
     assert value.axes is not None
     if value.batch.sampled and len(records) < len(value.axes):
-        why = "rows of a random sample are summed in parts: which part a record is in depends on the others"
+        why = "rows of a random sample are summed in parts: the part of a record depends on the others"
         return checker.unbounded(equation, [value], Why.POSITION(why))
     count = math.prod(shape[i] for i in value.axes)
     if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu":
@@ -99,7 +99,7 @@ def _overflows(equation: JaxprEqn, most: float) -> bool:
 
 
 def _times_root(checker: Checker, equation: JaxprEqn, value: Private, count: int) -> Private:
-    """What one record adds, after `count` elements were added to one."""
+    """The bound on one record's contribution after sums of `count` elements."""
     if value.terms is None:
         return checker.unbounded(equation, [value], value.why or _UNCLIPPED)
     if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu" and count > 1:
@@ -113,14 +113,14 @@ def _times_root(checker: Checker, equation: JaxprEqn, value: Private, count: int
     p.cumsum_p, p.cumprod_p, p.cummax_p, p.cummin_p, p.cumlogsumexp_p,
 )  # fmt: skip
 def within_rows_only(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private | list[Value]:
-    """Reductions and scans that are safe inside of a row and nowhere else: max, product, sort, cumsum, argmax, ..."""
+    """The rule of reductions and scans that may act only within a row: max, product, sort, cumsum, argmax, ..."""
     private = [x for x in operands if isinstance(x, Private)]
     axes = _reduced_axes(equation)
     first = private[0]
     if len(private) < len(operands) or any(x.axes != first.axes or x.batch is not first.batch for x in private):
         return checker.unbounded(equation, operands, Why.ROWS(f"{equation.primitive.name} of rows and other values"))
     if first.axes is None or set(axes) & set(first.axes):
-        why = Why.ROWS(f"{equation.primitive.name} over records makes each of its values depend on all of them")
+        why = Why.ROWS(f"{equation.primitive.name} over records makes each result depend on all of them")
         return checker.unbounded(equation, operands, why)
     smaller = len(shape_of(equation.outvars[0])) < len(shape_of(equation.invars[0]))
     kept = without(first.axes, axes) if smaller else first.axes
@@ -128,13 +128,13 @@ def within_rows_only(checker: Checker, equation: JaxprEqn, operands: list[Value]
     found: list[Value] = []
     for variable in equation.outvars:
         result = Private(first.batch, kept, checker.origin(equation, operands), positional=positional)
-        truths = np.dtype(aval(variable).dtype).kind == "b"  # of numbers it is bits that are put together
+        truths = np.dtype(aval(variable).dtype).kind == "b"  # for numbers it combines bits
         chooses = equation.primitive in (p.reduce_max_p, p.reduce_min_p)
         chooses |= truths and equation.primitive in (p.reduce_and_p, p.reduce_or_p)
         if chooses and 0 not in shape_of(equation.invars[0]):
             result = result.but(linf=first.linf, zero=first.zero, finite=first.finite)
         if equation.primitive is p.reduce_and_p and size_per_record(shape_of(variable), kept) == 1:
-            # All of a record's elements are finite: that is true wherever they are put.
+            # All of a record's elements are finite, wherever they move.
             where = first.finite_where | {("all", content) for kind, content in first.finite_where if kind == "of"}
             result = dataclasses.replace(result, finite_where=where)
         found.append(dataclasses.replace(result, finite=result.finite or is_whole(variable)))
@@ -149,7 +149,7 @@ def _reduced_axes(equation: JaxprEqn) -> list[int]:
 
 @rule(p.dot_general_p)
 def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    """Products of matrices: by public ones row by row, of rows with rows, and over the records."""
+    """The rule of matrix products: rows times public matrices, rows times rows, and sums over records."""
     dims = equation.params["dimension_numbers"]
     contract = [[int(i) for i in side] for side in dims[0]]
     batch = [[int(i) for i in side] for side in dims[1]]
@@ -200,7 +200,7 @@ def _rows_of(checker: Checker, equation: JaxprEqn, operands: Sequence[Value], ax
 def _by_public(
     checker: Checker, equation: JaxprEqn, value: Private, other: Public, side: int, contract: list, batch: list
 ) -> Private:
-    """Each row times a public matrix."""
+    """The product of each row with a public matrix."""
     assert value.axes is not None
     shapes = [shape_of(x) for x in equation.invars]
     free = [[i for i in range(len(shapes[s])) if i not in contract[s] and i not in batch[s]] for s in (0, 1)]
@@ -221,11 +221,11 @@ def _by_public(
 def _weighted_sum(
     checker: Checker, equation: JaxprEqn, value: Private, other: Public, side: int, contract: list, batch: list
 ) -> Private:
-    """A sum over records with public weights: what one record adds is its row times its weights."""
+    """A sum over records with public weights: a record contributes its row times its weights."""
     assert value.axes is not None
     shapes = [shape_of(x) for x in equation.invars]
     if not set(value.axes) <= set(contract[side]) or batch[0] or is_whole(equation.outvars[0]):
-        return checker.unbounded(equation, [value], Why.ROWS("records are summed in part only"))
+        return checker.unbounded(equation, [value], Why.ROWS("only some axes of the records are summed"))
     theirs = tuple(contract[1 - side][contract[side].index(a)] for a in value.axes)
     weight = _weight(other, shapes[1 - side], theirs)
     if weight is None:
@@ -239,7 +239,7 @@ def _weighted_sum(
 
 
 def _weight(other: Public, shape: Axes, records: Axes = ()) -> float | None:
-    """The largest norm of the weights of one record; without axes of records the Frobenius norm, at least the operator norm."""
+    """The largest norm of one record's weights; without record axes the Frobenius norm, which bounds the operator norm."""
     if other.const is not None and other.const.dtype.kind in "biuf":
         squares = np.square(other.const.astype(np.float64))
         rest = tuple(i for i in range(len(shape)) if i not in records)
@@ -252,7 +252,7 @@ def _weight(other: Public, shape: Axes, records: Axes = ()) -> float | None:
 def _sum_of_products(
     checker: Checker, equation: JaxprEqn, operands: list[Value], contract: list, shapes: list
 ) -> Private:
-    """Sum over records of one row's product with another row of the same record."""
+    """The sum over records of the product of two rows of the same record."""
     first, second = operands
     assert isinstance(first, Private)
     assert isinstance(second, Private)
@@ -262,7 +262,7 @@ def _sum_of_products(
         why = Why.ROWS("a product over records and other axes at once has no bound")
         return checker.unbounded(equation, operands, why)
     for row, by, shape, other in ((first, second, *shapes), (second, first, *shapes[::-1])):
-        # Either one of them is the factor that clips the other, or both have bounds of their own.
+        # Either one is the factor that clips the other, or both have bounds.
         terms = clipped_by(row, by) if size_per_record(other, by.axes) == 1 else None
         finite = row.finite and by.norm_of.safe and by.norm_of.finite if terms and by.norm_of else False
         if terms is None:
@@ -276,14 +276,14 @@ def _sum_of_products(
         if found.terms is not None:
             return found.but(origin=checker.origin(equation, operands))
         return checker.unbounded(equation, [found], found.why or _UNCLIPPED)
-    why = Why.CLIP("products of rows that have no bound are summed over records")
+    why = Why.CLIP("products of rows without a bound are summed over records")
     return checker.unbounded(equation, operands, why)
 
 
 def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    lost = Why.LINEAR("a product with what depends on all records has no bound")
+    lost = Why.LINEAR("a product with values that depend on all records has no bound")
     if is_whole(equation.outvars[0]):
-        return checker.unbounded(equation, operands, Why.WHOLE_NUMBERS("a product of whole numbers may wrap around"))
+        return checker.unbounded(equation, operands, Why.WHOLE_NUMBERS("a product of integers may wrap around"))
     side = 0 if isinstance(operands[0], Private) else 1
     value, other = operands[side], operands[1 - side]
     if not isinstance(value, Private) or not isinstance(other, Public):
@@ -296,11 +296,11 @@ def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) ->
 
 
 Fold = tuple[int, int, int]
-"""An axis, how often the records come along it, and the places for each record in a row.
+"""An axis, the number of repetitions of the records along it, and the consecutive places of each record.
 
-`vmap` of a convolution puts the axis of the records before another and makes one axis of both, since XLA knows of one axis of
-images and one of channels. Such an axis is folded: place k is record k // inner, counted on from the first after the last. All
-rules but those here, and those of matrices, take a folded value for one without rows."""
+`vmap` of a convolution merges the axis of the records with a later one, since XLA has one axis of images and one of channels.
+Such an axis is folded: place k is record k // inner, modulo the number of records. All other rules except those of matrices
+treat a folded value as one without rows."""
 
 
 def fold_of(value: Value) -> Fold | None:
@@ -313,18 +313,18 @@ def fold_of(value: Value) -> Fold | None:
 
 
 def folded_rows(checker: Checker, equation: JaxprEqn, operands: list[Value], fold: Fold, positional: bool) -> Private:
-    """Rows of which nothing else is known, along an axis that may be folded."""
+    """Rows without other claims, along an axis that may be folded."""
     axis, outer, inner = fold
     batch = next(x.batch for x in operands if isinstance(x, Private))
     origin = checker.origin(equation, operands)
     if outer == inner == 1:
         return Private(batch, (axis,), origin, positional=positional)
-    why = Why.ROWS("the axis of the records is one with another axis")
+    why = Why.ROWS("the axis of the records is merged with another axis")
     return Private(batch, None, origin, positional=positional, folded=fold, why=why)
 
 
 def _reshaped(equation: JaxprEqn, fold: Fold) -> Fold | None:
-    """A fold in another shape: an axis along which elements are as far apart as records, or less, and all records come."""
+    """The fold of a reshaped array: an axis that covers all records, with elements at most as far apart as records."""
     (axis, outer, inner), old, new = fold, shape_of(equation.invars[0]), shape_of(equation.outvars[0])
     order = equation.params["dimensions"]
     if order is not None:
@@ -340,7 +340,7 @@ def _reshaped(equation: JaxprEqn, fold: Fold) -> Fold | None:
 
 
 def _folding(rule: Rule) -> Rule:
-    """A rule that also moves folded axes; where it finds rows by itself, it knows more of them."""
+    """Extend a rule to folded axes; rows that the rule finds itself take precedence."""
 
     def with_folds(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value | list[Value]:
         found, first, fold = rule(checker, equation, operands), operands[0], fold_of(operands[0])
@@ -360,18 +360,18 @@ def _folding(rule: Rule) -> Rule:
 
 @rule(p.conv_general_dilated_p)
 def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    """Images and kernels, of which each record has its own, or which all share."""
+    """The rule of convolutions: images and kernels may be per record or shared."""
     params: Any = equation.params
     spec, features, batches = params["dimension_numbers"], params["feature_group_count"], params["batch_group_count"]
     images, kernels = operands
     left, right = fold_of(images), fold_of(kernels)
     shapes = [shape_of(x) for x in equation.invars]
-    lost = Why.ROWS("a convolution puts records together with other records")
+    lost = Why.ROWS("a convolution combines records with other records")
     if any(isinstance(x, Private) and f is None for x, f in ((images, left), (kernels, right))):
         return checker.unbounded(equation, operands, lost)
     outputs = shapes[1][spec.rhs_spec[0]]
     if left is None and isinstance(images, Public) and right is not None and right[0] == spec.rhs_spec[0]:
-        # Every kernel makes its own channel; in groups, of channels or images that need not be alike.
+        # Every kernel makes its own channel; in groups, of channels or images that may differ.
         placed = _placed(kernels) or features * batches > 1
         return folded_rows(checker, equation, operands, (spec.out_spec[1], *right[1:]), placed)
     if left is None or not isinstance(images, Private):
@@ -381,12 +381,12 @@ def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         return folded_rows(checker, equation, operands, (spec.out_spec[0], outer, inner), _placed(images))
     groups = {spec.lhs_spec[0]: batches, spec.lhs_spec[1]: features}.get(axis, 1)
     count = shapes[0][axis] // (outer * inner)
-    # Each record has as many whole groups as the others, and their channels come out side by side.
+    # Each record has equally many whole groups, and their channels are adjacent in the output.
     if outer > 1 or count < 2 or groups % count or outputs % groups:
         return checker.unbounded(equation, operands, lost)
     if axis == spec.lhs_spec[0] and not all_finite(operands):
-        # XLA makes one convolution of groups of images and hides the others' by zeros: what is infinite comes through.
-        lost = Why.NAN("images in groups, of which one that is not finite shows in others")
+        # XLA computes grouped images as one convolution with zeros for other groups: infinities pass through.
+        lost = Why.NAN("images in groups, where one that is not finite affects others")
         return checker.unbounded(equation, operands, lost)
     own = (spec.rhs_spec[0], 1, outputs // count)
     if isinstance(kernels, Private) and (right != own or kernels.batch is not images.batch):
@@ -407,15 +407,15 @@ RULES.update({x: _folding(RULES[x]) for x in _MOVES})
 
 @rule(p.cholesky_p, p.lu_p, p.qr_p, p.eigh_p, p.svd_p, p.fft_p)
 def _last_axes(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """The last axes, two of a matrix, are the values of one problem: records are along the leading ones."""
+    """The rule of functions of the last one or two axes: records lie along the leading ones."""
     rank, taken = len(shape_of(equation.invars[0])), len(equation.params.get("fft_lengths", (0, 0)))
-    why = " over records makes each of its values depend on all of them"
+    why = " over records makes each result depend on all of them"
     return rows_apart(checker, equation, operands, range(rank - taken, rank), why)
 
 
 @rule(p.triangular_solve_p)
 def _triangular(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """Systems of one matrix for each record, or of a public one whose right-hand sides are the records'."""
+    """The rule of triangular systems: one matrix per record, or a public one with the records as right-hand sides."""
     matrix, sides = operands
     rank, left = len(shape_of(equation.invars[1])), equation.params["left_side"]
     apart = rank - 1 if left else rank - 2
@@ -427,7 +427,7 @@ def _triangular(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
 
 @rule(p.linear_solve_p, table=STRUCTURED)
 def _linear_solve(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """What solves the system is a program; the others among its parameters are for derivatives."""
+    """Walk through the program that solves the system; its other programs are for derivatives."""
     lengths, programs = equation.params["const_lengths"], equation.params["jaxprs"]
     jaxpr, consts = inner(checker, programs.solve)
     first = lengths.matvec + lengths.vecmat

@@ -1,11 +1,11 @@
 """Keys, and the markers of `discreet.mechanisms`: clipping, sums, draws, noise, the gradient engine, and private memory.
 
-Here bounds begin (`clip`, `clipped_sum`) and end (`noise`), and samples begin (`draw`). Each rule is sound by the promise of
-the function that its primitive runs, which tests hold that function to. Samplers and mechanisms are asked for their law: this
-file knows none of them by name, and trusts those of the lists `SAMPLERS` and `MECHANISMS` alone.
+Here bounds begin (`clip`, `clipped_sum`) and end (`noise`), and samples begin (`draw`). Each rule is sound by the contract of
+the function that its primitive runs, which tests check. Samplers and mechanisms declare their law: this file names none of
+them, and trusts only those in the lists `SAMPLERS` and `MECHANISMS`.
 
-Noise protects only if it is fresh. So keys have names, which move as the keys do, and every use spends the name (`KeyRing`): what
-is drawn from a key that was used before, is known or depends on records is no noise.
+Noise protects only if it is fresh. So keys have names, which move with the keys, and every use spends the name (`KeyRing`):
+draws from a key that was used before, is known or depends on records do not count as noise.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ from discreet.verify._rules_linear import sum_over
 from discreet.verify._rules_shape import masked_rows
 
 _WORDS = 2**32
-"""Numbers are folded in modulo this."""
+"""`fold_in` reduces numbers modulo this."""
 _KEY = jax.eval_shape(lambda: jax.random.key(0))
 _UNWRAP = primitive_of(jax.random.key_data, _KEY)
 _WRAP = primitive_of(jax.random.wrap_key_data, jax.ShapeDtypeStruct((2,), np.uint32))
@@ -132,13 +132,15 @@ def _bits(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
 
 @rule(p.random_gamma_p, table=KEY_RULES)
 def _gamma(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
-    """Draws from gamma distributions, each with a shape of its own and its own part of the key."""
+    """The rule of draws from gamma distributions, each with its own shape parameter and part of the key."""
     key, shape = operands
     found = _bits(checker, equation, [key])
     if isinstance(found, Private) or not isinstance(shape, Private):
         return found
     if shape.axes is None:
-        return checker.unbounded(equation, operands, Why.ROWS("random numbers whose law depends on all records"))
+        return checker.unbounded(
+            equation, operands, Why.ROWS("random numbers whose distribution depends on all records")
+        )
     return Private(shape.batch, shape.axes, checker.origin(equation, operands), positional=True)
 
 
@@ -156,7 +158,7 @@ def _wrap(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     _STACK, unstack_p, table=KEY_RULES,
 )  # fmt: skip
 def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value | list[Value]:
-    """The names move as the keys do."""
+    """Move the names with the keys."""
     key = operands[0]
     keys = [x for x in operands if isinstance(x, Key)]
     if not keys:
@@ -193,7 +195,7 @@ def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value
 
 
 def _picked(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
-    """`keys[i]`: a known place, or another one in each turn of the loop around."""
+    """The rule of `keys[i]`, for a known place or one that differs in each iteration of the enclosing loop."""
     key, *starts = operands
     assert isinstance(key, Key)
     sizes, line = equation.params["slice_sizes"], source_line(equation)
@@ -210,17 +212,17 @@ def _picked(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     kind, why = checker.keys.kind(key)
     own = checker.keys.depth_of(key)
     if distinct and rest and counter is not None and around[own:] == [counter[0]]:
-        # Every turn takes another key: all are used up, once, outside of the loop.
+        # Every iteration takes another key: all are used up, once, outside of the loop.
         checker.keys.spend_outside(key, "keys[i]", line, counter[0])
         return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
-    checker.keys.spend(key, "keys[i] with an index that is not known", line)
+    checker.keys.spend(key, "keys[i] with an unknown index", line)
     if any(isinstance(s, Private) for s in starts):
         kind, why = PRIVATE, f"it depends on records, by keys[i] at {line}"
     return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
 
 
 def _number(equation: JaxprEqn, operands: list[Value], name: str) -> tuple[list[Value], Scale | None]:
-    """The arrays, and the number that is a parameter or comes last."""
+    """Split operands into arrays and the number that is a parameter or the last operand."""
     known = equation.params[name]
     if known is not None:
         return operands, Scale(abs(float(known)))
@@ -228,22 +230,22 @@ def _number(equation: JaxprEqn, operands: list[Value], name: str) -> tuple[list[
 
 
 def number_of(value: Value) -> Scale | None:
-    """A public number up to its sign; None for what is not public."""
+    """A public number up to its sign; None unless public."""
     return value.scale if isinstance(value, Public) else None
 
 
 @rule(CLIP, table=KEY_RULES)
 def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """Rows of joint L2 norm at most C, without NaN; a row of zeros stays one."""
+    """The rule of clipping: rows of joint L2 norm at most C, without NaN; a row of zeros stays zero."""
     leaves, bound = _number(equation, operands, "norm")
     private = [x for x in leaves if isinstance(x, Private)]
     if not private and len(leaves) == len(operands):
-        # A row that is the same for all, such as the ones of a count, is as long as any.
+        # A row common to all records, such as the ones of a count, has the largest norm.
         return [Public(limit=bound.factor if bound is not None and not bound.powers else None) for _ in leaves]
     if not private or bound is None:
         why = Why.NOISE_SCALE("the clipping norm depends on records")
         return [checker.unbounded(equation, operands, why) for _ in leaves]
-    # All leaves are scaled by one factor, so together they are one vector of norm C for each record.
+    # All leaves are scaled by one factor, so together they are one vector of norm C per record.
     group = Group("clip_records")
     first = private[0]
     by_record = all(x.axes == first.axes and x.batch is first.batch for x in private)
@@ -252,7 +254,7 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
         return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
     shapes = [shape_of(v) for v in equation.outvars]
     single = all(s[0] == 1 for s in shapes)
-    # Each leaf is scaled by the norm of all.
+    # Each leaf is scaled by the joint norm.
     positional = any(x.positional for x in private) or len(private) < len(leaves)
     outputs: list[Value] = []
     for number, value in enumerate(leaves):
@@ -261,7 +263,7 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
             value = first.but(zero=frozenset())
             if not by_record or first.axes not in ((0,), ()):
                 outputs.append(
-                    checker.unbounded(equation, operands, Why.ROWS("a public leaf is clipped with what is private"))
+                    checker.unbounded(equation, operands, Why.ROWS("a public leaf is clipped with private ones"))
                 )
                 continue
         if by_record and (first.axes == (0,) or (first.axes == () and single)) and first.batch is not None:
@@ -279,9 +281,9 @@ def _clip_of_sum(checker: Checker, equation: JaxprEqn, value: Private, term: Ter
     batch = value.batch
     factor = range_factor(batch, checker.relation) if batch is not None and not isinstance(batch, Cut) else 0.0
     if batch is None or not single or value.axes is not None or factor == 0.0:
-        why = Why.ROWS("clip_records bounds one row, but here a record has an influence on other rows too")
+        why = Why.ROWS("clip_records bounds one row, but here a record influences other rows too")
         return checker.unbounded(equation, [value], why)
-    # Whatever it was, it is a vector of norm C now; one record may turn it round.
+    # The result is a vector of norm C; one record may reverse it.
     if factor > 1.0:
         checker.notes.append(
             f"the sensitivity is 2C, since a sum was clipped and not the records ({source_line(equation)})"
@@ -292,23 +294,23 @@ def _clip_of_sum(checker: Checker, equation: JaxprEqn, value: Private, term: Ter
 
 @rule(SUM)
 def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """The sum of the rows that a mask keeps."""
+    """The rule of `sum_records`: the sum of the rows that a mask keeps."""
     *leaves, mask = operands
     outputs: list[Value] = []
     for value, variable, result in zip(leaves, equation.invars, equation.outvars, strict=False):
         own = equation.replace(outvars=[result])
         if isinstance(value, Private) and value.axes is None and value.terms is None:
             outputs.append(
-                checker.unbounded(equation, [value], Why.ROWS("what is summed does not have one row per record"))
+                checker.unbounded(equation, [value], Why.ROWS("the summed array does not have one row per record"))
             )
             continue
-        # As the marked function computes it: a select, and then a sum.
+        # As the function computes it: a select, then a sum.
         rows = masked_rows(checker, equation, mask, value, shape_of(variable), shape_of(equation.invars[-1]))
         summed = sum_over(checker, own, rows, shape_of(variable), (0,)) if isinstance(rows, Private) else Public()
         if isinstance(summed, Private) and summed.axes is None:
             summed = dataclasses.replace(summed, rounding=_of_rows(value, shape_of(variable)[0], aval(result).dtype))
         if isinstance(rows, Private) and isinstance(summed, Private) and summed.terms is not None and rows.axes == (0,):
-            # The record that differs adds its own row alone.
+            # The record that differs adds only its own row.
             factor = contribution_factor(rows, checker.relation)[0]
             summed = dataclasses.replace(summed, moves=None if rows.linf is None else rows.linf * factor)
         outputs.append(summed)
@@ -316,7 +318,7 @@ def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
 
 
 def _of_rows(value: Value, count: int, dtype: Any) -> tuple[float, float] | None:
-    """`Private.rounding` of a sum: of clipped rows, or of public ones of limited size."""
+    """`Private.rounding` of a sum of clipped rows, or of public ones of limited size."""
     share = 0.0
     if isinstance(value, Private):
         if value.rounding is None or value.axes != (0,):
@@ -331,11 +333,11 @@ def _of_rows(value: Value, count: int, dtype: Any) -> tuple[float, float] | None
 
 @rule(COUNT)
 def count(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    """Cross tables: each record adds a vector with one entry, the weight, in each table, or zero.
+    """The rule of cross tables: each record adds a vector with one entry, the weight, in each table, or zero.
 
-    So its norm is the root of the sum of squared weights. Two such vectors are sqrt(2) times that apart, where any two vectors of
-    this norm may be twice as far: under REPLACE_ONE the event's C, half of the distance, is smaller by sqrt(2). That is so of
-    the table only: in a sample an absent record adds zero, which is not nearer.
+    So its norm is the root of the sum of squared weights. Two such vectors are at most sqrt(2) times that apart, while arbitrary
+    vectors of this norm may be twice as far: under REPLACE_ONE the event's C, half of the distance, is smaller by sqrt(2). That
+    holds for the table only: in a sample an absent record adds zero, which is not nearer.
     """
     params: Any = equation.params
     half = checker.relation is Relation.REPLACE_ONE
@@ -347,29 +349,29 @@ def count(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Privat
 
 @rule(DISTANCE)
 def distance(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    """Sums over cross tables of |count - expected|, times a weight: a record is in one cell of each, which moves its sum by 1.
+    """The rule of weighted sums over cross tables of |count - expected|: a record is in one cell of each and moves its sum by 1.
 
-    A record that is replaced leaves one cell and comes to another, which moves a sum by 2 at most. That is the 2C of REPLACE_ONE.
+    A replaced record leaves one cell and enters another, which moves a sum by 2 at most. That is the 2C of REPLACE_ONE.
     """
     weights = [float(weight) for weight in equation.params["weights"]]
     found = _of_cells(checker, equation, operands, lambda batch: math.hypot(*weights))
     if found.terms is None:
         return found
-    # All terms have the factor of a record that comes or goes, without a mask for one that comes and one that leaves.
+    # All terms have the factor of one added or removed record; without a mask, of one added and one removed.
     factor = sum(t.bound.factor for t in found.terms) / math.hypot(*weights)
     return dataclasses.replace(found, moves=max(weights) * factor, additive=False)
 
 
 def _of_cells(checker: Checker, equation: JaxprEqn, operands: list[Value], norm: Callable[[Batch], float]) -> Private:
-    """What a record moves that is in one cell of each cross table, in L2."""
+    """The L2 influence of a record that is in one cell of each cross table."""
     levels, mask, *counted = operands
     if any(isinstance(x, Private) for x in counted):
-        why = Why.ROWS("counts are compared with, or added to, what depends on records")
+        why = Why.ROWS("counts are compared with, or added to, values that depend on records")
         return checker.unbounded(equation, operands, why)
     if isinstance(levels, Private):
         if levels.axes != (0,):
             return checker.unbounded(equation, operands, Why.ROWS("what is counted does not have one row per record"))
-        # A row of zeros is in a cell like any other.
+        # A row of zeros is in a cell, too.
         levels = levels.but(zero=frozenset(), terms=None, linf=None)
     rows = masked_rows(checker, equation, mask, levels, shape_of(equation.invars[0]), shape_of(equation.invars[1]))
     if not isinstance(rows, Private) or rows.axes != (0,) or rows.batch is None:
@@ -381,20 +383,20 @@ def _of_cells(checker: Checker, equation: JaxprEqn, operands: list[Value], norm:
 
 
 def caller_of(equation: JaxprEqn) -> str:
-    """The function whose mark an equation is, for messages."""
+    """The function behind a marker primitive, for messages."""
     params: Any = equation.params
     return str(params.get("name", equation.primitive.name))
 
 
 def spend_secret(checker: Checker, equation: JaxprEqn, key: Value) -> None:
-    """Use up the key of a mechanism or a draw; refuse one that is no secret, or was used before."""
+    """Use up the key of a mechanism or a draw; refuse one that is not secret, or was used before."""
     line, name = source_line(equation), caller_of(equation)
     if not isinstance(key, Key):
         raise PrivacyError(f"the key of {name} at {line} depends on records.", Why.KEY.remedy, chain=(line,))
     kind, why = checker.keys.kind(key)
     if kind != SECRET:
         raise PrivacyError(
-            f"the key of {name} at {line} is no secret: {why}. Whoever knows the program can subtract the noise.",
+            f"the key of {name} at {line} is not secret: {why}. Anyone who knows the program can subtract the noise.",
             "pass the key as an argument of the step, made by dp.random.key(), and derive others with jax.random.split.",
             chain=(line,),
         )
@@ -403,12 +405,12 @@ def spend_secret(checker: Checker, equation: JaxprEqn, key: Value) -> None:
 
 @rule(NOISE, table=KEY_RULES)
 def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """A release, if the noise is a known multiple of what one record can add: the mechanism says what that is worth."""
+    """The rule of mechanisms: a release, if the noise is a known multiple of one record's contribution."""
     spend_secret(checker, equation, operands[0])
     params: Any = equation.params
     mechanism: Mechanism = params["mechanism"]
     if mechanism not in MECHANISMS:
-        why = Why.MECHANISM(f"nothing is known of the noise of {type(mechanism).__name__}")
+        why = Why.MECHANISM(f"the noise of {type(mechanism).__name__} is not on the list")
         return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
     arrays, multiplier = _number(equation, operands[1:], "multiplier")
     arrays, noise = _number(equation, arrays, "size")
@@ -448,7 +450,7 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
 def _for_sums(
     checker: Checker, equation: JaxprEqn, found: list[tuple[float, float] | None], paid: float, times: float = 1.0
 ) -> float:
-    """By what factor the rounding of sums, times a number, enlarges their sensitivity beyond what the mechanism pays for."""
+    """The factor by which the rounding of sums enlarges their sensitivity beyond the mechanism's allowance."""
     share = math.hypot(*(x[1] for x in found if x is not None)) * times
     if None in found or math.isinf(share):
         checker.unrounded.append(source_line(equation))
@@ -457,15 +459,15 @@ def _for_sums(
         return 1.0
     factor = (1 + share) / (1 + paid)
     note = f"rounding enlarges the sensitivity by {factor - 1:.2g} ({source_line(equation)}): many rows are summed in float32"
-    checker.notes.append(f"{note}; in float64, with jax.enable_x64, it does not")
+    checker.notes.append(f"{note}; use float64 (jax.enable_x64) to avoid it")
     return factor
 
 
 @rule(CHOOSE, table=KEY_RULES)
 def choose(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """A choice, if each score has a bound on what one record moves it by: that on each element, or else the norm of all.
+    """The rule of selection: each score needs a bound on one record's influence, per element or else by the joint norm.
 
-    What a choice from a random sample costs is not known, and so refused.
+    Selection from a random sample is refused, since its cost is unknown.
     """
     spend_secret(checker, equation, operands[0])
     scores = operands[1]
@@ -480,24 +482,24 @@ def choose(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     norm = total_of(over_slices(found.terms))
     bound = norm if found.moves is None else Scale(found.moves)
     if found.batch.whole.sampled:
-        why = Why.MECHANISM("an answer is chosen by a random sample of the records, for which no event is known")
+        why = Why.MECHANISM("an answer is selected by a random sample of the records, for which no event is known")
     elif norm is None or bound is None or norm.powers:
-        why = Why.NOISE_SCALE("the bound on what one record moves a score by is no known number")
+        why = Why.NOISE_SCALE("the bound on one record's influence on a score is not a known number")
     if why is not None or norm is None or bound is None:
         assert why is not None
         return [checker.unbounded(equation, [found], why)]
     checker.mechanisms[CHOICE] = None
-    # By the rounding of the sum, which is known as a share of the norm, one score moves no more than all of them do.
+    # The rounding of the sum, known relative to the joint norm, moves one score by no more than all of them.
     times = norm.factor / bound.factor if bound.factor > 0 else 1.0
     factor = _for_sums(checker, equation, [found.rounding], FOR_SUMS, times)
-    # Nothing that is composed with it shares its bound.
+    # No composed release shares its bound.
     epsilon = CHOICE.range(equation.params["epsilon"], bound.factor * factor)
     checker.items.append(Release(found.batch, CHOICE, {(Group(), 0): epsilon**2}, 1))
     return [Public(released=True)]
 
 
 class _NoRatioError(Exception):
-    """The noise is no known multiple of the bound."""
+    """The noise is not a known multiple of the bound."""
 
     def __init__(self, why: Reason) -> None:
         """Keep the reason."""
@@ -518,26 +520,26 @@ def _why_not(value: Private, noise: Scale | None) -> Reason | None:
 
 
 class _Grid(NamedTuple):
-    """The grid that sums are rounded to, as `mechanisms._integers` has it."""
+    """The grid that sums are rounded to, see `mechanisms._integers`."""
 
-    most: float  # The noise multiplier up to which the noise pays for the rounding
-    cell: float  # The grid points by which rounding moves the sums of neighbours apart, over the noise, at most
+    most: float  # The noise multiplier up to which the noise covers the rounding
+    cell: float  # The largest distance, in noises, that rounding adds between the sums of neighbours
 
 
 def _grid(params: Any, multiplier: Scale | None, equation: JaxprEqn) -> _Grid | None:
-    """The grid of a mechanism; None where nothing is rounded. It must be known how much noise is for the rounding."""
+    """The grid of a mechanism; None where nothing is rounded. Its noise for the rounding must be known."""
     mechanism, dim = params["mechanism"], sum(math.prod(shape_of(x)) for x in equation.outvars)
     if not mechanism.rounding(dim):
         return None
     if multiplier is None or multiplier.powers:
-        raise _NoRatioError(Why.NOISE_SCALE("the multiplier that the noise is made for is not known"))
+        raise _NoRatioError(Why.NOISE_SCALE("the noise multiplier is unknown"))
     return _Grid(multiplier.factor, mechanism.cell(dim, multiplier.factor, params["levels"]))
 
 
 def _recorded(
     checker: Checker, equation: JaxprEqn, released: list[tuple[Private, int]], noise: Scale, multiplier: Scale | None
 ) -> list[Any]:
-    """What a release costs: once and for all, or else in each turn of a loop around, where the numbers of turns are known."""
+    """The cost of a release: one for all iterations, or else one for each iteration of an enclosing loop."""
     params: Any = equation.params
     try:
         return _releases(checker, released, noise, params["mechanism"], _grid(params, multiplier, equation))
@@ -569,7 +571,7 @@ def _releases(
     mechanism: Mechanism,
     grid: _Grid | None,
 ) -> list[Release]:
-    # Values that are released by one call have independent noise of one size, so their loads add up by group.
+    # Values released by one call have independent noise of one size, so their loads add up by group.
     by_batch: dict[Batch, list[tuple[Private, int]]] = {}
     for value, size in released:
         assert value.batch is not None
@@ -577,7 +579,7 @@ def _releases(
     found: list[Release] = []
     for batch, values in by_batch.items():
         if checker.remembers and batch.sampled and not _is_fresh(checker, batch):
-            why = "records may have remembered that they were in this sample, and told so since"
+            why = "the state of records may depend on this sample and may have been released since"
             raise _NoRatioError(Why.ROWS(why))
         loads: Loads = {}
         for value, _ in values:
@@ -591,10 +593,10 @@ def _releases(
 
 
 def _rounded(checker: Checker, release: Release, grid: _Grid) -> Release:
-    """What rounding to the grid adds to a release whose values move by x <= r noises for one record.
+    """The load that rounding to the grid adds to a release whose values move by x <= r noises for one record.
 
-    r^2 is its loads together, times the number of coordinates where the mechanism goes by L1 norms. With the noise for a
-    multiplier m that is made larger by 1 + m c, where c is the cell, the integers move by (x + c) / (1 + m c). If r >= 1 / m,
+    r^2 is the sum of its loads, times the number of coordinates if the mechanism uses L1 norms. With the noise for a
+    multiplier m enlarged by 1 + m c, where c is the cell, the integers move by (x + c) / (1 + m c). If r >= 1 / m,
     that is at most r for x = r. A record that shares its bound among several releases has less of x in each; then
     (x + c) / (1 + m c) <= x + c (1 - m x)+, whose square is at most x^2 + c / (2 m) + c^2 (`Release.rounding`). If r < 1 / m the
     loads are those of (r + c) / (1 + m c).
@@ -602,7 +604,7 @@ def _rounded(checker: Checker, release: Release, grid: _Grid) -> Release:
     total, most, cell = ratio_of(release), grid.most, grid.cell
     loads = release.loads
     if is_symbolic(total):
-        # What is open has r >= 1 / m: the certificate assumes so.
+        # The certificate assumes r >= 1 / m for open parameters.
         checker.most_multiplier = min(checker.most_multiplier, most)
     elif total * (most * (1 + 1e-5)) ** 2 < 1:
         larger = ((1 + cell / math.sqrt(total)) / (1 + most * cell)) ** 2
@@ -611,7 +613,7 @@ def _rounded(checker: Checker, release: Release, grid: _Grid) -> Release:
 
 
 def _is_fresh(checker: Checker, batch: Batch) -> bool:
-    """Whether nothing else was drawn or released since a sample was drawn."""
+    """True if nothing else was drawn or released since the draw of a sample."""
     drawn = [i for i, x in enumerate(checker.items) if isinstance(x, Draw) and x.batch is batch]
     since = checker.items[drawn[0] + 1 :] if drawn else []
     kinds = [kind for x in since for kind in (x.releases if isinstance(x, Scheduled) else [[x]])]
@@ -623,7 +625,7 @@ def _loads(checker: Checker, terms: tuple[Term, ...], noise: Scale) -> list[tupl
         ratio = checker.symbols.ratio(terms[0].bound, noise)
         if ratio is not None:
             return [((terms[0].group, leaf), ratio**2) for leaf in terms[0].leaves]
-    # Several terms have no group in common: their sum is a bound of its own, which no other release shares.
+    # Several terms have no common group: their sum is a new bound, which no other release shares.
     total_bound = total_of(terms)
     ratio = None if total_bound is None else checker.symbols.ratio(total_bound, noise)
     if ratio is None:
@@ -633,9 +635,9 @@ def _loads(checker: Checker, terms: tuple[Term, ...], noise: Scale) -> list[tupl
 
 @rule(DRAW, table=KEY_RULES)
 def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """A sample of the table: row numbers, mask, and the rows of what is drawn from, which are zero where the mask is False.
+    """The rule of sampling: row numbers, mask, and sampled rows, which are zero where the mask is False.
 
-    The law is the sampler's, which follows from the drawing and the tables' values (`Drawing.law`).
+    The sampler's law follows from the drawing and the tables' values (`Drawing.law`).
     """
     spend_secret(checker, equation, operands[0])
     params: Any = equation.params
@@ -645,7 +647,7 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
         return [Public() for _ in equation.outvars]
 
     def refused(why: Reason) -> list[Value]:
-        # No draw is recorded, so that what comes of it is no sample.
+        # No draw is recorded, so the results are not a sample.
         return _refused(checker, equation, operands, why)
 
     drawing = params["drawing"]
@@ -653,7 +655,7 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     if sampling is None:
         return refused(Why.RATE("the sampling rate is not known before the program runs"))
     if not isinstance(drawing, OpenPoisson) and not _is_vouched_for(sampling, drawing):
-        return refused(Why.SAMPLER(f"nothing is known of the batches of {type(sampling).__name__}"))
+        return refused(Why.SAMPLER(f"the sampler {type(sampling).__name__} is not on the list"))
     table = next((x.batch for x in records if isinstance(x, Private)), checker.table)
     if table is None or not isinstance(table, Table) or (not records and table.masked):
         return refused(Why.ROWS("a sample is drawn from something that is not one row per record of the table"))
@@ -664,12 +666,12 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
             why = "rows depend on their number in the table, which changes when a record is removed"
             return refused(Why.POSITION(why))
     _check_sampler(checker, equation, sampling)
-    # From here on the records are those of the sample; a draw without a release costs nothing.
+    # From here on the records are those of the sample; a draw without a release is free.
     batch = Sample(table, depth=len(checker.keys.loops), sampling=sampling, num_records=drawing.num_records)
     checker.items.append(Draw(batch))
     origin = checker.origin(equation, records, "" if records else "a secret sample of the records")
-    # Row numbers say who was drawn: nothing may be computed of them, but `clipped_sum` knows them again by name.
-    numbers = Private(batch, None, origin, why=Why.ROWS("it tells which records are in the sample"))
+    # Row numbers reveal who was drawn: nothing may be computed from them, but `clipped_sum` recognizes them by name.
+    numbers = Private(batch, None, origin, why=Why.ROWS("it reveals which records are in the sample"))
     mask = Private(batch, (0,), origin, linf=1.0, finite=True, zero=frozenset([batch]))
     checker.samples[batch] = (drawing.rows, numbers.serial, mask.serial)
     outputs: list[Value] = [numbers, mask]
@@ -681,7 +683,7 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
 
 
 def _law(checker: Checker, drawing: Any, structure: Any, tables: list[Value]) -> Sampling | None:
-    """The sampler that a drawing is with these tables, if they are known while tracing."""
+    """The sampler that a drawing implements with these tables, if they are known at trace time."""
     known: list[Any] = []
     for value in tables:
         if not isinstance(value, Public):
@@ -692,21 +694,21 @@ def _law(checker: Checker, drawing: Any, structure: Any, tables: list[Value]) ->
 
 
 def _is_vouched_for(sampling: Sampling, drawing: Any) -> bool:
-    """Whether a sampler is one of the list, and draws in its own way: a class derived from one may draw otherwise."""
+    """True if a sampler is on the list and uses its own drawing: a subclass may draw differently."""
     if type(drawing) is PaddedDrawing:
-        # Rows that are in no batch add nothing to any table.
+        # Rows that are in no batch contribute nothing.
         drawing = drawing.inner
     return type(sampling) in SAMPLERS and type(sampling.drawing(drawing.num_records)) is type(drawing)
 
 
 def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> None:
-    """A sampler has its event under some relations only, and beside a memory only where records are drawn independently."""
+    """Refuse a sampler without an event for this relation, or with per-record state unless records are independent."""
     line, name = source_line(equation), caller_of(equation)
     if checker.relation not in sampling.relations:
         others = " or ".join(f"dp.Relation.{x.name}" for x in sorted(sampling.relations, key=lambda x: x.name))
         why = f", which has no sound accounting under {checker.relation.name}"
         if sampling.constant_size:
-            why = f" of fixed size{why}: with one record more, every other record's chance to be drawn changes"
+            why = f" of fixed size{why}: one additional record changes every other record's probability of being drawn"
         raise PrivacyError(
             f"{name} at {line} draws a batch{why}.",
             f"certify with relation={others}, or draw with dp.poisson_subsample.",
@@ -717,8 +719,8 @@ def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> 
     checker.draws_dependently = True
     if checker.remembers:
         raise PrivacyError(
-            f"{name} at {line} draws a batch in which one record's place depends on others', and records remember earlier "
-            "batches: whether one record was drawn decides what others remember, which no accounting here covers.",
+            f"{name} at {line} draws a batch in which one record's place depends on others', and records keep state of "
+            "earlier batches: drawing one record changes the state of others, which no accounting here covers.",
             "draw with Poisson sampling, or let every record be in every batch.",
             chain=(line,),
         )
@@ -726,10 +728,10 @@ def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> 
 
 @rule(CLIPPED_SUM, table=KEY_RULES)
 def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """What a gradient engine promises: each record of the batch adds at most the joint bound to all outputs together.
+    """The contract of gradient engines: each record of the batch adds at most the joint bound to all outputs together.
 
-    The loss cannot see two records: it is a program of one. What else it takes must be public, and the row numbers those
-    of a draw, in which each record stands once.
+    The loss is a program of one record, so it cannot combine two. Its other inputs must be public, and the row numbers those
+    of a draw, in which each record occurs once.
     """
     *keys, indices, mask = operands[:4]
     params: Any = equation.params
@@ -739,9 +741,9 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     why = None
     bound = Scale(abs(params["norm"])) if params["norm"] is not None else number_of(norms[0])
     if not params["trusted"]:
-        why = Why.ROWS("nothing is known of the gradient engine")
+        why = Why.ROWS("the gradient engine is not on the list")
     elif any(not isinstance(x, Public) for part in public for x in part):
-        why = Why.ROWS("the loss of one record takes what depends on others")
+        why = Why.ROWS("the loss of one record depends on others")
     elif bound is None:
         why = Why.NOISE_SCALE("the clipping norm is not known to be public")
     elif not _is_draw(checker, equation, indices, mask, table):
@@ -751,21 +753,21 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         return _refused(checker, equation, [*operands[4:], indices], why)
     assert isinstance(indices, Private)
     assert indices.batch is not None
-    # The engine gives the gradient a share of the joint bound and the loss and count the rest; the norm that it is told is
-    # the gradient's.
+    # The engine divides the joint bound between the gradient on one side and loss and count on the other; `norm` is the
+    # gradient's.
     joint = bound.times((1.0 + params["rounding"]) / math.sqrt(1.0 - sum(params["shares"])))
     group, origin = Group("clipped_sum"), checker.origin(equation, table)
     outputs: list[Value] = []
     for number, _ in enumerate(equation.outvars[:-1]):
         term = Term(group, frozenset([number]), joint, indices.batch)
-        exact = {"finite": True, "additive": True, "rounding": (math.inf, 0.0)}  # the bound has it
+        exact = {"finite": True, "additive": True, "rounding": (math.inf, 0.0)}  # included in the bound
         outputs.append(Private(indices.batch, None, origin, terms=(term,), **exact))
-    # The last says whether the random bits could be made.
+    # The last output is True if the random bits could be generated.
     return [*outputs, Public()]
 
 
 def _no_draw(checker: Checker, indices: Value) -> Reason:
-    """Why row numbers are no draw's: the reason why the draw was none, if that is where they come from."""
+    """The reason why row numbers are not those of a draw: that of a refused draw, if they come from one."""
     unknown = isinstance(indices, Private) and (indices.batch is None or indices.batch not in checker.samples)
     own = indices.why if unknown and isinstance(indices, Private) else None
     return own or Why.ROWS("the rows are not those of a sample of the table")
@@ -773,12 +775,12 @@ def _no_draw(checker: Checker, indices: Value) -> Reason:
 
 def _refused(checker: Checker, equation: JaxprEqn, operands: list[Value], why: Reason) -> list[Value]:
     found = checker.unbounded(equation, operands, why)
-    # What is wrong with this use of the sample, not what a sample may not be used for.
+    # The fault is in this use of the sample, not in the sample.
     return [found.but(why=why.at(source_line(equation))) for _ in equation.outvars]
 
 
 def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, table: list[Value]) -> bool:
-    """Whether row numbers and mask are what one draw gave, from just these arrays."""
+    """True if row numbers and mask come from one draw from these arrays."""
     if not isinstance(indices, Private) or not isinstance(mask, Private) or indices.batch is None:
         return False
     shapes = [shape_of(x) for x in equation.invars[len(equation.invars) - len(table) :]]
@@ -786,7 +788,7 @@ def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, 
     by_place = checker.relation is Relation.ADD_OR_REMOVE_ONE
     for value, shape in zip(table, shapes, strict=True):
         if isinstance(value, Public):
-            # What records remember starts as something public; and as with rows, it must not tell one place from another.
+            # The state of records starts as public values, which, like rows, must not depend on the place.
             if by_place and varies_along(value, shape, (0,)):
                 return False
             continue
@@ -799,10 +801,10 @@ def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, 
 
 @rule(UPDATE_ROWS, table=KEY_RULES)
 def update_rows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """Rows of the table after each record of a sample has looked at itself and at what is public.
+    """The rule of `update_rows`: each record of a sample updates its state from itself and public values.
 
-    What a record remembers tells whether it was in earlier samples. So a sample that is drawn later is as good as fresh
-    only if a record's chance to be in it depends on no other record, as in Poisson samples: see `mechanisms.update_rows`.
+    A record's state reveals whether it was in earlier samples. So a later sample counts as fresh only if a record's
+    probability of being drawn depends on no other record, as in Poisson samples: see `mechanisms.update_rows`.
     """
     key, indices, mask = operands[:3]
     params: Any = equation.params
@@ -810,11 +812,11 @@ def update_rows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     spend_secret(checker, equation, key)
     why = None
     if any(not isinstance(x, Public) for part in public for x in part):
-        why = Why.ROWS("what one record remembers takes what depends on others")
+        why = Why.ROWS("the state of one record depends on others")
     elif not _is_draw(checker, equation, indices, mask, [*table, *memory]):
         why = _no_draw(checker, indices)
     elif checker.draws_dependently:
-        why = Why.ROWS("records remember samples of a fixed size, in which one record decides what others remember")
+        why = Why.ROWS("records keep state of samples of a fixed size, in which one record affects the state of others")
     if why:
         return _refused(checker, equation, [*operands[3:], indices], why)
     checker.remembers = True

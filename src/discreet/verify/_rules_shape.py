@@ -1,9 +1,9 @@
-"""Primitives that move, choose or look up elements: reshape, slice, concatenate, select, gather, sort, windows.
+"""Primitives that move, select or look up elements: reshape, slice, concatenate, select, gather, sort, windows.
 
-Nothing is computed here, so a bound can only change by how often an element is used: k copies of a vector are sqrt(k) times
-as long, and parts of one are jointly no longer than it. Rows stay rows as long as the axes of the records stay whole. Where
-records are picked by their place, each stands in one place at most (`Slice`, `Pick`), or there are no rows any more. An index
-or a choice that depends on records is covered only where it is the record's own.
+Elements do not change here, so a bound depends only on how often each is used: k copies of a vector have sqrt(k) times its
+norm, and parts of one jointly at most its norm. Rows stay rows as long as the axes of the records stay whole. If records are
+picked by place, each may occur at most once (`Slice`, `Pick`); otherwise the result has no rows. An index or a selection that
+depends on records is covered only if it is the record's own.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _LINE = jax.ShapeDtypeStruct((2,), np.float32)
 
 
 def moved(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | None, *, exact: bool = True) -> Private:
-    """A value whose elements are the operand's, each at most once. `exact`: all of them, so that it holds the same."""
+    """A value of the operand's elements, each at most once. `exact`: all of them, so it has the same content."""
     if value.axes is None or axes is None:
         return moved_sum(checker, equation, value)
     shape = shape_of(equation.invars[0])
@@ -82,12 +82,12 @@ def moved(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | Non
 
 
 def over_the_record(value: Private) -> frozenset[tuple[str, int]]:
-    """What holds of a record as a whole, wherever its one truth value is put."""
+    """Conditions on a record as a whole, which survive moving its one Boolean."""
     return frozenset(x for x in value.finite_where if x[0] == "all")
 
 
 def moved_sum(checker: Checker, equation: JaxprEqn, value: Private) -> Private:
-    """The same where no axes number records: what one record can change is no more than before."""
+    """The same for a value without record axes: one record's influence does not grow."""
     found = as_sum(checker, value, shape_of(equation.invars[0]))
     if found.terms is None:
         lost = Why.ROWS(f"{equation.primitive.name} mixes the axis of the records with others")
@@ -108,7 +108,7 @@ def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
 
 
 def axis_after(equation: JaxprEqn, axis: int) -> int | None:
-    """Where an axis of the operand lies in the result, with the same elements in their places; None where it does not."""
+    """The position in the result of an axis of the operand, if its elements keep their places; otherwise None."""
     primitive, params = equation.primitive, equation.params
     if primitive is p.transpose_p:
         return [int(i) for i in params["permutation"]].index(axis)
@@ -122,7 +122,7 @@ def axis_after(equation: JaxprEqn, axis: int) -> int | None:
 
 
 def axes_after(equation: JaxprEqn, axes: Axes | None) -> Axes | None:
-    """`axis_after` of all axes of the records; None where one of them is gone."""
+    """`axis_after` of all record axes; None if one of them is gone."""
     found = [axis_after(equation, a) for a in axes or ()]
     return None if axes is None or None in found else tuple(a for a in found if a is not None)
 
@@ -155,7 +155,7 @@ def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> P
 def _slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     value = operands[0]
     if not isinstance(value, Private) or any(isinstance(x, Private) for x in operands[1:]):
-        why = Why.ROWS("elements are chosen by an index that depends on records")
+        why = Why.ROWS("elements are selected by an index that depends on records")
         return checker.unbounded(equation, operands, why)
     own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
@@ -172,11 +172,10 @@ def _slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
 
 
 def _window_of(checker: Checker, equation: JaxprEqn, value: Private, starts: Sequence[Value]) -> Private | None:
-    """The `Part` that an iteration takes by number, `lax.dynamic_slice(x, i * size)`, if no other takes any of its rows.
+    """The `Part` of an iteration's `lax.dynamic_slice(x, i * size)`, if no other iteration takes any of its rows.
 
-    It is then what an iteration sees of an array that the loop goes through. So all starts have to be known, and none is
-    moved to fit into the array. In a random sample a record that is left out moves others to another iteration: all rows
-    must be taken, and alike (`placed`).
+    It is then like a slice of a scanned array. So all starts must be known and within the array, since JAX moves others. In a
+    random sample a record left out moves others to another iteration: all rows must be taken, and treated alike (`placed`).
     """
     own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
     cut = [i for i in range(len(own)) if own[i] != out[i]]
@@ -187,7 +186,7 @@ def _window_of(checker: Checker, equation: JaxprEqn, value: Private, starts: Seq
     turns = start.turns if isinstance(start, Public) else None
     if turns is None or turns.loop not in checker.keys.loops or not turns.values:
         return None
-    # Parts of parts go from the outer loop to the inner one, each loop once: what an inner loop took apart it puts together.
+    # Parts of parts go from the outer loop to the inner one, each loop once.
     around = checker.keys.loops[: checker.keys.loops.index(turns.loop)]
     batch: Batch | None = value.batch
     while batch is not None:
@@ -206,7 +205,7 @@ def _window_of(checker: Checker, equation: JaxprEqn, value: Private, starts: Seq
         depth = checker.keys.loops.index(turns.loop)
         checker.windows[name] = Part(value.batch, value.batch.masked, depth, loop=turns.loop, before=0)
     part = checker.windows[name]
-    # One row of an axis numbers nothing, as after a scan along it.
+    # A single row of an axis numbers nothing, as after a scan along it.
     axes = tuple(a for a in value.axes if a != axis or size > 1)
     found = moved(checker, equation, value, axes, exact=False)
     placed = value.positional or turns.loop in checker.placed
@@ -214,7 +213,7 @@ def _window_of(checker: Checker, equation: JaxprEqn, value: Private, starts: Seq
 
 
 def _slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | None:
-    """The rows of the table from one to another; the same for all arrays that are cut alike."""
+    """The consecutive rows of a slice of the table; the same object for all arrays with the same slice."""
     if not isinstance(value.batch, Table) or value.axes is None:
         return None
     (axis,), params = value.axes, equation.params
@@ -259,7 +258,7 @@ def concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     parts = [x.terms for x in sums if x.terms is not None]
     terms = stacked(parts, batch) if bad is None and batch is not None else None
     if terms is None:
-        lost = Why.ROWS("values without a bound are put side by side along the axis of the records")
+        lost = Why.ROWS("values without a bound are concatenated along the axis of the records")
         return checker.unbounded(equation, [bad] if bad is not None else operands, lost)
     origin = checker.origin(equation, operands)
     return Private(batch, None, origin, terms=terms, finite=True, additive=all(x.additive for x in sums))
@@ -293,7 +292,7 @@ def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     axis = int(equation.params["axis"])
     if value.axes is None or axis not in value.axes:
         return parts(checker, equation, value, value.axes)
-    # Records that are cut in blocks: each is a slice.
+    # Records split into blocks: each is a slice.
     whole, found, end = shape_of(equation.invars[0]), [], 0
     for variable, size in zip(equation.outvars, equation.params["sizes"], strict=True):
         start, end = end, end + int(size)
@@ -305,9 +304,9 @@ def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
 
 
 def parts(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | None) -> list[Value]:
-    """Parts of one value, side by side: jointly no longer than it."""
+    """Disjoint parts of one value, whose joint norm is at most its norm."""
     whole = moved(checker, equation, value, axes, exact=False)
-    # The parts share what the whole had: they are the leaves of a new group.
+    # The parts share the bound of the whole: they are the leaves of a new group.
     total = None if whole.terms is None else total_of(whole.terms)
     if total is None or whole.terms is None or not whole.terms:
         return [whole.but(terms=None if whole.axes is not None else whole.terms) for _ in equation.outvars]
@@ -321,19 +320,19 @@ def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
     chosen = _only_case(which, cases)
     if chosen is not None:
         return chosen
-    # The choice belongs to the record whose row it chooses: nobody else is moved by it.
+    # The selection belongs to the record whose row it selects: it moves no other.
     rows = aligned(checker, equation, operands)
     if rows is not None:
         return rows.but(**_selected(equation, which, cases))
     if isinstance(which, Private):
-        return checker.unbounded(equation, operands, Why.CHOICE("a choice depends on records, beyond the row it is in"))
-    # A public choice, the same in both runs: element by element the result is one of the cases, so side by side they bound it.
+        return checker.unbounded(equation, operands, Why.CHOICE("a selection depends on records other than its row's"))
+    # A public selection: each element of the result is one of the cases, so their concatenation bounds it.
     pairs = [(x, shape_of(v)) for x, v in zip(cases, equation.invars[1:], strict=True) if isinstance(x, Private)]
     sums = [as_sum(checker, x, shape) for x, shape in pairs]
     bad = next((x for x in sums if x.terms is None), None)
     batch = common_batch(sums)
     if bad is not None or batch is None:
-        lost = Why.ROWS("a choice between values without a bound")
+        lost = Why.ROWS("a selection between values without a bound")
         return checker.unbounded(equation, [bad] if bad is not None else operands, lost)
     parts = [x.terms for x in sums if x.terms is not None]
     terms = parts[0] if len(parts) == 1 else stacked(parts, batch)
@@ -343,7 +342,7 @@ def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
 
 
 def _only_case(which: Value, cases: Sequence[Value]) -> Private | None:
-    """The case that is chosen everywhere, where that is known."""
+    """The case selected everywhere, if known."""
     number = None
     if isinstance(which, Public) and which.const is not None and which.const.ndim == 0:
         number = int(which.const)
@@ -355,7 +354,7 @@ def _only_case(which: Value, cases: Sequence[Value]) -> Private | None:
 
 def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
     finite_where = which.finite_where if isinstance(which, Private) else frozenset()
-    # The mask is False where there is no record: there it is case 0 that counts.
+    # The mask is False where there is no record, which selects case 0.
     zero = both_zero(cases)
     first = cases[0]
     if isinstance(which, Private):
@@ -367,7 +366,7 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
         zero |= which.true if second is None else which.true & second
     finite = [all_finite([x]) for x in cases]
     if len(cases) == 2 and isinstance(cases[1], Private) and cases[1].guarded_by(finite_where):
-        # Each of its elements is a number now; a bound on a row that held NaN says nothing of the others.
+        # Each of its elements is finite now; a bound on a row that held NaN does not bound the others.
         cases = [cases[0], cases[1].but(terms=None)] if not finite[1] else cases
         finite[1] = True
     _finite_by_choice(which, cases, finite)
@@ -385,7 +384,7 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
 
 
 def _finite_by_choice(which: Value, cases: Sequence[Value], finite: list[bool]) -> None:
-    """`where(norm < C, g, g / norm * C)`: where the quotient counts, the norm is not 0."""
+    """Handle `where(norm < C, g, g / norm * C)`: where the quotient is selected, the norm is not 0."""
     norm = which.norm_of if isinstance(which, Private) else None
     known = norm is not None and norm.kind in ("above", "below") and not norm.bound.powers and norm.finite
     if norm is None or not known or norm.bound.factor < FLOOR:
@@ -416,7 +415,7 @@ def _bound_of_choice(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -
         parts.append(scaled(terms, Scale(expansion(own, out))))
     if len(parts) <= 1:
         return parts[0] if parts else None
-    # One choice for all of a record: of the two multiples of one row it is the longer that counts, not both mixed.
+    # One selection per record: the longer of the two multiples of one row bounds it, not a mixture.
     by_norm = isinstance(which, Private) and which.norm_of is not None and which.norm_of.kind in ("above", "below")
     singles = [x[0] for x in parts if len(x) == 1] if by_norm else []
     if len(singles) == len(parts) and len({(id(t.group), t.leaves, t.bound.powers, t.source) for t in singles}) == 1:
@@ -425,7 +424,7 @@ def _bound_of_choice(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -
 
 
 def _within_by_choice(which: Value, number: int, value: Private) -> tuple[Term, ...] | None:
-    """`where(norm < C, g, ...)`: in that case g is within C."""
+    """Handle `where(norm < C, g, ...)`: in that case the norm of g is at most C."""
     norm = which.norm_of if isinstance(which, Private) else None
     if norm is None or value.batch is None or value.content not in norm.contents:
         return None
@@ -436,7 +435,7 @@ def _within_by_choice(which: Value, number: int, value: Private) -> tuple[Term, 
 
 
 def _factor_of_choice(which: Value, cases: Sequence[Value], factor: Private) -> Norm | None:
-    """`where(norm > C, C / norm, 1)`: a factor all the same."""
+    """Handle `where(norm > C, C / norm, 1)`, which is a factor, too."""
     norm, own = which.norm_of if isinstance(which, Private) else None, factor.norm_of
     if own is None or all(x is factor or (isinstance(x, Public) and x.is_zero) for x in cases):
         return own
@@ -454,7 +453,7 @@ def _factor_of_choice(which: Value, cases: Sequence[Value], factor: Private) -> 
 def masked_rows(
     checker: Checker, equation: JaxprEqn, mask: Value, value: Value, shape: Axes, mask_shape: Axes
 ) -> Value:
-    """`where(mask, value, 0)`, for a mask over the leading axis."""
+    """The rule of `where(mask, value, 0)`, for a mask over the leading axis."""
     if isinstance(mask, Public):
         if isinstance(value, Private) and value.axes is not None and 0 in value.axes:
             return value.but(positional=value.positional or varies_along(mask, mask_shape, (0,)))
@@ -475,7 +474,7 @@ def masked_rows(
 
 @rule(p.gather_p)
 def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    """Elements of an array by their indices. An index out of range may give NaN, so nothing is said of sizes."""
+    """The rule of lookups by index. An index out of range may give NaN, so there is no bound."""
     source, index = operands
     numbers = equation.params["dimension_numbers"]
     rank = len(shape_of(equation.outvars[0]))
@@ -492,7 +491,7 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
         positional = index.positional or varies_along(source, shape_of(equation.invars[0]), shared)
         return Private(index.batch, axes, origin, positional=positional)
     if not isinstance(source, Private) or source.axes is None:
-        return checker.unbounded(equation, operands, Why.ROWS("elements of what depends on all records are looked up"))
+        return checker.unbounded(equation, operands, Why.ROWS("elements of a value of all records are looked up"))
     axes_found: list[int] = []
     gone = (*numbers.collapsed_slice_dims, *source_batch)
     kept = [i for i in range(len(shape_of(equation.invars[0]))) if i not in gone]
@@ -521,17 +520,17 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
 
 
 def _picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, index: Value) -> Private:
-    """`rows[numbers]`, for numbers that are known while tracing and differ: each record is in one row at most."""
+    """The rule of `rows[numbers]`, for distinct numbers known at trace time: each record is in one row at most."""
     numbers, count = equation.params["dimension_numbers"], shape_of(equation.invars[0])[axis]
     simple = source.axes == (axis,) and isinstance(source.batch, Table)
     simple = simple and tuple(numbers.start_index_map) == (axis,) and axis in numbers.collapsed_slice_dims
     known = index.const if isinstance(index, Public) else None
     if not simple or known is None or known.ndim != 2:
-        why = Why.ROWS("records are picked by their number, and no proof covers that they differ")
+        why = Why.ROWS("records are picked by number, and their numbers are not known to be distinct")
         return checker.unbounded(equation, [source, index], why)
     picks = tuple(int(i) for i in known.reshape(-1))
     if len(set(picks)) < len(picks) or any(not 0 <= i < count for i in picks):
-        why = Why.ROWS("a record is picked several times, so that it counts as often")
+        why = Why.ROWS("a record is picked several times, so it counts as often")
         return checker.unbounded(equation, [source, index], why)
     name = (source.batch, "pick", picks)
     assert source.batch is not None
@@ -546,13 +545,13 @@ def _picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, in
 
 @rule(p.scatter_p, p.scatter_add_p, p.scatter_mul_p, p.scatter_min_p, p.scatter_max_p)
 def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    """Updates at indices, where whatever a record writes goes to its own place, and nobody else's."""
+    """The rule of scatter: each record may write to its own place only."""
     private = [x for x in operands if isinstance(x, Private)]
-    lost = Why.ROWS("records' values are put at places that other records can reach")
+    lost = Why.ROWS("records' values are written to places that other records can reach")
     if (histogram := _added_up(checker, equation, operands)) is not None:
         return histogram
     own = _own_places(equation)
-    # All operands must agree along which axes of the array the records are.
+    # All operands must have the records along the same axes of the array.
     found: set[tuple[int, ...]] = set()
     for value, places in zip(operands, own, strict=True):
         if isinstance(value, Private):
@@ -571,14 +570,14 @@ def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
 
 
 def _added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private | None:
-    """Rows that are added to an array of zeros at their own places, as in histograms; None where they are not, or have no bound.
+    """The rule of rows added to an array of zeros at their indices, as in histograms; None otherwise, or without a bound.
 
-    Wherever they go, one record moves the result by its own updates: those of one window go to different places, or are dropped,
-    and k windows move it by sqrt(k) times their joint norm at most.
+    At any index, one record moves the result by its own updates: those of one window go to distinct places, or are dropped,
+    and k windows move it by at most sqrt(k) times their joint norm.
     """
     array, index, update = operands
     numbers, shapes = equation.params["dimension_numbers"], [shape_of(x) for x in equation.invars]
-    # What was promised of indices, and may not be so, leaves open where other records' updates go.
+    # If indices break their promises, other records' updates may go anywhere.
     promised = [equation.params[x] for x in ("unique_indices", "indices_are_sorted")]
     undefined = any(promised) or equation.params["mode"] is jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
     dtype = np.dtype(aval(equation.outvars[0]).dtype)
@@ -586,7 +585,7 @@ def _added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pr
         return None
     if not isinstance(array, Public) or not array.is_zero:
         return None
-    # The other axes of the updates are those of the indices but for the last.
+    # The other axes of the updates are those of the indices except the last.
     scattered = [i for i in range(len(shapes[2])) if i not in numbers.update_window_dims]
     if isinstance(index, Private):
         if not index.axes or len(shapes[1]) - 1 in index.axes:
@@ -618,7 +617,7 @@ def _added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pr
 
 
 def _own_places(equation: JaxprEqn) -> list[dict[int, int]]:
-    """For array, indices and updates: which of their axes go, place by place, to which axis of the array.
+    """For array, indices and updates: the map from their axes to those of the array with the same places.
 
     Those are the axes over which the operation is batched, and those that every window covers from end to end.
     """
@@ -645,7 +644,7 @@ def common_rows(operands: Sequence[Value]) -> Axes | None:
 
 
 def rows_of_all(checker: Checker, equation: JaxprEqn, operands: list[Value], axes: Axes) -> list[Value]:
-    """Rows that are made of the operands' rows, which have the same axes as the results; nothing is said of their sizes."""
+    """Result rows computed from the operands' rows along the same axes, without bounds."""
     batch = next(x.batch for x in operands if isinstance(x, Private))
     positional, origin = is_positional(equation, operands, axes), checker.origin(equation, operands)
     return [Private(batch, axes, origin, finite=is_whole(v), positional=positional) for v in equation.outvars]
@@ -654,7 +653,7 @@ def rows_of_all(checker: Checker, equation: JaxprEqn, operands: list[Value], axe
 def rows_apart(
     checker: Checker, equation: JaxprEqn, operands: list[Value], mixed: Collection[int], why: str
 ) -> list[Value]:
-    """The results of what puts elements together along the `mixed` axes only: records have to be along others."""
+    """The results of a function that combines elements along the `mixed` axes only: records must lie along others."""
     axes = common_rows(operands)
     if axes is None or set(axes) & set(mixed):
         lost = Why.ROWS(f"{equation.primitive.name}{why}")
@@ -667,7 +666,7 @@ def rows_apart(
     p.select_and_gather_add_p,
 )  # fmt: skip
 def _windows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """Sums, maxima, ... over windows; and what their derivatives put back where the maximum was."""
+    """The rule of sums, maxima, ... over windows, and of their derivatives."""
     params: Any = equation.params
     names = ("window_dimensions", "window_strides", "base_dilation", "window_dilation")
     sizes = [params[n] for n in names if n in params]
@@ -678,26 +677,26 @@ def _windows(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> lis
 
 @rule(p.sort_p)
 def _sort(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """Sorting, of several arrays by the first of them; public ones move as records tell them to."""
+    """The rule of sorting several arrays by the first; public ones move with the records."""
     mixed = {int(equation.params["dimension"])}
-    return rows_apart(checker, equation, operands, mixed, ": sorting moves records, or along with other records")
+    return rows_apart(checker, equation, operands, mixed, ": sorting moves records, or values along with other records")
 
 
 @rule(p.top_k_p)
 def _top_k(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     rank = len(shape_of(equation.invars[0]))
     mixed = {int(equation.params.get("axis", rank - 1)) % rank}
-    return rows_apart(checker, equation, operands, mixed, ": the largest are chosen among records")
+    return rows_apart(checker, equation, operands, mixed, ": the largest are selected among records")
 
 
 @rule(p.dynamic_update_slice_p)
 def _update_slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """A part of each record, replaced by a part of each record."""
+    """The rule of replacing a part of each record by a part of each record."""
     target, update, *starts = operands
     axes = None if any(isinstance(x, Private) for x in starts) else common_rows([target, update])
     shapes = [shape_of(x) for x in equation.invars[:2]]
     if axes is None or any(shapes[0][a] != shapes[1][a] for a in axes):
-        lost = Why.ROWS(f"{equation.primitive.name}: values are put at places that other records can reach")
+        lost = Why.ROWS(f"{equation.primitive.name}: values are written to places that other records can reach")
         return [checker.unbounded(equation, operands, lost)]
     return rows_of_all(checker, equation.replace(invars=equation.invars[:2]), [target, update], axes)
 
