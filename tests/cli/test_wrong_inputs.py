@@ -175,8 +175,8 @@ def test_schemas(folder, name: str) -> None:
     [
         ("fit --batch-size 5000", "--batch-size is 5000: give a size from 1 to the number of records, 31"),
         ("fit --batch-size 0", "--batch-size is 0"),
-        ("fit --rate -0.1", "no probability in (0, 1]"),
-        ("fit --rate 0.5 --sampling full", "leave out --rate and --batch-size"),
+        ("fit --rate -0.1", "not a probability in (0, 1]"),
+        ("fit --rate 0.5 --sampling full", "omit --rate and --batch-size"),
         ("fit --sampling fixed", "give --batch-size and no --rate"),
         ("fit --sampling fixed --batch-size 32", "32"),
         (

@@ -27,7 +27,7 @@ def fresh(monkeypatch):
 
 def test_fixed_size_batches_need_more_noise_than_d3p_says():
     """The design's trap: q = 0.01, sigma = 1, 1000 steps, delta = 1e-5. d3p says 2.84; the truth is at least 13.36."""
-    with pytest.warns(D3PAccountingWarning, match=r"d3p would say epsilon = 2\.84"):
+    with pytest.warns(D3PAccountingWarning, match=r"d3p computes epsilon = 2\.84"):
         sigma, epsilon, evaluations = approximate_sigma(14.8208, 1e-5, 0.01, 1000)
     assert sigma == pytest.approx(1.0, rel=1e-3)
     assert 0.999 * 14.8208 <= epsilon <= 14.8208

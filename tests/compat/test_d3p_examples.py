@@ -430,7 +430,7 @@ def test_test_records_are_another_tables_rows(logistic, table):
     assert loss == dpsvi.evaluate(start, *test(0, test_state), non_private=True)
     # From here on these records cannot be fitted: what the loss showed of them would not be paid for.
     for records in (test(0, test_state), (data[:20], labels[:20])):
-        with pytest.raises(ValueError, match="may hold the same records"):
+        with pytest.raises(ValueError, match="may contain the same records"):
             dpsvi.update(start, *records)
     after, _ = dpsvi.update(start, *train(0, state))
     assert "test records" in dpsvi.statement(after).notes[-1]

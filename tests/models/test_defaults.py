@@ -77,7 +77,7 @@ def test_settings_can_be_changed_one_by_one() -> None:
 
 @pytest.mark.parametrize("model", [print, functools.partial(print, 1), lambda x, y: None, object()])
 def test_a_model_that_nobody_has_tried_has_none(model) -> None:
-    with pytest.raises(TypeError, match=r"no model of discreet\.models"):
+    with pytest.raises(TypeError, match=r"not a model of discreet\.models"):
         defaults_for(model)
 
 

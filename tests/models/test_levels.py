@@ -98,7 +98,7 @@ def test_a_record_has_the_levels_that_it_has_alone() -> None:
         ({"visits": ["3", "secret", "4", "5"]}, "column 'visits' holds something that is no number"),
         ({"smoker": [0, 1, 2, 0]}, "column 'smoker' has values outside its public categories"),
         ({"region": ["north", "secret", None, "south"]}, "column 'region' has values outside"),
-        ({"region": ["north", 987_654, None, "south"]}, "column 'region' holds cells of different types"),
+        ({"region": ["north", 987_654, None, "south"]}, "column 'region' has cells of different types"),
         ({"region": ["north"]}, "different lengths"),
         ({name: [] for name in table_of()}, "no rows"),
     ],
@@ -162,7 +162,7 @@ def test_dates_and_ordered_categories() -> None:
 
 @pytest.mark.parametrize("names", [["a", "b", "c", "a"], ["a", "b", "c", None]])
 def test_a_person_with_several_rows_is_refused(names) -> None:
-    with pytest.raises(DataError, match="protects one row of a person"):
+    with pytest.raises(DataError, match="protects one row per person"):
         Levels(VISITS).encode(visits(name=names))
     with pytest.raises(DataError, match="no column 'name'"):
         Levels(VISITS).encode({name: cells for name, cells in visits().items() if name != "name"})

@@ -228,7 +228,7 @@ def test_event(relation):
 
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.0000001, float("nan"), float("inf")])
 def test_rates_that_are_no_probabilities(rate):
-    with pytest.raises(ValueError, match=r"no probability in \(0, 1\].*pass rate=B / N"):
+    with pytest.raises(ValueError, match=r"not a probability in \(0, 1\].*pass rate=B / N"):
         PoissonSampling(rate)
 
 

@@ -1,1 +1,1 @@
-"""Other libraries' names on top of discreet: `discreet.compat.d3p`."""
+"""Other libraries' interfaces, implemented with discreet: `discreet.compat.d3p`."""

@@ -1,10 +1,10 @@
-"""NumPyro models ready to use, and default settings to fit them with. Nothing in a model is private; the fit is.
+"""Ready-made NumPyro models, and default settings to fit them. The fit is private, not the model.
 
 The regressions are plain NumPyro functions of (x, y). Each takes features of about unit size (`discreet.tables.encode` maps
 public bounds to [-1, 1]), has an intercept and weakly informative priors, and declares its records by
 `numpyro.plate("data", x.shape[0])`. `multinomial_regression` and `hierarchical` make such a function, the latter of
-(x, group, y). The others are for whole tables, of which synthetic twins are to be drawn: `MixtureOfProducts` and `TableVAE`
-for mixed columns, `GaussianMixture` and `FactorAnalysis` for numbers.
+(x, group, y). The others model whole tables, for synthetic twins: `MixtureOfProducts` and `TableVAE` for mixed columns,
+`GaussianMixture` and `FactorAnalysis` for numbers.
 """
 
 from discreet.models._cells import Levels, Scores

@@ -1,9 +1,9 @@
-"""A table's cells as numbers that models take, by the public schema alone, and back.
+"""Encode a table's cells as numbers for models, by the public schema alone, and decode them.
 
-Two codes are used. `Levels` turns each column into finitely many public levels: categories as they are, numbers by slices of
-their bounds. `Scores` turns each number into a normal score, its place between its bounds read as a probability. Both ways
-back give a cell within its bounds for whatever a model draws. A record's code depends on that record's cells and the schema
-only, and a refusal names columns and rules, never a cell.
+There are two codes. `Levels` maps each column to finitely many public levels: categories unchanged, numbers by slices of their
+bounds. `Scores` maps each number to a normal score, with its position between its bounds as a probability. Decoding any draw
+of a model gives a cell within its bounds. A record's code depends on that record's cells and the schema only, and errors name
+columns and rules, never a cell.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 
 def checked_columns(table: Any, schema: Schema, out_of_bounds: str) -> Iterator[tuple[Column, np.ndarray, np.ndarray]]:
-    """For each column its numbers (or positions among the categories), and which of its cells are missing.
+    """Yield each column's numbers (or category codes) and the mask of its missing cells.
 
-    A DataError says that a column is absent, a person has several rows, or a cell is not what the schema allows.
+    Raises a DataError if a column is absent, a person has several rows, or a cell violates the schema.
     """
     require("pyarrow", extra="tables", what="A model of a table")
     report = Report(OutOfBounds(choice("out_of_bounds", out_of_bounds, ("refuse", "clip"))))
@@ -51,13 +51,13 @@ def checked_columns(table: Any, schema: Schema, out_of_bounds: str) -> Iterator[
         people = column_of(table, schema.person)
         if people.null_count or len(people.unique()) < len(people):
             raise DataError(
-                f"column '{schema.person}' identifies persons, and a plan protects one row of a person: keep one of each, "
+                f"column '{schema.person}' identifies persons, and a plan protects one row per person: keep one each, "
                 f"table.filter(discreet.tables.keep_one_row_a_person(table['{schema.person}']))"
             )
     columns = [(column, _typed(column, column_of(table, column.name))) for column in schema.columns]
     lengths = {len(cells) for _, cells in columns}
     if len(lengths) > 1:
-        raise DataError("the columns have different lengths: each must have one cell a record")
+        raise DataError("the columns have different lengths: each must have one cell per record")
     if lengths == {0}:
         raise DataError("the table has no rows: there is nothing to fit")
     for column, cells in columns:
@@ -77,15 +77,13 @@ def column_of(table: Any, name: str) -> Any:
     try:
         cells = table[name]
     except (KeyError, IndexError, ValueError):
-        raise DataError(f"the table has no column '{name}': correct its name, or leave it out of the schema") from None
+        raise DataError(f"the table has no column '{name}': correct its name, or remove it from the schema") from None
     if isinstance(cells, pyarrow.ChunkedArray):
         return cells
     try:
         return pyarrow.chunked_array([pyarrow.array(cells, from_pandas=True)])
     except pyarrow.ArrowException:
-        raise DataError(
-            f"column '{name}' holds cells of different types: make them all texts, or all numbers"
-        ) from None
+        raise DataError(f"column '{name}' has cells of different types: make them all texts, or all numbers") from None
 
 
 def _typed(column: Column, cells: Any) -> Any:
@@ -101,7 +99,7 @@ def _typed(column: Column, cells: Any) -> Any:
         return cells.cast("date32" if column.kind is Kind.DATE else kind)
     except pyarrow.ArrowException:
         what = "date" if column.kind is Kind.DATE else "number"
-        raise DataError(f"column '{column.name}' holds something that is no {what}: fix it first") from None
+        raise DataError(f"column '{column.name}' has a cell that is not a {what}: fix it first") from None
 
 
 # --- cells as levels ----------------------------------------------------------------------
@@ -111,7 +109,7 @@ _ROWS_AT_ONCE = 65_536
 
 
 def refuse_several_rows(schema: Schema) -> None:
-    """Refuse a schema whose records have several rows: these models and counts know records of one row."""
+    """Refuse a schema whose records have several rows: these models and counts need one row per record."""
     if schema.max_rows > 1:
         raise DataError(
             f"the schema's person may have {schema.max_rows} rows, and this model or count uses one row per person: write "
@@ -121,7 +119,7 @@ def refuse_several_rows(schema: Schema) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Levels:
-    """The levels of a schema's columns. Public: made from the schema alone.
+    """The levels of a schema's columns. Public: derived from the schema alone.
 
     A column of categories has one level for each. Real columns and dates have `slices` equal slices of their bounds. A count
     has a level for each value if there are at most `slices`; otherwise the lowest values have one each, and the slices grow
@@ -130,8 +128,8 @@ class Levels:
 
     Attributes:
         schema: The public description of the table.
-        slices: Most slices of a column of numbers, 2 at least.
-        round_edges: For readers: slices begin at round numbers, months and years, so they are fewer and of several widths.
+        slices: Largest number of slices of a column of numbers, at least 2.
+        round_edges: For display: slices begin at round numbers, months and years, so they are fewer and of several widths.
 
     >>> from discreet.tables import schema_from_bounds
     >>> levels = Levels(schema_from_bounds("visits=0:9,smoker=no|yes"), slices=4)
@@ -181,7 +179,7 @@ class Levels:
         edges = self.edges(column)
         if column.kind is Kind.REAL:
             return [*(f"{low} to {high}" for low, high in itertools.pairwise(_numbers(edges))), *missing]
-        # Integers: the next slice's first one is not in this one.
+        # Integers: exclude the first integer of the next slice.
         pairs = [(int(low), int(high) - 1) for low, high in itertools.pairwise(edges)]
         if column.kind is Kind.DATE:
             return [
@@ -191,7 +189,7 @@ class Levels:
         return [*(f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in pairs), *missing]
 
     def starts(self, column: Column) -> list[str]:
-        """Where the slices of a column with bounds begin, as texts."""
+        """The lower edges of the slices of a column with bounds, as texts."""
         edges = self.edges(column)
         if column.kind is Kind.DATE:
             return [str(EPOCH + datetime.timedelta(int(day))) for day in edges[:-1]]
@@ -206,11 +204,11 @@ class Levels:
 
         Args:
             table: Columns by name: a pyarrow or pandas table, or a dict of arrays. Columns that the schema does not name
-                are left alone, but for its person column, in which each person must be there once.
+                are ignored, except its person column, in which each person must occur once.
             out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
 
         Raises:
-            DataError: A column is not there, a person has several rows, a cell is missing or outside its bounds or categories.
+            DataError: A column is absent, a person has several rows, a cell is missing or outside its bounds or categories.
                 Names the column and the rule, never a value, a row or a count.
         """
         found: np.ndarray | None = None
@@ -232,9 +230,9 @@ class Levels:
 
     @functools.cached_property
     def impossible(self) -> tuple[tuple[Bool[np.ndarray, " level"], Bool[np.ndarray, " level"]], ...]:
-        """Which of all levels, in the order of `places`, no record has together, for each pair of the schema's `impossible`.
+        """Pairs of masks over all levels, in the order of `places`: no record has a level of both (the schema's `impossible`).
 
-        A slice is one of them if all of it is.
+        A slice is included if all of it is impossible.
 
         >>> from discreet.tables import Column, Kind
         >>> age = Column(name="age", kind=Kind.COUNT, bounds=(0, 3))
@@ -259,7 +257,7 @@ class Levels:
 
         return tuple((of(*one), of(*other)) for one, other in self.schema.impossible)
 
-    # --- how often levels occur -----------------------------------------------------------
+    # --- frequencies of levels ------------------------------------------------------------
 
     @functools.cached_property
     def places(self) -> dict[str, slice]:
@@ -285,7 +283,7 @@ class Levels:
             counts += ones.T @ ones
         return counts / len(levels)
 
-    # --- and back -------------------------------------------------------------------------
+    # --- from levels to cells -------------------------------------------------------------
 
     def decode(self, levels: Int[np.ndarray, "record column"], rng: np.random.Generator) -> pyarrow.Table:
         """A table with these levels: 64-bit floats, 64-bit integers for counts, days, and texts; missing cells are null.
@@ -323,14 +321,14 @@ class Levels:
 
 
 def _slice_of(column: Column, numbers: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The slice of each number within the bounds, that of `np.searchsorted(edges, number, side="right") - 1`, in less time."""
+    """The slice of each number within the bounds: a faster `np.searchsorted(edges, number, side="right") - 1`."""
     last, low = len(edges) - 2, edges[0]
     if column.kind is not Kind.REAL:
         if edges[-1] - low > 1 << 16:
             return np.minimum(np.searchsorted(edges, numbers, side="right") - 1, last)
         of_value = np.repeat(np.arange(last + 1, dtype=np.int32), np.diff(edges).astype(np.int64))
         return of_value[(numbers - low).astype(np.intp)]
-    # Equal slices: a product finds the slice but for its rounding, which is less than a slice.
+    # Equal slices: a product finds the slice up to rounding, by at most one.
     found = np.clip(((numbers - low) * ((last + 1) / (edges[-1] - low))).astype(np.intp), 0, last)
     found -= numbers < edges[found]
     found += (numbers >= edges[found + 1]) & (found < last)
@@ -338,7 +336,7 @@ def _slice_of(column: Column, numbers: np.ndarray, edges: np.ndarray) -> np.ndar
 
 
 def _growing(values: int, slices: int) -> Int[np.ndarray, " slice+1"]:
-    """Edges of slices of 0, ..., values - 1: one a value, or the first of width one and the others growing."""
+    """Edges of slices of 0, ..., values - 1: one per value, or the first of width one and the others growing."""
     if values <= slices:
         return np.arange(values + 1)
     edges = [0, 1]
@@ -348,14 +346,14 @@ def _growing(values: int, slices: int) -> Int[np.ndarray, " slice+1"]:
     return np.array(edges)
 
 
-# --- slices for readers -------------------------------------------------------------------
+# --- slices for display -------------------------------------------------------------------
 
 
 _MONTHS = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 6000)
 
 
 def _round_edges(column: Column, slices: int) -> Float[np.ndarray, " slice+1"]:
-    """The bounds, and between them multiples of 1, 2 or 5 times a power of ten; of dates, firsts of months or years."""
+    """The bounds, and between them multiples of 1, 2 or 5 times a power of ten; for dates, firsts of months or years."""
     low, high = column.limits
     end = high if column.kind is Kind.REAL else high + 1
     if column.kind is Kind.DATE and (end - low) / slices > _DAYS:
@@ -374,11 +372,11 @@ def _round_edges(column: Column, slices: int) -> Float[np.ndarray, " slice+1"]:
 
 
 _DAYS = 3
-"""Slices of dates up to so many days have edges at no month."""
+"""Shorter slices of dates do not begin at firsts of months."""
 
 
 def _firsts(low: int, end: int, slices: int) -> list[float]:
-    """First days of so many months that at most `slices` slices come of it."""
+    """First days of periods of months, as few months as give at most `slices` slices."""
     first, last = (EPOCH + datetime.timedelta(day) for day in (low, end - 1))
     begin, until = first.year * 12 + first.month - 1, last.year * 12 + last.month - 1
     step = next((x for x in _MONTHS if until // x - begin // x < slices), _MONTHS[-1])
@@ -387,7 +385,7 @@ def _firsts(low: int, end: int, slices: int) -> list[float]:
 
 
 def _numbers(edges: Float[np.ndarray, " edge"]) -> list[str]:
-    """Edges in as many digits as tell them apart by a hundredth of their distance, without exponents.
+    """Format edges with a precision of a hundredth of their distance, without exponents.
 
     >>> _numbers(np.array([0, 16666.67, 33333.33])), _numbers(np.array([1, 1.1, 1.2]))
     (['0', '16,667', '33,333'], ['1', '1.1', '1.2'])
@@ -399,7 +397,7 @@ def _numbers(edges: Float[np.ndarray, " edge"]) -> list[str]:
 
 
 def _period(first: datetime.date, last: datetime.date) -> str:
-    """A stretch of days, by the name that it has.
+    """Name a period of days.
 
     >>> day = datetime.date
     >>> [_period(day(2018, 1, 1), end) for end in (day(2018, 1, 31), day(2018, 6, 30), day(2018, 12, 31), day(2019, 12, 31))]
@@ -420,18 +418,17 @@ def _period(first: datetime.date, last: datetime.date) -> str:
 # --- cells as normal scores ---------------------------------------------------------------
 
 
-# Probability beyond either bound: keeps a cell at its bound 3.09 standard deviations from the middle.
+# Probability beyond either bound: a cell at its bound is 3.09 standard deviations from the middle.
 _EDGE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The normal scores of a schema's numbers. Public: made from the schema alone.
+    """The normal scores of a schema's numbers. Public: derived from the schema alone.
 
-    With u the cell's place between its bounds, from 0 to 1, its score is the standard normal quantile of 0.001 + 0.998 u: the
-    middle of the bounds is 0, the bounds are -3.09 and 3.09, and a column that is uniform between its bounds has about
-    normal scores. A count or a day takes the middle of the slot that is its own. Decoding gives a cell within the
-    bounds for every score, however large.
+    With u the cell's position between its bounds, from 0 to 1, its score is the standard normal quantile of 0.001 + 0.998 u:
+    the middle of the bounds is 0, the bounds are -3.09 and 3.09, and a column that is uniform between its bounds has about
+    normal scores. A count or a day is at the middle of its slot. Decoding gives a cell within the bounds for every score.
 
     Attributes:
         schema: The public description of the table: columns with bounds, no missing cells.
@@ -455,8 +452,8 @@ class Scores:
             if column.bounds is None or column.missing is Missing.INDICATOR:
                 what = "categories" if column.bounds is None else "missing cells"
                 raise DataError(
-                    f"column '{column.name}' ({column.kind}) has {what}: this model is for numbers only. Leave the column out, "
-                    "or take MixtureOfProducts or TableVAE"
+                    f"column '{column.name}' ({column.kind}) has {what}: this model is for numbers only. Drop the column, or "
+                    "use MixtureOfProducts or TableVAE"
                 )
 
     def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Float[np.ndarray, "record column"]:
@@ -491,7 +488,7 @@ class Scores:
         import pyarrow
 
         if not np.isfinite(scores).all():
-            raise ValueError("A score is not finite: the latents that it was drawn with are no draw of a posterior.")
+            raise ValueError("A score is not finite: pass latents that are a draw of a posterior.")
         columns: dict[str, Any] = {}
         for column, found in zip(self.schema.columns, np.transpose(scores), strict=True):
             low, step, slots = _slots(column)
@@ -507,7 +504,7 @@ class Scores:
 
 
 def _slots(column: Column) -> tuple[float, float, float]:
-    """Where the column begins, the width of a value of it (0 for a real one), and the width of all."""
+    """The lower limit of a column, the width of one value (0 for a real one), and the total width."""
     low, high = column.limits
     step = 0.0 if column.kind is Kind.REAL else 1.0
     return low, step, high - low + step

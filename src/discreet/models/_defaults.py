@@ -21,11 +21,11 @@ from discreet.sampling import PoissonSampling
 
 
 def guide_for(model: Any) -> Callable[..., Any]:
-    """The guide that a model is fitted with unless it is given another.
+    """The default guide of a model.
 
-    A model of a whole table has its own. Others get independent normals (`AutoNormal`) that start where all latents are 0
-    before they are constrained: NumPyro's own starting point is random, noisy steps are too expensive to be spent on coming
-    back from it, and a Poisson regression that starts at a rate of e⁴ clips for a hundred steps.
+    A model of a whole table has its own. Others get independent normals (`AutoNormal`) that start at unconstrained latents of
+    0: NumPyro's starting point is random, noisy steps are too expensive to recover from it, and a Poisson regression that
+    starts at a rate of e⁴ clips for a hundred steps.
     """
     own = getattr(model, "guide", None)
     return AutoNormal(model, init_loc_fn=init_to_feasible) if own is None else own()
@@ -38,9 +38,9 @@ class Defaults:
     Attributes:
         model: A NumPyro model, or a whole table's, such as `MixtureOfProducts(schema)`.
         num_steps: Number of steps.
-        expected_batch: Records in a batch, on average; all of them where there are fewer.
+        expected_batch: Average number of records in a batch; all records if there are fewer.
         clipping_norm: Bound on a record's gradient, or the rule that finds one.
-        learning_rate: Of Adam.
+        learning_rate: Adam's learning rate.
     """
 
     model: Any
@@ -57,16 +57,16 @@ class Defaults:
         num_records: int,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
     ) -> PrivacyPlan:
-        """Calibrate the plan with these settings that keeps to epsilon: `PrivacyPlan.calibrate` with Poisson batches.
+        """Calibrate a plan with these settings and Poisson batches to epsilon: `PrivacyPlan.calibrate`.
 
         Args:
             epsilon: Target.
             delta: Target; None: a tenth of 1 / num_records, and 1e-5 at most (`discreet.accounting.suggest`).
             num_records: Public number of records.
-            relation: Which tables are neighbours.
+            relation: The neighbouring relation.
 
         Raises:
-            ValueError: An argument out of range, or a target that no noise reaches.
+            ValueError: An argument out of range, or a target that no noise meets.
         """
         delta = suggest(num_records=num_records).delta if delta is None else delta
         return PrivacyPlan.calibrate(
@@ -88,7 +88,7 @@ class Defaults:
         return numpyro.optim.Adam(self.learning_rate)
 
     def dpsvi(self, plan: PrivacyPlan) -> DPSVI:
-        """Build the `DPSVI` with this guide and optimizer; a whole table's model brings its placeholder.
+        """Build the `DPSVI` with this guide and optimizer, and the placeholder of a whole table's model.
 
         Args:
             plan: From `plan`, or another.
@@ -115,7 +115,7 @@ def defaults_for(model: Any) -> Defaults:
             `MixtureOfProducts(schema)`.
 
     Raises:
-        TypeError: Another model: no defaults were tested for it.
+        TypeError: No defaults were tested for this model.
 
     >>> from discreet.models import logistic_regression
     >>> defaults = defaults_for(logistic_regression)
@@ -130,6 +130,6 @@ def defaults_for(model: Any) -> Defaults:
     if getattr(function, "__module__", "").startswith("discreet.models."):
         return Defaults(model, *_REGRESSION)
     raise TypeError(
-        f"{model!r} is no model of discreet.models, so no settings were tested for it. Make your own PrivacyPlan; "
+        f"{model!r} is not a model of discreet.models, so no settings were tested for it. Make your own PrivacyPlan; "
         "dp.suggest_clipping(...) gives a first clipping norm."
     )

@@ -1,9 +1,9 @@
 """Bayesian regressions for a 0/1, a real, a count and a categorical target, with groups of records or without.
 
 A `Family` holds what the regressions differ in: prior scales, and how the target is observed given a linear predictor.
-`regress` and `hierarchical` are written once for all families. Each takes one row a record, or several: then features, targets
-and a mask have an axis of rows after that of the records, and the rows are an inner plate. A record's density is the product
-of those of its rows, so its gradient is their sum, which is what a fit clips.
+`regress` and `hierarchical` are written once for all families. Each takes one row per record, or several: then features,
+targets and a mask have an axis of rows after that of the records, and the rows are an inner plate. A record's density is the
+product of those of its rows, so the gradient that a fit clips is their sum.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ Model = Callable[..., None]
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """The parts in which the regressions differ."""
+    """The parts that differ between regressions."""
 
     weight_scale: float  # Prior standard deviation of a weight
-    intercept_scale: float  # Of the intercept
-    target: Callable[[Array], Any]  # The distribution of the targets given the predictor; samples what else it needs
-    num_classes: int | None = None  # How many numbers a predictor has; None for one, without an axis for it
+    intercept_scale: float  # Prior standard deviation of the intercept
+    target: Callable[[Array], Any]  # The distribution of the targets given the predictor; samples its other latents
+    num_classes: int | None = None  # Numbers per predictor; None for one, without an axis for it
 
     def normal(self, scale: float | Array, shape: tuple[int, ...]) -> dist.Distribution:
-        """Independent normals of mean 0; with classes, those of the classes in place of each, summing to zero."""
+        """Independent normals of mean 0; with classes, one vector over the classes in place of each, summing to zero."""
         if self.num_classes is None:
             return dist.Normal(0.0, scale).expand(shape).to_event(len(shape))
         over_classes = dist.ZeroSumNormal(scale, (self.num_classes,))
         return over_classes.expand(shape).to_event(len(shape))
 
     def around(self, middle: Array, spread: Array, shape: tuple[int, ...]) -> dist.Distribution:
-        """As `normal`, with middles of their own: one for each number, or for the classes of each a vector that sums to zero."""
+        """As `normal`, with a mean for each number, or for the classes of each a vector that sums to zero."""
         if self.num_classes is None:
             return dist.Normal(middle, spread).expand(shape).to_event(len(shape))
-        # An isometry from one number less than there are classes: spreads stay what they are.
+        # An isometry from num_classes - 1 numbers: it preserves standard deviations.
         plane = ZeroSumTransform(1)
         free = dist.Normal(plane.inv(middle), jnp.asarray(spread)[..., None]).expand((*shape, self.num_classes - 1))
         return dist.TransformedDistribution(free, plane).to_event(len(shape))
 
     def observe(self, predictor: Array, y: Array | None, mask: Array | None) -> None:
-        """Observe the target of each row of each record, or draw it; a class may be given as a float."""
+        """Observe the target of each row of each record, or draw it; a class may be a float."""
         if y is not None and self.num_classes is not None:
             y = jnp.asarray(y).astype(jnp.int32)
         target = self.target(predictor)
@@ -73,21 +73,21 @@ def regress(family: Family, x: Float[Array, "record *row feature"], y: Array | N
 
 
 def without_padding(x: Array, y: Array | None, mask: Array | None) -> tuple[Array, Array | None, Array | None]:
-    """The rows of records, with zeros in the place of rows that are not there, whatever their cells hold.
+    """Replace padding rows of records by zeros, whatever their content.
 
-    A mask on the density alone would not do: the gradient of a masked NaN is NaN. Rows without a mask are refused, and a
-    mask of another shape.
+    A mask on the density alone is not enough: the gradient of a masked NaN is NaN. Refuses rows without a mask, and a mask of
+    another shape.
     """
     if mask is None:
         if x.ndim > 2:
             raise ValueError(
-                f"x has the shape {x.shape}, several rows a record, and no mask says which of them are there: pass x, y and mask "
-                "as discreet.tables.encode gives them (records.arrays)."
+                f"x has the shape {x.shape}, several rows per record, but there is no mask of the real ones: pass x, y and mask "
+                "as discreet.tables.encode returns them (records.arrays)."
             )
         return x, y, None
     if mask.shape != x.shape[:-1] or mask.ndim != 2:
         raise ValueError(
-            f"mask has the shape {mask.shape} and x {x.shape}: give (record, row) and (record, row, feature)."
+            f"mask has the shape {mask.shape} and x {x.shape}: pass (record, row) and (record, row, feature)."
         )
     mask = jnp.asarray(mask, bool)
     return jnp.where(mask[..., None], x, 0), None if y is None else jnp.where(mask, y, 0), mask
@@ -99,13 +99,13 @@ def logistic_regression(
     """Logistic regression: P(y = 1) = 1 / (1 + exp(-(intercept + x · weights))).
 
     Priors: weights Normal(0, 2.5), intercept Normal(0, 5), after Gelman, Jakulin, Pittau and Su (2008), Ann. Appl. Stat.
-    2(4), with normal in the place of Cauchy tails.
+    2(4), with normal instead of Cauchy tails.
 
     Args:
         x: Features of about unit size.
         y: 0 or 1 for each record; None to draw it.
-        mask: For records of several rows: which of them are there, (record, row); x and y have an axis of rows as well. The
-            cells of other rows count for nothing, whatever they hold.
+        mask: For records of several rows: True for real ones, (record, row); x and y have an axis of rows as well. Other rows
+            have no effect, whatever their content.
 
     >>> import jax, numpyro
     >>> drawn = numpyro.handlers.seed(logistic_regression, jax.random.key(0))
@@ -118,8 +118,8 @@ def logistic_regression(
 def multinomial_regression(num_classes: int) -> Model:
     """Multinomial (softmax) regression: P(y = k) is proportional to exp(intercept[k] + x · weights[:, k]).
 
-    Adding a number to all classes changes nothing, so the priors are on what is left: `intercept` and each row of `weights`
-    sum to zero over the classes. Priors: those of `logistic_regression`, Normal(0, 2.5) and Normal(0, 5), on that plane.
+    Adding a number to all classes changes nothing, so `intercept` and each row of `weights` sum to zero over the classes.
+    Priors: those of `logistic_regression`, Normal(0, 2.5) and Normal(0, 5), on that plane.
 
     Args:
         num_classes: Public number of classes, 2 at least.
@@ -171,9 +171,8 @@ def poisson_regression(
 
     Args:
         x: Features of about unit size.
-        y: A count for each record; None to draw it. A number that is negative or no integer has density zero, so its
-            record adds nothing to a fit: schemas and the estimators refuse it; `DPSVI` cannot, since it would have to read
-            records.
+        y: A count for each record; None to draw it. A number that is negative or not an integer has density zero, so its
+            record contributes nothing to a fit: schemas and the estimators refuse it; `DPSVI` does not check values.
         mask: As in `logistic_regression`.
     """
     regress(POISSON, x, y, mask)
@@ -184,8 +183,8 @@ def negative_binomial_regression(
 ) -> None:
     """Negative binomial regression: y is a count with mean m = exp(intercept + x · weights) and variance m + m² / concentration.
 
-    For counts with more variance than a Poisson distribution has. A few people with many visits also have shorter gradients,
-    so less is clipped.
+    For counts with more variance than a Poisson distribution. A few people with many visits also have smaller gradients, so
+    less is clipped.
 
     Priors: weights and intercept as in `poisson_regression`; concentration LogNormal(1, 1.5), from 0.14 to 51 in 95 of 100
     cases.
@@ -215,7 +214,7 @@ def _scattered_count(log_mean: Float[Array, " record"]) -> dist.Distribution:
 
 
 def _exp(log_rate: Float[Array, " record"]) -> Float[Array, " record"]:
-    """The exponential, held below e²⁰: a wild draw of the guide gives a bad fit and not an infinite one."""
+    """The exponential, capped at e²⁰: an extreme draw of the guide gives a bad fit and not an infinite one."""
     return jnp.exp(jnp.minimum(log_rate, 20.0))
 
 
@@ -234,7 +233,7 @@ _FAMILIES: dict[Model, Family] = {
 
 
 def family_of(regression: Model) -> Family:
-    """The family of a regression; of a multinomial one that of its classes; ValueError where it is none."""
+    """The family of a regression; ValueError for other models."""
     if isinstance(regression, functools.partial) and regression.func is _multinomial:
         return multinomial(*regression.args)
     if regression not in _FAMILIES:
@@ -250,26 +249,26 @@ def multinomial(num_classes: int) -> Family:
     return Family(2.5, 5.0, dist.CategoricalLogits, num_classes)
 
 
-# --- regressions whose records come in groups, each with an intercept and weights of its own
+# --- hierarchical regressions: an intercept and weights for each group --------------------
 
 
 def hierarchical(regression: Model, num_groups: int) -> Model:
-    """The regression with an intercept and weights for each group, drawn around those of the population.
+    """Make the regression with an intercept and weights for each group, drawn around those of the population.
 
     Group g has intercept group_intercept[g] ~ Normal(intercept, intercept_spread) and weights
     group_weights[g] ~ Normal(weights, weights_spread), the spread of each weight its own. So groups with few records borrow
     strength from the others. A record is of one group; the unit that privacy protects stays the record.
 
     The parametrisation is **centred**: a record's likelihood depends on the coefficients of its own group only. Intercept,
-    weights and spreads of the population follow from those of the groups without noise of their own, and a record's
-    gradient is no longer than in the regression without groups. A record whose group is not among 0 to num_groups - 1 has
-    the predictor 0 and does not affect the groups.
+    weights and spreads of the population depend on the data only through those of the groups, without additional noise, and a
+    record's gradient norm is at most that in the regression without groups. A record whose group is outside 0 to
+    num_groups - 1 has the predictor 0 and does not affect the groups.
 
     Priors: intercept and weights as in the regression; the spreads half-normal with scale 1.
 
     Args:
-        regression: `linear_regression`, `logistic_regression`, `poisson_regression`, `negative_binomial_regression`, or what
-            `multinomial_regression` made.
+        regression: `linear_regression`, `logistic_regression`, `poisson_regression`, `negative_binomial_regression`, or a
+            result of `multinomial_regression`.
         num_groups: Public number of groups, 2 at least.
 
     Returns:
@@ -317,7 +316,7 @@ def _hierarchical(
 
 
 def groups_of(columns: Sequence[Any], names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The places of the features that belong to the categories of one column, for each column that has several."""
+    """The positions of the features of each column that has several, one per category."""
     found = []
     for column in columns:
         if column.kind == "categorical":
@@ -327,10 +326,10 @@ def groups_of(columns: Sequence[Any], names: Sequence[str]) -> tuple[tuple[int, 
 
 
 def contrasts(num_weights: int, groups: Sequence[Sequence[int]]) -> Float[np.ndarray, "coefficient coefficient"]:
-    """The matrix that takes from each group of weights their mean, and adds it to the intercept, which is first.
+    """The matrix that subtracts from each group of weights their mean, and adds it to the intercept, which is first.
 
-    The weights of one column's categories and the intercept can be shifted against each other without any effect on predictions,
-    so what a fit tells of them is their contrasts.
+    The weights of one column's categories and the intercept can be shifted against each other without effect on predictions,
+    so only their contrasts are identified.
     """
     matrix = np.eye(1 + num_weights)
     for group in groups:

@@ -1,10 +1,10 @@
-"""Models of whole tables, from which synthetic twins are drawn.
+"""Models of whole tables, for synthetic twins.
 
 Each is a frozen dataclass made from the public schema, with `encode` (a table to records), `model` and `guide` (for `DPSVI`),
-`placeholder` (a made-up record) and `draw` (a table from one value of the latents). `MixtureOfProducts` and `TableVAE` are
-for mixed columns and work on levels; `GaussianMixture` and `FactorAnalysis` are for numbers and work on normal scores. In
-each, which component, factor or code a row has is summed out or inferred by the row's own guide, so a record meets global
-latents only and its gradient can be clipped by itself.
+`placeholder` (an artificial record) and `draw` (a table from one value of the latents). `MixtureOfProducts` and `TableVAE` are
+for mixed columns and use levels; `GaussianMixture` and `FactorAnalysis` are for numbers and use normal scores. The component,
+factors or code of a row are marginalized or inferred by the row's own guide, so a record depends on global latents only and
+its gradient can be clipped by itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TRIES = 200
 
 
 class _TableModel(abc.ABC):
-    """What the models of whole tables share; a subclass says how records and rows are coded."""
+    """Base class of models of whole tables; a subclass defines the code of records and rows."""
 
     schema: Schema
 
@@ -53,8 +53,8 @@ class _TableModel(abc.ABC):
     def draw(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
         """Draw a table of rows at one value of the latents: one draw of each, without the leading axis of `posterior`.
 
-        Each cell is within its column's bounds or categories. Rows with values that the schema calls impossible together are
-        drawn again.
+        Each cell is within its column's bounds or categories. Rows with impossible combinations of values (as declared in the
+        schema) are drawn again.
 
         Raises:
             ValueError: Hardly any row is possible at these latents.
@@ -88,7 +88,7 @@ class _OfLevels(_TableModel):
 
     @property
     def placeholder(self) -> tuple[Int[np.ndarray, "1 column"]]:
-        """A made-up record, for `DPSVI(placeholder=...)`: the first level of each column."""
+        """An artificial record, for `DPSVI(placeholder=...)`: the first level of each column."""
         return (np.zeros((1, len(self.schema.columns)), np.int32),)
 
     def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Int[np.ndarray, "record column"]:
@@ -109,7 +109,7 @@ class _OfNumbers(_TableModel):
 
     @property
     def placeholder(self) -> tuple[Float[np.ndarray, "1 column"]]:
-        """A made-up record, for `DPSVI(placeholder=...)`: the middle of all bounds."""
+        """An artificial record, for `DPSVI(placeholder=...)`: the middle of all bounds."""
         return (np.zeros((1, len(self.schema.columns)), np.float32),)
 
     def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Float[np.ndarray, "record column"]:
@@ -132,10 +132,10 @@ class _Started(_TableModel):
 
     @abc.abstractmethod
     def _start(self, normal: Callable[..., np.ndarray]) -> dict[str, np.ndarray]:
-        """Where the latents start; `normal(shape)` gives random public numbers."""
+        """The initial values of the latents; `normal(shape)` gives random public numbers."""
 
     def guide(self, *, seed: int = 0, spread: float | None = None) -> AutoNormal:
-        """Independent normals, started where components or factors differ: alike, they would stay alike.
+        """Independent normals with different initial values for components or factors: equal ones would stay equal.
 
         They start from public random numbers of this `seed`, whose standard deviation, in logits or scores, is `spread`;
         None: one that suits the model.
@@ -147,12 +147,12 @@ class _Started(_TableModel):
 
 @dataclasses.dataclass(frozen=True)
 class MixtureOfProducts(_OfLevels, _Started):
-    """A table's rows come from a few components; given its component, a row's cells are independent of each other.
+    """A mixture of product distributions: given its component, a row's cells are independent.
 
-    Made from the public schema alone. Each cell is one of its column's public levels (`Levels`): a category, a slice of the
+    Defined by the public schema alone. Each cell is one of its column's public levels (`Levels`): a category, a slice of the
     bounds, or "missing". Component k gives the levels of a column the probabilities softmax(base + deviations[k]), and a
-    row belongs to it with probability softmax(component)[k]; which one is summed out. `base`, which all components share,
-    learns from every record, so that single columns come out well where the noise leaves nothing to tell components by.
+    row belongs to it with probability softmax(component)[k]; the component is marginalized. `base`, common to all components,
+    learns from every record, so that the marginals of single columns are accurate even if the noise hides the components.
 
     Where the schema lets a person have several rows, a record is a person: all rows of a person are of one component, and each
     component has probabilities for the number of rows. Twins are then persons with rows, too.
@@ -199,14 +199,14 @@ class MixtureOfProducts(_OfLevels, _Started):
 
     @property
     def placeholder(self) -> tuple[Int[np.ndarray, "1 *row column"]]:
-        """A made-up record, for `DPSVI(placeholder=...)`: the first level of each column, in all rows."""
+        """An artificial record, for `DPSVI(placeholder=...)`: the first level of each column, in all rows."""
         rows = (self.schema.max_rows,) * (self.schema.max_rows > 1)
         return (np.zeros((1, *rows, len(self.schema.columns)), np.int32),)
 
     def encode(
         self, table: Any, *, out_of_bounds: str = "refuse", key: bytes | None = None
     ) -> Int[np.ndarray, "record *row column"]:
-        """The records that `model` takes: `Levels.encode`; of persons with several rows with -1 in rows that they do not have.
+        """The records that `model` takes: `Levels.encode`; for persons with several rows, -1 marks padding rows.
 
         Args:
             table: As in `Levels.encode`.
@@ -234,8 +234,7 @@ class MixtureOfProducts(_OfLevels, _Started):
         """The NumPyro model.
 
         Args:
-            records: The level of each cell; a level that its column does not have counts as none, and a row that begins with
-                a negative one is not there.
+            records: The level of each cell; an invalid level is ignored, and a row that begins with a negative one is padding.
         """
         sizes, components = self.sizes, self.components
         component = numpyro.sample("component", dist.Normal(0.0, 1.0).expand([components]).to_event(1))
@@ -277,7 +276,7 @@ class MixtureOfProducts(_OfLevels, _Started):
         order = np.argsort(person, kind="stable")
         import pyarrow
 
-        # Identifiers of one draw differ from those of another, of which a twin may be made up.
+        # Identifiers differ between draws, since one twin may combine several.
         mark = rng.bytes(6).hex()
         names = pyarrow.array([f"{mark}-{i}" for i in range(1, num_records + 1)])
         table = self._decode(cells[order], rng)
@@ -286,7 +285,7 @@ class MixtureOfProducts(_OfLevels, _Started):
     def _shares(
         self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator
     ) -> tuple[Int[np.ndarray, " component"], Float[np.ndarray, "component level"]]:
-        """How many records are of each component, drawn, and the logits of the levels in each."""
+        """Draw the number of records of each component, and compute the logits of the levels in each."""
         component, base, deviations = (
             np.asarray(latents[name], np.float64) for name in ("component", "base", "deviations")
         )
@@ -314,17 +313,17 @@ class MixtureOfProducts(_OfLevels, _Started):
             yield found
 
 
-# Least standard deviation, in scores. Columns of few counts, or of one value mostly, would draw a component upon that value.
+# Least standard deviation, in scores. Otherwise columns with few values would collapse a component onto one of them.
 _LEAST_SCALE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class GaussianMixture(_OfNumbers, _Started):
-    """A table of numbers whose rows come from a few components, each a normal distribution with a diagonal covariance.
+    """A mixture of normal distributions with diagonal covariances, for a table of numbers.
 
-    Made from the public schema alone, of columns with bounds. Cells are normal scores (`Scores`), so that every draw
+    Defined by the public schema alone, of columns with bounds. Cells are normal scores (`Scores`), so that every draw
     is a cell within its bounds. Component k has the mean means[k] and the standard deviations 0.1 + scales[k]; a row belongs
-    to it with probability softmax(component)[k], and which one is summed out.
+    to it with probability softmax(component)[k], and the component is marginalized.
 
     Priors: component Normal(0, 1), logits; means Normal(0, 1.5); scales LogNormal(-0.5, 0.75), from 0.14 to 2.6 in 95 of 100
     cases.
@@ -387,12 +386,12 @@ class GaussianMixture(_OfNumbers, _Started):
 
 @dataclasses.dataclass(frozen=True)
 class FactorAnalysis(_OfNumbers, _Started):
-    """A table of numbers whose columns go together because a few unseen factors move them.
+    """Factor analysis of a table of numbers: a few latent factors explain the correlations of its columns.
 
-    Made from the public schema alone, of columns with bounds. Cells are normal scores (`Scores`), so that every draw
+    Defined by the public schema alone, of columns with bounds. Cells are normal scores (`Scores`), so that every draw
     is a cell within its bounds. A row is centre + loadings · factors + own · noise, factors and noise standard normal. The
-    factors are summed out: a row is normal with covariance loadings loadingsᵀ + diag(variance), its variances (0.1 + own)².
-    Loadings are known up to a rotation; their product is what a twin follows.
+    factors are marginalized: a row is normal with covariance loadings loadingsᵀ + diag(variance), its variances (0.1 + own)².
+    Loadings are identified up to a rotation; a twin depends on loadings loadingsᵀ only.
 
     Priors: centre Normal(0, 1.5), loadings Normal(0, 1), own LogNormal(-0.5, 0.75).
 
@@ -453,14 +452,14 @@ _ROWS_AT_ONCE = 65_536
 
 @dataclasses.dataclass(frozen=True)
 class TableVAE(_OfLevels):
-    """A table of mixed columns whose rows are decoded from a short code, by a network with one hidden layer.
+    """A variational auto-encoder of mixed columns: a network with one hidden layer decodes rows from a short code.
 
-    Made from the public schema alone. Each cell is one of its column's public levels (`Levels`). A row has a standard normal
+    Defined by the public schema alone. Each cell is one of its column's public levels (`Levels`). A row has a standard normal
     code z; its cells have the logits base + tanh(z · code_weights + hidden_bias) · level_weights, and are independent
-    given the code. Which code a row has, the guide computes from the row, by a network of the same size.
+    given the code. The guide computes a row's code from the row, by a network of the same size.
 
-    The decoder's weights are latents, so that each twin comes from weights of its own. The encoder's are parameters. Both
-    are clipped, noised and released: several times as many numbers as a `MixtureOfProducts` has, whose twins were three times
+    The decoder's weights are latents, so that each twin has its own draw of them. The encoder's are parameters. Both
+    are clipped, noised and released: several times as many numbers as in a `MixtureOfProducts`, whose twins were three times
     closer to a table of 30,000 records at epsilon 1 (docs/models.md).
 
     Priors: all decoder weights Normal(0, 1), base Normal(0, 3).
@@ -498,7 +497,7 @@ class TableVAE(_OfLevels):
         """The NumPyro model.
 
         Args:
-            records: The level of each cell; a level that its column does not have counts as none.
+            records: The level of each cell; an invalid level is ignored.
         """
         weights = {
             name: numpyro.sample(
@@ -514,7 +513,7 @@ class TableVAE(_OfLevels):
         """Independent normals for the decoder's weights, and an encoder that computes a row's code from the row.
 
         Args:
-            seed: Of the public numbers that the weights start from.
+            seed: Seed of the public initial weights.
         """
         rng = np.random.default_rng(seed)
         total, sizes = sum(self.levels.sizes), self.levels.sizes
@@ -572,7 +571,7 @@ class TableVAE(_OfLevels):
 
 
 def _start(rng: np.random.Generator, shape: tuple[int, ...]) -> Float[np.ndarray, "..."]:
-    """Zeros for a bias; for weights normal numbers, such that what they give is as large as what they get."""
+    """Initial values: zeros for a bias; for weights, normal numbers that preserve the variance from layer to layer."""
     if len(shape) == 1:
         return np.zeros(shape, np.float32)
     return rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[0]))
@@ -592,11 +591,11 @@ def _ones(value: Int[Array, "*batch column"], sizes: tuple[int, ...]) -> Float[A
 
 
 def _firsts(sizes: tuple[int, ...]) -> list[int]:
-    """Where each column's levels begin when those of all columns stand in a row."""
+    """The offset of each column's levels among the concatenated levels of all columns."""
     return [0, *np.cumsum(sizes)[:-1].tolist()]
 
 
-# Compiled as a whole also where a model is only traced: op by op, that takes longer than the whole fit.
+# Compiled as a whole even where a model is only traced: op by op, that takes longer than the whole fit.
 @functools.partial(jax.jit, static_argnums=3)
 def _mixture_log_density(
     value: Int[Array, "*batch column"],
@@ -628,11 +627,11 @@ def _draw_rows(
 
 
 class LevelsMixture(dist.Distribution):
-    """Distribution of a row of levels, with the component summed out.
+    """Distribution of a row of levels, marginalized over the component.
 
     Args:
         component: Logits of the components.
-        logits: Of the levels in each component, the columns' levels standing in a row.
+        logits: Logits of the levels in each component, concatenated over columns.
         sizes: Number of levels of each column.
     """
 
@@ -683,11 +682,11 @@ def _persons_log_density(
 
 
 class PersonsMixture(LevelsMixture):
-    """Distribution of a person's rows of levels and of their number, with the component that all rows share summed out.
+    """Distribution of a person's rows of levels and of their number, marginalized over the rows' common component.
 
     Args:
         component: Logits of the components.
-        logits: Of the levels in each component, the columns' levels standing in a row, then those of 1, 2, ... rows.
+        logits: Logits of the levels in each component, concatenated over columns, then of 1, 2, ... rows.
         sizes: Number of levels of each column, then the largest number of rows.
     """
 
@@ -697,11 +696,11 @@ class PersonsMixture(LevelsMixture):
         return self.sizes[-1], len(self.sizes) - 1
 
     def log_prob(self, value: Int[Array, "*batch row column"]) -> Float[Array, "*batch"]:
-        """Log probability of persons, in nats; a row that begins with a negative level is not there."""
+        """Log probability of persons, in nats; a row that begins with a negative level is padding."""
         return _persons_log_density(value, self.component, self.logits, self.sizes)
 
     def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Int[Array, "*batch row column"]:
-        """Rows of levels, with -1 where there is none."""
+        """Rows of levels, with -1 in padding rows."""
         parts = jnp.split(self.logits, np.cumsum(self.sizes)[:-1], axis=1)
         component_key, *keys = jax.random.split(key, 1 + len(parts))
         drawn = jax.random.categorical(component_key, self.component, shape=tuple(sample_shape))
@@ -725,10 +724,10 @@ def _product_log_density(
 
 
 class LevelsProduct(dist.Distribution):
-    """Distribution of a row of levels that are independent of each other.
+    """Distribution of a row of independent levels.
 
     Args:
-        logits: Of the levels, the columns' levels standing in a row.
+        logits: Logits of the levels, concatenated over columns.
         sizes: Number of levels of each column.
     """
 

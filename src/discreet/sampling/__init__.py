@@ -1,4 +1,4 @@
-"""Which records make a batch: samplers that carry their law, draw row numbers and a mask, and name their event."""
+"""Samplers: draw batches as row numbers and a mask, and name the event of a step on a batch."""
 
 from discreet.sampling._draws import feistel_permutation
 from discreet.sampling._samplers import (

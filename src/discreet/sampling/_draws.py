@@ -1,17 +1,17 @@
-"""The arithmetic of draws: binomial sizes, uniform subsets, and Feistel permutations. Exact, or off by a stated amount.
+"""The arithmetic of draws: binomial sizes, uniform subsets, and Feistel permutations. Exact, or within a stated error.
 
 1. *Size of a Poisson batch.* SciPy's double precision stops at 2^-53, and a privacy statement adds up the errors of every
-   step. So the binomial law is made with Python integers (the rate, a double, is an exact fraction) and turned into 96-bit
-   thresholds, with which 96 random bits are compared.
+   step. So the binomial law is computed with Python integers (the rate, a double, is an exact fraction) and converted to
+   96-bit thresholds, which are compared with 96 random bits.
 2. *Uniform subset of a given size*, at a cost that follows the size, with static shapes. Draw row numbers that are independent
    and uniform, and keep the first of each: relabelling the records leaves the law of that sequence unchanged, so the set of
    its first `size` distinct members is uniform among all sets of that size, and stays so given that the sequence holds that
    many. Uniform row numbers come from 32 random bits modulo the number of records; words beyond the last whole multiple are
-   dropped as repetitions are. Nothing is approximate. There are two ways to the same result: one looks at all draws at once,
-   and suits GPUs and `vmap`; the other goes through them one by one, and is one kernel on a CPU: for a batch of 1,000 of any
-   number of records 11 microseconds instead of 14 to 21.
+   dropped like repetitions. Nothing is approximate. Two implementations give the same result: one processes all draws at
+   once, for GPUs and `vmap`; the other one by one, in one kernel on a CPU: 11 microseconds instead of 14 to 21 for a batch of
+   1,000 of any number of records.
 3. *Random permutation evaluated at a few points*: Feistel rounds with cycle-walking (d3p, section 4.3, Eq. 8). It is uniform
-   only as far as its round function is random, so no sampler of ours uses it.
+   only as far as its round function is random, so no sampler here uses it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _GUARD_BITS = 256
 
 @dataclass(frozen=True)
 class SizeTable:
-    """A law on `smallest .. largest` that is Binomial(num_records, rate) but for a total variation of `slack`."""
+    """A law on `smallest .. largest` within a total variation of `slack` of Binomial(num_records, rate)."""
 
     smallest: int  # The smallest size; the binomial mass below it is at most 2^-81
     largest: int  # The largest size; the binomial mass above it is at most 2^-81
@@ -75,7 +75,7 @@ class SizeTable:
         return np.array([math.ldexp(b - a, -SIZE_BITS) for a, b in itertools.pairwise(edges)])
 
     def quantile(self, upper_tail: float) -> int:
-        """The smallest size that is exceeded with probability at most `upper_tail`."""
+        """The smallest size exceeded with probability at most `upper_tail`."""
         level = 2**SIZE_BITS - math.floor(Fraction(upper_tail) * 2**SIZE_BITS)
         return self.smallest + bisect.bisect_left(self.thresholds, level)
 
@@ -86,7 +86,7 @@ class SizeTable:
 
 
 def _relative_masses(num_records: int, rate: Fraction) -> tuple[int, list[int]]:
-    """Binomial masses in fixed point relative to the mode's, out to where they vanish; and the first one's size."""
+    """The first size, and binomial masses from there in fixed point relative to the mode's, until they vanish."""
     chance, against = rate.numerator, rate.denominator - rate.numerator
     mode = min(num_records, math.floor((num_records + 1) * rate))
     # Ratios of neighbours are below 1 on either side of the mode, so rounding errors do not grow: after s steps the
@@ -106,7 +106,7 @@ def _relative_masses(num_records: int, rate: Fraction) -> tuple[int, list[int]]:
 
 @functools.lru_cache(maxsize=64)
 def size_table(num_records: int, rate: float) -> SizeTable:
-    """Makes the table for Binomial(num_records, rate), rate in (0, 1). A few milliseconds for 10^4 expected records."""
+    """Compute the table for Binomial(num_records, rate), rate in (0, 1). A few milliseconds for 10^4 expected records."""
     first, masses = _relative_masses(num_records, Fraction(rate))
     total = sum(masses)
     cut = total >> TAIL_BITS
@@ -129,7 +129,7 @@ def size_table(num_records: int, rate: float) -> SizeTable:
 
 
 def size_from_words(words: UInt32[Array, "3"], thresholds: UInt32[Array, "3 sizes"], smallest: Any) -> Int32[Array, ""]:
-    """Turns 96 random bits into a size: `smallest` plus the number of thresholds at or below them."""
+    """Map 96 random bits to a size: `smallest` plus the number of thresholds at or below them."""
     high, middle, low = thresholds
     reached = (high < words[0]) | (
         (high == words[0]) & ((middle < words[1]) | ((middle == words[1]) & (low <= words[2])))
@@ -144,7 +144,7 @@ _SLOTS_PER_DRAW = 4
 _ODD_START, _ODD_STEP = np.uint32(0x9E3779B1), np.uint32(0x3C6EF372)  # every pass multiplies by an odd number
 _WORD = 2**32
 _FREE, _INVALID = np.uint32(_WORD - 1), np.uint32(_WORD - 2)  # no row numbers: those are below 2^31
-# XLA splits larger kernels over cores, which a marked call does not survive: 58,000 draws compile, 59,000 do not.
+# XLA splits larger kernels over cores, which fails for calls under `one_kernel`: 58,000 draws compile, 59,000 do not.
 _MOST_ONE_BY_ONE = 2**15
 
 
@@ -154,7 +154,7 @@ def acceptance(num_records: int) -> float:
 
 
 def shortage_bound(sizes: np.ndarray, masses: np.ndarray, num_records: int):
-    """A function K -> upper bound on the probability that K words hold fewer distinct records than the size.
+    """Return a function from K to an upper bound on the probability that K words hold fewer distinct records than the size.
 
     The number of words until k distinct records is a sum of k geometric variables, the j-th with success probability
     `acceptance * (1 - j / num_records)`. The bound is Chernoff's for each size, averaged over `masses`.
@@ -199,7 +199,7 @@ def draws_needed(sizes: np.ndarray, masses: np.ndarray, num_records: int, failur
 def _first_occurrences(
     rows: Int32[Array, " draw"], valid: Bool[Array, " draw"], num_records: int
 ) -> Bool[Array, " draw"]:
-    """True for each draw that is valid and equals no valid draw before it."""
+    """Mark each draw that is valid and differs from all valid draws before it."""
     draws = rows.shape[0]
     position = jnp.arange(draws, dtype=jnp.int32)
     if num_records <= max(_DIRECT_TABLE * draws, 1024):
@@ -237,7 +237,7 @@ def _at_once(words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_recor
 
 
 def _one_by_one(words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_records: int, capacity: int) -> Subset:
-    """A set of the records met so far, as a table of slots, a record in the next free one after its own."""
+    """The subset by a hash set with linear probing of the records found so far."""
     draws = words.shape[0]
     bits = (_SLOTS_PER_DRAW * draws - 1).bit_length()
     rows = words % np.uint32(num_records)
@@ -324,7 +324,7 @@ def _round_words(key: jax.Array, bits: int, rounds: int) -> UInt32[Array, "round
 def _round_function(
     words: UInt32[Array, " word"], half: UInt32[Array, "*shape"], table: bool
 ) -> UInt32[Array, "*shape"]:
-    """A random function of one half: looked up, or mixed with four secret words."""
+    """Evaluate a random function of one half: by a table, or by mixing with four secret words."""
     if table:
         return words[half]
     mixed = (half ^ words[0]) * np.uint32(0x9E3779B1) + words[1]
@@ -335,7 +335,7 @@ def _round_function(
 
 
 def _network(values: UInt32[Array, "*shape"], words: UInt32[Array, "round word"], bits: int) -> UInt32[Array, "*shape"]:
-    """One pass of the network: a permutation of 0 .. 2^bits - 1. Halves of unequal width take turns."""
+    """One pass of the network: a permutation of 0 .. 2^bits - 1, with alternating halves of unequal width."""
     low_bits = (bits + 1) // 2
     low_mask, high_mask = np.uint32((1 << low_bits) - 1), np.uint32((1 << (bits - low_bits)) - 1)
     table = low_bits <= _TABLE_BITS
@@ -354,7 +354,7 @@ def _network(values: UInt32[Array, "*shape"], words: UInt32[Array, "round word"]
 def _walk(
     values: UInt32[Array, "*shape"], words: UInt32[Array, "round word"], bits: int, count: UInt32[Array, ""]
 ) -> UInt32[Array, "*shape"]:
-    """Applies the network, and again wherever it left 0 .. count - 1, so that it permutes those."""
+    """Apply the network, repeatedly where it leaves 0 .. count - 1, so that it permutes those."""
     return lax.while_loop(
         lambda current: jnp.any(current >= count),
         lambda current: jnp.where(current >= count, _network(current, words, bits), current),
@@ -363,19 +363,19 @@ def _walk(
 
 
 def feistel_permutation(key: jax.Array, indices: Int32[Array, "*shape"], num_records: int) -> Int32[Array, "*shape"]:
-    """Evaluates a random permutation of `0 .. num_records - 1` at `indices`, without listing the others.
+    """Evaluate a random permutation of `0 .. num_records - 1` at `indices` only.
 
-    Guarantee: for every key the map is one-to-one and onto, so different indices give different records. For up to
+    Guarantee: for every key the map is a bijection, so different indices give different records. For up to
     2^20 records the round functions are tables of random words of `key`, so that the permutation is random in the
-    sense of Luby and Rackoff with no assumption but on the key's generator; the distance from a uniform permutation
+    sense of Luby and Rackoff, assuming only the security of the key's generator; the distance from a uniform permutation
     shrinks with every round but is not zero. Beyond that the round functions are a multiply-and-shift mixer under four
-    secret words a round: a heuristic, not a cipher. Samplers that an event speaks for therefore do not use this
-    function; use it to shuffle, split into folds, or write other tools where a bijection is what matters.
+    secret words a round: a heuristic, not a cipher. Samplers with an event therefore do not use this
+    function; use it to shuffle, to split into folds, or wherever a bijection suffices.
 
     Args:
         key: A typed JAX key, used for this permutation only. The same key gives the same permutation.
-        indices: Whole numbers in `[0, num_records)`, of any shape. Others are not refused (they may be traced), and
-            have no meaningful image.
+        indices: Integers in `[0, num_records)`, of any shape. Others are not refused (they may be traced), and have no
+            meaningful image.
         num_records: The number of records N, static, from 1 to 2^31 - 1.
 
     Returns:
@@ -393,6 +393,6 @@ def feistel_permutation(key: jax.Array, indices: Int32[Array, "*shape"], num_rec
     count = check_count(num_records, "num_records")
     bits = (count - 1).bit_length()
     words = _round_words(key, bits, _round_count(bits))
-    # An index out of range could walk a cycle that never comes back: clip, so that the loop always ends.
+    # An index out of range could enter a cycle that never returns: clip, so that the loop always ends.
     values = jnp.clip(jnp.asarray(indices), 0, count - 1).astype(jnp.uint32)
     return _walk(values, words, bits, jnp.uint32(count)).astype(jnp.int32)

@@ -1,12 +1,12 @@
-"""Samplers: objects that carry the law of a batch, and everything that others ask about it.
+"""Samplers: objects that define the law of a batch and all its consequences.
 
-Accountant, verifier, statement, saving, checks of arguments and audits ask the object; nobody asks which class it is. A new
-sampler is one class and one entry in `SAMPLERS` at the end. The entry says that we vouch for the class: the verifier takes
-a sampler's own word for its law (`step_event`, `slack_per_step`, `independent`), so it asks no class that is not listed.
+Accountant, verifier, statement, saving, checks of arguments and audits call the object's methods and never test its class. A
+new sampler is one class and one entry in `SAMPLERS` at the end. The entry means that the class is trusted: the verifier relies
+on a sampler's declared law (`step_event`, `slack_per_step`, `independent`), so it refuses classes that are not listed.
 
-A compiled program knows a sampler by its `Drawing`, which has the shapes of a draw, and by its tables (`prepare`), which have the
-numbers. So the numbers can be inputs of the program: two plans with one drawing share the compiled loop. From a drawing
-and the values of its tables follows the sampler (`Drawing.law`), which is how the verifier reads the law off a traced program.
+A compiled program contains a sampler as its `Drawing`, with the shapes of a draw, and its tables (`prepare`), with the numbers.
+So the numbers can be inputs of the program: two plans with one drawing share the compiled loop. A drawing and the values of its
+tables determine the sampler (`Drawing.law`), so the verifier can find the law of a traced program.
 """
 
 from __future__ import annotations
@@ -55,18 +55,17 @@ class Batch(NamedTuple):
 
 
 class Sampling(abc.ABC):
-    """What a sampler can do: name its event, size its arrays, draw batches, and say its law in words.
+    """The interface of samplers: name the event, size the arrays, draw batches, and describe the law in words.
 
-    Implementations are frozen dataclasses, hold public numbers only, and are final: write a new class rather than
-    deriving from one. `draw` is pure JAX with static shapes; everything else runs on the host.
+    Implementations are frozen dataclasses of public numbers, and final: write a new class instead of a subclass. `draw` is pure
+    JAX with static shapes; everything else runs on the host.
 
     Attributes:
         option: The sampler's name on the command line.
         relations: The relations under which its event is a sound account.
-        independent: Whether each record enters a batch independently of all others, so that what one record does with
-            having been drawn has no influence on the chances of others.
-        constant_size: Whether every batch holds one and the same public number of records, so that a record which is
-            drawn takes another's place.
+        independent: True if each record enters a batch independently of all others, so that drawing one record does not change
+            the probabilities of others.
+        constant_size: True if every batch has the same public number of records, so that a drawn record takes another's place.
     """
 
     option: ClassVar[str]
@@ -75,7 +74,7 @@ class Sampling(abc.ABC):
     constant_size: ClassVar[bool] = False
 
     def check(self, num_records: int, relation: Relation) -> None:
-        """Refuse what the sampler has no sound accounting for."""
+        """Refuse arguments without sound accounting."""
         self._count(num_records)
         if relation not in _BOTH:
             raise ValueError(
@@ -86,23 +85,23 @@ class Sampling(abc.ABC):
             raise ValueError(self.unaccounted(num_records, relation))
 
     def unaccounted(self, num_records: int, relation: Relation) -> str:
-        """Why there is no sound accounting under a relation, and the remedy. Asked only where there is none."""
+        """Explain why a relation without sound accounting has none, and the remedy."""
         del num_records
         return f"{self!r} has no sound accounting under {relation.name}. Use another sampler or relation."
 
     def step_event(self, mechanism: DpEvent, *, num_records: int, relation: Relation) -> DpEvent:
-        """The event of one step that applies `mechanism` to one batch, for what `check` lets pass."""
+        """The event of one step that applies `mechanism` to one batch, for arguments that pass `check`."""
         self.check(num_records, relation)
         if not isinstance(mechanism, DpEvent):
             raise TypeError(
                 f"mechanism must be a dp_accounting DpEvent, but is of type {type(mechanism).__name__}. "
-                f"Pass the event of what is done to one batch, such as GaussianDpEvent(noise_multiplier)."
+                f"Pass the event of the mechanism on one batch, such as GaussianDpEvent(noise_multiplier)."
             )
         return self._event(mechanism, num_records)
 
     @abc.abstractmethod
     def _event(self, mechanism: DpEvent, num_records: int) -> DpEvent:
-        """The event of `mechanism` on one batch, for arguments that `check` has let pass."""
+        """The event of `mechanism` on one batch, for checked arguments."""
 
     @abc.abstractmethod
     def rate_for(self, num_records: int) -> float:
@@ -113,7 +112,7 @@ class Sampling(abc.ABC):
         return self.rate_for(num_records) * self._count(num_records)
 
     def slack_per_step(self, num_records: int) -> float:
-        """Bound on the total-variation distance between the law that is drawn and the law that the event names."""
+        """Bound on the total-variation distance between the actual law and the law that the event names."""
         self._count(num_records)
         return 0.0
 
@@ -122,42 +121,42 @@ class Sampling(abc.ABC):
         """The number of rows of a `Batch`, padding included."""
 
     def typical_size(self, num_records: int) -> int:
-        """The number of records that a batch exceeds about once in 15 steps: that costs less than padding to more."""
+        """The number of records that a batch exceeds about once in 15 steps, which is cheaper than more padding."""
         return self.capacity(num_records)
 
     def shuffled(self, num_records: int) -> bool:
-        """Whether the rows of a batch come in uniformly random, secret order, given which they are."""
+        """True if the rows of a batch are in uniformly random, secret order, given the set of rows."""
         self._count(num_records)
         return False
 
     def check_order(self, num_records: int, planned: int) -> None:
-        """Refuse a table so much shorter than planned that `shuffled` is true of the plan and not of it."""
-        # True of twice the records: true of these, and of one more or less.
+        """Refuse a table so much shorter than planned that `shuffled` holds for the plan but not for the table."""
+        # True of twice the records implies true of these, and of one more or less.
         if self.shuffled(planned) and not self.shuffled(2 * num_records):
             raise ValueError(
-                f"The plan is for {planned} records, and the table has so few that each is asked whether it enters a batch. Plan "
-                "with a number of records that is about right; a public guess will do."
+                f"The plan is for {planned} records, and the table has so few that one coin per record is drawn instead. "
+                "Plan with a number of records that is about right; a public guess is enough."
             )
 
     def prepare(self, num_records: int) -> Any:
-        """Public tables that `draw` reads: a pytree of NumPy arrays, possibly empty."""
+        """Public tables for `draw`: a pytree of NumPy arrays, possibly empty."""
         self._count(num_records)
         return {}
 
     @abc.abstractmethod
     def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
-        """Draw one batch with a key of its own; `tables` are what `prepare` returned for the same, static number of records."""
+        """Draw one batch with a new key; `tables` come from `prepare` for the same, static number of records."""
 
     def drawing(self, num_records: int) -> Drawing:
-        """What a compiled program knows of the sampler; here the sampler itself, with its numbers."""
+        """The part of the sampler that is compiled; here the sampler itself, with its numbers."""
         return _Plain(self, self._count(num_records), self.capacity(num_records))
 
     @abc.abstractmethod
     def in_words(self, num_records: int) -> str:
-        """How a batch is drawn, for a statement: a clause that can stand in parentheses."""
+        """A description of the draw for a statement: a clause that fits in parentheses."""
 
     def check_rows(self, rows: int, num_records: int, relation: Relation, *, masked: bool) -> None:
-        """Refuse a batch of so many rows of the caller's own, with a mask or without, that this sampler cannot have drawn."""
+        """Refuse a caller's batch that this sampler cannot have drawn, by its number of rows and its mask."""
         del relation
         capacity = self.capacity(num_records)
         if self.constant_size and rows != capacity:
@@ -174,11 +173,11 @@ class Sampling(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> Sampling:
-        """The sampler that `--rate` and `--batch-size` describe; a ValueError where they do not."""
+        """The sampler that `--rate` and `--batch-size` describe; ValueError if they describe none."""
 
     @classmethod
     def usual_relation(cls) -> Relation:
-        """The relation that is taken where none is asked for."""
+        """The default relation."""
         return Relation.ADD_OR_REMOVE_ONE if Relation.ADD_OR_REMOVE_ONE in cls.relations else Relation.REPLACE_ONE
 
     def _count(self, num_records: int) -> int:
@@ -187,14 +186,14 @@ class Sampling(abc.ABC):
 
 
 class Drawing(abc.ABC):
-    """What a compiled program knows of a sampler: the shapes of a draw, and the number of records. Hashable."""
+    """The compiled part of a sampler: the shapes of a draw, and the number of records. Hashable."""
 
     num_records: int  # Records of the table
     capacity: int  # Rows of a batch, padding included
 
     @property
     def rows(self) -> int:
-        """Rows of the table, those without a record included."""
+        """Rows of the table, including those without a record."""
         return self.num_records
 
     @abc.abstractmethod
@@ -203,15 +202,15 @@ class Drawing(abc.ABC):
 
     @abc.abstractmethod
     def law(self, tables: Any) -> Sampling | None:
-        """The sampler with these tables, or None where they do not say which it is, or are another's.
+        """The sampler with these tables; None if they do not determine it, or belong to another.
 
-        Each leaf is a NumPy array, an expression of a proof's symbols, or None where it is not known before the program runs.
+        Each leaf is a NumPy array, an expression of a proof's symbols, or None if it is unknown before the program runs.
         """
 
 
 @dataclass(frozen=True)
 class _Plain(Drawing):
-    """A draw by a sampler whose numbers are all compiled in."""
+    """A draw by a sampler whose numbers are compiled constants."""
 
     sampling: Sampling
     num_records: int
@@ -229,7 +228,7 @@ class PaddedDrawing(Drawing):
     """A draw from a table whose last rows hold no record and are in no batch."""
 
     inner: Drawing  # The draw from the records
-    padding: int  # Number of those rows
+    padding: int  # Number of rows without a record
 
     def __post_init__(self) -> None:
         if self.padding < 0:
@@ -257,7 +256,7 @@ class PaddedDrawing(Drawing):
 
 
 def _agree(tables: Any, own: Any) -> bool:
-    """Whether tables are known to be, value for value, what a sampler prepares."""
+    """True if tables are known to equal those of a sampler's `prepare`."""
     known, structure = jax.tree.flatten(tables, is_leaf=lambda x: x is None)
     leaves, wanted = jax.tree.flatten(own)
     return structure == wanted and all(
@@ -267,12 +266,12 @@ def _agree(tables: Any, own: Any) -> bool:
 
 _SHORTAGE = 2.0**-81
 _LEAST_SLACK = 2.0**-79
-_DENSE = 0.4  # batches that can hold more than this share of the records ask each record
+_DENSE = 0.4  # batches that can hold more than this share of the records draw one coin per record
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """The static numbers of a draw. `draws` is None where each record is asked."""
+    """The static numbers of a draw. `draws` is None for one coin per record."""
 
     table: SizeTable | None
     capacity: int
@@ -296,13 +295,13 @@ def _layout(num_records: int, rate: float) -> _Layout:
 
 @dataclass(frozen=True)
 class PoissonSampling(Sampling):
-    """Batches that hold each record independently with probability `rate`.
+    """Batches that include each record independently with probability `rate`.
 
-    Guarantee: on every step the law of the batch is that of independent coin flips, but for a total-variation distance
-    of at most `slack_per_step` (below 2^-78), which a plan adds to its delta. No batch is truncated and no
-    record is preferred. The work of a draw follows the batch and not the table: the size comes from a public table of
-    the binomial distribution function and 96 random bits, then a uniform subset of that size is drawn. Where a batch
-    may hold more than 40 % of the records, each record is asked instead, with 96 bits looked at as far as needed.
+    Guarantee: on every step the law of the batch is that of independent coin flips, up to a total-variation distance of at most
+    `slack_per_step` (below 2^-78), which a plan adds to its delta. No batch is truncated and no record is preferred. The cost
+    of a draw depends on the size of the batch, not of the table: the size comes from a public table of the binomial
+    distribution function and 96 random bits, then a uniform subset of that size is drawn. If a batch may include more than
+    40 % of the records, one coin per record is drawn instead, from as many of 96 bits as needed.
 
     Args:
         rate: The probability q in (0, 1] that a record enters a batch. At 1.0 every batch is the whole table.
@@ -333,7 +332,7 @@ class PoissonSampling(Sampling):
         rate = float(self.rate)
         if not 0.0 < rate <= 1.0:
             raise ValueError(
-                f"The sampling rate is {rate}, which is no probability in (0, 1]. For batches of about B of N records "
+                f"The sampling rate is {rate}, which is not a probability in (0, 1]. For batches of about B of N records "
                 f"pass rate=B / N."
             )
         object.__setattr__(self, "rate", rate)
@@ -349,18 +348,18 @@ class PoissonSampling(Sampling):
     def slack_per_step(self, num_records: int) -> float:
         """Bound on the total-variation distance of a drawn batch from independent coin flips; 0.0 at rate 1.
 
-        Tails, rounding and shortage together. The bound is rounded up to 2^-79 (a larger one by a hundredth), so that
-        it holds with one record more or less too: a plan needs it on both of two neighbours.
+        It covers tails, rounding and shortage. It is rounded up to 2^-79 (a larger one by a hundredth), so that it also holds
+        with one record more or less: a plan needs it for both neighbours.
         """
         slack = self._layout(num_records).slack
         return max(_LEAST_SLACK, 1.01 * slack) if slack else 0.0
 
     def capacity(self, num_records: int) -> int:
-        """The largest size that the table can give: exceeded by the binomial law with probability at most 2^-81."""
+        """The largest size in the table: the binomial law exceeds it with probability at most 2^-81."""
         return self._layout(num_records).capacity
 
     def check_capacity(self, num_records: int, capacity: int) -> int:
-        """Check that every batch has room in `capacity` rows, and return that number.
+        """Check that every batch fits in `capacity` rows, and return that number.
 
         Raises:
             ValueError: More than a negligible share of the batches would not fit.
@@ -369,8 +368,8 @@ class PoissonSampling(Sampling):
         if check_count(capacity, "capacity") < needed:
             raise ValueError(
                 f"poisson_subsample: capacity = {capacity} is too small for batches of {num_records} records at rate "
-                f"{self.rate}: one may hold {needed} (more have a probability below 2^-80), and a batch that is cut short is "
-                f"no Poisson sample. Pass capacity={needed}, that is PoissonSampling(rate).capacity(num_records)."
+                f"{self.rate}: one may have {needed} (more have a probability below 2^-80), and a truncated batch is not a "
+                f"Poisson sample. Pass capacity={needed}, that is PoissonSampling(rate).capacity(num_records)."
             )
         return int(capacity)
 
@@ -380,9 +379,9 @@ class PoissonSampling(Sampling):
         return num_records if table is None else max(1, table.quantile(0.07))
 
     def shuffled(self, num_records: int) -> bool:
-        """True where records are named by random words, in the order in which they are named, instead of asked one by one.
+        """True if random words select the records, in the order of the words, instead of one coin per record.
 
-        So that it is also true of tables with a record more or less, it has to be true of half as many records.
+        It must be true of half as many records, so that it is true of tables with one record more or less.
         """
         return all(self._layout(n).draws is not None for n in (num_records, -(-num_records // 2)))
 
@@ -429,15 +428,15 @@ class PoissonSampling(Sampling):
 
 @dataclass(frozen=True)
 class _PoissonDrawing(Drawing):
-    """A Poisson draw whose rate comes with the tables."""
+    """A Poisson draw whose rate is in the tables."""
 
     num_records: int
     capacity: int
-    draws: int | None  # How many random words name records; None where each record is asked
-    whole: bool  # The rate is 1, so that nothing is drawn
+    draws: int | None  # The number of random words that select records; None for one coin per record
+    whole: bool  # The rate is 1, so nothing is drawn
 
     def with_room(self, capacity: int) -> _PoissonDrawing:
-        """The same draw into more rows."""
+        """The same draw with another capacity."""
         return dataclasses.replace(self, capacity=capacity)
 
     def draw(self, key: jax.Array, tables: Any) -> Batch:
@@ -454,7 +453,7 @@ class _PoissonDrawing(Drawing):
         return Batch(indices, jnp.arange(self.capacity) < found)
 
     def law(self, tables: Any) -> Sampling | None:
-        """The sampler at the rate that the tables say, if they are its own and its batches have room."""
+        """The sampler at the rate in the tables, if they are its own and its batches fit."""
         words = tables.get("rate") if isinstance(tables, dict) else None
         if not isinstance(words, np.ndarray) or words.dtype != np.uint32 or words.shape != (2,):
             return None
@@ -468,7 +467,7 @@ class _PoissonDrawing(Drawing):
 
 
 def _ask_each(key: jax.Array, coin: UInt32[Array, "3"], num_records: int, capacity: int) -> Batch:
-    """One coin flip for each record, then the heads moved to the front."""
+    """Flip one coin per record, then move the selected records to the front."""
     # More than `capacity` heads have a probability of at most 2^-81, which the slack contains.
     included = _coins(key, jax.random.bits(key, (num_records,), jnp.uint32), coin)
     indices = jnp.nonzero(included, size=capacity, fill_value=0)[0].astype(jnp.int32)
@@ -476,7 +475,7 @@ def _ask_each(key: jax.Array, coin: UInt32[Array, "3"], num_records: int, capaci
 
 
 def _coins(key: jax.Array, words: UInt32[Array, " record"], coin: UInt32[Array, "3"]) -> Bool[Array, " record"]:
-    """Whether each record's 96 bits lie below the rate; the last 64 are drawn only if some first word is a tie."""
+    """Compare each record's 96 bits with the rate; the last 64 are drawn only if some first word is a tie."""
     high, middle, low = (jnp.asarray(coin)[i] for i in range(3))
     tie = words == high
 
@@ -489,20 +488,20 @@ def _coins(key: jax.Array, words: UInt32[Array, " record"], coin: UInt32[Array, 
 
 @dataclass(frozen=True)
 class OpenPoisson(Drawing):
-    """A Poisson draw whose rate is a symbol of a proof, the one table: it can be read, and not run."""
+    """A Poisson draw whose rate, the only table, is a symbol of a proof: it can be traced, but not run."""
 
     num_records: int
     capacity: int
 
     def draw(self, key: jax.Array, tables: Any) -> Batch:
-        """Refuse."""
+        """Refuse to run."""
         raise ValueError(
-            "poisson_subsample: the rate is traced, and the tables that a batch is drawn with are made from its value before "
-            "the program runs. Pass a Python number; of a certificate with a symbol for a rate, run certificate.at(...)."
+            "poisson_subsample: the rate is traced, but the sampler's tables are computed from its value before the program "
+            "runs. Pass a Python number; for a certificate with a symbolic rate, run certificate.at(...)."
         )
 
     def law(self, tables: Any) -> Sampling | None:
-        """The sampler at an expression of symbols; its slack is known when they have values."""
+        """The sampler at an expression of symbols; its slack is unknown until they have values."""
         rate = tables["rate"]
         return None if rate is None or isinstance(rate, np.ndarray) else _OpenPoisson(rate)
 
@@ -511,7 +510,7 @@ class _OpenPoisson(PoissonSampling):
     """Poisson sampling at a rate that is an expression of a proof's symbols."""
 
     def __post_init__(self) -> None:
-        pass  # an expression, which is a probability wherever the proof is used
+        pass  # an expression, checked to be a probability when it gets a value
 
     def slack_per_step(self, num_records: int) -> float:
         """0.0: the slack follows when the rate has a value."""
@@ -529,12 +528,12 @@ def _draws(size: int, num_records: int) -> int:
 
 @dataclass(frozen=True)
 class FixedSizeSampling(Sampling):
-    """Batches of exactly `batch_size` different records, every such set equally likely.
+    """Batches of exactly `batch_size` distinct records, every such set equally likely.
 
-    Guarantee: exactly uniform given uniform random words, each step independent of the others. The work of a draw
-    follows the batch and not the table: row numbers are drawn independently and repetitions dropped (for batches of
-    more than half of the records, the records to leave out are drawn). With probability below 2^-40 a draw finds too
-    few different records and is made again, which leaves the law uniform.
+    Guarantee: exactly uniform given uniform random words, each step independent of the others. The cost of a draw depends on
+    the size of the batch, not of the table: row numbers are drawn independently and repetitions dropped (for batches of more
+    than half of the records, the complement is drawn). With probability below 2^-40 a draw finds too few distinct records and
+    is repeated, which leaves the law uniform.
 
     Sound under `REPLACE_ONE` only. Under `ADD_OR_REMOVE_ONE` neighbours have different numbers of records, so
     the inclusion probability batch_size / num_records of *every* record differs between them, and subsampling
@@ -595,7 +594,7 @@ class FixedSizeSampling(Sampling):
         return float(self.batch_size)
 
     def capacity(self, num_records: int) -> int:
-        """batch_size: there is no padding."""
+        """`batch_size`, without padding."""
         self._count(num_records)
         return self.batch_size
 
@@ -604,7 +603,7 @@ class FixedSizeSampling(Sampling):
         return self._count(num_records) - self.batch_size >= self.batch_size
 
     def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
-        """Draw one batch of `batch_size` rows, all of them real, in an order that means nothing; `tables` is not read."""
+        """Draw one batch of `batch_size` rows, all real, in arbitrary order; `tables` is unused."""
         del tables
         count = self._count(num_records)
         mask = jnp.ones(self.batch_size, bool)
@@ -628,7 +627,7 @@ class FixedSizeSampling(Sampling):
 
 
 def _distinct(key: jax.Array, size: int, num_records: int) -> Int32[Array, " size"]:
-    """`size` different records: a uniform set."""
+    """Draw a uniform set of `size` distinct records."""
     draws = _draws(size, num_records)
 
     def attempt(key: jax.Array) -> tuple[Int32[Array, " size"], Int32[Array, ""]]:
@@ -639,8 +638,8 @@ def _distinct(key: jax.Array, size: int, num_records: int) -> Int32[Array, " siz
         key = jax.random.fold_in(carry[0], 1)
         return key, *attempt(key)
 
-    # Whether a draw holds enough different records does not depend on which they are, so drawing again keeps the set
-    # uniform, where handing out a short batch would not keep the law that the event names.
+    # Having enough distinct records is independent of their identity, so drawing again keeps the set uniform; a short batch
+    # would change the law that the event names.
     return lax.while_loop(lambda carry: carry[2] < size, again, (key, *attempt(key)))[1]
 
 
@@ -667,7 +666,7 @@ class FullBatch(Sampling):
         return self._count(num_records)
 
     def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
-        """All records in order; `key` and `tables` are not read."""
+        """Return all records in order; `key` and `tables` are unused."""
         del key, tables
         count = self._count(num_records)
         return Batch(jnp.arange(count, dtype=jnp.int32), jnp.ones(count, bool))
@@ -677,9 +676,9 @@ class FullBatch(Sampling):
         return "all records"
 
     def check_rows(self, rows: int, num_records: int, relation: Relation, *, masked: bool) -> None:
-        """Refuse a table of another length, where the relation makes the length public."""
+        """Refuse a table of another length if the relation makes the length public."""
         del masked
-        # Under ADD_OR_REMOVE_ONE the number of records is what neighbours differ in: no check may show it.
+        # Under ADD_OR_REMOVE_ONE neighbours differ in the number of records: no check may reveal it.
         if relation is not Relation.ADD_OR_REMOVE_ONE and rows != num_records:
             raise ValueError(
                 f"The arrays hold {rows} records, but the plan says num_records={num_records}, which the relation "
@@ -691,10 +690,10 @@ class FullBatch(Sampling):
         del num_records
         if rate is not None or batch_size is not None:
             raise ValueError(
-                "full batches contain all records: leave out --rate and --batch-size, or choose another --sampling"
+                "full batches contain all records: omit --rate and --batch-size, or choose another --sampling"
             )
         return cls()
 
 
 SAMPLERS: list[type[Sampling]] = [PoissonSampling, FixedSizeSampling, FullBatch]
-"""The samplers that we vouch for: proved programs, saved results and the command line know these and no others."""
+"""The trusted samplers: proofs, saved results and the command line support no others."""

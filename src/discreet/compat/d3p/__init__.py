@@ -1,4 +1,4 @@
-"""d3p's names, with discreet's noise, sampling and accounting behind them.
+"""d3p's interface, implemented with discreet's noise, sampling and accounting.
 
 A program written for d3p (Prediger, Loppi, Kaski, Honkela, PoPETs 2022(2)) runs with its import lines changed: read
 `discreet.compat.d3p` where it says `d3p`, as in
@@ -8,8 +8,8 @@ A program written for d3p (Prediger, Loppi, Kaski, Honkela, PoPETs 2022(2)) runs
     from discreet.compat.d3p.dputil import approximate_sigma
     import discreet.compat.d3p as d3p                        # d3p.random.PRNGKey(...)
 
-All names are here as well. What differs, and why, is in docs/migrating-from-d3p.md: above all, epsilon of fixed-size
-batches is larger than d3p said, because d3p's formula was not that of fixed-size batches.
+All names are here as well. docs/migrating-from-d3p.md explains the differences: above all, epsilon of fixed-size batches is
+larger than in d3p, whose formula was not that of fixed-size batches.
 """
 
 import sys
@@ -20,6 +20,6 @@ from discreet.compat.d3p.minibatch import *  # noqa: F403
 from discreet.compat.d3p.modelling import *  # noqa: F403
 from discreet.compat.d3p.svi import *  # noqa: F403
 
-# Three small modules of d3p, which programs import by these names, are one file with modelling here.
+# Three small modules of d3p, imported by these names, share one file with modelling here.
 gmm = optimizers = util = modelling
 sys.modules.update({f"{__name__}.{name}": modelling for name in ("gmm", "optimizers", "util")})

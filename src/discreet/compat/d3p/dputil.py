@@ -1,7 +1,7 @@
-"""`d3p.dputil`: the noise for a target epsilon, from accounting that fits the batches.
+"""`d3p.dputil`: the noise for a target epsilon, with accounting for the sampling in use.
 
-d3p asks the Fourier accountant. Here the bounds are those of `discreet.accounting`, for the sampling that the batches
-really have: d3p's formula for fixed-size batches is one for Poisson batches, and its epsilon is too small.
+d3p uses the Fourier accountant. Here the bounds are those of `discreet.accounting`, for the actual sampling of the
+batches: d3p uses a formula for Poisson batches on fixed-size ones, and its epsilon is too small.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ __all__ = [
 
 _LARGEST_TABLE = 2**31 - 1
 _POISSON_SLACK = 2.0**-78
-"""How far a Poisson batch may be from ideal coin flips. It counts where e^epsilon is large, beyond epsilon = 30; a
-statement uses the sampler's own figure for its table, which is smaller unless q > 0.4 of more than 2^18 records."""
+"""Slack of a Poisson batch against ideal coin flips. It matters where e^epsilon is large, beyond epsilon = 30; a statement
+uses the sampler's own slack for its table, which is smaller unless q > 0.4 of more than 2^18 records."""
 
 _told: set[str] = set()
-"""What has been said once in this process."""
+"""Warnings already issued in this process."""
 
 
 class D3PAccountingWarning(UserWarning):
-    """A program's epsilon is not what d3p would have said, or not what the program asked for."""
+    """A program's epsilon differs from d3p's, or from the requested one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """What a noise scale was calibrated for: the target, and the number of steps, which is thereby fixed beforehand."""
+    """The target of a noise scale, and its number of steps, which is thereby fixed beforehand."""
 
     epsilon: float
     delta: float
@@ -52,10 +52,10 @@ class Calibration:
 
 
 class NoiseScale(float):
-    """A noise scale: a float that carries what it was calibrated for.
+    """A noise scale: a float with its calibration.
 
-    `DPSVI` reads `calibration` to know the number of steps that was fixed beforehand, and to compare the batches it
-    gets with those that were assumed. Arithmetic gives ordinary floats, without it.
+    `DPSVI` reads from `calibration` the number of steps fixed beforehand, and compares its batches with those assumed.
+    Arithmetic returns ordinary floats, without it.
     """
 
     calibration: Calibration | None
@@ -75,31 +75,31 @@ def approximate_sigma(
     force_smaller: bool = False,
     maxeval: int = 10,
 ) -> tuple[NoiseScale, float, int]:
-    """The noise for fixed-size batches (`subsample_batchify_data`) under REPLACE_ONE.
+    """Compute the noise for fixed-size batches (`subsample_batchify_data`) under REPLACE_ONE.
 
     Guarantee: with `dp_scale` = sigma, `num_iter` updates from batches of q N of N records drawn without replacement
     are (target_eps, delta)-private under REPLACE_ONE, and spend at least 0.999 of target_eps.
 
-    This is more noise than d3p's function returns. d3p takes the formula of Poisson batches in which a record was
-    replaced, and uses it for batches of fixed size, where another record takes the freed place and the sum moves by up
-    to 2 C: its epsilon is too small by a factor of up to five and more (q = 0.01, sigma = 1, 1000 steps,
-    delta = 1e-5: 2.84 instead of at least 13.36). A `D3PAccountingWarning` says so once in a process, with figures.
+    This is more noise than d3p's function returns. d3p uses the formula of Poisson batches in which a record was replaced
+    for batches of fixed size, where another record takes the freed place and the sum moves by up to 2 C: its epsilon is too
+    small by a factor of up to five and more (q = 0.01, sigma = 1, 1000 steps, delta = 1e-5: 2.84 instead of at least
+    13.36). A `D3PAccountingWarning` gives the figures once per process.
 
     Args:
-        target_eps: target epsilon, above 0.
-        delta: above 0, well below 1 / N.
-        q: batch size / number of records.
-        num_iter: number of updates; a fraction is rounded up.
-        tol: accepted and unused: the result is always on the safe side, within 0.1 %.
-        force_smaller: likewise.
-        maxeval: likewise.
+        target_eps: Target epsilon, above 0.
+        delta: Target delta, above 0, well below 1 / N.
+        q: Batch size / number of records.
+        num_iter: Number of updates; a fraction is rounded up.
+        tol: Accepted and unused: the result is always on the safe side, within 0.1 %.
+        force_smaller: Likewise.
+        maxeval: Likewise.
 
     Returns:
         sigma (noise standard deviation / clipping threshold, on the sum), the epsilon it spends, and the number of
         evaluations of the accountant.
 
     Raises:
-        ValueError: a number out of range, or a target that no noise meets.
+        ValueError: A number out of range, or a target that no noise meets.
 
     Reference:
         Lebeda et al., Avoiding pitfalls for privacy accounting of subsampled mechanisms under composition,
@@ -125,10 +125,10 @@ def approximate_sigma_remove_relation(
     force_smaller: bool = False,
     maxeval: int = 10,
 ) -> tuple[NoiseScale, float, int]:
-    """The noise for Poisson batches (`poisson_batchify_data`) under ADD_OR_REMOVE_ONE.
+    """Compute the noise for Poisson batches (`poisson_batchify_data`) under ADD_OR_REMOVE_ONE.
 
-    Guarantee: as for `approximate_sigma`, for batches that hold each record independently with probability q. Used
-    with fixed-size batches it is too little; `DPSVI.init` then warns, with figures.
+    Guarantee: as for `approximate_sigma`, for batches that include each record independently with probability q. It is too
+    little for fixed-size batches; `DPSVI.init` then warns, with figures.
 
     Arguments, results and errors as for `approximate_sigma`; q is the sampling rate.
 
@@ -151,21 +151,21 @@ def get_epsilon_R(  # noqa: N802 - d3p's name
     nx: float = 1e6,
     L: float = 20.0,
 ) -> float:
-    """Epsilon of Poisson batches under ADD_OR_REMOVE_ONE, under the Fourier accountant's name.
+    """Compute epsilon of Poisson batches under ADD_OR_REMOVE_ONE; named after the Fourier accountant's function.
 
-    Guarantee: `ncomp` Gaussian releases with noise multiplier `sigma`, each from a batch that holds each record
+    Guarantee: `ncomp` Gaussian releases with noise multiplier `sigma`, each from a batch that includes each record
     independently with probability q, are (epsilon, target_delta)-private: an upper bound, by `discreet.accounting.profile`.
 
     Args:
-        target_delta: above 0, well below 1 / N.
-        sigma: noise standard deviation / clipping threshold, on the sum.
-        q: sampling rate.
-        ncomp: number of updates; a fraction is rounded up.
-        nx: accepted and unused: the grid is chosen by discreet, on the safe side.
-        L: likewise.
+        target_delta: Target delta, above 0, well below 1 / N.
+        sigma: Noise standard deviation / clipping threshold, on the sum.
+        q: Sampling rate.
+        ncomp: Number of updates; a fraction is rounded up.
+        nx: Accepted and unused: discreet chooses the grid, on the safe side.
+        L: Likewise.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: A number out of range.
 
     >>> round(get_epsilon_R(1e-6, 4.3, 0.01, 10_000), 2)
     1.0
@@ -182,9 +182,9 @@ def get_epsilon_S(  # noqa: N802 - d3p's name
     nx: float = 1e6,
     L: float = 20.0,
 ) -> float:
-    """Epsilon of **Poisson** batches under REPLACE_ONE; arguments as in `get_epsilon_R`.
+    """Compute epsilon of **Poisson** batches under REPLACE_ONE; arguments as in `get_epsilon_R`.
 
-    d3p takes this for batches of fixed size, for which it is too small: use `DPSVI.get_epsilon` for those.
+    d3p uses this for batches of fixed size, for which it is too small: use `DPSVI.get_epsilon` for those.
     """
     del nx, L
     return _epsilon_of_poisson(target_delta, sigma, q, ncomp, Relation.REPLACE_ONE)
@@ -197,7 +197,7 @@ def _epsilon_of_poisson(delta: float, sigma: float, q: float, num_iter: float, r
 
 
 def whole_steps(num_iter: float) -> int:
-    """A number of steps, rounded up where it is a fraction (d3p's programs compute it as epochs / q); finite, and 1 at least."""
+    """Round a number of steps up (d3p's programs compute it as epochs / q); it must be finite and at least 1."""
     if not (math.isfinite(num_iter) and num_iter >= 1):
         raise ValueError(f"The number of iterations is {num_iter}; it must be at least 1 and finite.")
     return math.ceil(num_iter * (1 - 1e-12))
@@ -210,7 +210,7 @@ def _check(q: float, num_iter: float) -> tuple[float, int]:
 
 
 def _fraction(rate: float) -> Fraction:
-    """Batch size and table size for a rate: the accounting depends on their ratio alone. Never below the rate."""
+    """Batch size and table size for a rate, whose ratio is never below it: the accounting uses only the ratio."""
     share = Fraction(rate).limit_denominator(_LARGEST_TABLE)
     if float(share) < rate:
         share = Fraction(math.ceil(Fraction(rate) * _LARGEST_TABLE), _LARGEST_TABLE)
@@ -218,7 +218,7 @@ def _fraction(rate: float) -> Fraction:
 
 
 def _releases(batch_of: Callable[[DpEvent], DpEvent], rate: float, steps: int) -> Callable[[float], DpEvent]:
-    """The event of so many steps, by their noise."""
+    """A function from the noise to the event of `steps` steps."""
 
     def event_of(noise: float) -> DpEvent:
         step: DpEvent = dp_event.GaussianDpEvent(noise)
@@ -260,8 +260,8 @@ def _say_once(sigma: NoiseScale, epsilon: float) -> None:
     theirs = profile(_poisson(target.rate, target.num_iter)(sigma), Relation.REPLACE_ONE).epsilon(target.delta)
     warnings.warn(
         f"approximate_sigma returns sigma = {sigma:.4g} for epsilon = {epsilon:.4g} at delta = {target.delta:g} "
-        f"(q = {target.rate:g}, {target.num_iter} steps). d3p would say epsilon = {theirs:.4g} for that sigma, and so "
-        "return less noise: it takes a formula of Poisson batches for batches of fixed size, where replacing a record "
+        f"(q = {target.rate:g}, {target.num_iter} steps). d3p computes epsilon = {theirs:.4g} for that sigma, and so "
+        "returns less noise: it uses a formula for Poisson batches on batches of fixed size, where replacing a record "
         "moves the sum by twice the clipping threshold. Results that d3p published as private at some epsilon spent "
         "more. Poisson batches (poisson_batchify_data with approximate_sigma_remove_relation) need less noise.",
         D3PAccountingWarning,

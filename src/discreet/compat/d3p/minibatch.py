@@ -1,9 +1,9 @@
-"""`d3p.minibatch`: functions that hand out batches, drawn by discreet's samplers.
+"""`d3p.minibatch`: functions that return batches, drawn by discreet's samplers.
 
 Each batchifier returns `init` and `get_batch`, which work in Python loops, `jit` and `fori_loop`. d3p's `DPSVI.update` gets
-arrays and is never told how they were drawn, but epsilon depends on it. So each `get_batch` registers the very arrays that
-it hands out, concrete ones and the tracers of a program that is being compiled, and `source_of` finds the batchifier
-behind them. What a batchifier draws from and how is its `Source`, which outlives it.
+arrays without their sampling scheme, but epsilon depends on it. So each `get_batch` registers the arrays that it returns,
+concrete ones and the tracers of a program being compiled, and `source_of` finds the batchifier behind them. The table and
+sampling scheme of a batchifier are its `Source`, which outlives it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ Init = Callable[..., tuple[int, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class BatchLaw:
-    """How batches are drawn from a table."""
+    """The sampling scheme of batches from a table."""
 
-    sampling: Sampling  # the sampler; of disjoint batches, one whose batches have the same size
+    sampling: Sampling  # the sampler; for disjoint batches, one with batches of the same size
     num_records: int  # rows of the table
     # batches are the pieces of a shuffled table (d3p's `split_batchify_data`), so that a record is in one batch of a
     # pass; there is no amplification by subsampling
@@ -68,24 +68,24 @@ class BatchLaw:
 
     @property
     def masked(self) -> bool:
-        """Whether rows of a batch may be padding."""
+        """True if rows of a batch may be padding."""
         return not self.sampling.constant_size and self.rate < 1.0
 
     @property
     def updates(self) -> int:
-        """Updates that amount to one release of the plan: one, or for disjoint batches those of a pass."""
+        """Updates per release of the plan: one, or for disjoint batches those of a pass."""
         return self.num_records // self.rows if self.disjoint else 1
 
     def units(self, num_steps: int) -> int:
-        """How many releases of the plan so many updates amount to."""
+        """The number of releases of the plan in `num_steps` updates."""
         return math.ceil(num_steps / self.updates)
 
     def plan(self, *, num_steps: int, **facts: Any) -> PrivacyPlan:
         """The plan of `num_steps` updates, for its event; `facts` are arguments of `PrivacyPlan`.
 
-        Guarantee for disjoint batches: under REPLACE_ONE the two versions of a record sit at the same place of the
-        shuffled table, so in one pass one batch differs and its release is one Gaussian mechanism; releases
-        before and after it have the same law given the past. So a pass is what one step on all records would be.
+        Guarantee for disjoint batches: under REPLACE_ONE the two versions of a record are at the same place of the
+        shuffled table, so in one pass one batch differs and its release is one Gaussian mechanism; releases before and
+        after it have the same distribution given the past. So a pass costs as much as one step on all records.
         """
         return PrivacyPlan(
             sampling=FullBatch() if self.disjoint else self.sampling,
@@ -95,7 +95,7 @@ class BatchLaw:
         )
 
     def __str__(self) -> str:
-        """For messages."""
+        """Description for messages."""
         if self.disjoint:
             return f"disjoint batches of {self.rows} of {self.num_records} shuffled records"
         return f"{self.sampling} of {self.num_records} records"
@@ -103,21 +103,21 @@ class BatchLaw:
 
 @dataclasses.dataclass(eq=False)
 class Source:
-    """What is known of a batchifier, also after it is gone."""
+    """The table and sampling scheme of a batchifier, which outlive it."""
 
-    law: BatchLaw  # how its batches are drawn
+    law: BatchLaw  # the sampling scheme
     table: tuple[Array, ...] = dataclasses.field(repr=False)  # the arrays that it draws from
-    # one of its keys can be made again: then the batches are no secret, and drawing them amplifies nothing
+    # True if one of its keys is reproducible: then the batches are not secret, and sampling does not amplify
     seeded: bool = False
 
     def take(self, rng_key: Any) -> Array:
-        """The key as a ChaCha20 key, after noting whether it can be made again."""
+        """Convert to a ChaCha20 key, and record whether the key is reproducible."""
         key = as_key(rng_key)
         self.seeded = self.seeded or random.is_reproducible(key)
         return key
 
     def is_apart_from(self, other: Source) -> bool:
-        """Whether the two tables have no row in common. False as well where that cannot be told.
+        """True if the two tables have no row in common; False also if that cannot be determined.
 
         Rows are compared bit for bit. Tables of different columns cannot be compared, nor can arrays that a program
         being compiled has made.
@@ -129,7 +129,7 @@ class Source:
 
 
 def _rows(table: tuple[Array, ...]) -> np.ndarray[Any, Any]:
-    """The rows of a table, each as one item that compares equal to the same bytes alone."""
+    """The rows of a table, each as one item that equals only identical bytes."""
     flat = [np.asarray(array).reshape(len(array), -1) for array in table]
     together = np.concatenate([np.ascontiguousarray(array).view(np.uint8) for array in flat], axis=1)
     return together.view(f"V{together.shape[1]}").ravel()
@@ -147,11 +147,11 @@ class GetBatch:
 
     @property
     def law(self) -> BatchLaw:
-        """How its batches are drawn."""
+        """The sampling scheme."""
         return self.source.law
 
     def __call__(self, i: Any, batchifier_state: Any) -> Any:
-        """Batch number i (it may be traced) of a state that `init` returned; use each pair once, it gives the same batch."""
+        """Return batch number i (may be traced) of a state from `init`; use each pair once, since it repeats the batch."""
         batch, origin = self._get(i, batchifier_state), Origin(self.source, i, batchifier_state)
         for array in jax.tree.leaves(batch):
             forget = functools.partial(_handed_out.pop, id(array))
@@ -164,14 +164,14 @@ _live: weakref.WeakSet[GetBatch] = weakref.WeakSet()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Origin:
-    """Where a batch came from: its batchifier, its number and the batchifier's state."""
+    """The origin of a batch: its batchifier, its number and the batchifier's state."""
 
     source: Source
     i: Any
     state: Any
 
     def number(self) -> tuple[int, bytes] | None:
-        """What tells the batch from the others of its source; None in a program that is being compiled."""
+        """The identity of the batch within its source; None in a program being compiled."""
         if isinstance(self.i, Tracer) or isinstance(self.state, Tracer):
             return None
         with jax.ensure_compile_time_eval():
@@ -181,12 +181,12 @@ class Origin:
 
 
 _handed_out: dict[int, tuple[weakref.ref[Any], Origin]] = {}
-"""The arrays that batchifiers handed out and that still exist, by identity: concrete ones, and the tracers of a
-program that is being compiled. An entry goes when its array does, so that an identity is never another array's."""
+"""The live arrays returned by batchifiers, by identity: concrete ones, and the tracers of a program being compiled. An
+entry is removed with its array, so that an identity is never another array's."""
 
 
 def origin_of(arrays: Sequence[Any]) -> Origin | None:
-    """The call of `get_batch` that handed out all of these arrays, unchanged; None where they are not of one."""
+    """The call of `get_batch` that returned all of these arrays; None unless it is one call."""
     origins = {entry[1] if (entry := _handed_out.get(id(array))) else None for array in arrays}
     return origins.pop() if len(origins) == 1 else None
 
@@ -198,7 +198,7 @@ def source_of(arrays: Sequence[Any]) -> Source | None:
 
 
 def live_sources(rows: int) -> list[Source]:
-    """The batchifiers that exist and hand out batches of so many rows: a guess at where other arrays come from."""
+    """The live batchifiers with batches of `rows` rows: candidates for the origin of other arrays."""
     return [get_batch.source for get_batch in list(_live) if get_batch.law.rows == rows]
 
 
@@ -213,31 +213,30 @@ def subsample_batchify_data(
     rng_suite: Any = None,
     return_mask: bool = False,
 ) -> tuple[Init, GetBatch]:
-    """Batches of a fixed size, drawn without replacement, each afresh from the whole table.
+    """Draw batches of a fixed size without replacement, each from the whole table.
 
-    Guarantee: `FixedSizeSampling`: every set of `batch_size` records is equally likely. Accounted for under
-    REPLACE_ONE.
+    Guarantee: `FixedSizeSampling`: every set of `batch_size` records is equally likely; accounting under REPLACE_ONE.
 
     Args:
-        dataset: arrays of the same length; their leading axis is the records.
-        batch_size: records in a batch; or
-        q: the same as a share of the table, q N rounded down.
-        with_replacement: not supported.
-        rng_suite: accepted; the key says which generator it is for.
-        return_mask: `get_batch` returns `(batch, mask)`, the mask all True.
+        dataset: Arrays of the same length; their leading axis is the records.
+        batch_size: Records in a batch; or
+        q: The same as a share of the table, q N rounded down.
+        with_replacement: Not supported.
+        rng_suite: Accepted and unused: the key determines the generator.
+        return_mask: Return `(batch, mask)` from `get_batch`, the mask all True.
 
     Returns:
         `init(rng_key) -> (batches in a pass, batchifier_state)` and `get_batch(i, batchifier_state) -> batch`.
 
     Raises:
-        ValueError: arrays of different lengths, not exactly one of `batch_size` and `q`, a size that does not
-            fit the table, or `with_replacement`.
+        ValueError: Arrays of different lengths, not exactly one of `batch_size` and `q`, a size that does not fit the
+            table, or `with_replacement`.
     """
     del rng_suite
     if with_replacement:
         raise ValueError(
-            "with_replacement=True has no sound accounting: a record may be in a batch many times over, and counts each "
-            "time. Draw without replacement (leave it out), or use poisson_batchify_data."
+            "with_replacement=True has no sound accounting: a record may be in a batch several times, and counts each time. "
+            "Draw without replacement (omit it), or use poisson_batchify_data."
         )
     arrays, count = _check(dataset)
     law = BatchLaw(FixedSizeSampling(_batch_size(batch_size, q, count)), count)
@@ -254,18 +253,18 @@ def poisson_batchify_data(
     handle_oversized_batch: str = "truncate",
     rng_suite: Any = None,
 ) -> tuple[Init, GetBatch]:
-    """Batches that hold each record independently with probability q, padded, with a mask.
+    """Draw batches that include each record independently with probability q, padded, with a mask.
 
-    Guarantee: `PoissonSampling(q)`, exact up to its public slack (below 2^-78 a batch). No batch is ever truncated or
-    suppressed: both depend on how many records were drawn, which d3p does not account for. So arrays have as many
-    rows as the largest batch that can be drawn, `get_batch.law.rows`, which may be more than `max_batch_size`.
+    Guarantee: `PoissonSampling(q)`, exact up to its public slack (below 2^-78 a batch). No batch is truncated or suppressed:
+    both depend on the number of records drawn, which d3p does not account for. So arrays have as many rows as the largest
+    possible batch, `get_batch.law.rows`, which may be more than `max_batch_size`.
 
     Args:
-        dataset: a tuple of arrays of the same length; their leading axis is the records.
-        q: sampling rate, above 0 and at most 1.
-        max_batch_size: checked, and otherwise unused; see above.
+        dataset: A tuple of arrays of the same length; their leading axis is the records.
+        q: Sampling rate, above 0 and at most 1.
+        max_batch_size: Checked, and otherwise unused; see above.
         handle_oversized_batch: "truncate" or "suppress", likewise.
-        rng_suite: accepted; the key says which generator it is for.
+        rng_suite: Accepted and unused: the key determines the generator.
 
     Returns:
         `init(rng_key) -> (batches in a pass, batchifier_state)` and
@@ -277,11 +276,11 @@ def poisson_batchify_data(
     del rng_suite
     if max_batch_size < 0:
         raise ValueError(
-            f"max_batch_size is {max_batch_size}; it is a number of rows, or a share between 0 and 1 of the batches "
-            "that are to fit. No batch is truncated whatever it says."
+            f"max_batch_size is {max_batch_size}; pass a number of rows, or the share of batches that should fit, between 0 "
+            "and 1. No batch is truncated in any case."
         )
     if handle_oversized_batch not in ("truncate", "suppress"):
-        raise ValueError(f'handle_oversized_batch is {handle_oversized_batch!r}; d3p knows "truncate" and "suppress".')
+        raise ValueError(f'handle_oversized_batch is {handle_oversized_batch!r}; pass "truncate" or "suppress".')
     arrays, count = _check(dataset)
     law = BatchLaw(PoissonSampling(q), count)
     batches = max(1, count // max(1, q_to_batch_size(q, count)))
@@ -295,11 +294,11 @@ def split_batchify_data(
     rng_suite: Any = None,
     return_mask: bool = False,
 ) -> tuple[Init, GetBatch]:
-    """Disjoint batches of a shuffled table: each record at most once a pass.
+    """Split a shuffled table into disjoint batches: each record occurs at most once a pass.
 
     Guarantee: within one pass (`init`, then `get_batch(i)` for i = 0, ..., batches - 1, each once) a record is in at
-    most one batch. **No amplification**: a pass costs what one noisy step on the whole table costs, under REPLACE_ONE.
-    Take each pass to its end before the next `init`, or a record may be in more batches than are accounted for.
+    most one batch. **No amplification**: a pass costs as much as one noisy step on the whole table, under REPLACE_ONE.
+    Complete each pass before the next `init`, or a record may be in more batches than are accounted for.
 
     Arguments and errors as for `subsample_batchify_data`; records that do not fill a batch are left out of the pass.
 
@@ -315,7 +314,7 @@ def split_batchify_data(
     source, batches = Source(law, arrays), count // size
 
     def get_batch(i: Any, order: Any) -> Any:
-        # Beyond the pass a slice would stop at the end and hand out the last records again and again.
+        # Beyond the pass a slice would be clamped and repeat the last records.
         start = (jnp.asarray(i) % batches) * size
         rows = _take(arrays, jax.lax.dynamic_slice_in_dim(jnp.asarray(order), start, size))
         return (rows, jnp.ones(size, bool)) if return_mask else rows
@@ -328,7 +327,7 @@ def split_batchify_data(
 
 
 def _batchifier(source: Source, batches: int, handed_out: Callable[[Any, Array], Any]) -> tuple[Init, GetBatch]:
-    """A batchifier whose state is a key; `handed_out` makes what `get_batch` returns from rows and mask."""
+    """A batchifier whose state is a key; `handed_out` maps rows and mask to the result of `get_batch`."""
     sampling, arrays = source.law.sampling, source.table
     tables = jax.tree.map(jnp.asarray, sampling.prepare(len(arrays[0])))
 
@@ -359,12 +358,12 @@ def _check(dataset: Sequence[ArrayLike]) -> tuple[tuple[Array, ...], int]:
 
 def _batch_size(batch_size: int | None, q: float | None, count: int) -> int:
     if (batch_size is None) == (q is None):
-        raise ValueError("Give batch_size or q, not both and not neither: each follows from the other.")
+        raise ValueError("Give either batch_size or q: each follows from the other.")
     if q is None:
         assert batch_size is not None
         return int(batch_size)
     if not 0 < q <= 1:
-        raise ValueError(f"q is {q}; it is the share of the table in a batch, above 0 and at most 1.")
+        raise ValueError(f"q is {q}; it must be the share of the table in a batch, above 0 and at most 1.")
     size = q_to_batch_size(q, count)
     if size == 0:
         raise ValueError(f"q = {q} of {count} records is less than one record. Raise q to at least {1 / count:.3g}.")
@@ -375,7 +374,7 @@ def _batch_size(batch_size: int | None, q: float | None, count: int) -> int:
 def _fetch(
     sampling: Sampling, arrays: tuple[Array, ...], tables: Any, key: Array, i: Any
 ) -> tuple[tuple[Array, ...], Array]:
-    # Programs written for d3p give one key to the batchifier and to DPSVI.init: keep what follows from it apart.
+    # Programs written for d3p pass one key to the batchifier and to DPSVI.init: derive different keys from it.
     key = jax.random.fold_in(random.subkey(key, random.Purpose.SAMPLING), i)
     batch: Batch = sampling.draw(key, tables, num_records=arrays[0].shape[0])
 
@@ -394,13 +393,13 @@ def _take(arrays: tuple[Array, ...], indices: Array) -> tuple[Array, ...]:
 def poisson_sample_idxs(
     rng_key: Any, q: float, N: int, rng_suite: Any = None, cutoff_size: int | None = None
 ) -> tuple[Int[Array, "cutoff"], Int[Array, ""]]:
-    """Indices of records of which each is selected independently with probability q, for a sampler of one's own.
+    """Select the indices of records independently with probability q, for your own sampler.
 
-    `poisson_batchify_data` does not use it, and no statement speaks for it: each coin is a float32, whose probability differs
-    from q by up to 2^-24, and an index beyond `cutoff_size` (None: N) is lost.
+    `poisson_batchify_data` does not use it, and no statement covers it: each coin is a float32, whose probability differs from
+    q by up to 2^-24, and an index beyond `cutoff_size` (None: N) is lost.
 
     Returns:
-        Indices of different records, those that were selected first, and how many were selected.
+        Indices of distinct records, the selected ones first, and the number selected.
     """
     del rng_suite
     selected = jax.random.uniform(as_key(rng_key), (N,)) < probability("q", q)
@@ -409,7 +408,7 @@ def poisson_sample_idxs(
 
 
 def q_to_batch_size(q: float, N: int) -> int:
-    """The batch size for a sampling rate q of N records: q N rounded down, the rounding error of q aside.
+    """Compute the batch size for a sampling rate q of N records: q N rounded down, up to the rounding error of q.
 
     >>> q_to_batch_size(0.29, 100)
     29
@@ -418,7 +417,7 @@ def q_to_batch_size(q: float, N: int) -> int:
 
 
 def batch_size_to_q(batch_size: int, N: int) -> float:
-    """The sampling rate q of a batch size.
+    """Compute the sampling rate q of a batch size.
 
     >>> batch_size_to_q(29, 100)
     0.29

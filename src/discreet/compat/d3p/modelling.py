@@ -1,7 +1,7 @@
-"""`d3p.modelling`, `gmm`, `optimizers` and `util`: predictive draws, a mixture with its assignments summed out, ADADP, helpers.
+"""`d3p.modelling`, `gmm`, `optimizers` and `util`: predictive draws, a mixture with marginalized assignments, ADADP, helpers.
 
-Draws are post-processing of released parameters, free of budget, as long as the arguments of model and guide are public:
-predictions at a person's own covariates show them.
+Draws are post-processing of released parameters, at no cost, as long as the arguments of model and guide are public:
+predictions at a person's covariates reveal them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Samples = dict[str, Any]
 
 
 def get_samples_from_trace(trace: Mapping[str, Any], with_intermediates: bool = False) -> Samples:
-    """The values of a trace's sample sites; with `with_intermediates`, pairs of a value and its intermediates."""
+    """Extract the values of a trace's sample sites; with `with_intermediates`, pairs of a value and its intermediates."""
     sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
     if with_intermediates:
         return {name: (site["value"], site["intermediates"]) for name, site in sites.items()}
@@ -72,15 +72,15 @@ def sample_prior_predictive(
     with_intermediates: bool = False,
     **kwargs: Any,
 ) -> Samples:
-    """One draw of all sample sites of a model.
+    """Draw all sample sites of a model once.
 
     Args:
-        rng_key: a key of any kind.
-        model: the model.
-        model_args: its positional arguments; leave observations out to have them drawn.
-        substitutes: values of sites that are not drawn.
-        with_intermediates: return pairs of a value and its intermediate values.
-        kwargs: the model's keyword arguments.
+        rng_key: A key of any kind.
+        model: The model.
+        model_args: Its positional arguments; omit observations to draw them.
+        substitutes: Values of sites that are not drawn.
+        with_intermediates: Return pairs of a value and its intermediate values.
+        kwargs: The model's keyword arguments.
     """
     trace = _run(model, convert_to_jax_rng_key(rng_key), model_args, kwargs, substitutes or {})
     return get_samples_from_trace(trace, with_intermediates)
@@ -96,7 +96,7 @@ def sample_posterior_predictive(
     with_intermediates: bool = False,
     **kwargs: Any,
 ) -> Samples:
-    """One draw of the guide's latents at `params`, and of the model given them.
+    """Draw the guide's latents at `params`, and the model given them, once.
 
     `params` are values of the `param` sites, as `DPSVI.get_params` returns them; the rest as for `sample_prior_predictive`, with
     keyword arguments for model and guide.
@@ -112,29 +112,29 @@ def sample_posterior_predictive(
 
 
 def sample_multi_prior_predictive(rng_key: Any, n: int, model: Program, *args: Any, **kwargs: Any) -> Samples:
-    """`n` draws of `sample_prior_predictive`, whose arguments follow, along a new leading axis."""
+    """Draw `n` times with `sample_prior_predictive`, whose arguments follow, along a new leading axis."""
     return _many(sample_prior_predictive, rng_key, n, model, *args, **kwargs)
 
 
 def sample_multi_posterior_predictive(rng_key: Any, n: int, model: Program, *args: Any, **kwargs: Any) -> Samples:
-    """`n` draws of `sample_posterior_predictive`, whose arguments follow, along a new leading axis."""
+    """Draw `n` times with `sample_posterior_predictive`, whose arguments follow, along a new leading axis."""
     return _many(sample_posterior_predictive, rng_key, n, model, *args, **kwargs)
 
 
 def map_args_obs_to_shape(obs: Any, *args: Any, **kwargs: Any) -> tuple[Any, Mapping[str, Any], Mapping[str, Any]]:
-    """For `make_observed_model`: the observations' shape, at least two axes, and the observations as site "obs"."""
+    """An argument for `make_observed_model`: the observations' shape, at least two axes, and the observations as "obs"."""
     del args
     shape = jnp.shape(obs)
     return (1,) * (2 - len(shape)) + shape, kwargs, {"obs": obs}
 
 
 def make_observed_model(model: Program, obs_to_model_args_fn: Callable[..., Any]) -> Program:
-    """A generative model as one that takes observations.
+    """Convert a generative model to one that takes observations.
 
     Args:
-        model: a model without observations.
-        obs_to_model_args_fn: from the new model's arguments to `(args, kwargs, observations)`: what `model` is called
-            with, and the values that its sample sites are fixed to, by name.
+        model: A model without observations.
+        obs_to_model_args_fn: Function from the new model's arguments to `(args, kwargs, observations)`: the arguments of
+            `model`, and values of its sample sites by name.
     """
 
     def observed(*args: Any, **kwargs: Any) -> Any:
@@ -148,19 +148,19 @@ def make_observed_model(model: Program, obs_to_model_args_fn: Callable[..., Any]
 
 
 class GaussianMixture(dist.MixtureSameFamily):
-    """A mixture of K Gaussians with independent coordinates, which all share one component; the component summed out.
+    """A mixture of K Gaussians with diagonal covariance, marginalized over the component.
 
-    Summing it out makes the density differentiable in all its parameters, which private inference needs: a component per
+    Marginalizing makes the density differentiable in all its parameters, which private inference needs: a component per
     record would be a parameter per record.
 
     Args:
-        locs: means, shape (K, *event).
-        scales: standard deviations, shape (K, *event), or (K,) for spherical components; positive.
-        mixture_probabilities: shape (K,), non-negative, summing to 1.
-        validate_args: as in NumPyro.
+        locs: Means, shape (K, *event).
+        scales: Standard deviations, shape (K, *event), or (K,) for spherical components; positive.
+        mixture_probabilities: Weights, shape (K,), non-negative, summing to 1.
+        validate_args: As in NumPyro.
 
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: Incompatible shapes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -199,7 +199,7 @@ class GaussianMixture(dist.MixtureSameFamily):
 
 
 State = tuple[Any, Any, Any, Any]
-"""The parameters; the learning rate; where a whole step from the pair's start led; the pair's start."""
+"""The parameters; the learning rate; the end of a whole step from the pair's start; the pair's start."""
 
 
 def adadp(
@@ -209,20 +209,20 @@ def adadp(
     alpha_min: float = 0.9,
     alpha_max: float = 1.1,
 ) -> tuple[Callable[[Any], State], Callable[[Any, Any, State], State], Callable[[State], Any]]:
-    """`discreet.optimizers.adadp` as functions `init`, `update(i, gradients, state)` and `get_params`.
+    """Wrap `discreet.optimizers.adadp` as functions `init`, `update(i, gradients, state)` and `get_params`.
 
-    d3p's own cuts the factor between two learning rates to 0.9 and 1.1 whatever `alpha_min` and `alpha_max` say, and does
-    not scale the error where a parameter is below -1. Here the two bounds hold, and the scale is max(1, |x|).
+    d3p's version limits the factor between two learning rates to 0.9 and 1.1 regardless of `alpha_min` and `alpha_max`, and
+    does not scale the error of a parameter below -1. Here the two bounds apply, and the scale is max(1, |x|).
 
     Args:
-        step_size: the first learning rate; of a schedule, its value at 0.
-        tol: tolerance of the error.
-        stability_check: whether steps above the tolerance are taken back.
-        alpha_min: least factor between two learning rates.
-        alpha_max: largest such factor.
+        step_size: The first learning rate; for a schedule, its value at 0.
+        tol: Tolerance of the error.
+        stability_check: Reject steps above the tolerance.
+        alpha_min: Least factor between two learning rates.
+        alpha_max: Largest such factor.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: A number out of range.
     """
     first_rate = step_size(0) if callable(step_size) else step_size
     method = optimizers.adadp(
@@ -253,7 +253,7 @@ class ADADP(_NumPyroOptim):
         super().__init__(adadp, *args, **kwargs)
 
 
-# --- d3p.util: helpers for shapes and kinds of arguments, as d3p's models use them ---
+# --- d3p.util: helpers for shapes and types of arguments ---
 
 
 def map_over_secondary_dims(f: Callable[[Array], Any]) -> Callable[[Array], Array]:
@@ -273,7 +273,7 @@ def map_over_secondary_dims(f: Callable[[Array], Any]) -> Callable[[Array], Arra
 
 
 def example_count(a: ArrayLike) -> int:
-    """The length of the leading axis; 1 for a scalar.
+    """Return the length of the leading axis; 1 for a scalar.
 
     >>> example_count(jnp.zeros((5, 2))), example_count(3.0)
     (5, 1)
@@ -282,17 +282,17 @@ def example_count(a: ArrayLike) -> int:
 
 
 def has_shape(a: Any) -> bool:
-    """Whether a value has a shape, as arrays do, and under `jit` every number."""
+    """Check for a shape, which arrays have, and under `jit` every number."""
     return hasattr(a, "shape")
 
 
 def is_array(a: Any) -> bool:
-    """Whether a value is an array of at least one axis."""
+    """Check for an array with at least one axis."""
     return has_shape(a) and len(a.shape) > 0
 
 
 def is_scalar(x: Any) -> bool:
-    """Whether a value is a number, or an array that holds exactly one.
+    """Check for a number, or an array with exactly one.
 
     >>> is_scalar(2.0), is_scalar(jnp.ones((1, 1))), is_scalar((2, 3))
     (True, True, False)
@@ -301,23 +301,23 @@ def is_scalar(x: Any) -> bool:
 
 
 def is_integer(x: Any) -> bool:
-    """Whether a number, or an array's entries, are of an integer type."""
+    """Check for an integer type of a number or of an array's entries."""
     kind = x.dtype if has_shape(x) else type(x)
     return kind is int or (isinstance(kind, np.dtype | type) and jnp.issubdtype(kind, jnp.integer))
 
 
 def is_int_scalar(x: Any) -> bool:
-    """Whether a value is an integer, or an array that holds exactly one."""
+    """Check for an integer, or an array with exactly one."""
     return is_scalar(x) and is_integer(x)
 
 
 def normalize(x: ArrayLike) -> Array:
-    """The vector of length 1 in the direction of `x`."""
+    """Scale `x` to norm 1."""
     return jnp.asarray(x) / jnp.linalg.norm(jnp.asarray(x))
 
 
 def unvectorize_shape(a: ArrayLike, d: int) -> tuple[int, ...]:
-    """The shape of `a`, with axes of length 1 in front so that it has at least `d`.
+    """Return the shape of `a`, with leading axes of length 1 to at least `d` axes.
 
     >>> unvectorize_shape(jnp.zeros(3), 2), unvectorize_shape(jnp.zeros((4, 3)), 1)
     ((1, 3), (4, 3))
@@ -332,20 +332,20 @@ unvectorize_shape_3d = functools.partial(unvectorize_shape, d=3)
 
 
 def sample_from_array(rng_key: Any, x: ArrayLike, n: int, axis: int, rng_suite: Any = None) -> Array:
-    """`n` different entries of `x` along an axis, in random order.
+    """Sample `n` distinct entries of `x` along an axis, in random order.
 
-    For tools of one's own: the permutation is `discreet.sampling.feistel_permutation`, which is not exactly uniform.
-    The batchifiers of `minibatch` do not use it.
+    The permutation is `discreet.sampling.feistel_permutation`, which is not exactly uniform. The batchifiers of `minibatch` do
+    not use it.
 
     Args:
-        rng_key: a key of any kind.
-        x: the array.
-        n: number of entries, at most the length of the axis.
-        axis: the axis.
-        rng_suite: accepted; the key says which generator it is for.
+        rng_key: A key of any kind.
+        x: The array.
+        n: Number of entries, at most the length of the axis.
+        axis: The axis.
+        rng_suite: Accepted and unused: the key determines the generator.
 
     Raises:
-        ValueError: more entries than there are.
+        ValueError: More entries than there are.
     """
     del rng_suite
     values = jnp.asarray(x)

@@ -1,4 +1,4 @@
-"""`d3p.random`: its functions on ChaCha20 keys. They take keys of any kind; `debug` has `jax.random`'s own, for threefry keys."""
+"""`d3p.random`: its functions on ChaCha20 keys. They take keys of any kind; `debug` is `jax.random`, for threefry keys."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ PRNGState = jax.Array
 
 
 def PRNGKey(seed: int | bytes | Any | None = None) -> jax.Array:  # noqa: N802 - d3p's name
-    """A key: secret without a seed, reproducible with one.
+    """Create a key: secret without a seed, reproducible with one.
 
-    Guarantee: without a seed, 256 bits of the operating system's entropy. With one, whoever knows or guesses it can
-    take the noise away, so results made from it say "reproducible: not private". (d3p did not tell the two apart.)
+    Guarantee: without a seed, 256 bits of the operating system's entropy. With one, anyone who knows or guesses it can
+    subtract the noise, so its results are labelled "reproducible: not private". (d3p did not distinguish the two.)
 
     Args:
         seed: None, an integer, or bytes, which are read as an integer.
 
     Raises:
-        TypeError: the seed is none of these.
+        TypeError: Any other seed.
 
     Example:
         >>> from discreet.compat.d3p.random import PRNGKey
@@ -56,14 +56,14 @@ def PRNGKey(seed: int | bytes | Any | None = None) -> jax.Array:  # noqa: N802 -
 
 
 def as_key(key: Any, name: str = "rng_key") -> jax.Array:
-    """A scalar ChaCha20 key from a key of any kind.
+    """Convert a key of any kind to a scalar ChaCha20 key.
 
-    Typed keys are taken as they are, or hashed into a ChaCha20 key where they are of another generator. A legacy
-    `jax.random.PRNGKey` array of two words likewise; it holds 64 bits at most, so the result counts as reproducible.
+    ChaCha20 keys are returned unchanged; typed keys of another generator, and legacy `jax.random.PRNGKey` arrays of two words,
+    are hashed. A legacy key has at most 64 bits, so the result counts as reproducible.
 
     Raises:
-        TypeError: not a key.
-        ValueError: an array of keys.
+        TypeError: Not a key.
+        ValueError: An array of keys.
     """
     return random.check_key(_typed(key), name)
 
@@ -75,62 +75,62 @@ def _typed(key: Any) -> Any:
 
 
 def split(key: Any, num: int = 2) -> jax.Array:
-    """`num` new keys."""
+    """Derive `num` new keys."""
     return jax.random.split(as_key(key, "key"), num)
 
 
 def fold_in(key: Any, data: Any) -> jax.Array:
-    """A new key, from a key and an integer."""
+    """Derive a new key from a key and an integer."""
     return jax.random.fold_in(as_key(key, "key"), data)
 
 
 def random_bits(key: Any, bit_width: int, shape: Sequence[int]) -> jax.Array:
-    """Uniform unsigned integers of 8, 16, 32 or 64 bits.
+    """Draw uniform unsigned integers of 8, 16, 32 or 64 bits.
 
     Raises:
-        ValueError: another width.
+        ValueError: Another width.
     """
     dtypes = {8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32, 64: jnp.uint64}
     if bit_width not in dtypes:
-        raise ValueError(f"bit_width is {bit_width}; there are unsigned integers of {sorted(dtypes)} bits.")
+        raise ValueError(f"bit_width is {bit_width}; it must be one of {sorted(dtypes)}.")
     return jax.random.bits(as_key(key, "key"), tuple(shape), dtypes[bit_width])
 
 
 def uniform(
     key: Any, shape: Sequence[int] = (), dtype: DTypeLike = jnp.float32, minval: Any = 0.0, maxval: Any = 1.0
 ) -> jax.Array:
-    """Uniform values in [minval, maxval)."""
+    """Draw uniform values in [minval, maxval)."""
     return jax.random.uniform(as_key(key, "key"), tuple(shape), dtype, minval, maxval)
 
 
 def normal(key: Any, shape: Sequence[int] = (), dtype: DTypeLike = jnp.float32) -> jax.Array:
-    """Standard Gaussian values, with tails beyond 9 standard deviations: `discreet.random.normal`.
+    """Draw standard Gaussian values, with tails beyond 9 standard deviations: `discreet.random.normal`.
 
-    d3p's end at 5.42 in float32, and what lies beyond is missing from its noise.
+    d3p's end at 5.42 in float32, so its noise lacks the tails beyond.
     """
     return random.normal(as_key(key, "key"), tuple(shape), dtype)
 
 
 def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: DTypeLike = jnp.int32) -> jax.Array:
-    """Uniform integers in [minval, maxval)."""
+    """Draw uniform integers in [minval, maxval)."""
     return jax.random.randint(as_key(key, "key"), tuple(shape), minval, maxval, dtype)
 
 
 def convert_to_jax_rng_key(key: Any) -> jax.Array:
-    """A threefry key for JAX and NumPyro functions that sample models: post-processing only, never noise.
+    """Derive a threefry key for JAX and NumPyro functions that sample models: post-processing only, never noise.
 
-    A key of `jax.random` or `debug` is returned as it is, a ChaCha20 key gives a derived one.
+    A key of `jax.random` or `debug` is returned unchanged.
     """
     checked = as_key(key, "key")
     return key if jax.random.key_impl(_typed(key)) == "threefry2x32" else random.as_threefry(checked)
 
 
 def _debug_key(seed: int | None = None) -> jax.Array:
-    """A key of `jax.random`, from a seed or 32 random bits. It counts as reproducible wherever a statement is made."""
+    """Create a key of `jax.random`, from a seed or 32 random bits. Statements count it as reproducible."""
     return jax.random.PRNGKey(secrets.randbits(32) if seed is None else seed)
 
 
-debug = ModuleType(f"{__name__}.debug", "d3p.random.debug: `jax.random`. What is fitted with its keys is not private.")
+debug = ModuleType(f"{__name__}.debug", "d3p.random.debug: `jax.random`. Fits with its keys are not private.")
 vars(debug).update(
     {name: getattr(jax.random, name) for name in ("split", "fold_in", "uniform", "normal", "randint")},
     PRNGKey=_debug_key,

@@ -1,15 +1,15 @@
-"""`d3p.svi`: d3p's `DPSVI`, on discreet's.
+"""`d3p.svi`: d3p's `DPSVI`, implemented with discreet's.
 
-d3p's `update` gets a batch and a state, and is told neither how the batch was drawn nor of how many records the table
-has. The noise does not depend on it, but epsilon does. Here a fit is therefore *bound* when its first batch comes:
+d3p's `update` gets a batch and a state, but neither the sampling scheme nor the number of records of the table. The noise
+does not depend on these, but epsilon does. So a fit is *bound* at its first batch:
 
-    arrays of the batch --> the batchifier that handed them out --> how they were drawn (`Drawn`)
+    arrays of the batch --> the batchifier that returned them --> their sampling scheme (`Drawn`)
     the model's plate   --> the number of records N
     both, and the shapes --> a `discreet.inference.DPSVI` with a plan for them (`Binding`)
 
 A batch of another kind is bound anew; all bindings of a fit must agree on the sampling and on N, or there is no statement.
-What a binding rests on besides what is known (arrays that no batchifier handed out) goes into the statement's notes.
-Positional arguments of `init` and `update` are records, keyword arguments are public, as in d3p.
+Assumptions of a binding (such as arrays that no batchifier returned) go into the statement's notes. Positional arguments of
+`init` and `update` are records, keyword arguments are public, as in d3p.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _OPEN_HORIZON = 10**9
-"""Steps of the plan behind a loop of unknown length: only its sampler and noise are read from it."""
+"""Steps of the plan behind a loop of unknown length, of which only the sampler and noise are used."""
 
 Program = Callable[..., Any]
 
@@ -57,21 +57,21 @@ Program = Callable[..., Any]
 
 
 def full_norm(vector_parts: Any, ord: Any = 2) -> Float[Array, ""] | float:
-    """The norm of a tree of arrays, read as one vector; `ord` as in `numpy.linalg.norm`. 0 without arrays."""
+    """Compute the norm of a tree of arrays as one vector; `ord` as in `numpy.linalg.norm`. 0 without arrays."""
     parts = [jnp.ravel(part) for part in jax.tree.leaves(vector_parts)]
     return jnp.linalg.norm(jnp.concatenate(parts), ord) if parts else 0.0
 
 
 def normalize_gradient(gradient_parts: Any, ord: Any = 2) -> Any:
-    """A tree of arrays divided by its `full_norm`."""
+    """Divide a tree of arrays by its `full_norm`."""
     norm = full_norm(gradient_parts, ord)
     return jax.tree.map(lambda part: part / norm, gradient_parts)
 
 
 def clip_gradient(gradient_parts: Any, c: Any) -> Any:
-    """A tree of arrays, scaled down to `full_norm` c where it is longer.
+    """Scale a tree of arrays down to `full_norm` c if it is longer.
 
-    Clipping by hand makes nothing private: `DPSVI` does not use this function.
+    Clipping by hand does not make a fit private: `DPSVI` does not use this function.
 
     Raises:
         ValueError: c is 0.
@@ -85,10 +85,10 @@ def clip_gradient(gradient_parts: Any, c: Any) -> Any:
 def get_observations_scale(
     model: Program, model_args: Sequence[Any], model_kwargs: Mapping[str, Any], params: Mapping[str, Any]
 ) -> float:
-    """The factor by which a model scales the log density of its observations, N / batch size; 1 without observations.
+    """Find the factor by which a model scales the log density of its observations, N / batch size; 1 without observations.
 
     Raises:
-        ValueError: observed sites with different factors.
+        ValueError: Observed sites with different factors.
     """
     seeded = handlers.seed(handlers.substitute(model, data=dict(params)), jax.random.key(0))
     sites = handlers.trace(seeded).get_trace(*model_args, **model_kwargs).values()
@@ -99,23 +99,23 @@ def get_observations_scale(
     return next(iter(scales), 1.0)
 
 
-# --- arguments: records are positional, what is public has a name ----------------------------
+# --- arguments: records are positional, public values are keywords ---------------------------
 
 
 def _comparable(public: Mapping[str, Any], rows: int) -> Any:
-    """Keyword arguments as a value that can be compared, for fits that differ in them; no records, and nothing that is traced."""
+    """Keyword arguments as a hashable value, to distinguish fits; refuse records and traced values."""
     leaves, structure = jax.tree.flatten(dict(public))
     if any(isinstance(leaf, Tracer) for leaf in leaves):
         raise ValueError(
-            f"The keyword arguments {', '.join(public)} are values that a jit, scan or fori_loop computes. Keyword arguments "
-            "are public constants of the model: let the compiled function use them from outside instead of as its argument."
+            f"The keyword arguments {', '.join(public)} are traced by a jit, scan or fori_loop. Keyword arguments are public "
+            "constants of the model: let the compiled function close over them instead of taking them as arguments."
         )
     for leaf in filter(is_array, leaves):
         if source_of([leaf]) is not None or leaf.shape[0] == rows > 1:
             raise ValueError(
-                f"A keyword argument of init or update is an array of shape {leaf.shape}, as long as the batch. Records are "
-                "positional: by name they would be used whole in every record's loss, without clipping. (A public array "
-                "that has this length by chance can be passed as a tuple of numbers.)"
+                f"A keyword argument of init or update is an array of shape {leaf.shape}, as long as the batch. Pass records by "
+                "position: as keywords they would enter every record's loss as a whole, without clipping. (Pass a public array "
+                "that has this length by chance as a tuple of numbers.)"
             )
     return structure, tuple(
         (x.shape, str(x.dtype), np.asarray(x).tobytes()) if hasattr(x, "shape") else x for x in leaves
@@ -131,11 +131,11 @@ def _as_batch(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return args
 
 
-# --- what a model and a guide leave unsaid ---------------------------------------------------
+# --- plates without a size, incomplete guides ------------------------------------------------
 
 
 def _trace(program: Program, args: tuple[Any, ...], public: Mapping[str, Any], rows: int) -> dict[str, dict[str, Any]]:
-    """Sites of a program for so many rows, without values: traced on shapes alone."""
+    """The sites of a program for `rows` rows, without values: traced on shapes alone."""
     found: dict[str, dict[str, Any]] = {}
     records = take_apart(args, {})
 
@@ -150,10 +150,10 @@ def _trace(program: Program, args: tuple[Any, ...], public: Mapping[str, Any], r
 
 
 def declared_num_records(model: Program, args: tuple[Any, ...], public: Mapping[str, Any]) -> int | None:
-    """N of `plate("...", N, batch_size)`, where a model has such plates; None where their size follows the batch.
+    """Find N of `plate("...", N, batch_size)`; None where the plates' size follows the batch.
 
     Raises:
-        ValueError: plates of records that declare different numbers.
+        ValueError: Plates of records with different sizes.
     """
     two, three = (_trace(model, args, public, rows) for rows in (2, 3))
     sizes: dict[str, int] = {}
@@ -165,17 +165,16 @@ def declared_num_records(model: Program, args: tuple[Any, ...], public: Mapping[
             sizes[name] = int(size)
     if len(set(sizes.values())) > 1:
         raise ValueError(
-            f"The plates of records declare different numbers of records: {sizes}. They are public statements about one "
-            "table: make them agree."
+            f"The plates of records declare different numbers of records: {sizes}. They describe one table: make them agree."
         )
     return next(iter(sizes.values()), None)
 
 
 def complete_guide(model: Program, guide: Program, args: tuple[Any, ...], public: Mapping[str, Any]) -> Program:
-    """The guide, which draws latents that it lacks from the model's conditional prior.
+    """Complete a guide: draw latents that it lacks from the model's conditional prior.
 
-    d3p's paper does so in its hierarchical model (Section 3.3, Eq. 7): the guide is for M alone, and the groups'
-    weights follow from it, q(M, w) = q(M) p(w | M). Written out as a guide, their terms in the ELBO cancel.
+    See the hierarchical model of d3p's paper (Section 3.3, Eq. 7): the guide covers M alone, and q(M, w) = q(M) p(w | M). The
+    terms of w in the ELBO cancel.
     """
     if isinstance(guide, autoguide.AutoGuide):
         return guide
@@ -199,28 +198,28 @@ def complete_guide(model: Program, guide: Program, args: tuple[Any, ...], public
     return completed
 
 
-# --- how a batch was drawn -------------------------------------------------------------------
+# --- sampling schemes of batches -------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """How a batch was drawn, as far as it is known."""
+    """The sampling scheme of a batch, as far as it is known."""
 
     law: BatchLaw  # the law
     sources: tuple[Source, ...]  # the batchifiers that may have drawn it; none where the caller did
-    # what the law rests on where the batch's arrays are not as a batchifier handed them out; None: on nothing else
+    # the assumption behind the law if no batchifier returned the batch's arrays; otherwise None
     doubt: str | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Binding:
-    """How batches are drawn, and discreet's DPSVI for them, whose plan is that of a loop of unknown length."""
+    """The sampling scheme of batches, and discreet's DPSVI for them, whose plan is that of a loop of unknown length."""
 
     law: BatchLaw
     fit: inference.DPSVI
 
     def plan(self, num_steps: int) -> PrivacyPlan:
-        """The plan of so many updates."""
+        """The plan of `num_steps` updates."""
         plan = self.fit.plan
         return self.law.plan(
             num_steps=num_steps,
@@ -233,10 +232,10 @@ class Binding:
 def find_law(
     arrays: Sequence[Any], num_records: int | None, given: Source | None, before: BatchLaw | None = None
 ) -> Drawn:
-    """How a batch was drawn: by the batchifier that handed out these very arrays, or else as its number of rows suggests.
+    """Find the sampling scheme of a batch: that of the batchifier that returned its arrays, or else by its number of rows.
 
-    `num_records` is what the model's plate says, `given` the batchifier that the caller named, `before` the law of an earlier
-    batch of the same fit. A ValueError says where they contradict one another or leave it open.
+    `num_records` is the size of the model's plate, `given` the batchifier that the caller named, `before` the law of an earlier
+    batch of the same fit. Raises a ValueError if they contradict one another or are ambiguous.
     """
     rows = arrays[0].shape[0]
     source = source_of(arrays)
@@ -252,24 +251,24 @@ def find_law(
     laws = _check_plate(laws, rows, num_records)
     if len(laws) > 1:
         raise ValueError(
-            f"Batches of {rows} rows could come from several batchifiers: {'; '.join(sorted(map(str, laws)))}. Pass on the "
-            "arrays that get_batch returns, unchanged, or say which, as in DPSVI(..., batches=get_batch)."
+            f"Batches of {rows} rows could come from several batchifiers: {'; '.join(sorted(map(str, laws)))}. Pass the arrays "
+            "that get_batch returns unchanged, or name the batchifier, as in DPSVI(..., batches=get_batch)."
         )
     if laws:
         law = laws.pop()
         doubt = (
-            "Batches were not the arrays that a batchifier of discreet.compat.d3p handed out, or were changed on the way "
-            f"(by a jit of one's own around get_batch or update, for example). That they were drawn as {law} is taken on trust."
+            "Batches were not the arrays that a batchifier of discreet.compat.d3p returned, or were changed since (by a jit "
+            f"around get_batch or update, for example). That they were drawn as {law} is taken on trust."
         )
         return Drawn(law, tuple(candidate for candidate in candidates if candidate.law == law), doubt)
     if num_records is None:
         raise ValueError(
             "The number of records is not known: the model's plate follows the batch, and no batchifier of this "
-            f"program hands out batches of {rows} rows. Declare it, as in numpyro.plate('batch', N, batch_size) with "
+            f"program returns batches of {rows} rows. Declare it, as in numpyro.plate('batch', N, batch_size) with "
             "DPSVI(..., N=len(data)), or pass the batchifier as DPSVI(..., batches=get_batch)."
         )
     if rows > num_records:
-        raise ValueError(f"The batch has {rows} rows, but the model's plate says that there are {num_records} records.")
+        raise ValueError(f"The batch has {rows} rows, but the model's plate declares {num_records} records.")
     doubt = (
         "No batchifier of discreet.compat.d3p was found behind the batches; that they were drawn uniformly without "
         "replacement is taken on trust."
@@ -278,15 +277,15 @@ def find_law(
 
 
 def _check_plate(laws: set[BatchLaw], rows: int, num_records: int | None) -> set[BatchLaw]:
-    """The laws that agree with the model's plate; ValueError where there are laws and none agrees."""
+    """The laws consistent with the model's plate; ValueError if there are laws but none is."""
     if num_records is None or not laws:
         return laws
-    # Poisson batches are drawn at a rate, whatever the model takes for the number of records.
+    # Poisson batches are drawn at a rate, independent of the number of records in the model.
     fitting = {law for law in laws if law.num_records == num_records}
     fitting = fitting or {law for law in laws if not law.sampling.constant_size}
     if not fitting:
         raise ValueError(
-            f"The model's plate says that there are {num_records} records, but batches of {rows} rows come from a "
+            f"The model's plate declares {num_records} records, but batches of {rows} rows come from a "
             f"table of {next(iter(laws)).num_records}. Pass the table's length as N, or the batchifier as batches=get_batch."
         )
     return fitting
@@ -296,33 +295,33 @@ def _check_plate(laws: set[BatchLaw], rows: int, num_records: int | None) -> set
 
 
 class DPSVI(SVI):
-    """Differentially private SVI with d3p's arguments; the noise, the clipping and the accounting are discreet's.
+    """Differentially private SVI with d3p's arguments and discreet's noise, clipping and accounting.
 
-    Guarantee: with batches from this package's batchifiers, each drawn once and used in one `update`, all that comes
-    out of `update` and `get_params` is covered by `statement(state)`. See `discreet.inference.DPSVI` for the step.
+    Guarantee: with batches from this package's batchifiers, each drawn once and used in one `update`, `statement(state)` covers
+    all results of `update` and `get_params`. See `discreet.inference.DPSVI` for the step.
 
-    The number of records N is read from the model's plate, `plate("...", N, batch_size)`; how batches are drawn from
-    the batchifier that handed out the arrays. Arrays that were changed since are matched by their number of rows, and
-    the statement says so; say with `batches` where they come from if that is not enough.
+    The number of records N is that of the model's plate, `plate("...", N, batch_size)`; the sampling scheme that of the
+    batchifier that returned the arrays. Arrays changed since are matched by their number of rows, and the statement notes it;
+    name their batchifier with `batches` if that is ambiguous.
 
     Args:
-        model: the model; positional array arguments hold records along their leading axis.
-        guide: the guide. Latents that it lacks are drawn from the model's prior given those that it has.
-        optim: an optimizer of `numpyro.optim` or optax.
+        model: The model; positional array arguments hold records along their leading axis.
+        guide: The guide. Latents that it lacks are drawn from the model's prior given the others.
+        optim: An optimizer of `numpyro.optim` or optax.
         per_example_loss: `Trace_ELBO()` or `TraceMeanField_ELBO()`.
         clipping_threshold: C, the L2 bound on one record's contribution.
-        dp_scale: noise multiplier: standard deviation of the noise on the sum, divided by C.
-        rng_suite: `discreet.compat.d3p.random`, or its `debug`, which marks the result as not private.
-        clip_unscaled_observations: False: C is meant for a record's contribution times N, as in d3p.
-        perturb: "parameters", d3p's rule, so that results compare; "latents", discreet's own, has less noise.
-        num_iter: number of updates, fixed beforehand. None: that of `approximate_sigma` if `dp_scale` comes from it.
-        batches: `get_batch` of the batchifier that `update` gets its batches from. None: found by its arrays.
-        public_evaluation: True says that every record that `evaluate` gets is public. False: `evaluate` takes records that
-            a batchifier of another table handed out.
-        static_kwargs: public keyword arguments of model and guide, such as N.
+        dp_scale: Noise multiplier: standard deviation of the noise on the sum, divided by C.
+        rng_suite: `discreet.compat.d3p.random`, or its `debug`, whose results are labelled not private.
+        clip_unscaled_observations: False: C applies to a record's contribution times N, as in d3p.
+        perturb: "parameters", d3p's rule, for comparable results; "latents", discreet's own, has less noise.
+        num_iter: Number of updates, fixed beforehand. None: that of `approximate_sigma` if `dp_scale` comes from it.
+        batches: `get_batch` of the batchifier behind `update`'s batches. None: found by its arrays.
+        public_evaluation: True declares every record passed to `evaluate` public. False: `evaluate` takes records from a
+            batchifier of another table.
+        static_kwargs: Public keyword arguments of model and guide, such as N.
 
     Raises:
-        ValueError, TypeError: an argument that cannot be used.
+        ValueError, TypeError: An invalid argument.
 
     Reference:
         Prediger, Loppi, Kaski, Honkela. d3p. PoPETs 2022(2), Sections 3 and 4.
@@ -370,15 +369,15 @@ class DPSVI(SVI):
         self._batches = None if batches is None else batches.source
         self._public_evaluation = public_evaluation
         self._bindings: dict[Any, Binding] = {}
-        """What was built for batches of a kind; it serves fits with other keys as well."""
+        """Bindings by kind of batch, reused by fits with other keys."""
         self._found: dict[Any, tuple[Binding, Drawn]] = {}
-        """The bindings since `init`, by the kind of batch and the batchifier that it came from."""
+        """The bindings since `init`, by kind of batch and batchifier."""
         self._used: dict[Binding, set[Drawn]] = {}
-        """What updates were made with."""
+        """The bindings and sampling schemes of the updates."""
         self._drawn: dict[Any, int] = {}
-        """The batches that were used, and by which update."""
+        """The batches used, and their update."""
         self._tested: dict[Source, None] = {}
-        """The batchifiers of the test records that `evaluate` was given."""
+        """The batchifiers of the test records passed to `evaluate`."""
         self._exact_notes: set[str] = set()
         self._losses: dict[Any, Callable[..., Any]] = {}
         self._latest: Binding | None = None
@@ -386,16 +385,16 @@ class DPSVI(SVI):
     # --- NumPyro's verbs ------------------------------------------------------------------
 
     def init(self, rng_key: Any, *args: Any, init_params: Mapping[str, Any] | None = None, **kwargs: Any) -> DPSVIState:
-        """The initial state. Of the records only shapes and dtypes are used, never values (d3p reads values).
+        """Create the initial state, from shapes and dtypes of the records, never values (d3p reads values).
 
         Args:
-            rng_key: key of the fit, of any kind; noise follows from it.
-            args: a batch, as `update` will get it.
-            init_params: public initial values of `param` sites, constrained.
-            kwargs: public arguments of model and guide, as `update` will get them.
+            rng_key: Key of the fit, of any kind; it determines the noise.
+            args: A batch, as for `update`.
+            init_params: Public initial values of `param` sites, constrained.
+            kwargs: Public arguments of model and guide, as for `update`.
 
         Raises:
-            TypeError, ValueError: a model, guide, key or batch that cannot be fitted privately.
+            TypeError, ValueError: A model, guide, key or batch that cannot be fitted privately.
         """
         key = d3p_random.as_key(rng_key)
         args = _as_batch(args)
@@ -411,25 +410,25 @@ class DPSVI(SVI):
         forward_mode_differentiation: bool = False,
         **kwargs: Any,
     ) -> tuple[DPSVIState, Float[Array, ""]]:
-        """One noisy release from a batch, and one step of the optimizer. Compiled at the first call.
+        """Make one noisy release from a batch, and one step of the optimizer. Compiled at the first call.
 
         Args:
-            svi_state: the state; give each one to `update` once.
-            args: a batch, from `get_batch`.
-            mask: which rows are real; must be given with Poisson batches.
-            forward_mode_differentiation: must be False.
-            kwargs: public arguments of model and guide.
+            svi_state: The state; pass each one to `update` once.
+            args: A batch, from `get_batch`.
+            mask: Boolean mask of the real rows; required with Poisson batches.
+            forward_mode_differentiation: Must be False.
+            kwargs: Public arguments of model and guide.
 
         Returns:
-            The next state, and a **private** estimate of the negative ELBO of all records, in nats. (d3p's is the exact
-            loss of the batch, and showing it leaks.)
+            The next state, and a **private** estimate of the negative ELBO of all records, in nats. (d3p returns the exact
+            loss of the batch, which leaks.)
 
         Raises:
-            ValueError: a batch that does not fit, or more updates than `num_iter`.
+            ValueError: An unsuitable batch, or more updates than `num_iter`.
         """
         if forward_mode_differentiation:
             raise ValueError(
-                "forward_mode_differentiation=True is not supported: a record's gradient is taken backward."
+                "forward_mode_differentiation=True is not supported: gradients are computed in reverse mode."
             )
         records = take_apart(args, {})
         binding, drawn = self._binding_of(args, records, kwargs)
@@ -439,7 +438,7 @@ class DPSVI(SVI):
             self._check_untested(drawn)
         batch = self._check_fresh(svi_state, records.leaves, binding.law)
         after = binding.fit.update(svi_state, *args, mask=jnp.broadcast_to(jnp.asarray(mask, bool), records.size))
-        # From here on it counts: what was refused above has released nothing.
+        # From here on the update counts: a refusal above releases nothing.
         self._used.setdefault(binding, set()).add(drawn)
         self._latest = binding
         if batch is not None:
@@ -447,53 +446,52 @@ class DPSVI(SVI):
         return after
 
     def run(self, rng_key: Any, num_steps: int, *args: Any, init_state: DPSVIState | None = None, **kwargs: Any) -> Any:
-        """NumPyro's `SVI.run`: every update gets all of `args`. With `init_state` it goes on from there, once.
+        """Run all updates like NumPyro's `SVI.run`: each gets all of `args`. Continues from `init_state`, once.
 
         All updates up to the last state are in its `statement`, those before `init_state` included.
 
         Raises:
-            ValueError: as `init` and `update`, or updates were made from `init_state` before.
+            ValueError: As `init` and `update`, or `init_state` was used before.
         """
         if init_state is not None:
-            # The loop is compiled, where no update can tell that its noise was drawn before.
+            # Within the compiled loop no update can detect that its noise was drawn before.
             claim(init_state.rng_key, int(init_state.step))
         return super().run(rng_key, num_steps, *args, init_state=init_state, **kwargs)
 
     def stable_update(self, svi_state: DPSVIState, *args: Any, **kwargs: Any) -> Any:
-        """Refused: whether a step is taken back would depend on exact values.
+        """Refuse: rejecting a step would depend on exact values.
 
         Raises:
-            ValueError: always.
+            ValueError: Always.
         """
         raise ValueError(
-            "stable_update takes a step back where an exact loss or gradient is not a number, and that would show. Use update; "
-            "a release that is not a number shows in the parameters."
+            "stable_update rejects a step if an exact loss or gradient is NaN, which would leak. Use update; a NaN in a release "
+            "shows in the parameters."
         )
 
     def get_params(self, svi_state: DPSVIState) -> dict[str, Any]:
-        """Values of the `param` sites, constrained. Releases: they may be published."""
+        """Return the values of the `param` sites, constrained. They are releases and may be published."""
         return self._bound().fit.get_params(svi_state)
 
     def evaluate(self, svi_state: DPSVIState, *args: Any, non_private: bool = False, **kwargs: Any) -> Float[Array, ""]:
-        """The exact negative ELBO of the batch passed, scaled as the model's plate says: **not private**.
+        """Compute the exact negative ELBO of a batch, with the scale of the model's plate: **not private**.
 
-        It is computed for records that the program names as test data in one of three ways: a batchifier of this package
-        handed them out, and its table has no row in common with the table that is fitted (the statement then says that
-        epsilon does not cover them); `DPSVI(..., public_evaluation=True)`; or `non_private=True` here.
+        The records must be declared test data in one of three ways: a batchifier of this package returned them, and its
+        table has no row in common with the fitted table (the statement then notes that epsilon does not cover them);
+        `DPSVI(..., public_evaluation=True)`; or `non_private=True` here.
 
         Args:
-            svi_state: a state.
-            args: a batch, without padding.
-            non_private: says that these records are public or that the number will not be shown.
-            kwargs: public arguments of model and guide.
+            svi_state: A state.
+            args: A batch, without padding.
+            non_private: Declare that these records are public or that the number will not be published.
+            kwargs: Public arguments of model and guide.
 
         Raises:
-            ValueError: the records may be those of the fit.
+            ValueError: The records may be those of the fit.
         """
         if self._public_evaluation:
             self._exact_notes.add(
-                "evaluate computed exact losses of records that the program calls public (public_evaluation=True); ε does not "
-                "cover them."
+                "evaluate computed exact losses of records declared public (public_evaluation=True); ε does not cover them."
             )
         elif not non_private:
             self._check_test_data(args)
@@ -508,27 +506,27 @@ class DPSVI(SVI):
         compiled = self._losses.setdefault(name, jax.jit(loss))
         return compiled(key, self.get_params(svi_state), records.leaves)
 
-    # --- the price ------------------------------------------------------------------------
+    # --- accounting -----------------------------------------------------------------------
 
     def statement(self, svi_state: DPSVIState, delta: float | None = None) -> Statement:
-        """What the updates that led to a state spent, all states on the way included.
+        """Make the privacy statement of the updates that led to a state, including intermediate states.
 
-        Guarantee: epsilon is an upper bound at `delta` for `max(updates made, updates declared)` updates, if batches
-        were drawn as their batchifier draws them. Declared is `num_iter`, or that of `approximate_sigma`. Where
-        nothing was declared, the number of updates is taken to have been fixed beforehand, and a note says so: had it
-        been chosen by looking at results, the composition would not hold.
+        Guarantee: epsilon is an upper bound at `delta` for `max(updates made, updates declared)` updates, if batches were
+        drawn as their batchifier draws them. `num_iter`, or that of `approximate_sigma`, declares the number. Without it the
+        statement assumes, and notes, that the number was fixed beforehand: had it been chosen by looking at results, the
+        composition would not hold.
 
         Args:
-            svi_state: the latest state.
+            svi_state: The latest state.
             delta: None: that of `approximate_sigma`, else a cautious choice.
 
         Raises:
-            ValueError: no update was made, or updates got batches of several laws.
+            ValueError: No update was made, or updates got batches of several laws.
         """
         steps = int(svi_state.step)
         if steps == 0:
             raise ValueError(
-                "No update was made from this state, so nothing was released and there is nothing to state."
+                "This state comes from no update: nothing was released, so there is no statement. Call update first."
             )
         binding, drawn = self._only_law()
         declared = self._num_iter
@@ -536,7 +534,7 @@ class DPSVI(SVI):
             declared = _declared_updates(binding.law, self._calibration)
         if delta is None and self._calibration is not None:
             delta = self._calibration.delta
-        # Whoever can make a batchifier's key again knows the batches, which then amplify nothing.
+        # Anyone who can reproduce a batchifier's key knows the batches: no amplification.
         seeded = any(source.seeded for one in drawn if not one.law.disjoint for source in one.sources)
         public = ["the model, the guide and the optimizer", "shapes and dtypes of the record arrays"]
         return make_statement(
@@ -559,23 +557,23 @@ class DPSVI(SVI):
     def get_epsilon(
         self, target_delta: float, q: float, num_epochs: float | None = None, num_iter: float | None = None
     ) -> float:
-        """Epsilon of so many updates with the batches in use: an upper bound, under `statement`'s relation.
+        """Compute epsilon of a number of updates with the batches in use: an upper bound, under `statement`'s relation.
 
         Args:
-            target_delta: above 0, well below 1 / N.
-            q: sampling rate; must be that of the batches.
-            num_epochs: passes, 1 / q updates each; or
-            num_iter: number of updates, fixed beforehand.
+            target_delta: Target delta, above 0, well below 1 / N.
+            q: Sampling rate; must be that of the batches.
+            num_epochs: Passes of 1 / q updates each; or
+            num_iter: Number of updates, fixed beforehand.
 
         Raises:
-            ValueError: before `init`, a q that is not the batches', or no number of updates.
+            ValueError: Called before `init`, a q that is not the batches', or no number of updates.
         """
         return self._plan_for(q, num_epochs, num_iter).epsilon(target_delta)
 
     def get_delta(
         self, target_epsilon: float, q: float, num_epochs: float | None = None, num_iter: float | None = None
     ) -> float:
-        """Delta of so many updates with the batches in use: an upper bound. Arguments as in `get_epsilon`."""
+        """Compute delta of a number of updates with the batches in use: an upper bound. Arguments as in `get_epsilon`."""
         return self._plan_for(q, num_epochs, num_iter).delta(target_epsilon)
 
     def _plan_for(self, q: float, num_epochs: float | None, num_iter: float | None) -> PrivacyPlan:
@@ -585,11 +583,11 @@ class DPSVI(SVI):
             num_iter = num_epochs / rate
         if num_iter is None:
             raise ValueError("Give num_iter or num_epochs: epsilon grows with the number of updates.")
-        # A batch size is an integer, so that q of a program may be off by up to one record.
+        # A batch size is an integer, so a program's q may be off by up to one record.
         if abs(q - rate) > 1 / binding.law.num_records:
             raise ValueError(
-                f"q is {q:g}, but batches are drawn as {binding.law}, at rate {rate:g}. Epsilon follows from what runs: "
-                "pass that rate."
+                f"q is {q:g}, but batches are drawn as {binding.law}, at rate {rate:g}. Epsilon depends on the actual rate: "
+                "pass it."
             )
         return binding.plan(whole_steps(num_iter))
 
@@ -599,14 +597,14 @@ class DPSVI(SVI):
         whole = isinstance(mask, bool) and mask
         if whole and binding.law.masked:
             raise ValueError(
-                "These batches are padded, and the mask says which of their rows are records: pass it on, as in "
+                "These batches are padded, and the mask marks the rows that are records: pass it, as in "
                 "batch, mask = get_batch(i, batchifier_state); update(svi_state, *batch, mask=mask). Without it, padding "
                 "would count as records."
             )
         if not whole and not drawn.sources:
             raise ValueError(
-                "The batch came with a mask, but it is not known at which rate its records were drawn. Draw it with "
-                "poisson_batchify_data, and pass that as DPSVI(..., batches=get_batch) if it is not found."
+                "The batch has a mask, but the sampling rate of its records is unknown. Draw it with poisson_batchify_data, and "
+                "pass DPSVI(..., batches=get_batch) if that is not found."
             )
 
     def _check_horizon(self, state: DPSVIState) -> None:
@@ -614,18 +612,18 @@ class DPSVI(SVI):
             return
         if int(state.step) >= self._num_iter:
             raise ValueError(
-                f"num_iter = {self._num_iter} updates were declared, and this state has made them all. More would cost "
-                "more than was promised; declare them beforehand."
+                f"num_iter = {self._num_iter} updates were declared, and all have been made. More would cost more than "
+                "declared; declare them beforehand."
             )
 
     def _check_fresh(self, state: DPSVIState, arrays: Sequence[Any], law: BatchLaw) -> Any:
-        """What tells a batch from all others of the fit; None where not known or of no matter. Refuses one that comes again."""
+        """The identity of a batch within the fit; None if unknown or irrelevant. Refuse a batch that was used before."""
         origin = origin_of(arrays)
         number = None if origin is None or law.rate == 1.0 else origin.number()
         if origin is None or number is None:
             return None
         remedy = (
-            "Records in it would be in more updates than the accounting of fresh batches says. Draw one for each update: "
+            "Its records would be in more updates than the accounting of fresh batches assumes. Draw one for each update: "
             "get_batch(i, batchifier_state) with i the number of the update."
         )
         if isinstance(state.step, Tracer):
@@ -633,7 +631,7 @@ class DPSVI(SVI):
         if isinstance(state.rng_key, Tracer):
             return None
         step = int(state.step)
-        # A batch of disjoint ones may come again in another pass.
+        # A disjoint batch may be used again in another pass.
         in_pass = step // law.updates if law.disjoint else 0
         batch = np.asarray(jax.random.key_data(state.rng_key)).tobytes(), origin.source, number, in_pass
         if self._drawn.get(batch, step) != step:
@@ -641,7 +639,7 @@ class DPSVI(SVI):
         return batch
 
     def _check_test_data(self, args: tuple[Any, ...]) -> None:
-        """Let `evaluate` have records of a table that this fit does not use, and say what that means; refuse any others."""
+        """Accept records of a table that this fit does not use in `evaluate`, with a warning; refuse any others."""
         self._bound()
         source = source_of(take_apart(args, {}).leaves)
         if source in self._tested:
@@ -649,16 +647,16 @@ class DPSVI(SVI):
         drawn = {one for _, one in self._found.values()}.union(*self._used.values())
         if source is None or not all(one.doubt is None and _are_apart(source, one) for one in drawn):
             raise ValueError(
-                "evaluate computes the exact loss of the records it is given, so showing it leaks; d3p does not account for "
-                "that. These records are not known to be test data: they are so where a batchifier handed out these very "
-                "arrays, its table has no row in common with the one that is fitted, and the batches of the fit are as "
-                "unchanged. The loss that update returns is private. If all records that you evaluate are public, say "
-                "DPSVI(..., public_evaluation=True), or pass non_private=True here if the number stays with you."
+                "evaluate computes the exact loss of its records, so publishing it leaks; d3p does not account for that. These "
+                "records are not known to be test data: a batchifier must have returned these arrays, from a table without a "
+                "row in common with the fitted one, and the batches of the fit must be unchanged as well. The loss that update "
+                "returns is private. If all records that you evaluate are public, pass DPSVI(..., public_evaluation=True), or "
+                "pass non_private=True here if you do not publish the number."
             )
         self._tested[source] = None
         said = (
             f"evaluate computed exact losses of test records ({source.law}). They are not records of the fit, and ε does not "
-            "cover them: do not show these losses unless the test records are public."
+            "cover them: do not publish these losses unless the test records are public."
         )
         self._exact_notes.add(said)
         warnings.warn(said, D3PAccountingWarning, stacklevel=3)
@@ -666,8 +664,8 @@ class DPSVI(SVI):
     def _check_untested(self, drawn: Drawn) -> None:
         if self._tested and not (drawn.doubt is None and all(_are_apart(source, drawn) for source in self._tested)):
             raise ValueError(
-                "evaluate computed exact losses of test records, and these batches may hold the same records: ε would not "
-                "cover what the losses showed of them. Make a DPSVI for each fit, or evaluate on other records."
+                "evaluate computed exact losses of test records, and these batches may contain the same records: ε would not "
+                "cover those losses. Make a DPSVI for each fit, or evaluate on other records."
             )
 
     # --- binding --------------------------------------------------------------------------
@@ -678,11 +676,11 @@ class DPSVI(SVI):
         return self._latest
 
     def _only_law(self) -> tuple[Binding, set[Drawn]]:
-        """What the updates of this fit had in common, and how their batches were drawn."""
+        """The binding of all updates of this fit, and the sampling schemes of their batches."""
         if len({(binding.law, binding.fit.plan.num_records) for binding in self._used}) > 1:
             laws = sorted({str(binding.law) for binding in self._used})
             raise ValueError(
-                f"Updates of this DPSVI got batches of several laws: {'; '.join(laws)}. A statement is for one: make a "
+                f"Updates of this DPSVI got batches of several laws: {'; '.join(laws)}. A statement covers one: make a "
                 "DPSVI for each fit."
             )
         if not self._used:
@@ -691,7 +689,7 @@ class DPSVI(SVI):
         return next(iter(self._used)), set().union(*self._used.values())
 
     def _binding_of(self, args: tuple[Any, ...], records: Records, public: Mapping[str, Any]) -> tuple[Binding, Drawn]:
-        """What `update` needs for a batch, possibly while JAX traces, and for batches that `init` saw no like of."""
+        """The binding of a batch for `update`, also under tracing, and for kinds of batches that `init` did not get."""
         self._bound()
         found = self._found.get(_kind_of(records, public))
         if found is not None:
@@ -730,7 +728,7 @@ class DPSVI(SVI):
 
 
 def _kind_of(records: Records, public: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What two batches have in common that can go through the same program and were drawn by the same batchifier."""
+    """A key that is equal for batches of the same batchifier that one compiled program can process."""
     return records.signature, records.size, _comparable(public, records.size), source_of(records.leaves)
 
 
@@ -739,7 +737,7 @@ def _are_apart(source: Source, drawn: Drawn) -> bool:
 
 
 def _declared_updates(law: BatchLaw, calibration: Calibration) -> int:
-    """The number of updates that noise was calibrated for.
+    """The number of updates in the noise's calibration.
 
     For disjoint batches noise is calibrated as for full batches (q = 1), one for each pass.
     """
@@ -748,7 +746,7 @@ def _declared_updates(law: BatchLaw, calibration: Calibration) -> int:
 
 
 def _warn_if_dearer(binding: Binding, target: Calibration | None) -> None:
-    """Say so where the noise was calibrated for other batches than these, and these cost more."""
+    """Warn if the noise was calibrated for other batches, and these cost more."""
     if target is None:
         return
     plan = binding.plan(_declared_updates(binding.law, target))
@@ -767,12 +765,12 @@ def _warn_if_dearer(binding: Binding, target: Calibration | None) -> None:
 
 
 def _notes_on(law: BatchLaw, steps: int, declared: int | None) -> list[str]:
-    """What a reader of the statement must know of the number of updates and of disjoint batches."""
+    """Notes for the statement on the number of updates and on disjoint batches."""
     notes = []
     if declared is None:
         notes.append(
             f"No number of updates was declared, so ε is that of the {steps} updates made, as if their number had been "
-            "fixed beforehand. If it was chosen by looking at parameters or losses, ε is not known to hold: declare "
+            "fixed beforehand. If it was chosen by looking at parameters or losses, ε may not hold: declare "
             "num_iter, or use the noise that approximate_sigma returns."
         )
     elif steps > declared:
@@ -783,8 +781,7 @@ def _notes_on(law: BatchLaw, steps: int, declared: int | None) -> list[str]:
     if law.disjoint:
         notes.append(
             f"Batches were the pieces of a shuffled table: {law.updates} disjoint batches of {law.rows} "
-            "records a pass, each batch's sum with noise of its own. A record is in at most one batch of a pass, so a step "
-            "above stands for one pass, without amplification by subsampling. This holds if each pass was taken to its "
-            "end."
+            "records a pass, each batch's sum with its own noise. A record is in at most one batch of a pass, so a step above "
+            "stands for one pass, without amplification by subsampling. This holds if each pass was completed."
         )
     return notes
