@@ -158,5 +158,5 @@ def test_wrong_inputs():
             dp.exponential_mechanism(KEY, wrong, 1.0)
     with pytest.raises(TypeError, match="int32"):
         dp.exponential_mechanism(KEY, jnp.zeros(3, jnp.int32), 1.0)
-    with pytest.raises(TypeError, match="one event stands for one choice"):
+    with pytest.raises(TypeError, match="one event covers one selection"):
         jax.vmap(lambda s: dp.exponential_mechanism(KEY, s, 1.0))(jnp.zeros((2, 3)))

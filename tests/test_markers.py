@@ -50,7 +50,7 @@ def test_each_is_one_equation_and_the_same_everywhere(name):
 @pytest.mark.parametrize("name", [name for name in CALLS if PRIMITIVES[name] in (mechanisms.NOISE, mechanisms.DRAW)])
 def test_what_is_random_is_not_mapped(name):
     keys = jax.random.split(dp.random.key(0), 2)
-    with pytest.raises(TypeError, match=f"{name} under vmap: one event stands for one draw"):
+    with pytest.raises(TypeError, match=f"{name} under vmap: one event covers one draw"):
         jax.vmap(CALLS[name])(keys)
 
 

@@ -1,11 +1,11 @@
-"""The one door to the parts of JAX that are not in its public interface, and that differ between its releases.
+"""All uses of JAX's internals, and of interfaces that differ between its releases.
 
-JAX promises stability for `jax.*` only. What discreet needs beyond that passes through this file, so that a new
-JAX release can break one short file and no other. Each name says where it comes from and why it is needed.
+JAX promises stability for `jax.*` only. Everything else that discreet needs is imported here, so that a new JAX release can
+break this file only. A comment gives the origin and purpose of each name.
 
-A proof and a gradient engine read a program as JAX wrote it down, and a release may write it down otherwise: in JAX 0.11 the
-parameters of `scan` have other names, and keys are taken apart by another primitive. So discreet says which releases its tests
-have run on (`TRIED_FROM`, `UNTRIED_FROM`), and on any other there is no proof (`untried_jax`).
+Proofs and gradient engines read jaxprs, which differ between releases: in JAX 0.11 the parameters of `scan` have other names,
+and keys are unpacked by another primitive. So discreet declares the tested releases (`TRIED_FROM`, `UNTRIED_FROM`), and proves
+nothing on any other (`untried_jax`).
 """
 
 import hashlib
@@ -104,12 +104,11 @@ __all__ = [
 ]
 
 TRIED_FROM, UNTRIED_FROM = "0.10.2", "0.12.0.2"
-"""The first release of JAX that the tests ran on, and the first after the last: what pyproject.toml asks for, and no proof
-on any other. To try a newer one, run the tests on it (`make test-newest`) and raise the bound in both places."""
+"""The first tested release of JAX, and the first untested one after it, as in pyproject.toml; there is no proof on any other.
+To add a newer one, run the tests on it (`make test-newest`) and raise the bound in both places."""
 
 double = partial(jax.enable_x64, True)
-"""`with double():` computes in float64 where it is asked for; the arrays keep that type behind it, and JAX's own functions give
-float32 of them there."""
+"""`with double():` permits float64; its arrays keep that type outside, where JAX's own functions return float32 for them."""
 
 _PACKAGE = str(Path(__file__).parent) + os.sep
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
@@ -120,46 +119,46 @@ _around: ContextVar[tuple[JaxprEqn, ...]] = ContextVar("around", default=())
 
 
 def untried_jax() -> str:
-    """What to tell a user whose JAX the tests never ran on, in one sentence; empty for a release that they did run on.
+    """A sentence that warns users of an untested release of JAX; empty for a tested one.
 
-    Versions that are no plain release, such as "0.12.0.dev20260101", count as untried.
+    Development versions, such as "0.12.0.dev20260101", count as untested.
     """
     if _release(TRIED_FROM) <= _release(jax.__version__) < _release(UNTRIED_FROM):
         return ""
     return (
         f"discreet was tested on JAX {TRIED_FROM} to the last release before {UNTRIED_FROM}, and this is JAX {jax.__version__}, "
-        f"which may write programs down in a way that the proofs misread: pip install 'jax>={TRIED_FROM},<{UNTRIED_FROM}'."
+        f"whose jaxprs the proofs may misread: pip install 'jax>={TRIED_FROM},<{UNTRIED_FROM}'."
     )
 
 
 def warn_of_release() -> None:
-    """Warn where JAX is a release that the tests never ran on."""
+    """Warn about an untested release of JAX."""
     if why := untried_jax():
         warnings.warn(why, UserWarning, stacklevel=3)
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The numbers of a release; none for anything else, which is less than any."""
+    """The numbers of a release; an empty tuple, which compares lowest, for anything else."""
     parts = version.split(".")
     return tuple(map(int, parts)) if all(x.isdecimal() for x in parts) else ()
 
 
 class Scan(NamedTuple):
-    """What a `scan` equation says, in whichever release of JAX.
+    """The parts of a `scan` equation, for every supported release of JAX.
 
-    Operands are the constants, then what is carried, then what the loop goes through; the body takes them in this order, and
-    gives what is carried and then the results of the turn.
+    Operands are the constants, the carry and the scanned arrays; the body takes them in this order, and returns the carry and
+    the results of the iteration.
     """
 
-    body: ClosedJaxpr  # the program of one turn
+    body: ClosedJaxpr  # the program of one iteration
     num_consts: int  # the number of constants
-    num_carry: int  # the number of values that are carried
-    length: int  # the number of turns
-    reverse: bool  # whether the loop goes through its arrays from the end
-    unroll: Any  # how many turns are compiled as one
+    num_carry: int  # the number of carried values
+    length: int  # the number of iterations
+    reverse: bool  # whether the arrays are scanned from the end
+    unroll: Any  # the number of iterations compiled as one
 
     def apart(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """The operands of the equation, or the inputs of its body: constants, what is carried, and the rest."""
+        """Split the operands of the equation, or the inputs of its body: constants, carry, and scanned arrays."""
         first = self.num_consts + self.num_carry
         return list(operands[: self.num_consts]), list(operands[self.num_consts : first]), list(operands[first:])
 
@@ -167,10 +166,10 @@ class Scan(NamedTuple):
 def scan_of(equation: JaxprEqn) -> Scan:
     """The parts of a `scan` equation.
 
-    To apply the equation to other operands take `bind`, which hands the parameters on as they are.
+    To apply the equation to other operands use `bind`, which keeps the parameters.
     """
     params: Any = equation.params
-    if "ft_in" in params:  # JAX 0.11: the operands' structure in the place of two numbers
+    if "ft_in" in params:  # JAX 0.11: the operands' structure instead of two numbers
         num_consts, num_carry = (len(part) for part in params["ft_in"].unpack()[:2])
     else:
         num_consts, num_carry = params["num_consts"], params["num_carry"]
@@ -178,14 +177,14 @@ def scan_of(equation: JaxprEqn) -> Scan:
 
 
 def used_inputs(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
-    """Which inputs the outputs of a function depend on: a tuple like `args`, each leaf True if some output may depend on it."""
+    """Dependence of a function's outputs on its inputs: a tuple like `args`, each leaf True if some output may depend on it."""
     jaxpr = jax.make_jaxpr(function)(*args).jaxpr
     _, used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     return jax.tree.unflatten(jax.tree.structure(args), used)
 
 
 def program_text(function: Callable[..., Any], *args: Any) -> str:
-    """What a function computes, as text: its jaxpr without dead code and without unused inputs, and its constants.
+    """A function's program as text: its jaxpr without dead code and without unused inputs, and its constants.
 
     Two calls give the same text if the same operations with the same constants lead to the outputs; shapes of inputs that
     the outputs do not depend on do not show.
@@ -199,10 +198,10 @@ def program_text(function: Callable[..., Any], *args: Any) -> str:
 
 
 def program_digest(closed: ClosedJaxpr) -> str:
-    """SHA-256 of what a program computes: its jaxpr without dead code, with all shapes, and the constants in it.
+    """SHA-256 of a program's jaxpr without dead code, with all shapes, and of its constants.
 
-    Two programs of one digest are one program. Functions that JAX prints with their place in memory, such as callbacks,
-    are the same only where they lie at the same place.
+    Equal digests mean equal programs. Functions that JAX prints with their address, such as callbacks, differ unless their
+    addresses are equal.
     """
     jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
     digest = hashlib.sha256(jaxpr.pretty_print(use_color=False).encode())
@@ -213,7 +212,7 @@ def program_digest(closed: ClosedJaxpr) -> str:
 
 
 def program_constants(closed: ClosedJaxpr) -> Iterator[Any]:
-    """The arrays in a program and in the programs within it, also those that are printed as a shape alone."""
+    """The arrays in a program and its nested programs, including those that are printed as a shape only."""
     yield from closed.consts
     pending = [closed.jaxpr]
     while pending:
@@ -229,7 +228,7 @@ def program_constants(closed: ClosedJaxpr) -> Iterator[Any]:
 
 
 def captured_arrays(function: Callable[..., Any], *args: Any) -> list[Any]:
-    """The arrays that a function's outputs need without being its arguments: its closure's, as JAX sees it."""
+    """The arrays that a function closes over and its outputs need."""
     program = jax.make_jaxpr(function)(*args)
     return [x for x in all_constants(program, used_only=True) if not _is_key(x)]
 
@@ -237,7 +236,7 @@ def captured_arrays(function: Callable[..., Any], *args: Any) -> list[Any]:
 def inner_programs(equation: JaxprEqn) -> list[ClosedJaxpr]:
     """The programs within an equation, with the constants that they hold.
 
-    To JAX an open jaxpr and a closed one are two types up to 0.10, and one from 0.11 on: here all are closed.
+    In JAX open and closed jaxprs are two types up to 0.10, and one from 0.11 on: here all are closed.
     """
     found: list[ClosedJaxpr] = []
     for parameter in equation.params.values():
@@ -259,7 +258,7 @@ def programs_in(program: ClosedJaxpr, *, used_only: bool = False) -> Iterator[Cl
 
 
 def all_constants(program: ClosedJaxpr, *, used_only: bool = False) -> list[Any]:
-    """The arrays that a program holds, those of the programs within it among them; `used_only`: that its outputs need."""
+    """The arrays that a program and its nested programs hold; `used_only`: those that its outputs need."""
     found: list[Any] = []
     for each in programs_in(program, used_only=used_only):
         operands = [x for equation in each.jaxpr.eqns for x in equation.invars]
@@ -279,21 +278,21 @@ def _without_constants(program: Jaxpr) -> Jaxpr:
     return program.replace(constvars=[], invars=[*program.constvars, *program.invars])
 
 
-# JAX 0.11 writes `jnp.searchsorted` and a few more as one equation around an object of a class of its own, which knows its
-# program. Anybody may write such a class; these are JAX's, and hold no arrays.
+# JAX 0.11 represents `jnp.searchsorted` and a few others as one equation around an object that contains its program. Anyone may
+# write such a class; these are JAX's, and hold no arrays.
 _HI_PROGRAMS = ("Ldexp", "Frexp", "Nonzero", "SearchSorted", "Einsum")
 _HI_PRIMITIVE = getattr(sys.modules.get("jax._src.hijax"), "call_hi_primitive_p", None)
 
 
 @cache
 def hi_primitives() -> tuple[Primitive, ...]:
-    """The primitive of such equations, in a release whose own functions write them."""
+    """The primitive of such equations, in releases whose own functions use it."""
     program = jax.make_jaxpr(jnp.searchsorted)(jax.ShapeDtypeStruct((2,), np.float32), 0.0)
     return tuple({e.primitive for x in programs_in(program) for e in x.jaxpr.eqns if e.primitive is _HI_PRIMITIVE})
 
 
 def is_closed_book(equation: JaxprEqn) -> bool:
-    """Whether an equation is around an object that is none of JAX's own, so that nobody knows what it holds."""
+    """True if an equation is around an opaque object that is not JAX's own."""
     return equation.primitive is _HI_PRIMITIVE and not _expanded(equation)
 
 
@@ -315,7 +314,7 @@ def _is_key(x: Any) -> bool:
 def bind(equation: JaxprEqn, operands: Sequence[Any], **changed: Any) -> list[Any]:
     """Apply an equation's primitive to other operands, with some of its parameters changed; the outputs as a list.
 
-    Inner functions (of `custom_jvp`, say) are handed over as they are, so that their rules stay in force.
+    Inner functions (such as those of `custom_jvp`) are passed unchanged, so that their rules apply.
     """
     primitive = equation.primitive
     with equation.ctx.manager:
@@ -330,7 +329,7 @@ def aval(atom: Any) -> Any:
 
 @contextmanager
 def inside(equation: JaxprEqn) -> Iterator[None]:
-    """While the program within an equation is looked at: JAX keeps the place of a call with the call only."""
+    """Context of an equation's nested program, which has no source lines of its caller."""
     token = _around.set((*_around.get(), equation))
     try:
         yield
@@ -339,20 +338,19 @@ def inside(equation: JaxprEqn) -> Iterator[None]:
 
 
 def around() -> tuple[JaxprEqn, ...]:
-    """The equations that hold the program that is looked at, the outermost first."""
+    """The equations around the current nested program, the outermost first."""
     return _around.get()
 
 
 def users_file(name: str) -> bool:
-    """Whether a file is neither discreet's nor Python's nor an installed package's."""
+    """True unless a file is discreet's, Python's or an installed package's."""
     return "site-packages" not in name and not name.startswith((_PACKAGE, _STANDARD_LIBRARY, "<frozen "))
 
 
 def source_lines(equation: JaxprEqn, keep: Callable[[str], bool] = users_file) -> list[str]:
-    """Where the user wrote an equation, as "file:line (function)", then where that function was called, and so on.
+    """The source of an equation, as "file:line (function)", then the caller of that function, and so on.
 
-    A program within an equation knows no more than its own functions; `source_line` knows the rest. Files are left out
-    whose names `keep` does not keep.
+    A nested program lists only its own functions; `source_line` adds the rest. `keep` filters file names.
     """
     lines = source_info_util.summarize(equation.source_info, num_frames=64).splitlines()
     found = [re.sub(r":(\d+):\d+ \(", r":\1 (", line).replace(".<locals>", "") for line in reversed(lines)]
@@ -360,10 +358,10 @@ def source_lines(equation: JaxprEqn, keep: Callable[[str], bool] = users_file) -
 
 
 def source_line(equation: JaxprEqn) -> str:
-    """Where the user wrote an equation: "file:line (function)", or "..., called at file:line (function)".
+    """The source of an equation in the user's code: "file:line (function)", or "..., called at file:line (function)".
 
-    The place is the innermost in a file of the user's, the second that in the program's own function. Where no file is
-    the user's, any but discreet's will do.
+    The first place is the innermost in a user's file, the second that in the program's own function. Without a user's file,
+    any file except discreet's is used.
     """
     calls = (equation, *(x for x in reversed(around()) if x is not equation))
     lines = [line for x in calls for line in source_lines(x)]
@@ -374,29 +372,28 @@ def source_line(equation: JaxprEqn) -> str:
     return lines[0] if same else f"{lines[0]}, called at {lines[-1]}"
 
 
-# `jax.lax.with_sharding_constraint` and `jax.reshard` say where a value lies, and hand it on.
+# `jax.lax.with_sharding_constraint` and `jax.reshard` set the sharding of a value and return it.
 sharding_constraint_p: Primitive = vars(sys.modules["jax._src.pjit"])["sharding_constraint_p"]
 reshard_p: Primitive = vars(sys.modules["jax._src.pjit"])["reshard_p"]
 _NamedAxisEffect: type = vars(sys.modules["jax._src.core"])["NamedAxisEffect"]
-# What `jax.shard_map` writes, and within it `jax.lax.psum` and the cast of what is the same on all devices.
+# The primitives of `jax.shard_map`, and within it of `jax.lax.psum` and of the cast of replicated values.
 shard_map_p: Primitive = vars(sys.modules["jax._src.shard_map"])["shard_map_p"]
 psum_invariant_p: Primitive = vars(sys.modules["jax._src.lax.parallel"])["psum_invariant_p"]
 pvary_p: Primitive = vars(sys.modules["jax._src.core"])["pvary_p"]
 
 
 def is_over_devices(equation: JaxprEqn) -> bool:
-    """Whether all that an equation does beside its outputs is to let values of several devices meet (`psum` and the like)."""
+    """True if an equation's only effect is communication between devices (`psum` and the like)."""
     return bool(equation.effects) and all(isinstance(x, _NamedAxisEffect) for x in equation.effects)
 
 
 class Sharding(NamedTuple):
-    """What a `shard_map` equation says."""
+    """The parts of a `shard_map` equation."""
 
     body: ClosedJaxpr  # The program that each device runs
-    axes: frozenset[str]  # Names of the mesh axes over which it is spread
-    devices: int  # Their number
-    # For each operand and for each result the array axis that is cut over all of the devices; None: every device has all
-    # of it; -1: anything else
+    axes: frozenset[str]  # Names of the mesh axes
+    devices: int  # The number of devices
+    # For each operand and each result the array axis sharded over all of the devices; None: replicated; -1: anything else
     cut: tuple[tuple[int | None, ...], tuple[int | None, ...]]
 
 
@@ -422,36 +419,36 @@ def sharding_of(equation: JaxprEqn) -> Sharding:
 
 
 def devices_named(equation: JaxprEqn) -> frozenset[str] | None:
-    """The axes over which a `psum`, or `axis_index`, goes; None if it goes over some of their devices only."""
+    """The axes of a `psum` or `axis_index`; None if it covers only some of their devices."""
     params: Any = equation.params
     names = params.get("axes", params.get("axis_name", ()))
     return None if params.get("axis_index_groups") else frozenset(names if isinstance(names, tuple) else (names,))
 
 
 def primitive_of(function: Callable[..., Any], *args: Any) -> Primitive:
-    """The last primitive that a function is traced to: for those that `jax.extend` does not name."""
+    """The last primitive in a function's trace, for primitives that `jax.extend` does not export."""
     return jax.make_jaxpr(function)(*args).jaxpr.eqns[-1].primitive
 
 
 def newer_primitives(*names: str) -> tuple[Primitive, ...]:
-    """Those of the primitives of `jax.lax` that this release has: the oldest that discreet runs on has none of them."""
+    """The primitives of `jax.lax` that this release has; the oldest supported release has none of them."""
     return tuple(getattr(jax.lax, name) for name in names if hasattr(jax.lax, name))
 
 
-# `jnp.unstack`, which JAX 0.11 also makes of `a, b = keys`, where it made slices before.
+# `jnp.unstack`, which JAX 0.11 also uses for `a, b = keys`, instead of slices.
 unstack_p = primitive_of(jnp.unstack, jax.ShapeDtypeStruct((2,), np.float32))
 
 _two_way: set[Primitive] = set()
 
 
 def jax_primitives() -> frozenset[Primitive]:
-    """The primitives that JAX's own modules define, more than `jax.extend` names, and our two-way ones; nobody else's."""
+    """The primitives of JAX's own modules, more than `jax.extend` exports, and discreet's own."""
     modules = [m for name, m in sys.modules.items() if name == "jax" or name.startswith("jax.")]
     return frozenset(x for m in modules for x in list(vars(m).values()) if isinstance(x, Primitive)) | _two_way
 
 
 def types_of(tree: Any) -> Any:
-    """Shapes and dtypes of a tree, without the mesh that JAX notes of arrays: inside `shard_map` it would be another one."""
+    """Shapes and dtypes of a tree, without the mesh of its arrays, which differs inside `shard_map`."""
 
     def bare(x: Any) -> jax.ShapeDtypeStruct:
         kind = jax.typeof(x)
@@ -466,7 +463,7 @@ def run_jaxpr(closed: ClosedJaxpr, *operands: Any) -> list[Any]:
 
 
 def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same program, of the same inputs, without the equations that no output needs."""
+    """The same program with the same inputs, without the equations that no output needs."""
     jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
     return ClosedJaxpr(jaxpr, closed.consts)
 
@@ -477,24 +474,24 @@ def two_way_primitive(
     length: Callable[..., int],
     cpu_target: Callable[..., str | None],
 ) -> Callable[..., Any]:
-    """A function of one integer array that XLA computes, or on CPUs perhaps a foreign function: a JAX primitive.
+    """Make a JAX primitive of one integer array, computed by XLA, or on CPUs by an optional foreign function.
 
     It maps arrays of shape (*batch, n) to (*batch, m) of the same dtype and is batched by a leading axis, so that
     `function` sees all that there is to compute at once. It has no derivative: integers have none.
 
     Args:
-        name: of the primitive.
-        function: (array, **parameters) to array, for every platform and batch.
-        length: (**parameters) to m.
-        cpu_target: (batch, **parameters) to the name of the registered target that computes the same, or None.
+        name: Name of the primitive.
+        function: Function from (array, **parameters) to array, for every platform and batch.
+        length: Function from (**parameters) to m.
+        cpu_target: Function from (batch, **parameters) to the name of the registered target that computes the same, or None.
     """
     primitive = Primitive(name)
     _two_way.add(primitive)
 
     def abstract(x, **parameters):
-        return x.update(shape=(*x.shape[:-1], length(**parameters)))  # keeps what else JAX notes of x (shard_map)
+        return x.update(shape=(*x.shape[:-1], length(**parameters)))  # keeps other attributes of x (shard_map)
 
-    @lru_cache(maxsize=64)  # a program of its own for each call would be compiled anew each time
+    @lru_cache(maxsize=64)  # a new program for each call would be compiled each time
     def compiled(**parameters):
         return jax.jit(lambda x: primitive.bind(x, **parameters))
 
@@ -513,7 +510,7 @@ def two_way_primitive(
     lower = mlir.lower_fun(function, multiple_results=False)
 
     def portable(context, x, **parameters):
-        # Within shard_map every shard does its own work: `function` need not know how its argument varies.
+        # Within shard_map every shard does its own work: `function` does not depend on how its argument varies.
         plain = [ShapedArray(a.shape, a.dtype) for a in context.avals_in]
         return lower(context.replace(avals_in=plain), x, **parameters)
 
@@ -539,14 +536,14 @@ def marker(
     refuse: str | Callable[..., str | None] | None,
     shapes: Callable[..., Sequence[Any]] | None = None,
 ) -> Primitive:
-    """A primitive that XLA sees as `function` and a reader of the jaxpr sees as one equation: its meaning is the primitive.
+    """Make a marker: a primitive that XLA compiles as `function` and that is one equation in the jaxpr.
 
     Args:
-        name: what jaxprs print; nothing is ever recognised by it.
-        function: (*arrays, **parameters) to a list of arrays, for every platform; parameters are hashable.
-        refuse: why it has no meaning under `vmap` and `grad`, and the remedy; None: there it is its function, unmarked. Or a
-            function of the parameters that says either.
-        shapes: a function with outputs of the same types, for one that can only be read and not run.
+        name: Name in printed jaxprs; it identifies nothing.
+        function: Function from (*arrays, **parameters) to a list of arrays, for every platform; parameters are hashable.
+        refuse: The reason why it is undefined under `vmap` and `grad`, and the remedy; None: there it is replaced by its
+            function. Or a function from the parameters to either.
+        shapes: A function with outputs of the same types, for a primitive that can be traced but not run.
     """
     primitive = Primitive(name)
     typed = shapes or function
@@ -556,7 +553,7 @@ def marker(
         return _jitted(function, tuple(parameters.items()))(*operands)
 
     def abstract(*avals, **parameters):
-        # The types alone, so that what else JAX notes of them (shard_map's axes) does not stop the trace.
+        # Only the types, since other attributes (shard_map's axes) would stop the trace.
         outputs = jax.eval_shape(lambda *x: typed(*x, **parameters), *avals)
         return [ShapedArray(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)) for x in outputs]
 
@@ -592,12 +589,12 @@ def _jitted(function: Callable[..., Any], parameters: tuple[tuple[str, Any], ...
 
 _QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0}
 if jaxlib.version.__version__ == "0.10.2":
-    # The older code for groups of operations, which is sooner made. Other releases of jaxlib may refuse the option.
+    # The older code for fusions, which compiles faster. Other releases of jaxlib may refuse the option.
     _QUICKLY["xla_cpu_use_fusion_emitters"] = False
 
 
 def run_once(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """`jax.jit` for a small program that is called a few times in all: compiled in half the time, without optimisations.
+    """Wrap `jax.jit` for a small program that is called a few times: compiled in half the time, without optimisations.
 
     Not for use within another `jit`, where JAX refuses compiler options.
     """
@@ -605,7 +602,7 @@ def run_once(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 
 
 def run_kept(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`run_once` for a function that is made anew for each fit: what is compiled is kept by what it computes."""
+    """Wrap `run_once` for a function that each fit makes anew: compiled programs are cached by their text."""
 
     def run(*args: Any) -> Any:
         program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
@@ -624,14 +621,14 @@ _MOST_KEPT = 64
 
 
 def compiled(lowered: Any, *, repeats: bool = False) -> Any:
-    """`lowered.compile()`, without a fault of XLA for CPU (jaxlib 0.10.2 to 0.12): a product that reads memory nobody wrote.
+    """Compile like `lowered.compile()`, and avoid a bug of XLA for CPU (jaxlib 0.10.2 to 0.12) that reads unwritten memory.
 
-    With `repeats` the program gives the same bits each time, as XLA's do on a CPU. Else, on a GPU, scattered values are added
-    in the order in which threads come, and products are made in the way that was fastest when the program was compiled.
+    With `repeats` the program gives the same bits each time, as on a CPU. Otherwise, on a GPU, scattered values are added in
+    the order of threads, and products use the algorithm that was fastest at compile time.
 
-    XLA for CPU hands groups of operations to YNNPACK. In a group with a matrix product one of whose factors is spread out there
-    from fewer numbers, as in `(x @ jnp.ones((d, k))).sum()`, the factor is not always made, and the product is with what other
-    rows have left in memory. A program with such a group is compiled again, each product a group of its own.
+    XLA for CPU passes fusions to YNNPACK. In a fusion with a matrix product one of whose factors is broadcast there, as in
+    `(x @ jnp.ones((d, k))).sum()`, the factor is not always computed, and the product uses whatever other rows left in memory.
+    A program with such a fusion is compiled again, with each product in a separate fusion.
     """
     gpu = jax.default_backend() == "gpu"
     program = lowered.compile(compiler_options={"xla_gpu_deterministic_ops": True} if gpu and repeats else None)
@@ -647,7 +644,7 @@ def compiled(lowered: Any, *, repeats: bool = False) -> Any:
 
 
 def rounds_like() -> str:
-    """The kind of device that computes; of a CPU its model and the instructions for vectors, by which XLA chooses the code."""
+    """The kind of device, which determines rounding; for a CPU its model and vector instructions, by which XLA selects code."""
     kind = jax.devices()[0].device_kind
     cpu = Path("/proc/cpuinfo")
     if jax.default_backend() != "cpu" or not cpu.is_file():
@@ -659,13 +656,13 @@ def rounds_like() -> str:
     return " ".join([kind, platform.machine(), *named, *vectors])
 
 
-_APART: dict[Any, Any] = {}  # for each executable the program to be run in its place, or None
+_APART: dict[Any, Any] = {}  # for each executable its replacement, or None
 _COMPUTATION = re.compile(r"^(%\S+) \(.*?^\}", re.MULTILINE | re.DOTALL)
 _INSTRUCTION = re.compile(r"^ +(?:ROOT )?(%\S+) = \S+ ([\w-]+)\((.*?)\)", re.MULTILINE)
 
 
 def reads_unwritten(program: str) -> bool:
-    """Whether a compiled program's text has a group with a matrix product of what the group itself spreads out."""
+    """True if a compiled program's text has a fusion with a matrix product of a factor broadcast in the fusion."""
     groups = set(re.findall(r"calls=(%[^ ,]+).*__ynn_fusion", program))
     return any(_multiplies_spread(x[0]) for x in _COMPUTATION.finditer(program) if groups and x[1] in groups)
 
@@ -680,21 +677,21 @@ def _multiplies_spread(computation: str) -> bool:
     return False
 
 
-# Releases of jaxlib in which `one_kernel` was tried out: with others nothing is marked, and all is only slower.
+# Releases of jaxlib in which `one_kernel` was tested: with others it has no effect, and code is only slower.
 _ONE_KERNEL_TRIED_IN = frozenset({"0.10.2", "0.12.0.1"})
 
 
 def can_make_one_kernel() -> bool:
-    """Whether `one_kernel` has an effect here: on the CPU, under jit, and with a jaxlib in which it was tried out."""
+    """True if `one_kernel` has an effect here: on the CPU, under jit, and with a tested jaxlib."""
     tried = jaxlib.version.__version__ in _ONE_KERNEL_TRIED_IN
     return tried and jax.default_backend() == "cpu" and not jax.config.values["jax_disable_jit"]
 
 
 def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, compiled on the CPU into one kernel; for a loop of many small operations.
+    """Compile a function on the CPU into one kernel; for a loop of many small operations.
 
-    XLA for CPU compiles each operation or fusion to a kernel of its own and spends about 50 ns on calling it, in a loop
-    for every turn. A call with this mark becomes one kernel, loops included; XLA sets it on loops of less than 1 kB.
+    XLA for CPU compiles each operation or fusion to a separate kernel and spends about 50 ns on each call, in every iteration
+    of a loop. A call with this attribute becomes one kernel, loops included; XLA sets it on loops of less than 1 kB.
 
     Only for functions written for it: arrays as arguments, all of them used; no scatter, sort, matrix product, custom
     call or callback. XLA checks none of this: an argument that its simplifications leave unused ends the process.
@@ -712,7 +709,7 @@ _one_curator: ContextVar[bool] = ContextVar("one_curator", default=False)
 
 @contextmanager
 def as_one_curator(several: bool) -> Iterator[None]:
-    """Within it, several processes make one release together: their caller sees to one key, one program and one debit."""
+    """Context in which several processes make one release: the caller ensures one key, one program and one debit."""
     token = _one_curator.set(several or _one_curator.get())
     try:
         yield
@@ -725,10 +722,10 @@ _FAILED = "discreet/failed"
 
 
 def tell_processes(why: str) -> bool:
-    """Let other processes know that this one ends, and why; empty: tell nothing.
+    """Notify other processes that this one ends, and why; send nothing if `why` is empty.
 
-    Process 0, where the coordination service is, then waits for the others: without the service JAX aborts them. The
-    result is whether there are several.
+    Process 0, which runs the coordination service, then waits for the others: without the service JAX aborts them. Returns
+    True if there are several processes.
     """
     state = jax_distributed.global_state
     if state.client is None or state.num_processes == 1:
@@ -743,7 +740,7 @@ def tell_processes(why: str) -> bool:
 
 
 def told_by_processes() -> str:
-    """What another process told, if one ended; else empty."""
+    """The notification of another process that ended; empty without one."""
     client, told = jax_distributed.global_state.client, []
     with suppress(jax.errors.JaxRuntimeError):
         told = [] if client is None else client.key_value_dir_get(_FAILED)
@@ -751,10 +748,10 @@ def told_by_processes() -> str:
 
 
 def await_processes(seconds: float = 300.0) -> None:
-    """Wait until all processes of `jax.distributed` have come to this call.
+    """Wait until all processes of `jax.distributed` reach this call.
 
-    By the coordination service of `jax._src.distributed`, which needs no connection between the processes: gloo gives up
-    where one comes to the first collective 30 seconds after another.
+    It uses the coordination service of `jax._src.distributed`, which needs no connection between the processes: gloo times out
+    if one reaches the first collective 30 seconds after another.
     """
     client = jax_distributed.global_state.client
     assert client is not None
@@ -764,19 +761,19 @@ def await_processes(seconds: float = 300.0) -> None:
 def one_process(what: str, arrays: Sequence[Any] = ()) -> None:
     """Refuse to release anything from several processes.
 
-    Under `jax.distributed` every process runs the same program, each with a key of its own. JAX does not check that these
-    agree, so each process would release the same records with other noise, and state the price of one release.
-    An array that lies partly in another process is refused, too; tracers and NumPy's arrays live in this one.
+    Under `jax.distributed` every process runs the same program, each with its own key. JAX does not check that these agree,
+    so each process would release the same records with other noise, and state the cost of one release.
+    Arrays that lie partly in another process are refused, too; tracers and NumPy arrays belong to this one.
     """
     if _one_curator.get():
         return
     if jax.process_count() > 1 or any(not x.is_fully_addressable for x in _placed(arrays)):
         raise ValueError(
             f"{what} works in one process, and jax.distributed has started {jax.process_count()}. Each of them would draw its "
-            "own noise and release the same records once more, with a statement that says the price of one release. Nothing "
-            "was spent. DPSVI and DPSGLD fit in all of them together if run is given mesh=, a mesh over all devices. Run all "
-            "else in a program that does not call jax.distributed.initialize, with all records in its memory or a memory map, "
-            "and hand its result to the other processes."
+            "own noise and release the same records again, with a statement of the cost of one release. Nothing was spent. "
+            "DPSVI and DPSGLD fit in all of them together if run is given mesh=, a mesh over all devices. Run everything else "
+            "in a program that does not call jax.distributed.initialize, with all records in its memory or a memory map, and "
+            "pass its result to the other processes."
         )
 
 
@@ -785,7 +782,7 @@ _R = TypeVar("_R")
 
 
 def outside_meshes(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The same function, outside of the mesh that `jax.set_mesh` has set: what it traces says itself where values lie."""
+    """Run a function outside of the mesh of `jax.set_mesh`: its program sets all shardings itself."""
 
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -798,11 +795,11 @@ def outside_meshes(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def warn_of_spread(what: str, arrays: Sequence[Any]) -> None:
-    """Warn where one process has spread its arrays over several devices: all of them then do all the work."""
+    """Warn if one process has sharded its arrays over several devices: all of them then do all the work."""
     devices = max((len(x.sharding.device_set) for x in _placed(arrays)), default=1)
     if devices > 1:
         warnings.warn(
-            f"{what} was given an array that is spread over {devices} devices. The result is right, but every device does all "
+            f"{what} was given an array that is sharded over {devices} devices. The result is right, but every device does all "
             "the work, which takes several times as long as on one. Pass mesh= to run of DPSVI or DPSGLD; else NumPy arrays, "
             "or arrays on one device.",
             UserWarning,

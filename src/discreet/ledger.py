@@ -1,9 +1,9 @@
-"""The budget of one table of people, in a file that outlives processes: append-only, locked, chained by hashes, with a hard cap.
+"""A persistent privacy budget of one table of people: an append-only, locked, hash-chained file with a hard cap.
 
-The file holds one JSON object a line: the first opens the ledger (name, unit, relation, cap), each further one is a debit or a
-change of the cap. Every line holds the SHA-256 of the line before; lines are appended under a file lock and reach the disk
-before they count. `Ledger` says what that promises. `Spending` is how a fit uses it: it refuses before the program is compiled,
-and debits just before the first release.
+The file has one JSON object a line: the first opens the ledger (name, unit, relation, cap), each further one is a debit or a
+change of the cap. Every line contains the SHA-256 of the line before; lines are appended under a file lock and reach the disk
+before they count. `Ledger` documents the guarantee. A fit uses `Spending`, which refuses before the program is compiled, and
+debits just before the first release.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ Entry = Mapping[str, Any]
 
 
 class LedgerError(ValueError):
-    """A ledger that cannot be read, is not one, or was changed."""
+    """A file that cannot be read, is not a ledger, or was changed."""
 
 
 def create(path: Path, content: Entry) -> None:
-    """Begin a file, which must not be there yet, with its first entry."""
+    """Create a file, which must not exist yet, with its first entry."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
     except FileExistsError:
@@ -75,7 +75,7 @@ def create(path: Path, content: Entry) -> None:
 
 @contextlib.contextmanager
 def appending(path: Path) -> Iterator[_Opened]:
-    """The file, locked against everybody else who appends."""
+    """The file, locked against other writers."""
     with contextlib.closing(_Opened(path, os.O_RDWR | os.O_APPEND)) as file, _locked(file.handle, path):
         if not os.path.samestat(os.fstat(file.handle), os.stat(path)):
             raise LedgerError(f"{path} was replaced by another file while this one waited. Try again.")
@@ -118,7 +118,7 @@ class _Opened:
         return found
 
     def append(self, entries: Sequence[Entry], content: Entry) -> Entry:
-        """One more, after the `entries` that are there; on the disk when this returns."""
+        """Append an entry after the existing `entries`; on the disk when this returns."""
         text = self._bytes()
         whole = text.rfind(b"\n") + 1
         if whole < len(text):
@@ -146,8 +146,7 @@ class _Opened:
         previous = before[-1]["hash"] if before else ""
         if entry.get("number") != number or entry.get("previous") != previous or entry.get("hash") != _hash(rest):
             raise LedgerError(
-                f"Line {number + 1} of {self.path} is not the one that was written: its hash, or that of the line before, does "
-                f"not fit. {remedy}"
+                f"Line {number + 1} of {self.path} was changed: its hash, or that of the line before, does not match. {remedy}"
             )
         return entry
 
@@ -193,16 +192,16 @@ ONE_RECORD = "one record"
 
 
 class SpentError(ValueError):
-    """The budget does not hold what is asked for; nothing was debited."""
+    """The plan exceeds the remaining budget; nothing was debited."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Receipt:
-    """One debit, with the hash of its entry, and so of all before it.
+    """One debit, with the hash of its entry, which covers all entries before it.
 
     Attributes:
-        spent: Of the cap's epsilon, by the filter, this debit included.
-        unit: Whose privacy the fit protects: "one record", "one person with up to 5 rows".
+        spent: The part of the cap's epsilon that is spent, by the filter, including this debit.
+        unit: The privacy unit of the fit: "one record", "one person with up to 5 rows".
     """
 
     ledger: str
@@ -225,7 +224,7 @@ class Receipt:
 
 @dataclasses.dataclass(frozen=True)
 class Debit:
-    """An entry that spent something, as `Ledger.debits` lists it: when (in UTC), for what, and what it adds to the filter."""
+    """A debit as listed by `Ledger.debits`: time (in UTC), purpose, and cost in the filter."""
 
     number: int
     time: str
@@ -239,21 +238,21 @@ class Debit:
 class Ledger:
     """The budget of one table of people, in a file.
 
-    A fit that is given the ledger is debited when all its checks are done and its program is compiled, on the disk before the
-    first release. A crash, Ctrl-C or an error afterwards pays nothing back. Processes wait for one another, so that two cannot
-    both spend the last of it. Every line holds the hash of the one before: a line that was edited or removed is noticed, but for
-    the last ones (compare the newest hash with the statement of the last fit).
+    A fit with a ledger is debited after all its checks and the compilation, on the disk before the first release. A crash,
+    Ctrl-C or an error afterwards refunds nothing. Processes wait for one another, so that two cannot both spend the remainder.
+    Every line contains the hash of the one before: edited or removed lines are detected, except the last ones (compare the
+    newest hash with the statement of the last fit).
 
-    The cap is a filter (`PrivacyFilter`): its (epsilon, delta) holds for all debited fits together, also where one was planned
+    The cap is a filter (`PrivacyFilter`): its (epsilon, delta) holds for all debited fits together, even if one was planned
     after the results of another were seen. That costs more than the composition of plans that were all fixed beforehand.
 
-    What it cannot know: fits that were not given to it, copies of the file, and whether two tables are about the same people.
+    It cannot detect fits without it, copies of the file, and whether two tables are about the same people.
 
     Args:
-        path: of a file that `Ledger.create` has begun.
+        path: A file created by `Ledger.create`.
 
     Raises:
-        LedgerError: no ledger, or a changed one.
+        LedgerError: Not a ledger, or a changed one.
 
     Example::
 
@@ -277,20 +276,20 @@ class Ledger:
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
         unit: str = ONE_RECORD,
     ) -> Ledger:
-        """Begin a ledger.
+        """Create a ledger.
 
         Args:
-            path: of a new file.
-            dataset: a public name of the table; nothing is taken from the table itself, whose hash would tell of its records.
-            epsilon: the cap, above 0.
-            delta: the cap's delta; the deltas of the single fits have to fit into half of it.
-            relation: which data sets are neighbours; that of all fits.
-            unit: in words, whose privacy it is: "one record", or "one person" (or another word for it) where fits name the column
-                that identifies persons. A fit of the other unit is refused.
+            path: A new file.
+            dataset: A public name of the table; the table itself is not used, since its hash would reveal its records.
+            epsilon: The cap, above 0.
+            delta: The cap's delta; the deltas of the single fits must add up to at most half of it.
+            relation: The neighbouring relation of all fits.
+            unit: The privacy unit, in words: "one record", or "one person" (or another word for it) if fits name the column
+                that identifies persons. A fit with the other unit is refused.
 
         Raises:
-            LedgerError: the file exists.
-            ValueError: a cap that is none.
+            LedgerError: The file exists.
+            ValueError: An invalid cap.
         """
         cap = PrivacyFilter(epsilon=epsilon, delta=delta)
         if not dataset.strip():
@@ -306,36 +305,36 @@ class Ledger:
 
     @property
     def relation(self) -> Relation:
-        """Which data sets are neighbours."""
+        """The neighbouring relation."""
         return Relation[self._read()[0]["relation"]]
 
     @property
     def unit(self) -> str:
-        """Whose privacy it is about, in words."""
+        """The privacy unit, in words."""
         return self._read()[0]["unit"]
 
     @property
     def entries(self) -> list[Entry]:
-        """All entries as the file has them: the first opens it, the others are debits and changes of the cap."""
+        """All entries of the file: the first opens it, the others are debits and changes of the cap."""
         return self._read()
 
     @property
     def cap(self) -> PrivacyFilter:
-        """The cap that is in force."""
+        """The current cap."""
         return _cap(self._read())
 
     @property
     def debits(self) -> list[Debit]:
-        """What was spent, in order."""
+        """All debits, in order."""
         return _debits(self._read())
 
     @property
     def spent(self) -> float:
-        """Of the cap's epsilon, by its filter."""
+        """The part of the cap's epsilon that is spent, by its filter."""
         return _spent(self._read())
 
     def epsilon_if_planned_together(self, delta: float) -> float:
-        """The epsilon of all debits at `delta`, if every one of them was planned before the results of any were seen."""
+        """The epsilon of all debits at `delta`, if every one was planned before the results of any were seen."""
         entries = self._read()
         events = ComposedDpEvent([debit.event for debit in _debits(entries)])
         slack = sum(entry["slack"] for entry in entries if entry["kind"] == "debit")
@@ -345,18 +344,18 @@ class Ledger:
         """Read every line and every hash.
 
         Args:
-            receipt_hash: the hash of an entry, or its beginning (8 characters at least), as a fit's statement gives it.
+            receipt_hash: The hash of an entry, or its beginning (8 characters at least), as in a fit's statement.
 
         Returns:
             The number of entries.
 
         Raises:
-            LedgerError: a line was changed, or the entry is not there.
+            LedgerError: A line was changed, or the entry is missing.
         """
         entries = self._read()
         if receipt_hash is not None:
             if len(receipt_hash) < 8:
-                raise ValueError("Give at least 8 characters of the hash that the statement names.")
+                raise ValueError("Give at least 8 characters of the hash in the statement.")
             if not any(entry["hash"].startswith(receipt_hash) for entry in entries):
                 raise LedgerError(
                     f"{self.path} has no entry with the hash {receipt_hash}: lines are missing at its end, or it is another "
@@ -365,14 +364,14 @@ class Ledger:
         return len(entries)
 
     def check(self, plan: Planned, *, delta: float, run_id: str = "", unit: str = ONE_RECORD) -> float:
-        """Refuse a plan that the budget does not hold; debits nothing. A run that was debited already may go on.
+        """Refuse a plan that exceeds the budget; debit nothing. A run that was debited already may continue.
 
         Returns:
-            The ε at the cap's δ that would be spent in all after the plan's debit.
+            The total ε at the cap's δ after the plan's debit.
 
         Raises:
-            SpentError: it does not.
-            ValueError: another relation or unit, or an event that cannot be accounted for.
+            SpentError: The plan exceeds the budget.
+            ValueError: Another relation or unit, or an event without accounting.
         """
         entries = self._read()
         if _of_run(entries, run_id, plan) is None:
@@ -380,22 +379,22 @@ class Ledger:
         return _spent(entries)
 
     def debit(self, plan: Planned, *, delta: float, method: str, run_id: str = "", unit: str = ONE_RECORD) -> Receipt:
-        """Spend a plan's event, now and for good.
+        """Debit a plan's event, irrevocably.
 
         Args:
-            plan: what is about to run.
-            delta: at which its own epsilon is stated.
-            method: what runs, in a word or two.
-            run_id: what tells this run from all others, if it may go on after a crash: it is debited once.
-            unit: Whose privacy the plan protects.
+            plan: The plan of the run.
+            delta: The delta at which its own epsilon is stated.
+            method: The method, in a word or two.
+            run_id: Identifier of a run that may continue after a crash: it is debited once.
+            unit: The privacy unit of the plan.
 
         Returns:
             The receipt, once the entry is on the disk.
 
         Raises:
-            SpentError: the budget does not hold it.
-            ValueError: another relation or unit.
-            LedgerError: the file was changed.
+            SpentError: The plan exceeds the budget.
+            ValueError: Another relation or unit.
+            LedgerError: The file was changed.
         """
         with appending(self.path) as file:
             entries = file.entries()
@@ -414,13 +413,13 @@ class Ledger:
         """Change the cap.
 
         Args:
-            epsilon: the new one.
-            delta: the new one.
-            raised: must be said where the new cap is higher. The new cap, higher or lower, is promised only if the decision for
-                it does not come from the results so far.
+            epsilon: The new epsilon.
+            delta: The new delta.
+            raised: Required if the new cap is higher. A new cap, higher or lower, is guaranteed only if the decision for it
+                does not depend on the results so far.
 
         Raises:
-            ValueError: a higher cap that was not said to be one.
+            ValueError: A higher cap without `raised`.
         """
         cap = PrivacyFilter(epsilon=epsilon, delta=delta)
         with appending(self.path) as file:
@@ -468,7 +467,7 @@ class Ledger:
             return file.entries()
 
     def _admit(self, entries: Sequence[Entry], plan: Planned, delta: float, unit: str) -> float:
-        """The share of the cap that is spent with the plan."""
+        """The part of the cap's epsilon that is spent after the plan."""
         check_terms(entries, plan, unit)
         relation = plan.relation
         cap, before = _cap(entries), [debit.cost for debit in _debits(entries)]
@@ -484,8 +483,8 @@ class Ledger:
 
 
 def check_terms(entries: Sequence[Entry], plan: Planned, unit: str) -> None:
-    """Refuse a plan for another unit, or under another relation, than those of the ledger."""
-    # A person has several records, and a person who changes one row leaves and comes back: neither unit bounds the other.
+    """Refuse a plan with another unit or relation than the ledger's."""
+    # A person has several records, and changing one row replaces the person: neither unit bounds the other.
     if (unit == ONE_RECORD) != (entries[0]["unit"] == ONE_RECORD):
         remedy = (
             "Open another ledger for it, with the unit 'one person' (--unit)."
@@ -493,8 +492,8 @@ def check_terms(entries: Sequence[Entry], plan: Planned, unit: str) -> None:
             else "Name the column that identifies persons (person in the schema, groups= of an estimator, person= of run)."
         )
         raise ValueError(
-            f"The ledger is about {entries[0]['unit']}, and this fit protects {unit}: the cap would not hold for what the "
-            f"ledger promises. {remedy}"
+            f"The ledger is about {entries[0]['unit']}, and this fit protects {unit}: the cap would not hold for the ledger's "
+            f"unit. {remedy}"
         )
     relation = Relation[entries[0]["relation"]]
     if plan.relation is not relation:
@@ -515,7 +514,7 @@ def _spent(entries: Sequence[Entry]) -> float:
 
 
 def _of_run(entries: Sequence[Entry], run_id: str, plan: Planned) -> Entry | None:
-    """The debit of a run that goes on."""
+    """The debit of a run that continues."""
     found = next((entry for entry in entries if run_id and entry.get("run_id") == run_id), None)
     if found is not None and found["event"] not in [event_to_dict(event) for event in _events(plan)]:
         raise LedgerError("The ledger has a debit of this run for another event. Start a new run, in another folder.")
@@ -523,14 +522,14 @@ def _of_run(entries: Sequence[Entry], run_id: str, plan: Planned) -> Entry | Non
 
 
 def _events(plan: Planned) -> list[DpEvent]:
-    """All that the plan pays for; and, where that is more than its steps, these alone."""
+    """The plan's event; and, if that includes more than its steps, the event of the steps alone."""
     return [plan.event(), plan.alone().event()] if isinstance(plan, PrivacyPlan) else [plan.event()]
 
 
 def unpaid(entries: Sequence[Entry], plan: Planned) -> tuple[DpEvent, list[int]]:
-    """What of a plan's event is still to be debited, and which entries have debited the rest.
+    """The part of a plan's event that is not debited yet, and the numbers of the entries that debited the rest.
 
-    What `also` holds was released before the fit, and debited then if the ledger knew. Each such entry stands for one fit.
+    Events in `also` were released before the fit, and debited then if the ledger was used. Each such entry serves one fit.
     """
     if not isinstance(plan, PrivacyPlan) or not plan.also:
         return plan.event(), []
@@ -550,7 +549,7 @@ def unpaid(entries: Sequence[Entry], plan: Planned) -> tuple[DpEvent, list[int]]
     return plan.alone().event(), found
 
 
-# What an entry costs, by its hash, which stands for all that is in it and before it: of the relation too.
+# The cost of an entry, by its hash, which covers all its content and all entries before it, and by relation.
 _costs: dict[str, Cost] = {}
 
 
@@ -568,9 +567,9 @@ def _debits(entries: Sequence[Entry]) -> list[Debit]:
 
 
 class Spending:
-    """Made before the fit is compiled, which it may refuse; called just before the first release, which it then debits.
+    """The debit of one fit: the constructor may refuse it before compilation, the call debits just before the first release.
 
-    Nothing is debited where `ledger` is None; `run_id` names a run that may go on after a crash.
+    Nothing is debited if `ledger` is None; `run_id` names a run that may continue after a crash.
     """
 
     def __init__(self, ledger: Ledger | None, plan: Planned, statement: Statement, run_id: str = "") -> None:
@@ -582,8 +581,8 @@ class Spending:
             why = " ".join(statement.violations) or "its epsilon is infinite"
             why = "its random bits can be repeated" if statement.reproducible else why
             raise ValueError(
-                f"This fit is not private ({why}), so it cannot be charged to a ledger. Instead of a key made from a seed, use "
-                "discreet.random.key(); or leave out the ledger."
+                f"This fit is not private ({why}), so it cannot be charged to a ledger. Use discreet.random.key() instead of a "
+                "key from a seed, or omit the ledger."
             )
         ledger.check(plan, delta=statement.delta, run_id=run_id, unit=statement.short_unit)
 
@@ -596,7 +595,7 @@ class Spending:
 
     @property
     def receipt(self) -> str:
-        """The debit, in words; empty before it, and without a ledger."""
+        """The debit, in words; empty before the debit, and without a ledger."""
         return "" if self._receipt is None else str(self._receipt)
 
     def stated(self) -> Statement:
@@ -604,6 +603,6 @@ class Spending:
         return self.headed(self._statement).with_notes(self.receipt) if self.receipt else self._statement
 
     def headed(self, statement: Statement) -> Statement:
-        """The statement, with the figures of what was paid for where that is more than it says: a run of a selection."""
+        """The statement, with the figures of the debited event if that is larger: a run of a selection."""
         whole = getattr(self._receipt, "whole", None)
         return statement if whole is None else statement.as_part_of(whole)

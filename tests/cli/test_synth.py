@@ -186,7 +186,7 @@ def test_what_cannot_be_drawn_is_refused(fit: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused(synth(fit, "--out", tmp_path / "file"), "is a file")
     no_word = Schema(columns=SCHEMA.columns, missing_values=(), person="patient")
-    refused(synth(fitted(tmp_path / "fit", no_word), *out), "no text that stands for one", "Parquet")
+    refused(synth(fitted(tmp_path / "fit", no_word), *out), "permits missing cells but has no text", "Parquet")
     wild = {"component_auto_loc": np.full(2, np.nan, np.float32)}
     params = {**read_fitted(fit).result.params, **wild}
     refused(synth(fitted(tmp_path / "fit", SCHEMA, params=params), *out), "not finite")

@@ -407,5 +407,5 @@ def test_an_array_over_several_devices_is_warned_of_and_fitted():
     """
     ((out, status),) = run_children(code, [{"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}])
     assert status == 0, out
-    assert "warned: ['discreet was given an array that is spread" in out
+    assert "warned: ['discreet was given an array that is sharded" in out
     assert "alike" in out

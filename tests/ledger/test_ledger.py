@@ -156,7 +156,7 @@ def test_a_line_that_was_being_written_counts_for_nothing(ledger):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be opened"), (b"", "not a ledger"), (b"{}\n", "not the one"), (b"\x00\xff\n", "not an entry")],
+    [(None, "cannot be opened"), (b"", "not a ledger"), (b"{}\n", "was changed"), (b"\x00\xff\n", "not an entry")],
 )
 def test_what_is_no_ledger_is_refused(tmp_path, content, message):
     path = tmp_path / "x"

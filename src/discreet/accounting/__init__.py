@@ -1,4 +1,4 @@
-"""Events in, privacy out: epsilon and delta, calibration, and what they mean for one person. Uses no JAX."""
+"""Privacy accounting: epsilon and delta of events, calibration, and the risk for one person. Does not use JAX."""
 
 from discreet.accounting._compare import (
     Account,

@@ -1,8 +1,7 @@
-"""Accountants side by side: what the same run would have been said to cost, from basic composition to today.
+"""Compare accountants on one plan, from basic composition to numerical accounting.
 
-The theorems that came before numerical accounting stand first, each with the conditions that it needs; then the first
-analysis of private Langevin dynamics, of 2015; then the table and the plot that compare them. Only what is marked as an upper
-bound is one.
+The theorems that preceded numerical accounting come first, each with its conditions; then the first analysis of private Langevin
+dynamics, of 2015; then the table and the plot that compare them. Only figures labelled as upper bounds are upper bounds.
 """
 
 import dataclasses
@@ -38,10 +37,10 @@ StepEpsilon = Callable[["Steps", float], float]
 """Epsilon of one use of the mechanism, without sampling, at a delta."""
 
 _SHARES = 1 / (1 + np.exp(-np.linspace(-9.0, 9.0, 37)))
-"""Shares of delta that advanced composition may keep for itself: tried all, for its theorem holds for each."""
+"""Shares of delta for delta' of advanced composition: all are tried, since the theorem holds for each."""
 _SLACK_SHARES = (1e-9, 1e-6, 1e-3, 0.1, 0.5, 0.9)
 _RDP_ROUNDING = 1e-13
-"""Of one step's log-moment, in dp_accounting's float64."""
+"""Rounding error of one step's log-moment, in dp_accounting's float64."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +67,17 @@ class Steps:
 
     @property
     def sampled_by_coins(self) -> bool:
-        """Whether the sample is a Poisson sample."""
+        """True for a Poisson sample."""
         return isinstance(self.event, PoissonSampledDpEvent)
 
     @property
     def shift(self) -> float:
-        """L2 sensitivity of the sum divided by the noise's standard deviation: C, or 2C where one record is replaced."""
+        """The L2 sensitivity of the sum (C, or 2C if one record is replaced) divided by the noise's standard deviation."""
         return (2.0 if self.relation is Relation.REPLACE_ONE else 1.0) / self.noise_multiplier
 
 
 def steps_of(event: DpEvent, relation: Relation, slack: float) -> Steps:
-    """Takes a plan's event apart."""
+    """Split a plan's event into equal steps."""
     step, count = event, 1
     if isinstance(event, SelfComposedDpEvent):
         step, count = event.event, event.count
@@ -88,7 +87,7 @@ def steps_of(event: DpEvent, relation: Relation, slack: float) -> Steps:
     if not isinstance(inner, GaussianDpEvent):
         raise ValueError(
             f"compare_accountants: the event is {event!r}; the older theorems are compared for equal steps of a Gaussian "
-            "mechanism, on all records or on a sample. Pass a PrivacyPlan, or plan.alone() of one that pays for more than steps."
+            "mechanism, on all records or on a sample. Pass a PrivacyPlan, or plan.alone() of one that includes other releases."
         )
     return Steps(step, count, relation, slack / count)
 
@@ -104,7 +103,7 @@ def classical_step(steps: Steps, delta: float) -> float:
 
 
 def classical_step_where_proved(steps: Steps, delta: float) -> float:
-    """As `classical_step`; infinity where it proves nothing."""
+    """The same as `classical_step`; infinity where it proves nothing."""
     return epsilon if (epsilon := classical_step(steps, delta)) < 1 else math.inf
 
 
@@ -172,7 +171,7 @@ def renyi(steps: Steps, delta: float) -> float:
 
 
 def moments_as_in_2017(steps: Steps, delta: float) -> float:
-    """What UAI 2017 states where noise of 2 C sigma is added: the moments accountant at sigma, under ADD_OR_REMOVE_ONE.
+    """The epsilon that UAI 2017 states for noise of 2 C sigma: the moments accountant at sigma, under ADD_OR_REMOVE_ONE.
 
     As Abadi et al. compute it: from the log-moments of orders 1 to 32, by Markov's inequality.
     """
@@ -183,7 +182,7 @@ def moments_as_in_2017(steps: Steps, delta: float) -> float:
 
 
 def numerical(steps: Steps, delta: float) -> float:
-    """By privacy loss distributions: what the library claims."""
+    """Epsilon by privacy loss distributions, as the library claims."""
     event = SelfComposedDpEvent(steps.event, steps.count)
     return profile(event, steps.relation, slack=min(1.0, steps.count * steps.slack)).epsilon(delta)
 
@@ -229,7 +228,7 @@ def _twice(epsilon_of: Callable[[float], float], delta: float) -> float:
 
 
 def with_slack(epsilon_of: Callable[[float], float], delta: float, slack: float) -> float:
-    """Epsilon at `delta` of what runs, from that of what it is within total variation `slack` of: infinity where unattainable."""
+    """Epsilon at `delta` of a run within total variation `slack` of its event; infinity where unattainable."""
     if slack == 0:
         return epsilon_of(delta)
     for share in _SLACK_SHARES:
@@ -240,17 +239,17 @@ def with_slack(epsilon_of: Callable[[float], float], delta: float, slack: float)
 
 
 class Bound2015(NamedTuple):
-    """An epsilon as the paper of 2015 would have stated it."""
+    """An epsilon by the paper of 2015."""
 
-    epsilon: float  # The least one that the noise affords by the paper's formula
-    # Whether the paper's condition on (epsilon, delta, steps, rate) holds, without which it claims nothing
+    epsilon: float  # The least epsilon for this noise by the paper's formula
+    # True if the paper's condition on (epsilon, delta, steps, rate) holds; otherwise it claims nothing
     in_range: bool
 
 
 def langevin_epsilon_2015(*, noise_multiplier: float, rate: float, num_steps: int, delta: float) -> Bound2015:
-    """Epsilon of private stochastic gradient Langevin dynamics by the constants and advanced composition of 2015.
+    """Compute epsilon of private stochastic gradient Langevin dynamics by the constants and advanced composition of 2015.
 
-    **A historical figure, and no claim of discreet's.** The paper adds noise of standard deviation s to the gradient
+    **A historical figure, not discreet's claim.** The paper adds noise of standard deviation s to the gradient
     (N / tau) sum over a batch of tau out of N records, with s^2 >= 128 k L^2 log(2.5 k / delta) log(2 / delta) / epsilon^2
     for k = N T / tau steps and gradients of length L at most, and concludes (epsilon, delta). With q = tau / N and
     s = noise_multiplier L / q this solves for epsilon. The paper's conditions: tables of equal length that differ in one
@@ -258,13 +257,13 @@ def langevin_epsilon_2015(*, noise_multiplier: float, rate: float, num_steps: in
     whether the last one holds. What runs here may have another relation and sampler; its epsilon is the plan's.
 
     Args:
-        noise_multiplier: least noise of a step, as standard deviation on the sum of clipped gradients, divided by C.
-        rate: sampling rate q.
+        noise_multiplier: Least noise of a step, as standard deviation on the sum of clipped gradients, divided by C.
+        rate: Sampling rate q.
         num_steps: k.
-        delta: the delta to state epsilon at.
+        delta: The delta to state epsilon at.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: A number out of range.
 
     Reference:
         Wang, Fienberg and Smola, Privacy for free: posterior sampling and stochastic gradient Monte Carlo, ICML 2015,
@@ -288,7 +287,7 @@ def langevin_epsilon_2015(*, noise_multiplier: float, rate: float, num_steps: in
 
 PLD = "privacy loss distributions (PLD)"
 
-# How a line tells itself from the others in grey: stroke, marker, shade.
+# Styles that distinguish the lines in grey: stroke, marker, shade.
 _STROKES = (
     (":", "v", "0.55"),
     ("-.", "s", "0.45"),
@@ -300,20 +299,20 @@ _STROKES = (
 
 
 class Planned(Protocol):
-    """What is asked of a plan."""
+    """The required interface of a plan."""
 
     @property
     def relation(self) -> Relation:
-        """Which data sets are neighbours."""
+        """The neighbouring relation."""
         ...
 
     @property
     def slack(self) -> float:
-        """Total variation between what runs and the event, over all steps."""
+        """Total variation between the run and the event, over all steps."""
         ...
 
     def event(self) -> DpEvent:
-        """Returns the event of all the steps."""
+        """Return the event of all the steps."""
         ...
 
 
@@ -322,12 +321,12 @@ class Account:
     """One accountant's figure.
 
     Attributes:
-        name: the accountant.
-        epsilon: what it says at `delta`; infinity where it says nothing.
-        delta: the delta of all the steps together.
-        source: where the method is from.
-        upper_bound: whether epsilon is an upper bound for the plan.
-        note: what it rests on; where `upper_bound` is False, why not.
+        name: The accountant.
+        epsilon: Its epsilon at `delta`; infinity if it gives none.
+        delta: The delta of all the steps together.
+        source: The publication of the method.
+        upper_bound: True if epsilon is an upper bound for the plan.
+        note: The assumptions; if `upper_bound` is False, the reason.
     """
 
     name: str
@@ -340,10 +339,10 @@ class Account:
 
 @dataclass(frozen=True)
 class AccountantComparison:
-    """What several accountants say of one plan. Made by `compare_accountants`; `print` it for a table.
+    """The figures of several accountants for one plan. Made by `compare_accountants`; `print` it for a table.
 
     Attributes:
-        rows: one figure an accountant, from the oldest to the one that the library claims.
+        rows: One figure per accountant, from the oldest to the library's own.
     """
 
     rows: tuple[Account, ...]
@@ -362,18 +361,18 @@ class AccountantComparison:
         return "\n".join(lines)
 
     def plot(self, path: str | Path | None = None) -> "Figure":
-        """Draws each accountant's epsilon against the number of steps, up to the plan's.
+        """Draw each accountant's epsilon against the number of steps, up to the plan's.
 
-        A hollow marker stands where a figure is no upper bound. Needs matplotlib (`pip install 'discreet[plot]'`).
+        Hollow markers are not upper bounds. Needs matplotlib (`pip install 'discreet[plot]'`).
 
         Args:
-            path: where to save the picture, whose ending tells its format; left out, it is not saved.
+            path: File for the picture, whose ending determines its format; by default it is not saved.
 
         Returns:
             The matplotlib figure.
 
         Raises:
-            ImportError: matplotlib is not installed.
+            ImportError: Matplotlib is not installed.
         """
         require("matplotlib", extra="plot", what="AccountantComparison.plot")
         from matplotlib.figure import Figure
@@ -398,7 +397,7 @@ class AccountantComparison:
 
 
 def compare_accountants(plan: Planned, delta: float) -> AccountantComparison:
-    """Says what a plan costs by each generation of accountants, and which of the figures are upper bounds.
+    """Compute the cost of a plan by each generation of accountants, and which of the figures are upper bounds.
 
     Basic and advanced composition take each step as a Gaussian mechanism on a sample: (epsilon, delta / q) of the mechanism
     becomes (log(1 + q (e^epsilon - 1)), delta) of the step. That holds for Poisson samples and samples without replacement
@@ -414,14 +413,14 @@ def compare_accountants(plan: Planned, delta: float) -> AccountantComparison:
     says so. Else it is marked as none.
 
     Args:
-        plan: a `PrivacyPlan`.
-        delta: of all the steps together; above 0 and below 1.
+        plan: A `PrivacyPlan`.
+        delta: Of all the steps together; above 0 and below 1.
 
     Returns:
         The comparison: `rows`, a table by `print`, a picture by `plot`.
 
     Raises:
-        ValueError: delta is out of range, or the event is not made of equal Gaussian steps.
+        ValueError: Delta is out of range, or the event is not made of equal Gaussian steps.
 
     References:
         Dwork, Roth, "The algorithmic foundations of differential privacy", 2014, Theorems 3.16, 3.20 and A.1; Jälkö, Dikmen,
@@ -443,7 +442,7 @@ def _accounts(steps: Steps, delta: float) -> tuple[Account, ...]:
     claimed = numerical(steps, delta)
 
     def row(name: str, epsilon: float, source: str, note: str, gap: str = "") -> Account:
-        """A figure; `gap` says what its proof lacks."""
+        """A figure; `gap` is the missing condition of its proof."""
         if epsilon == math.inf:
             return Account(name, epsilon, delta, source, True, "no finite epsilon at this delta")
         if not gap:

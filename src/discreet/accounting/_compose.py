@@ -156,7 +156,7 @@ class Sum:
         return [log_moment(cells, self.spacing, tilt) for cells in self.parts]
 
     def scale(self, tilt: float, moments: Sequence[float]) -> Array:
-        """What turns the tilted law back into the law, at each grid point from `start` on."""
+        """The factors from the tilted law back to the law, at each grid point from `start` on."""
         exponent = sum(count * moment for count, moment in zip(self.counts, moments, strict=True))
         losses = np.arange(self.start, self.first + self.points) * self.spacing
         return np.exp(np.minimum(exponent - tilt * losses, 700.0))
@@ -286,7 +286,7 @@ _STRAY = 1e-10
 
 @dataclass(frozen=True)
 class _Outlook:
-    """What quadrature foresees of the composed loss: a spacing for the grid, and the orders that bound its two tails.
+    """Quadrature estimates for the composed loss: a spacing for the grid, and the orders that bound its two tails.
 
     `cumulants` are log E exp(order * loss) at ascending `orders`, of which the first `tilts` are of use as a tilt.
     """

@@ -1,4 +1,4 @@
-"""From events to curves: which dominating pairs a `DpEvent` stands for under a relation, which events are refused, and JSON.
+"""From events to curves: the dominating pairs of a `DpEvent` under a relation, refused events, and JSON.
 
 `NOISES` has the events of added noise, with their dominating pairs, `_KINDS` all others that the library accounts for, with their
 fields: what is in neither is refused by name, here and in files. `_elementary` brings a step to its simplest form, `_pair` gives
@@ -95,7 +95,7 @@ def _kinds() -> dict[str, tuple[type, dict[str, str]]]:
 
 
 def event_to_dict(event: DpEvent) -> dict[str, Any]:
-    """The event as dictionaries, lists and numbers; a ValueError for an event of another kind."""
+    """Convert an event to dictionaries, lists and numbers; ValueError for an event of another kind."""
     found = {kind: (name, fields) for name, (kind, fields) in _kinds().items()}
     if type(event) not in found:
         raise ValueError(
@@ -119,10 +119,10 @@ def event_to_dict(event: DpEvent) -> dict[str, Any]:
 
 
 def event_from_dict(content: Any) -> DpEvent:
-    """The event of `event_to_dict`; a ValueError for anything else."""
+    """Read the event from `event_to_dict`; ValueError for anything else."""
     kinds = _kinds()
     if not isinstance(content, dict) or content.get("kind") not in kinds:
-        raise ValueError(f"no event of a kind that is known: {str(content)[:80]}")
+        raise ValueError(f"not an event of a supported kind: {str(content)[:80]}")
     kind, fields = kinds[content["kind"]]
     if set(content) != {"kind", *fields}:
         raise ValueError(f"an event of kind {content['kind']} has the fields {', '.join(fields)}")
@@ -151,10 +151,10 @@ Direction = Literal["remove", "add"]
 _DIRECTIONS: tuple[Direction, ...] = ("remove", "add")
 
 _MOST_CHOICES, _MOST_RANGE = 2000, 200.0
-"""Of choices: beyond so many of one range each counts as a pair by itself, up to 15 % of epsilon looser; the largest range."""
+"""Selections of one range beyond which each is a separate pair, up to 15 % of epsilon looser; and the largest range."""
 
 _MOST_IN_CLOSED_FORM = 1000
-"""Uses of a pure mechanism up to which the exact profile is a sum of so many terms; beyond, they are composed as all else."""
+"""Uses of a pure mechanism up to which the exact profile is computed as a sum; beyond, they are composed numerically."""
 
 
 def curve_of(event: DpEvent, relation: Relation, *, tolerance: float = 1e-5) -> Curve:
@@ -182,9 +182,9 @@ def curve_of(event: DpEvent, relation: Relation, *, tolerance: float = 1e-5) -> 
 
 
 def direction_parts(event: DpEvent, relation: Relation) -> list[tuple[float, list[tuple[Pair, int]]]]:
-    """For each direction of the relation: what the event is made of.
+    """The parts of an event for each direction of the relation.
 
-    That is the sensitivity in standard deviations of all Gaussians together (infinite where something has no noise), and
+    These are the sensitivity in standard deviations of all Gaussians together (infinite if a release has no noise), and
     the other dominating pairs with their counts.
     """
     found = _composed(event, relation)
@@ -245,16 +245,16 @@ def _composed(event: DpEvent, relation: Relation) -> tuple[float, dict[DpEvent, 
 
 
 def check_relation(relation: Relation) -> None:
-    """Refuses what is not one of the two relations that the library accounts for."""
+    """Refuse anything but the two supported relations."""
     if relation not in (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE):
         raise ValueError(
-            f"relation is {relation!r}, which discreet does not account for: it knows two relations between neighbouring data "
-            "sets. Pass Relation.ADD_OR_REMOVE_ONE (the default) or Relation.REPLACE_ONE."
+            f"relation is {relation!r}, which discreet does not support. Pass Relation.ADD_OR_REMOVE_ONE (the default) or "
+            "Relation.REPLACE_ONE."
         )
 
 
 def _collect(event: DpEvent, count: int, relation: Relation, steps: dict[DpEvent, int]) -> bool:
-    """Adds the elementary steps of `event`, `count` times, to `steps`. Returns True where it releases something without noise."""
+    """Add the elementary steps of `event`, `count` times, to `steps`. Return True if it releases something without noise."""
     if isinstance(event, NoOpDpEvent) or count == 0:
         return False
     if isinstance(event, NonPrivateDpEvent):
@@ -262,7 +262,7 @@ def _collect(event: DpEvent, count: int, relation: Relation, steps: dict[DpEvent
     if isinstance(event, SelfComposedDpEvent):
         return _collect(event.event, count * _whole(event.count), relation, steps)
     if isinstance(event, ComposedDpEvent):
-        # Every part is looked at, also after one without noise: a later one may have to be refused.
+        # Check every part, even after one without noise: a later one may have to be refused.
         bare = [_collect(part, count, relation, steps) for part in event.events]
         return any(bare)
     step = _elementary(event, relation)
@@ -281,20 +281,20 @@ def _hides_nothing(step: DpEvent, relation: Relation) -> bool:
 
 
 def pure_event(epsilon: float) -> RandomizedResponseDpEvent:
-    """The event of a mechanism that is (epsilon, 0)-private: randomised response, which dominates all of them.
+    """Make the event of an (epsilon, 0)-private mechanism: randomised response, which dominates all of them.
 
     Args:
-        epsilon: between 1e-9 and 500; rounded up by less than 1e-6 of itself.
+        epsilon: Between 1e-9 and 500; rounded up by less than 1e-6 of itself.
 
     Raises:
-        ValueError: an epsilon outside of that.
+        ValueError: An epsilon outside of that.
 
     Reference: Kairouz, Oh, Viswanath, ICML 2015, Theorem 3.1.
     """
     if not 1e-9 <= epsilon <= 500:
         raise ValueError(
-            f"epsilon is {epsilon!r}; a pure epsilon lies between 1e-9 and 500. 1 is a common choice, and above 10 it promises "
-            "next to nothing."
+            f"epsilon is {epsilon!r}; a pure epsilon lies between 1e-9 and 500. 1 is a common choice, and above 10 it "
+            "guarantees almost nothing."
         )
     parameter = 2 * float(expit(-epsilon))
     while pure_epsilon(event := RandomizedResponseDpEvent(parameter, 2)) < epsilon:
@@ -315,12 +315,12 @@ def _is_pure(step: DpEvent) -> TypeGuard[RandomizedResponseDpEvent]:
 def _whole(count: object) -> int:
     number = count if isinstance(count, int | float | np.integer) and not isinstance(count, bool) else math.nan
     if not (float(number).is_integer() and number >= 0):
-        raise ValueError(f"SelfComposedDpEvent has count {count!r}; a count is a whole number, 0 or more.")
+        raise ValueError(f"SelfComposedDpEvent has count {count!r}; a count is an integer, 0 or more.")
     return int(number)
 
 
 def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
-    """Checks one step and returns it in its simplest form; None where it touches no record."""
+    """Check one step and return it in its simplest form; None if it uses no record."""
     if type(event) in NOISES:
         _noise_of(event)
         return event

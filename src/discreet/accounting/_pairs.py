@@ -1,4 +1,4 @@
-"""What one use of a mechanism costs: dominating pairs, and privacy profiles as curves.
+"""The cost of one use of a mechanism: dominating pairs, and privacy profiles as curves.
 
 A pair (P, Q) bounds a mechanism when its hockey-stick divergences H_alpha(P || Q) are at least those of the mechanism
 on any two neighbouring data sets, for every alpha > 0. All that accounting needs of a pair is the law of its privacy loss
@@ -119,7 +119,7 @@ class GridCurve:
 
 @dataclass(frozen=True)
 class RenyiCurve:
-    """What Rényi divergences of some orders imply, for all but a probability `lost`.
+    """The profile implied by Rényi divergences of some orders, except for a probability `lost`.
 
     Reference: Canonne, Kamath and Steinke, NeurIPS 2020, Proposition 12.
     """
@@ -143,7 +143,7 @@ class RenyiCurve:
 
 @dataclass(frozen=True)
 class SlackCurve:
-    """delta(epsilon) + (1 + e^epsilon) slack: what ran is within total variation `slack` of what `curve` describes."""
+    """delta(epsilon) + (1 + e^epsilon) slack, for a run within total variation `slack` of the event of `curve`."""
 
     curve: Curve
     slack: float
@@ -157,7 +157,7 @@ class SlackCurve:
 
 
 def smallest_epsilon(curve: Curve, delta: float) -> float:
-    """Smallest epsilon >= 0 with curve.delta(epsilon) <= delta, rounded up; infinity where there is none.
+    """Find the smallest epsilon >= 0 with curve.delta(epsilon) <= delta, rounded up; infinity if there is none.
 
     The curve may rise again (slack): the first crossing is found, on the knots and then by bisection between two of them.
     """

@@ -33,15 +33,15 @@ DELTA_HINT = "It should be well below one over the number of records, such as 1e
 
 @dataclass(frozen=True, eq=False)
 class PrivacyProfile:
-    """What an event costs, at every epsilon at once. Made by `profile`.
+    """The privacy profile of an event: delta as a function of epsilon. Made by `profile`.
 
     Guarantee: for every epsilon, the event, run within total variation `slack` of its ideal, is (epsilon, delta(epsilon))
     differentially private under `relation`; every number is an upper bound.
 
     Attributes:
-        event: what was done to the data.
-        relation: which data sets are neighbours.
-        slack: total variation between what ran and the event, over all steps.
+        event: The event.
+        relation: The neighbouring relation.
+        slack: Total variation between the run and the event, over all steps.
     """
 
     event: DpEvent
@@ -50,16 +50,16 @@ class PrivacyProfile:
     _curve: Curve = field(repr=False)
 
     def delta(self, epsilon: ArrayLike) -> float | Array:
-        """Smallest known delta at each epsilon.
+        """Compute the smallest known delta at each epsilon.
 
         Args:
-            epsilon: a number or an array of numbers >= 0; infinity is allowed.
+            epsilon: A number or an array of numbers >= 0; infinity is allowed.
 
         Returns:
             A float for a number, an array of the same shape for an array.
 
         Raises:
-            ValueError: an epsilon is negative or not a number.
+            ValueError: An epsilon is negative or not a number.
         """
         values = np.asarray(epsilon, dtype=np.float64)
         if np.isnan(values).any() or (values < 0).any():
@@ -78,16 +78,16 @@ class PrivacyProfile:
         return float(deltas) if values.ndim == 0 else deltas
 
     def epsilon(self, delta: float) -> float:
-        """Smallest known epsilon at `delta`, rounded up.
+        """Compute the smallest known epsilon at `delta`, rounded up.
 
         Args:
-            delta: between 0 and 1.
+            delta: Between 0 and 1.
 
         Returns:
             epsilon >= 0; infinity where no finite one is known (release without noise; delta below slack; delta below 1e-17).
 
         Raises:
-            ValueError: delta is outside [0, 1] or not a number.
+            ValueError: Delta is outside [0, 1] or not a number.
         """
         if not 0 <= delta <= 1:
             raise ValueError(
@@ -97,24 +97,24 @@ class PrivacyProfile:
         return 0.0 if delta == 1 else smallest_epsilon(self._curve, float(delta))
 
     def curve(self) -> tuple[Array, Array]:
-        """Returns ascending epsilons, from 0, and their deltas: at most 4096 points down to where delta is negligible."""
+        """Return ascending epsilons, from 0, and their deltas: at most 4096 points down to where delta is negligible."""
         knots = self._knots()
         return knots, np.asarray(self.delta(knots))
 
     def true_positive_rate(self, false_positive_rate: ArrayLike) -> float | Array:
-        """Largest true-positive rate that any attacker can reach, who must tell two neighbouring data sets apart.
+        """Bound the true-positive rate of any attacker who distinguishes two neighbouring data sets.
 
         The attacker may know every other record, and choose both versions of the one in question.
 
         Args:
-            false_positive_rate: a number or an array of numbers in [0, 1].
+            false_positive_rate: A number or an array of numbers in [0, 1].
 
         Returns:
             An upper bound from the profile's trade-off curve: the least over epsilon of e^eps FPR + delta and
             1 - e^-eps (1 - delta - FPR). A float for a number, an array for an array.
 
         Raises:
-            ValueError: a rate is outside [0, 1].
+            ValueError: A rate is outside [0, 1].
         """
         rates = np.asarray(false_positive_rate, dtype=np.float64)
         if not ((rates >= 0) & (rates <= 1)).all():
@@ -137,7 +137,7 @@ class PrivacyProfile:
 
 
 def profile(event: DpEvent, relation: Relation, *, slack: float = 0.0, tolerance: float = 1e-5) -> PrivacyProfile:
-    """Accounts for an event.
+    """Compute the privacy profile of an event.
 
     Gaussian events without sampling compose exactly. Sampled ones are composed numerically through their privacy loss
     distributions, rounded upward; epsilon comes out within some 1e-4 of the composed pair's own (relative), within 1e-3 in
@@ -151,14 +151,14 @@ def profile(event: DpEvent, relation: Relation, *, slack: float = 0.0, tolerance
     Args:
         event: dp_accounting's description of what touches the data. Composition is for a horizon fixed beforehand.
         relation: Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE.
-        slack: total variation between what runs and `event`, summed over all steps; enters as (1 + e^epsilon) slack in delta.
-        tolerance: relative excess of epsilon to choose the numerical grid for. Less takes longer.
+        slack: Total variation between what runs and `event`, summed over all steps; enters as (1 + e^epsilon) slack in delta.
+        tolerance: Relative excess of epsilon to choose the numerical grid for. Less takes longer.
 
     Returns:
         The profile.
 
     Raises:
-        ValueError: an event or a pair of event and relation without sound accounting; a bad probability or noise multiplier.
+        ValueError: An event or a pair of event and relation without sound accounting; a bad probability or noise multiplier.
 
     References:
         Koskela, Jaelkoe, Honkela, AISTATS 2020 and Gopi, Lee, Wutschitz, NeurIPS 2021 (numerical composition);
@@ -179,7 +179,7 @@ def profile(event: DpEvent, relation: Relation, *, slack: float = 0.0, tolerance
 
 
 def _curve(event: DpEvent, relation: Relation, slack: float, tolerance: float) -> Curve:
-    """The event's profile. What a selection reveals is known by its Rényi divergences alone, and those add up."""
+    """The event's profile. Selections are accounted for by their Rényi divergences, which add up."""
     if selections_of(event)[0]:
         bound = renyi_bound(event, relation, orders=FINE_ORDERS)
         curve = RenyiCurve(np.array(FINE_ORDERS), bound.divergences, bound.slack)
@@ -190,7 +190,7 @@ def _curve(event: DpEvent, relation: Relation, slack: float, tolerance: float) -
 
 _COARSE, _FINE = 5e-3, 1e-5
 _CLOSE = 0.9994
-"""Share of the target that the search is content with; 0.999 is what is promised."""
+"""Share of the target at which the search stops; the guarantee is 0.999."""
 _NOISE_RANGE = (1e-3, 1e12)
 _MAX_STEPS = 10**9
 
@@ -203,24 +203,24 @@ def calibrate_noise_multiplier(
     relation: Relation,
     slack: float = 0.0,
 ) -> float:
-    """Least noise multiplier whose event costs no more than (epsilon, delta).
+    """Find the least noise multiplier whose event costs no more than (epsilon, delta).
 
     Guarantee: profile(event_of(result), relation, slack=slack).epsilon(delta) <= epsilon, and at least 0.999 of it,
     unless epsilon jumps over that window: with slack near delta/2 it does, from a small value to infinity; then the least noise
     with a finite epsilon is returned.
 
     Args:
-        event_of: the event as a function of the noise multiplier (stddev / C); its epsilon falls as the noise grows.
-        epsilon: target, finite and above 0.
-        delta: target, above `slack` and below 1.
-        relation: which data sets are neighbours.
-        slack: as in `profile`; the same for any noise.
+        event_of: The event as a function of the noise multiplier (stddev / C); its epsilon falls as the noise grows.
+        epsilon: Target, finite and above 0.
+        delta: Target, above `slack` and below 1.
+        relation: Which data sets are neighbours.
+        slack: As in `profile`; the same for any noise.
 
     Returns:
         The noise multiplier.
 
     Raises:
-        ValueError: the targets are out of range, or no noise meets them, or any noise does (delta so large that it says nothing).
+        ValueError: The targets are out of range, or no noise meets them, or any noise does (delta so large that it says nothing).
 
     Example:
         >>> from dp_accounting import dp_event
@@ -247,24 +247,24 @@ def calibrate_num_steps(
     slack_per_step: float = 0.0,
     slack: float = 0.0,
 ) -> int:
-    """Largest number of steps whose event costs no more than (epsilon, delta).
+    """Find the largest number of steps whose event costs no more than (epsilon, delta).
 
     Guarantee: epsilon of event_of(result), with slack + result * slack_per_step, is at most the target; that of one step more
     is not (up to the accountant's own relative resolution of 1e-4).
 
     Args:
-        event_of: the event as a function of the number of steps; its epsilon grows with them.
-        epsilon: target, finite and above 0.
-        delta: target, above 0 and below 1.
-        relation: which data sets are neighbours.
-        slack_per_step: total variation between one step as run and as described.
-        slack: the same of all that is in the event besides the steps.
+        event_of: The event as a function of the number of steps; its epsilon grows with them.
+        epsilon: Target, finite and above 0.
+        delta: Target, above 0 and below 1.
+        relation: Which data sets are neighbours.
+        slack_per_step: Total variation between one step as run and as described.
+        slack: The same of all that is in the event besides the steps.
 
     Returns:
         The number of steps, at least 1.
 
     Raises:
-        ValueError: the targets are out of range, one step already costs more, or 10^9 steps still cost less.
+        ValueError: The targets are out of range, one step already costs more, or 10^9 steps still cost less.
     """
     _check_targets(
         epsilon, delta, slack + slack_per_step, epsilon_remedy="raise epsilon, the noise multiplier or delta"
@@ -413,13 +413,13 @@ def renyi_bound(
     """Upper bounds on the Rényi divergences between what an event releases on two neighbouring data sets.
 
     Args:
-        event: as for `profile`.
-        relation: which data sets are neighbours.
-        slack: probability with which the run may leave the event, such as `PrivacyPlan.slack`.
-        orders: of the divergences, all above 1.
+        event: As for `profile`.
+        relation: Which data sets are neighbours.
+        slack: Probability with which the run may leave the event, such as `PrivacyPlan.slack`.
+        orders: Of the divergences, all above 1.
 
     Raises:
-        ValueError: an event or relation without a known worst case.
+        ValueError: An event or relation without a known worst case.
 
     >>> from dp_accounting import dp_event
     >>> bound = renyi_bound(dp_event.GaussianDpEvent(2.0), Relation.ADD_OR_REMOVE_ONE)
@@ -526,18 +526,18 @@ def _of_pair(pair: Pair, at: tuple[float, ...]) -> tuple[NDArray[np.float64], fl
 
 
 _BASIC_SHARE = 0.5
-"""Of delta, for adding up the fits' own epsilons and deltas."""
+"""Share of delta for the sum of the fits' own epsilons and deltas."""
 _ROUNDING = 1e-9
-"""Of delta, for sums of deltas that come out a little above their half."""
+"""Share of delta for rounding of sums of deltas slightly above their half."""
 _LEAST_CAP = 20.0
 """Slack is weighed as for a cap of this epsilon at least, so that lowering a cap admits no more of it."""
 _SLACK_SHARE = 1e-3
-"""Of delta, for what has a probability too small to matter and is no part of any divergence."""
+"""Share of delta for negligible probabilities that no divergence includes."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one event adds to a filter."""
+    """The cost that one event adds to a filter."""
 
     epsilon: float  # with `delta`, the event alone
     delta: float  # 0 for a pure event
@@ -545,14 +545,14 @@ class Cost:
 
 
 def cost_of(event: DpEvent, relation: Relation, *, delta: float, slack: float = 0.0) -> Cost:
-    """What an event costs, at the delta that it was planned for (0: a pure event); `slack` as in `renyi_bound`."""
+    """The cost of an event at its planned delta (0: a pure event); `slack` as in `renyi_bound`."""
     epsilon = profile(event, relation=relation, slack=slack).epsilon(delta)
     return Cost(epsilon, delta, renyi_bound(event, relation, slack=slack))
 
 
 @dataclass(frozen=True)
 class PrivacyFilter:
-    """Admits events one by one, and promises (epsilon, delta) for all of them together, however each was chosen.
+    """Admit events one by one, with (epsilon, delta) for all of them together, even if each is chosen adaptively.
 
     Composition as in `profile` is a theorem about events that were fixed beforehand. Whoever looks at a fit before planning the
     next one needs another: a rule that stops before a sum passes a bound that was fixed first. Here there are several sums, and
@@ -563,8 +563,8 @@ class PrivacyFilter:
     most its share.
 
     Attributes:
-        epsilon: the cap, above 0.
-        delta: the cap's delta, above 0 and below 1; the events' own deltas have to fit into half of it.
+        epsilon: The cap, above 0.
+        delta: The cap's delta, above 0 and below 1; the events' own deltas have to fit into half of it.
 
     >>> cap = PrivacyFilter(epsilon=3.0, delta=1e-5)
     >>> from dp_accounting import dp_event
@@ -585,14 +585,14 @@ class PrivacyFilter:
         object.__setattr__(self, "delta", delta)
 
     def spent(self, costs: Sequence[Cost]) -> float:
-        """The least cap, at this delta, that would have admitted these events; infinite where none would."""
+        """Compute the least cap, at this delta, that would have admitted these events; infinite if none would."""
         if not costs:
             return 0.0
         fits = math.fsum(cost.delta for cost in costs) <= (_BASIC_SHARE + _ROUNDING / 2) * self.delta
         return min(math.fsum(cost.epsilon for cost in costs) if fits else math.inf, self._renyi(costs))
 
     def admits(self, costs: Sequence[Cost]) -> bool:
-        """Whether these events, in the order in which they came, stay below the cap together."""
+        """Check that these events, in this order, stay below the cap together."""
         return self.spent(costs) <= self.epsilon
 
     def _renyi(self, costs: Sequence[Cost]) -> float:

@@ -1,4 +1,4 @@
-"""What a profile means for one person, in words for somebody who knows models well and privacy less well; and a first target."""
+"""Explain a privacy profile's risk for one person, in words for statisticians who are new to privacy; and propose a target."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from discreet.accounting._profile import PrivacyProfile
 
 
 def upper(value: float, digits: int = 4) -> str:
-    """A number in few digits, rounded up so that it stays an upper bound.
+    """Format a number in few digits, rounded up so that it stays an upper bound.
 
     >>> upper(0.99991), upper(12.0), upper(float("inf")), upper(0.0)
     ('1', '12', 'infinite', '0')
@@ -41,13 +41,13 @@ class Suggestion:
 
 
 def suggest(*, num_records: int) -> Suggestion:
-    """Proposes epsilon and delta for a table.
+    """Propose epsilon and delta for a table.
 
-    epsilon = 1, whatever the table: it is a promise to a person, and what that is worth does not depend on how many others there
-    are. delta = 1/(10 N) rounded down to one digit, and never above 1e-5.
+    epsilon = 1 for any table: it is a guarantee to one person, which does not depend on the number of others. delta = 1/(10 N)
+    rounded down to one digit, and never above 1e-5.
 
     Args:
-        num_records: number of records N. It is taken as public: pass a rounded figure if the exact one is a secret.
+        num_records: Number of records N, treated as public: pass a rounded figure if the exact one is secret.
 
     Returns:
         The proposal with its reason in words.
@@ -84,20 +84,20 @@ PRIORS = (0.01, 0.5)
 
 @dataclass(frozen=True)
 class Risk:
-    """The worst that can follow for one person. Made by `risk`; `str()` says it in plain words.
+    """The largest possible risk for one person. Made by `risk`; `str()` explains it in plain words.
 
     Attributes:
-        relation: which data sets are neighbours.
-        delta: the delta that `epsilon` and `posterior_beliefs` go with.
-        epsilon: epsilon at `delta`.
-        true_positive_rates: pairs (FPR, TPR): the largest true-positive rate any attacker can reach at that false-positive rate.
-        posterior_beliefs: pairs (prior, posterior): the attacker who held the record's presence (or its one of two values) for
+        relation: The neighbouring relation.
+        delta: The delta of `epsilon` and `posterior_beliefs`.
+        epsilon: Epsilon at `delta`.
+        true_positive_rates: Pairs (FPR, TPR): the largest true-positive rate any attacker can reach at that false-positive rate.
+        posterior_beliefs: Pairs (prior, posterior): the attacker who held the record's presence (or its one of two values) for
             true with probability `prior` believes it, after seeing all releases, with at most `posterior`; this holds except with
             probability at most `delta` over the noise and the batches.
-        right_guesses: share of right guesses of the best attacker between two equally likely neighbours, (1 + delta(0))/2.
-        gaussian_mu: the least mu for which the Gaussian trade-off curve G_mu (telling N(0,1) from N(mu,1)) allows the attacker at
+        right_guesses: Share of right guesses of the best attacker between two equally likely neighbours, (1 + delta(0))/2.
+        gaussian_mu: The least mu for which the Gaussian trade-off curve G_mu (telling N(0,1) from N(mu,1)) allows the attacker at
             least as much as the profile at every epsilon between 0 and `epsilon`: "mu-Gaussian private" down to `delta`.
-        warnings: what a careful reader would object to.
+        warnings: Objections of a careful reader.
     """
 
     relation: Relation
@@ -145,7 +145,7 @@ class Risk:
 
 
 def relation_name(relation: str) -> str:
-    """A relation in a few words, for texts, tables and headings.
+    """Name a relation in a few words, for texts, tables and headings.
 
     >>> relation_name("ADD_OR_REMOVE_ONE")
     'one added or removed'
@@ -154,18 +154,18 @@ def relation_name(relation: str) -> str:
 
 
 def risk(profile: PrivacyProfile, delta: float, *, num_records: int | None = None) -> Risk:
-    """Translates a profile into an attacker's success.
+    """Translate a profile into an attacker's success.
 
     Args:
-        profile: what was spent.
-        delta: the delta at which epsilon is stated, above 0 and below 1; 0 where the profile has a pure epsilon.
-        num_records: public number of records, if delta is to be judged against it.
+        profile: The profile of the releases.
+        delta: The delta at which epsilon is stated, above 0 and below 1; 0 if the profile has a pure epsilon.
+        num_records: Public number of records, if delta is to be judged against it.
 
     Returns:
         Upper bounds on what any attacker can do, whatever they know besides.
 
     Raises:
-        ValueError: delta is not above 0 and below 1, nor 0 with a pure epsilon.
+        ValueError: Delta is not above 0 and below 1, nor 0 with a pure epsilon.
 
     References:
         Wasserman, Zhou, JASA 2010, and Dong, Roth, Su, JRSS-B 2022 (trade-off curves); Kairouz, Oh, Viswanath, ICML 2015.

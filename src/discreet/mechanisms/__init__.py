@@ -1,4 +1,4 @@
-"""The one place where noise is added, to sums whose L2 bound travels with them; one JAX primitive for each act of privacy."""
+"""Mechanisms: the only package that adds noise, to sums with a known L2 bound; one JAX primitive per privacy operation."""
 
 from discreet.gradients import rounding_of_records
 from discreet.mechanisms._integers import levels_for

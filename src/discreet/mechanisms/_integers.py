@@ -58,11 +58,11 @@ SLACK = 2.0**31 * SLACK_PER_VALUE
 """Total variation between a release of fewer than 2**31 coordinates and a post-processing of continuous noise."""
 
 LEAST_STDDEV, MOST_STDDEV = 1e-28, 1e30
-"""Of noise that is known while tracing: beyond these a grid point is no normal float32."""
+"""Limits of noise known at trace time: beyond these a grid point is not a normal float32."""
 
 
 class Law(NamedTuple):
-    """Discrete noise of a size that an integer chooses."""
+    """Discrete noise whose size is an integer factor times a unit."""
 
     # The size of the noise, in grid points, that a factor of 1 stands for. For Gaussian noise it is the deviation of
     # the part that the factor multiplies, which the theorem counts as less than the whole.
@@ -82,7 +82,7 @@ GAUSSIAN_LAWS = {
     levels: Law(math.sqrt(variance), MOST_FACTOR, levels, partial(discrete_gaussian, levels=levels))
     for levels, variance in INNER_VARIANCE.items()
 }
-"""By the number of levels that a value is made of."""
+"""The law of Gaussian noise by its number of levels."""
 LAPLACE_LAW = Law(LAPLACE_UNIT, MOST_LAPLACE, 3, lambda *args: (discrete_laplace(*args), True))
 
 _MARGIN = 2.0**-20  # 16 roundings to float32: more than are made
@@ -90,14 +90,14 @@ _FAST = 2.0**12  # of the grid of two levels, that m sqrt(d) may take: 0.4 to 0.
 _FEW = 4096  # coordinates below which three levels cost next to nothing
 _LEAST_FAST = 2.0**-4  # with less noise, a sum of 2**28 records is more than `LARGEST`
 LARGEST = 2.0**52
-"""Where the noise is one word, sums are cut to so many grid points, and with the noise to less than 2**53."""
+"""Largest rounded sum, in grid points, if the noise is one word; sum and noise together are below 2**53."""
 UNKNOWN = 2.0**17  # of the grid of three levels, where the noise multiplier is not known: 0.02 to 0.04 % more noise
 
 
 def levels_for(noise_multiplier: float, dim: int) -> int:
-    """How many levels the noise of a release is made of: 2 where it is long and the rounding adds little to it, else 3.
+    """Choose the number of levels of a release's noise: 2 if it has many coordinates and rounding adds little, else 3.
 
-    Refused is noise that rounding would increase by more than a tenth, even so.
+    Refuses noise that rounding would increase by more than a tenth with either.
     """
     share = noise_multiplier * math.sqrt(dim)
     if dim >= _FEW and noise_multiplier >= _LEAST_FAST and share <= _FAST:
@@ -152,7 +152,7 @@ def added(words: list[Array], noise: list[Array]) -> list[Array]:
 
 
 def add_noise_on_grid(key: PRNGKeyArray, leaves: list[Array], size: Any, allowance: Any, law: Law) -> list[Array]:
-    """The leaves with discrete noise of this size at least: one draw for all coordinates, in the order of the leaves.
+    """Add discrete noise of at least this size: one draw for all coordinates, in the order of the leaves.
 
     NaN stays NaN, and a size of NaN makes all NaN. `allowance`: grid points of the noise for the rounding; may be traced.
     """
@@ -177,7 +177,7 @@ def add_noise_on_grid(key: PRNGKeyArray, leaves: list[Array], size: Any, allowan
 
 
 CHOICE_GRID = 2.0**-16
-"""Grid of scores of which one record moves each by about 1."""
+"""Grid of scores, each with a sensitivity of about 1."""
 CHOICE_SLACK = 2.0**-100
 """Total variation between a choice among at most `MOST_CHOICES` and its law: 44 coins of 2**-128, for each of 2 m proposals."""
 MOST_CHOICES = 2**20
@@ -188,7 +188,7 @@ _PLACES = 44
 
 @functools.lru_cache(maxsize=64)
 def coins(epsilon: float) -> tuple[tuple[int, ...], ...]:
-    """For each binary digit b the probability exp(-r 2^b) times 2**128, rounded down, as words of 32 bits, highest first."""
+    """The probability exp(-r 2^b) times 2**128 for each binary digit b, rounded down, as words of 32 bits, highest first."""
     with decimal.localcontext(decimal.Context(prec=80, Emin=-(10**9), Emax=10**9)):
         rate = decimal.Decimal(epsilon) / 2 / (decimal.Decimal(1 / CHOICE_GRID) + 1)
         whole = [int((-rate * 2**place).exp() * 2 ** (32 * _COIN_WORDS)) for place in range(_PLACES)]
@@ -197,7 +197,7 @@ def coins(epsilon: float) -> tuple[tuple[int, ...], ...]:
 
 
 def choose_on_grid(key: PRNGKeyArray, scores: Array, epsilon: float) -> Array:
-    """The index of one score, with probability in proportion to exp(r K), for the epsilon of the module's explanation.
+    """Choose the index of one score with probability proportional to exp(r K), for epsilon as defined in the module's docstring.
 
     There are at most `MOST_CHOICES` of them; NaN counts as the lowest of all.
     """

@@ -1,24 +1,24 @@
-"""Markers: one JAX primitive for each act of privacy, which XLA compiles as a plain function and the verifier reads as a fact.
+"""Markers: one JAX primitive per privacy operation, compiled by XLA as a plain function and recognized by the verifier.
 
-A mechanism is an object (`GaussianMechanism`, `LaplaceMechanism`) that adds its noise and knows the norm that its event is
-relative to, that event, and how far from it the machine is; a sampler likewise (`discreet.sampling`). The primitives:
+A mechanism is an object (`GaussianMechanism`, `LaplaceMechanism`) that adds its noise and declares its event, the norm of that
+event and the total variation between the two; a sampler likewise (`discreet.sampling`). The primitives:
 
     CLIP, SUM      rows of joint norm at most C; the sum of the rows that a mask keeps
-    COUNT          cross tables of whole numbers: a record is in one cell of each, whatever its numbers are
-    DISTANCE       how far each of some cross tables is from public numbers
+    COUNT          integer cross tables: a record is in one cell of each
+    DISTANCE       distances of cross tables from public numbers
     CHOOSE         one of several answers by the exponential mechanism
     DRAW           a secret batch of the table, and its rows; the parameter is the sampler's drawing
     NOISE          noise on a tree of arrays; the parameter is the mechanism
-    CLIPPED_SUM    what a gradient engine promises. Clip and sum cannot express it, since an engine never forms the records'
-                   gradients that they would be applied to; so it is trusted, and tests hold the engines to it
-    UPDATE_ROWS    what records keep from batch to batch: a private memory that never leaves
+    CLIPPED_SUM    the contract of gradient engines. Clip and sum cannot express it, since an engine never forms the records'
+                   gradients; so it is trusted, and tests check the engines
+    UPDATE_ROWS    per-record state from batch to batch, which is never released
 
-Everybody uses the same ones: `dp.gaussian_mechanism` and the step of `DPSVI` bind the same `NOISE`. Numbers that are known while
-tracing are parameters of a primitive, those that are traced are operands (`known_number`), and the verifier reads both. A new
-mechanism is one class, one entry in `MECHANISMS`, and a public function that calls `add_noise` with it.
+All code uses the same primitives: `dp.gaussian_mechanism` and the step of `DPSVI` bind the same `NOISE`. Numbers known at trace
+time are parameters of a primitive, traced ones are operands (`known_number`), and the verifier reads both. A new mechanism is
+one class, one entry in `MECHANISMS`, and a public function that calls `add_noise` with it.
 
-In `CLIPPED_SUM` and `UPDATE_ROWS` a user's program cannot be given anything but what the mark names: it is traced here for one
-record, so that it cannot see two.
+In `CLIPPED_SUM` and `UPDATE_ROWS` a user's program gets only the primitive's operands: it is traced here for one record, so that
+it cannot combine two.
 """
 
 from __future__ import annotations
@@ -68,25 +68,25 @@ from discreet.mechanisms._shards import Shards, in_turns
 from discreet.sampling import Batch, Drawing, FixedSizeSampling, OpenPoisson, PoissonSampling, Sampling
 
 FOR_SUMS = 2.0**-11
-"""By so much more noise than was asked for, the public mechanisms pay for the rounding of sums: `gradients.rounding_of_records`
-of 4,000 rows, in float32."""
+"""The additional noise with which the public mechanisms cover the rounding of sums: `gradients.rounding_of_records` of 4,000
+rows, in float32."""
 REMEDY = "Without noise nothing is private: use noise_multiplier * clipping_norm of a PrivacyPlan."
 
 
 class Mechanism(abc.ABC):
-    """Noise and what it is worth. Implementations are frozen dataclasses without numbers: the noise's size is an operand.
+    """Noise and its event. Implementations are frozen dataclasses without numbers: the noise's size is an operand.
 
     Attributes:
         name: The public function.
         size: The name of that function's argument for the size of the noise.
         words: The noise and its size, for statements: "Gaussian noise of standard deviation".
-        norm: The norm, 1 or 2, of what one record adds, to which the size of the noise is relative in `event`.
-            0: it adds no noise to sums, and its load says all.
-        hidden: What the noise is added to, for statements: the sum as a whole where its law is a joint one.
+        norm: The norm, 1 or 2, of one record's contribution, which is the unit of the noise's size in `event`. 0: it adds no
+            noise to sums, and its load is its whole cost.
+        hidden: The target of the noise, for statements: the sum as a whole if the noise has a joint distribution.
         adds_up: Several releases of the same records are exactly one, whose squared ratio of bound to noise is the sum of
-            theirs. That is so for Gaussian noise.
-        slack: Total variation between a release as computed and one of `event`. 0 for floating-point noise, whose rounding
-            nothing accounts for.
+            theirs, as for Gaussian noise.
+        slack: Total variation between a release as computed and one of `event`. 0 for floating-point noise, whose rounding is
+            not accounted for.
         on_grid: The sum is rounded to a grid before integer noise is added (`GridMechanism`).
     """
 
@@ -105,24 +105,24 @@ class Mechanism(abc.ABC):
 
     @abc.abstractmethod
     def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
-        """The leaves with noise of a size: one draw for all coordinates, in the order of the leaves.
+        """Add noise to the leaves: one draw for all coordinates, in the order of the leaves.
 
-        `multiplier` is the largest ratio of `size` to the bound on one record that has to hold; `levels`: see `levels_for`.
+        `multiplier` is the largest supported ratio of `size` to the bound on one record; `levels`: see `levels_for`.
         """
 
     def rounding(self, dim: int) -> float:
-        """At most so many grid points, in this mechanism's norm, are added to the distance of neighbours by rounding them."""
+        """Upper bound, in grid points and this mechanism's norm, on the distance that rounding adds between neighbours."""
         del dim
         return 0.0
 
     def most_multiplier(self, dim: int) -> float:
-        """The largest noise multiplier that a release of `dim` coordinates holds for if nothing is said of it."""
+        """The default largest noise multiplier for a release of `dim` coordinates."""
         del dim
         return math.inf
 
 
 class FloatMechanism(Mechanism):
-    """Floating-point noise. Last bits of what it releases tell neighbours apart."""
+    """Floating-point noise. The last bits of its releases distinguish neighbours."""
 
     @abc.abstractmethod
     def noise(self, key: PRNGKeyArray, dim: int, dtype: Any) -> Float[Array, " dim"]:
@@ -142,26 +142,26 @@ class FloatMechanism(Mechanism):
 
 
 class GridMechanism(Mechanism):
-    """Integer noise on a grid, which `_integers` explains: `event` covers the rounding to it, and last bits."""
+    """Integer noise on a grid, see `_integers`: `event` covers the rounding to it, and last bits."""
 
     on_grid: ClassVar[bool] = True
 
     @abc.abstractmethod
     def law(self, levels: int) -> Law:
-        """The law of the noise that is made of so many levels."""
+        """The law of the noise with this number of levels."""
 
     def rounding(self, dim: int) -> float:
-        """As many as the norm of half a point in each coordinate, of two neighbours."""
+        """Twice the norm of half a grid point in each coordinate."""
         if self.norm not in (1, 2):
             raise ValueError(f"{self.name}: rounding is bounded in the norms 1 and 2, not in the norm {self.norm}.")
         return float(dim if self.norm == 1 else math.sqrt(dim))
 
     def most_multiplier(self, dim: int) -> float:
-        """The one for which rounding takes little of the noise."""
+        """The multiplier up to which rounding adds little to the noise."""
         return UNKNOWN / self.rounding(dim)
 
     def cell(self, dim: int, multiplier: float, levels: int) -> float:
-        """`rounding` over the size of the noise, at most."""
+        """Upper bound on `rounding` divided by the size of the noise."""
         return self.rounding(dim) / (0.49 * self.law(levels).reach - multiplier * self.rounding(dim))
 
     def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
@@ -170,7 +170,7 @@ class GridMechanism(Mechanism):
 
 
 class _Gaussian(Mechanism):
-    """What Gaussian noise of either kind is worth; the size is the continuous one's standard deviation."""
+    """The event of Gaussian noise of either kind; the size is the standard deviation of the continuous noise."""
 
     name: ClassVar[str] = "gaussian_mechanism"
     size: ClassVar[str] = "stddev"
@@ -188,7 +188,7 @@ class FloatGaussianMechanism(_Gaussian, FloatMechanism):
     words: ClassVar[str] = "floating-point Gaussian noise of standard deviation"
 
     def noise(self, key: PRNGKeyArray, dim: int, dtype: Any) -> Float[Array, " dim"]:
-        """Standard normal variables whose tails are not cut."""
+        """Standard normal variables with untruncated tails."""
         return random.normal(key, (dim,), dtype)
 
 
@@ -222,7 +222,7 @@ class LaplaceMechanism(GridMechanism):
 
 @dataclass(frozen=True)
 class ExponentialMechanism(Mechanism):
-    """A choice, which adds no noise to anything: what it is worth follows from how far one record moves any score."""
+    """A selection without additive noise: its cost follows from the sensitivity of the scores."""
 
     name: ClassVar[str] = "exponential_mechanism"
     size: ClassVar[str] = "epsilon"
@@ -236,38 +236,38 @@ class ExponentialMechanism(Mechanism):
 
     def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:
         """Refuse: there is no noise to add."""
-        raise TypeError("a choice adds no noise: call dp.exponential_mechanism")
+        raise TypeError("the exponential mechanism adds no noise: call dp.exponential_mechanism")
 
     def range(self, epsilon: float, moved: float) -> float:
-        """The privacy range of a choice where one record moves each score by at most `moved`; `_integers` explains it."""
+        """The privacy range of a selection if one record moves each score by at most `moved`; see `_integers`."""
         return epsilon * (moved + CHOICE_GRID) / (1 + CHOICE_GRID) if moved != 1 else epsilon
 
 
 CHOICE = ExponentialMechanism()
 GAUSSIAN, LAPLACE, FLOAT_GAUSSIAN = GaussianMechanism(), LaplaceMechanism(), FloatGaussianMechanism()
 MECHANISMS: list[Mechanism] = [GAUSSIAN, LAPLACE, FLOAT_GAUSSIAN]
-"""The mechanisms that we vouch for: the verifier takes their word for their events, and nobody else's."""
+"""The trusted mechanisms: the verifier relies on their declared events, and on no others'."""
 
 
 class NoNoiseError(ValueError):
-    """The noise of a mechanism is known to be zero while tracing, so that its release would hide nothing."""
+    """The noise of a mechanism is zero at trace time, so its release would not be private."""
 
 
 def check_noise(what: str, size: Any) -> None:
-    """Refuse noise of a size, known while tracing, that hides nothing, or is beyond what 32-bit arithmetic has room for."""
+    """Refuse noise whose size, known at trace time, is zero or beyond the range of 32-bit arithmetic."""
     if jnp.ndim(size) == 0 and not isinstance(size, Tracer) and float(size) == 0:
         raise NoNoiseError(f"{what} is 0. {REMEDY}")
     check_positive(what, size, REMEDY)
     if not isinstance(size, Tracer) and not LEAST_STDDEV <= float(size) <= MOST_STDDEV:
         raise ValueError(
-            f"{what} is {float(size):g}; 32-bit arithmetic has room for noise from {LEAST_STDDEV:g} to {MOST_STDDEV:g}. Release "
-            "the sum in other units."
+            f"{what} is {float(size):g}; 32-bit arithmetic supports noise from {LEAST_STDDEV:g} to {MOST_STDDEV:g}. Release the "
+            "sum in other units."
         )
 
 
 def check_leaves(mechanism: str, leaves: list[Any]) -> list[Array]:
     if not leaves:
-        raise ValueError(f"{mechanism}: the tree holds no array, so there is nothing to release.")
+        raise ValueError(f"{mechanism}: the tree contains no array. Pass at least one.")
     for leaf in leaves:
         dtype = jnp.asarray(leaf).dtype
         if dtype not in (jnp.float32, jnp.float64):
@@ -279,7 +279,7 @@ def check_leaves(mechanism: str, leaves: list[Any]) -> list[Array]:
 
 
 def _usable(scale: Any) -> Any:
-    """A scale that is known only when the program runs: NaN, which no sum outlives, where it is too small to hide one."""
+    """Replace a traced scale that is too small by NaN, so that the release becomes NaN."""
     size = jnp.abs(scale)
     return jnp.where((size >= 1e-20) & (size <= 1e20), scale, jnp.nan)
 
@@ -296,7 +296,7 @@ def _noised(
 ) -> list[Array]:
     """The leaves with noise added. A traced size, and then a traced multiplier, come last."""
     del name
-    # Where noise is computed, under certify's traces and another's jit as well: no process releases beside another.
+    # Noise is computed here, also under certify's traces and a caller's jit: refuse releases from several processes.
     one_process("The noise of a mechanism")
     leaves, own = list(operands), multiplier
     if own is None:
@@ -325,7 +325,7 @@ def _counted(
     tables: tuple[tuple[int, ...], ...],
     weights: tuple[int, ...],
 ) -> list[Array]:
-    """`count_cells`: one scatter a table, in whole numbers, which become floats where all of them are exact."""
+    """Implement `count_cells`: one scatter per table, in integers, then converted to floats where they are exact."""
     cells = [math.prod(sizes[column] for column in table) for table in tables]
     strides = np.zeros((len(tables), len(sizes)), np.int32)
     for number, table in enumerate(tables):
@@ -342,7 +342,7 @@ def _counted(
     total, _ = jax.lax.scan(add, start, (jnp.asarray(strides), jnp.cumsum(jnp.asarray([0, *cells[:-1]], jnp.int32))))
     dtype = jnp.result_type(float)
     weight = np.repeat(np.asarray(weights), cells)
-    # A count that a float cannot hold exactly stops there: it never moves by more than one.
+    # A count saturates where floats become inexact: it never moves by more than one.
     most = np.asarray(2 ** (jnp.finfo(dtype).nmant + 1) // weight, total.dtype)
     before = jnp.clip(counted[0], 0, most) if counted else 0
     return [jnp.asarray(weight, dtype) * jnp.minimum(before + total, most).astype(dtype)]
@@ -358,10 +358,10 @@ def _distances(
     tables: tuple[tuple[int, ...], ...],
     weights: tuple[int, ...],
 ) -> list[Array]:
-    """`table_distances`: whole numbers, so small that all of them are exact."""
+    """Implement `table_distances`: integers small enough to be exact."""
     cells = [math.prod(sizes[column] for column in table) for table in tables]
     counts = _counted(levels, mask, *counted, sizes=sizes, tables=tables, weights=(1,) * len(tables))[0]
-    # Counts end here, so that a quarter of the numbers that are exact has room for weighted sums of distances.
+    # Counts saturate here, so that weighted sums of distances stay within a quarter of the exact range.
     most = float(2 ** (jnp.finfo(counts.dtype).nmant - 2) // (max(cells) * max(weights)))
     apart = jnp.abs(jnp.minimum(counts, most) - jnp.clip(expected.astype(counts.dtype), -most, most))
     total = jnp.zeros(len(tables), counts.dtype).at[np.repeat(np.arange(len(tables)), cells)].add(apart)
@@ -378,13 +378,13 @@ def _chosen(key: PRNGKeyArray, scores: Array, *, epsilon: float, name: str) -> l
 def _drawn(
     key: PRNGKeyArray, *operands: Array, drawing: Drawing, structure: Any, name: str, mapped: bool
 ) -> list[Array]:
-    """Row numbers, mask, and the batch's rows of those operands that are no tables; rows without a record are zero."""
+    """Row numbers, mask, and the batch's rows of those operands that are not tables; rows without a record are zero."""
     del name, mapped
     count = structure.num_leaves
     batch = drawing.draw(random.check_key(key), jax.tree.unflatten(structure, operands[:count]))
 
     def rows(x: Array) -> Array:
-        # A row of padding names record 0, which is none of the batch's: it must not show.
+        # A padding row has the number of record 0, which must not show.
         taken = x.at[batch.indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
         return jnp.where(batch.mask.reshape(-1, *[1] * (x.ndim - 1)), taken, jnp.zeros_like(taken))
 
@@ -394,7 +394,7 @@ def _drawn(
 def _draw_shapes(
     key: PRNGKeyArray, *operands: Array, drawing: Drawing, structure: Any, name: str, mapped: bool
 ) -> list[Array]:
-    """Outputs of the types of `_drawn`, for forms that can be read and not run."""
+    """Outputs of the types of `_drawn`, for forms that can be traced but not run."""
     del key, name, mapped
     rows = [jnp.zeros((drawing.capacity, *x.shape[1:]), x.dtype) for x in operands[structure.num_leaves :]]
     return [jnp.zeros(drawing.capacity, jnp.int32), jnp.zeros(drawing.capacity, bool), *rows]
@@ -407,8 +407,8 @@ def _run(
     shards: Shards | None,
     **parameters: Any,
 ) -> list[Array]:
-    """The implementation; over devices, that of each one's part of the table, summed up or put together."""
-    del parameters  # the verifier reads them
+    """The implementation; over devices, that of each device's part of the table, summed or concatenated."""
+    del parameters  # for the verifier
     if shards is None:
         return run_jaxpr(implementation, *operands)
     over = shards.summed if layout.summed else shards.updated
@@ -416,7 +416,7 @@ def _run(
 
 
 def _unmapped(why: str) -> Callable[..., str | None]:
-    """Why a public mechanism or draw is not mapped; the steps of a fit are, each with keys of its own."""
+    """The reason why a public mechanism or draw is not mapped; the steps of a fit are, each with its own keys."""
     return lambda *, mapped, **parameters: None if mapped else why
 
 
@@ -427,20 +427,20 @@ DISTANCE = marker("table_distances", _distances, refuse=None)
 CHOOSE = marker(
     "choose",
     _chosen,
-    refuse="one event stands for one choice. Map what leads to the scores, and call the mechanism once, on the result.",
+    refuse="one event covers one selection. Map the computation of the scores, and call the mechanism once, on the result.",
 )
 NOISE = marker(
     "noise",
     _noised,
     refuse=_unmapped(
-        "one event stands for one draw of noise, so a mechanism cannot be mapped or differentiated. Map or differentiate what "
-        "leads to the sum, and call the mechanism once, on the result."
+        "one event covers one draw of noise, so a mechanism cannot be mapped or differentiated. Map or differentiate the "
+        "computation of the sum, and call the mechanism once, on the result."
     ),
 )
 DRAW = marker(
     "draw",
     _drawn,
-    refuse=_unmapped("one event stands for one draw of a batch. Draw it outside of what is mapped or differentiated."),
+    refuse=_unmapped("one event covers one draw of a batch. Draw it outside of the mapped or differentiated function."),
     shapes=_draw_shapes,
 )
 CLIPPED_SUM = marker("clipped_sum", _run, refuse=None)
@@ -448,7 +448,7 @@ UPDATE_ROWS = marker("update_rows", _run, refuse=None)
 
 
 def known_number(value: Any) -> tuple[float | None, list[Any]]:
-    """A number, as the parameter of a primitive if it is known, else as one more of its operands."""
+    """Split a number: a parameter of a primitive if it is known, else an additional operand."""
     return (None, [value]) if isinstance(value, Tracer) else (float(value), [])
 
 
@@ -464,15 +464,15 @@ def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
     norm keeps its value. Low-precision leaves come back as float32.
 
     Args:
-        tree: arrays whose leading axis is the records.
-        norm: the bound; positive and finite, a Python number or a scalar array.
+        tree: Arrays whose leading axis is the records.
+        norm: The bound; positive and finite, a Python number or a scalar array.
 
     Returns:
         A tree of the same structure and shapes.
 
     Raises:
-        ValueError: a norm known while tracing is not positive and finite, or the tree is empty.
-        TypeError: a leaf is complex.
+        ValueError: A norm known while tracing is not positive and finite, or the tree is empty.
+        TypeError: A leaf is complex.
 
     Reference:
         Abadi et al., Deep learning with differential privacy, CCS 2016, Algorithm 1.
@@ -482,7 +482,7 @@ def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
     >>> [round(float(x), 4) for x in jnp.linalg.norm(dp.clip_records(rows, 1.0), axis=1)]
     [1.0, 0.5, 0.0]
     """
-    # All that may be refused is refused here; the shapes alone are looked at.
+    # Check all arguments here, from shapes alone.
     jax.eval_shape(lambda x: gradients.clip_records(x, norm), tree)
     known, operands = known_number(norm)
     leaves, structure = jax.tree.flatten(tree)
@@ -492,14 +492,14 @@ def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
 def sum_records(tree: Any, mask: Bool[Array, "record"]) -> Any:
     """Sum over the leading axis the rows that `mask` keeps; the others count as exactly zero.
 
-    Guarantee: a dropped row has no influence, whatever it holds (NaN included): it is selected away, not multiplied by
+    Guarantee: a dropped row has no influence, whatever its content (NaN included): it is replaced by zeros, not multiplied by
     zero. Rows are added in float64, and the sum is rounded to their type once: for n rows of norm C in float32, one record moves
-    it by at most C (1 + n 2**-23), for which `gaussian_mechanism` and `certify` allow. With `jax.enable_x64` and float64 rows the
-    rounding is next to nothing.
+    it by at most C (1 + n 2**-23), which `gaussian_mechanism` and `certify` account for. With `jax.enable_x64` and float64 rows
+    the rounding is negligible.
 
     Args:
-        tree: arrays whose leading axis is the records.
-        mask: which rows are real.
+        tree: Arrays whose leading axis is the records.
+        mask: True for real rows.
 
     Returns:
         A tree of the same structure without the leading axis.
@@ -520,7 +520,7 @@ def count_cells(
     weights: Sequence[int],
     counted: Int[Array, "cell"] | None = None,
 ) -> Float[Array, "cell"]:
-    """Count how many records are in each cell of some cross tables, each table times its weight.
+    """Count the records in each cell of cross tables, each table times its weight.
 
     Guarantee: a record that is added or removed changes the result by at most sqrt(sum of squared weights) in L2, and one that is
     replaced by sqrt(2) times that, whatever its levels: it is in at most one cell of each table. Nothing is rounded. A
@@ -528,11 +528,11 @@ def count_cells(
 
     Args:
         levels: The level of each cell, from 0.
-        mask: Which rows are real.
+        mask: True for real rows.
         sizes: Number of levels of each column.
         tables: The columns of each table, by position.
-        weights: Of the tables, whole numbers of at least 1.
-        counted: Counts of further records, the tables' cells in a row, the last column's levels next to each other; public.
+        weights: Weights of the tables, integers of at least 1.
+        counted: Public counts of further records, the tables' cells concatenated, in C order.
 
     Returns:
         Weighted counts in the order of `counted`: float32, which end at 2^24, or float64, at 2^53, where JAX has 64 bits.
@@ -566,7 +566,7 @@ def count_cells(
     further = [] if counted is None else [jnp.asarray(counted)]
     if any(x.shape != (cells,) or not jnp.issubdtype(x.dtype, jnp.integer) for x in further):
         raise ValueError(
-            f"count_cells: counted has the shape {further[0].shape}; pass {cells} whole numbers, one for each cell."
+            f"count_cells: counted has the shape {further[0].shape}; pass {cells} integers, one for each cell."
         )
     return COUNT.bind(levels, mask, *further, sizes=sizes, tables=tables, weights=weights)[0]
 
@@ -581,15 +581,15 @@ def table_distances(
     biases: Int[Array, "table"],
     counted: Int[Array, "cell"] | None = None,
 ) -> Float[Array, "table"]:
-    """Sum for each of some cross tables the distances of its counts from expected ones; then less the bias, times the weight.
+    """Sum the distances of each cross table's counts from expected ones; subtract the bias and multiply by the weight.
 
     Guarantee: a record that is added or removed changes each score by at most the table's weight, and one that is replaced by
     twice that, whatever its levels: it is in at most one cell of each table. Nothing is rounded.
 
     Args, beside those of `count_cells`:
-        expected: Public whole numbers, in the order of `counted`.
-        biases: Public whole numbers, by which the distances are lessened. At most 2^50 over the largest weight counts, or 2^21
-            over it in float32.
+        expected: Public integers, in the order of `counted`.
+        biases: Public integers to subtract from the distances, saturated at 2^50 over the largest weight, or at 2^21 over it
+            in float32.
 
     Returns:
         A score for each table, of float64 where JAX has 64 bits. Counts end at 2^50 over the product of the most cells and the
@@ -611,13 +611,13 @@ def table_distances(
     if expected.shape != shape.shape or biases.shape != (len(tables),) or not whole:
         raise ValueError(
             f"table_distances: biases are {biases.dtype}{biases.shape}, and expected counts are {expected.dtype}"
-            f"{expected.shape}; pass a bias for each of {len(tables)} tables, and {shape.shape[0]} counts, all whole numbers."
+            f"{expected.shape}; pass a bias for each of {len(tables)} tables, and {shape.shape[0]} counts, all integers."
         )
     return DISTANCE.bind(levels, mask, expected, biases, *further, sizes=sizes, tables=tables, weights=weights)[0]
 
 
 def exponential_mechanism(key: PRNGKeyArray, scores: Float[Array, "answer"], epsilon: float) -> Int[Array, ""]:
-    """Choose one of several answers, the better its score the likelier: with probability in proportion to exp(epsilon score / 2).
+    """Choose one of several answers with probability proportional to exp(epsilon score / 2).
 
     Guarantee: if one record that is added or removed changes each score, as computed, by at most 1, the choice is a
     `BoundedRangeDpEvent(epsilon)` within total variation 2**-100, rounding and last bits included: the privacy losses of all
@@ -648,11 +648,12 @@ def exponential_mechanism(key: PRNGKeyArray, scores: Float[Array, "answer"], eps
     """
     if isinstance(epsilon, Tracer):
         raise TypeError(
-            "exponential_mechanism: epsilon is known only when the program runs. Pass a Python number: an epsilon that depends "
-            "on data has no event."
+            "exponential_mechanism: epsilon is traced. Pass a Python number: an epsilon that depends on data has no event."
         )
     if not 1e-6 <= float(epsilon) <= 200:
-        raise ValueError(f"exponential_mechanism: epsilon is {epsilon}; it lies between 1e-6 and 200. 0.1 is common.")
+        raise ValueError(
+            f"exponential_mechanism: epsilon is {epsilon}; it must be between 1e-6 and 200. 0.1 is common."
+        )
     _check_key(key)
     one_process(CHOICE.name, [scores])
     (scores,) = check_leaves(CHOICE.name, [scores])
@@ -672,9 +673,9 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
     multipliers up to 2**17 / sqrt(d) for d coordinates (above that, for this one), and fewer than 2**31 coordinates.
 
     Args:
-        key: a scalar key, for this call alone. Keys of `discreet.random.key` are secure.
+        key: A scalar key, for this call alone. Keys of `discreet.random.key` are secure.
         tree: float32 or float64 arrays; the value to release. Values beyond 2**48 stddev are released as that.
-        stddev: standard deviation of the noise, in the units of `tree`, from 1e-28 to 1e30; it gets up to 0.4 % more. Where it
+        stddev: Standard deviation of the noise, in the units of `tree`, from 1e-28 to 1e30; it gets up to 0.4 % more. Where it
             is known only when the program runs, and then below 1e-20 or above 1e20, the release is NaN.
 
     Returns:
@@ -682,7 +683,7 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
 
     Raises:
         ValueError: `stddev`, where known while tracing, is not positive and finite, or out of that range.
-        TypeError: a leaf is not float32 or float64.
+        TypeError: A leaf is not float32 or float64.
 
     Reference:
         Dwork and Roth, The algorithmic foundations of differential privacy, 2014, A.1.
@@ -700,13 +701,13 @@ def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, 
     Guarantee: if one record changes the tree, as computed, by at most D in joint **L1** norm, and scale = noise_multiplier * D,
     the release is a `LaplaceDpEvent(noise_multiplier)`, rounding and last bits included: 1 / noise_multiplier is a pure epsilon.
     The tree is rounded to a grid, and the noise is a discrete Laplace there: docs/arithmetic.md has the proof, for noise
-    multipliers up to 2**17 / d for d coordinates (above that, for this one). A bound in L2 does not do: for d coordinates it
+    multipliers up to 2**17 / d for d coordinates (above that, for this one). A bound in L2 is not enough: for d coordinates it
     understates epsilon by up to sqrt(d).
 
     Args:
-        key: a scalar key, for this call alone. Keys of `discreet.random.key` are secure.
+        key: A scalar key, for this call alone. Keys of `discreet.random.key` are secure.
         tree: float32 or float64 arrays; the value to release. Values beyond 2**48 scales are released as that.
-        scale: scale b of the density exp(-|x| / b) / 2b, in the units of `tree`, from 1e-28 to 1e30; it gets up to 0.9 % more.
+        scale: Scale b of the density exp(-|x| / b) / 2b, in the units of `tree`, from 1e-28 to 1e30; it gets up to 0.9 % more.
             Where it is known only when the program runs, and then below 1e-20 or above 1e20, the release is NaN.
 
     Returns:
@@ -714,7 +715,7 @@ def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, 
 
     Raises:
         ValueError: `scale`, where known while tracing, is not positive and finite, or out of that range.
-        TypeError: a leaf is not float32 or float64.
+        TypeError: A leaf is not float32 or float64.
 
     Reference:
         Dwork et al., Calibrating noise to sensitivity, TCC 2006.
@@ -732,16 +733,16 @@ def add_noise(
     multiplier: Any = None,
     levels: int = 3,
 ) -> Any:
-    """Release a tree with a mechanism's noise: what its public function does.
+    """Release a tree with a mechanism's noise; the implementation of its public function.
 
     Args:
-        mechanism: whose noise.
-        key: for this release alone.
-        tree: as in `gaussian_mechanism`, like `size`, and what is refused.
-        size: of the noise.
-        name: of the caller, where it is part of a step, which may be mapped.
-        multiplier: the largest ratio of `size` to the bound on one record that has to hold; None: the mechanism's own.
-        levels: how integer noise is made: what `levels_for` says of that multiplier.
+        mechanism: The mechanism.
+        key: A key for this release alone.
+        tree: As in `gaussian_mechanism`, with the same errors.
+        size: Size of the noise.
+        name: Name of the caller if it is part of a step, which may be mapped.
+        multiplier: The largest supported ratio of `size` to the bound on one record; None: the mechanism's own.
+        levels: Levels of integer noise: `levels_for` of that multiplier.
     """
     who = name or mechanism.name
     check_noise(f"{who}: {mechanism.size}", size)
@@ -769,9 +770,9 @@ def add_noise(
 
 
 def draw_batch(sampling: Sampling | Drawing, key: PRNGKeyArray, tables: Any, num_records: int) -> Batch:
-    """Draw a batch of the table's rows, with a mark.
+    """Draw a batch of the table's rows, as a marker.
 
-    `sampling` may be a drawing, which knows none of the numbers in the tables of `Sampling.prepare`. These may be traced.
+    `sampling` may be a drawing, without the numbers in the tables of `Sampling.prepare`, which may be traced.
     """
     drawing = sampling.drawing(num_records) if isinstance(sampling, Sampling) else sampling
     return Batch(*_draw("draw_batch", drawing, key, tables, [], mapped=True))
@@ -787,25 +788,25 @@ def _draw(
 def poisson_subsample(
     key: PRNGKeyArray, records: Any, rate: float, capacity: int | None = None
 ) -> tuple[Any, Bool[Array, "capacity"]]:
-    """Draw a batch that holds each record independently with probability `rate`.
+    """Draw a batch that includes each record independently with probability `rate`.
 
-    Guarantee: the batch is a Poisson sample but for a total-variation distance that `PoissonSampling.slack_per_step` gives
-    and a certificate adds to its delta. It is never cut short. Rows without a record are exactly zero. Which row a
-    record gets means nothing.
+    Guarantee: the batch is a Poisson sample up to a total-variation distance of `PoissonSampling.slack_per_step`, which a
+    certificate adds to its delta. It is never truncated. Rows without a record are exactly zero. The order of rows is
+    arbitrary.
 
     Args:
-        key: a scalar key, for this draw alone. It must stay secret.
-        records: tree of arrays whose leading axis is the records; with padding, its own mask among them.
-        rate: probability q in (0, 1] that a record enters the batch; a Python number. `certify` also reads programs whose
-            rate is traced; they cannot run.
-        capacity: rows of the batch; at least `PoissonSampling(rate).capacity(num_records)`, which it is where left out.
+        key: A scalar key, for this draw alone. It must stay secret.
+        records: Tree of arrays whose leading axis is the records; with padding, its own mask among them.
+        rate: Probability q in (0, 1] that a record enters the batch; a Python number. `certify` also accepts programs with a
+            traced rate; they cannot run.
+        capacity: Rows of the batch; at least `PoissonSampling(rate).capacity(num_records)`, the default.
 
     Returns:
-        The batch, a tree like `records` with `capacity` rows, and its mask: which of them hold a record.
+        The batch, a tree like `records` with `capacity` rows, and its mask, True for rows with a record.
 
     Raises:
-        ValueError: the rate is no probability above 0, or `capacity` could be exceeded.
-        TypeError: the key is no typed key.
+        ValueError: The rate is not a probability above 0, or `capacity` could be exceeded.
+        TypeError: The key is no typed key.
 
     Reference:
         Balle, Barthe, Gaboardi. Privacy amplification by subsampling. NeurIPS 2018.
@@ -830,21 +831,21 @@ def poisson_subsample(
 
 
 def subsample_without_replacement(key: PRNGKeyArray, records: Any, batch_size: int) -> Any:
-    """Draw a batch of exactly `batch_size` different records, every such set equally likely.
+    """Draw a batch of exactly `batch_size` distinct records, every such set equally likely.
 
     Guarantee: exactly uniform given uniform random words. Sound accounting exists under `REPLACE_ONE` only.
 
     Args:
-        key: a scalar key, for this draw alone. It must stay secret.
-        records: tree of arrays whose leading axis is the records.
-        batch_size: records of the batch, a Python number, at most the number of records.
+        key: A scalar key, for this draw alone. It must stay secret.
+        records: Tree of arrays whose leading axis is the records.
+        batch_size: Records of the batch, a Python number, at most the number of records.
 
     Returns:
         The batch, a tree like `records` with `batch_size` rows.
 
     Raises:
         ValueError: `batch_size` is below 1 or above the number of records.
-        TypeError: the key is no typed key.
+        TypeError: The key is no typed key.
 
     >>> import jax.numpy as jnp, discreet as dp
     >>> sorted(map(int, dp.subsample_without_replacement(dp.random.key(1), jnp.arange(3), 3)))
@@ -870,11 +871,11 @@ def _rows(who: str, records: Any) -> tuple[list[Array], Any]:
 
 
 class Layout(NamedTuple):
-    """How many operands of each kind `CLIPPED_SUM` or `UPDATE_ROWS` has, in their order, after keys, row numbers and mask."""
+    """The number of operands of each kind of `CLIPPED_SUM` or `UPDATE_ROWS`, in order, after keys, row numbers and mask."""
 
     counts: tuple[int, ...]
-    spread: int  # How many, the last ones, have a row for each record
-    summed: bool  # Whether the results of several devices are added up, or put together
+    spread: int  # The number of trailing operands with a row for each record
+    summed: bool  # True if the results of several devices are summed, False if concatenated
 
     def parts(self, operands: Sequence[Any]) -> list[list[Any]]:
         """The operands by kind."""
@@ -883,19 +884,19 @@ class Layout(NamedTuple):
 
 
 class RecordLoss(Protocol):
-    """A record's loss, and the random bits that it asks for."""
+    """A record's loss, and the random bits that it requests."""
 
     @property
     def requests(self) -> Sequence[jax.ShapeDtypeStruct]:
-        """What a record asks for: shape and dtype of each request."""
+        """Shape and dtype of each of a record's requests."""
         ...
 
     def make(self, key: PRNGKeyArray, num_rows: int) -> tuple[list[Array], Bool[Array, ""]]:
-        """The bits of `num_rows` rows, independent and alike, and whether they are right."""
+        """The independent, identically distributed bits of `num_rows` rows, and True if they are valid."""
         ...
 
     def loss(self, parameters: Any, record: Any, key: PRNGKeyArray, bits: Sequence[Array]) -> Float[Array, ""]:
-        """The loss of one record, with bits and a key of its own."""
+        """The loss of one record, with its own bits and key."""
         ...
 
 
@@ -911,30 +912,30 @@ def clipped_sum(
     shards: Shards | None = None,
     where: Sequence[Array] = (),
 ) -> tuple[ClippedSum, Bool[Array, ""]]:
-    """The clipped sum of a batch's gradients, with a mark, and whether the bits were right.
+    """Compute the clipped sum of a batch's gradients, as a marker, and True if the bits were valid.
 
-    Guarantee: the engine's. The loss sees one record; what it takes from elsewhere counts as public. The random bits are made
-    in here and seen by nobody else: they belong to places in the batch, which a record that is left out would move.
+    Guarantee: the engine's. The loss depends on one record; its other inputs count as public. The random bits are generated
+    here and used nowhere else: they belong to places in the batch, which leaving a record out would move.
 
     Args:
-        engine: a gradient engine, which also says what `norm` and `channels` are.
-        record: the loss; traced here.
-        parameters: tree of floating arrays.
-        table: record arrays, of which the engine takes the batch's rows and no others.
-        batch: row numbers and mask; those that the mask keeps are different.
-        keys: for the bits; and the one from which each record derives its own, by its row number.
-        norm: the clipping norm.
-        channels: for loss and count.
-        shards: how the table lies on several devices; None: on one.
-        where: what `Shards.where` drew.
+        engine: A gradient engine, which defines `norm` and `channels`.
+        record: The loss; traced here.
+        parameters: Tree of floating arrays.
+        table: Record arrays, of which the engine uses the batch's rows only.
+        batch: Row numbers and mask; the unmasked ones are distinct.
+        keys: The key of the bits; and the one from which each record derives its own, by its row number.
+        norm: The clipping norm.
+        channels: The channels of loss and count.
+        shards: The layout of the table on several devices; None: on one.
+        where: The result of `Shards.where`.
     """
     leaves, structure = jax.tree.flatten(parameters)
     row = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
     program = jax.make_jaxpr(record.loss)(types_of(parameters), row, types_of(keys[1]), list(record.requests))
     known_norm, traced_norm = known_number(norm)
     public = [*program.consts, jnp.asarray(channels.center), jnp.asarray(channels.bound)]
-    # The norm where it is traced; records' places where drawn; what the loss holds, center and bound of its channel; what to
-    # differentiate in; records.
+    # The norm if traced; records' places if drawn; values that the loss closes over, center and bound of its channel;
+    # parameters to differentiate; records.
     counts = len(traced_norm), len(where), len(public), len(leaves), len(table)
     layout = Layout(counts, len(table), summed=True)
 
@@ -973,7 +974,7 @@ def clipped_sum(
     closed = _traced(implementation, operands, layout, shards)
     rounding = roundings[-1] * (1 if shards is None else max(1.0, shards.count / gradients.DEVICES))
     if any(isinstance(x, Tracer) for x in closed.consts):
-        raise TypeError("An engine or a source of bits uses traced values from outside; pass them as what they are.")
+        raise TypeError("An engine or a source of bits closes over traced values; pass them as arguments.")
     *gradient, loss, count, right = CLIPPED_SUM.bind(
         *operands,
         implementation=closed,
@@ -992,7 +993,7 @@ def clipped_sum(
 def _traced(
     implementation: Callable[..., Any], operands: list[Any], layout: Layout, shards: Shards | None
 ) -> ClosedJaxpr:
-    """What `_run` runs: a program of all operands, or of a device's first row and what it sees of them."""
+    """The program for `_run`: of all operands, or of a device's first row and its part of them."""
     if shards is None:
         return jax.make_jaxpr(implementation)(*operands)
     seen = shards.local_shapes(operands, layout.spread)
@@ -1000,7 +1001,7 @@ def _traced(
 
 
 class Release(NamedTuple):
-    """A clipped sum with a mechanism's noise: it may leave the data."""
+    """A clipped sum with a mechanism's noise, which may be published."""
 
     gradient: Any  # Tree like the parameters: the noised sum of the clipped gradients
     loss: Float[Array, ""]  # Scalar: the noised sum of the weighted, clipped losses
@@ -1010,7 +1011,7 @@ class Release(NamedTuple):
 def release(
     key: PRNGKeyArray, total: ClippedSum, noise_multiplier: Any, mechanism: Mechanism = GAUSSIAN, levels: int = 3
 ) -> Release:
-    """Release a clipped sum, gradient, loss and count together, by one mechanism.
+    """Release gradient, loss and count of a clipped sum together, by one mechanism.
 
     Guarantee: one `mechanism.event(noise_multiplier)`, if its norm is 2: the noise is scaled to the joint L2 bound that
     `total` carries. The multiplier may be traced; `levels` are those of `add_noise` for it.
@@ -1036,7 +1037,7 @@ def update_rows(
     shards: Shards | None = None,
     where: Sequence[Array] = (),
 ) -> list[Array]:
-    """The memory after the rows of a batch are updated, with a mark. All arguments are as in `clipped_sum`.
+    """Update the memory of a batch's rows, as a marker. All arguments are as in `clipped_sum`.
 
     Guarantee: row i of the result depends on row i of the records and of the memory, on draws of its own and on `parameters`,
     and on no other record. Nothing is released. With independent inclusion (Poisson samples, or all records) the memory
@@ -1066,7 +1067,7 @@ def update_rows(
             return run_jaxpr(ClosedJaxpr(program.jaxpr, consts), *leaves, *values, jax.random.fold_in(own, index))
 
         def update(named: tuple[Array, Array], mask: Array, memory: Sequence[Array]) -> list[Array]:
-            # Rows that the mask drops are written past the end, that is nowhere.
+            # Rows that the mask drops are written past the end, so they are discarded.
             places = jnp.where(mask, named[1], len(memory[0]))
             found = jax.vmap(one, (0, 0, None))(*named, memory)
             return [x.at[places].set(new, mode="drop") for x, new in zip(memory, found, strict=True)]

@@ -53,7 +53,7 @@ def in_turns(
     mask: Bool[Array, "row"],
     carried: list[Array],
 ) -> list[Array]:
-    """What `function(indices, mask, carried)` leaves of arrays, for the rows that the mask keeps, `TURN` at a time.
+    """Apply `function(indices, mask, carried)` to the rows that the mask keeps, `TURN` at a time, and return the final carry.
 
     `indices` is one array of numbers, or several, of as many as there are rows.
     """
@@ -110,15 +110,15 @@ def _room(mean: float) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """How a table lies on the devices of a mesh of one axis.
+    """The layout of a table on the devices of a mesh of one axis.
 
     Attributes:
         mesh: One axis, of type Auto.
-        num_records: Rows that hold a record.
+        num_records: Number of rows with a record.
         rows: Rows of one device, padding included.
         starts: Number of the first record of each of equally many parts on each device, and that of all records; None: each
             record's device is drawn (`where`).
-        laid: Users laid the records on devices of several processes, so that each one's place is public.
+        laid: Users placed the records on devices of several processes, so that each one's place is public.
     """
 
     mesh: Mesh
@@ -129,17 +129,18 @@ class Shards:
 
     @classmethod
     def of(cls, mesh: Any, num_records: int, leaves: Sequence[Any] = (), *, drawn: bool = False) -> Shards:
-        """Spread so many records over a mesh.
+        """Spread a table's records over a mesh.
 
         Args:
             mesh: The mesh.
-            num_records: How many records there are.
+            num_records: The number of records.
             leaves: Their arrays: those in files, or on devices of several processes, lie where they are.
             drawn: Draw the device of each other one, so that a record more moves none; else all have equally many, in order.
 
         Raises:
-            TypeError: It is no mesh.
-            ValueError: It has several axes, or leaves out a process; or files cannot be shared out among its devices.
+            TypeError: Not a mesh.
+            ValueError: A mesh with several axes, or without a device of some process; or files that cannot be divided among
+                its devices.
         """
         if not isinstance(mesh, Mesh):
             raise TypeError(f"mesh is a {type(mesh).__name__}. {_REMEDY}")
@@ -331,7 +332,7 @@ class Shards:
         return places, jnp.where(mine, at[places] - first, 0), mine
 
     def local_shapes(self, operands: Sequence[Any], tables: int) -> list[jax.ShapeDtypeStruct]:
-        """What one device sees of operands, the last `tables` of which are the table's arrays."""
+        """Shapes of one device's part of operands, the last `tables` of which are the table's arrays."""
         shapes = [(x.shape, x.dtype) for x in map(jax.typeof, operands)]
         whole = len(shapes) - tables
         if any(shape[0] != self.rows * self.count for shape, _ in shapes[whole:]):

@@ -92,7 +92,7 @@ typedef void* (*Handler)(CallFrame*);
 
 
 def available() -> bool:
-    """Whether XLA can call OpenSSL here; registers the target on the first call."""
+    """True if XLA can call OpenSSL here; registers the target on the first call."""
     with _first_call:
         return _available()
 
@@ -114,7 +114,7 @@ def _finish_what_is_in_flight() -> None:
 
 
 class _Producer:
-    """What makes the words, and how XLA reaches it."""
+    """The producer of the words, and its interface to XLA."""
 
     def __init__(self) -> None:
         import cffi
@@ -151,7 +151,7 @@ class _Producer:
             stream.update_into(self.zeros[: len(part)], part)
 
     def call(self, frame: Any) -> Any:
-        """What XLA calls: first once to ask for the version, then for every draw."""
+        """The entry point for XLA: called once for the version, then for every draw."""
         if frame.extension_start:
             return self.tell_version(frame.extension_start)
         state, out = frame.args.items[0], frame.rets.items[0]
@@ -176,7 +176,7 @@ class _Producer:
         return frame.api.error_create(args)
 
     def failed(self, kind: type[BaseException], value: BaseException, trace: Any) -> Any:
-        """What cffi calls when `call` raised: `trace` is how to know its frame. Names no value: they are secret."""
+        """The error handler of cffi for `call`, whose frame `trace` contains. Names no value, since they are secret."""
         del value
         frame = trace.tb_frame.f_locals["frame"]
         if not issubclass(kind, KeyboardInterrupt):
@@ -375,8 +375,8 @@ def keystream(key: jax.Array, nonce: jax.Array, num_blocks: int, counter: jax.Ar
     Args:
         key: uint32[8], words 4 to 11 of the state.
         nonce: uint32[3], words 13 to 15.
-        num_blocks: how many blocks of 16 words; static.
-        counter: of the first block, word 12; it must not run beyond 2**32 - 1.
+        num_blocks: How many blocks of 16 words; static.
+        counter: Of the first block, word 12; it must not run beyond 2**32 - 1.
     """
     _check_number(num_blocks)
     return _keystream(_state(key, nonce, counter), num_blocks=num_blocks, host=False)

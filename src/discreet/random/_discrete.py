@@ -78,7 +78,7 @@ class Alias(NamedTuple):
 
 
 class Design(NamedTuple):
-    """How values are made from levels."""
+    """The composition of values from levels."""
 
     columns_log2: int  # the logarithm of the number of columns of a level's first table; the second has twice as many
     levels: int  # 2 or 3
@@ -167,7 +167,7 @@ def _signed(word: jax.Array, magnitude: jax.Array) -> jax.Array:
 
 
 def _first(design: Design, word: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """What a level is by its first word, and whether that is undecided."""
+    """The value of a level by its first word, and True where that is undecided."""
     m = design.columns_log2
     column = (word >> np.uint32(31 - m)) & np.uint32(2**m - 1)
     entry = jnp.asarray(tables(design)[0].entries).at[column].get(mode="promise_in_bounds")
@@ -190,7 +190,7 @@ def _whole_look_up(table: Alias, word: jax.Array, more: jax.Array) -> jax.Array:
 
 
 def _decided(design: Design, word: jax.Array, more: jax.Array) -> jax.Array:
-    """What levels are by all their words: uint32 of any shape, and uint32[10] of those."""
+    """The values of levels by all their words: uint32 of any shape, and uint32[10] of those."""
     body, tail = tables(design)
     magnitude = _whole_look_up(body, word, more[:_MORE])
     further = _whole_look_up(tail, more[_MORE], more[_MORE + 1 :])
@@ -212,11 +212,11 @@ def from_words(
     """Integers from words.
 
     Args:
-        design: the levels.
+        design: The levels.
         words: uint32[at least levels * size]: the first words of all values' level 0, then of all values' level 1, ...
-        size: how many values, at least one.
+        size: Number of values, at least one.
         b: int32 scalar.
-        more: the uint32[levels * 10] of the value of a number, for undecided ones.
+        more: Function from an undecided value's number to its uint32[levels * 10].
 
     Returns:
         int32[size] for each word of base 2**24, as in `discrete_gaussian`.
@@ -268,7 +268,7 @@ def _folded(packed: jax.Array, size: int) -> tuple[jax.Array, np.ndarray]:
 def discrete_gaussian(
     key: jax.Array, shape: Sequence[int] = (), factor: jax.Array | int = MOST_FACTOR, *, levels: int = 2
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Independent discrete Gaussian integers, and whether they are what they should be.
+    """Draw independent discrete Gaussian integers; also returns True if they are valid.
 
     Guarantee, for ideal random words: each value is within total variation `SLACK_PER_VALUE` (2**-167) of D(s), the law on
     the integers with probabilities proportional to exp(-z**2 / (2 s**2)), where s**2 = v + factor**2 INNER_VARIANCE[levels],
@@ -284,9 +284,9 @@ def discrete_gaussian(
     second result is False, and nothing that depends on the first may be released.
 
     Args:
-        key: one key; use it for nothing else.
-        shape: of the result.
-        factor: from 1 to 648; may be traced, and is not checked then.
+        key: One key; use it for nothing else.
+        shape: Of the result.
+        factor: From 1 to 648; may be traced, and is not checked then.
         levels: 2 or 3.
 
     Returns:
@@ -294,8 +294,8 @@ def discrete_gaussian(
         their lower words, which are no smaller than -2**25 and below 2**26, and their upper ones, to be multiplied by 2**24.
 
     Raises:
-        TypeError: not a typed key.
-        ValueError: an array of keys; another number of levels; a factor out of range; 2**31 values or more.
+        TypeError: Not a typed key.
+        ValueError: An array of keys; another number of levels; a factor out of range; 2**31 values or more.
 
     Example:
         >>> from discreet.random import discrete_gaussian, key
@@ -304,7 +304,7 @@ def discrete_gaussian(
         (dtype('int32'), True)
     """
     if levels not in DESIGNS:
-        raise ValueError(f"levels is {levels!r}; discrete Gaussian values are made of 2 or 3.")
+        raise ValueError(f"levels is {levels!r}; discrete Gaussian values have 2 or 3.")
     return _draw(*_checked(key, shape, factor, 1, MOST_FACTOR), levels)
 
 
@@ -408,7 +408,7 @@ def thresholds() -> np.ndarray:
 
 
 def _below(words: Sequence[jax.Array], limits: jax.Array) -> jax.Array:
-    """Whether numbers of several words, highest first, are below their thresholds."""
+    """Compare numbers of several words, highest first, with their thresholds: True if below."""
     below = jnp.zeros(words[0].shape, bool)
     for word, limit in reversed([*zip(words, limits, strict=True)]):
         below = jnp.where(word == limit, below, word < limit)
@@ -416,7 +416,7 @@ def _below(words: Sequence[jax.Array], limits: jax.Array) -> jax.Array:
 
 
 def _heads(words: list[jax.Array], limits: jax.Array, again: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """How often the coin of H shows heads before it does not: by its first words, and by those that `again` makes."""
+    """The number of heads of the coin of H before the first tail: by its first words, and by those that `again` makes."""
 
     def throw(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         number, heads, alive = state
@@ -435,9 +435,9 @@ def from_coins(
 
     Args:
         first: uint32[37, value]: the first word of each coin, and a word of which one bit is the sign.
-        further: makes uint32[5, 36, value], the other words of each coin.
+        further: Makes uint32[5, 36, value], the other words of each coin.
         limits: uint32[6, 36], a row of `thresholds`.
-        again: makes uint32[6, value] for throw j + 1 of the coin of H.
+        again: Makes uint32[6, value] for throw j + 1 of the coin of H.
 
     Returns:
         int32[value], three of them: words of base 2**24, the lowest first, all of one sign.
@@ -464,7 +464,7 @@ def from_coins(
 def discrete_laplace(
     key: jax.Array, shape: Sequence[int] = (), factor: jax.Array | int = MOST_LAPLACE
 ) -> list[jax.Array]:
-    """Independent integers of the law of floor(L), L Laplace of scale s = factor * 2**22.
+    """Draw independent integers from the law of floor(L), L Laplace of scale s = factor * 2**22.
 
     Guarantee, for ideal random words: each probability is that of floor(L) to a factor 1 +- 2**-99 (H + 1), where H is the
     value's magnitude over 2**35. Values are independent. Every integer up to 2**65 can occur. The computation has no
@@ -474,16 +474,16 @@ def discrete_laplace(
     Words: 37 of 32 bits for a value; where one of 1,024 is undecided, 180 more for each of these.
 
     Args:
-        key: one key; use it for nothing else.
-        shape: of the result.
-        factor: from 128 to 256; may be traced, and is not checked then.
+        key: One key; use it for nothing else.
+        shape: Of the result.
+        factor: From 128 to 256; may be traced, and is not checked then.
 
     Returns:
         Three int32 arrays of `shape`: the words of base 2**24, the lowest first, all of one sign.
 
     Raises:
-        TypeError: not a typed key.
-        ValueError: an array of keys; a factor out of range; 2**31 values or more.
+        TypeError: Not a typed key.
+        ValueError: An array of keys; a factor out of range; 2**31 values or more.
 
     Example:
         >>> from discreet.random import discrete_laplace, key

@@ -1,4 +1,4 @@
-"""Keys: ChaCha20 as two JAX PRNG implementations, where keys come from, and what they are for.
+"""Keys: ChaCha20 as two JAX PRNG implementations, the sources of keys, and their purposes.
 
 A key made here holds 256 bits of the operating system's entropy, and its type says so (`chacha20`); one made from a seed is of
 another type (`chacha20_seeded`). The two have the same functions, so a key keeps its type through split, fold_in, jit, vmap and
@@ -160,7 +160,7 @@ _SEED_TAG = b"discreet.random.key, version 1:"
 
 
 class Purpose(IntEnum):
-    """What a subkey is for. Subkeys of one key for different purposes are unrelated."""
+    """The purpose of a subkey. Subkeys of one key for different purposes are unrelated."""
 
     INIT = 1
     SAMPLING = 2
@@ -180,23 +180,23 @@ class Purpose(IntEnum):
 
 
 def key(seed: int | None = None) -> jax.Array:
-    """A fresh secret key, or with a seed, one that can be made again.
+    """Create a fresh secret key or, with a seed, a reproducible one.
 
     Guarantee: without a seed, the 256 bits come from the operating system's cryptographic generator (`os.urandom`)
-    and are kept nowhere else. With a seed, the key is SHA-256 of the seed; whoever guesses the seed can subtract the
-    noise from every release, so results say "reproducible: not private".
+    and are kept nowhere else. With a seed, the key is SHA-256 of the seed; anyone who guesses the seed can subtract the
+    noise from every release, so results are labelled "reproducible: not private".
 
     The result works with all of `jax.random` except `poisson` (see `as_threefry`). JAX prints the words of a key when
     asked to print one, as it does for all its keys: do not log keys.
 
     Args:
-        seed: any integer, of any size and sign; or None.
+        seed: Any integer, of any size and sign; or None.
 
     Returns:
         A scalar typed JAX key.
 
     Raises:
-        TypeError: the seed is not an integer (a Boolean, a float, an array that is being traced, ...).
+        TypeError: The seed is not an integer (a Boolean, a float, an array that is being traced, ...).
 
     Example:
         >>> import jax
@@ -228,22 +228,22 @@ def _as_integer(seed: Any) -> int:
 
 
 def key_from_words(words: np.ndarray, *, reproducible: bool) -> jax.Array:
-    """A key again, from its own words; for a fit that goes on after a crash, and for nothing else.
+    """Restore a key from its own words; only for a fit that continues after a crash.
 
     Args:
         words: `jax.random.key_data` of the key: uint32[8].
-        reproducible: of which kind it was.
+        reproducible: The kind of the key.
     """
     return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=CHACHA20_SEEDED if reproducible else CHACHA20)
 
 
 def is_reproducible(key: jax.Array) -> bool:
-    """Whether somebody could make this key again: True unless it came from the operating system.
+    """Check whether a key could be reproduced: True unless it came from the operating system.
 
-    Static: works while tracing, and on arrays of keys. Anything else than a key of `key()` counts as reproducible.
+    Static: works under tracing, and on arrays of keys. Anything but a key of `key()` counts as reproducible.
 
     Args:
-        key: a JAX key.
+        key: A JAX key.
     """
     return not (_is_typed_key(key) and jax.random.key_impl(key) == CHACHA20)
 
@@ -258,30 +258,30 @@ def _derived_apart() -> frozenset[Any]:
 
 
 def derives_apart(dtype: Any) -> bool:
-    """Whether keys of a type that were split, or folded with numbers, in different ways are different.
+    """True if `split` and `fold_in` of a key type give different keys for different arguments.
 
-    Not those of `unsafe_rbg`, where `fold_in` is an exclusive or: folding in 1 and 2, and 2 and 1, gives one key, and folding
-    in a number twice the key itself. Of a stranger's types nothing is known.
+    Not true of `unsafe_rbg`, where `fold_in` is an exclusive or: folding in 1 and 2, and 2 and 1, gives one key, and folding
+    in a number twice the key itself. Unknown types count as False.
     """
     return dtype in _derived_apart()
 
 
 def check_key(key: Any, name: str = "rng_key") -> jax.Array:
-    """The key, if it is one scalar typed key; a key of another implementation becomes a "chacha20_seeded" key.
+    """Check that a key is one scalar typed key; a key of another implementation becomes a "chacha20_seeded" key.
 
-    The new key is derived from all the words of the old one, and counts as reproducible: a threefry key holds 64
-    bits at most, and nobody can tell where they came from.
+    The new key is derived from all the words of the old one, and counts as reproducible: a threefry key has at most 64
+    bits, of unknown origin.
 
     Args:
-        key: what the caller passed.
-        name: what the caller's documentation calls it, for the error.
+        key: The caller's argument.
+        name: Its name in the caller's documentation, for the error.
 
     Returns:
         A scalar key of discreet's.
 
     Raises:
-        TypeError: not a typed key, for example a legacy `jax.random.PRNGKey` array of words.
-        ValueError: an array of keys.
+        TypeError: Not a typed key, for example a legacy `jax.random.PRNGKey` array of words.
+        ValueError: An array of keys.
     """
     if not _is_typed_key(key):
         raise TypeError(f"{name} must be a typed JAX key, got {_describe(key)}. Make one with discreet.random.key().")
@@ -298,21 +298,21 @@ def check_key(key: Any, name: str = "rng_key") -> jax.Array:
 
 
 def secret_key(rng_key: Any, who: str, non_private_seed: bool) -> jax.Array:
-    """The key of `check_key`, unless it was made from a seed and the caller did not ask for that.
+    """Check a key like `check_key`, and refuse one from a seed unless the caller permits it.
 
     Args:
-        rng_key: what the caller passed.
-        who: the caller's name, for the error.
-        non_private_seed: the caller asked for it.
+        rng_key: The caller's argument.
+        who: The caller's name, for the error.
+        non_private_seed: Permit keys from a seed.
 
     Raises:
-        ValueError: a key made from a seed; and as `check_key`.
-        TypeError: as `check_key`.
+        ValueError: A key made from a seed; and as `check_key`.
+        TypeError: As `check_key`.
     """
     key = check_key(rng_key)
     if is_reproducible(key) and not non_private_seed:
         raise ValueError(
-            f"{who}: the key was made from a seed, so that its noise can be taken away. Pass discreet.random.key(), or "
+            f"{who}: the key was made from a seed, so its noise can be subtracted. Pass discreet.random.key(), or "
             "non_private_seed=True for a test."
         )
     return key
@@ -323,7 +323,7 @@ def _is_typed_key(key: Any) -> bool:
 
 
 def _describe(key: Any) -> str:
-    """What was passed, without its values: they may be secret."""
+    """Describe an argument without its values, which may be secret."""
     if hasattr(key, "dtype") and hasattr(key, "shape"):
         legacy = " (a legacy key)" if key.dtype == np.uint32 else ""
         return f"an array of {key.dtype} and shape {key.shape}{legacy}"
@@ -341,18 +341,18 @@ def _digest(words: jax.Array, impl_name: str) -> jax.Array:
 
 
 def subkey(key: jax.Array, purpose: Purpose) -> jax.Array:
-    """The key for one purpose, unrelated to `split`, `fold_in`, bits and other purposes of the same key.
+    """Derive the key for one purpose, unrelated to `split`, `fold_in`, bits and other purposes of the same key.
 
     Args:
-        key: one key, of any implementation; may be traced.
-        purpose: what the subkey is for.
+        key: One key, of any implementation; may be traced.
+        purpose: The purpose of the subkey.
 
     Returns:
         A scalar key that is reproducible if and only if `key` is.
 
     Raises:
-        TypeError: not a typed key.
-        ValueError: an array of keys, or not a `Purpose`.
+        TypeError: Not a typed key.
+        ValueError: An array of keys, or not a `Purpose`.
 
     Example:
         >>> from discreet.random import Purpose, key, subkey
@@ -365,11 +365,11 @@ def subkey(key: jax.Array, purpose: Purpose) -> jax.Array:
 
 
 def subkeys(key: jax.Array, purposes: Sequence[Purpose]) -> jax.Array:
-    """`subkey` for several purposes, computed together.
+    """Derive subkeys for several purposes together; see `subkey`.
 
     Args:
-        key: one key, of any implementation; may be traced.
-        purposes: what the subkeys are for.
+        key: One key, of any implementation; may be traced.
+        purposes: The purposes of the subkeys.
 
     Returns:
         An array of keys, one for each purpose.
@@ -386,7 +386,7 @@ def subkeys(key: jax.Array, purposes: Sequence[Purpose]) -> jax.Array:
 
 
 def as_threefry(key: jax.Array) -> jax.Array:
-    """A threefry key derived from a key, for code that takes no other: post-processing only.
+    """Derive a threefry key, for code that takes no other: post-processing only.
 
     `jax.random.poisson` (and so NumPyro's `Poisson.sample`) and NumPyro's `Predictive` work with threefry keys only.
     A threefry key holds 64 bits and threefry is not a cryptographic generator: never use it for noise or for sampling
@@ -394,14 +394,14 @@ def as_threefry(key: jax.Array) -> jax.Array:
     what is derived is two words of a ChaCha20 block.
 
     Args:
-        key: one key, of any implementation; may be traced.
+        key: One key, of any implementation; may be traced.
 
     Returns:
         A scalar threefry key.
 
     Raises:
-        TypeError: not a typed key.
-        ValueError: an array of keys.
+        TypeError: Not a typed key.
+        ValueError: An array of keys.
 
     Example:
         >>> import jax
@@ -415,21 +415,21 @@ def as_threefry(key: jax.Array) -> jax.Array:
 
 
 def fast_bits(key: jax.Array, num_words: int) -> tuple[jax.Array, jax.Array]:
-    """The words of `jax.random.bits(key, (num_words,))`, and whether they are what they should be.
+    """Compute the words of `jax.random.bits(key, (num_words,))`; also returns True if they are valid.
 
     Long draws on a CPU come from OpenSSL where it is installed. If it fails without a word (never seen), the second
     result is False, and nothing that depends on the first may be used.
 
     Args:
-        key: one key; use it for nothing else.
-        num_words: how many; static.
+        key: One key; use it for nothing else.
+        num_words: Number of words; static.
 
     Returns:
         uint32[num_words], and a Boolean scalar.
 
     Raises:
-        TypeError: not a typed key.
-        ValueError: an array of keys, or more words than a key can number.
+        TypeError: Not a typed key.
+        ValueError: An array of keys, or more words than a key can number.
     """
     words = jax.random.key_data(check_key(key, "key"))
     stream, right = fast_keystream(words, nonce(BITS, 32), -(-num_words // WORDS_PER_BLOCK))

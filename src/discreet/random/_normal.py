@@ -87,7 +87,7 @@ def pairs_float32(
         first: uint32[n], of the radius.
         second: uint32[n], of the angle, with 8 bits of the radius.
         more: uint32[n], 32 bits for the radii whose `first` is below `RARE`.
-        poison: a scalar that is added to every radius: zero, or NaN if nothing of the result may be used.
+        poison: A scalar that is added to every radius: zero, or NaN if nothing of the result may be used.
     """
     radius = jnp.sqrt(2 * minus_log(first, second, more))
     if poison is not None:
@@ -135,7 +135,7 @@ def minus_log_float64(high: jax.Array, low: jax.Array) -> jax.Array:
 
 
 def normal(key: jax.Array, shape: Sequence[int] = (), dtype: DTypeLike = jnp.float32) -> jax.Array:
-    """Independent standard Gaussian values whose tails are real.
+    """Draw independent standard Gaussian values with untruncated tails.
 
     Guarantee, for ideal random words, in float32. In exact arithmetic a pair is (r cos t, r sin t), where t is one of
     the 2**24 midpoints of equal parts of the circle and r = sqrt(-2 log u); u is one of the 2**40 midpoints of equal
@@ -158,16 +158,16 @@ def normal(key: jax.Array, shape: Sequence[int] = (), dtype: DTypeLike = jnp.flo
     Batches of keys: use `jax.vmap`; the results are those of a loop.
 
     Args:
-        key: one key; use it for nothing else.
-        shape: of the result.
+        key: One key; use it for nothing else.
+        shape: Of the result.
         dtype: float32; float64 when JAX's x64 mode is on; float16 and bfloat16 are rounded from float32.
 
     Returns:
         An array of `shape` and `dtype`.
 
     Raises:
-        TypeError: not a typed key, or a dtype that is none of the four.
-        ValueError: an array of keys; float64 without x64 mode; 2**31 values or more.
+        TypeError: Not a typed key, or a dtype that is none of the four.
+        ValueError: An array of keys; float64 without x64 mode; 2**31 values or more.
 
     Example:
         >>> from discreet.random import key, normal
@@ -180,7 +180,7 @@ def normal(key: jax.Array, shape: Sequence[int] = (), dtype: DTypeLike = jnp.flo
         raise TypeError(f"Gaussian values are float16, bfloat16, float32 or float64, not {dtype}.")
     if dtype == jnp.float64 and jnp.result_type(float) != jnp.float64:
         raise ValueError(
-            "float64 values were asked for while JAX's x64 mode is off. Ask for float32, or call "
+            "float64 values were requested while JAX's x64 mode is off. Request float32, or call "
             "jax.config.update('jax_enable_x64', True) first."
         )
     return _normal(jax.random.key_data(key), tuple(shape), dtype)

@@ -1,7 +1,7 @@
-"""Synthetic twins: tables drawn from a fitted model, what may be concluded from them, and how useful they are.
+"""Synthetic twins: tables drawn from a fitted model, inference from several of them, and their utility.
 
-What makes twins is post-processing by construction: of the private table it sees the released posterior only.
-`marginal_distances` and `utility_report` are the exceptions; they compare twins with rows that their caller names as
+Twins are post-processing by construction: they depend on the private table through the released posterior only.
+`marginal_distances` and `utility_report` are the exceptions; they compare twins with rows that their caller declares
 non-private.
 """
 

@@ -164,7 +164,7 @@ def rows_of(result: Any, num_records: int | None) -> int:
         known = result if hasattr(result, "num_records") else getattr(result, "plan", None)
         if known is None:
             raise ValueError(
-                "How many rows a twin should have is not known, since this result holds no plan: pass num_records."
+                "The number of rows of a twin is unknown, since this result has no plan: pass num_records."
             )
         return known.num_records
     if num_records < 1:
@@ -279,8 +279,8 @@ def _missing_text(schema: Schema) -> str | None:
         return None
     if not schema.missing_values:
         raise ValueError(
-            "The schema lets cells be missing and has no text that stands for one, so a CSV file cannot hold them: write "
-            'Parquet, or give the schema missing_values = [""].'
+            "The schema permits missing cells but has no text for them, so a CSV file cannot represent them: write Parquet, or "
+            'add missing_values = [""] to the schema.'
         )
     # A blank line would not be a row.
     if "" in schema.missing_values and len(schema.columns) > 1:
@@ -325,7 +325,7 @@ class Fitted(NamedTuple):
 
     @property
     def num_draws(self) -> float:
-        """How many draws of the latents there are: of a fit to the records, as many as are asked for."""
+        """The number of available draws of the latents; unlimited for a fit to the records."""
         return self.result.num_draws if isinstance(self.result, MarginalsResult) else math.inf
 
     @property
@@ -335,7 +335,7 @@ class Fitted(NamedTuple):
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the twins say of the model."""
+        """The model's settings in the twins' metadata."""
         return {"components": self.model.components, "slices": self.model.slices}
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
@@ -442,7 +442,7 @@ def _settings(folder: Path) -> tuple[int, int, str]:
     path = folder / MODEL
     if not path.is_file():
         raise ValueError(
-            f"{folder} has no {MODEL}, so it holds no fit that twins can be drawn from: those of discreet fit --model twin do"
+            f"{folder} has no {MODEL}, so there is no fit to draw twins from: run discreet fit --model twin"
         )
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -453,8 +453,8 @@ def _settings(folder: Path) -> tuple[int, int, str]:
         raise ValueError(f"{path} is damaged: restore the file that the fit wrote") from None
     if form != FORMAT or name != MixtureOfProducts.__name__:
         raise ValueError(
-            f"{path} says {form!r} and {name!r}, which this version of discreet does not read: it was written by a newer "
-            "version, or by hand"
+            f"{path} has format {form!r} and model {name!r}, which this version of discreet does not support: it was written by "
+            "a newer version, or by hand"
         )
     if not whole:
         raise ValueError(f"{path} is damaged: restore the file that the fit wrote")

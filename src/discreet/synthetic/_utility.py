@@ -1,6 +1,6 @@
-"""Compare twins with real rows. **Not private** for these rows, which their user must name as non-private.
+"""Compare twins with real rows. **Not private** for these rows, which the user must declare non-private.
 
-Kept apart from what makes twins: this is the only file of the package that reads tables. Four questions are asked of each
+Separate from drawing twins: this is the only file of the package that reads tables. Four questions are asked of each
 twin, and of real training rows for comparison: how well a standard model trained on it predicts real rows, how far its
 one-way and two-way marginals are from the real ones, whether columns are associated as closely, and whether a classifier
 can tell its rows from real ones.
@@ -77,7 +77,7 @@ def marginal_distances(
         table: What to compare it with: records that are public, or whose figures will not be shown.
         schema: The public description of both.
         slices: Most slices of a column of numbers.
-        non_private: Must be True, to say so.
+        non_private: Must be True, to confirm that.
 
     Raises:
         ValueError: `non_private` was not set.
@@ -85,8 +85,8 @@ def marginal_distances(
     """
     if non_private is not True:
         raise ValueError(
-            "The distances say something of every record of the table, and no epsilon covers that. Pass non_private=True if its "
-            "records are public, or if you will not show the figures."
+            "The distances depend on every record of the table, and no epsilon covers them. Pass non_private=True if its records "
+            "are public, or if you will not publish the figures."
         )
     levels = Levels(schema, slices)
     difference = np.abs(
@@ -373,16 +373,16 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class UtilityReport:
-    """How useful twins are as a substitute for a table; made by `utility_report`. **Not private** for the real rows.
+    """The utility of twins as a substitute for a table; made by `utility_report`. **Not private** for the real rows.
 
     Attributes:
         twins: Each twin against the evaluation rows.
         training: Real training rows against the evaluation rows; None if there were none.
         guessing: For each target the scores of the best prediction that uses no other column.
         models: For each target the kind of model.
-        evaluation_rows: How many real rows the twins were compared with.
-        training_rows: How many real training rows there were.
-        twin_rows: How many rows each twin has.
+        evaluation_rows: Number of real rows compared with the twins.
+        training_rows: Number of real training rows.
+        twin_rows: Number of rows of each twin.
         shares: For each column the shares of its levels, of the evaluation rows and the mean over the twins.
     """
 
@@ -426,7 +426,7 @@ class UtilityReport:
         """Draw the shares of each column's levels, twins beside evaluation rows; the title says that it is not private.
 
         Args:
-            path: Where to save the picture, whose ending tells its format; left out, it is not saved.
+            path: File for the picture, whose ending determines its format; by default it is not saved.
 
         Raises:
             ImportError: Matplotlib is not installed.
@@ -590,7 +590,7 @@ def utility_report(
     if non_private is not True:
         raise ValueError(
             "The report has exact figures of the evaluation rows, and no epsilon covers them. Pass non_private=True if these "
-            "rows are public, or if you will not show the figures."
+            "rows are public, or if you will not publish the figures."
         )
     if len(twins) == 0:
         raise ValueError("There is no twin to report on: pass at least one, and better five, for their spread.")

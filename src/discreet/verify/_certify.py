@@ -464,7 +464,7 @@ class Certificate:
         """The privacy profile of all calls.
 
         Raises:
-            ValueError: the event depends on symbols.
+            ValueError: The event depends on symbols.
         """
         return self._profile
 
