@@ -97,7 +97,7 @@ def test_it_fits_is_proved_stated_saved_and_loaded(listed, tmp_path):
     assert "doubled Gaussian noise of half deviation 2 (2 C" in plan(mechanism=DOUBLED).explain(1e-5)
     assert statement_from_dict(result.statement.to_dict()) == result.statement
     assert dp.load_result(result.save(tmp_path / "fit")).plan == result.plan
-    with pytest.raises(ValueError, match="knows the law of Gaussian noise only"):
+    with pytest.raises(ValueError, match="supports Gaussian noise only"):
         result.noise_aware("trace")
 
 

@@ -33,7 +33,7 @@ __all__ = [
 
 
 def is_real(value: Any) -> TypeGuard[float]:
-    """Whether a value is a real number; NaN and infinity are, bools are not.
+    """Check for a real number; NaN and infinity count, bools do not.
 
     >>> is_real(2), is_real(True), is_real("2")
     (True, False, False)
@@ -42,7 +42,7 @@ def is_real(value: Any) -> TypeGuard[float]:
 
 
 def is_integer(value: Any) -> TypeGuard[int]:
-    """Whether a value is of an integer type; `2.0` and bools are not.
+    """Check for an integer type; `2.0` and bools do not count.
 
     >>> is_integer(2), is_integer(2.0), is_integer(True)
     (True, False, False)
@@ -53,7 +53,7 @@ def is_integer(value: Any) -> TypeGuard[int]:
 def real(name: str, value: Any, low: float, high: float, *, must: str | None = None, hint: str = "") -> float:
     """Check that a value is a number between `low` and `high`, both included.
 
-    `must` says what the value must be, after "it must be", in the place of the range in words; `hint` is a sentence to add.
+    `must` replaces the range in words after "it must be"; `hint` is a sentence to add.
 
     >>> real("count_share", 0.5, 0.0, 0.99)
     0.5
@@ -115,7 +115,7 @@ def choice(name: str, value: Any, options: Collection[str], *, hint: str = "") -
 
 
 def finite_or_none(value: Any) -> Any:
-    """What JSON can hold of a value: numbers that are not finite become None, also in mappings and lists."""
+    """Convert a value for JSON: numbers that are not finite become None, also in mappings and lists."""
     if isinstance(value, Mapping):
         return {name: finite_or_none(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -139,7 +139,7 @@ def require(package: str, *, extra: str, what: str) -> None:
 
 
 def notebook_html(headline: str, text: str, *, wrong: bool = False) -> str:
-    """What a notebook shows of an object: a headline, red where something is wrong, and its text behind it. No script.
+    """The HTML of an object for notebooks: a headline, red if `wrong`, that unfolds the text. No script.
 
     >>> notebook_html("a < b", "1 & 2")
     '<details><summary><b>a &lt; b</b></summary><pre style="white-space: pre-wrap">1 &amp; 2</pre></details>'

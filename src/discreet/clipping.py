@@ -1,4 +1,4 @@
-"""Where the clipping norm comes from: a number, or a private quantile that it follows."""
+"""Rules for the clipping norm: a fixed number, or a private quantile of the gradients' norms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAST, _MOST = 1e-20, 1e30
 
 @dataclasses.dataclass(frozen=True)
 class FixedClipping:
-    """The same clipping norm C in every step: what a plan makes of a number."""
+    """The same clipping norm C in every step; a plan converts a number to it."""
 
     norm: float  # C, above 0
     count_share: ClassVar[float] = 0.0
@@ -34,16 +34,16 @@ class FixedClipping:
 
     @property
     def start(self) -> float:
-        """C of the first step, as of all others."""
+        """C of the first step, and of all others."""
         return self.norm
 
     @property
     def numbers(self) -> tuple[()]:
-        """Nothing: C does not move."""
+        """Empty, since C is constant."""
         return ()
 
     def in_words(self, noise_multiplier: float, expected_size: float) -> str:
-        """What happens to a record's contribution, as a sentence without its full stop."""
+        """Describe the bound on a record's contribution, in a sentence without its full stop."""
         del noise_multiplier, expected_size
         return f"Each record's contribution is clipped to L2 norm C = {self.norm:g}"
 
@@ -93,16 +93,16 @@ class AdaptiveClipping:
     very long, and rises fast (by 20 % a step) but falls slowly (2 % a step with 0.9), so start low.
 
     Attributes:
-        quantile: the fraction of gradients that is to be within C, above 0 and below 1.
+        quantile: The fraction of gradients that is to be within C, above 0 and below 1.
         initial: C of the first step; public. Rather too low than too high, see above.
-        learning_rate: how fast log C moves, above 0; 0.2, the paper's, raises C a hundredfold in about 25 steps.
-        count_share: share of the squared joint bound that goes to the count, above 0 and below 1. The noise on the
+        learning_rate: How fast log C moves, above 0; 0.2, the paper's, raises C a hundredfold in about 25 steps.
+        count_share: Share of the squared joint bound that goes to the count, above 0 and below 1. The noise on the
             gradient grows by 1 / sqrt(1 - count_share): half a per cent for 0.01.
-        minimum: public bound below which C does not fall; None: a ten-thousandth of `initial`.
-        maximum: public bound above which C does not rise; None: ten thousand times `initial`.
+        minimum: Public bound below which C does not fall; None: a ten-thousandth of `initial`.
+        maximum: Public bound above which C does not rise; None: ten thousand times `initial`.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: A number out of range.
 
     Reference:
         Andrew, Thakkar, McMahan and Ramaswamy, Differentially private learning with adaptive clipping, NeurIPS 2021.
@@ -171,7 +171,7 @@ class AdaptiveClipping:
 
     @property
     def numbers(self) -> AdaptiveNumbers:
-        """What `next_norm` depends on."""
+        """The parameters of `next_norm`."""
         return AdaptiveNumbers(self.quantile, self.learning_rate, *self.limits)
 
     def stddev_of_fraction(self, noise_multiplier: float, expected_size: float) -> float:
@@ -179,7 +179,7 @@ class AdaptiveClipping:
         return noise_multiplier / (2 * math.sqrt(self.count_share) * expected_size)
 
     def wandering(self, noise_multiplier: float, expected_size: float) -> float:
-        """How far noise alone carries C from its place: the scale of log C, where the pull back is weakest.
+        """The typical deviation of log C by noise alone, where the restoring drift is weakest.
 
         A random walk with steps of variance (learning_rate * stddev)^2 against a drift of learning_rate times the
         smaller of quantile and 1 - quantile settles to an exponential law of this scale.
@@ -188,7 +188,7 @@ class AdaptiveClipping:
         return self.learning_rate * stddev**2 / (2 * min(self.quantile, 1 - self.quantile))
 
     def in_words(self, noise_multiplier: float, expected_size: float) -> str:
-        """What happens to a record's contribution, as a sentence without its full stop."""
+        """Describe the bound on a record's contribution, in a sentence without its full stop."""
         least, most = self.limits
         wandering, warning = self.wandering(noise_multiplier, expected_size), ""
         if wandering > 0.5:
@@ -221,7 +221,7 @@ def contribution_bound(rule: ClippingRule, loss_share: float = 0.0) -> float:
     """L2 bound on all that one record adds to the first step's release: gradient, loss and count together.
 
     Raises:
-        ValueError: the shares of loss and count leave nothing to the gradient.
+        ValueError: The shares of loss and count leave nothing to the gradient.
     """
     return Channels(loss_share, rule.count_share).joint_bound(rule.start)
 

@@ -34,14 +34,14 @@ def to_arviz(
     against the observed data are not to be had.
 
     Args:
-        samples: draws by the latent's name, along the leading axis: `result.posterior(key, 1000)`, or `draws` of `OPSResult` and
+        samples: Draws by the latent's name, along the leading axis: `result.posterior(key, 1000)`, or `draws` of `OPSResult` and
             `DPSGLDResult`.
-        statement: what the draws cost; None where they cost nothing, such as prior draws.
-        feature_names: names along the last axis of each latent that has as many entries there, `Records.feature_names` say;
+        statement: What the draws cost; None where they cost nothing, such as prior draws.
+        feature_names: Names along the last axis of each latent that has as many entries there, `Records.feature_names` say;
             the dimension is called "feature".
-        coords: names along further dimensions, as in ArviZ.
-        dims: names of a latent's dimensions after the draws, as in ArviZ.
-        note: a remark to keep with the draws.
+        coords: Names along further dimensions, as in ArviZ.
+        dims: Names of a latent's dimensions after the draws, as in ArviZ.
+        note: A remark to keep with the draws.
 
     Returns:
         An `arviz.InferenceData` with ArviZ 0.23 and before, an `xarray.DataTree` with ArviZ 1. Attributes of both the whole and
@@ -49,7 +49,7 @@ def to_arviz(
 
     Raises:
         ImportError: ArviZ is not installed.
-        ValueError: no draws, latents with different numbers of draws, a latent called chain or draw, or names that fit no axis.
+        ValueError: No draws, latents with different numbers of draws, a latent called chain or draw, or names that fit no axis.
     """
     arrays = {name: np.asarray(drawn) for name, drawn in samples.items()}
     named = _dimensions(arrays, feature_names, dims or {})

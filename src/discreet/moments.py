@@ -52,7 +52,7 @@ __all__ = ["MomentsPlan", "MomentsResult", "fit_moments"]
 
 METHOD = "noisy moments"
 SHARES = 0.2, 0.3, 0.5
-"""Of the squared inverse noise, for each release."""
+"""Share of the squared inverse noise, for each release."""
 SHARE_OF_TARGET = 0.5
 _INTERCEPT = 0.5  # the leading 1 in the first release: it is easily seen, and costs the others less like this
 _WIDTH = 3.0  # standard deviations at which residuals are clipped
@@ -69,15 +69,15 @@ SCALES = tuple(2.0**-place for place in range(11))
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MomentsPlan:
-    """What measuring the moments of a linear regression costs. Public.
+    """The privacy plan for the noisy moments of a linear regression. Public.
 
     Attributes:
         num_features: Number of features.
         num_records: Public number of records.
         noise_multiplier: Noise standard deviation over the bound 1 of one record, of the releases together: release i has
             this divided by the square root of its share.
-        delta: At which epsilon is stated.
-        relation: Which tables are neighbours.
+        delta: The delta at which epsilon is stated.
+        relation: The neighbouring relation.
     """
 
     num_features: int
@@ -130,11 +130,11 @@ class MomentsPlan:
 
     @property
     def slack(self) -> float:
-        """Total variation between what runs and the event."""
+        """Total variation between the run and the event."""
         return len(SHARES) * GAUSSIAN.slack
 
     def event(self) -> DpEvent:
-        """What the releases do to the records, under either relation."""
+        """The event of the releases, under either relation."""
         return _event(self.noise_multiplier)
 
     def state(self, *, reproducible: bool) -> Statement:
@@ -202,11 +202,11 @@ def noisy_moments(
         key: For this release alone.
         x: Features of about unit size.
         y: Targets.
-        mask: Which rows are real.
+        mask: True for real rows.
         to: The map of the features. Public.
         line: Coefficients that the target is measured from. Public.
         width: Residuals that are clipped, over the square root of `SHARE_OF_TARGET`. Public.
-        stddev: Of the noise.
+        stddev: Standard deviation of the noise.
     """
 
     def turn(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
@@ -309,13 +309,13 @@ class _Release:
 
 @dataclasses.dataclass(frozen=True)
 class _Posterior:
-    """What is known after some releases.
+    """The posterior after some releases.
 
     Attributes:
-        precision: Of the Gaussian likelihood of the coefficients.
+        precision: Precision of the Gaussian likelihood of the coefficients.
         pull: The precision times the likelihood's maximum.
-        mean: Of the posterior of the coefficients.
-        covariance: Of the same.
+        mean: Posterior mean of the coefficients.
+        covariance: Posterior covariance of the coefficients.
         variance: Posterior mean of the residuals' variance.
         seen: The variance that the sums show, before it is known to lie between 0 and 1.
         spread: Standard deviation of that.
@@ -441,13 +441,13 @@ class MomentsResult:
     """The posterior of a linear regression given noisy moments: privacy and sampling noise are both in it.
 
     Attributes:
-        mean: Of intercept and weights, (feature + 1,), in the units of what was fitted.
-        covariance: Of the same.
+        mean: Posterior mean of intercept and weights, (feature + 1,), in the units of the fitted arrays.
+        covariance: Their posterior covariance.
         estimate: Intercept and weights to predict with, shrunk towards 0 where the noise hides them.
         variance: The residuals' variance, seen with a normal error; the prior of their standard deviation is flat on (0, 1).
         variance_spread: Standard deviation of that error.
-        plan: What was spent.
-        statement: What it protects.
+        plan: The plan of the fit.
+        statement: The privacy statement.
     """
 
     mean: Float[np.ndarray, " feature+1"]
@@ -502,7 +502,7 @@ def fit_moments(
         rng_key: `discreet.random.key()`, for this fit alone.
         x: Features of about unit size.
         y: Targets in [-1, 1].
-        plan: What is spent.
+        plan: The plan of the fit.
         person: Name of the column that identifies persons, if each record is all that one person has.
         ledger: The table's budget, debited before the first release.
 
@@ -530,8 +530,8 @@ def fit_moments(
     rows, target = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if rows.ndim != 2 or target.shape != rows.shape[:1] or rows.shape[1] != plan.num_features or not len(rows):
         raise ValueError(
-            f"x and y have the shapes {rows.shape} and {target.shape}: pass (record, {plan.num_features}) and (record,), as the "
-            "plan says."
+            f"x and y have the shapes {rows.shape} and {target.shape}: pass (record, {plan.num_features}) and (record,), as in "
+            "the plan."
         )
     if len(rows) > _MOST_RECORDS:
         raise ValueError(

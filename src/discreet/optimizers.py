@@ -11,14 +11,14 @@ from discreet._validate import positive
 
 
 class AdadpState(NamedTuple):
-    """What the next step needs.
+    """The state of `adadp`.
 
     Attributes:
-        step: gradients seen. After an even number the parameters stand at the end of a pair of steps, after an odd one in
+        step: Gradients seen. After an even number the parameters stand at the end of a pair of steps, after an odd one in
             the middle.
-        learning_rate: of the present pair.
-        start: the parameters where the present pair began.
-        full_step: where one whole step from there led.
+        learning_rate: Of the present pair.
+        start: The parameters where the present pair began.
+        full_step: Where one whole step from there led.
     """
 
     step: Int[Array, ""]
@@ -52,17 +52,17 @@ def adadp(
     an even number of steps.
 
     Args:
-        learning_rate: the first pair's; above 0.
-        tolerance: of err; above 0.
-        min_factor: least factor between two pairs' learning rates; above 0, at most 1.
-        max_factor: largest such factor; at least 1.
-        stability_check: whether pairs whose err is above the tolerance are taken back.
+        learning_rate: The first pair's; above 0.
+        tolerance: Of err; above 0.
+        min_factor: Least factor between two pairs' learning rates; above 0, at most 1.
+        max_factor: Largest such factor; at least 1.
+        stability_check: Whether pairs whose err is above the tolerance are taken back.
 
     Returns:
         A gradient transformation whose `update` needs the parameters; its state is an `AdadpState`.
 
     Raises:
-        ValueError: a number out of range; parameters that were left out of `update`.
+        ValueError: A number out of range; parameters that were left out of `update`.
 
     Reference:
         Koskela, Honkela, "Learning rate adaptation for federated and differentially private learning", AISTATS 2020.

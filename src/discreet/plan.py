@@ -40,11 +40,11 @@ class Release(Protocol):
         ...
 
     def event(self) -> DpEvent:
-        """What it does to the records, under the plan's relation."""
+        """The event of the release, under the plan's relation."""
         ...
 
     def in_words(self) -> str:
-        """What leaves the data, and with how much noise: a phrase without a full stop."""
+        """Describe the released values and their noise, in a phrase without a full stop."""
         ...
 
 
@@ -53,7 +53,7 @@ class PaidRelease:
     """A release as a file holds it: its event and its words, without what made it."""
 
     event_json: str  # of the event, as `accounting.event_to_dict` writes it
-    words: str  # what left the data
+    words: str  # description of the released values
     slack: float  # total variation between the release and its event
 
     @classmethod
@@ -62,31 +62,31 @@ class PaidRelease:
         return cls(json.dumps(event_to_dict(release.event()), sort_keys=True), release.in_words(), release.slack)
 
     def event(self) -> DpEvent:
-        """What it does to the records."""
+        """The event of the release."""
         return event_from_dict(json.loads(self.event_json))
 
     def in_words(self) -> str:
-        """What left the data."""
+        """Describe the released values."""
         return self.words
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyPlan:
-    """What a run will do to the data. Its event is derived from these facts, never typed in.
+    """The privacy parameters of a run. Its event is derived from them and never set by hand.
 
     All fields are public: known without the data. A plan is immutable and hashable.
 
     Attributes:
-        sampling: which records make a batch.
+        sampling: The sampling scheme of batches.
         clipping_norm: L2 bound C on one record's contribution, above 0; or a rule for it: `AdaptiveClipping`, whose C
             follows a private quantile.
-        noise_multiplier: noise standard deviation divided by C, on the sum of clipped contributions, above 0.
-        num_steps: number of noisy releases, fixed beforehand, at least 1.
-        num_records: number of records N; public. Under ADD_OR_REMOVE_ONE it is a public figure near the true number.
-        relation: which data sets are neighbours.
-        target_delta: the delta the plan was calibrated for; None if built by hand.
-        also: what else is released from the same records and paid for here, such as a `Standardisation` before the fit.
-        mechanism: whose noise hides the sums, of an L2 bound: the Gaussian mechanism, or one of your own.
+        noise_multiplier: Noise standard deviation divided by C, on the sum of clipped contributions, above 0.
+        num_steps: Number of noisy releases, fixed beforehand, at least 1.
+        num_records: Number of records N; public. Under ADD_OR_REMOVE_ONE it is a public figure near the true number.
+        relation: Which data sets are neighbours.
+        target_delta: The delta the plan was calibrated for; None if built by hand.
+        also: What else is released from the same records and paid for here, such as a `Standardisation` before the fit.
+        mechanism: Whose noise hides the sums, of an L2 bound: the Gaussian mechanism, or one of your own.
             `discreet.mechanisms.FLOAT_GAUSSIAN` has floating-point noise, whose last bits no epsilon covers.
 
     Example:
@@ -144,22 +144,22 @@ class PrivacyPlan:
         Guarantee: the plan's epsilon at `delta` is at most `epsilon`, and for an open noise multiplier at least 0.999 of it.
 
         Args:
-            epsilon: target; left open, the plan is built as given and `plan.epsilon(delta)` says what it costs.
-            delta: target, above 0 and below 1, and best well below 1 / num_records.
-            num_records: as in the plan.
-            num_steps: as in the plan; left open, the most steps that epsilon affords.
-            noise_multiplier: as in the plan; left open, the least noise that epsilon needs.
-            sampling: as in the plan.
-            clipping_norm: as in the plan.
-            relation: as in the plan.
-            also: as in the plan; epsilon is that of the steps and these together.
-            mechanism: as in the plan.
+            epsilon: Target; without one, the plan is built as given and `plan.epsilon(delta)` computes its cost.
+            delta: Target, above 0 and below 1, and best well below 1 / num_records.
+            num_records: As in the plan.
+            num_steps: As in the plan; left open, the most steps that epsilon affords.
+            noise_multiplier: As in the plan; left open, the least noise that epsilon needs.
+            sampling: As in the plan.
+            clipping_norm: As in the plan.
+            relation: As in the plan.
+            also: As in the plan; epsilon is that of the steps and these together.
+            mechanism: As in the plan.
 
         Returns:
             The plan, with `target_delta` set to `delta`.
 
         Raises:
-            ValueError: not exactly one of the three is open, an argument is out of range, or the target is infeasible.
+            ValueError: Not exactly one of the three is open, an argument is out of range, or the target is infeasible.
         """
         _check_delta(delta)
         given = {"epsilon": epsilon, "num_steps": num_steps, "noise_multiplier": noise_multiplier}
@@ -206,7 +206,7 @@ class PrivacyPlan:
 
     @property
     def clipping(self) -> ClippingRule:
-        """What `clipping_norm` stands for: how records' contributions are bounded, with C of the first step as `start`."""
+        """The clipping rule of `clipping_norm`, with C of the first step as `start`."""
         return as_clipping_rule(self.clipping_norm)
 
     @property
@@ -253,7 +253,7 @@ class PrivacyPlan:
         return float(self.profile().delta(epsilon))
 
     def risk(self, delta: float | None = None) -> Risk:
-        """What the plan means for one person, as numbers; `delta` as in `explain`."""
+        """The plan's risk for one person, as numbers; `delta` as in `explain`."""
         return risk(self.profile(), self._stated_delta(delta), num_records=self.num_records)
 
     def _repr_html_(self) -> str:
@@ -264,7 +264,7 @@ class PrivacyPlan:
         """Says in plain words what the plan does, what it costs, and what that means for one person.
 
         Args:
-            delta: where to state epsilon; left out, `target_delta`, else the one that `suggest` proposes for num_records.
+            delta: Where to state epsilon; left out, `target_delta`, else the one that `suggest` proposes for num_records.
 
         Returns:
             A text of some twenty lines. It depends on public facts only.

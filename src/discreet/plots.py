@@ -100,21 +100,21 @@ def plot_posterior(
     `result.noise_aware().posterior` allow for it.
 
     Args:
-        draws: by the latent's name, along the leading axis, 2 at least.
-        feature_names: names of the rows of each latent that has as many coordinates.
-        units: what a latent's values count, for its axis.
-        most: rows of a latent at most; of more, those whose mean is farthest from zero by its own spread, and the panel
+        draws: By the latent's name, along the leading axis, 2 at least.
+        feature_names: Names of the rows of each latent that has as many coordinates.
+        units: What a latent's values count, for its axis.
+        most: Rows of a latent at most; of more, those whose mean is farthest from zero by its own spread, and the panel
             says so.
-        statement: whose epsilon to print.
-        note: a line below.
-        path: where to save the picture, whose ending tells its format; left out, it is not saved.
+        statement: Whose epsilon to print.
+        note: A line below.
+        path: Where to save the picture, whose ending tells its format; left out, it is not saved.
 
     Returns:
         The matplotlib figure.
 
     Raises:
-        ImportError: matplotlib is not installed.
-        ValueError: no draws, or one that is not finite.
+        ImportError: Matplotlib is not installed.
+        ValueError: No draws, or one that is not finite.
     """
     if not draws or most < 1:
         raise ValueError("There is nothing to draw: pass draws of one latent at least, and most from 1 up.")
@@ -203,16 +203,16 @@ def plot_releases(result: Any, *, most: int = 6, path: str | Path | None = None)
     norms, if they moved.
 
     Args:
-        result: of `DPSVI.run` or `DPSGLD.run`.
-        most: how many parameters to show, 1 to 12.
-        path: where to save the picture, whose ending tells its format; left out, it is not saved.
+        result: Of `DPSVI.run` or `DPSGLD.run`.
+        most: How many parameters to show, 1 to 12.
+        path: Where to save the picture, whose ending tells its format; left out, it is not saved.
 
     Returns:
         The matplotlib figure.
 
     Raises:
-        ImportError: matplotlib is not installed.
-        ValueError: a number of parameters that cannot be told apart, or a trace without iterates.
+        ImportError: Matplotlib is not installed.
+        ValueError: A number of parameters that cannot be told apart, or a trace without iterates.
     """
     if not 1 <= most <= len(STROKES) * len(SHADES):
         raise ValueError(f"most is {most}; more than {len(STROKES) * len(SHADES)} lines cannot be told apart.")
@@ -304,7 +304,7 @@ def _apart(heights: np.ndarray, gap: float) -> np.ndarray:
 
 
 def coordinate_names(result: Any, dim: int) -> list[str]:
-    """Of the trace's coordinates, where the result's own arrays show them: they lie by name, as JAX flattens dicts."""
+    """Names of the trace's coordinates, if the result's arrays determine them: sorted by name, as JAX flattens dicts."""
     arrays, suffix = getattr(result, "params", None), ""
     if arrays is None:
         suffix = "_unconstrained"  # as the chain's own parameters are called, in whose order they lie
@@ -355,15 +355,15 @@ _MOST_LABELS = 8
 
 
 class Shares(NamedTuple):
-    """Of one column."""
+    """The shares of one column's levels."""
 
-    labels: Sequence[str]  # of its levels; of slices of numbers, where they begin
+    labels: Sequence[str]  # labels of the levels; for slices of numbers, their lower ends
     first: Float[np.ndarray, " level"]  # share of the first table's records at each level
     second: Float[np.ndarray, " level"]  # likewise of the second's
-    axis: str  # what the labels are, with a unit
-    sliced: bool  # whether the levels are slices of numbers, or categories
-    missing: bool = False  # whether the last level is that of missing cells
-    names: Sequence[str] = ()  # of the levels in full, where labels are short
+    axis: str  # title of the labels' axis, with a unit
+    sliced: bool  # True if the levels are slices of numbers, False for categories
+    missing: bool = False  # True if the last level is that of missing cells
+    names: Sequence[str] = ()  # full names of the levels, if labels are abbreviated
 
 
 def plot_shares(
@@ -419,9 +419,9 @@ class Levels(NamedTuple):
     # Of the slices, the first of which stand before other levels; None for categories
     edges: Float[np.ndarray, " slice+1"] | None
     value: Float[np.ndarray, " level"]  # Share of the records at each level
-    low: Float[np.ndarray, " level"]  # Where its interval begins
-    high: Float[np.ndarray, " level"]  # Where it ends
-    axis: str  # What the labels are, with a unit
+    low: Float[np.ndarray, " level"]  # Lower end of its interval
+    high: Float[np.ndarray, " level"]  # Upper end of its interval
+    axis: str  # Title of the labels' axis, with a unit
 
 
 def plot_levels(columns: Mapping[str, Levels], *, title: str, path: str | Path | None = None) -> Figure:
@@ -463,7 +463,7 @@ def _draw_levels(axes: Any, name: str, column: Levels) -> None:
 
 
 def draw_trade_off(axes: Any, profile: Any) -> None:
-    """What the best attacker can tell of one person's record, against guessing: the curve of a `PrivacyProfile`."""
+    """Draw the trade-off curve of a `PrivacyProfile`: the best attacker against guessing."""
     wrong = np.linspace(0, 1, 101)
     found = [profile.true_positive_rate(float(rate)) for rate in wrong]
     axes.fill_between(wrong, wrong, found, color="0.9", linewidth=0)

@@ -1,4 +1,4 @@
-"""How good a fit is on held-out records, and the best of several fits, both under differential privacy.
+"""Scores of a fit on held-out records, and selection of the best of several fits, both under differential privacy.
 
 *Scores.* `private_metrics` makes one Gaussian release of sums over the held-out records. For classes: the number of rows in each
 public bin of predicted probability, by class, and the sum of losses, each clipped to a public bound. For numbers: sums of
@@ -58,11 +58,11 @@ from discreet.verify import Certificate, certify
 __all__ = ["Estimate", "PrivateMetrics", "ScorePlan", "Selection", "SelectionPlan", "private_metrics", "select"]
 
 _ONE = 2**20
-"""What a bound is in the integers that are summed."""
+"""The integer that represents a bound in the sums."""
 _LAST = 1024
-"""Records that the certified program adds itself: any number will do."""
+"""Records that the certified program adds itself; the number is arbitrary."""
 _BATCH = 1024
-"""Rows that are predicted at a time, always so many: last bits of a prediction may depend on it."""
+"""Rows per prediction call; constant, since last bits of a prediction may depend on it."""
 _DRAWS = 4000
 _EXCESS = 1.004
 """The noise on the grid of integers is up to so many times as large as planned."""
@@ -70,17 +70,17 @@ _EXCESS = 1.004
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScorePlan:
-    """What is measured on held-out records, how precisely, and what that costs. Public; made by `calibrate`.
+    """The privacy plan for scores on held-out records. Public; made by `calibrate`.
 
     Attributes:
         classes: Number of classes; 0 for a target of numbers.
         noise_multiplier: Standard deviation of the noise on the sums, divided by `sensitivity`.
-        delta: At which epsilon is stated.
-        relation: Which tables are neighbours.
+        delta: The delta at which epsilon is stated.
+        relation: The neighbouring relation.
         max_rows: Rows of a record: 1, or those that are used of each person at most.
         bins: Bins of predicted probability, an even number. Their edges are sin^2(pi k / (2 bins)): narrow near 0 and 1.
         max_loss: Bound on the loss of a row, -log of the probability of its class, in nats; larger losses count as that.
-        bounds: Of a target of numbers and its predictions; values outside count as the nearer one.
+        bounds: Bounds of a numeric target and its predictions; values outside are clipped.
         max_error: Bound on the error of a row; larger errors count as that. None: the width of the bounds.
 
     Raises:
@@ -141,7 +141,7 @@ class ScorePlan:
             epsilon: Target, above 0.
             delta: Target, well below one over the number of records.
             classes: As above, as are the next and `options`.
-            relation: Which tables are neighbours.
+            relation: The neighbouring relation.
             options: Further attributes.
 
         Raises:
@@ -170,7 +170,7 @@ class ScorePlan:
 
     @property
     def edges(self) -> Float[np.ndarray, " bin+1"]:
-        """Of the bins of predicted probability."""
+        """Edges of the bins of predicted probability."""
         edges = np.sin(np.pi * np.arange(self.bins + 1) / (2 * self.bins)) ** 2
         edges[self.bins // 2] = 0.5
         return edges
@@ -181,14 +181,14 @@ class ScorePlan:
         return GAUSSIAN.slack
 
     def event(self) -> DpEvent:
-        """What the release does to the records, under the plan's relation."""
+        """The event of the release, under the plan's relation."""
         return GAUSSIAN.event(self.noise_multiplier)
 
     def certificate(self, key: PRNGKeyArray) -> Certificate:
         """Prove what the program tells of one record. The certificate is the program: (key, others, records, mask).
 
         Args:
-            key: Of the kind that the program is going to be given.
+            key: A key of the same type as for the program.
 
         Raises:
             PrivacyError: The proof failed.
@@ -267,7 +267,7 @@ def _program(plan: ScorePlan, reproducible: bool) -> Certificate:
 def _class_terms(
     plan: ScorePlan, predicted: Float[np.ndarray, "row class"], y: Int[np.ndarray, " row"]
 ) -> Int[np.ndarray, "row sum"]:
-    """What each row adds, in units of 1 / _ONE. A prediction that is NaN counts as the worst."""
+    """The contribution of each row, in units of 1 / _ONE. A NaN prediction counts as the worst."""
     rows = np.arange(len(y))
     bad = np.asarray(np.isnan(predicted).any(axis=1))
     table = np.where(bad[:, None], 0.0, np.clip(predicted, 0.0, 1.0))
@@ -381,12 +381,12 @@ class Estimate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """For the exact figure of the rows that were scored."""
+        """The interval for the exact figure of the scored rows."""
         return self._around(self.noise)
 
     @property
     def population_interval(self) -> tuple[float, float]:
-        """For the figure of the population that the rows are a random sample of."""
+        """The interval for the figure of the population, if the rows are a random sample of it."""
         return self._around(math.hypot(self.noise, self.sampling))
 
     def _around(self, half: float) -> tuple[float, float]:
@@ -464,9 +464,9 @@ class PrivateMetrics:
     """Private scores of a fit: a release. Whatever is computed from it costs nothing more. Made by `private_metrics`.
 
     Attributes:
-        plan: What was measured.
+        plan: The plan of the scores.
         sums: The noisy sums, in units of their bounds: for classes the counts of bins by class, then the losses.
-        statement: What it cost.
+        statement: The privacy statement.
         level: Of the intervals.
     """
 
@@ -715,7 +715,7 @@ def _plan(
 def _terms(
     plan: ScorePlan, result: Any, X: Any, y: Any, labels: Any, groups: Any
 ) -> tuple[Int[np.ndarray, "row sum"], Int[np.ndarray, "record row"] | None]:
-    """What each row adds, and the rows of each person (-1: none)."""
+    """The contribution of each row, and the rows of each person (-1: none)."""
     rows = np.asarray(y)
     if rows.ndim != 1 or len(rows) != len(X):
         raise ValueError(f"y has the shape {rows.shape}, and X has {len(X)} rows: pass one target for each.")
@@ -747,7 +747,7 @@ def _terms(
 def _last_and_others(
     terms: Int[np.ndarray, "row sum"], persons: Int[np.ndarray, "record row"] | None
 ) -> tuple[Int[np.ndarray, "record sum"], Int[np.ndarray, " sum"]]:
-    """What each of the last records adds, and the sum of all others. Not private."""
+    """The contributions of the last records, and the sum of all others. Not private."""
     if persons is None:
         return terms[-_LAST:], terms[:-_LAST].sum(axis=0)
     # -1 is a row of zeros.
@@ -761,11 +761,11 @@ def _last_and_others(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SelectionPlan:
-    """How often a program is run, in secret, before its best result is released, and what that costs. Public.
+    """The privacy plan for the best of a secret, random number of runs of a program. Public.
 
     Attributes:
-        costs: What one run does to the records, all of it: the plans of its fit and of its score.
-        delta: At which epsilon is stated.
+        costs: The plans of all releases in one run, such as its fit and its score.
+        delta: The delta at which epsilon is stated.
         mean_runs: Expected number of runs, above 1.
         shape: Of the law of the number of runs: 0: logarithmic, the cheapest, whose numbers vary most; 1: geometric; others from
             1e-6 to 100: negative binomial; infinity: Poisson, the dearest, which may be 0 runs. None but the last is ever 0.
@@ -795,15 +795,15 @@ class SelectionPlan:
 
     @property
     def relation(self) -> Relation:
-        """Which tables are neighbours."""
+        """The neighbouring relation."""
         return self.costs[0].relation
 
     def one_run(self) -> DpEvent:
-        """What one run does to the records."""
+        """The event of one run."""
         return ComposedDpEvent([cost.event() for cost in self.costs])
 
     def event(self) -> DpEvent:
-        """What the selection does to the records."""
+        """The event of the selection."""
         return RepeatAndSelectDpEvent(self.one_run(), float(self.mean_runs), float(self.shape))
 
     @property
@@ -817,7 +817,7 @@ class SelectionPlan:
         return spent.epsilon(self.delta if delta is None else delta)
 
     def draw(self, key: PRNGKeyArray) -> int:
-        """The number of runs: of the very law, to 2^-250. Secret: whoever knows it knows more than is paid for."""
+        """Draw the number of runs, exact to 2^-250. Secret: epsilon does not cover its disclosure."""
         words = np.asarray(jax.random.bits(key, (8,), np.uint32)).tolist()
         uniform = sum(word << (32 * place) for place, word in enumerate(words))
         with localcontext(prec=110):
@@ -891,7 +891,7 @@ class _PaidBySelection:
 
 
 class _Run(Ledger):
-    """What one run may spend: no more than the plan of a run. It is debited nowhere, as the selection has paid for all runs.
+    """The budget of one run: its plan. Nothing is debited, since the selection was debited for all runs.
 
     There is one of it: it is not copied, reaches no other process, and takes nothing after its run.
     """
@@ -942,11 +942,11 @@ class _Run(Ledger):
             self._open = False
 
     def _unpaid(self, plan: Planned, unit: str) -> tuple[DpEvent, float, list[int]]:
-        """What is to be debited, its slack, and the entries that have debited the rest."""
+        """The event to debit, its slack, and the entries that debited the rest."""
         if not self._open or os.getpid() != self._process:
             raise SpentError(
-                "This ledger belonged to a run of a selection that is over, or to another process: a release now was not paid "
-                "for. Make all releases of a run within it, with the ledger that it was given."
+                "This ledger belonged to a run of a selection that is over, or to another process: a release now is not covered. "
+                "Make all releases of a run within it, with its own ledger."
             )
         check_terms(self._entries, plan, unit)
         event, before = unpaid(self._entries, plan)

@@ -34,11 +34,11 @@ class Standardisation:
     """One joint release of the mean and the mean square of some columns. Public facts; for `PrivacyPlan(also=[...])`.
 
     Attributes:
-        num_columns: how many columns, d.
-        noise_multiplier: noise standard deviation divided by sqrt(d) (1 + 2^-14), the L2 bound on what one record adds.
+        num_columns: How many columns, d.
+        noise_multiplier: Noise standard deviation divided by sqrt(d) (1 + 2^-14), the L2 bound on what one record adds.
 
     Raises:
-        ValueError: no column, or no noise.
+        ValueError: No column, or no noise.
 
     >>> Standardisation(num_columns=4, noise_multiplier=30.0).event()
     GaussianDpEvent(noise_multiplier=30.0)
@@ -62,13 +62,13 @@ class Standardisation:
         """The least noise with which the release by itself costs (epsilon, delta): a small part of the plan's epsilon.
 
         Args:
-            epsilon: of this release alone. Composed with a fit it adds less than that to the plan's.
-            delta: the plan's.
-            num_columns: as above.
-            relation: the plan's.
+            epsilon: Of this release alone. Composed with a fit it adds less than that to the plan's.
+            delta: The plan's.
+            num_columns: As above.
+            relation: The plan's.
 
         Raises:
-            ValueError: an argument is out of range.
+            ValueError: An argument is out of range.
         """
         goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": GAUSSIAN.slack}
         noise = calibrate_noise_multiplier(GAUSSIAN.event, **goal)
@@ -90,11 +90,11 @@ class Standardisation:
         return GAUSSIAN.slack
 
     def event(self) -> DpEvent:
-        """What it does to the records, under either relation."""
+        """The event of the release, under either relation."""
         return GAUSSIAN.event(float(self.noise_multiplier))
 
     def in_words(self) -> str:
-        """What leaves the data."""
+        """Describe the released values."""
         what = "mean and mean square" if self.num_columns == 1 else "means and mean squares"
         return (
             f"{what} of {self.num_columns} column{'s' if self.num_columns > 1 else ''}, clipped to public bounds, with Gaussian "
@@ -104,12 +104,12 @@ class Standardisation:
 
 @dataclasses.dataclass(frozen=True)
 class Scaling:
-    """Where columns lie and how widely they spread, from one noisy release; `scaling(x)` standardises with it.
+    """Noisy means and standard deviations of columns, from one release; `scaling(x)` standardises with them.
 
     Attributes:
-        centre: noisy means, in the columns' units.
-        scale: noisy standard deviations, likewise, never below what the noise lets one see.
-        reproducible: the noise was drawn with a seed: not private.
+        centre: Noisy means, in the columns' units.
+        scale: Noisy standard deviations, likewise, never below what the noise lets one see.
+        reproducible: The noise was drawn with a seed: not private.
     """
 
     centre: Float[np.ndarray, " column"]
@@ -124,7 +124,7 @@ class Scaling:
 def contributions(
     x: Float[Array, "record column"], low: Float[Array, " column"], high: Float[Array, " column"]
 ) -> dict[str, Float[Array, "record column"]]:
-    """What each record adds to the release: its cells z, mapped from their bounds to [-1, 1], and 1 - z^2.
+    """The contribution of each record to the release: its cells z, mapped from their bounds to [-1, 1], and 1 - z^2.
 
     Guarantee: the L2 norm of a record's slice is at most sqrt(columns), since z^2 + (1 - z^2)^2 <= 1: the second moments cost
     nothing beyond the first. Two records lie at most 2 sqrt(columns) apart. Both are attained where |z| = 1. A record is
@@ -132,9 +132,9 @@ def contributions(
     contracts, and from there on, in 64 bits, nothing is rounded.
 
     Args:
-        x: records. Cells outside the bounds are moved to the nearer one.
-        low: public lower bounds.
-        high: public upper bounds.
+        x: Records. Cells outside the bounds are moved to the nearer one.
+        low: Public lower bounds.
+        high: Public upper bounds.
     """
     steps = jnp.clip(jnp.round((x - low) * (2 * _GRID / (high - low))), 0, 2 * _GRID)
     z = (steps - _GRID) / _GRID
@@ -181,22 +181,22 @@ def private_standardisation(
 
     Args:
         rng_key: `discreet.random.key()`. The fit may have the same: their noises are unrelated.
-        x: records by columns, in their own units.
-        low: public lower bound of each column, or one for all.
-        high: public upper bound, likewise.
-        plan: holds one `Standardisation` of so many columns in `also`; its num_records is what sums are divided by.
-        ledger: the table's budget, debited before the release; the fit by this plan that is given the same ledger then
+        x: Records by columns, in their own units.
+        low: Public lower bound of each column, or one for all.
+        high: Public upper bound, likewise.
+        plan: Holds one `Standardisation` of so many columns in `also`; its num_records is what sums are divided by.
+        ledger: The table's budget, debited before the release; the fit by this plan that is given the same ledger then
             pays for its steps alone. Without it nobody keeps count of what is released here, however often.
         person: Name of the column that identifies persons, if x has one row of each person; the ledger's entry then says so.
-        non_private_seed: allow a key made from a seed, with which nothing is private. The statement of a fit does not know.
+        non_private_seed: Allow a key made from a seed, with which nothing is private. The statement of a fit does not know.
 
     Returns:
         Centre and scale of each column; post-processing of the release.
 
     Raises:
-        ValueError, TypeError: wrong input, before anything is spent.
-        SpentError: the ledger does not hold it.
-        PrivacyError: the program could not be proved.
+        ValueError, TypeError: Wrong input, before anything is spent.
+        SpentError: The ledger does not hold it.
+        PrivacyError: The program could not be proved.
 
     Reference:
         Dwork and Roth, The algorithmic foundations of differential privacy, 2014, A.1.

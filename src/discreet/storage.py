@@ -69,7 +69,7 @@ Kinds = Sequence[type]
 
 _INDEX = "index.json"
 _NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-# What zipfile, json and NumPy raise at bytes that are not what they should be.
+# Errors of zipfile, json and NumPy on damaged files.
 _DAMAGED = (
     AttributeError,
     zipfile.BadZipFile,
@@ -160,7 +160,7 @@ def read_archive(path: Path | str | bytes, what: str, version: int, kinds: Kinds
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
-    """What is in the archive, checked against its checksums. Uncompressed and side by side, all is no larger than the file."""
+    """The members of the archive, after their checksums. Stored uncompressed, their total size is at most the file's."""
     found = archive.infolist()
     if any(x.compress_type != zipfile.ZIP_STORED for x in found) or sum(x.file_size for x in found) > size:
         raise ValueError("larger than its file")

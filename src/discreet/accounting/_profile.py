@@ -213,7 +213,7 @@ def calibrate_noise_multiplier(
         event_of: The event as a function of the noise multiplier (stddev / C); its epsilon falls as the noise grows.
         epsilon: Target, finite and above 0.
         delta: Target, above `slack` and below 1.
-        relation: Which data sets are neighbours.
+        relation: The neighbouring relation.
         slack: As in `profile`; the same for any noise.
 
     Returns:
@@ -256,7 +256,7 @@ def calibrate_num_steps(
         event_of: The event as a function of the number of steps; its epsilon grows with them.
         epsilon: Target, finite and above 0.
         delta: Target, above 0 and below 1.
-        relation: Which data sets are neighbours.
+        relation: The neighbouring relation.
         slack_per_step: Total variation between one step as run and as described.
         slack: The same of all that is in the event besides the steps.
 
@@ -414,7 +414,7 @@ def renyi_bound(
 
     Args:
         event: As for `profile`.
-        relation: Which data sets are neighbours.
+        relation: The neighbouring relation.
         slack: Probability with which the run may leave the event, such as `PrivacyPlan.slack`.
         orders: Of the divergences, all above 1.
 

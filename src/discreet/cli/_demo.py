@@ -117,7 +117,7 @@ def demo(
 
 
 def may_overwrite(path: Path) -> bool:
-    """Whether there is no statement yet, or one of this demo: that of a fit belongs to a budget's history."""
+    """True if there is no statement yet, or one of this demo: a fit's statement documents its spending."""
     return not path.exists() or BOUNDS_ARE_PUBLIC in facts_in(path).get("public", [])
 
 

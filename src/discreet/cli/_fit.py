@@ -63,7 +63,7 @@ EXPECTED_BATCH = 500
 _MADE_UP = 7
 MOST_DRAWS = 10_000_000
 MOST_CELLS = 2**26
-"""Of which moments are measured unless asked otherwise: three copies in 64 bits are in memory then."""
+"""Most features for measuring moments by default, which needs three copies of the table in 64 bits."""
 NOTHING_MORE = "nothing more was spent. This ε was, when the counts were released."
 ERRORS_TELL = "Whether an error occurs is not covered by ε."
 ODD_CELLS = {
@@ -119,7 +119,7 @@ class Asked:
 
     @property
     def in_steps(self) -> bool:
-        """Whether an option is given that only fits in steps have."""
+        """True if an option is given that applies only to fits in steps."""
         of_steps = (
             self.steps,
             self.rate,
@@ -133,7 +133,7 @@ class Asked:
 
     @property
     def progress_bar(self) -> bool:
-        """Whether somebody looks on."""
+        """True if a person watches."""
         return not self.as_json and on_terminal()
 
 
@@ -207,7 +207,7 @@ def check_method(asked: Asked) -> None:
     for_model = {options.Method.MARGINALS: TWIN, options.Method.MOMENTS: LINEAR}.get(by or options.Method.SVI)
     if for_model is not None and (model != for_model or asked.in_steps):
         raise ValueError(
-            f"--by {by} is for --model {for_model}, and takes no steps: leave out --steps, --rate, --batch-size, "
+            f"--by {by} is for --model {for_model}, and takes no steps: omit --steps, --rate, --batch-size, "
             "--sampling, --clip, --learning-rate, --plan and --checkpoint, or choose --by svi"
         )
     if by == options.Method.MOMENTS and asked.distributed:
@@ -219,7 +219,7 @@ def check_method(asked: Asked) -> None:
 
 
 def _by_marginals(asked: Asked, described: "Schema") -> bool:
-    """Whether noisy counts are fitted; refuses what they cannot be of."""
+    """True if noisy counts are to be fitted; refuse tables without such a fit."""
     from discreet.marginals import counts_suffice
 
     if asked.by is None and asked.model == TWIN and not asked.in_steps:
@@ -410,18 +410,18 @@ def _say_twins(asked: Asked, what: str, statement: "Statement", files: list[Path
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """What a fit in steps is made of."""
+    """The table, model and settings of a fit in steps."""
 
     schema: "Schema"  # The public description of the table
     records: "Records"
     function: Any  # The NumPyro model of them
-    odd_cells: str  # What became of cells that the schema does not allow
+    odd_cells: str  # The treatment of cells that the schema does not allow
     whole: "MixtureOfProducts | None"  # The model of the whole table, if it is one
     own: "Prepared | None"  # The user's model, if it is one
 
     @property
     def num_parameters(self) -> int | None:
-        """How many numbers the gradient of a record has; None where the model of the user's cannot be looked at."""
+        """The number of coordinates of a record's gradient; None if the user's model cannot be inspected."""
         import jax
         import numpy as np
         import numpyro
@@ -564,7 +564,7 @@ def default_rate(num_records: int, batch: int = EXPECTED_BATCH) -> float:
 
 
 def default_clip(model: "MixtureOfProducts | None", max_rows: int = 1, longest: float | None = None) -> str:
-    """For one row: the longest gradient where it is public, else 1; for a whole table about a quarter of the longest.
+    """The default clipping norm: the longest gradient of one row if it is public, else 1; for a whole table about a quarter.
 
     A quarter distorts gradients little and saves noise.
     The gradients of a person's rows point in different directions: their sum grows like the root of their number, while the

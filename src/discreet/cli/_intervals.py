@@ -63,13 +63,13 @@ class Draws:
 
 @dataclasses.dataclass(frozen=True)
 class NoiseAdded:
-    """How to include the noise in a fit's draws."""
+    """The method that includes the noise in a fit's draws."""
 
     longest: float | None  # Public bound on the gradient of a record; None: there is none
     groups: tuple[tuple[int, ...], ...] = ()  # For each column of several categories, the places of its features
 
     def keeps_gradients(self, num_features: int, num_steps: int) -> bool:
-        """Whether a fit should keep its gradients: where there may be intervals, and in 64 MiB."""
+        """True if a fit should keep its gradients: for possible intervals, and within 64 MiB."""
         return self.longest is not None and 2 * (1 + num_features) * num_steps * 4 <= 64 * 2**20
 
     def __call__(self, result: DPSVIResult | MomentsResult, samples: Mapping[str, np.ndarray]) -> Draws:
@@ -98,7 +98,7 @@ class NoiseAdded:
         return contrasts(num_weights, self.groups)
 
     def why_not(self, result: DPSVIResult) -> str:
-        """What can be said before the trace is looked at."""
+        """The reason against intervals that is known without the trace."""
         plan, trace = result.plan, getattr(result, "trace", None)
         if self.longest is None:
             return UNBOUNDED
@@ -112,7 +112,7 @@ class NoiseAdded:
         return "" if self.converged(result) else DRIFTED
 
     def converged(self, result: DPSVIResult | MomentsResult) -> bool | None:
-        """Whether the parameters came to rest, of a logistic regression those that predictions depend on; None: too few steps."""
+        """True if the parameters converged, for a logistic regression those behind predictions; None: too few steps."""
         trace = getattr(result, "trace", None)
         if isinstance(result, MomentsResult) or trace is None or len(trace.iterates) * 0.9 < 20:
             return None
@@ -179,7 +179,7 @@ def optimum(
 
 
 def _places(result: DPSVIResult) -> list[int]:
-    """Where the trace has the locations of the intercept and the weights, in this order."""
+    """The positions of the locations of intercept and weights in the trace, in this order."""
     from discreet.plots import coordinate_names
 
     names = coordinate_names(result, result.trace.iterates.shape[1])

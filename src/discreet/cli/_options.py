@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """What a fit takes where its options are left out; a `clip` of None is `default_clip`."""
+    """Default options of a fit; a `clip` of None is `default_clip`."""
 
     steps: int = 1_000
     batch: int = 500
@@ -42,13 +42,13 @@ class ChosenModel:
     name: str
     # From the schema to the NumPyro model of (x, y), or to a model of the whole table; unused for the user's
     build: "Callable[[Schema], Any]"
-    target_kind: "Kind | None" = None  # The kind that its target must have; None for whatever the schema says
+    target_kind: "Kind | None" = None  # The required kind of its target; None for the schema's
     own: OwnModel | None = None
-    defaults: Defaults = Defaults()  # Of the fit's options
+    defaults: Defaults = Defaults()  # Defaults of the fit's options
 
     @property
     def needs_target(self) -> bool:
-        """Whether it explains a column by the others."""
+        """True if it explains a column by the others."""
         return self.own is None and self.name != TWIN
 
 
@@ -125,7 +125,7 @@ def returned_by(
     *,
     passing: tuple[type[Exception], ...] = (),
 ) -> T:
-    """What the user's function returns; errors of the types in `passing` are an answer, too."""
+    """Call the user's function; errors of the types in `passing` are results, too."""
     try:
         found = function()
     except passing:
@@ -138,14 +138,14 @@ def returned_by(
 
 
 class RelationName(enum.StrEnum):
-    """Which tables are neighbours."""
+    """The neighbouring relation."""
 
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
     REPLACE_ONE = "replace-one"
 
 
 class OutOfBoundsName(enum.StrEnum):
-    """What becomes of a cell that the schema does not allow."""
+    """The rule for a cell that the schema does not allow."""
 
     REFUSE = "refuse"
     CLIP = "clip"
@@ -153,7 +153,7 @@ class OutOfBoundsName(enum.StrEnum):
 
 
 def _complete_model(incomplete: str) -> list[tuple[str, str]]:
-    """For the shell. Where nothing goes on from what is typed, it offers files."""
+    """Shell completion. If no name matches, the shell offers files."""
     return [(name, purpose) for name, purpose in MODELS.items() if name.startswith(incomplete)]
 
 
@@ -225,7 +225,7 @@ Yes = Annotated[
 ]
 OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")]
 
-# Of fit alone; here so that its signature stays readable.
+# Used by fit only; here so that its signature stays readable.
 Data = Annotated[
     Path,
     _table(
@@ -296,7 +296,7 @@ Clip = Annotated[
 
 
 class Method(enum.StrEnum):
-    """How a model is fitted."""
+    """The method of a fit."""
 
     MARGINALS = "marginals"
     MOMENTS = "moments"
@@ -361,7 +361,7 @@ Coordinator = Annotated[
 NumProcesses = Annotated[int | None, _processes("--processes", help="Number of processes.")]
 ProcessId = Annotated[int | None, _processes("--process-id", help="Number of this process, from 0.")]
 
-# Of describe alone.
+# Used by describe only.
 Pairs = Annotated[
     list[str] | None,
     _table(
@@ -396,7 +396,7 @@ def sampling_of(name: str, *, rate: float | None, batch_size: int | None, num_re
 
 
 def clipping_of(text: str) -> "float | AdaptiveClipping":
-    """The clipping norm that the option says, or the rule that finds one."""
+    """The clipping norm or rule of the option."""
     from discreet.clipping import AdaptiveClipping
 
     if text == "adaptive":
@@ -432,7 +432,7 @@ def plan_of(
 
 
 def relation_of(name: RelationName | None, sampling: "Sampler | None" = None) -> "Relation":
-    """Which tables are neighbours; left out, what the sampler has sound accounting for, or else adding or removing one."""
+    """The neighbouring relation; by default one with sound accounting for the sampler, else adding or removing one."""
     from discreet.accounting import Relation
 
     if name is not None:

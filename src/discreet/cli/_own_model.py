@@ -52,8 +52,8 @@ class OwnModel:
     function: Callable[..., Any] | None  # The model or the factory; None for a text file
     # The module with `guide`, `preprocess`, `postprocess` and `draw`, each of which may be absent
     module: ModuleType | None
-    components: int = 16  # Of the mixture, for a text file
-    words: tuple[str, ...] = ()  # What a factory gets as unparsed arguments; `arguments` as parsed ones
+    components: int = 16  # Components of the mixture, for a text file
+    words: tuple[str, ...] = ()  # Unparsed arguments of a factory; `arguments` are parsed ones
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def prepare(self, schema: "Schema", *, raw: bool = False) -> "Prepared":
@@ -115,7 +115,7 @@ def run_file(path: Path, what: str) -> ModuleType:
 
 
 def failure(error: BaseException, *, quote: bool = True) -> str:
-    """Where the user's code failed, and with what, as the end of a sentence; without the message, if that may quote a cell."""
+    """The place and type of an error in the user's code, as the end of a sentence; no message if it may quote a cell."""
     from discreet._jax import users_file
 
     own = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
@@ -135,12 +135,12 @@ class Prepared:
     schema: "Schema"
     function: Callable[..., Any]
     guide: Callable[..., Any] | None  # The user's guide; None for the default
-    raw: bool  # Whether x has the columns of the schema in their own units, with NaN for missing cells
+    raw: bool  # True if x has the columns of the schema in their own units, with NaN for missing cells
     seen: tuple[str, ...] | None = None  # Names of the columns that `preprocess` returns, once it has been called
 
     @property
     def of_columns(self) -> bool:
-        """Whether the model takes a dict from names to columns."""
+        """True if the model takes a dict from names to columns."""
         try:
             return next(iter(inspect.signature(self.function).parameters), None) == COLUMNS
         except (TypeError, ValueError):
@@ -148,12 +148,12 @@ class Prepared:
 
     @property
     def preprocesses(self) -> bool:
-        """Whether the file has a `preprocess`, which makes the columns of x."""
+        """True if the file has a `preprocess`, which makes the columns of x."""
         return hasattr(self.own.module, "preprocess")
 
     @property
     def draws_rows(self) -> bool:
-        """Whether the program may draw rows: it can be called without records, or has a `draw`."""
+        """True if the program may draw rows: it can be called without records, or has a `draw`."""
         parameters = inspect.signature(self.function).parameters.values() if callable(self.function) else ()
         optional = all(x.default is not x.empty or x.kind in (x.VAR_POSITIONAL, x.VAR_KEYWORD) for x in parameters)
         return optional or hasattr(self.own.module, "draw")
@@ -190,7 +190,7 @@ class Prepared:
         from discreet.tables import Records
 
         if self.schema.target is not None:
-            raise ValueError(f"{self.own.path} has a preprocess, which gets all columns: leave out the target")
+            raise ValueError(f"{self.own.path} has a preprocess, which gets all columns: omit the target")
         assert self.own.module is not None
         rows, names = [], None
         for row in table.to_pylist():
@@ -321,7 +321,7 @@ class Prepared:
         return row
 
     def settings_text(self) -> str:
-        """What a fit keeps of the model, without the program: public facts."""
+        """The public facts about the model that a fit saves, without the program."""
         from discreet.tables import schema_to_toml
 
         facts = {
@@ -347,12 +347,12 @@ class OwnFit(NamedTuple):
 
     @property
     def num_draws(self) -> int:
-        """How many draws the fit released."""
+        """The number of draws that the fit released."""
         return len(next(iter(self.draws.values())))
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the twins say of the model."""
+        """The model's settings in the twins' metadata."""
         return {"name": self.model.own.name}
 
     def posterior(self, key: "PRNGKeyArray", num_samples: int) -> dict[str, "np.ndarray"]:

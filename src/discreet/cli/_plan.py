@@ -37,9 +37,9 @@ KINDS: dict[str, type] = {
     "bounds": str,
     "schema": str,
 }
-"""What a plan file may set, by the names of `fit`'s options."""
+"""Options that a plan file may set, by the names of `fit`'s options."""
 OPTIONS = tuple(KINDS)[:6]
-"""What each plan file has; the rest, of the model and its columns, it may have besides."""
+"""Required options of a plan file; the others, on the model and its columns, are optional."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +122,7 @@ def with_plan(path: Path, model: str, given: Mapping[str, Any], *, drawn_otherwi
 
 
 def _differs(given: object, planned: object) -> bool:
-    """Whether an option says something else than the file, rather than the same, or what the file leaves open."""
+    """True if an option contradicts the plan file."""
     if isinstance(given, Path) and isinstance(planned, Path):
         return given.resolve() != planned.resolve()
     return planned is not None and given != planned

@@ -158,7 +158,7 @@ def summarise(
 
 PARTS = ("mean", "sd", "low", "high")
 NO_INTERVAL = "sigma"
-"""Whose intervals hold for normal residuals of one spread alone, and in 0 of 30 fits of Abalone's shell weight."""
+"""Models whose intervals need normal residuals of constant spread; they held in 0 of 30 fits of Abalone's shell weight."""
 
 
 def print_statement(statement: "Statement", files: list[Path]) -> None:
@@ -314,7 +314,7 @@ def facts_in(path: Path) -> dict[str, Any]:
 
 
 def _of_summary(fitted: Path, statement: "Statement") -> dict[str, Any]:
-    """What the summary of a regression shows."""
+    """The page's part on the summary of a regression."""
     from discreet.page import losses_of, may_hold, panel_of_summary
 
     path = fitted / "summary.json"
@@ -337,7 +337,7 @@ def _of_summary(fitted: Path, statement: "Statement") -> dict[str, Any]:
 
 
 def _of_description(fitted: Path, content: Any) -> dict[str, Any]:
-    """What a description shows."""
+    """The page's part on a description."""
     from discreet.page import description_of
 
     path = fitted / "description.json"
@@ -353,7 +353,7 @@ def _of_description(fitted: Path, content: Any) -> dict[str, Any]:
 
 
 def _of_twins(fitted: Path, content: Any) -> dict[str, Any]:
-    """What the result of a fit of the whole table shows."""
+    """The page's part on a fit of the whole table."""
     from discreet.marginals import MarginalsResult
     from discreet.page import course_of, profile_pairs
     from discreet.synthetic import read_result
@@ -369,7 +369,7 @@ def _of_twins(fitted: Path, content: Any) -> dict[str, Any]:
 
 
 def _marginals(folder: Path, content: Any) -> "Marginals":
-    """Of twins that `discreet synth` wrote. A table that is no twin would be shown as it is, so any file will not do."""
+    """The marginals of twins by `discreet synth`. Refuse other files, since a real table would be shown unprotected."""
     from discreet.cli._tables import ABOUT, FORMAT, SCHEMA, TWIN, digest_of
     from discreet.page import marginals_of
     from discreet.tables import read_table, schema_from_toml

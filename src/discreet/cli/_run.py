@@ -93,7 +93,7 @@ def resume(context: typer.Context, folder: Folder, as_json: AsJson = False) -> N
 
 
 def _others_may_write(folder: Path, file: Path) -> bool:
-    """Whether others may write to a folder, or own a file of it."""
+    """True if others may write to a folder, or own a file in it."""
     own = not hasattr(os, "getuid") or file.stat().st_uid == os.getuid()
     return not own or bool(folder.stat().st_mode & 0o022)
 
@@ -159,7 +159,7 @@ def note_statement(checkpoint: Path | None, content: str) -> None:
 
 
 def is_own_statement(checkpoint: Path | None, file: Path) -> bool:
-    """Whether the fit that is kept in the checkpoint wrote this statement."""
+    """True if the fit in the checkpoint wrote this statement."""
     return checkpoint is not None and hashlib.sha256(file.read_bytes()).hexdigest() in _statements(checkpoint)
 
 
@@ -212,18 +212,18 @@ TWIN_SPREAD = (
 class Fitted:
     """A fit whose results are in files."""
 
-    result: "DPSVIResult | MomentsResult"  # Of the fit
-    statement: "Statement"  # Its statement, with what the command knows besides
+    result: "DPSVIResult | MomentsResult"  # The result of the fit
+    statement: "Statement"  # Its statement, with the command's additions
     samples: dict[str, np.ndarray]  # Draws of each global latent; none of a model of a whole table
     rows: list[tuple[str, dict[str, float]]]  # Mean and interval of each coefficient, by name
     why_not: str  # Why there are no intervals; empty where there are
-    converged: bool | None  # Whether the parameters came to rest; None where too few steps tell
-    files: list[Path]  # What was written
+    converged: bool | None  # True if the parameters converged; None if there are too few steps to tell
+    files: list[Path]  # The files written
     own: "Prepared | None" = None  # The user's model, if it is one
 
     @property
     def by_moments(self) -> bool:
-        """Whether the fit took no steps, but was computed from noisy sums."""
+        """True if the fit was computed from noisy sums, without steps."""
         from discreet.moments import MomentsResult
 
         return isinstance(self.result, MomentsResult)
@@ -303,12 +303,12 @@ AGAIN = "The fit ran. Start all processes again with the same command: it is wri
 
 
 def _best(row: dict[str, float]) -> float:
-    """What to predict with."""
+    """The coefficient for predictions."""
     return row.get("estimate", row["mean"])
 
 
 def say_price(what: str, statement: "Statement", budget: str) -> None:
-    """What was done, whom it protects, at what price, and what is left."""
+    """Print the action, the privacy unit, the cost, and the remaining budget."""
     from discreet.accounting import upper
 
     say_lines(f"{what}. Protected: {statement.unit}.")
@@ -318,7 +318,7 @@ def say_price(what: str, statement: "Statement", budget: str) -> None:
 
 
 def budget_line(ledger: Path | None) -> str:
-    """What is spent and left, in a sentence."""
+    """The spent and remaining budget, in a sentence."""
     if ledger is None:
         return "no --ledger keeps count. The ε of all fits of the same data add up."
     from discreet.accounting import upper
@@ -331,7 +331,7 @@ def budget_line(ledger: Path | None) -> str:
 
 
 def charge_line(ledger: Path, plan: "Planned", delta: float, schema: "Schema") -> str:
-    """What the ledger would charge for a plan, or why it would refuse it. Debits nothing."""
+    """The cost of a plan in the ledger, or the reason of its refusal. Debits nothing."""
     from discreet.accounting import upper
     from discreet.ledger import ONE_RECORD, Ledger, SpentError
 
@@ -635,7 +635,7 @@ def keep_compiled_programs(folder: Path | None) -> None:
 
 
 def drew_noise(key: "PRNGKeyArray") -> bool:
-    """Whether the first noise of a fit with this secret key was released. To be asked once, after the fit."""
+    """True if the first noise of a fit with this secret key was released. Call it once, after the fit."""
     from discreet.inference import claim
 
     try:

@@ -201,7 +201,7 @@ def convert(
 
 
 def how_converted(data: Path, *, non_private_bounds: bool, out_of_bounds: str) -> "Conversion | None":
-    """How the data of a fit were converted; None if they were not."""
+    """The conversion settings of a fit's data; None if they were not converted."""
     from discreet.tables import conversion_of
 
     made = conversion_of(data)
@@ -209,11 +209,11 @@ def how_converted(data: Path, *, non_private_bounds: bool, out_of_bounds: str) -
         return None
     if non_private_bounds:
         raise ValueError(
-            f"{data} contains converted records, whose bounds are fixed: leave out --non-private-bounds, or give the table itself"
+            f"{data} contains converted records, whose bounds are fixed: omit --non-private-bounds, or give the table itself"
         )
     if out_of_bounds not in ("refuse", made.out_of_bounds):
         raise ValueError(
-            f"{data} was converted with --out-of-bounds {made.out_of_bounds}: leave out the option, or convert the table again"
+            f"{data} was converted with --out-of-bounds {made.out_of_bounds}: omit the option, or convert the table again"
         )
     return made
 
@@ -240,7 +240,7 @@ ROWS_ARE_NOBODY = (
 
 
 class FormatName(enum.StrEnum):
-    """What a twin is written as."""
+    """The file format of a twin."""
 
     CSV = "csv"
     PARQUET = "parquet"
@@ -307,7 +307,7 @@ def synth(asked: Asked) -> None:
     _check(asked.out, asked.overwrite, asked.twins, asked.rows)
     own = (asked.fitted / OWN).is_file()
     if asked.model is not None and not own:
-        raise ValueError(f"{asked.fitted} holds no fit of a model of your own: leave out --model")
+        raise ValueError(f"{asked.fitted} contains no fit of a model of your own: omit --model")
     fit = read_own_fit(asked.fitted, asked.model) if own else read_fitted(asked.fitted)
     if (own or fit.num_draws > 1) and asked.rows_per_draw is None and asked.twins > fit.num_draws:
         raise ValueError(

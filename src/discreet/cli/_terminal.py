@@ -1,4 +1,4 @@
-"""What the commands share in talking to people and programs: errors, exit codes, paragraphs, JSON, files."""
+"""Input and output of the commands: errors, exit codes, paragraphs, JSON, files."""
 
 import dataclasses
 import errno
@@ -31,7 +31,7 @@ EXIT_CODES = {
     75: "One of several processes failed: start all of them again, with the same command.",
     130: "Stopped by Ctrl-C or SIGTERM.",
 }
-# What typer raises at words that it cannot take. It has no public name where typer brings a click of its own.
+# Typer's usage error, which has no public name if typer includes its own click.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
@@ -40,13 +40,13 @@ class Settings:
     """Options that come before the command's name, and how far the command has come."""
 
     debug: bool = False
-    compilation_cache: Path | None = None  # Where compiled programs are kept; None: nowhere
+    compilation_cache: Path | None = None  # Folder of compiled programs; None: no cache
     spent: str | None = None  # None while no budget is spent; then where its statement is to be found
-    done: str = "The fit ran"  # What spent it
+    done: str = "The fit ran"  # The action that spent it
     arguments: tuple[str, ...] | None = None  # The words of the command line, where it was started from one
-    document: IO[str] | None = None  # Where the JSON document goes, if there is to be one; None: standard output
+    document: IO[str] | None = None  # Stream of the JSON document, if any; None: standard output
     continue_with: str | None = None  # The command that continues the running fit, if there is one
-    silent: bool = False  # Whether another process says what there is to say
+    silent: bool = False  # True if another process prints the messages
 
 
 settings = Settings()
@@ -147,7 +147,7 @@ def _answer(error: Exception) -> int:
     if isinstance(error, ModuleNotFoundError) and "pip install 'discreet[" in str(error):
         say_error(f"Stopped: {error}")
         return 1
-    if isinstance(error, BrokenPipeError):  # whoever read the output has seen enough
+    if isinstance(error, BrokenPipeError):  # broken pipe
         return 1
     if isinstance(error, OSError) and reason:
         what = "the output" if error.filename is None else str(error.filename)
@@ -166,7 +166,7 @@ def _answer(error: Exception) -> int:
 
 
 def _all_missing(context: Any) -> str:
-    """What a command line lacks, all of it; empty if nothing. What is given is in the context before others are missed."""
+    """All missing parameters of a command line; empty if none. Given ones are in the context before others are missed."""
     if context is None:
         return ""
     command, given = context.command, context.params
@@ -192,11 +192,11 @@ def width() -> int:
 
 
 def on_terminal() -> bool:
-    """Whether a person sees progress and can answer: not in a pipe, a log or a notebook's shell."""
+    """True if a person sees progress and can answer: not in a pipe, a log or a notebook's shell."""
     return sys.stderr.isatty() and sys.stdin is not None and sys.stdin.isatty()
 
 
-# What Python calls a relation. On the command line it is --relation's word.
+# Python's names of relations, to be replaced by those of --relation.
 _RELATION = re.compile(r"\b(relation=)?(?:dp\.)?(?:Relation\.)?(ADD_OR_REMOVE_ONE|REPLACE_ONE)\b")
 
 
@@ -241,7 +241,7 @@ def say_lines(text: str, **style: Any) -> None:
 
 
 def say_files(files: Iterable[Path]) -> None:
-    """What was written."""
+    """Print the files written."""
     say("Files:")
     for file in files:
         say_text(f"  {file}")

@@ -1,4 +1,4 @@
-"""`discreet verify` and `audit`: whether a program is private by proof, and whether an attack says otherwise."""
+"""`discreet verify` and `audit`: prove that a program is private, or attack it."""
 
 import enum
 import inspect
@@ -200,7 +200,7 @@ def _show_leak(error: "PrivacyError") -> None:
 
 
 class MethodName(enum.StrEnum):
-    """What is fitted."""
+    """The fitting method."""
 
     DPSVI = "dpsvi"
     DPSGLD = "dpsgld"
@@ -272,7 +272,7 @@ def audit(
     given = {name for name, source in sources.items() if source == "COMMANDLINE"}
     if program is not None:
         if described := sorted(given - {"program", "out", "plot", "as_json"}):
-            raise ValueError(f"{program} decides what is audited and how: leave out {_flags(described)}")
+            raise ValueError(f"{program} defines the audit: omit {_flags(described)}")
         _conclude(_verdict_of(program), out, plot, as_json=as_json)
         return
     if unused := sorted(given & ({"runs", "others"} if one_run else {"canaries"})):

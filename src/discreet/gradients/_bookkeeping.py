@@ -416,7 +416,7 @@ class BookKeepingEngine:
 
 
 class _Book:
-    """What is known of a record's loss before any record is seen."""
+    """The structure of a record's loss, from its trace."""
 
     def __init__(self, record_loss: RecordLoss, parameters: Any, record: Any) -> None:
         self.program: ClosedJaxpr = without_dead_code(jax.make_jaxpr(record_loss)(parameters, record))
@@ -443,7 +443,7 @@ class _Book:
         norm: float | Float[Array, ""],
         channels: Channels,
     ) -> tuple[tuple[Met, Array, dict[int, Array], tuple[Array, Array]], Bool[Array, "row"]]:
-        """What `clipped_sum` takes, and which rows are finite."""
+        """The inputs of `clipped_sum`, and the mask of finite rows."""
         leaves, size = jax.tree.leaves(parameters), mask.shape[0]
         losses, gradients, met = jax.vmap(lambda row: self._one(leaves, row), axis_size=size)(rows)
         squared = jax.vmap(lambda met: self._booked_norms(met, norm), axis_size=size)(met)

@@ -66,7 +66,7 @@ def check_positive(what: str, value: Any, why: str) -> None:
     """Refuse a scale that is no scalar or, where it is known while tracing, not positive and finite.
 
     Raises:
-        ValueError: saying what, why and the remedy.
+        ValueError: Saying what, why and the remedy.
     """
     if jnp.ndim(value) > 0:
         raise ValueError(f"{what} has shape {jnp.shape(value)}; it must be one number. {why}")
@@ -181,12 +181,12 @@ def sum_records(tree: Any, mask: Bool[Array, "record"]) -> Any:
 
 
 def _blocks(rows: int) -> int:
-    """How many blocks there are beside the rest: none for few rows, whose sum is precise enough."""
+    """The number of full blocks; 0 for few rows, whose sum is precise enough."""
     return rows // _BLOCK if rows > 2**16 else 0
 
 
 def rounding_of_records(rows: int, dtype: Any) -> float:
-    """By what share of C one record can move what `sum_records` returns beyond its own row, if all rows are within C.
+    """The share of C by which rounding lets one record move `sum_records` beyond its own row, if all rows are within C.
 
     A partial sum of k additions is off by at most k 2^-53 times the sum of the rows' norms, which is n C, and rounding
     the result to float32 by 2^-24 n C: twice, for two tables. 2^-20 is for few roundings of the rows themselves. `rows`
@@ -216,7 +216,7 @@ _INWARD = 1.0 - 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Channels:
-    """What a record adds to a release beside its gradient, and what it adds to all coordinates together.
+    """The channels of loss and count in a release, and the joint bound on a record's contribution.
 
     To the coordinate of the loss it adds `loss_weight(C) * clip(loss - center, -bound, bound)`, to that of the count
     `count_weight(C) * (1[|g| <= C] - 1/2)`. With shares s and t of loss and count, a record whose gradient is within C adds
@@ -305,23 +305,23 @@ class GradientEngine(Protocol):
         """Sum the clipped gradients.
 
         Args:
-            record_loss: the loss of one record.
-            parameters: tree of floating arrays, what to differentiate in.
-            records: tree of arrays whose leading axis is the records.
-            mask: which rows count; True rows come first.
-            norm: the clipping norm C, positive and finite; a number, or a scalar array that may be traced.
-            channels: what travels beside the gradients.
+            record_loss: The loss of one record.
+            parameters: Tree of floating arrays, what to differentiate in.
+            records: Tree of arrays whose leading axis is the records.
+            mask: Which rows count; True rows come first.
+            norm: The clipping norm C, positive and finite; a number, or a scalar array that may be traced.
+            channels: What travels beside the gradients.
         """
         ...
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
-        """How the engine would go about it.
+        """Describe the engine's algorithm for a loss.
 
         Args:
-            record_loss: the loss of one record.
-            parameters: tree of floating arrays, or of their shapes.
-            record: one record, or its shapes.
-            num_rows: rows of a batch.
+            record_loss: The loss of one record.
+            parameters: Tree of floating arrays, or of their shapes.
+            record: One record, or its shapes.
+            num_rows: Rows of a batch.
         """
         ...
 
@@ -334,12 +334,12 @@ class LeafReport:
     """One leaf of what is differentiated.
 
     Attributes:
-        name: its path in the tree.
-        shape: its shape.
+        name: Its path in the tree.
+        shape: Its shape.
         way: "outer", "gram" or "formed" (see `_bookkeeping`), "per record" (its gradient is formed for every record), or
             "unused" (the loss does not depend on it).
-        flops: floating-point operations for one record's norm, beyond forward and backward pass.
-        bytes: held for one record on its account.
+        flops: Floating-point operations for one record's norm, beyond forward and backward pass.
+        bytes: Held for one record on its account.
     """
 
     name: str
@@ -351,12 +351,12 @@ class LeafReport:
 
 @dataclasses.dataclass(frozen=True)
 class EngineReport:
-    """How an engine goes about a clipped sum. `str` gives the table.
+    """The algorithm of a clipped sum, leaf by leaf. `str` gives the table.
 
     Attributes:
-        leaves: a line for each leaf.
-        num_rows: rows of a batch.
-        microbatch_size: rows that are worked on at once.
+        leaves: A line for each leaf.
+        num_rows: Rows of a batch.
+        microbatch_size: Rows that are worked on at once.
     """
 
     leaves: tuple[LeafReport, ...]
@@ -399,7 +399,7 @@ def _bytes(number: float) -> str:
 
 
 class RowWeights(NamedTuple):
-    """What each record's row is worth."""
+    """The weights of records' rows."""
 
     keep: Bool[Array, "record"]  # rows that count: kept by the mask, with a finite loss and a finite squared norm
     # what to multiply each record's gradient with; exactly 0 where not `keep`. A gradient that is not finite must still
@@ -424,12 +424,12 @@ def row_weights(
     most `channels.joint_bound(norm)` to (factor * gradient, loss, count) in the joint L2 norm.
 
     Args:
-        losses: each record's loss, in nats; any number.
-        squared_norms: each record's |gradient|^2 / C^2, joint over the leaves; any number.
-        size: number of coordinates of one gradient.
-        mask: which rows are real.
+        losses: Each record's loss, in nats; any number.
+        squared_norms: Each record's |gradient|^2 / C^2, joint over the leaves; any number.
+        size: Number of coordinates of one gradient.
+        mask: Which rows are real.
         norm: C.
-        channels: how loss and count are weighted. What has no share is exactly 0.
+        channels: How loss and count are weighted. What has no share is exactly 0.
     """
     keep = mask & jnp.isfinite(losses) & jnp.isfinite(squared_norms)
     factor = jnp.where(keep, row_scale(squared_norms, size), 0.0)
@@ -467,7 +467,7 @@ it drops among them; and which rows are."""
 
 
 def finite_alone(values: Callable[[Any], list[Array]], rows: Any, together: Bool[Array, "row"]) -> Bool[Array, "row"]:
-    """Which rows are finite, told of each by itself, by the `values` of one row, where some are not `together`.
+    """The mask of finite rows, evaluated one by one with `values` if some are not finite `together`.
 
     XLA may make one convolution of all rows', and hide the others' by zeros, so that one that is not finite shows in all.
     """
@@ -485,7 +485,7 @@ def whole_lanes(rows: int, most: int = 2**30) -> int:
 
 
 def is_spare(rows: int) -> Bool[np.ndarray, "row"]:
-    """Which rows of a chunk are at its end."""
+    """The mask of the last `SPARE` rows of a chunk."""
     return np.arange(rows) >= rows - SPARE
 
 
@@ -562,7 +562,7 @@ MOST_LOST_BETWEEN = 2.0**-9
 
 
 def lost_between(rows: int, chunk: int) -> float:
-    """By what share of C two running sums kept as float32, over so many rows each, are apart for that alone.
+    """The share of C by which two float32 running sums over `rows` rows may differ by rounding alone.
 
     Over devices as well: each rounds the sum of its own rows, as often as it has chunks, one of them perhaps not full.
     """
@@ -579,18 +579,18 @@ def rounding_of_sums(
     positions: int = 1,
     parts: float = 1.0,
 ) -> float:
-    """By what share of C one record more can move a sum of `sum_by_chunks` than by its own row.
+    """The share of C by which one additional record can move `sum_by_chunks` beyond its own row.
 
     It goes by the plan alone: if it followed the batch at hand, so would the noise, and one record more would show in its size.
 
     Args:
-        capacity: the most rows of a batch.
-        planned: rows that the bound has to hold for.
-        chunk: rows of a chunk.
-        blocks: of a chunk, all of one length, within which sums are in float32, over rows in uniformly random order, one
+        capacity: The most rows of a batch.
+        planned: Rows that the bound has to hold for.
+        chunk: Rows of a chunk.
+        blocks: Of a chunk, all of one length, within which sums are in float32, over rows in uniformly random order, one
             product to each; 0: all sums are in float64.
-        thin: as in `sum_by_chunks`.
-        positions: products that a row adds to a coordinate, summed in float64.
+        thin: As in `sum_by_chunks`.
+        positions: Products that a row adds to a coordinate, summed in float64.
         parts: L2 norm of these products, at most this many times C.
 
     Raises:

@@ -61,7 +61,7 @@ class Layer(Protocol):
         ...
 
     def activation(self, operands: Sequence[Any]) -> Array:
-        """What is kept of the value that meets the weight; norm and sum are bilinear in it and the cotangent, if it floats."""
+        """The stored part of the operand that meets the weight; norm and sum are bilinear in it and the cotangent."""
         ...
 
 
@@ -215,7 +215,7 @@ def convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> R
 def layer_of(
     equation: JaxprEqn, is_weight: Sequence[bool], of_record: Sequence[bool]
 ) -> tuple[int, Linear | Rearranged] | None:
-    """Which operand is a weight and what layer this is, or None if it is no known layer."""
+    """The position of the weight among the operands, and the layer; None if it is not a known layer."""
     find = _LAYERS.get(equation.primitive)
     if find is None:
         return None

@@ -1,4 +1,4 @@
-"""Where the parameters of a record's loss meet the record: found in its jaxpr, and run again with a tap at each place.
+"""Find the uses of parameters in a record's loss: the equations of its jaxpr where they meet the record, rerun with taps.
 
 The loss of one record is traced once. Every value in its jaxpr is *of the record*, if the record can change it, or *of the
 parameters* (or constant). Three things follow from that, one after the other:
@@ -72,7 +72,7 @@ class View:
         return leaf
 
     def elements(self, shape: tuple[int, ...]) -> Int[np.ndarray, "..."]:
-        """Which element of the leaf, counted in C order, each element of the weight is."""
+        """The index in the leaf, in C order, of each element of the weight."""
         with jax.ensure_compile_time_eval():
             return np.asarray(self(jnp.arange(math.prod(shape), dtype=jnp.int32).reshape(shape)))
 
@@ -124,7 +124,7 @@ class Use:
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """What is known of a value."""
+    """The analysis of a value: its dependence on the record and on leaves."""
 
     of_record: bool = False  # the record can change it
     leaves: frozenset[int] = frozenset()  # the leaves that it is computed from, if the record cannot

@@ -69,21 +69,21 @@ class DPSGLD:
     finite step size each change the law of the chain, and nothing in the result measures by how much.
 
     Args:
-        model: an ordinary NumPyro model without latents of records and without `param` sites: array arguments hold records
+        model: An ordinary NumPyro model without latents of records and without `param` sites: array arguments hold records
             along their leading axis.
-        plan: the privacy plan, with a fixed clipping norm.
+        plan: The privacy plan, with a fixed clipping norm.
         step_size: (a, b, gamma) for eta_t = a (b + t)^-gamma, or a function of t = 0, 1, ... for JAX to trace. For N
             records of unit information a few tenths of 1 / N suits.
-        burn_in: fraction of the steps whose iterates are no draws, in [0, 1).
-        thinning: every so many steps of the rest is a draw, counted back from the last.
-        init_loc_fn: one of NumPyro's `init_to_*`, evaluated on the placeholder; None: the origin of unconstrained space.
-        placeholder: as in `DPSVI`.
-        loss_share: share of the release given to a private estimate of -log p(records, theta); as in `DPSVI`, but 0.
-        microbatch_size: as in `DPSVI`.
-        static_kwargs: public keyword arguments of the model.
+        burn_in: Fraction of the steps whose iterates are no draws, in [0, 1).
+        thinning: Every so many steps of the rest is a draw, counted back from the last.
+        init_loc_fn: One of NumPyro's `init_to_*`, evaluated on the placeholder; None: the origin of unconstrained space.
+        placeholder: As in `DPSVI`.
+        loss_share: Share of the release given to a private estimate of -log p(records, theta); as in `DPSVI`, but 0.
+        microbatch_size: As in `DPSVI`.
+        static_kwargs: Public keyword arguments of the model.
 
     Raises:
-        ValueError, TypeError: an argument that cannot be used, before any budget is spent.
+        ValueError, TypeError: An argument that cannot be used, before any budget is spent.
 
     Reference:
         Wang, Fienberg and Smola, Privacy for free, ICML 2015 (Algorithm 2); Welling and Teh, ICML 2011.
@@ -155,13 +155,13 @@ class DPSGLD:
         return 2 * self.plan.rate / (self.contribution_bound * math.sqrt(float(self.step_sizes.max())))
 
     def epsilon_2015(self, delta: float) -> Bound2015:
-        """What the constants and advanced composition of Wang et al. (2015) would have said of this run.
+        """Compute epsilon of this run by the constants and advanced composition of Wang et al. (2015).
 
         A historical figure with conditions of its own, not discreet's claim (that is `plan.epsilon(delta)`). Unlike that
         one it counts the extra noise. See `discreet.accounting.langevin_epsilon_2015`.
 
         Args:
-            delta: where to state it.
+            delta: Where to state it.
         """
         noise = max(self.plan.noise_multiplier, self.free_noise_multiplier)
         return langevin_epsilon_2015(
@@ -172,8 +172,8 @@ class DPSGLD:
         """Prove from the chain's own jaxpr what `run` will tell of one record; see `DPSVI.certify`.
 
         Raises:
-            PrivacyError: there is no proof.
-            TypeError, ValueError: as `run`.
+            PrivacyError: There is no proof.
+            TypeError, ValueError: As `run`.
         """
         return self._dpsvi.certify(*args, **kwargs)
 
@@ -194,21 +194,21 @@ class DPSGLD:
 
         Args:
             rng_key: `discreet.random.key()`; a key starts one run only.
-            args: the records, along the leading axis of every array.
-            progress_bar: show progress after two seconds.
-            delta: delta of the statement; None: the plan's, or a cautious choice.
-            require_proof: refuse to run without a proof that the plan covers.
-            ledger: the table's budget, debited just before the first release.
-            mesh: as in `DPSVI.run`.
-            kwargs: likewise.
+            args: The records, along the leading axis of every array.
+            progress_bar: Show progress after two seconds.
+            delta: Delta of the statement; None: the plan's, or a cautious choice.
+            require_proof: Refuse to run without a proof that the plan covers.
+            ledger: The table's budget, debited just before the first release.
+            mesh: As in `DPSVI.run`.
+            kwargs: Likewise.
 
         Returns:
             Draws, iterates and the statement. A chain that left the finite numbers says so by a RuntimeWarning, and in
             `diverged_at`.
 
         Raises:
-            PrivacyError: the verifier found no proof, or a worse event than the plan's.
-            TypeError, ValueError: wrong input, before any budget is spent.
+            PrivacyError: The verifier found no proof, or a worse event than the plan's.
+            TypeError, ValueError: Wrong input, before any budget is spent.
         """
         options: Any = {"delta": delta, "require_proof": require_proof, "ledger": ledger, "mesh": mesh}
         outcome = self._dpsvi.run(rng_key, *args, progress_bar=progress_bar, **options, **kwargs)
@@ -236,7 +236,7 @@ class DPSGLD:
         )
 
     def _tail(self, outcome: DPSVIResult) -> np.ndarray:
-        """Which rows of the trace are draws, in order."""
+        """The rows of the trace that are draws, in order."""
         steps = outcome.trace.steps
         candidates = np.flatnonzero(steps > self.burn_in * outcome.steps_completed)
         # The trace itself may keep every so many steps only.
@@ -267,16 +267,16 @@ class DPSGLDResult:
     """The outcome of `DPSGLD.run`. Everything in it is covered by `statement`; it holds no key, and can be pickled.
 
     Attributes:
-        draws: for each global latent the kept draws, constrained, along the leading axis. They follow one another in a
+        draws: For each global latent the kept draws, constrained, along the leading axis. They follow one another in a
             chain: neighbours are alike.
-        draw_steps: number of releases made when each draw was kept.
+        draw_steps: Number of releases made when each draw was kept.
         step_sizes: eta_t of all the plan's steps.
-        losses: private estimates of -log p(records, theta), in nats; NaN without a `loss_share`.
-        trace: the iterates, unconstrained.
-        statement: what was spent and what it protects.
-        plan: the plan of the run.
-        steps_completed: fewer than `plan.num_steps` after Ctrl-C; the price is the plan's all the same.
-        diverged_at: the first step of the trace after which something was not finite; None: all is.
+        losses: Private estimates of -log p(records, theta), in nats; NaN without a `loss_share`.
+        trace: The iterates, unconstrained.
+        statement: What was spent and what it protects.
+        plan: The plan of the run.
+        steps_completed: Fewer than `plan.num_steps` after Ctrl-C; the price is the plan's all the same.
+        diverged_at: The first step of the trace after which something was not finite; None: all is.
     """
 
     draws: dict[str, np.ndarray]
@@ -293,8 +293,8 @@ class DPSGLDResult:
         """Some of the draws, in random order; free of budget. To be used as `DPSVIResult.posterior`.
 
         Args:
-            key: any JAX key.
-            num_samples: how many; up to the number of kept draws all are different, beyond it they are drawn again.
+            key: Any JAX key.
+            num_samples: How many; up to the number of kept draws all are different, beyond it they are drawn again.
 
         Returns:
             For each global latent an array with the draws along the leading axis.
@@ -319,7 +319,7 @@ class DPSGLDResult:
             As `discreet.inference_data.to_arviz`.
 
         Raises:
-            ValueError: the chain diverged, or as `discreet.inference_data.to_arviz`.
+            ValueError: The chain diverged, or as `discreet.inference_data.to_arviz`.
         """
         self._check_finite()
         return to_arviz(self.draws, statement=self.statement, **names)
@@ -332,7 +332,7 @@ class DPSGLDResult:
             )
 
     def __repr__(self) -> str:
-        """What it is, not its arrays."""
+        """Short repr without arrays."""
         spent = self.statement
         return (
             f"DPSGLDResult({len(self.draw_steps)} draws of {len(self.draws)} latents, {self.steps_completed} of "
@@ -346,16 +346,16 @@ class DPSGLDResult:
 def releases_of(
     method: DPSVI | DPSGLD, *args: Any, init_params: Mapping[str, Any] | None = None, **kwargs: Any
 ) -> Callable[[PRNGKeyArray], Float[Array, "step release"]]:
-    """What a fit gives out at each step, as a function of its key: the program that `run` compiles, without its bookkeeping.
+    """The releases of a fit at each step, as a function of its key: the program that `run` compiles, for auditing.
 
     The same samplers, step and noise, in the same loop. It can be mapped over keys. For audits of made-up records only: nothing
     is proved, debited or stated, so it takes keys made from a seed alone, with which nothing is private.
 
     Args:
-        method: a `DPSVI` or a `DPSGLD`.
-        args: the records, as `run` takes them.
-        init_params: as in `DPSVI.run`. Initial values are the same for all keys: an attacker knows them.
-        kwargs: likewise.
+        method: A `DPSVI` or a `DPSGLD`.
+        args: The records, as `run` takes them.
+        init_params: As in `DPSVI.run`. Initial values are the same for all keys: an attacker knows them.
+        kwargs: Likewise.
 
     Returns:
         A function from a key to one row for each step, and a pytree of the records that it holds. In a row are the gradient
@@ -363,7 +363,7 @@ def releases_of(
         slope of the prior; then the private loss, unless its share is 0; then C, if it moves.
 
     Raises:
-        TypeError, ValueError: as `run`. The function itself refuses keys that are secret.
+        TypeError, ValueError: As `run`. The function itself refuses keys that are secret.
     """
     dpsvi = method._dpsvi if isinstance(method, DPSGLD) else method
     records, plan = take_apart(args, kwargs), dpsvi.plan

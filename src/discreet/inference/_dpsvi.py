@@ -123,33 +123,33 @@ class DPSVI:
     own; amortised guides for per-record latents).
 
     Args:
-        model: the model; array arguments hold records along their leading axis.
-        guide: the guide, with the model's signature.
-        optim: an optimizer of `numpyro.optim` or optax.
+        model: The model; array arguments hold records along their leading axis.
+        guide: The guide, with the model's signature.
+        optim: An optimizer of `numpyro.optim` or optax.
         loss: `Trace_ELBO` or `TraceMeanField_ELBO`, with `num_particles` shared guide draws.
-        plan: the privacy plan.
+        plan: The privacy plan.
         perturb: "latents", the rule above; or "parameters", d3p's rule (gradients of the whole
             ELBO in all variational parameters, one guide draw a record), for comparison.
-        placeholder: one record (or several) for what must not see data: arrays as passed to
+        placeholder: One record (or several) for what must not see data: arrays as passed to
             `run`, made up. None: zeros, or ones where zeros are impossible.
-        loss_share: share of the squared sensitivity given to the private loss, in [0, 1). The
+        loss_share: Share of the squared sensitivity given to the private loss, in [0, 1). The
             noise on the gradient grows by 1 / sqrt(1 - loss_share): one per cent for 0.02. With
             0 the losses are NaN.
-        loss_bound: losses further than this many nats from the placeholder's are clipped in the
+        loss_bound: Losses further than this many nats from the placeholder's are clipped in the
             private loss (never in the gradient). None: the placeholder's loss, at least 1.
-        microbatch_size: rows that are worked on at once. None: the batch, or what a gibibyte holds.
+        microbatch_size: Rows that are worked on at once. None: the batch, or what a gibibyte holds.
         local: "private": the guide's `param` sites may have a value for each record, along one axis. They stay beside the
             data: `run` updates them without noise for the records of each batch, before their clipped gradients are taken,
             and nobody sees them. None: as "private" for latents of each record that an AutoNormal or AutoDelta covers,
             where the plan's batches and `perturb` allow it; other such sites are refused.
-        local_optim: optimizer of those, as `optim`; None: the same.
-        local_updates: how often a record updates its own each time it is in a batch. They must keep up with what is shared: of
+        local_optim: Optimizer of those, as `optim`; None: the same.
+        local_updates: How often a record updates its own each time it is in a batch. They must keep up with what is shared: of
             2,000 records with a mean each, in 500 steps of 200 records, one update found 0.2 for the spread of these means, and
             20 found SVI's 0.85.
-        static_kwargs: public keyword arguments of model and guide, such as N.
+        static_kwargs: Public keyword arguments of model and guide, such as N.
 
     Raises:
-        ValueError, TypeError: an argument that cannot be used, before any budget is spent.
+        ValueError, TypeError: An argument that cannot be used, before any budget is spent.
 
     Reference:
         Jälkö, Dikmen, Honkela, UAI 2017 (Algorithm 1); Prediger et al., PoPETs 2022(2);
@@ -263,16 +263,16 @@ class DPSVI:
         """The initial state. Of the arguments only shapes and dtypes are used, never values.
 
         Args:
-            rng_key: key of the fit, from `discreet.random.key()`; all noise follows from it.
-            args: arguments of the model, records along the leading axis.
-            init_params: public initial values of `param` sites, constrained.
-            kwargs: likewise.
+            rng_key: Key of the fit, from `discreet.random.key()`; all noise follows from it.
+            args: Arguments of the model, records along the leading axis.
+            init_params: Public initial values of `param` sites, constrained.
+            kwargs: Likewise.
 
         Returns:
             A state for `update`.
 
         Raises:
-            TypeError, ValueError: a model, guide, key or argument that cannot be fitted privately.
+            TypeError, ValueError: A model, guide, key or argument that cannot be fitted privately.
         """
         key = random.check_key(rng_key)
         check_unused(key, INIT)
@@ -330,7 +330,7 @@ class DPSVI:
         )
 
     def _of_plan(self, released: int, shards: Shards | None = None) -> dict[str, Any]:
-        """What a step that releases so many coordinates has from the plan beside its numbers."""
+        """The static parameters of a step with `released` coordinates, derived from the plan."""
         plan = self.plan
         sampling, size = plan.sampling, plan.num_records
         # A device's part of a batch is about as long as a Poisson sample of its records, whatever the sampler. Its rows are in
@@ -374,10 +374,10 @@ class DPSVI:
         Give each state to `update` once: two releases from one state share their noise.
 
         Args:
-            state: the state before; its parameters may be shown to anybody.
-            args: a batch, as the model takes it. Rows that `mask` drops may hold anything.
-            mask: which rows are real, True rows first; None: all.
-            kwargs: likewise.
+            state: The state before; its parameters may be shown to anybody.
+            args: A batch, as the model takes it. Rows that `mask` drops may hold anything.
+            mask: Which rows are real, True rows first; None: all.
+            kwargs: Likewise.
 
         Returns:
             The next state, and a private estimate of the negative ELBO of all records, in nats.
@@ -416,7 +416,7 @@ class DPSVI:
         )
 
     def explain_engine(self) -> EngineReport:
-        """How the gradients of each leaf are clipped, and at what price; print it for a table. After `init` or `run`."""
+        """Describe the clipping of each leaf's gradients, and its cost; print it for a table. After `init` or `run`."""
         step = self._initialised()
         return step.explain(self._shapes, self.plan.sampling.capacity(self.plan.num_records))
 
@@ -428,11 +428,11 @@ class DPSVI:
         """The exact negative ELBO of the records passed, in nats: **not private**.
 
         Args:
-            state: a state.
-            args: records.
-            non_private: must be True, to say that the records are public or that the number
+            state: A state.
+            args: Records.
+            non_private: Must be True, to say that the records are public or that the number
                 will not be shown.
-            kwargs: likewise.
+            kwargs: Likewise.
 
         Raises:
             ValueError: `non_private` was not set, or records have parameters of their own.
@@ -480,8 +480,8 @@ class DPSVI:
         says; the loss of one record is a program of its own there, which cannot see another.
 
         Raises:
-            PrivacyError: there is no proof.
-            TypeError, ValueError: as `init`.
+            PrivacyError: There is no proof.
+            TypeError, ValueError: As `init`.
         """
         with as_one_curator(mesh is not None):  # nothing is released here
             records = take_apart(args, kwargs, mesh)
@@ -514,27 +514,27 @@ class DPSVI:
         Args:
             rng_key: `discreet.random.key()`. A key made from a seed is allowed, and recorded as
                 "reproducible: not private".
-            args: the records, along the leading axis of every array.
-            progress_bar: show progress after two seconds.
-            delta: delta of the statement; None: the plan's, or a cautious choice.
-            init_params: public initial values of `param` sites.
-            require_proof: refuse to run without a proof that the plan covers. With False the statement says what is missing.
-            keep_gradients: keep the noisy gradients in the trace, for `DPSVIResult.noise_aware`. They are releases.
-            ledger: the table's budget, debited just before the first release.
-            checkpoint: folder from which the same call goes on, to the same bits, if the process dies. Keep it secret.
+            args: The records, along the leading axis of every array.
+            progress_bar: Show progress after two seconds.
+            delta: Delta of the statement; None: the plan's, or a cautious choice.
+            init_params: Public initial values of `param` sites.
+            require_proof: Refuse to run without a proof that the plan covers. With False the statement says what is missing.
+            keep_gradients: Keep the noisy gradients in the trace, for `DPSVIResult.noise_aware`. They are releases.
+            ledger: The table's budget, debited just before the first release.
+            checkpoint: Folder from which the same call goes on, to the same bits, if the process dies. Keep it secret.
             person: Name of the column that identifies persons, if each record is a person: the statement and the ledger then
                 name the person as the unit of privacy.
             max_rows: With `person`, how many rows of a person a record holds at most. Not checked: what `run` sees is records.
             mesh: Devices along one axis, of all processes, over which the records are spread; see docs/scale.md.
-            kwargs: likewise.
+            kwargs: Likewise.
 
         Returns:
             Parameters, private losses, iterates and the statement.
 
         Raises:
-            PrivacyError: the verifier found no proof, or a worse event than the plan's.
-            SpentError: the ledger does not hold the plan.
-            TypeError, ValueError: wrong input, before any budget is spent.
+            PrivacyError: The verifier found no proof, or a worse event than the plan's.
+            SpentError: The ledger does not hold the plan.
+            TypeError, ValueError: Wrong input, before any budget is spent.
         """
         with Processes(mesh) as processes:
             with processes.together():
@@ -659,17 +659,17 @@ class DPSVI:
         together.
 
         Args:
-            keys: one for each fit, as `jax.random.split(discreet.random.key(0), 8)`: shape (fit,).
-            args: the records, as for `run`.
-            plans: one for each key, for the same number of records. None: this DPSVI's plan for all.
-            init_params: as in `run`.
-            kwargs: as args.
+            keys: One for each fit, as `jax.random.split(discreet.random.key(0), 8)`: shape (fit,).
+            args: The records, as for `run`.
+            plans: One for each key, for the same number of records. None: this DPSVI's plan for all.
+            init_params: As in `run`.
+            kwargs: As args.
 
         Returns:
             Arrays whose leading axis is the fits.
 
         Raises:
-            TypeError, ValueError: secret keys, as many plans as there are no keys, or as `run`.
+            TypeError, ValueError: Secret keys, as many plans as there are no keys, or as `run`.
 
         Example:
             >>> import jax, numpy as np, numpyro, numpyro.distributions as dist, discreet as dp
@@ -715,7 +715,7 @@ class DPSVI:
         """`DPSVIResult.posterior` for `params` from elsewhere, such as a pickle, after `init` or `run`.
 
         Raises:
-            ValueError: neither was called, or num_samples < 1.
+            ValueError: Neither was called, or num_samples < 1.
         """
         return draw_posterior(self._initialised().objective, key, params, num_samples)
 
@@ -726,7 +726,7 @@ class DPSVI:
 
 
 def optimizer_digest(optim: Any, psi: Mapping[str, Any], state: Any = None) -> str:
-    """What an optimizer computes, from its first state on."""
+    """The digest of an optimizer's program, from its first state on."""
 
     def step(psi: Any, state: Any, gradient: Any, value: Any) -> Any:
         first = optim.init(psi) if state is None else state

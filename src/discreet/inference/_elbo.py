@@ -54,7 +54,7 @@ from discreet.inference._structure import (
 
 
 _MOST_LOOKED_AT = 128
-# Of objectives that were looked at: what their records' losses depend on.
+# Dependencies of records' losses, by objective.
 _LOOKED_AT: dict[Any, dict[str, Any]] = {}
 LATENT = "latent"
 PARAM = "param"
@@ -91,13 +91,13 @@ class Objective:
         return self.digest, self.touched_latents, self.touched_params, self.uses_key, shape
 
     def __eq__(self, other: object) -> bool:
-        """Whether both compute the same."""
+        """Compare the programs of two objectives."""
         if self is other:
             return True
         return isinstance(other, Objective) and bool(self.digest) and self._facts() == other._facts()
 
     def __hash__(self) -> int:
-        """Of what is computed."""
+        """Hash of the program."""
         return hash(self._facts()) if self.digest else id(self)
 
     @property
@@ -473,7 +473,7 @@ def _refuse_callbacks(program: Any) -> None:
 
 
 def _is_known(array: Any, public: Sequence[np.ndarray]) -> bool:
-    """Whether an array of a program holds no data: one of what is public here, or one number over and over."""
+    """True if an array of a program contains no data: it is public here, or constant."""
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         return True
     values = np.asarray(array)
@@ -482,7 +482,7 @@ def _is_known(array: Any, public: Sequence[np.ndarray]) -> bool:
 
 
 def _identity(program: Any) -> Any:
-    """What a model or guide is, beyond what it computes for one record: itself; of a new AutoGuide its class and model."""
+    """The identity of a model or guide: itself; for a new AutoGuide its class and model."""
     if isinstance(program, AutoGuide) and type(program).__module__.startswith("numpyro."):
         return type(program), program.model
     # What has no hash is looked at each time.
@@ -808,7 +808,7 @@ def _axis(one: Any, many: Any) -> int | None:
 
 
 def _alike(together: Float[np.ndarray, "row"], alone: Float[np.ndarray, "row"]) -> bool:
-    """Whether each row says the same alone, up to rounding, or all of them do in another order, as their sum tells."""
+    """True if rows agree together and alone up to rounding, each or, in another order, in their sum."""
     finite = np.isfinite(alone)
     together, alone = together[finite], alone[finite]
     size = np.abs(alone)

@@ -54,7 +54,7 @@ _SECONDS = 10.0
 
 @dataclasses.dataclass
 class Progress:
-    """How far a fit has come: all that the loop gathers besides its state and the trace."""
+    """The progress of a fit: everything that the loop collects besides its state and the trace."""
 
     mean: Any
     done: int = 0
@@ -72,9 +72,9 @@ class Checkpoint:
     any result. When the fit is done the key is taken out of it.
 
     Args:
-        folder: where; made if absent. Of several processes, that of the first one, which alone reads and writes there.
-        key: the key of a new fit, of which the first process's is taken. One that goes on has its own.
-        processes: those that make the fit; None: this one.
+        folder: Where; made if absent. Of several processes, that of the first one, which alone reads and writes there.
+        key: The key of a new fit, of which the first process's is taken. One that goes on has its own.
+        processes: Those that make the fit; None: this one.
     """
 
     def __init__(self, folder: Path | str | None, key: PRNGKeyArray, processes: Processes | None = None) -> None:
@@ -107,12 +107,12 @@ class Checkpoint:
 
     @property
     def reproducible(self) -> bool:
-        """Whether the fit's random bits can be repeated."""
+        """True if the fit's random bits can be reproduced."""
         return random.is_reproducible(self.key) if self._found is None else self._found["reproducible"]
 
     @property
     def remedy(self) -> tuple[str, int]:
-        """What to do after an error once the fit is paid for, and the exit code that says so."""
+        """The remedy after an error once the fit was debited, and its exit code."""
         if self.run_id:
             return "Start all processes again with the same command: the fit goes on from its checkpoint.", START_AGAIN
         return "The plan may be spent, and without checkpoint= its steps are lost.", FAILED
@@ -172,7 +172,7 @@ class Checkpoint:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to write where the fit stands."""
+        """True if a checkpoint is due."""
         return self._path is not None and time.perf_counter() >= self._due
 
     def keep(self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool) -> None:
@@ -211,7 +211,7 @@ class Checkpoint:
                 left.unlink(missing_ok=True)
 
     def digest(self, records: Sequence[Array]) -> str:
-        """What tells tables apart, and tells nothing of them to whoever does not have the file; empty where nobody asks."""
+        """A keyed hash of the table, which reveals nothing without the checkpoint file; empty if it is not needed."""
         if not self.run_id and self._processes.count == 1:
             return ""
         digest = hmac.new(self._salt, digestmod=hashlib.sha256)
@@ -229,7 +229,7 @@ class Checkpoint:
 
 
 def versions() -> str:
-    """What computes it: other versions may draw other batches from the same key, and other processors round otherwise."""
+    """The versions and the device: others may draw different batches from the same key, or round differently."""
     names = ", ".join(f"{name} {version(name)}" for name in ("discreet", "jax", "jaxlib", "numpyro", "numpy"))
     return f"{names} on {jax.default_backend()}: {rounds_like()}"
 
@@ -485,12 +485,12 @@ def update_once(
 
 
 class ManyFits(NamedTuple):
-    """What `DPSVI.run_many` gives out, one row of each array for each fit. Not private: the keys were made from seeds.
+    """The result of `DPSVI.run_many`, one row of each array for each fit. Not private: the keys were made from seeds.
 
     Attributes:
-        params: values of the `param` sites, the mean over the last tenth of the plan's steps: shape (fit, ...).
-        last_params: the same after the last step.
-        losses: private loss estimates, in nats: shape (fit, longest plan's steps), NaN behind a plan's last step.
+        params: Values of the `param` sites, the mean over the last tenth of the plan's steps: shape (fit, ...).
+        last_params: The same after the last step.
+        losses: Private loss estimates, in nats: shape (fit, longest plan's steps), NaN behind a plan's last step.
         clipping_norms: C of each step, likewise.
     """
 
@@ -593,7 +593,7 @@ _MOST_PROOFS = 256
 def _program(
     step: PrivateStep, plan: PrivacyPlan, drawing: Any, state: DPSVIState, table: Sequence[Any], keep_gradients: bool
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What a fit computes, and its arguments: keys, what is public, and the table."""
+    """The program of a fit, and its arguments: keys, public values, and the table."""
     length = plan.num_steps
     dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
     recorder = TraceRecorder(dim, length)
@@ -652,7 +652,7 @@ def with_proof(
             raise _refused(error) from error
         return statement.with_warnings(f"Not proved: it ran although the verifier found no proof, because {error.rule}")
     try:
-        # What else the plan pays for is no leave to do more here.
+        # `also` is paid separately; it must not widen what this program may do.
         certificate.check(plan.alone())
     except PrivacyError as error:
         if required:

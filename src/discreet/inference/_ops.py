@@ -102,7 +102,7 @@ exact_sum.defvjp(_summed, _to_each)
 
 @dataclasses.dataclass(frozen=True)
 class Tempering:
-    """How far one record can move the log density, and the power that makes it worth at most epsilon.
+    """The sensitivity of the log density to one record, and the power that limits its effect to epsilon.
 
     A record's log-likelihood, less a `center` that no record enters, is clipped to [low, high]; the sum over the records is
     multiplied by `power`. Replacing a record moves that sum by at most power * (high - low) at every point, and so, by
@@ -115,7 +115,7 @@ class Tempering:
     high: float  # in nats, above `low`
     centered: bool  # whether the center is the log-likelihood of the zero record (Lipschitz version) instead of 0
     power: float  # at most 1
-    relation: Relation  # which data sets are neighbours
+    relation: Relation  # the neighbouring relation
 
     @classmethod
     def for_epsilon(cls, epsilon: float, low: float, high: float, *, centered: bool, relation: Relation) -> Tempering:
@@ -126,7 +126,7 @@ class Tempering:
 
     @property
     def grid(self) -> Grid:
-        """What the bounded log-likelihoods are rounded to before they are summed; as far apart as the bounds, or less."""
+        """The grid for the bounded log-likelihoods before they are summed, at most as wide as the bounds."""
         low, high = Fraction(self.low), Fraction(self.high)
         middle, spacing = (low + high) / 2, Fraction(2.0 ** (math.ceil(math.log2(self.high - self.low)) - 24))
         return Grid(
@@ -139,7 +139,7 @@ class Tempering:
 
     @property
     def epsilon(self) -> float:
-        """What one exact draw costs: the largest log ratio of the densities, as computed, for neighbouring tables, in nats."""
+        """Epsilon of one exact draw: the largest log ratio of the computed densities of neighbouring tables, in nats."""
         return float(np.nextafter(self._moved * (1.0 + _ROUNDING) + _ROUNDING, np.inf))
 
 
@@ -304,18 +304,18 @@ def _flat(shape: tuple[int, ...]) -> ImproperUniform:
 
 @dataclasses.dataclass(frozen=True)
 class Diagnostics:
-    """Whether the chains agree with one another. Functions of the data: **not private**, and charged nowhere.
+    """Convergence diagnostics of the chains. Functions of the data: **not private**, and not charged.
 
     None of it is a proof. Chains that all missed a part of the posterior agree with one another.
 
     Attributes:
-        split_r_hat: for each unconstrained parameter, split R-hat of each coordinate; near 1 is good, above 1.01 is not.
-        effective_sample_size: likewise, of all chains together.
-        divergences: transitions after warm-up that NUTS calls divergent; any is a warning.
-        distance: the largest Kolmogorov distance, over coordinates, between a chain and the others or between the first and
+        split_r_hat: For each unconstrained parameter, split R-hat of each coordinate; near 1 is good, above 1.01 is not.
+        effective_sample_size: Likewise, of all chains together.
+        divergences: Transitions after warm-up that NUTS calls divergent; any is a warning.
+        distance: The largest Kolmogorov distance, over coordinates, between a chain and the others or between the first and
             the second halves: an estimate, from finitely many draws, of a lower bound on the total variation between them.
             It is not a bound on the total variation between the released draw and the posterior.
-        distance_by_chance: what `distance` stays below in 95 % of cases where all draws follow one law (from the
+        distance_by_chance: What `distance` stays below in 95 % of cases where all draws follow one law (from the
             effective sample sizes): nothing smaller can be seen with chains of this length.
     """
 
@@ -452,9 +452,9 @@ class OPSResult:
     """The outcome of `OnePosteriorSample.run`. The draws are covered by `statement`; it holds no key.
 
     Attributes:
-        draws: for each latent its values, constrained, with the draws along the leading axis.
-        statement: what was spent and what it protects: a pure epsilon, of exact draws.
-        non_private_diagnostics: what the chains say about themselves. **Not private**: it is charged nowhere, shown nowhere,
+        draws: For each latent its values, constrained, with the draws along the leading axis.
+        statement: What was spent and what it protects: a pure epsilon, of exact draws.
+        non_private_diagnostics: What the chains say about themselves. **Not private**: it is charged nowhere, shown nowhere,
             and not pickled (then it is None). Whether to publish the draws must not depend on it.
     """
 
@@ -464,21 +464,21 @@ class OPSResult:
 
     @property
     def num_draws(self) -> int:
-        """How many draws were released."""
+        """The number of released draws."""
         return len(next(iter(self.draws.values())))
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
         """Some of the released draws, without repetition, in random order; post-processing, free of budget.
 
         Args:
-            key: any JAX key.
-            num_samples: at most `num_draws`.
+            key: Any JAX key.
+            num_samples: At most `num_draws`.
 
         Returns:
             As `draws`, for NumPyro's `Predictive`.
 
         Raises:
-            ValueError: more than were released, or fewer than 1.
+            ValueError: More than were released, or fewer than 1.
         """
         if not 1 <= num_samples <= self.num_draws:
             raise ValueError(
@@ -509,7 +509,7 @@ class OPSResult:
         what ran to the exact draws of this table, and once, times e^epsilon, back from those of the neighbouring one.
 
         Args:
-            total_variation: between 0 and 1. It cannot be read off the chains: diagnostics see some hundredths at best.
+            total_variation: Between 0 and 1. It cannot be read off the chains: diagnostics see some hundredths at best.
 
         Returns:
             delta, at most 1.
@@ -522,7 +522,7 @@ class OPSResult:
         return min(1.0, (1 + math.exp(min(self.statement.epsilon, 700.0))) * slack * (1 + 1e-12))
 
     def __repr__(self) -> str:
-        """What it is, not its arrays."""
+        """Short repr without arrays."""
         return f"OPSResult({self.num_draws} draw(s) of {', '.join(self.draws)}, epsilon={self.statement.epsilon:.4g}, delta=0)"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -565,25 +565,25 @@ class OnePosteriorSample:
     transition can only bring its law nearer to the posterior, and a state picked from along the chain is further off on average.
 
     Args:
-        model: a NumPyro model with proper priors and observations in a plate of the records' length. Latents inside that
+        model: A NumPyro model with proper priors and observations in a plate of the records' length. Latents inside that
             plate, `param` sites and discrete latents are refused.
         log_likelihood_bound: B in nats, or a pair (low, high) to clip to, which has the width high - low instead of 2B. For
             discrete observations, whose log-likelihood is never above 0, (-B, 0) costs half of B.
-        epsilon: of each draw, between 1e-5 and 500. What is spent is less where even power 1 is within it.
+        epsilon: Of each draw, between 1e-5 and 500. What is spent is less where even power 1 is within it.
         lipschitz: L, in nats per unit of distance between records.
         radius: R, in the records' units.
-        num_draws: number of draws released, each from a chain of its own. Their costs add up.
-        relation: which tables are neighbours.
-        num_warmup: transitions of each chain that adapt the sampler.
-        num_samples: transitions of each chain after that.
-        num_chains: at least 2; more are run where there are more draws.
-        num_records: public number of records, where a plate of the model declares it. None: under REPLACE_ONE the table's.
-        placeholder: a made-up record, as for DPSVI.
-        nuts_options: further options of NumPyro's NUTS, such as `max_tree_depth`.
-        static_kwargs: public keyword arguments of the model.
+        num_draws: Number of draws released, each from a chain of its own. Their costs add up.
+        relation: Which tables are neighbours.
+        num_warmup: Transitions of each chain that adapt the sampler.
+        num_samples: Transitions of each chain after that.
+        num_chains: At least 2; more are run where there are more draws.
+        num_records: Public number of records, where a plate of the model declares it. None: under REPLACE_ONE the table's.
+        placeholder: A made-up record, as for DPSVI.
+        nuts_options: Further options of NumPyro's NUTS, such as `max_tree_depth`.
+        static_kwargs: Public keyword arguments of the model.
 
     Raises:
-        ValueError, TypeError: an argument that cannot be used.
+        ValueError, TypeError: An argument that cannot be used.
 
     Reference:
         Wang, Fienberg, Smola, "Privacy for free", ICML 2015 (one posterior sample, 4B and 4LR); Dimitrakakis et al.,
@@ -648,12 +648,12 @@ class OnePosteriorSample:
 
     @property
     def relation(self) -> Relation:
-        """Which tables are neighbours."""
+        """The neighbouring relation."""
         return self.tempering.relation
 
     @property
     def power(self) -> float:
-        """What the bounded log-likelihood is multiplied by."""
+        """The factor of the bounded log-likelihood."""
         return self.tempering.power
 
     @property
@@ -687,18 +687,18 @@ class OnePosteriorSample:
 
         Args:
             rng_key: `discreet.random.key()`; all that the chains draw follows from it.
-            args: the model's arguments: arrays hold records along their leading axis.
-            progress_bar: show NumPyro's, without its figures on the sampler.
-            ledger: the table's budget, debited before the chains run: what NumPyro compiles on the way is paid for.
-            person: the column that identifies persons, if a record is a person and not a row; for the statement.
-            max_rows: the most rows of a person that a record holds; for the statement.
-            kwargs: as args.
+            args: The model's arguments: arrays hold records along their leading axis.
+            progress_bar: Show NumPyro's, without its figures on the sampler.
+            ledger: The table's budget, debited before the chains run: what NumPyro compiles on the way is paid for.
+            person: The column that identifies persons, if a record is a person and not a row; for the statement.
+            max_rows: The most rows of a person that a record holds; for the statement.
+            kwargs: As args.
 
         Returns:
             The draws and their statement.
 
         Raises:
-            ValueError, TypeError: wrong input, before any budget is spent.
+            ValueError, TypeError: Wrong input, before any budget is spent.
         """
         key = random.check_key(rng_key)
         if isinstance(key, Tracer):
@@ -791,7 +791,7 @@ class OnePosteriorSample:
 def _limits(
     bound: Bound | None, lipschitz: float | None, radius: float | None, relation: Relation
 ) -> tuple[float, float]:
-    """What a record's log-likelihood is clipped to, in nats."""
+    """The clipping bounds of a record's log-likelihood, in nats."""
     if relation not in (Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE):
         raise TypeError(f"relation is {relation!r}; pass Relation.REPLACE_ONE or Relation.ADD_OR_REMOVE_ONE.")
     if (bound is None) == (lipschitz is None) or (lipschitz is None) != (radius is None):

@@ -45,10 +45,10 @@ class Processes:
     Used as a context; an error in it that other processes do not know of ends this process.
 
     Attributes:
-        count: How many.
+        count: Number of processes.
         index: The number of this one.
         mesh: All their devices; None: one process, and its first device.
-        remedy: What to do after an error, and the exit code that says so.
+        remedy: The remedy after an error, and its exit code.
     """
 
     def __init__(self, mesh: Any = None) -> None:
@@ -77,7 +77,7 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes, debits and prints."""
+        """True for the process that writes, debits and prints."""
         return self.index == 0
 
     def __enter__(self) -> Processes:
@@ -120,7 +120,7 @@ class Processes:
         return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in _summed(rows)]
 
     def from_first(self, content: bytes) -> bytes:
-        """What process 0 has."""
+        """Broadcast the content of process 0."""
         if self.count == 1:
             return content
         length = int(self.all_of(str(len(content)))[0])
@@ -128,7 +128,7 @@ class Processes:
         return _summed(np.frombuffer(content, np.uint8)).tobytes() if length else b""
 
     def first_is_given(self, name: str, given: bool) -> bool:
-        """Whether process 0, which alone uses it, is given an argument.
+        """Check whether process 0, the only user of an argument, is given it.
 
         Raises:
             ValueError: Another one is, and process 0 is not; in all processes.
@@ -145,7 +145,7 @@ class Processes:
         return bool(said[0])
 
     def decide(self, count: int, due: bool, stop: bool) -> tuple[int, bool, bool]:
-        """How many steps come next and whether it is time to save, by process 0's clock; and whether any one is to stop."""
+        """Agree on the number of next steps and on saving, by process 0's clock; and on stopping, if any process must."""
         if self.count == 1:
             return count, due, stop
         said = [json.loads(x) for x in self.all_of(json.dumps([count, bool(due), bool(stop)]))]
@@ -220,7 +220,7 @@ _KNOWN = "known to all processes"
 
 
 def _is_known(error: BaseException | None) -> bool:
-    """Whether all processes raise an error, or one that it was made from."""
+    """True if all processes raise this error, or its cause."""
     return error is not None and (_KNOWN in vars(error) or _is_known(error.__cause__))
 
 
@@ -234,7 +234,7 @@ def _in_words(error: BaseException | None) -> str:
 
 
 def _is_own(error: BaseException) -> bool:
-    """Whether a `raise` statement of discreet raised the error, and its text does not repeat another error's.
+    """True if a `raise` statement of discreet raised the error, so that its text does not repeat another error's.
 
     The frame alone does not tell: an error within `float(cell)`, whose text has the cell, and errors of JAX, which hides its
     frames, end in a frame of discreet as well. So the last instruction there must be that of `raise`.

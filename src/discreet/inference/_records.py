@@ -1,4 +1,4 @@
-"""Which arguments are records, what stands in for them where data must not be seen, and plates of a few made-up rows.
+"""Find the records among arguments, replace them by placeholders where data must not be read, and resize plates.
 
 `take_apart` is the door through which every method's arguments come: it finds the arrays of records among them and refuses what
 is none, several processes among that. `WholePlates` runs a model or guide on the rows that it is given, whatever sizes its plates
@@ -71,7 +71,7 @@ class Records(NamedTuple):
         return [jnp.zeros((size, *x.shape[1:]), x.dtype) for x in self.leaves]
 
     def filled(self, value: int, size: int) -> list[Array]:
-        """As `zeros`, with another constant."""
+        """The same as `zeros`, with another constant."""
         return [jnp.full((size, *x.shape[1:]), value, x.dtype) for x in self.leaves]
 
     def shapes(self, size: int) -> list[jax.ShapeDtypeStruct]:
@@ -253,11 +253,11 @@ class with_levels:  # noqa: N801 - used like NumPyro's handlers
     its function with these names bound otherwise: functions of other files that it calls are as they were.
 
     Args:
-        model: the model's function, perhaps with handlers around it; give the result to the guide and to `DPSVI`.
-        levels: for each such argument its number of levels; codes are 0, ..., levels - 1.
+        model: The model's function, perhaps with handlers around it; give the result to the guide and to `DPSVI`.
+        levels: For each such argument its number of levels; codes are 0, ..., levels - 1.
 
     Raises:
-        ValueError: no function, no argument of that name, or less than one level.
+        ValueError: No function, no argument of that name, or less than one level.
 
     Example:
         >>> def model(dept):
@@ -538,13 +538,13 @@ def _names(code: CodeType) -> tuple[set[str], set[str]]:
 
 
 def _is_users(module: Any) -> bool:
-    """Whether a module is the user's own."""
+    """True for a user's module."""
     name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
     return name == "__main__" or bool(file and users_file(file))
 
 
 def _named(holder: Any) -> str:
-    """What an object is, in words that hold nothing of its contents."""
+    """Describe an object without its contents."""
     name = getattr(holder, "__qualname__", None)
     return f"a {type(holder).__name__}" + (f" ({name})" if isinstance(name, str) else "")
 
@@ -573,7 +573,7 @@ def _refuse_other_tables(x: Any, tables: Sequence[Any], place: Any) -> None:
 
 
 def _length(table: Any) -> int:
-    """How many records a table of `with_records` has."""
+    """The number of records of a table of `with_records`."""
     return next((n for n in table.shape if n != 1), 1)
 
 

@@ -1,4 +1,4 @@
-"""What a private fit gives back, in memory and in a file: releases and what follows from them; no key, no record, no code."""
+"""Results of private fits, in memory and in files: releases and post-processing; no key, no record, no code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WHAT, VERSION = "result of a private fit", 1
 
 @dataclasses.dataclass(frozen=True)
 class ArrayForm:
-    """What one record has of an argument: an array of this shape and dtype."""
+    """The shape and dtype of one record's part of an argument."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -44,13 +44,13 @@ class ArrayForm:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What must be known of a fit, besides its model and guide, to draw from it again. Public."""
+    """The facts, besides model and guide, for drawing from a saved fit. Public."""
 
     # `(args, kwargs)` of the model, with an `ArrayForm` for each array of records; None where they are nested in objects
     # that a file does not hold
     arguments: Any
     latents: tuple[str, ...]  # names of the global latents
-    keeps_local: bool  # whether records had parameters of their own
+    keeps_local: bool  # True if records had their own parameters
 
     @classmethod
     def of(cls, objective: Objective) -> Form:
@@ -154,7 +154,7 @@ def _check_same(saved: Mapping[str, str], needed: Mapping[str, str]) -> None:
 
 
 class Outcome(NamedTuple):
-    """What a loop did in `steps` releases: the last state, a private loss and C for each step, and the iterates kept."""
+    """The outcome of a loop of `steps` releases: the last state, private loss and C per step, and the kept iterates."""
 
     state: DPSVIState
     losses: Float[np.ndarray, "step"]
@@ -174,17 +174,17 @@ class DPSVIResult:
     """The outcome of `DPSVI.run`. Everything in it is covered by `statement`; it holds no key.
 
     Attributes:
-        params: values of the `param` sites, averaged over the tail of the fit (`trace.average`; `averaged_over` says over
+        params: Values of the `param` sites, averaged over the tail of the fit (`trace.average`; `averaged_over` says over
             how many iterates); ready for NumPyro's `Predictive` and `guide.sample_posterior`.
-        last_params: the same of the last iterate.
-        losses: one private estimate of the negative ELBO of all records a step, in nats. They
+        last_params: The same of the last iterate.
+        losses: One private estimate of the negative ELBO of all records a step, in nats. They
             scatter by the noise of the release; a running mean shows the trend. NaN where the
             fit gave no share of its budget to the loss.
-        clipping_norms: the clipping norm C of each step done. With `AdaptiveClipping` its path, a release.
-        trace: the iterates.
-        statement: what was spent and what it protects.
-        plan: the plan of the fit.
-        steps_completed: fewer than `plan.num_steps` after Ctrl-C; the price is the plan's all the same.
+        clipping_norms: The clipping norm C of each step done. With `AdaptiveClipping` its path, a release.
+        trace: The iterates.
+        statement: What was spent and what it protects.
+        plan: The plan of the fit.
+        steps_completed: Fewer than `plan.num_steps` after Ctrl-C; the price is the plan's all the same.
     """
 
     params: dict[str, Any]
@@ -200,22 +200,22 @@ class DPSVIResult:
 
     @property
     def averaged_over(self) -> int:
-        """How many iterates `params` is the mean of: 1 where a fit made fewer than 20 steps."""
+        """The number of iterates averaged in `params`: 1 if a fit made fewer than 20 steps."""
         return self.trace.averaged_over
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
         """Draws of the global latents from the fitted guide; post-processing, free of budget.
 
         Args:
-            key: any JAX key.
-            num_samples: number of draws.
+            key: Any JAX key.
+            num_samples: Number of draws.
 
         Returns:
             For each global latent an array with the draws along the leading axis, as
             NumPyro's `Predictive(model, posterior_samples)` takes them. For ArviZ: `to_arviz`.
 
         Raises:
-            ValueError: the result holds no guide, since it was unpickled or loaded without one; or num_samples < 1.
+            ValueError: The result holds no guide, since it was unpickled or loaded without one; or num_samples < 1.
         """
         if self._objective is None:
             raise ValueError(
@@ -232,16 +232,16 @@ class DPSVIResult:
         on that record and on the release, so it may be shown where the record itself may be.
 
         Args:
-            key: any JAX key.
-            args: records, as the model takes them.
-            num_samples: number of draws.
-            kwargs: likewise.
+            key: Any JAX key.
+            args: Records, as the model takes them.
+            num_samples: Number of draws.
+            kwargs: Likewise.
 
         Returns:
             For each latent an array (num_samples, records, ...).
 
         Raises:
-            ValueError: the result holds no guide, the model has no such latent, records have variational parameters of
+            ValueError: The result holds no guide, the model has no such latent, records have variational parameters of
                 their own, or the arguments are not like those of the fit.
         """
         objective = self._objective
@@ -262,8 +262,8 @@ class DPSVIResult:
         """Draws as `posterior` makes them, for ArviZ, with the statement in their attributes; free of budget.
 
         Args:
-            key: any JAX key.
-            num_samples: number of draws.
+            key: Any JAX key.
+            num_samples: Number of draws.
             names: feature_names, coords and dims of `discreet.inference_data.to_arviz`.
 
         Returns:
@@ -271,7 +271,7 @@ class DPSVIResult:
 
         Raises:
             ImportError: ArviZ is not installed.
-            ValueError: as `posterior` and `discreet.inference_data.to_arviz`.
+            ValueError: As `posterior` and `discreet.inference_data.to_arviz`.
         """
         return to_arviz(self.posterior(key, num_samples), statement=self.statement, note=SPREAD, **names)
 
@@ -286,13 +286,13 @@ class DPSVIResult:
             method: "trace" adds the variance of the tail's mean, in all variational parameters of any guide;
                 "regression" infers each location from the noisy gradients, which `run(..., keep_gradients=True)` keeps.
                 None: "regression" where the fit kept them, else "trace".
-            start: where the tail begins, as a fraction of the trace. None: where it has no drift.
+            start: Where the tail begins, as a fraction of the trace. None: where it has no drift.
 
         Returns:
             An object with `posterior(key, num_samples)`, like this one.
 
         Raises:
-            ValueError: another method, a result without a guide, a trace without a converged tail or with too few
+            ValueError: Another method, a result without a guide, a trace without a converged tail or with too few
                 iterates in it, without gradients, or a guide that has no locations.
 
         Reference:
@@ -309,7 +309,7 @@ class DPSVIResult:
             )
         if self.plan.mechanism != GAUSSIAN:
             raise ValueError(
-                f"The noise is that of {type(self.plan.mechanism).__name__}; noise_aware knows the law of Gaussian noise only. "
+                f"The noise is that of {type(self.plan.mechanism).__name__}; noise_aware supports Gaussian noise only. "
                 "Use posterior(key, num_samples)."
             )
         # Of a step's gradient, whatever C was then; the loss's share and the batch's own chance add to it.
@@ -324,14 +324,14 @@ class DPSVIResult:
         and no code. It is there whole or not at all; one of that name is replaced.
 
         Args:
-            path: the file. Any name will do, "fit.discreet" say.
+            path: The file. Any name will do, "fit.discreet" say.
 
         Returns:
             The path.
 
         Raises:
-            TypeError: the plan has a sampler or the params a container of your own, which a file without code cannot hold.
-            OSError: the file cannot be written.
+            TypeError: The plan has a sampler or the params a container of your own, which a file without code cannot hold.
+            OSError: The file cannot be written.
         """
         fields = {name.lstrip("_"): getattr(self, name) for name in _SAVED}
         return write_fields(path, fields | {"plan": self.plan.storable()})
@@ -343,7 +343,7 @@ class DPSVIResult:
         """Draw the releases: what `discreet.plots.plot_releases` makes of this result, with its options.
 
         Raises:
-            ImportError: matplotlib is absent.
+            ImportError: Matplotlib is absent.
         """
         # The core loads no matplotlib.
         from discreet.plots import plot_releases
@@ -351,7 +351,7 @@ class DPSVIResult:
         return plot_releases(self, **options)
 
     def __repr__(self) -> str:
-        """What it is, not its arrays."""
+        """Short repr without arrays."""
         spent = self.statement
         return (
             f"DPSVIResult({len(self.params)} parameters, {self.steps_completed} of {self.plan.num_steps} steps, "
@@ -364,7 +364,7 @@ class DPSVIResult:
 
 
 def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: PrivacyPlan) -> DPSVIResult:
-    """What a loop did, for its user."""
+    """Build the `DPSVIResult` from a loop's outcome."""
     last = step.optim.get_params(outcome.state.optim_state)
     _, unravel = ravel_pytree(last)
     averaged = unravel(jnp.asarray(outcome.trace.average()))
@@ -410,17 +410,17 @@ def load_result(
     is worth as much as whoever hands it on.
 
     Args:
-        path: the file.
-        model: the model that was fitted, for `posterior` and `noise_aware`, which are refused without it.
-        guide: its guide.
-        placeholder: as in `DPSVI`.
-        static_kwargs: the keyword arguments that the `DPSVI` had for its model.
+        path: The file.
+        model: The model that was fitted, for `posterior` and `noise_aware`, which are refused without it.
+        guide: Its guide.
+        placeholder: As in `DPSVI`.
+        static_kwargs: The keyword arguments that the `DPSVI` had for its model.
 
     Returns:
         The result as it was saved, to the bit; the same key gives the same draws.
 
     Raises:
-        ValueError: the file is absent, damaged, incomplete, something else, or from a newer discreet; or model and guide have
+        ValueError: The file is absent, damaged, incomplete, something else, or from a newer discreet; or model and guide have
             other latents, or parameters of other names, shapes or dtypes.
     """
     fields, expected = read_archive(path, WHAT, VERSION, kinds()), {n.lstrip("_"): kind for n, kind in _SAVED.items()}

@@ -101,7 +101,7 @@ def claim(key: PRNGKeyArray, step: int | None = None, *, again: bool = False) ->
 
 
 def _digest(key: PRNGKeyArray) -> bytes:
-    """What tells secret keys apart without keeping them; empty for a key that may be used again."""
+    """A digest that identifies a secret key; empty for a key that may be used again."""
     if random.is_reproducible(key) or isinstance(key, Tracer):
         return b""
     return hashlib.sha256(np.asarray(jax.random.key_data(key)).tobytes()).digest()
@@ -115,7 +115,7 @@ _KEYS = "threefry2x32"
 
 
 class LangevinState(NamedTuple):
-    """Where the chain is."""
+    """The state of the chain."""
 
     params: dict[str, Array]  # the unconstrained latents
     # of the key that the extra noise follows from. It hides nothing: the release before it is private already.
@@ -134,7 +134,7 @@ class Langevin(_NumPyroOptim):
     so that the noise in theta has variance max(eta, (eta s / 2)^2): Langevin's, or the release's where that is larger.
 
     Args:
-        schedule: step size of step t = 0, 1, ...
+        schedule: Step size of step t = 0, 1, ...
         stddev: s, in units of the gradient.
     """
 
@@ -346,9 +346,9 @@ class _Run:
 
 @dataclasses.dataclass(frozen=True)
 class LocalUpdates:
-    """What each record does with its own variational parameters when it is in a batch: the E-step.
+    """The update of a record's own variational parameters when it is in a batch: the E-step.
 
-    A record remembers them, and what the optimizer keeps of them, as one row of each array of the memory. They follow the
+    These parameters, and their optimizer state, are one row of each array of the memory. They follow the
     gradient of the record's own loss at the batch's draw of what is shared, with draws of their own. So a row of the memory
     depends on one record, on that record's own randomness, and on releases.
     """
@@ -364,7 +364,7 @@ class LocalUpdates:
         return self.optim.init(dict(self.objective.local_start))
 
     def rows(self, num_records: int) -> list[Array]:
-        """The memory at the start, which knows nothing of the records."""
+        """The initial memory, which is independent of the records."""
         return [jnp.broadcast_to(jnp.asarray(x), (num_records, *jnp.shape(x))) for x in jax.tree.leaves(self._start)]
 
     def parameters(self, memory: Sequence[Array]) -> list[Array]:
@@ -394,7 +394,7 @@ class LocalUpdates:
                 return self.optim.update(gradient, state, value=value), None
 
             state, _ = jax.lax.scan(once, jax.tree.unflatten(structure, own), jax.random.split(key, self.num_updates))
-            # A record without a finite gradient adds nothing to the release; nor does it remember anything.
+            # A record without a finite gradient adds nothing to the release or the memory.
             finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(state)]))
             return [jnp.where(finite, new, old) for new, old in zip(jax.tree.leaves(state), own, strict=True)]
 
@@ -408,15 +408,15 @@ class LocalUpdates:
 
 
 class DPSVIState(NamedTuple):
-    """What the next step needs. Printing it hides the key; pickling it is refused.
+    """The state of a fit between steps. Printing it hides the key; pickling it is refused.
 
     Attributes:
-        optim_state: state of the optimizer, the unconstrained parameters included.
-        rng_key: the fit's key; steps derive theirs from it and from `step`.
-        step: number of releases made.
-        loss_center: public guess at a record's loss, from the placeholder record, in nats.
+        optim_state: State of the optimizer, the unconstrained parameters included.
+        rng_key: The fit's key; steps derive theirs from it and from `step`.
+        step: Number of releases made.
+        loss_center: Public guess at a record's loss, from the placeholder record, in nats.
         clipping_norm: C of the next step, computed from earlier releases; it moves with `AdaptiveClipping` only.
-        memory: with `local="private"`, what each record remembers; as private as the records.
+        memory: With `local="private"`, each record's own state; as private as the records.
     """
 
     optim_state: Any
@@ -542,14 +542,14 @@ class PrivateStep:
         return self.shards.gathered(state)
 
     def drawing(self, sampling: Sampling, leaves: Sequence[Any]) -> Drawing:
-        """How a sampler's batches are drawn from record arrays."""
+        """The drawing of a sampler's batches from record arrays."""
         if self.shards is None:
             return sampling.drawing(leaves[0].shape[0])
         num_records = self.shards.num_records
         return PaddedDrawing(sampling.drawing(num_records), leaves[0].shape[0] - num_records)
 
     def explain(self, psi: Any, num_rows: int) -> EngineReport:
-        """How the engine goes about a batch of `num_rows` rows, for parameters of the shapes of `psi`."""
+        """Describe the engine's algorithm for a batch of `num_rows` rows and parameters of the shapes of `psi`."""
         key = random.key(0)
         u = psi if self.perturb_parameters else jax.eval_shape(self.objective.link, psi, key)[0]
         draws = self._draws(u, self.objective.example, key)

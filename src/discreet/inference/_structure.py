@@ -1,4 +1,4 @@
-"""What a model and a guide are made of, found by tracing them with two and with three records.
+"""Find the structure of a model and a guide by tracing them with two and with three records.
 
 Nothing here sees data: the traces are abstract, on shapes alone, and AutoGuides are set up on a made-up record. What changes with
 the number of rows belongs to records; everything else is global. Programs that cannot be split into records, or that would give
@@ -61,7 +61,7 @@ def check_auto_guide(guide: Callable[..., Any]) -> None:
 
 
 def keeps_by_itself(guide: Callable[..., Any]) -> bool:
-    """Whether a guide is an AutoGuide, or a list with one, that gives each record's latent parameters of its own."""
+    """True for an AutoGuide, or a list with one, that has parameters for each record's latents."""
     return isinstance(guide, autoguide.AutoGuide) and any(type(part) in _SITE_BY_SITE for part in auto_guides(guide))
 
 
@@ -295,7 +295,7 @@ _NEEDS_A_NUMBER = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Site:
-    """What matters of one site of a trace, free of values."""
+    """The relevant facts about one site of a trace, without values."""
 
     name: str
     kind: str
@@ -320,9 +320,9 @@ class Summed:
     """A discrete latent of one record that is summed out."""
 
     name: str
-    shape: tuple[int, ...]  # of its value for one record
+    shape: tuple[int, ...]  # the shape of its value for one record
     dtype: Any
-    axis: int  # which of its axes numbers the records
+    axis: int  # the axis that numbers the records
     support: np.ndarray  # the values of one element, along the leading axis
 
     @property
@@ -353,7 +353,7 @@ class Structure:
     observed: tuple[str, ...]
     guide_globals: tuple[str, ...]  # guide sample sites that all records share, auxiliary ones included
     guide_locals: tuple[str, ...]  # guide sample sites of each record
-    has_model_params: bool  # whether the model has `param` sites
+    has_model_params: bool  # True if the model has `param` sites
     # the guide's `param` sites with a value for each record, and the axis that numbers the records
     local_params: tuple[tuple[str, int], ...] = ()
     factors: tuple[str, ...] = ()  # observed sites and factors that hold no data
@@ -649,7 +649,7 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """Where in the user's program an error was raised: " (file:line, in function: source)"."""
+    """The place of an error in the user's program: " (file:line, in function: source)"."""
     frames = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
     return f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}: {frames[-1].line})" if frames else ""
 
@@ -779,7 +779,7 @@ def _is_data_free(
     hint: int | None,
     inside: set[str],
 ) -> bool:
-    """Whether an observed site that does not follow the number of records holds no data.
+    """True if an observed site that does not depend on the number of records contains no data.
 
     If so, it goes into the data-free term, without clipping and noise. If it reads the records, it is one term for all of them,
     which `refuse_couplings` takes only where it is a sum over them. Refused is what reads a record's latents, or an array that
@@ -894,7 +894,7 @@ def _check_guide(
             )
         if name not in latents and not site.auxiliary:
             raise ValueError(
-                f"The guide samples {name!r}, which is no latent of the model. Rename it, or mark it with "
+                f"The guide samples {name!r}, which is not a latent of the model. Rename it, or declare it with "
                 'infer={"is_auxiliary": True}.'
             )
         if not site.reparametrized:

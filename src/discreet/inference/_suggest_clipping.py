@@ -34,11 +34,11 @@ class ClippingSuggestion:
     """A clipping norm to begin with, and the reason. Made by `suggest_clipping`.
 
     Attributes:
-        norm: what to pass as `clipping_norm=`, or as `initial=` of an `AdaptiveClipping`; two digits.
-        quantile: the fraction of made-up gradients that lie within it.
-        quantiles: pairs (fraction, norm) of the made-up gradients.
-        redrawn: observed sites whose values the model made up.
-        why: where the number comes from, and what it is worth.
+        norm: What to pass as `clipping_norm=`, or as `initial=` of an `AdaptiveClipping`; two digits.
+        quantile: The fraction of made-up gradients that lie within it.
+        quantiles: Pairs (fraction, norm) of the made-up gradients.
+        redrawn: Observed sites whose values the model made up.
+        why: Where the number comes from, and what it is worth.
     """
 
     norm: float
@@ -63,7 +63,7 @@ def suggest_clipping(
     loss: Any = None,
     **static_kwargs: Any,
 ) -> ClippingSuggestion:
-    """Proposes a clipping norm from records that nobody ever was: a guess that sees no data.
+    """Propose a clipping norm from artificial records, without access to data.
 
     Guarantee: nothing here is computed from records, so the suggestion costs no privacy. It takes shapes; arrays of
     more than one row are refused, since they look like the table.
@@ -76,25 +76,25 @@ def suggest_clipping(
     normal. It is of use as `initial=` of an `AdaptiveClipping`, or to see the order of magnitude.
 
     Args:
-        model: as for DPSVI.
-        guide: as for DPSVI.
-        shapes: one for each argument of the model, in order. `jax.ShapeDtypeStruct((N, 5), jnp.float32)`, for which
+        model: As for DPSVI.
+        guide: As for DPSVI.
+        shapes: One for each argument of the model, in order. `jax.ShapeDtypeStruct((N, 5), jnp.float32)`, for which
             floats are made up as standard normals and integers as zeros; or a made-up record as an array with a
             leading axis of one, as DPSVI's `placeholder`, which is repeated. Public numbers, strings and None stay.
-        key: any key.
-        make_up: instead of shapes, a function (key, rows) that draws made-up arguments, arrays with `rows` along the
+        key: Any key.
+        make_up: Instead of shapes, a function (key, rows) that draws made-up arguments, arrays with `rows` along the
             leading axis; for example from public bounds. Its observations are used as they are.
-        quantile: the fraction of made-up gradients that is to be within the norm, above 0 and below 1.
-        num_made_up: how many records to make up.
-        num_records: the public number of records, where a plate of the model declares it. None: that of the shapes.
-        loss: as for DPSVI.
-        static_kwargs: public keyword arguments of model and guide.
+        quantile: The fraction of made-up gradients that is to be within the norm, above 0 and below 1.
+        num_made_up: How many records to make up.
+        num_records: The public number of records, where a plate of the model declares it. None: that of the shapes.
+        loss: As for DPSVI.
+        static_kwargs: Public keyword arguments of model and guide.
 
     Returns:
         The norm, quantiles and the reason in words.
 
     Raises:
-        ValueError, TypeError: what looks like data, or a model that DPSVI refuses or whose gradients are not finite.
+        ValueError, TypeError: What looks like data, or a model that DPSVI refuses or whose gradients are not finite.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist, discreet as dp
@@ -133,7 +133,7 @@ def suggest_clipping(
 
 
 def starting_objective(dpsvi: DPSVI, key: PRNGKeyArray, *arguments: Any) -> tuple[Objective, dict[str, Any]]:
-    """What a `DPSVI` fits, and the unconstrained parameters that it starts from, for fits of invented records.
+    """The objective of a `DPSVI` and its unconstrained initial parameters, for fits of invented records.
 
     Of the arguments, which are the model's, only shapes and dtypes are used. Errors as for `DPSVI.init`.
     """
@@ -181,7 +181,7 @@ def _column(leaf: Any, key: PRNGKeyArray, rows: int) -> Any:
 
 
 def _called(make_up: MakeUp, key: PRNGKeyArray, rows: int) -> tuple[Any, ...]:
-    """What make_up draws, refused where it draws nothing but hands out the same rows whatever the key."""
+    """Call make_up, and refuse it if it returns the same rows for every key."""
     first, second = (tuple(make_up(one, rows)) for one in jax.random.split(key))
     arrays, again = take_apart(first, {}).leaves, take_apart(second, {}).leaves
     if arrays[0].shape[0] != rows:

@@ -44,13 +44,13 @@ class Trace:
     """Unconstrained variational parameters along a fit, flattened.
 
     Attributes:
-        steps: number of releases made when each iterate was kept.
-        iterates: one row for each of `steps`.
-        gradients: with `run(..., keep_gradients=True)`, the noisy gradient that each step gave to the optimizer; a row
+        steps: Number of releases made when each iterate was kept.
+        iterates: One row for each of `steps`.
+        gradients: With `run(..., keep_gradients=True)`, the noisy gradient that each step gave to the optimizer; a row
             was computed at the iterate of the row before. None: they were not kept.
-        mean: of the iterates after each of the last `mean_steps` steps, where there are so many parameters that the trace
+        mean: Of the iterates after each of the last `mean_steps` steps, where there are so many parameters that the trace
             has room for fewer than 20 rows; None elsewhere.
-        mean_steps: the last tenth of the planned steps; of a fit that was stopped, one to two tenths, or all it made.
+        mean_steps: The last tenth of the planned steps; of a fit that was stopped, one to two tenths, or all it made.
     """
 
     steps: Int[np.ndarray, "kept"]
@@ -66,13 +66,13 @@ class Trace:
         1 when a coordinate only fluctuates, large when it still travels; 0 where it does not move.
 
         Args:
-            start: where the tail begins, as a fraction of the trace in [0, 1).
+            start: Where the tail begins, as a fraction of the trace in [0, 1).
 
         Returns:
             |slope| / standard error, per coordinate.
 
         Raises:
-            ValueError: the tail holds fewer than ten iterates.
+            ValueError: The tail holds fewer than ten iterates.
 
         Reference:
             Jälkö, Prediger, Honkela and Kaski, DPVIm, 2023: convergence by the slope of a
@@ -122,14 +122,14 @@ class Trace:
 
     @property
     def averaged_over(self) -> int:
-        """How many iterates `average` is the mean of."""
+        """The number of iterates in `average`."""
         if len(self.iterates) < 2 * _BATCHES and self.mean is not None:
             return self.mean_steps
         return len(self.iterates) - self.averaged_from
 
 
 def start_mean(dim: int, keep: bool) -> Float[Array, "two dim"]:
-    """What `update_mean` starts from; empty where no mean is kept."""
+    """The initial value for `update_mean`; empty if no mean is kept."""
     return jnp.zeros((2, dim) if keep else (0, dim))
 
 
@@ -170,16 +170,16 @@ class TraceRecorder:
 
     @property
     def every_step(self) -> bool:
-        """Whether the compiled loop hands over each iterate."""
+        """True if the compiled loop returns each iterate."""
         return self.interval == 1
 
     @property
     def keeps_mean(self) -> bool:
-        """Whether the iterates are so few that the compiled loop averages the tail itself."""
+        """True if so few iterates are kept that the compiled loop averages the tail itself."""
         return not self.every_step and -(-self.num_steps // self.interval) < 2 * _BATCHES
 
     def steps_until_due(self, step: int) -> int:
-        """How many steps after `step` the next iterate is to be kept: at each multiple of `interval`."""
+        """The number of steps from `step` to the next kept iterate, at each multiple of `interval`."""
         return sys.maxsize if self.every_step else self.interval - step % self.interval
 
     def extend(
@@ -219,7 +219,7 @@ class TraceRecorder:
 
 
 _NODES = 201
-# Of the prior of log A about its guess: a factor of e either way.
+# Standard deviation of the prior of log A about its guess: a factor of e either way.
 _PRIOR_SPREAD = 1.0
 _REACH = 6.0
 _FEWEST_INDEPENDENT = 3.0
@@ -227,9 +227,9 @@ _FEWEST_INDEPENDENT = 3.0
 
 @dataclasses.dataclass(frozen=True)
 class TailMean:
-    """Of what the iterates fluctuate about, by their mean: a t distribution for each coordinate."""
+    """The posterior of the iterates' limit by the mean of the tail: a t distribution for each coordinate."""
 
-    mean: Float[np.ndarray, " dim"]  # of the tail
+    mean: Float[np.ndarray, " dim"]  # the mean of the tail
     # of the mean: that of the iterates over the root of the number of independent ones
     stddev: Float[np.ndarray, " dim"]
     centered: Float[np.ndarray, "step dim"]  # the tail less its mean
@@ -268,15 +268,15 @@ def tail_mean(tail: Float[np.ndarray, "step dim"]) -> TailMean:
 
 @dataclasses.dataclass(frozen=True)
 class LocationPosterior:
-    """Of x*, for each coordinate: a mixture over A of what is normal given A and tau.
+    """The posterior of x*, for each coordinate: a mixture over A of distributions that are normal given A and tau.
 
     Attributes:
-        log_slopes: nodes of log A.
-        weights: their posterior probabilities, with sums of 1.
-        point_mean, gradient_mean: over the trace.
-        residual: sum of squared residuals at each node.
-        count: number of pairs.
-        least_noise: lower bound of tau.
+        log_slopes: Nodes of log A.
+        weights: Their posterior probabilities, with sums of 1.
+        point_mean, gradient_mean: Over the trace.
+        residual: Sum of squared residuals at each node.
+        count: Number of pairs.
+        least_noise: Lower bound of tau.
     """
 
     log_slopes: Float[np.ndarray, "node dim"]
@@ -357,7 +357,7 @@ def regress(
 
 
 def _probability(shape: float, residual: Float[np.ndarray, "..."], least_noise: float) -> Float[np.ndarray, "..."]:
-    """Of a noise above the least, had it no lower bound."""
+    """The probability of noise above the least, under a prior without lower bound."""
     if least_noise == 0.0:
         return np.ones_like(residual)
     return gammainc(shape, residual / (2 * least_noise**2))
@@ -378,12 +378,12 @@ class NoiseAware:
 
     Attributes:
         method: "trace" or "regression".
-        start: where the tail that it rests on begins, as a fraction of the trace.
-        corrected: which coordinates of `trace.iterates` are uncertain here: all that move ("trace"), or the locations
+        start: Where the tail that it rests on begins, as a fraction of the trace.
+        corrected: Which coordinates of `trace.iterates` are uncertain here: all that move ("trace"), or the locations
             ("regression").
-        mean: of p(psi* | trace), for each coordinate of `trace.iterates`.
-        stddev: of p(psi* | trace); 0 where it is not corrected.
-        statement: of the fit, whose cost is all that the draws cost.
+        mean: Of p(psi* | trace), for each coordinate of `trace.iterates`.
+        stddev: Of p(psi* | trace); 0 where it is not corrected.
+        statement: Of the fit, whose cost is all that the draws cost.
     """
 
     method: str
@@ -400,8 +400,8 @@ class NoiseAware:
         """Draws of the global latents, in the form of `DPSVIResult.posterior`.
 
         Args:
-            key: any JAX key.
-            num_samples: number of draws, each from a guide whose parameters were drawn, too.
+            key: Any JAX key.
+            num_samples: Number of draws, each from a guide whose parameters were drawn, too.
 
         Returns:
             For each global latent an array with the draws along the leading axis.
@@ -487,7 +487,7 @@ METHODS = {"trace": by_trace, "regression": by_regression}
 
 
 def _tail(trace: Trace, start: float | None, converged_from: float | None) -> tuple[float, int]:
-    """Where the tail begins, as a fraction and as a row."""
+    """The start of the tail, as a fraction and as a row."""
     if start is not None and not 0.0 <= start < 1.0:
         raise ValueError(f"start is {start}; it is a fraction of the trace, at least 0 and below 1.")
     kept = len(trace.iterates)
@@ -514,7 +514,7 @@ def _unravel_for(objective: Objective, params: Mapping[str, Any]) -> Callable[[A
 
 
 class Probe(NamedTuple):
-    """What a few draws of the guide show of its parameters."""
+    """The dependence of a guide's draws on its parameters, from a few draws."""
 
     # for each variational parameter, the coordinate of the unconstrained latents that it is added to; -1: none
     latent: Int[np.ndarray, " dim"]

@@ -72,13 +72,13 @@ class Figure(NamedTuple):
     high: Any
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Convert to values for JSON."""
         return {name: np.asarray(x).tolist() for name, x in self._asdict().items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class ColumnFigures:
-    """What is known about one column.
+    """The released figures of one column.
 
     Attributes:
         column: Its public description.
@@ -101,7 +101,7 @@ class ColumnFigures:
     quantiles: Mapping[float, Figure] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it; `edges` are those of the slices."""
+        """Convert to values for JSON; `edges` are those of the slices."""
 
         def day(value: float) -> Any:
             return shown(self.column, value) if self.column.kind is Kind.DATE else float(value)
@@ -184,12 +184,12 @@ class Description:
 
     @property
     def statement(self) -> Statement:
-        """What the counts cost."""
+        """The privacy statement of the counts."""
         return self.released.statement
 
     @property
     def intervals(self) -> str:
-        """What the intervals hold, in words."""
+        """The quantities that the intervals cover, in words."""
         return COVERS.format(level=self.level)
 
     def to_dict(self) -> dict[str, Any]:
@@ -222,7 +222,7 @@ class Description:
             The matplotlib figure.
 
         Raises:
-            ImportError: matplotlib is not installed.
+            ImportError: Matplotlib is not installed.
         """
         from discreet.plots import Levels, plot_levels
 
@@ -301,7 +301,7 @@ def describe(
         level: Probability with which each interval holds.
         quantiles: Which quantiles, as shares of the values.
         weights: By name of a column: the weight of its tables. None: 1 for all.
-        relation: Which tables are neighbours.
+        relation: The neighbouring relation.
         slices: Most slices of a column of numbers.
         ledger: Debited before the release.
         out_of_bounds: "refuse" or "clip".
@@ -437,7 +437,7 @@ class _Column:
     variance: float
 
     def covariance(self, a: np.ndarray, b: np.ndarray) -> Any:
-        """Of the figures a'c and b'c, along the last axis."""
+        """The covariance of the figures a'c and b'c, along the last axis."""
         means = a.mean(axis=-1), b.mean(axis=-1)
         centred = (a - means[0][..., None]) * (b - means[1][..., None])
         return centred.sum(axis=-1) / self.precision + means[0] * means[1] * self.variance

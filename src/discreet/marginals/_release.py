@@ -62,29 +62,29 @@ _VERSION = 1
 _LAST_ROWS, _FEW_ROWS = 1024, 8
 """Rows that the certified programs count themselves: any number will do, a small one where there are many tables."""
 _BLOCK_CELLS = 2**15
-"""Of columns that are counted together: more would not stay in a processor's cache."""
+"""Cells of columns that are counted together: more would not stay in a processor's cache."""
 _COUNTED = 2**40
-"""Bias of a pair that was counted: it is never chosen again."""
+"""Bias of a counted pair, so that it is never chosen again."""
 _SHARE = 0.1
-"""Of the budget, as a squared distance of Gaussians, for choices: that of AIM."""
+"""Share of the budget, as a squared distance of Gaussians, for choices, as in AIM."""
 
 Table = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MarginalsPlan:
-    """Which cross tables are counted, how precisely, and what that costs. Public; made by `calibrate` from a schema.
+    """The privacy plan for noisy cross tables. Public; made by `calibrate` from a schema.
 
     Attributes:
         schema: The public description of the table.
         tables: Names of the columns of each cross table: one to three.
-        weights: Of each table, a whole number of at least 1: the noise on its counts is the smaller, the larger its weight.
-            Weights beyond those of `tables`, all of them 1, are of pairs that are still to be chosen.
+        weights: Weight of each table, an integer of at least 1: a larger weight gives its counts less noise.
+            Weights beyond those of `tables`, all of them 1, are of pairs not yet chosen.
         noise_multiplier: Standard deviation of the noise on weighted counts, divided by C = sqrt(sum of squared weights).
-        relation: Which tables of records are neighbours.
-        delta: At which epsilon is stated.
+        relation: The neighbouring relation.
+        delta: The delta at which epsilon is stated.
         slices: Most slices of a column of numbers; see `models.Levels`.
-        choices: How many pairs are chosen, one after another.
+        choices: Number of pairs chosen, one after another.
         choice_epsilon: The privacy range of each choice; see `accounting.BoundedRangeDpEvent`.
 
     Raises:
@@ -161,7 +161,7 @@ class MarginalsPlan:
             tables: The cross tables, by names of columns; None: all columns and all pairs of columns.
             weights: By name of a column: the weight of all tables with it, the largest if several are named; 1 for the others.
                 None: 2 for the schema's target.
-            relation: Which tables are neighbours.
+            relation: The neighbouring relation.
             slices: Most slices of a column of numbers.
             choices: How many more pairs of columns are chosen and counted, one after another, by what the tables and the pairs
                 before do not explain. A tenth of the budget is for the choices.
@@ -198,7 +198,7 @@ class MarginalsPlan:
 
     @property
     def open(self) -> int:
-        """How many pairs are still to be chosen."""
+        """The number of pairs not yet chosen."""
         return len(self.weights) - len(self.tables)
 
     @functools.cached_property
@@ -256,14 +256,14 @@ class MarginalsPlan:
         return GAUSSIAN.slack + self.choices * (GAUSSIAN.slack + CHOICE.slack)
 
     def event(self) -> DpEvent:
-        """What counting does to the records, under the plan's relation.
+        """The event of the release, under the plan's relation.
 
         Under REPLACE_ONE an accountant takes neighbours to be 2C apart; they are sqrt(2) C apart.
         """
         return _event(self.noise_multiplier * _distance(self.relation), self.choice_epsilon, self.choices)
 
     def in_words(self) -> str:
-        """What leaves the data."""
+        """Describe the released values."""
         also = f" and {self.choices} choices of a pair of columns, of privacy range {self.choice_epsilon:.6g}, with their counts"
         return (
             f"counts of the {sum(self.cells):,} cells of {len(self.tables):,} cross tables{also if self.open else ''}, with "
@@ -378,7 +378,7 @@ def _shapes(cells: int, rows: int, columns: int) -> tuple[jax.ShapeDtypeStruct, 
 
 
 def _distance(relation: Relation) -> float:
-    """How far neighbours are apart, in units of C."""
+    """The distance of neighbours, in units of C."""
     return math.sqrt(2) if relation is Relation.REPLACE_ONE else 1.0
 
 
@@ -387,9 +387,9 @@ class Marginals:
     """Noisy counts of cross tables: a release. Whatever is computed from it costs nothing more.
 
     Attributes:
-        plan: What was counted.
+        plan: The plan of the release.
         counts: The noisy counts of all cells, table after table, in records; may be negative or fractions.
-        statement: What it cost.
+        statement: The privacy statement.
     """
 
     plan: MarginalsPlan
@@ -472,7 +472,7 @@ def private_marginals(
         rng_key: `discreet.random.key()`, for this release alone.
         table: A file, a pyarrow or pandas table, a dict of arrays; or, where the schema names no person column, levels as
             `plan.levels.encode` makes them.
-        plan: What to count.
+        plan: The plan of the release.
         ledger: The table's budget, debited before the release.
         out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
         person_key: As `key` in `tables.keep_one_row_a_person`; None for a new one.
@@ -542,7 +542,7 @@ def private_marginals(
 
 
 class _LastRows(NamedTuple):
-    """What certified programs get: exact counts of the candidates in all but a few rows, and these. Not private."""
+    """The inputs of certified programs: exact counts of the candidates in all but a few rows, and these rows. Not private."""
 
     counted: Int[np.ndarray, " cell"]
     levels: Int[np.ndarray, "row column"]

@@ -41,7 +41,7 @@ from discreet.tables import Schema
 COMPONENTS, STEPS, RATE = 64, 4000, 0.1
 REFIT_STEPS, REFIT_RATE, PIECE_ROWS = 600, 0.05, 1 << 16
 CHOICE_STEPS = 1500, 50
-"""Of the fit before the first choice, and of each fit after a choice."""
+"""Steps of the fit before the first choice, and of each fit after a choice."""
 SPREAD, WIDE_SPREAD = 2.0, 1.0
 """Prior standard deviation of the components' logits: narrower for many columns, which have more of the noise."""
 IMPOSSIBLE = 0.1
@@ -61,9 +61,9 @@ class CountMatrices(NamedTuple):
 
     Attributes:
         within: Position of that level among all levels, which is their number for all records.
-        counts: Of each pair of levels, on the diagonal of each level; 0 where not counted.
-        stddev: Of the noise on each; 1 where not counted.
-        measured: Which were counted, but for those that are impossible.
+        counts: Counts of each pair of levels, on the diagonal of each level; 0 if not counted.
+        stddev: Standard deviation of the noise on each; 1 if not counted.
+        measured: True for counted pairs, except impossible ones.
     """
 
     within: Int[np.ndarray, " matrix"]
@@ -101,7 +101,7 @@ class CountMatrices(NamedTuple):
 
 
 def _impossible(levels: Levels, within: int) -> Bool[np.ndarray, "level level"]:
-    """Which pairs of levels no record has, or none with the level `within`, if that is one of all levels."""
+    """The mask of pairs of levels that no record has, or none with the level `within`, if that is a level."""
     total = sum(levels.sizes)
     never = np.zeros((total, total), bool)
     for one, other in levels.impossible:
@@ -190,7 +190,7 @@ class Refit:
     """The model that chooses what else to count: fitted to what was counted, and again to more, from where it was.
 
     Args:
-        plan: What is counted.
+        plan: The plan of the counts.
         components: As in `fit_twins`.
         seed: As there.
     """
@@ -230,7 +230,7 @@ class MarginalsResult:
     Attributes:
         latents: The fitted value of each latent, one or several draws along the leading axis.
         num_records: The number of records, estimated from the counts: how many rows a twin has.
-        statement: What the counts cost.
+        statement: The privacy statement of the counts.
     """
 
     latents: dict[str, np.ndarray]
@@ -239,7 +239,7 @@ class MarginalsResult:
 
     @property
     def num_draws(self) -> int:
-        """How many refits there are; 1: the fit alone."""
+        """The number of refits; 1: the fit alone."""
         return len(self.latents["component"])
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
@@ -304,7 +304,7 @@ def twin_tables(schema: Schema, choices: int = 0) -> list[tuple[str, ...]]:
 
 
 def counts_suffice(schema: Schema, slices: int = 32) -> bool:
-    """Whether twins are better fitted to counts than to the records, by what was measured; a public choice.
+    """Choose between fitting twins to counts (True) and to records, by public facts and our measurements.
 
     It takes one row a person, and so few columns and levels that noise on all their pairs leaves the dependence to be seen.
     """

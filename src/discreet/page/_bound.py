@@ -1,4 +1,4 @@
-"""What a statement allows an attacker, at every false-positive rate: straight lines that lie above the trade-off curve."""
+"""The bound of a statement on attackers, at every false-positive rate: straight lines above the trade-off curve."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def profile_pairs(plan: PrivacyPlan, statement: Statement) -> list[Pair]:
 
 
 def may_hold(statement: Statement, pairs: Iterable[Pair]) -> bool:
-    """Whether pairs could be `profile_pairs` of the statement's plan: none promises more than the statement does.
+    """True if pairs could be `profile_pairs` of the statement's plan: none claims more than the statement.
 
     They come from a file that the statement does not cover. The statement's own figures are of the same profile, on a grid, so
     a true pair may beat them by a little.
@@ -81,7 +81,7 @@ def true_positive_rate(lines: list[Line], false_positive_rate: float) -> float:
 
 
 def corners(lines: list[Line]) -> list[tuple[float, float]]:
-    """Where the least of the lines bends, from 0 to 1: joined, they are the bound itself."""
+    """The corners of the minimum of the lines, from 0 to 1: joined, they are the bound."""
     places = [0.0]
     for (slope, intercept), (next_slope, next_intercept) in itertools.pairwise(lines):
         places.append(min(1.0, max(0.0, (next_intercept - intercept) / (slope - next_slope))))
@@ -89,7 +89,7 @@ def corners(lines: list[Line]) -> list[tuple[float, float]]:
 
 
 def odds_factor(statement: Statement) -> float:
-    """By what the releases multiply the odds of a belief, at most, except with probability `statement.delta`; may be infinite.
+    """The largest factor of the releases on the odds of a belief, except with probability `statement.delta`; may be infinite.
 
     Taken from the statement's beliefs, which are probabilities before and after, rounded upward.
     """
@@ -130,7 +130,7 @@ def _outward(value: float) -> float:
 
 
 def _lowest(lines: list[Line]) -> list[Line]:
-    """Of all lines those that are the least somewhere in [0, 1], from 0 to 1."""
+    """The lines that are the minimum somewhere in [0, 1], from 0 to 1."""
     kept = [min(lines, key=lambda line: (line[1], line[0]))]
     place = 0.0
     while True:

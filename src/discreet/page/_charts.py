@@ -29,14 +29,14 @@ class Chart:
 
     name: str  # Tells it from the page's others, in its parts' ids
     title: str
-    description: str  # What is to be seen, for who does not see it
+    description: str  # Description for readers who cannot see the chart
     x_label: str
     y_label: str
     x: tuple[float, float]  # Smallest and largest value; `y` likewise
     y: tuple[float, float]
-    shapes: tuple[Shape, ...] = ()  # What is drawn, from the back to the front
+    shapes: tuple[Shape, ...] = ()  # The shapes, from the back to the front
     legend: tuple[tuple[str, str], ...] = ()  # Style and meaning of lines
-    percent: bool = False  # Whether the numbers are shares; `years`: whether those of x are years
+    percent: bool = False  # True if the numbers are shares; `years`: True if those of x are years
     years: bool = False
 
     def at_x(self, value: float) -> float:
@@ -87,7 +87,7 @@ class Chart:
 
 
 def number(value: float) -> str:
-    """In few digits, with a true minus sign.
+    """Format a number in few digits, with a true minus sign.
 
     >>> number(-1500.0), number(0.25), number(-0.0)
     ('−1,500', '0.25', '0')
@@ -123,7 +123,7 @@ MOST_LINES, MOST_POINTS = 6, 240
 
 
 def course_of(result: Any, feature_names: Sequence[str] = ()) -> dict[str, Any]:
-    """What a result's trace, losses and clipping norms show, as JSON can hold it; post-processing, free of budget.
+    """Summarize a result's trace, losses and clipping norms for JSON; post-processing, at no cost.
 
     There are `losses`, `parameters` (those that moved farthest) and `clipping_norms`, each with its steps, and `rest`: from which
     step on the iterates have no drift. Parts that the result does not have are left out.
@@ -206,7 +206,7 @@ def _trace(result: Any, trace: Any, features: Sequence[str]) -> dict[str, Any]:
 
 
 def verdict(course: Mapping[str, Any]) -> str:
-    """Whether the fit came to rest, in words."""
+    """Describe the convergence of the fit, in words."""
     rest = course.get("rest")
     if rest is None:
         return ""
@@ -268,7 +268,7 @@ def _steps(steps: list[int]) -> tuple[float, float]:
 
 
 def _within(values: list[float | None], y: tuple[float, float]) -> list[float | None]:
-    """What is outside the frame is not drawn."""
+    """Drop values outside of the frame."""
     return [x if x is not None and y[0] <= x <= y[1] else None for x in values]
 
 

@@ -47,7 +47,7 @@ class Described:
 
 
 def description_of(facts: Mapping[str, Any]) -> Described:
-    """What the page shows of the facts of `marginals.Description.to_dict`; other facts raise errors of Python's own."""
+    """The part of the page on `marginals.Description.to_dict`; other facts raise Python's own errors."""
     columns = facts["columns"]
     chosen = itertools.islice(columns.items(), MOST_COLUMNS)
     return Described(

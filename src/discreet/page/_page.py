@@ -65,15 +65,15 @@ class Spent:
     method: str
     epsilon: str  # Its own, at its own `delta`
     delta: str
-    after: str  # What it and all before it take of the epsilon of the cap that is in force now, by its filter
+    after: str  # Epsilon spent after it, by the filter of the current cap
     share: float  # `after` as a part of the cap, at most 1
     unit: str
-    here: bool  # Whether it is the fit that the page is about
+    here: bool  # True for the fit of this page
 
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """What was spent on a table, by its ledger."""
+    """The spent budget of a table, by its ledger."""
 
     dataset: str
     unit: str
@@ -89,7 +89,7 @@ class Budget:
 
 
 def budget_of(ledger: Ledger, statement: Statement) -> Budget:
-    """What a ledger holds, beside a fit's statement."""
+    """The entries of a ledger, for the page of a fit's statement."""
     cap, debits, entries = ledger.cap, ledger.debits, ledger.entries
     here, remark = _place(ledger, statement)
     rows, spent, share = [], 0.0, 0.0
@@ -149,7 +149,7 @@ class Row:
 
     @property
     def cells(self) -> list[str]:
-        """As texts."""
+        """The row as texts."""
         values = (self.mean, self.sd, self.low, self.high)
         return ["–" if value is None else number(float(f"{value:.3g}")) for value in values]
 
@@ -164,7 +164,7 @@ class Panel:
 
     @property
     def bars(self) -> list[tuple[str, str, str] | None]:
-        """For each row the ends of its interval and the place of its mean; None where there is none."""
+        """The ends of each row's interval and the place of its mean; None without an interval."""
         return [
             None
             if row.mean is None or row.low is None or row.high is None
@@ -230,7 +230,7 @@ class Bar:
     least: float
     most: float
     real: float | None = None  # The share of real rows, on a page that is not private
-    apart: bool = False  # Whether it follows slices of numbers and is none: missing cells
+    apart: bool = False  # True for missing cells after slices of numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -391,8 +391,8 @@ def utility_page(report: Any, *, dataset: str = "", day: datetime.date | None = 
     """A page on the utility of synthetic twins, HTML: **not private** for the real rows, as its banner says.
 
     Args:
-        report: Of `discreet.synthetic.utility_report`.
-        dataset: What the table is called.
+        report: A report by `discreet.synthetic.utility_report`.
+        dataset: The name of the table.
         day: When the report was made.
 
     Returns:
@@ -520,7 +520,7 @@ def day_words(day: datetime.date | None) -> str:
 
 
 def _use(course: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the course of the fit says of its use, in a line."""
+    """The consequence of the fit's convergence for its use, in a line."""
     words = {
         "rest": "the fit converged.",
         "drifting": "the fit did not converge, so a longer fit would give other results.",
@@ -677,7 +677,7 @@ def _part(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """What the browser may do: show this style, run this script, and nothing else; no address is reached."""
+    """The content security policy: this style and this script only; no network access."""
     styled, run = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script))
     return f"default-src 'none'; style-src 'sha256-{styled}'; script-src 'sha256-{run}'; base-uri 'none'; form-action 'none'"
 
@@ -713,9 +713,9 @@ def write_report(
         twins: Tables that `synthesize` made of this result, and never the table that was fitted: their columns are shown as
             they are.
         schema: The twins' public description.
-        dataset: What the table is called; left out, as the ledger calls it.
+        dataset: The name of the table; by default the ledger's.
         contact: Who answers questions.
-        day: When the fit was made; left out, as the ledger says.
+        day: The day of the fit; by default the ledger's.
 
     Returns:
         The path.
@@ -736,7 +736,7 @@ def write_report(
     if not isinstance(statement, Statement):
         raise TypeError(f"{type(result).__name__} has no statement: pass the result of a private fit, or its statement")
     if (twins is None) != (schema is None):
-        raise ValueError("twins and schema belong together: the schema says what the twins' columns are")
+        raise ValueError("twins and schema belong together: the schema describes the twins' columns. Pass both")
     drawn = draws if draws is not None else getattr(result, "draws", None)
     plan = getattr(result, "plan", None)
     page = statement_page(

@@ -59,13 +59,13 @@ class TableScores:
     """Fits of one invented table.
 
     Attributes:
-        strength: How strong its truth was; see `dry_run`.
+        strength: Strength of its truth; see `dry_run`.
         private: Scores of the fit with noise.
         non_private: Of the fit without noise and clipping.
         blind: Of a fit that cannot learn the relation: to a permuted target, or no fit at all.
-        width: How far the private fit's latents are from the other's, in its posterior's standard deviations: root mean
+        width: Distance of the private fit's latents from the other's, in its posterior's standard deviations: root mean
             square. NaN where that was not measured.
-        rested: Whether the private fit's parameters came to rest; None where too few steps tell.
+        rested: True if the private fit converged; None if there are too few steps to tell.
     """
 
     strength: float
@@ -111,7 +111,7 @@ class Row:
 
     @property
     def rests(self) -> bool:
-        """Whether the private fits came to rest on most tables; also where too few steps tell."""
+        """True if the private fits converged on most tables, or if there are too few steps to tell."""
         told = [table.rested for table in self.tables if table.rested is not None]
         return 2 * sum(told) > len(told) or not told
 
@@ -200,7 +200,7 @@ class DryRun:
         return "\n".join(lines)
 
     def _traded(self) -> str:
-        """What the proposal gives up against the setting of least loss; empty where it is that one."""
+        """Describe the proposal's loss against the best setting; empty if it is the best."""
         here, best = self.rows[0], min(self.rows, key=lambda row: row.lost)
         own, other = here.setting, best.setting
         if own == other:
@@ -288,7 +288,7 @@ ENOUGH, HALF, NEXT_TO_NOTHING = 0.9, 0.5, 0.2
 
 
 class Verdict(enum.StrEnum):
-    """How much of the signal survives the noise."""
+    """The share of the signal that survives the noise."""
 
     GOOD = "good"
     COSTLY = "costly"
@@ -404,7 +404,7 @@ def dry_run(
     seed: int = 0,
     progress_bar: bool = True,
 ) -> DryRun:
-    """A dry run of `DPSVI` on tables of nobody, to choose its plan: no data, no budget.
+    """Choose a plan by a dry run of `DPSVI` on artificial tables: no data, no budget.
 
     Guarantee: nothing here is computed from records, so the proposal costs no privacy and may be shown. There is no
     argument that a table could be passed as: a schema or shapes say what is public, and arrays are refused.
@@ -508,7 +508,7 @@ _LONGER, _MOST_LONGER = 4, 2
 
 @dataclasses.dataclass(frozen=True)
 class _Stage:
-    """What all tables and settings share, and what is done with them."""
+    """The state common to all tables and settings, and the search over them."""
 
     inventor: Inventor
     fitter: Fitter
@@ -592,7 +592,7 @@ class _Stage:
         return _Prepared(table, best[0], self.judge(blind, table), best[1], seed)
 
     def typical_norm(self, tables: Sequence[_Prepared]) -> float:
-        """What most gradients of invented records are shorter than at the start."""
+        """A quantile of the gradients' norms of invented records at the start."""
         few = [([x[:_ROWS_FOR_NORMS] for x in t.table.rows], jax.random.key(t.seed)) for t in tables]
         lengths = np.concatenate([np.asarray(self.fitter.lengths(*x)) for x in few])
         typical = float(np.quantile(lengths, _QUANTILE))
@@ -668,7 +668,7 @@ class _Stage:
 
 
 def _contrasts(model: Any, about: Any) -> np.ndarray | None:
-    """Of a logistic regression of a described table, what its rest is judged by."""
+    """The contrasts by which convergence of a logistic regression of a described table is judged; None for others."""
     if model is not logistic_regression or not isinstance(about, Schema):
         return None
     widths = widths_of(about)
@@ -683,7 +683,7 @@ _MOST_FOR_REST = 0.1
 
 
 def _ranked(rows: Sequence[Row], *, for_rest: bool = True) -> list[Row]:
-    """By loss; but first, of those about as good as the best, the one that is better where the log density says little.
+    """Rank by loss; but first, of those about as good as the best, the one that is better where the log density says little.
 
     Settings that did not come to rest are first only if those that did lost far more, or unless `for_rest`.
 

@@ -28,7 +28,7 @@ _LATENTS = frozenset({"component", "base", "deviations"})
 
 
 def is_bare(u: Any) -> bool:
-    """Whether records meet the mixture's latents, once, and nothing else: what `clipped_sum` can do."""
+    """True if records depend on one draw of the mixture's latents only, as `clipped_sum` requires."""
     latents = u["latent"]
     return not u["param"] and set(latents) == _LATENTS and all(x.shape[0] == 1 for x in latents.values())
 
@@ -40,7 +40,7 @@ def clipped_sum(
     mask: Bool[Array, " record"],
     norm: Float[Array, ""] | float,
 ) -> Any:
-    """What the gradient engine makes of the mixture, in closed form: four products of matrices, a twentieth of its time.
+    """The gradient engine's result for the mixture, in closed form: four matrix products, in a twentieth of its time.
 
     With x a record's levels as zeros and ones, p_k the levels' probabilities in component k, w those of the components and
     r those given the record, the log density has the gradients r_k (x - p_k) in the deviations of k, their sum over k in
@@ -70,14 +70,14 @@ _KEPT = 200
 _MOST_ROWS = 16_384
 """Larger batches are stood for by so many rows, each of which then counts more than once."""
 _LOSS_SHARE = 0.02
-"""What `DPSVI` and the command line give to the private loss."""
+"""The private loss's share in `DPSVI` and the command line."""
 UNCLIPPED = 1e6
 
 
 class Numbers(NamedTuple):
-    """What the compiled program takes as inputs."""
+    """The inputs of the compiled program."""
 
-    stddev: float  # of the noise on the clipped sum
+    stddev: float  # standard deviation of the noise on the clipped sum
     norm: float
     learning_rate: float
     rate: float
@@ -219,7 +219,7 @@ class Fitter:
 
     @functools.partial(jax.jit, static_argnums=0)
     def _length(self, rows: list[Array], norm: Any, key: PRNGKeyArray) -> tuple[Float[Array, ""], int]:
-        """Of the clipped gradient of all rows at the start, and the number of its coordinates."""
+        """The norm of the clipped gradient of all rows at the start, and the number of its coordinates."""
         guide_key, record_key = jax.random.split(key)
         u, _ = self.objective.link(self.start, guide_key)
         flat, _ = ravel_pytree(self.clipped_sum(u, rows, jnp.ones(len(rows[0]), bool), norm, record_key))

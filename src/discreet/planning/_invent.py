@@ -244,7 +244,7 @@ def _from_schema(schema: Schema) -> Template:
 
 
 def widths_of(schema: Schema) -> list[int]:
-    """How many features each column has that the target is predicted from."""
+    """The number of features of each column that predicts the target."""
     return [_features(column, np.random.default_rng(0), 1).shape[1] for column in schema.features]
 
 
@@ -271,7 +271,7 @@ def _features(column: Column, rng: np.random.Generator, rows: int) -> Float[np.n
 
 
 def _place_of(observed: Any, name: str, arguments: Sequence[Any]) -> int:
-    """Which argument is observed at a site."""
+    """The position of the argument observed at a site."""
     for place, argument in enumerate(arguments):
         if argument is observed:
             return place
@@ -325,7 +325,7 @@ class Inventor:
         return InventedTable(rows, held_out, truth, strength)
 
     def _never_silly(self, features: Sequence[np.ndarray]) -> bool:
-        """Whether any draw is acceptable: levels always are. Trying candidates takes seconds of compilation."""
+        """True if any draw is acceptable, as levels are. Trying candidates takes seconds of compilation."""
         template = self.template
         return not any(template.discrete) and all(
             limits is None and x.dtype.kind == "i" for limits, x in zip(template.limits, features, strict=True)
@@ -379,7 +379,7 @@ class Inventor:
     def _observations(
         self, u: dict[str, Array], arguments: list[Array], key: PRNGKeyArray
     ) -> tuple[dict[int, Array], dict[str, Array]]:
-        """What the model draws in the place of its arguments, and the latents."""
+        """The model's draws of its observed arguments, and the latents."""
         trace = self._trace(key, arguments, u)
         drawn = {place: trace[name]["value"] for name, place in self.observed.items()}
         latents = {name: trace[name]["value"] for name in self.latents}
@@ -441,7 +441,7 @@ class Judge:
         return scores | prediction_scores(table.held_out[self.observed[self.site]], predicted)
 
     def width(self, private: Mapping[str, Any], non_private: Mapping[str, Any]) -> float:
-        """How far one fit's latents are from another's, in standard deviations of the other: root mean square."""
+        """The distance of one fit's latents from another's, in the other's standard deviations: root mean square."""
         means, _ = self._moments(private, jax.random.key(1))
         other, stddevs = self._moments(non_private, jax.random.key(1))
         apart = jax.tree.map(

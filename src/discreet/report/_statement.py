@@ -51,7 +51,7 @@ def sentence(text: str) -> str:
 
 
 def relation_words(relation: Relation, noun: str = "record") -> str:
-    """Which tables the guarantee compares; `noun` is the unit of privacy, "record" or "person"."""
+    """Describe the neighbouring tables; `noun` is the unit of privacy, "record" or "person"."""
     if relation == Relation.REPLACE_ONE:
         what, whose = (
             ("the content of one record", "that record says")
@@ -99,7 +99,7 @@ _NAMES = {
 
 
 def fact_name(name: str) -> str:
-    """What a number of the plan is called in texts.
+    """The name of a number of the plan in texts.
 
     >>> fact_name("num_steps"), fact_name("noise_multiplier")
     ('steps', 'noise multiplier')
@@ -129,7 +129,7 @@ def value_words(value: Any) -> str:
 
 
 def steps_words(statement: "Statement") -> str:
-    """How many releases were made, and how many were paid for."""
+    """Describe the numbers of releases made and accounted for."""
     if statement.steps_completed < statement.horizon:
         return (
             f"{statement.steps_completed} of {statement.horizon} releases were made. The budget of all {statement.horizon} is "
@@ -191,38 +191,38 @@ class ProfilePoint:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Statement:
-    """What a private computation spent, in numbers and words that can be handed on.
+    """The privacy statement of a computation, in numbers and words for publication.
 
     Every number is public: it follows from the plan and never from the records. `str(statement)` is a text for people,
     `statement.to_json()` the same for programs. Built by `make_statement`.
 
     Attributes:
-        method: What ran, for example "DPSVI".
-        released: What left the data, in words.
-        unit: What one unit of privacy is.
+        method: The method, for example "DPSVI".
+        released: The released values, in words.
+        unit: The unit of privacy.
         relation: Name of the relation between neighbouring tables, for example "ADD_OR_REMOVE_ONE".
         relation_in_words: The same for a reader who does not know the name.
         epsilon: Upper bound on ε at `delta`, for the whole horizon of the plan.
         delta: The δ at which `epsilon` holds; 0 for a pure ε.
         delta_chosen: Who chose δ.
         profile: (δ, ε) pairs that hold as well.
-        meaning: What this means for one person, in words.
+        meaning: The meaning for one person, in words.
         attack_power: Pairs (false-positive rate, largest true-positive rate) of any test for one person's record.
         posterior_beliefs: Pairs (belief before, largest belief after seeing everything), except with probability `delta`.
         gaussian_mu: The least μ for which μ-Gaussian privacy holds down to `delta`.
-        warnings: What a careful reader would object to.
-        mechanism: What was done to the records, in words.
+        warnings: Objections of a careful reader.
+        mechanism: The mechanism, in words.
         plan: The numbers of the plan.
         event: The accounted event, as dp_accounting writes it.
         steps_completed: Steps that ran.
         horizon: Steps that were paid for: the plan's, or those that ran if they are more.
-        accountant: How ε was computed.
+        accountant: The accounting method of ε.
         versions: Versions of what computed it.
-        public: What was treated as known to everybody.
-        reproducible: Whether the random bits can be repeated; then nothing here is private.
-        randomness: Where the random bits came from, in words.
-        not_covered: What the guarantee does not cover.
-        violations: What was done that breaks the guarantee, if anything.
+        public: Facts treated as public.
+        reproducible: True if the random bits can be reproduced; then nothing here is private.
+        randomness: The source of the random bits, in words.
+        not_covered: Limits of the guarantee.
+        violations: Actions that void the guarantee, if any.
         notes: Further remarks.
     """
 
@@ -256,7 +256,7 @@ class Statement:
 
     @property
     def is_private(self) -> bool:
-        """Whether the guarantee stands: secret random bits, finite ε, and no violation."""
+        """True if the guarantee holds: secret random bits, finite ε, and no violation."""
         return not self.reproducible and not self.violations and math.isfinite(self.epsilon)
 
     @property
@@ -504,16 +504,16 @@ def make_statement(
     for a number of steps fixed beforehand, so a run that stopped early gets nothing back.
 
     Args:
-        plan: What ran.
+        plan: The plan of the run.
         delta: The δ at which ε is stated, in (0, 1). None: the plan's own target, else the one that
             `accounting.suggest` proposes, and the statement says so.
         steps_completed: Steps that ran; may be fewer or more than planned.
-        reproducible: Whether the random bits came from a seed.
+        reproducible: True if the random bits came from a seed.
         public: Facts treated as public besides the plan's.
         notes: Remarks for the reader.
-        released: What left the data, in words. Empty: the noisy sums and what is computed from them.
-        method: What ran.
-        user_supplied_batches: Whether the caller's code drew the batches, whose law then is an assumption.
+        released: The released values, in words. Empty: the noisy sums and their post-processing.
+        method: The method.
+        user_supplied_batches: True if the caller's code drew the batches, whose law then is an assumption.
         contribution_bound: L2 bound on all that a record adds to a release, where that is more than a gradient
             clipped to C (a loss beside it, or a count), in the first step where C moves. None: the plan's own. The
             noise multiplier is relative to it.
@@ -562,7 +562,7 @@ def make_statement(
 
 
 def _figures(spent: PrivacyProfile, risk: Risk, reproducible: bool) -> dict[str, Any]:
-    """What every statement says of a profile, its meaning and the random bits."""
+    """The fields of every statement on a profile, its meaning and the random bits."""
     deltas = sorted({*PROFILE_DELTAS, risk.delta}, reverse=True)
     return {
         "unit": UNIT,
@@ -606,7 +606,7 @@ def _mechanism_words(plan: PrivacyPlan, bound: float) -> str:
 
 
 def _clipping_words(plan: PrivacyPlan, bound: float) -> str:
-    """How contributions were bounded, summed and hidden."""
+    """Describe the clipping, the sum and the noise."""
     rule, noise, added = plan.clipping, f"noise multiplier {plan.noise_multiplier:.6g}", plan.mechanism.words
     if isinstance(rule, AdaptiveClipping):
         least, most = rule.limits

@@ -29,7 +29,7 @@ _ABSENT, _FOREIGN = -1, -2
 
 
 class OutOfBounds(enum.StrEnum):
-    """What to do with a cell that the schema does not allow.
+    """The rule for a cell that the schema does not allow.
 
     REFUSE: the table is refused. CLIP: a number or date is moved to the nearer bound; anything else is refused. MISSING: the
     cell counts as missing, also one that is no number, no date or no category of the schema, and the column's rule for missing
@@ -46,8 +46,8 @@ class Report:
     """The columns that break a rule, and the rules. It holds no value, row or count, so it cannot reveal any.
 
     Attributes:
-        rule: What to do with cells that the schema does not allow.
-        faults: What is wrong, as sentences without a full stop; several threads add to it.
+        rule: The rule for cells that the schema does not allow.
+        faults: Faults found, as sentences without a full stop; several threads add to it.
     """
 
     rule: OutOfBounds
@@ -156,7 +156,7 @@ def positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -
 
 
 _WORDS = (("false", "true"), ("no", "yes"), ("0", "1"), ("f", "t"), ("n", "y"), ("off", "on"))
-"""What stands for false and for true, so that one schema reads a CSV file's words and a Parquet file's truth values."""
+"""Words for false and true, so that one schema reads a CSV file's words and a Parquet file's Booleans."""
 
 
 def words_of_truth(column: Column, values: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
@@ -185,7 +185,7 @@ def words_of_truth(column: Column, values: pyarrow.ChunkedArray) -> pyarrow.Chun
 
 
 def impossible_rows(table: pyarrow.Table, schema: Schema) -> np.ndarray:
-    """Which rows have values of two columns that the schema calls impossible together. A missing cell is no such value."""
+    """The mask of rows with an impossible combination of values, by the schema. Missing cells do not count."""
     described = {column.name: column for column in schema.columns}
 
     def has(name: str, values: Sequence[Any]) -> np.ndarray:

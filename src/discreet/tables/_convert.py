@@ -51,11 +51,11 @@ ALIGNMENT = 64
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """How a file of records was made. Public.
+    """The settings of a conversion. Public.
 
     Attributes:
         schema: The description of the table.
-        out_of_bounds: What was done with cells that it does not allow.
+        out_of_bounds: The rule for cells that it does not allow.
     """
 
     schema: Schema
@@ -452,7 +452,7 @@ def _digest_of(index: Mapping[str, Any]) -> str:
 
 
 def _rows_of_shard(rows: int, bytes_a_row: Sequence[int]) -> int:
-    """How many rows apart shards begin in memory: the longest one's, or so many more that all arrays fill whole pages.
+    """The distance of shards in memory, in rows: that of the longest one, or more so that all arrays fill whole pages.
 
     Shards that fill pages, of any size that machines have, can be mapped one behind another; others, of few bytes, are copied.
     """
@@ -464,7 +464,7 @@ def _rows_of_shard(rows: int, bytes_a_row: Sequence[int]) -> int:
 
 
 def _holds_shards_alone(path: Path) -> bool:
-    """Whether a path is a folder that can be replaced: an index is in it, damaged or not, and no file but shards."""
+    """True for a folder that can be replaced: it has an index, damaged or not, and no file but shards."""
     shard = re.compile(r"(x|y|mask)-\d{2,}")
     return (path / INDEX).is_file() and all(x.name == INDEX or shard.fullmatch(x.name) for x in path.iterdir())
 
@@ -475,7 +475,7 @@ def _index_of(path: Path) -> "_Folder | None":
 
 
 class _Folder:
-    """A folder of shards: what its index says, and files that are compared with it when they are first used.
+    """A folder of shards: its index, and files that are compared with it when they are first used.
 
     Attributes:
         facts: The metadata that a file of records has, the number of records of each shard, and the hashes.
@@ -510,7 +510,7 @@ class _Folder:
         self.shards_of_device(mesh.devices.size)
 
     def shards_of_device(self, devices: int) -> int:
-        """How many shards each device has."""
+        """The number of shards of each device."""
         if self.shards % devices:
             raise ValueError(
                 f"{self.path} has {self.shards} shards, which cannot be shared out among {devices} devices. Convert the table "
@@ -535,7 +535,7 @@ class _Folder:
                     f"{self.path / name} cannot be read ({error.strerror}), which is a shard. {again}"
                 ) from None
             if state.st_size != size:
-                raise DataError(f"{self.path / name} has another length than the index says: it is damaged. {again}")
+                raise DataError(f"{self.path / name} has another length than in the index: it is damaged. {again}")
             states[name] = state.st_ino, state.st_size, state.st_mtime_ns
         new = [name for name in names if self._compared.get(name) != states[name]]
 
@@ -744,7 +744,7 @@ class _Around:
         return self.file.write(data)
 
     def tell(self) -> int:
-        """Where the next byte goes."""
+        """The position of the next byte."""
         return self.file.tell()
 
     def flush(self) -> None:

@@ -51,7 +51,7 @@ class Records:
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """What a model takes: x, then y and the mask where there are such."""
+        """The arguments of a model: x, then y and the mask, if present."""
         return tuple(array for array in (self.x, self.y, self.mask) if array is not None)
 
     def __repr__(self) -> str:

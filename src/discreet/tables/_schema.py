@@ -54,12 +54,12 @@ class Kind(enum.StrEnum):
 
     @property
     def has_bounds(self) -> bool:
-        """Whether such a column has bounds; the others have categories."""
+        """True if such a column has bounds; the others have categories."""
         return self in (Kind.REAL, Kind.COUNT, Kind.DATE)
 
 
 class Missing(enum.StrEnum):
-    """What to do with a missing cell: refuse the table, or encode zeros and a 0/1 column that marks missing cells."""
+    """The rule for a missing cell: refuse the table, or encode zeros and a 0/1 indicator column of missing cells."""
 
     REFUSE = "refuse"
     INDICATOR = "indicator"
@@ -76,7 +76,7 @@ class Column:
             `datetime.date` for a date.
         categories: All values that can occur. A binary column has two; the second is encoded as 1. An ordered column's
             categories are listed lowest first.
-        missing: What to do with missing cells.
+        missing: The rule for missing cells.
         unit: Unit of the numbers, for display, such as "years". Not for a column of categories.
         step: Of a real column: values that are drawn, as for a synthetic twin, are its lower bound and whole steps above
             it. Cells of the table may lie between. None: any number.
@@ -99,7 +99,7 @@ class Column:
             if self.kind is not Kind.REAL:
                 raise DataError(f"{where} has a step: only a real column has one, leave it out")
             try:
-                positive("step", self.step, hint="1 makes whole numbers.")
+                positive("step", self.step, hint="1 makes integers.")
             except ValueError as error:
                 raise DataError(f"{where}: {error}") from None
         if self.kind.has_bounds:
@@ -177,20 +177,20 @@ def _is_range(column: Column, values: tuple[Any, ...]) -> bool:
 
 
 def is_date(value: Any) -> bool:
-    """Whether it is a day of the calendar, without a time."""
+    """True for a day of the calendar, without a time."""
     return isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CsvFormat:
-    """How texts of a table are written: a public fact, as the schema's `[csv]` says it.
+    """The text format of a table: a public fact, in the schema's `[csv]`.
 
     Attributes:
-        delimiter: What stands between cells, one character; None: a tab in a .tsv file, otherwise a comma.
-        decimal: What stands before the decimals of a number.
-        thousands: What stands between groups of three digits; empty: nothing.
-        encoding: A text encoding that Python knows.
-        date_format: How a day is written, in the codes of `datetime.strptime`.
+        delimiter: The character between cells; None: a tab in a .tsv file, otherwise a comma.
+        decimal: The character before the decimals of a number.
+        thousands: The character between groups of three digits; empty: none.
+        encoding: A text encoding of Python.
+        date_format: The format of days, in the codes of `datetime.strptime`.
 
     Raises:
         DataError: One of them cannot be used.

@@ -155,7 +155,7 @@ def _person(entry: Any) -> tuple[str | None, Any]:
 
 
 def _person_value(schema: Schema) -> Any:
-    """What `_person` reads as the schema's person and number of rows."""
+    """The schema's person and number of rows in the format of `_person`."""
     return schema.person if schema.max_rows == 1 else {"column": schema.person, "max_rows": schema.max_rows}
 
 
