@@ -1,4 +1,4 @@
-"""Clipping without marks: the spellings that are recognised, and those next to them that must not be."""
+"""Handwritten clipping: the spellings that are recognised, and those next to them that must not be."""
 
 import jax
 import jax.numpy as jnp
