@@ -30,7 +30,7 @@ def test_coins_are_right_to_128_bits(epsilon):
 
 @pytest.mark.parametrize(("rate", "accepted"), [(1.0, True), (0.5, False), (2.0, False)])
 def test_answers_have_their_probabilities(rate, accepted):
-    """One test of 4,000 choices; half or twice epsilon fails it. So would scores that are rounded to whole numbers."""
+    """One test of 4,000 choices; half or twice epsilon fails it. So would scores that are rounded to integers."""
     scores = jnp.array([0.0, 1.25, 2.5, -1.0, 2.75])
     found = jax.jit(jax.vmap(lambda key: choose_on_grid(key, scores, 1.4)))(jax.random.split(KEY, 4000))
     weights = np.exp(rate * 0.7 * np.asarray(scores, np.float64))
@@ -48,7 +48,7 @@ def test_scores_out_of_range_are_the_lowest_or_the_highest():
     assert choose(math.nan, -500.0, -math.inf) == 1
     assert choose(-(2.0**40), 0.0, 2.0**35) == 2
     with jax.enable_x64(True):
-        # Whole numbers above 2^24 that float32 takes for one.
+        # Integers above 2^24 that float32 takes for one.
         assert choose(1e9, 1e9 + 400, 1e9 + 100, dtype=jnp.float64) == 1
 
 

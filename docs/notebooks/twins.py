@@ -19,7 +19,7 @@ from discreet.tables import schema_from_dict
 
 
 def survey(people, seed):
-    """A made-up survey, so that this notebook runs anywhere."""
+    """An artificial survey, so that this notebook runs anywhere."""
     rng = np.random.default_rng(seed)
     age, region = rng.integers(18, 90, people), rng.integers(0, 3, people)
     visits = rng.poisson(np.exp(0.02 * (age - 50) + 0.3 * region)).clip(0, 20)

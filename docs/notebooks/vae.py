@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A variational autoencoder
 #
-# A decoder of pictures, learnt at ε = 2. The records are 40,000 made-up pictures of bars; each bar is there or not.
+# A decoder of pictures, learnt at ε = 2. The records are 40,000 artificial pictures of bars; each bar is there or not.
 
 # %%
 import jax

@@ -350,7 +350,7 @@ def classification_metrics(
     """Accuracy, AUC, log loss and calibration of class probabilities, by scikit-learn.
 
     Args:
-        y: The rows' classes, whole numbers from 0.
+        y: The rows' classes, integers from 0.
         probabilities: (row, class) as of `class_probabilities`, or (row,) of class 1.
         num_bins: Equally wide bins of probability for the calibration.
         non_private: Must be True, to say that the rows are public or that the figures will not be shown: they are
@@ -414,6 +414,6 @@ def _checked(y: ArrayLike, probabilities: ArrayLike) -> tuple[Int[np.ndarray, " 
     classes = given.astype(np.int64)
     if (classes != given).any() or classes.min() < 0 or classes.max() >= table.shape[1]:
         raise ValueError(
-            f"y holds values that are no class from 0 to {table.shape[1] - 1}; encode classes as whole numbers."
+            f"y holds values that are no class from 0 to {table.shape[1] - 1}; encode classes as integers."
         )
     return classes, table / table.sum(axis=1, keepdims=True)

@@ -636,7 +636,7 @@ def private_metrics(
         result: What predicts: a fitted estimator (`predict_proba`, or `predict` for numbers), or a function from rows to
             probabilities, (row,) of class 1 or (row, class), or to numbers.
         X: Held-out rows.
-        y: Their targets: labels of the estimator's classes; whole numbers from 0 for a function; numbers for a regression.
+        y: Their targets: labels of the estimator's classes; integers from 0 for a function; numbers for a regression.
         epsilon: What the release may cost.
         delta: Likewise, well below one over the number of records.
         plan: Instead of both.

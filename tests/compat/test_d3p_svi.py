@@ -401,7 +401,7 @@ def test_it_is_numpyros_svi_and_nothing_exact_is_inherited():
 
 
 def test_the_data_do_not_reach_init():
-    """A guide that starts at the batch's mean, as one of d3p's examples does: here it starts at a made-up record's."""
+    """A guide that starts at the batch's mean, as one of d3p's examples does: here it starts at an artificial record's."""
 
     def clever(xs, N):
         del N

@@ -174,7 +174,7 @@ class TestTablesBesideTheRecords:
             run(make(), table[0], table[1].tolist())
 
     def test_as_placeholder(self, table):
-        with pytest.raises(ValueError, match="one made-up record"):
+        with pytest.raises(ValueError, match="one artificial record"):
             run(make(placeholder=table), *table)
 
     def test_in_a_loop_of_ones_own(self, table):

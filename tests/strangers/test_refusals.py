@@ -145,7 +145,7 @@ def a_series(x, y):
 )
 def test_a_model_of_a_fixed_number_of_rows(stranger, program, words):
     message = stranger(program, X, Y).refusal()
-    for word in ("does not run on a few made-up records", *words):
+    for word in ("does not run on a few artificial records", *words):
         assert word in message
 
 

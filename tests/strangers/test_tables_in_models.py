@@ -386,7 +386,7 @@ def test_a_guide_is_not_copied():
     guide = AutoNormal(in_globals)
     with pytest.raises(ValueError, match="AutoNormal"):
         with_records(lambda: guide(), X, Y)
-    # One that does not hold the table is found within, to be set up on a made-up record.
+    # One that does not hold the table is found within, to be set up on an artificial record.
     other = AutoNormal(observe)
     assert list(auto_guides(with_records(lambda: other(X, Y), X, Y))) == [other]
 

@@ -46,7 +46,7 @@ def test_targets() -> None:
 
 
 def test_columns_of_other_types_are_read_as_their_kind() -> None:
-    """Whole numbers and Booleans, as a pyarrow table of one's own has them."""
+    """Integers and Booleans, as a pyarrow table of one's own has them."""
     table = pyarrow.table({"age": [20, 40, None], "visits": [0, 5, 10], "flag": [True, False, True]})
     age = Column(name="age", kind=Kind.REAL, bounds=(20, 60), missing=Missing.INDICATOR)
     records = encode(table, schema_of(age, VISITS, FLAG, target="flag"))

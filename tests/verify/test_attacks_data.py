@@ -193,7 +193,7 @@ def weighted(w, x, y, m, k):
     return noise(k, jnp.arange(N, dtype=jnp.float32) @ r)
 
 
-@attack("the union of the bits of whole numbers is larger than each", Z * 4 / 7)
+@attack("the union of the bits of integers is larger than each", Z * 4 / 7)
 def union_of_bits(w, x, y, m, k):
     whole = jnp.clip(guarded(x), 0, 4).astype(jnp.int32)
     return noise(k, total(lax.reduce_or(whole, (1,)).astype(jnp.float32), m), 4.0)

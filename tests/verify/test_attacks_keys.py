@@ -110,7 +110,7 @@ def split_twice(w, xs, ys, mask, key):
     )
 
 
-@attack("whole numbers are divided towards zero: -7 / 2 + 10 is 7")
+@attack("integers are divided towards zero: -7 / 2 + 10 is 7")
 def folded_with_a_quotient(w, xs, ys, mask, key):
     seven = lax.div(jnp.int32(-7), jnp.int32(2)) + 10
     a, b = jax.random.fold_in(key, 7), jax.random.fold_in(key, seven)

@@ -227,7 +227,7 @@ NOT_THE_NORM = {
     "padding": lambda w: jnp.pad(w["b"][None], (0, 2), constant_values=1e-3)[2],
     "a minimum": lambda w: jnp.minimum(w["b"], 1e-3),
     "through float16": lambda w: w["b"].astype(jnp.float16).astype(jnp.float32),
-    "through whole numbers": lambda w: w["b"].astype(jnp.int32).astype(jnp.float32),
+    "through integers": lambda w: w["b"].astype(jnp.int32).astype(jnp.float32),
     "with fewer bits": lambda w: lax.reduce_precision(w["b"], 2, 1),
 }
 

@@ -13,7 +13,7 @@ from .programs import N, X
 attack = Attacks()
 
 
-@attack("negative whole numbers become huge unsigned ones")
+@attack("negative integers become huge unsigned ones")
 def to_unsigned(w, x, y, m, k):
     whole = jnp.where(jnp.isfinite(x), jnp.clip(x, -1, 1), 0.0).astype(jnp.int32)
     return noise(k, total(whole.astype(jnp.uint32).astype(jnp.float32), m), 2.0)
@@ -60,7 +60,7 @@ def count_wraps(w, x, y, m, k):
     return noise(k, wrapped.astype(jnp.float32) / 3e8)
 
 
-@attack("a sum of large whole numbers wraps around beside a leaf that does not")
+@attack("a sum of large integers wraps around beside a leaf that does not")
 def second_leaf_wraps(w, x, y, m, k):
     whole = jnp.clip(guarded(x), -1e9, 1e9).astype(jnp.int32)
     s = dp.sum_records({"a": marked(x), "b": whole}, m)
@@ -73,7 +73,7 @@ def noise_vanishes(w, x, y, m, k):
     return dp.gaussian_mechanism(k, total(marked(x), m) * s, s * 1e-30 * 1e-30 * 1e30 * 1e30)
 
 
-@attack("whole numbers are divided towards zero, not down")
+@attack("integers are divided towards zero, not down")
 def division_of_constants(w, x, y, m, k):
     half = lax.div(jnp.int32(-3), jnp.int32(2)).astype(jnp.float32)
     return noise(k, total(marked(x) / half, m), 0.5)
@@ -90,7 +90,7 @@ def half(w, x, y, m, k):
     return noise(k, total(jnp.clip(guarded(x), -1e6, 1e6).astype(jnp.float16).astype(jnp.float32), m), 1e7)
 
 
-@attack("whole numbers overflow in half precision", records=jnp.ones((N, 3), jnp.uint16))
+@attack("integers overflow in half precision", records=jnp.ones((N, 3), jnp.uint16))
 def half_of_whole(w, x, y, m, k):
     return noise(k, total(clipped(x.astype(jnp.float16).astype(jnp.float32)), m))
 
@@ -143,7 +143,7 @@ def zero_sum(w, x, y, m, k):
     return noise(k, total(marked(x), m) * 0.0 / 0.0)
 
 
-@attack("a sum rounded to whole numbers")
+@attack("a sum rounded to integers")
 def rounded(w, x, y, m, k):
     return noise(k, jnp.round(total(marked(x, 1e-3), m)), 1e-3)
 

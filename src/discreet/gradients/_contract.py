@@ -16,7 +16,7 @@ batch is padded to a capacity that it seldom exceeds, with the true rows first a
 all computed by one compiled program, until the rows end.
 
 What one record adds is bounded for the sum *as computed*. In floating point that is not so by itself: a record that comes
-first moves the running sum, and with it the rounding of whatever is added later; made-up tables move a float32 sum by 98 C. So:
+first moves the running sum, and with it the rounding of later terms; artificial tables move a float32 sum by 98 C. So:
 
 - Rows do not meet. A row is computed alike in each place of a chunk, whatever the others hold. A chunk has a multiple of `LANES`
   rows, for of other numbers XLA computes the last rows by other instructions. Of any number it does so with the last vector of a

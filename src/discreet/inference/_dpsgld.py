@@ -219,7 +219,7 @@ class DPSGLD:
             warnings.warn(
                 f"The chain left the finite numbers: first seen after step {diverged_at}. The step size is too large for "
                 f"this model (eta is {self.step_sizes[0]:.3g} at the start); the budget is spent all the same. "
-                "Try step sizes on made-up data of the same shape.",
+                "Try step sizes on artificial data of the same shape.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -348,8 +348,8 @@ def releases_of(
 ) -> Callable[[PRNGKeyArray], Float[Array, "step release"]]:
     """The releases of a fit at each step, as a function of its key: the program that `run` compiles, for auditing.
 
-    The same samplers, step and noise, in the same loop. It can be mapped over keys. For audits of made-up records only: nothing
-    is proved, debited or stated, so it takes keys made from a seed alone, with which nothing is private.
+    The same samplers, step and noise, in the same loop, which can be mapped over keys. For audits of artificial records only:
+    nothing is proved, debited or stated, so it takes only keys from a seed, which are not private.
 
     Args:
         method: A `DPSVI` or a `DPSGLD`.

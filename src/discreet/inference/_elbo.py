@@ -65,7 +65,7 @@ class Objective:
     """A model, a guide and a placeholder record, ready for the private step."""
 
     programs: Programs  # model and guide with the shapes of their arguments
-    placeholder: tuple[Any, ...]  # arrays of one made-up record
+    placeholder: tuple[Any, ...]  # arrays of one artificial record
     structure: Structure  # see `Structure`
     transforms: Mapping[str, Any]  # from unconstrained to constrained, for each `param` site
     mean_field: bool  # use analytic KL divergences where there are any (TraceMeanField_ELBO)
@@ -102,7 +102,7 @@ class Objective:
 
     @property
     def example(self) -> list[Any]:
-        """One made-up record, with the values of its own `param` sites behind it, without the leading axis."""
+        """One artificial record, with the values of its own `param` sites behind it, without the leading axis."""
         return [*(x[0] for x in self.placeholder), *(self.local_start[name] for name, _ in self.structure.local_params)]
 
     def refuse_tables(self, length: int) -> None:
@@ -395,7 +395,7 @@ class Objective:
         arrays = [x for x in program_constants(program) if jnp.ndim(x) and not _is_known(x, public)]
         held = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays)
         everything = dataclasses.replace(everything, digest=program_digest(program), held=held)
-        # A table in the closure also couples made-up records; this says what is wrong.
+        # A table in the closure also couples artificial records; this says what is wrong.
         everything.refuse_tables(self.programs.num_records)
         # What the checks say depends on programs of several rows, too, of which the digest knows nothing.
         name = everything, _identity(self.programs.model), _identity(self.programs.guide)
@@ -468,7 +468,7 @@ def _refuse_callbacks(program: Any) -> None:
         raise ValueError(
             f"The model or the guide prints or calls Python while it runs ({calls[0]}, as by jax.debug.print, "
             "jax.debug.callback or io_callback), which would show single records. Remove the call; to look at a model, run it "
-            "on made-up records under numpyro.handlers.trace."
+            "on artificial records under numpyro.handlers.trace."
         )
 
 
@@ -530,13 +530,13 @@ def init_keys(key: PRNGKeyArray) -> PRNGKeyArray:
 
 
 def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRNGKeyArray) -> list[Array]:
-    """One made-up record: the caller's, or zeros, or ones where zeros are impossible."""
+    """One artificial record: the caller's, or zeros, or ones where zeros are impossible."""
     records = programs.records
     if given is not None:
         made_up = take_apart(tuple(given), {}).leaves
         if [x.shape for x in made_up] != [(1, *x.shape[1:]) for x in records.leaves]:
             raise ValueError(
-                f"The placeholder's arrays have shapes {[x.shape for x in made_up]}; pass one made-up record: arrays "
+                f"The placeholder's arrays have shapes {[x.shape for x in made_up]}; pass one artificial record: arrays "
                 "shaped like the records' with a leading axis of one, in the same order."
             )
         return [x.astype(r.dtype) for x, r in zip(made_up, records.leaves, strict=True)]
@@ -640,7 +640,7 @@ def loss_at_start(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArra
     for value, what in ((free, "The prior or the guide"), (loss, "The loss of the placeholder record")):
         if not bool(jnp.isfinite(value)):
             raise ValueError(
-                f"{what} is not finite at the initial parameters ({float(value)}). Pass a made-up record in the "
+                f"{what} is not finite at the initial parameters ({float(value)}). Pass an artificial record in the "
                 "support of the observations as placeholder=..., or other initial values as init_params."
             )
     return jnp.asarray(loss, jnp.float32)
@@ -654,7 +654,7 @@ def loss_at_start(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArra
 # table, the number of rows, or rows that are shifted, sorted or reversed against one another enter. No privacy depends on
 # this, since a record that is evaluated alone meets no other; but the fit would be that of another model.
 #
-# So made-up rows are evaluated together and alone, at the same values of everything random: the shared latents (drawn by the
+# So artificial rows are evaluated together and alone, at the same values of everything random: the shared latents (drawn by the
 # guide), those of each record (moderate values in their support, whatever the guide is), and one value of each that is summed
 # out. Their number is a prime, so that a shift by any amount but its multiples moves them. Rows whose values lie outside a
 # support are replaced by the placeholder record. The guide's density of the records' latents is compared likewise.
@@ -781,13 +781,13 @@ def _refuse_coupling(what: str, joint: str | None) -> NoReturn:
     if joint is not None:
         raise ValueError(
             f"The observed site (or factor) {joint!r} reads the records, but its log density has no axis that follows "
-            "them and is no sum over them: the log density of made-up records together differs from the sum over each of "
+            "them and is no sum over them: the log density of artificial records together differs from the sum over each of "
             "them alone. A joint density of all records, such as a Gaussian process or a time series whose steps are the "
             "records, or a statistic of the table couples them in principle. Otherwise give one term for each record: "
             'with numpyro.plate("data", xs.shape[0]).'
         )
     raise ValueError(
-        f"The {what} couples records: the log density of made-up records together differs from the sum over each of "
+        f"The {what} couples records: the log density of artificial records together differs from the sum over each of "
         "them alone (by a mean over the records, batch normalisation, the number of rows, or rows that are shifted or "
         "sorted, for example). Each record is evaluated alone here, so it would mean something else. Use public "
         "constants instead."
@@ -818,7 +818,7 @@ def _alike(together: Float[np.ndarray, "row"], alone: Float[np.ndarray, "row"]) 
 
 
 def _made_up(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Made-up values of one argument for many records, some of which keep the placeholder's."""
+    """Artificial values of one argument for many records, some of which keep the placeholder's."""
     shape = _ROWS, *x.shape
     if x.dtype == np.bool_:
         values = rng.random(shape) < 0.5

@@ -204,7 +204,7 @@ class TemperedPosterior:
 
 
 def project_records(leaves: Sequence[Array], radius: float) -> list[Array]:
-    """Each record's real numbers, all arrays together, scaled into the ball of this radius; whole numbers stay."""
+    """Each record's real numbers, all arrays together, scaled into the ball of this radius; integers stay."""
     real = [jnp.issubdtype(x.dtype, jnp.floating) for x in leaves]
     squares = [
         jnp.sum(jnp.square(x), axis=tuple(range(1, x.ndim))) for x, is_real in zip(leaves, real, strict=True) if is_real
@@ -578,7 +578,7 @@ class OnePosteriorSample:
         num_samples: Transitions of each chain after that.
         num_chains: At least 2; more are run where there are more draws.
         num_records: Public number of records, where a plate of the model declares it. None: under REPLACE_ONE the table's.
-        placeholder: A made-up record, as for DPSVI.
+        placeholder: An artificial record, as for DPSVI.
         nuts_options: Further options of NumPyro's NUTS, such as `max_tree_depth`.
         static_kwargs: Public keyword arguments of the model.
 

@@ -2,7 +2,7 @@
 
 `take_apart` is the door through which every method's arguments come: it finds the arrays of records among them and refuses what
 is none, several processes among that. `WholePlates` runs a model or guide on the rows that it is given, whatever sizes its plates
-declare: on made-up rows while a program is being looked at, on one record at a time while it is fitted.
+declare: on artificial rows while a program is being looked at, on one record at a time while it is fitted.
 """
 
 from __future__ import annotations

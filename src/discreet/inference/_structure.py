@@ -1,8 +1,8 @@
 """Find the structure of a model and a guide by tracing them with two and with three records.
 
-Nothing here sees data: the traces are abstract, on shapes alone, and AutoGuides are set up on a made-up record. What changes with
-the number of rows belongs to records; everything else is global. Programs that cannot be split into records, or that would give
-records parameters that are published, are refused here with the site and the remedy.
+Nothing here reads data: the traces are abstract, on shapes alone, and AutoGuides are set up on an artificial record. Values whose
+shape changes with the number of rows belong to records; all others are global. Programs that cannot be split into records, or
+would publish records' parameters, are refused here with the site and the remedy.
 
 Discrete latents of one record that the guide does not sample are summed out: their joint support is enumerated for one record.
 The point guide puts each global latent at one point of unconstrained space, for the methods that draw from a posterior itself.
@@ -94,7 +94,7 @@ def set_up_auto_guides(
     hidden: Mapping[str, Any],
     keeps_local: bool,
 ) -> None:
-    """Let an AutoGuide find its latents on made-up rows, forgetting what it saw before.
+    """Let an AutoGuide find its latents on artificial rows, forgetting what it saw before.
 
     An AutoGuide searches initial values until the model's density is finite on the arguments of its first call. Had that
     been a call with data, the initial values would depend on them. `hidden` has values of the sites that are summed out,
@@ -123,7 +123,7 @@ def set_up_auto_guides(
     except RuntimeError as error:
         raise ValueError(
             f"{type(guide).__name__} found no initial values at which the placeholder record has a finite density, so "
-            "zeros and ones are no record of this model. Pass a made-up record in the support of the observations as "
+            "zeros and ones are no record of this model. Pass an artificial record in the support of the observations as "
             "placeholder=..., or another init_loc_fn to the guide."
         ) from error
     finally:
@@ -490,7 +490,7 @@ def _density(site: Mapping[str, Any]) -> tuple[int, ...]:
             ) from None
         raise ValueError(
             f"The observed site {site['name']!r} has a value of shape {shape} and a distribution of batch shape "
-            f"{fn.batch_shape} where two made-up records are given; they do not broadcast. Does one of them come from the "
+            f"{fn.batch_shape} where two artificial records are given; they do not broadcast. Does one of them come from the "
             "model's closure? Records must come as arguments of run."
         ) from None
 
@@ -643,7 +643,7 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
             "series whose steps are the rows does not"
         )
         raise ValueError(
-            f"The {what} does not run on a few made-up records{place}: {cause}. Where it makes an array as long as the table "
+            f"The {what} does not run on a few artificial records{place}: {cause}. Where it makes an array as long as the table "
             "or a batch itself, it must take that length from an argument, as x.shape[0]."
         ) from error
 
@@ -734,7 +734,7 @@ def _check_mutable(
                 "normalisation does), which no clipping bounds. Use a layer without state, such as "
                 "layer or group normalisation, or fixed statistics (use_running_average=True, module.eval())."
             )
-        # It reads no record, so made-up ones show what becomes of it.
+        # It reads no record, so artificial ones show what becomes of it.
         start, end = jax.jit(states)(programs.records.zeros(2))
         if len(start) != len(end) or not all(np.array_equal(a, b) for a, b in zip(start, end, strict=True)):
             raise ValueError(

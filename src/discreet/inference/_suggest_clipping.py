@@ -35,8 +35,8 @@ class ClippingSuggestion:
 
     Attributes:
         norm: What to pass as `clipping_norm=`, or as `initial=` of an `AdaptiveClipping`; two digits.
-        quantile: The fraction of made-up gradients that lie within it.
-        quantiles: Pairs (fraction, norm) of the made-up gradients.
+        quantile: The fraction of artificial gradients that lie within it.
+        quantiles: Pairs (fraction, norm) of the artificial gradients.
         redrawn: Observed sites whose values the model made up.
         why: Where the number comes from, and what it is worth.
     """
@@ -68,7 +68,7 @@ def suggest_clipping(
     Guarantee: nothing here is computed from records, so the suggestion costs no privacy. It takes shapes; arrays of
     more than one row are refused, since they look like the table.
 
-    Each made-up record has covariates as described below, and observations drawn from the prior predictive: latents
+    Each artificial record has covariates as described below, and observations drawn from the prior predictive: latents
     from the prior, then the observed sites from the model. The suggestion is a quantile of the L2 norms of such
     records' gradients at the guide's initial parameters, in what `DPSVI` clips (`perturb="latents"`).
 
@@ -79,12 +79,12 @@ def suggest_clipping(
         model: As for DPSVI.
         guide: As for DPSVI.
         shapes: One for each argument of the model, in order. `jax.ShapeDtypeStruct((N, 5), jnp.float32)`, for which
-            floats are made up as standard normals and integers as zeros; or a made-up record as an array with a
+            floats are made up as standard normals and integers as zeros; or an artificial record as an array with a
             leading axis of one, as DPSVI's `placeholder`, which is repeated. Public numbers, strings and None stay.
         key: Any key.
-        make_up: Instead of shapes, a function (key, rows) that draws made-up arguments, arrays with `rows` along the
+        make_up: Instead of shapes, a function (key, rows) that draws artificial arguments, arrays with `rows` along the
             leading axis; for example from public bounds. Its observations are used as they are.
-        quantile: The fraction of made-up gradients that is to be within the norm, above 0 and below 1.
+        quantile: The fraction of artificial gradients that is to be within the norm, above 0 and below 1.
         num_made_up: How many records to make up.
         num_records: The public number of records, where a plate of the model declares it. None: that of the shapes.
         loss: As for DPSVI.
@@ -108,7 +108,9 @@ def suggest_clipping(
         >>> bool(1.0 < suggestion.norm < 4.0), suggestion.redrawn
         (True, ('y',))
     """
-    probability("suggest_clipping: quantile", quantile, hint="It is the fraction of made-up gradients within the norm.")
+    probability(
+        "suggest_clipping: quantile", quantile, hint="It is the fraction of artificial gradients within the norm."
+    )
     integer("suggest_clipping: num_made_up", num_made_up, 10)
     # A stream of its own, and one for which JAX compiles less: there is nothing to keep secret.
     secret = random.subkey(random.check_key(key, "key"), random.Purpose.INIT)
@@ -148,7 +150,7 @@ def _starting(dpsvi: DPSVI, key: PRNGKeyArray, records: Records) -> tuple[Object
 def _made_up(
     shapes: Sequence[Any], make_up: MakeUp | None, key: PRNGKeyArray, rows: int
 ) -> tuple[tuple[Any, ...], int | None]:
-    """Arguments of the model that hold `rows` made-up records, and the length that the shapes had."""
+    """Arguments of the model that hold `rows` artificial records, and the length that the shapes had."""
     if make_up is not None:
         if shapes:
             raise ValueError("suggest_clipping: pass shapes or make_up=, not both; make_up returns all the arguments.")
@@ -174,8 +176,8 @@ def _column(leaf: Any, key: PRNGKeyArray, rows: int) -> Any:
     if leaf.shape[0] != 1:
         raise ValueError(
             f"suggest_clipping was given an array of {leaf.shape[0]} rows, which looks like the table. A norm computed from "
-            "records is not private. Pass its shape, jax.ShapeDtypeStruct(x.shape, x.dtype), one made-up record with a "
-            "leading axis of one, or make_up=, a function that draws made-up records."
+            "records is not private. Pass its shape, jax.ShapeDtypeStruct(x.shape, x.dtype), one artificial record with a "
+            "leading axis of one, or make_up=, a function that draws artificial records."
         )
     return jnp.repeat(jnp.asarray(leaf), rows, axis=0)
 
@@ -186,14 +188,14 @@ def _called(make_up: MakeUp, key: PRNGKeyArray, rows: int) -> tuple[Any, ...]:
     arrays, again = take_apart(first, {}).leaves, take_apart(second, {}).leaves
     if arrays[0].shape[0] != rows:
         raise ValueError(
-            f"suggest_clipping: make_up was asked for {rows} made-up records and returned {arrays[0].shape[0]}. Draw as many "
+            f"suggest_clipping: make_up was asked for {rows} artificial records and returned {arrays[0].shape[0]}. Draw as many "
             "as it is asked for."
         )
     fixed = all(np.array_equal(x, y) for x, y in zip(arrays, again, strict=True))
     if fixed and any(np.any(np.asarray(x) != np.asarray(x[:1])) for x in arrays):
         raise ValueError(
             "suggest_clipping: make_up returns the same records for different keys, which looks like a table. A norm computed "
-            "from records is not private. Draw made-up records with the key that it is given."
+            "from records is not private. Draw artificial records with the key that it is given."
         )
     return first
 
@@ -222,7 +224,7 @@ def _prior_predictive(
     plates, params = objective.structure.record_plates, objective.constrain(psi)
     trace, _ = objective.programs.trace(unobserved, rows, key, plates, params)
     values = {name: trace[name]["value"].astype(jnp.result_type(x)) for name, x in unobserved.passed.items()}
-    # An amortised guide reads the observation too: it must see the made-up one.
+    # An amortised guide reads the observation too: it must see the artificial one.
     replaced = list(rows)
     for name, passed in unobserved.passed.items():
         for i, row in enumerate(rows):
@@ -249,7 +251,7 @@ def _redrawable(
 def _norms(
     objective: Objective, psi: Mapping[str, Any], leaves: list[Array], redraw: tuple[str, ...], keys: PRNGKeyArray
 ) -> Float[Array, "record"]:
-    """The L2 norm of each made-up record's gradient in u, each with a guide draw of its own."""
+    """The L2 norm of each artificial record's gradient in u, each with a guide draw of its own."""
 
     def one(record: tuple[list[Array], PRNGKeyArray]) -> Float[Array, ""]:
         row, key = record
@@ -272,16 +274,16 @@ def _suggestion(norms: Float[np.ndarray, "record"], quantile: float, redrawn: tu
     norm = float(np.quantile(finite, quantile)) if len(finite) else 0.0
     if len(finite) < len(norms) / 2 or norm == 0.0:
         raise ValueError(
-            f"suggest_clipping: {len(norms) - len(finite)} of {len(norms)} made-up records have a gradient that is not finite, "
-            f"and the {quantile:g} quantile of the others is {norm:g}. The made-up records do not fit the model: pass one of "
-            "your own, or make_up=, a function that draws records in its support."
+            f"suggest_clipping: {len(norms) - len(finite)} of {len(norms)} artificial records have a gradient that is not "
+            f"finite, and the {quantile:g} quantile of the others is {norm:g}. The artificial records do not fit the model: pass "
+            "one of your own, or make_up=, a function that draws records in its support."
         )
     drawn = (
         f"observations ({', '.join(redrawn)}) drawn from the prior predictive" if redrawn else "observations as made up"
     )
     table = ", ".join(f"{p:g}: {np.quantile(finite, p):.2g}" for p in QUANTILES)
     why = (
-        f"It is the {quantile:g} quantile of the gradient norms of {len(finite)} made-up records, {drawn}, at the guide's "
+        f"It is the {quantile:g} quantile of the gradient norms of {len(finite)} artificial records, {drawn}, at the guide's "
         f"initial parameters (quantiles {table}). No data were used. It is a guess: real covariates have other scales, and "
         "gradients mostly shrink during a fit. Pass it as initial= of an AdaptiveClipping, which finds its own way from "
         "there, or compare fits of public or synthetic data."

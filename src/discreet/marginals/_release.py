@@ -6,7 +6,7 @@ replaced, which leaves one cell of each table for another, by sqrt(2) C. One Gau
 whole release: one exact event, with no steps, batches or clipping norm. The number of records is used nowhere; it is estimated
 from the noisy counts like everything else.
 
-The counts are added up piece by piece in whole numbers, so that they depend neither on the order of the records nor on where
+The counts are added up piece by piece in integers, so that they depend neither on the order of the records nor on where
 pieces end. What is proved (`certify`) is the program that gets the last rows and the counts of all others, which are the same
 for two neighbouring tables whose one difference is in the last rows; as the order does not matter, that is every pair.
 
