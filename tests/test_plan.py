@@ -71,7 +71,7 @@ def test_slack_is_that_of_all_that_the_plan_pays_for():
         **{k: v for k, v in FACTS.items() if k != "noise_multiplier"} | CALIBRATION, also=paid
     )
     assert calibrated.epsilon(CALIBRATION["delta"]) <= CALIBRATION["epsilon"]
-    with pytest.raises(TypeError, match="its event and its slack"):
+    with pytest.raises(TypeError, match="object with event and slack"):
         PrivacyPlan(**FACTS, also=[Far(None)])
 
 

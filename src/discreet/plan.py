@@ -1,4 +1,4 @@
-"""`PrivacyPlan`: the frozen record of a private run, from which its event, and so its epsilon, is derived."""
+"""`PrivacyPlan`: the frozen parameters of a private run, which determine its event, and so its epsilon."""
 
 import dataclasses
 import json
@@ -32,11 +32,11 @@ ClippingNorm = float | AdaptiveClipping
 
 
 class Release(Protocol):
-    """Something else released from the same records, as `discreet.standardise.Standardisation`: frozen, hashable, public."""
+    """Another release from the same records, such as `discreet.standardise.Standardisation`: frozen, hashable, public."""
 
     @property
     def slack(self) -> float:
-        """Total variation between it, as the machine computes it, and its event."""
+        """Total variation between the computed release and its event."""
         ...
 
     def event(self) -> DpEvent:
@@ -50,9 +50,9 @@ class Release(Protocol):
 
 @dataclass(frozen=True)
 class PaidRelease:
-    """A release as a file holds it: its event and its words, without what made it."""
+    """A release as stored in files: its event and its description."""
 
-    event_json: str  # of the event, as `accounting.event_to_dict` writes it
+    event_json: str  # the event in the format of `accounting.event_to_dict`
     words: str  # description of the released values
     slack: float  # total variation between the release and its event
 
@@ -83,10 +83,10 @@ class PrivacyPlan:
         noise_multiplier: Noise standard deviation divided by C, on the sum of clipped contributions, above 0.
         num_steps: Number of noisy releases, fixed beforehand, at least 1.
         num_records: Number of records N; public. Under ADD_OR_REMOVE_ONE it is a public figure near the true number.
-        relation: Which data sets are neighbours.
+        relation: The neighbouring relation.
         target_delta: The delta the plan was calibrated for; None if built by hand.
-        also: What else is released from the same records and paid for here, such as a `Standardisation` before the fit.
-        mechanism: Whose noise hides the sums, of an L2 bound: the Gaussian mechanism, or one of your own.
+        also: Other releases from the same records included here, such as a `Standardisation` before the fit.
+        mechanism: The mechanism for the sums, with an L2 bound: the Gaussian mechanism, or one of your own.
             `discreet.mechanisms.FLOAT_GAUSSIAN` has floating-point noise, whose last bits no epsilon covers.
 
     Example:
@@ -139,7 +139,7 @@ class PrivacyPlan:
         also: Sequence[Release] = (),
         mechanism: Mechanism = GAUSSIAN,
     ) -> Self:
-        """Solves for the one of epsilon, num_steps and noise_multiplier that is left open.
+        """Solve for the omitted one of epsilon, num_steps and noise_multiplier.
 
         Guarantee: the plan's epsilon at `delta` is at most `epsilon`, and for an open noise multiplier at least 0.999 of it.
 
@@ -147,8 +147,8 @@ class PrivacyPlan:
             epsilon: Target; without one, the plan is built as given and `plan.epsilon(delta)` computes its cost.
             delta: Target, above 0 and below 1, and best well below 1 / num_records.
             num_records: As in the plan.
-            num_steps: As in the plan; left open, the most steps that epsilon affords.
-            noise_multiplier: As in the plan; left open, the least noise that epsilon needs.
+            num_steps: As in the plan; by default the most steps that epsilon permits.
+            noise_multiplier: As in the plan; by default the least noise that epsilon needs.
             sampling: As in the plan.
             clipping_norm: As in the plan.
             relation: As in the plan.
@@ -167,7 +167,7 @@ class PrivacyPlan:
         if len(still_open) != 1:
             raise ValueError(
                 f"calibrate solves for one of epsilon, num_steps and noise_multiplier, but {len(still_open)} of them are left "
-                f"open{': ' + ', '.join(still_open) if still_open else ''}. Give two and leave out the one you want."
+                f"open{': ' + ', '.join(still_open) if still_open else ''}. Give two and omit the one you want."
             )
         # With 1 for what is open, so that all else is checked.
         plan = cls(
@@ -211,7 +211,7 @@ class PrivacyPlan:
 
     @property
     def slack(self) -> float:
-        """Total variation between what runs and `event`, over all steps and all that `also` holds: of samplers and noise."""
+        """Total variation between the run and `event`, from samplers and noise, over all steps and `also`."""
         return self.num_steps * self._slack_per_step + _slack_of(self.also)
 
     @property
@@ -219,7 +219,7 @@ class PrivacyPlan:
         return self.sampling.slack_per_step(self.num_records) + self.mechanism.slack
 
     def event(self) -> DpEvent:
-        """Returns the event of the steps, derived from sampler, noise and number of steps, and of all that `also` holds."""
+        """The event of the steps, derived from sampler, noise and number of steps, composed with those of `also`."""
         return self._event_of(self.noise_multiplier, self.num_steps)
 
     def _event_of(self, noise_multiplier: float, num_steps: int) -> DpEvent:
@@ -229,15 +229,15 @@ class PrivacyPlan:
         return ComposedDpEvent([steps, *(x.event() for x in self.also)]) if self.also else steps
 
     def storable(self) -> "PrivacyPlan":
-        """Returns the same plan, with what `also` holds as `PaidRelease`: for a file without code."""
+        """The same plan with `also` as `PaidRelease`s, for a file without code."""
         return dataclasses.replace(self, also=tuple(map(PaidRelease.of, self.also)))
 
     def alone(self) -> Self:
-        """Returns the plan of the steps without what `also` holds: what a fit by this plan itself may do."""
+        """The plan of the steps without `also`, which bounds a fit by this plan."""
         return dataclasses.replace(self, also=()) if self.also else self
 
     def profile(self) -> PrivacyProfile:
-        """Returns the plan's privacy profile, computed at the first call."""
+        """The plan's privacy profile, computed at the first call."""
         return self._profile
 
     @cached_property
@@ -245,11 +245,11 @@ class PrivacyPlan:
         return profile(self.event(), self.relation, slack=min(1.0, self.slack))
 
     def epsilon(self, delta: float) -> float:
-        """Epsilon at `delta` of all that the plan pays for: an upper bound; infinity where unattainable."""
+        """An upper bound on epsilon at `delta` of the whole plan; infinity where unattainable."""
         return self.profile().epsilon(delta)
 
     def delta(self, epsilon: float) -> float:
-        """Delta at `epsilon` of all that the plan pays for: an upper bound."""
+        """An upper bound on delta at `epsilon` of the whole plan."""
         return float(self.profile().delta(epsilon))
 
     def risk(self, delta: float | None = None) -> Risk:
@@ -261,10 +261,10 @@ class PrivacyPlan:
         return notebook_html(f"Plan: ε = {upper(self.epsilon(delta))} at δ = {delta:g}", self.explain(delta))
 
     def explain(self, delta: float | None = None) -> str:
-        """Says in plain words what the plan does, what it costs, and what that means for one person.
+        """Explain the plan, its cost, and the risk for one person in plain words.
 
         Args:
-            delta: Where to state epsilon; left out, `target_delta`, else the one that `suggest` proposes for num_records.
+            delta: The delta at which to state epsilon; by default `target_delta`, else the proposal of `suggest`.
 
         Returns:
             A text of some twenty lines. It depends on public facts only.
@@ -301,13 +301,13 @@ class PrivacyPlan:
         return f"{noise * clipping.start:.4g} ({noise:.4g} C; {moves})"
 
     def _check_affordable(self, epsilon: float, delta: float) -> None:
-        """Refuse a budget that what is released besides the steps uses up."""
+        """Refuse a budget that the releases in `also` use up."""
         events = ComposedDpEvent([x.event() for x in self.also])
         spent = profile(events, self.relation, slack=min(1.0, _slack_of(self.also))).epsilon(delta)
         if spent >= epsilon:
             raise ValueError(
-                f"epsilon={epsilon:g} leaves nothing for the steps: what else is released (also) costs {spent:.4g} at "
-                f"delta={delta:g}. Give it more noise, or raise epsilon."
+                f"epsilon={epsilon:g} leaves nothing for the steps: the other releases (also) cost {spent:.4g} at "
+                f"delta={delta:g}. Give them more noise, or raise epsilon."
             )
 
     def _stated_delta(self, delta: float | None) -> float:
@@ -327,8 +327,8 @@ def _checked_releases(also: Sequence[Release]) -> tuple[Release, ...]:
         named = all(callable(getattr(release, name, None)) for name in ("event", "in_words"))
         if not (named and isinstance(getattr(release, "slack", None), float)):
             raise TypeError(
-                f"also holds {release!r}, which is no release that a plan can pay for. Pass what says its event and its slack "
-                "itself, such as discreet.standardise.Standardisation(...)."
+                f"also contains {release!r}, which does not declare an event. Pass an object with event and slack, such as "
+                "discreet.standardise.Standardisation(...)."
             )
     return releases
 

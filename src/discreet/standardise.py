@@ -1,4 +1,4 @@
-"""Means and spreads of columns as one release that a plan pays for, to standardise records by."""
+"""Private means and standard deviations of columns, to standardise records: one release, included in a plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from discreet.mechanisms import GAUSSIAN, clip_records, gaussian_mechanism, sum_
 from discreet.plan import PrivacyPlan
 from discreet.verify import certify
 
-# Of a column's half range: a smaller spread would be a division by next to nothing.
+# The least standard deviation, as a share of a column's half range.
 _LEAST_SPREAD = 1e-3
 _GRID = 2.0**13  # cells are multiples of 1 / _GRID: sums of 2^27 rows are exact in 64 bits
 _ROOM = 1.0 + 2.0**-14  # so much longer is the clipping norm than the longest row: clipping rounds none
@@ -34,8 +34,8 @@ class Standardisation:
     """One joint release of the mean and the mean square of some columns. Public facts; for `PrivacyPlan(also=[...])`.
 
     Attributes:
-        num_columns: How many columns, d.
-        noise_multiplier: Noise standard deviation divided by sqrt(d) (1 + 2^-14), the L2 bound on what one record adds.
+        num_columns: Number of columns, d.
+        noise_multiplier: Noise standard deviation divided by sqrt(d) (1 + 2^-14), the L2 bound on one record's contribution.
 
     Raises:
         ValueError: No column, or no noise.
@@ -59,10 +59,10 @@ class Standardisation:
     def calibrate(
         cls, *, epsilon: float, delta: float, num_columns: int, relation: Relation = Relation.ADD_OR_REMOVE_ONE
     ) -> Standardisation:
-        """The least noise with which the release by itself costs (epsilon, delta): a small part of the plan's epsilon.
+        """Find the least noise with which the release alone costs (epsilon, delta): a small part of the plan's epsilon.
 
         Args:
-            epsilon: Of this release alone. Composed with a fit it adds less than that to the plan's.
+            epsilon: Epsilon of this release alone. Composed with a fit it adds less than that to the plan's.
             delta: The plan's.
             num_columns: As above.
             relation: The plan's.
@@ -76,7 +76,7 @@ class Standardisation:
 
     @property
     def sensitivity(self) -> float:
-        """The most, in L2, that one record adds to the sums: sqrt(d), and a little. A replaced one moves them by twice that."""
+        """The L2 bound on one record's contribution: sqrt(d) (1 + 2^-14). A replaced one moves the sums by twice that."""
         return _ROOM * math.sqrt(self.num_columns)
 
     @property

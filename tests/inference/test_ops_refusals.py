@@ -77,7 +77,7 @@ def no_chains(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (local, "'z' lies inside the record plate"),
+        (local, "'z' is inside the record plate"),
         (improper, "prior of 'theta' is improper"),
         (with_param, "param site, which has no prior"),
         (dropout, "log-likelihood is random"),

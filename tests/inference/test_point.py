@@ -116,5 +116,5 @@ def test_latents_of_records_are_refused(exact_plan: Any) -> None:
             z = numpyro.sample("z", dist.Normal(m, 1.0))
             numpyro.sample("x", dist.Normal(z, 1.0), obs=xs)
 
-    with pytest.raises(ValueError, match=r"'z' lies inside the record plate.*Sum or integrate it out"):
+    with pytest.raises(ValueError, match=r"'z' is inside the record plate.*Sum or integrate it out"):
         set_up(model, exact_plan(len(XS)))

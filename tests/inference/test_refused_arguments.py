@@ -102,7 +102,7 @@ def test_the_same_secret_key_for_two_fits(refused):
 
 def test_initial_values_of_no_site(refused):
     dpsvi = DPSVI(model, guide, optax.adam(0.1), plan=plan())
-    with refused(ValueError, "'location'", "no param site"):
+    with refused(ValueError, "'location'", "not a param site"):
         dpsvi.run(KEY, X, Y, init_params={"location": 1.0}, progress_bar=False)
 
 

@@ -96,7 +96,7 @@ def scaled_by(scale):
 def test_the_scale_of_a_minibatch_is_refused(stranger, scale):
     message = stranger(scaled_by(scale), X, Y).refusal()
     assert "handlers.scale" in message
-    assert "leave the scale out" in message
+    assert "omit the scale" in message
 
 
 def test_a_tempered_likelihood_is_taken(stranger):

@@ -496,7 +496,7 @@ class _Book:
             return total.astype(jnp.float32)
 
     def _booked_sums(self, met: Met, factor: Float[Array, "row"], blocks: int) -> dict[int, Array]:
-        """In float64, in which the uses of a leaf are added up."""
+        """The sums of booked leaves, in float64, in which the uses of a leaf are added."""
         single = {use for groups in self.groups.values() for x in groups if x.way == "outer" for use, _ in x.uses}
         with double():
             sums: dict[int, Array] = {i: jnp.zeros((), jnp.float64) for i in self.groups}

@@ -1,19 +1,18 @@
-"""The contract that every gradient engine keeps, the clipping that they share, and the engine that is its plainest reading.
+"""The contract of gradient engines, their common clipping, and the reference engine.
 
 An engine turns the loss of one record, f(u, x), and a batch of records into the sum over records
 
     sum_i  min(1, C / |g_i|) g_i,        g_i = grad_u f(u, x_i),
 
-of which one record is at most C, whatever it holds. Two scalars may travel beside the gradient, each as one more coordinate
-of the same vector: the record's clipped loss, and whether its gradient was clipped. They take a share of the joint bound, so
-that gradient, loss and count are released by one mechanism and at the price of one. With shares s and t the bound of the
-gradient is C, that of all three coordinates together C / sqrt(1 - s - t), and noise in proportion to the latter.
+to which any record contributes at most C. Two scalars may accompany the gradient, as further coordinates of the same vector:
+the record's clipped loss, and an indicator of whether its gradient was clipped. They take a share of the joint bound, so that
+gradient, loss and count are one release at the cost of one. With shares s and t the bound of the gradient is C, that of all
+three together C / sqrt(1 - s - t), and the noise is proportional to the latter.
 
-Engines differ in how they find |g_i| and the sum. `ReferenceEngine` forms every record's gradient, and is what the others
-are compared with. What all do alike is here: which rows count and what each is worth (`row_weights`), and the sum over a
-batch of unknown size (`sum_by_chunks`). A Poisson batch has a random number of rows, and compiled programs have fixed shapes: a
-batch is padded to a capacity that it seldom exceeds, with the true rows first and a mask, and worked off in chunks that are
-all computed by one compiled program, until the rows end.
+Engines differ in how they compute |g_i| and the sum. `ReferenceEngine` forms every record's gradient; tests compare the others
+with it. Common to all are the weights of rows (`row_weights`) and the sum over a batch of unknown size (`sum_by_chunks`). A
+Poisson batch has a random number of rows, and compiled programs have fixed shapes: a batch is padded to a capacity that it
+seldom exceeds, with the real rows first and a mask, and processed in chunks by one compiled program, until the rows end.
 
 What one record adds is bounded for the sum *as computed*. In floating point that is not so by itself: a record that comes
 first moves the running sum, and with it the rounding of later terms; artificial tables move a float32 sum by 98 C. So:
@@ -63,10 +62,10 @@ from discreet._jax import double
 
 
 def check_positive(what: str, value: Any, why: str) -> None:
-    """Refuse a scale that is no scalar or, where it is known while tracing, not positive and finite.
+    """Refuse a scale that is not a scalar or, if known at trace time, not positive and finite.
 
     Raises:
-        ValueError: Saying what, why and the remedy.
+        ValueError: With the value, the reason and the remedy.
     """
     if jnp.ndim(value) > 0:
         raise ValueError(f"{what} has shape {jnp.shape(value)}; it must be one number. {why}")
@@ -79,11 +78,11 @@ def check_clipping(who: str, tree: Any, norm: Any) -> None:
     check_positive(f"{who}: the clipping norm", norm, "It bounds one record's contribution; 1.0 is a common choice.")
     if not isinstance(norm, Tracer) and not 1e-20 <= float(norm) <= 1e30:
         raise ValueError(
-            f"{who}: the clipping norm is {float(norm):g}; 32-bit arithmetic has room for norms from 1e-20 to 1e30. Scale the "
+            f"{who}: the clipping norm is {float(norm):g}; 32-bit arithmetic supports norms from 1e-20 to 1e30. Scale the "
             "loss."
         )
     if not jax.tree.leaves(tree):
-        raise ValueError(f"{who}: the tree holds no array, so there is nothing to clip.")
+        raise ValueError(f"{who}: the tree contains no array. Pass at least one.")
     if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in jax.tree.leaves(tree)):
         raise TypeError(f"{who}: a leaf is complex. Clip its real and imaginary parts, as two leaves.")
 
@@ -238,8 +237,8 @@ class Channels:
         shares = self.loss_share, self.count_share
         if not (min(shares) >= 0.0 and sum(shares) < 1.0):
             raise ValueError(
-                f"The shares of loss and count are {shares[0]} and {shares[1]}; each must be at least 0, and together they "
-                "must be below 1, or nothing is left for the gradient. 0.02 costs one per cent more noise on the gradient."
+                f"The shares of loss and count are {shares[0]} and {shares[1]}; each must be at least 0, and their sum below 1, "
+                "to leave a share for the gradient. 0.02 costs one per cent more noise on the gradient."
             )
 
     def loss_weight(self, norm: float | Float[Array, ""]) -> Any:
@@ -247,7 +246,7 @@ class Channels:
         return self.loss_limit(norm) / self.bound
 
     def loss_limit(self, norm: float | Float[Array, ""]) -> Any:
-        """The most that one record adds to the loss's coordinate."""
+        """The largest contribution of one record to the loss's coordinate."""
         return _INWARD * norm * math.sqrt(self.loss_share / self._rest)
 
     def count_weight(self, norm: float | Float[Array, ""]) -> Any:
@@ -264,7 +263,7 @@ class Channels:
 
 
 class ClippedSum(NamedTuple):
-    """A sum over records, which one record more or less moves by at most `l2_bound`, as computed. Not yet private.
+    """A sum over records with sensitivity `l2_bound`, as computed. Not yet private.
 
     All three sums are in float64.
     """
@@ -285,7 +284,7 @@ def clipped_total(
 
 
 class GradientEngine(Protocol):
-    """Computes a clipped sum. Engines differ in speed and memory, never in what they return.
+    """A function that computes a clipped sum. Engines differ in speed and memory, never in their result.
 
     Guarantee, for any `record_loss` and any inputs, finite or not: each row that `mask` keeps
     changes the result by at most `l2_bound` in the joint L2 norm of (gradient, loss, count), a row
@@ -308,9 +307,9 @@ class GradientEngine(Protocol):
             record_loss: The loss of one record.
             parameters: Tree of floating arrays, what to differentiate in.
             records: Tree of arrays whose leading axis is the records.
-            mask: Which rows count; True rows come first.
+            mask: True for rows that count, which come first.
             norm: The clipping norm C, positive and finite; a number, or a scalar array that may be traced.
-            channels: What travels beside the gradients.
+            channels: The channels of loss and count.
         """
         ...
 
@@ -395,7 +394,7 @@ def _bytes(number: float) -> str:
     return f"{number:.3g} {unit}"
 
 
-# --- who counts, and how much --------------------------------------------------------------------
+# --- weights of rows -----------------------------------------------------------------------------
 
 
 class RowWeights(NamedTuple):
@@ -418,7 +417,7 @@ def row_weights(
     norm: float | Float[Array, ""],
     channels: Channels,
 ) -> RowWeights:
-    """The factor of each record's gradient, and what it adds to the two scalars that travel beside the sum.
+    """The factor of each record's gradient, and its contributions to loss and count.
 
     Guarantee: if `squared_norms` is right up to the rounding that `rounding_margin(size)` allows for, each row adds at
     most `channels.joint_bound(norm)` to (factor * gradient, loss, count) in the joint L2 norm.
@@ -427,9 +426,9 @@ def row_weights(
         losses: Each record's loss, in nats; any number.
         squared_norms: Each record's |gradient|^2 / C^2, joint over the leaves; any number.
         size: Number of coordinates of one gradient.
-        mask: Which rows are real.
+        mask: True for real rows.
         norm: C.
-        channels: How loss and count are weighted. What has no share is exactly 0.
+        channels: The weights of loss and count. Without a share they are exactly 0.
     """
     keep = mask & jnp.isfinite(losses) & jnp.isfinite(squared_norms)
     factor = jnp.where(keep, row_scale(squared_norms, size), 0.0)
@@ -457,9 +456,9 @@ def floats_of_a_vector(flags: str) -> int:
 
 
 SPARE = floats_of_a_vector(os.environ.get("XLA_FLAGS", ""))
-"""So many rows at the end of a chunk stand for none of the batch's."""
+"""The number of rows at the end of a chunk that stay empty."""
 LANES = max(16, 2 * SPARE)
-"""A chunk has a multiple of so many rows."""
+"""The number of rows of a chunk is a multiple of this."""
 
 ChunkSum = Callable[[Any, Bool[Array, "row"]], tuple[Any, Bool[Array, "row"]]]
 """`(rows, mask) -> float64 tree, finite`: the sum over the rows that the mask keeps, right if all rows are finite, those that
@@ -581,7 +580,7 @@ def rounding_of_sums(
 ) -> float:
     """The share of C by which one additional record can move `sum_by_chunks` beyond its own row.
 
-    It goes by the plan alone: if it followed the batch at hand, so would the noise, and one record more would show in its size.
+    It depends on the plan alone: if it depended on the batch, so would the noise, whose size would reveal an additional record.
 
     Args:
         capacity: The most rows of a batch.
@@ -606,8 +605,8 @@ def rounding_of_sums(
     charged = lost(planned)
     if lost(capacity) > charged:
         raise ValueError(
-            f"A batch may have {capacity} rows, many more than the plan's number of records lets expect, so that their sum may "
-            "be rounded by more than the noise allows for. Plan with a number of records that is about right: a public guess."
+            f"A batch may have {capacity} rows, many more than expected from the plan's number of records, so the rounding of "
+            "their sum may exceed the noise's allowance. Plan with a number of records that is about right: a public guess."
         )
     within = 0.0
     if blocks:
@@ -622,7 +621,7 @@ def rounding_of_sums(
 
 @dataclasses.dataclass(frozen=True)
 class ReferenceEngine:
-    """`vmap` of the gradient, a microbatch at a time; the measure of all faster engines."""
+    """`vmap` of the gradient, a microbatch at a time; the reference for all faster engines."""
 
     # rows whose gradients are held in memory at once; with `SPARE`, rounded up to a multiple of `LANES`. Microbatches
     # without a real row are skipped, so padding costs little.

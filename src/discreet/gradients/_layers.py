@@ -1,4 +1,4 @@
-"""The layers that can be booked: what a record's gradient in a weight is made of.
+"""The supported layers of book-keeping, and the factors of a record's gradient in a weight.
 
 Each is linear in its weight. Its gradient for one record is a sum over positions t of outer products,
 
@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from discreet._jax import JaxprEqn, aval, primitives
 
-# --- what a layer is -----------------------------------------------------------------------------
+# --- the interface of layers ---------------------------------------------------------------------
 
 
 Vectors = Float[Array, "block position coordinate"]
@@ -83,7 +83,7 @@ class Rearranged(Layer, Protocol):
 
 
 def at_least_float32(x: Array) -> Array:
-    """Low precision would round a contribution up beyond its bound."""
+    """Convert to float32 at least, since low precision could round a contribution beyond its bound."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 

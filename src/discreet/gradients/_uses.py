@@ -11,8 +11,8 @@ parameters* (or constant). Three things follow from that, one after the other:
 3. A *tap*: a zero that is added to the output of a use. The gradient in the tap is the gradient in the output, so one
    backward pass gives it for all uses, and beside it stands the activation, the value that met the weight.
 
-This decides about speed alone. The norm and the sum of a record's contribution are both computed from the same uses, so one
-that was overlooked would make a gradient wrong, never a bound; tests compare with the reference.
+This affects speed only. The norm and the sum of a record's contribution are computed from the same uses, so a missing one would
+make a gradient wrong, never a bound; tests compare with the reference.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class View:
 
 
 def moved(equation: JaxprEqn, view: View | None) -> list[View] | None:
-    """The views of an equation's outputs if all that it does is to move the elements of a view; otherwise None."""
+    """The views of an equation's outputs if it only moves the elements of a view; otherwise None."""
     if view is None:
         return None
     primitive, source = equation.primitive, aval(equation.invars[0])
@@ -115,8 +115,8 @@ class Use:
     """One equation where a parameter meets a value of the record."""
 
     equation: JaxprEqn  # the equation
-    layer: Linear | Rearranged  # what kind it is
-    view: View  # how its weight is cut out of a leaf
+    layer: Linear | Rearranged  # its kind
+    view: View  # its weight as a part of a leaf
     # the scans around it, outermost first. In those of `view.loops` the weight changes from one iteration to the next; in
     # the others each iteration is one more position where the same weight is used.
     loops: tuple[Loop, ...]
@@ -232,8 +232,8 @@ class _Finder:
         body, num_carry, loop = scan.body.jaxpr, scan.num_carry, Loop(scan.length)
         consts, carry, xs = scan.apart(operands)
         rows = [dataclasses.replace(x, view=x.view and x.view.sliced(loop)) for x in xs]
-        # What is carried is what it starts as or becomes, whichever knows less; a few rounds settle it, and only then
-        # is it known which uses are the record's.
+        # A carried value is the weaker of its start and its end; a few rounds converge, and only then are the record's uses
+        # known.
         start = carry = [dataclasses.replace(x, view=None) for x in carry]
         while True:
             rehearsal = _Finder()

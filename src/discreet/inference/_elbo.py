@@ -1,4 +1,4 @@
-"""The ELBO taken apart: what records touch, and the rest that no data enters; and where a fit starts.
+"""The ELBO, split into records' terms and a data-free term; and the initial values of a fit.
 
 With the variational parameters psi and one guide draw eta, `link` gives u(psi, eta), everything
 through which records meet the parameters, and the data-free term log q(theta) - log p(theta);
@@ -106,7 +106,7 @@ class Objective:
         return [*(x[0] for x in self.placeholder), *(self.local_start[name] for name, _ in self.structure.local_params)]
 
     def refuse_tables(self, length: int) -> None:
-        """Refuse arrays beside the records that look like a table of this length: of the closure and by keyword."""
+        """Refuse arrays of the closure or by keyword that look like a table of this length."""
         static, summed = jax.tree.leaves(self.programs.static), self.structure.combinations().values()
         refuse_tables([*static, *self.held], [length])
         public = *static, *self.placeholder, *self.local_start.values(), *summed
@@ -133,7 +133,7 @@ class Objective:
         look: bool = True,
         **programs: Any,
     ) -> tuple[Objective, dict[str, Any], PRNGKeyArray]:
-        """Take a model and its guide apart; none of it uses a record's values."""
+        """Analyse a model and its guide, without records' values."""
         structure_key, values_key, start_key = init_keys(key)
         whole = Programs(records=records._replace(leaves=records.shapes(records.size)), **programs)
         made_up = choose_placeholder(whole, placeholder, structure_key)
@@ -378,7 +378,7 @@ class Objective:
         u, free = self.link(psi, draw)
         return self.record_loss(u, record, local) + free / num_records
 
-    # --- what depends on what -------------------------------------------------------------
+    # --- dependencies ---------------------------------------------------------------------
 
     def with_dependencies(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> Objective:
         """Find which latents and parameters a record's loss depends on."""
@@ -395,9 +395,9 @@ class Objective:
         arrays = [x for x in program_constants(program) if jnp.ndim(x) and not _is_known(x, public)]
         held = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays)
         everything = dataclasses.replace(everything, digest=program_digest(program), held=held)
-        # A table in the closure also couples artificial records; this says what is wrong.
+        # A table in the closure also couples artificial records; this names the cause.
         everything.refuse_tables(self.programs.num_records)
-        # What the checks say depends on programs of several rows, too, of which the digest knows nothing.
+        # The checks also depend on programs of several rows, which the digest does not cover.
         name = everything, _identity(self.programs.model), _identity(self.programs.guide)
         if name not in _LOOKED_AT:
             if len(_LOOKED_AT) >= _MOST_LOOKED_AT:
@@ -407,7 +407,7 @@ class Objective:
         return dataclasses.replace(everything, **_LOOKED_AT[name])
 
     def _all(self, psi: Mapping[str, Any], key: PRNGKeyArray, record: Sequence[Any]) -> Any:
-        """All that is ever computed from an objective, with its derivatives."""
+        """All programs computed from an objective, with their derivatives."""
         (u, free), pull = jax.vjp(lambda p: self.link(p, key), psi)
         params = self.constrain(psi)
         values = self.draw_globals(params, key)
@@ -425,8 +425,8 @@ class Objective:
         )
         if not (latents or params):
             raise ValueError(
-                "No record's loss depends on a latent or a parameter, so there is nothing to learn. Does the "
-                "likelihood use the sampled values?"
+                "No record's loss depends on a latent or a parameter, so there is nothing to learn. Let the likelihood use "
+                "the sampled values."
             )
         result = dataclasses.replace(
             self, touched_latents=latents, touched_params=params, uses_key=any(jax.tree.leaves(uses_key))
@@ -462,12 +462,12 @@ class Objective:
 
 
 def _refuse_callbacks(program: Any) -> None:
-    """Refuse a model or guide that hands values to Python or prints them while it runs."""
+    """Refuse a model or guide with callbacks or prints."""
     names = {equation.primitive.name for inner in programs_in(program) for equation in inner.jaxpr.eqns}
     if calls := sorted(name for name in names if "callback" in name or "debug_print" in name):
         raise ValueError(
             f"The model or the guide prints or calls Python while it runs ({calls[0]}, as by jax.debug.print, "
-            "jax.debug.callback or io_callback), which would show single records. Remove the call; to look at a model, run it "
+            "jax.debug.callback or io_callback), which would show single records. Remove the call; to inspect a model, run it "
             "on artificial records under numpyro.handlers.trace."
         )
 
@@ -485,7 +485,7 @@ def _identity(program: Any) -> Any:
     """The identity of a model or guide: itself; for a new AutoGuide its class and model."""
     if isinstance(program, AutoGuide) and type(program).__module__.startswith("numpyro."):
         return type(program), program.model
-    # What has no hash is looked at each time.
+    # Unhashable programs are analysed each time.
     return program if isinstance(program, Hashable) else object()
 
 
@@ -600,16 +600,20 @@ def initial_parameters(
         transforms[site["name"]] = transform
         psi[site["name"]] = transform.inv(site["value"])
     if unknown := set(given) - set(psi):
-        raise ValueError(f"init_params names {sorted(unknown)[0]!r}, which is no param site of model or guide.")
+        raise ValueError(
+            f"init_params names {sorted(unknown)[0]!r}, which is not a param site of model or guide. Remove it."
+        )
     if not psi:
-        raise ValueError("Neither model nor guide has a param site, so there is nothing to fit.")
+        raise ValueError(
+            "Neither model nor guide has a param site, so there is nothing to fit. Use a guide with parameters."
+        )
     # Weak types would make the compiled loop change its types after the first step.
     psi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), psi)
     own = {name: _of_one(name, psi.pop(name), axis, transforms[name]) for name, axis in structure.local_params}
     if reading := set(given) & set(own):
         raise ValueError(
-            f"init_params names {sorted(reading)[0]!r}, of which each record has its own. They all start alike, from what "
-            "the guide says; change it there."
+            f"init_params names {sorted(reading)[0]!r}, of which each record has its own. All start from the guide's initial "
+            "value; change it there."
         )
     if not psi:
         raise ValueError(
@@ -646,13 +650,13 @@ def loss_at_start(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArra
     return jnp.asarray(loss, jnp.float32)
 
 
-# --- Whether records meet in a model or a guide ---
+# --- Check for couplings between records in a model or a guide ---
 
 
-# A fit evaluates each record alone, in a plate of one row. This is the model that was written only if the log density of all
-# records together is the sum of what it is for each alone, at any values of the latents. It is not where a mean over the
-# table, the number of rows, or rows that are shifted, sorted or reversed against one another enter. No privacy depends on
-# this, since a record that is evaluated alone meets no other; but the fit would be that of another model.
+# A fit evaluates each record alone, in a plate of one row. This is the user's model only if the log density of all records
+# together is the sum of that of each alone, at any values of the latents. That fails with a mean over the table, the number of
+# rows, or rows that are shifted, sorted or reversed against one another. Privacy does not depend on it, since a record evaluated
+# alone meets no other; but the fit would be that of another model.
 #
 # So artificial rows are evaluated together and alone, at the same values of everything random: the shared latents (drawn by the
 # guide), those of each record (moderate values in their support, whatever the guide is), and one value of each that is summed
@@ -726,7 +730,7 @@ def _compare(
         found = [
             jnp.sum(jnp.moveaxis(densities[n], at[0][n], 0).reshape(_ROWS, -1), 1) for n in densities if n not in whole
         ]
-        # What is no term of any row counts with the first: the sum over all rows is compared then.
+        # Terms of no single row count with the first row: then the sum over all rows is compared.
         of_none = sum((jnp.sum(densities[name]) for name in whole), jnp.zeros(()))
         return jnp.sum(jnp.stack([*found, jnp.zeros(_ROWS)]), 0).at[0].add(of_none), values
 
@@ -735,7 +739,7 @@ def _compare(
         densities, _ = run([x[None] for x in row], given, shared, key)
         return sum((jnp.sum(x) for x in densities.values()), jnp.zeros(()))
 
-    # Fixed keys, so that a model is always judged alike, and several: one draw of the latents may hide a coupling.
+    # Fixed keys make the check deterministic; several, since one draw of the latents may hide a coupling.
     keys = [jax.random.key(seed) for seed in range(4)]
     shapes = jax.eval_shape(share, psi, keys[0])
     few = [x[:1] for x in made_up[0]]

@@ -1,4 +1,4 @@
-"""The private step, from a batch to new variational parameters, and the randomness that it uses.
+"""The private step, from a batch to new variational parameters, and its randomness.
 
 - g_i = grad_u loss_i(u)                                   per record
 - R = sum over the batch of clip_C(g_i) + sigma C xi     the only release
@@ -42,7 +42,7 @@ from discreet.sampling import Batch, Drawing, PaddedDrawing, Sampling
 
 _ALL = "all steps"
 INIT = -1
-# Which steps a secret key has drawn noise for in this process, by the key's digest.
+# The steps whose noise a secret key has drawn in this process, by the key's digest.
 _used: dict[bytes, Any] = {}
 
 
@@ -51,15 +51,15 @@ class StepKeys(NamedTuple):
 
     sampling: PRNGKeyArray  # draws the batch
     noise: PRNGKeyArray  # hides the sum
-    guide: PRNGKeyArray  # draws what all records share. It may be known: a threefry key, for which JAX compiles less.
+    guide: PRNGKeyArray  # draws the global latents. It may be known: a threefry key, for which JAX compiles less.
     local: PRNGKeyArray  # draws the bits of all records at once
     record: PRNGKeyArray  # from it each record derives a key, for draws that cannot be made at once
-    # from it each record derives a key for what it remembers; None where records remember nothing
+    # from it each record derives a key for its memory; None without a memory
     memory: PRNGKeyArray | None = None
 
     @classmethod
     def derive(cls, key: PRNGKeyArray, *, memory: bool = False) -> StepKeys:
-        """From the key of a fit, in which records may have a memory."""
+        """Derive the keys from that of a fit, in which records may have a memory."""
         use = random.Purpose
         purposes = use.SAMPLING, use.NOISE, use.GUIDE, use.LOCAL_DRAWS, use.RECORDS
         sampling, noise, guide, local, record, *own = random.subkeys(key, (*purposes, use.MEMORY)[: 5 + memory])
@@ -83,8 +83,8 @@ def check_unused(key: PRNGKeyArray, step: int | None = None) -> None:
     used = _used.get(_digest(key), set())
     if used == _ALL or (used and step is None) or step in used:
         raise ValueError(
-            "This key has drawn this noise before, in another fit or from the same state. Two releases with the same "
-            "noise can be subtracted from one another, and nothing stays private. Make a new key with "
+            "This key has drawn this noise before, in another fit or from the same state. Subtracting two releases with the "
+            "same noise removes it, so neither stays private. Make a new key with "
             "discreet.random.key() for each fit, and give each state to update once."
         )
 
@@ -92,7 +92,7 @@ def check_unused(key: PRNGKeyArray, step: int | None = None) -> None:
 def claim(key: PRNGKeyArray, step: int | None = None, *, again: bool = False) -> None:
     """Take a secret key's noise, of one step or of all (None), just before it is drawn; see `check_unused`.
 
-    With `again` the fit goes on after a crash: it draws the same noise for the states that it belongs to.
+    With `again` the fit continues after a crash: it draws the same noise for the same states.
     """
     if not again:
         check_unused(key, step)
@@ -107,7 +107,7 @@ def _digest(key: PRNGKeyArray) -> bytes:
     return hashlib.sha256(np.asarray(jax.random.key_data(key)).tobytes()).digest()
 
 
-# --- Langevin dynamics as an optimizer: a step, and the noise that the release did not bring ---
+# --- Langevin dynamics as an optimizer: a step, and the noise missing from the release ---
 
 
 Schedule = Callable[[Any], Any]
@@ -209,7 +209,7 @@ def step_sizes(schedule: Schedule, num_steps: int) -> Float[np.ndarray, "step"]:
 
 KeyedLoss = Callable[[Any, Any, PRNGKeyArray], Float[Array, ""]]
 """`(parameters, record, key) -> scalar`."""
-# More than this is not held for a whole batch: each row then makes its own, when it is worked on.
+# Larger draws are not held for a whole batch: each row then makes its own when it is processed.
 _MOST_BYTES = 2**26
 # How keys are made of keys. What a request's key went through must be among these.
 _DERIVATIONS = frozenset(
@@ -231,14 +231,14 @@ _Name = int | None
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-    """A record's loss, and the bits that it asks for."""
+    """A record's loss, and the bits that it requests."""
 
     program: ClosedJaxpr  # the loss's jaxpr, of the flat parameters, record and key
     requests: tuple[jax.ShapeDtypeStruct, ...]  # shape and dtype of each request
 
     @classmethod
     def of(cls, loss: KeyedLoss, parameters: Any, record: Any, key: Any, num_rows: int) -> Draws:
-        """Trace a loss; `num_rows` decides whether there is room for the draws of all."""
+        """Trace a loss; `num_rows` determines whether the draws of all rows fit in memory."""
         program = jax.make_jaxpr(loss)(types_of(parameters), types_of(record), types_of(key))
         run = _Run(None)
         run(program, [None] * len(program.jaxpr.invars))
@@ -246,7 +246,7 @@ class Draws:
         return cls(program, tuple(run.requests) if each * num_rows <= _MOST_BYTES else ())
 
     def make(self, key: PRNGKeyArray, num_rows: int) -> tuple[list[Array], Bool[Array, ""]]:
-        """The bits of all rows, and whether they are right (`random.fast_bits`)."""
+        """The bits of all rows, and True if they are valid (`random.fast_bits`)."""
         words = [num_rows * math.ceil(x.size * x.dtype.itemsize / 4) for x in self.requests]
         if not sum(words):
             return [jnp.zeros((num_rows, *x.shape), x.dtype) for x in self.requests], jnp.array(True)
@@ -382,7 +382,7 @@ class LocalUpdates:
         shards: mechanisms.Shards | None,
         where: Sequence[Array],
     ) -> list[Array]:
-        """The memory after the records of a batch have looked at the shared draw `u`."""
+        """Update the memory of a batch's records, given the shared draw `u`."""
         structure = jax.tree.structure(self._start)
 
         def row(u: Any, record: Sequence[Array], own: Sequence[Array], key: PRNGKeyArray) -> list[Array]:
@@ -427,13 +427,13 @@ class DPSVIState(NamedTuple):
     memory: Sequence[Array] = ()
 
     def __repr__(self) -> str:
-        """Without the key and the memory."""
+        """Short repr without the key and the memory."""
         return f"DPSVIState(step={self.step}, optim_state=..., rng_key=<hidden>)"
 
     def __reduce__(self) -> Any:
-        """Refuse: a pickle would write the key that all the noise follows from."""
+        """Refuse pickling, which would write the key of all noise."""
         raise TypeError(
-            "A DPSVIState holds the key from which the noise is drawn, so it is not pickled. Save the "
+            "A DPSVIState contains the key of the noise, so it is not pickled. Save the "
             "parameters of dpsvi.get_params(state), or the DPSVIResult of dpsvi.run, which hold no key."
         )
 
@@ -460,7 +460,7 @@ class PlanNumbers(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PrivateStep:
-    """Everything of a step that is compiled in. Steps that are equal are one program, whichever DPSVI they belong to."""
+    """The compiled part of a step. Equal steps share one program, also between DPSVI objects."""
 
     objective: Objective  # model and guide
     engine: GradientEngine  # computes clipped sums
@@ -468,17 +468,17 @@ class PrivateStep:
     optim: Any = dataclasses.field(compare=False)
     optim_digest: str
     released: int  # coordinates of a release, with loss and count
-    mechanism: mechanisms.Mechanism  # whose noise hides the sums
-    levels: int  # how integer noise of the plan's multiplier is made, for so many coordinates
-    adapts: bool  # whether the clipping norm moves
+    mechanism: mechanisms.Mechanism  # the source of the noise
+    levels: int  # levels of integer noise for the plan's multiplier and `released` coordinates
+    adapts: bool  # True if the clipping norm is adaptive
     count_share: float  # share of the release that goes to the count of gradients within C
     num_records: int
     loss_share: float
     # losses further than this from the state's center are clipped; None: the center's own size, at least 1 nat
     loss_bound: float | None
     perturb_parameters: bool  # d3p's rule, gradients of the whole ELBO in all of psi
-    local: LocalUpdates | None = None  # what records do with parameters of their own; None: they have none
-    shards: mechanisms.Shards | None = None  # how the table lies on several devices; None: on one
+    local: LocalUpdates | None = None  # updates of records' own parameters; None: they have none
+    shards: mechanisms.Shards | None = None  # layout of the table on several devices; None: on one
     # the functions that a step calls. Where one was replaced, as an audit with a planted fault or a notebook that reloads
     # modules does, it is another step, and nothing compiled or proved before is taken for it.
     code: tuple[Any, ...] = dataclasses.field(default_factory=lambda: _code(), repr=False)
@@ -562,7 +562,7 @@ class PrivateStep:
 
     def _draws(self, u: Any, record: Sequence[Any], key: PRNGKeyArray) -> Draws:
         """A record's loss, and the random bits that it asks for."""
-        # All are secret: known ones would let a record that is left out change the draws of those behind it.
+        # All are secret: with known ones, leaving a record out would change the draws of later ones.
         objective = self.objective
 
         def loss(u: Any, record: Sequence[Array], key: PRNGKeyArray) -> Float[Array, ""]:
@@ -570,7 +570,7 @@ class PrivateStep:
                 return objective.whole_loss(u, record, key, self.num_records)
             return objective.record_loss(u, record, key)
 
-        # By the plan and not by the batch at hand: one record more must not make another program, which rounds otherwise.
+        # By the plan, not the batch: one additional record must not make another program, which rounds differently.
         rows = self.engine.capacity if isinstance(self.engine, BookKeepingEngine) else self.num_records
         return Draws.of(loss, u, record, key, rows)
 

@@ -66,7 +66,7 @@ def keeps_by_itself(guide: Callable[..., Any]) -> bool:
 
 
 def _check_coverage(part: Any, inside: set[str], keeps_local: bool) -> None:
-    """Refuse an AutoGuide, once set up, that has found latents of each record and has nowhere to keep them."""
+    """Refuse an AutoGuide, once set up, that has found records' latents and has no place for them."""
     for name, site in part.prototype_trace.items():
         if site["type"] != "sample" or site["is_observed"] or name not in inside:
             continue
@@ -94,7 +94,7 @@ def set_up_auto_guides(
     hidden: Mapping[str, Any],
     keeps_local: bool,
 ) -> None:
-    """Let an AutoGuide find its latents on artificial rows, forgetting what it saw before.
+    """Set up an AutoGuide on artificial rows, discarding any earlier setup.
 
     An AutoGuide searches initial values until the model's density is finite on the arguments of its first call. Had that
     been a call with data, the initial values would depend on them. `hidden` has values of the sites that are summed out,
@@ -136,7 +136,7 @@ _ONE_SEARCH = threading.Lock()
 
 @contextmanager
 def _searching_at_once() -> Iterator[None]:
-    """Let NumPyro's search for initial values be one compiled program; each of its operations alone takes as long to compile.
+    """Compile NumPyro's search for initial values as one program; compiling each operation alone takes longer.
 
     The values are the same: it is NumPyro's own search, of which only the first try would not have been compiled.
     """
@@ -184,7 +184,7 @@ def auto_guides(program: Any, seen: set[int] | None = None) -> Iterator[Any]:
 
 
 _SUFFIX = "_unconstrained"
-# What the model shares with the guide that runs it; all else is hidden from who traces the guide.
+# The sites that the model shares with the guide that runs it; all others are hidden when the guide is traced.
 _SHARED = ("plate", "param")
 
 
@@ -253,8 +253,8 @@ def check_point_guide(guide: Program, local_latents: Sequence[str]) -> None:
     """Refuse a point guide for a model with latents inside the record plate."""
     if isinstance(guide, PointGuide) and local_latents:
         raise ValueError(
-            f"The latent site {local_latents[0]!r} lies inside the record plate: each record would have a point of its "
-            "own, and publishing it publishes the record. Sum or integrate it out of the model (for a mixture, "
+            f"The latent site {local_latents[0]!r} is inside the record plate: each record would have its own point, and "
+            "publishing it publishes the record. Sum or integrate it out of the model (for a mixture, "
             "numpyro.distributions.MixtureSameFamily), or fit it by DPSVI with an amortised guide."
         )
 
@@ -280,9 +280,9 @@ def bijection_of(site: Mapping[str, Any]) -> Any:
 # --- Sites and plates ---
 
 
-# More combinations of one record's discrete latents than this are not enumerated.
+# The largest number of enumerated combinations of one record's discrete latents.
 _MOST_COMBINATIONS = 4096
-# Shorter tables than this are not recognised by their length.
+# The least length at which an array is recognised as a table.
 _FEWEST_TELLING_ROWS = 16
 _NEEDS_A_NUMBER = (
     jax.errors.ConcretizationTypeError,
@@ -453,7 +453,7 @@ def _scale(site: Mapping[str, Any], sizes: Mapping[str, tuple[int, int | None]])
 
 
 def _check_scale(two: Site, three: Site, num_records: int) -> None:
-    """Refuse `handlers.scale` of a minibatch, which would weigh the likelihood again."""
+    """Refuse `handlers.scale` of a minibatch, which would weight the likelihood twice."""
     if two.scale is None or three.scale is None:
         return
     follows = not math.isclose(two.scale, three.scale)
@@ -462,8 +462,8 @@ def _check_scale(two: Site, three: Site, num_records: int) -> None:
         how = "a number that follows the rows given" if follows else f"{two.scale:g}, as for batches of {batch:.0f}"
         raise ValueError(
             f"The observed site {two.name!r} is scaled by {how} (handlers.scale) with {num_records} records. The plan draws "
-            "the batches here and each record counts once, so this would weigh the likelihood again: leave the scale out. "
-            "To weigh it on purpose, use numpyro.factor(name, weight * distribution.log_prob(value)) inside the plate."
+            "the batches here and each record counts once, so this would weight the likelihood twice: omit the scale. "
+            "To weight it on purpose, use numpyro.factor(name, weight * distribution.log_prob(value)) inside the plate."
         )
 
 
@@ -485,8 +485,8 @@ def _density(site: Mapping[str, Any]) -> tuple[int, ...]:
             raise ValueError(
                 f"The observed site {site['name']!r} observes an array of shape {shape} that was not passed as records: it "
                 "comes from the model's closure or from handlers.condition. Records must come as arguments of run, or they "
-                "would be used whole in every record's loss, without clipping: write obs=y with y an argument of the model, or "
-                "say discreet.inference.with_records(model, y)."
+                "enter every record's loss as a whole, without clipping: write obs=y with y an argument of the model, or use "
+                "discreet.inference.with_records(model, y)."
             ) from None
         raise ValueError(
             f"The observed site {site['name']!r} has a value of shape {shape} and a distribution of batch shape "
@@ -608,14 +608,14 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
 
 
 def explain_model(programs: Programs, key: PRNGKeyArray) -> None:
-    """Say what is wrong with a model that failed, if tracing it on shapes shows it."""
+    """Explain the failure of a model, if tracing it on shapes reveals the cause."""
     with _explained("model", programs):
         _trace_model(programs, key)
 
 
 @contextmanager
 def _explained(what: str, programs: Programs) -> Iterator[None]:
-    """Say what an error of JAX means that a program raises when it is traced on shapes."""
+    """Translate JAX's errors from tracing a program on shapes."""
     try:
         yield
     except _NEEDS_A_NUMBER as error:
@@ -684,8 +684,8 @@ def _check_plate_sizes(
         # Two is the number of placeholder rows: then the size follows the array.
         if size not in (2, num_records):
             raise ValueError(
-                f"The record plate {name!r} has size {size}, but the plan says num_records={num_records}. "
-                "Both are public statements about the same table: make them agree."
+                f"The record plate {name!r} has size {size}, but the plan has num_records={num_records}. "
+                "Both describe the same table: make them agree."
             )
 
 
