@@ -192,4 +192,4 @@ def test_wrong_input_is_refused(fit: Path, tmp_path: Path) -> None:
     (tmp_path / "empty" / "statement.json").write_text("{")
     refused(report(tmp_path / "empty"), "not JSON")
     (tmp_path / "empty" / "statement.json").write_text("{}")
-    refused(report(tmp_path / "empty"), "no discreet privacy statement")
+    refused(report(tmp_path / "empty"), "not a discreet privacy statement")

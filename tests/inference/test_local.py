@@ -335,7 +335,7 @@ def shares(x):
         ({"local": "public"}, "one of 'private'"),
         ({"local_updates": 0}, "at least 1"),
         ({"local_updates": 0, "local": None}, "at least 1"),
-        ({"perturb": "parameters"}, "knows no private memory"),
+        ({"perturb": "parameters"}, "has no private memory"),
         ({"local": None}, 'local="private"'),
         ({"guide": reading}, "'loc'"),
         ({"guide": square}, "one axis"),
@@ -350,7 +350,7 @@ def test_refused(options, says):
 @pytest.mark.essential
 def test_what_cannot_tell_whose_rows_it_has_is_refused():
     dpsvi = make()
-    with pytest.raises(ValueError, match="whose rows"):
+    with pytest.raises(ValueError, match="cannot assign them to rows"):
         dpsvi.init(dp.random.key(), table())
     with pytest.raises(ValueError, match="each record has its own"):
         dpsvi.run(dp.random.key(), table(), init_params={"loc": np.zeros(1)}, progress_bar=False)

@@ -32,7 +32,7 @@ def test_there_and_back() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format": "recipe"}, "no discreet privacy statement"),
+        ({"format": "recipe"}, "not a discreet privacy statement"),
         ({"format": "discreet privacy statement, version 9"}, "version 9"),
         ({"is_private": False}, "contradicts itself"),
         ({"reproducible": True}, "contradicts itself"),

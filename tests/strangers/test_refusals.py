@@ -244,7 +244,7 @@ def test_an_autoguide_has_a_private_memory_by_itself(stranger):
         "kappa_auto_scale",
     }
     assert program.certify()
-    with pytest.raises(ValueError, match="whose rows"):
+    with pytest.raises(ValueError, match="cannot assign them to rows"):
         program.dpsvi.init(dp.random.key(2), HITS, AT_BATS)
 
 

@@ -1,7 +1,7 @@
 """Differentially private stochastic variational inference, with NumPyro's verbs.
 
-`init`, `update` and `evaluate` are for loops of one's own. `run` does all of it: refuse what cannot be private, state what the
-plan costs, prove the program, debit the ledger, then make the releases (`_loop`). Whatever is refused is refused before that.
+`init`, `update` and `evaluate` are for your own loops. `run` does everything: it checks the arguments, makes the statement,
+proves the program, debits the ledger, and makes the releases (`_loop`). All refusals come before the debit.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from discreet.verify import Certificate
 
 @contextmanager
 def explain_steps(args: Sequence[Any]) -> Iterator[None]:
-    """NumPyro's `run` takes the number of steps first; say so where a model fails on it."""
+    """Explain a model's failure on a first argument that is meant as NumPyro's number of steps."""
     try:
         yield
     except (AttributeError, TypeError, ValueError) as error:
@@ -80,15 +80,15 @@ def explain_steps(args: Sequence[Any]) -> Iterator[None]:
         if not args or type(args[0]) is not int or isinstance(cause, ValueError):
             raise
         raise ValueError(
-            f"The model fails with {args[0]} as its first argument ({cause}). If that is the number of steps: leave it out, "
-            "the plan says it. run(key, xs, ys) takes the key and the model's arguments."
+            f"The model fails with {args[0]} as its first argument ({cause}). If that is the number of steps: omit it, since the "
+            "plan defines it. run(key, xs, ys) takes the key and the model's arguments."
         ) from error
 
 
 def without_svi_words(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of `run` without those that NumPyro's `SVI.run` takes for itself.
+    """Remove the options of NumPyro's `SVI.run` from the keyword arguments of `run`.
 
-    `stable_update` says nothing here: a record whose gradient is not finite contributes zero in any case.
+    `stable_update` has no effect: a record whose gradient is not finite contributes zero in any case.
     """
     rest = dict(kwargs)
     rest.pop("stable_update", None)
@@ -99,14 +99,14 @@ def without_svi_words(kwargs: Mapping[str, Any]) -> dict[str, Any]:
         )
     if rest.pop("init_state", None) is not None:
         raise ValueError(
-            "init_state is not supported: a plan pays for its steps from the first. Start a new plan where another fit "
-            "ended with init_params=dpsvi.get_params(state); an interrupted fit goes on with checkpoint=."
+            "init_state is not supported: a plan covers its steps from the first. Start a new plan where another fit ended "
+            "with init_params=dpsvi.get_params(state); an interrupted fit continues with checkpoint=."
         )
     return rest
 
 
 class DPSVI:
-    """Fits a NumPyro model under (epsilon, delta)-differential privacy.
+    """Fit a NumPyro model under (epsilon, delta)-differential privacy.
 
     Guarantee: the parameters, losses and iterates that `run` returns are together
     `plan.event()` for the plan's relation, up to floating-point rounding; so (epsilon, delta) of
@@ -130,22 +130,22 @@ class DPSVI:
         plan: The privacy plan.
         perturb: "latents", the rule above; or "parameters", d3p's rule (gradients of the whole
             ELBO in all variational parameters, one guide draw a record), for comparison.
-        placeholder: One record (or several) for what must not see data: arrays as passed to
-            `run`, made up. None: zeros, or ones where zeros are impossible.
+        placeholder: One artificial record (or several) in place of data where data must not be read: arrays as for
+            `run`. None: zeros, or ones where zeros are impossible.
         loss_share: Share of the squared sensitivity given to the private loss, in [0, 1). The
             noise on the gradient grows by 1 / sqrt(1 - loss_share): one per cent for 0.02. With
             0 the losses are NaN.
         loss_bound: Losses further than this many nats from the placeholder's are clipped in the
             private loss (never in the gradient). None: the placeholder's loss, at least 1.
-        microbatch_size: Rows that are worked on at once. None: the batch, or what a gibibyte holds.
+        microbatch_size: Rows processed at once. None: the batch, or as many as fit in a gibibyte.
         local: "private": the guide's `param` sites may have a value for each record, along one axis. They stay beside the
             data: `run` updates them without noise for the records of each batch, before their clipped gradients are taken,
-            and nobody sees them. None: as "private" for latents of each record that an AutoNormal or AutoDelta covers,
-            where the plan's batches and `perturb` allow it; other such sites are refused.
+            and they are never released. None: like "private" for records' latents in an AutoNormal or AutoDelta, where the
+            plan's batches and `perturb` permit it; other such sites are refused.
         local_optim: Optimizer of those, as `optim`; None: the same.
-        local_updates: How often a record updates its own each time it is in a batch. They must keep up with what is shared: of
-            2,000 records with a mean each, in 500 steps of 200 records, one update found 0.2 for the spread of these means, and
-            20 found SVI's 0.85.
+        local_updates: Number of updates of a record's parameters each time it is in a batch. They must keep up with the global
+            ones: for 2,000 records with a mean each, in 500 steps of 200 records, one update found 0.2 for the spread of these
+            means, and 20 found SVI's 0.85.
         static_kwargs: Public keyword arguments of model and guide, such as N.
 
     Raises:
@@ -193,11 +193,11 @@ class DPSVI:
 
     @property
     def contribution_bound(self) -> float:
-        """L2 bound on all that a record adds to the first step, to which the noise multiplier is relative."""
+        """L2 bound on a record's contribution to the first step, to which the noise multiplier is relative."""
         return contribution_bound(self.plan.clipping, self.loss_share)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Options are fixed: steps that were compiled with them, and what was promised, would not follow."""
+        """Refuse changes of options, since compiled steps and the guarantee would not follow."""
         if not name.startswith("_") and getattr(self, "_made", False):
             raise AttributeError(
                 f"{name} of a DPSVI is fixed when it is made. Make another DPSVI with the {name} you want."
@@ -216,7 +216,7 @@ class DPSVI:
         if self.loss_share + count_share >= 1.0:
             raise ValueError(
                 f"loss_share is {self.loss_share} and the clipping rule's count_share {count_share}; together they must be "
-                "below 1, or nothing of the release is left for the gradient. 0.02 and 0.01 are common choices."
+                "below 1, to leave a share for the gradient. 0.02 and 0.01 are common choices."
             )
         if self.loss_bound is not None:
             must = "positive and finite, in nats: from 1e-30 to 1e30, as 32-bit arithmetic has it"
@@ -229,24 +229,24 @@ class DPSVI:
             return
         choice("local", self.local, ("private",), hint="None refuses guides with parameters of the records' own.")
         if self.perturb == "parameters":
-            raise ValueError('local="private" goes with perturb="latents" only: d3p\'s rule knows no private memory.')
+            raise ValueError('local="private" needs perturb="latents": d3p\'s rule has no private memory.')
         if not self.plan.sampling.independent:
             raise ValueError(
-                f'local="private" with {type(self.plan.sampling).__name__} is refused: in its batches, whether one record was '
-                "drawn decides what others remember, which the accounting of such batches does not cover. Use "
+                f'local="private" with {type(self.plan.sampling).__name__} is refused: in its batches, drawing one record '
+                "affects the memory of others, which the accounting of such batches does not cover. Use "
                 "PoissonSampling(rate) or FullBatch()."
             )
 
     def _refuse_local(self, what: str) -> None:
-        """Refuse what is not told which records its rows are, where records have a memory."""
+        """Refuse methods without row numbers if records have a memory."""
         if self.local is not None or (self._current is not None and self._current.local is not None):
             raise ValueError(
-                f"Each record has variational parameters of its own here, and {what} cannot tell whose rows these are. Fit with "
-                "run, which draws the batches itself and keeps those parameters beside the data; or write an encoder."
+                f"Each record has variational parameters of its own here, and {what} cannot assign them to rows. Fit with run, "
+                "which draws the batches itself and keeps those parameters beside the data; or write an encoder."
             )
 
     def _keeps_local(self) -> bool | None:
-        """See `Programs.keeps_local`: what is said, and where nothing is, whether a private memory can be had at all."""
+        """The value for `Programs.keeps_local`: as requested, or by default whether a private memory is possible."""
         if self.local is None and self.plan.sampling.independent and self.perturb == "latents":
             return None
         return self.local is not None
@@ -260,10 +260,10 @@ class DPSVI:
         init_params: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> DPSVIState:
-        """The initial state. Of the arguments only shapes and dtypes are used, never values.
+        """Create the initial state, from shapes and dtypes of the arguments, never values.
 
         Args:
-            rng_key: Key of the fit, from `discreet.random.key()`; all noise follows from it.
+            rng_key: Key of the fit, from `discreet.random.key()`; it determines all noise.
             args: Arguments of the model, records along the leading axis.
             init_params: Public initial values of `param` sites, constrained.
             kwargs: Likewise.
@@ -357,26 +357,26 @@ class DPSVI:
         plan = self.plan
         plan.sampling.check(plan.num_records, plan.relation)
         plan.sampling.check_order(records.size, plan.num_records)
-        # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
+        # Under ADD_OR_REMOVE_ONE neighbours differ in the number of records: no check may reveal it.
         if plan.relation.name != "ADD_OR_REMOVE_ONE" and records.size != plan.num_records:
             raise ValueError(
-                f"The arrays hold {records.size} records, but the plan says num_records={plan.num_records}, which the relation "
+                f"The arrays hold {records.size} records, but the plan has num_records={plan.num_records}, which the relation "
                 f"{plan.relation.name} makes public. Calibrate a plan for {records.size} records."
             )
 
     def update(
         self, state: DPSVIState, *args: Any, mask: Bool[Array, "record"] | None = None, **kwargs: Any
     ) -> tuple[DPSVIState, Float[Array, ""]]:
-        """One release from a batch that the caller drew, and one step of the optimizer.
+        """Make one release from a batch that the caller drew, and one step of the optimizer.
 
         Guarantee: one step of `plan.event()`, if the batch was drawn by the plan's sampling,
         afresh for this step and with randomness that stays secret; `run` sees to that itself.
         Give each state to `update` once: two releases from one state share their noise.
 
         Args:
-            state: The state before; its parameters may be shown to anybody.
+            state: The state before; its parameters may be published.
             args: A batch, as the model takes it. Rows that `mask` drops may hold anything.
-            mask: Which rows are real, True rows first; None: all.
+            mask: True for real rows, which come first; None: all.
             kwargs: Likewise.
 
         Returns:
@@ -399,8 +399,8 @@ class DPSVI:
         if not isinstance(state.step, Tracer):
             if int(state.step) >= plan.num_steps:
                 raise ValueError(
-                    f"The plan pays for {plan.num_steps} steps, and this state has made them all. Plan more steps "
-                    "beforehand; adding some afterwards would cost more than was promised."
+                    f"The plan covers {plan.num_steps} steps, and this state has made them all. Plan more steps beforehand; "
+                    "adding some afterwards would cost more than the plan's epsilon."
                 )
             claim(state.rng_key, int(state.step))
         return update_once(step, PlanNumbers.of(plan), state, records.leaves, mask)
@@ -411,8 +411,8 @@ class DPSVI:
             if step.objective.programs.records.signature == records.signature:
                 return step
         raise ValueError(
-            "These arguments are not those of init: they are nested or named in another way, have other shapes or dtypes, "
-            "or other numbers beside the records. Pass them exactly as to init; only the number of rows may differ."
+            "These arguments differ from those of init in nesting, names, shapes, dtypes or public numbers. Pass them exactly "
+            "as to init; only the number of rows may differ."
         )
 
     def explain_engine(self) -> EngineReport:
@@ -421,17 +421,17 @@ class DPSVI:
         return step.explain(self._shapes, self.plan.sampling.capacity(self.plan.num_records))
 
     def get_params(self, state: DPSVIState) -> dict[str, Any]:
-        """Values of the `param` sites, constrained. Releases: they may be published."""
+        """Values of the `param` sites, constrained. They are releases and may be published."""
         return self._initialised().objective.constrain(self.optim.get_params(state.optim_state))
 
     def evaluate(self, state: DPSVIState, *args: Any, non_private: bool = False, **kwargs: Any) -> Float[Array, ""]:
-        """The exact negative ELBO of the records passed, in nats: **not private**.
+        """Compute the exact negative ELBO of given records, in nats: **not private**.
 
         Args:
             state: A state.
             args: Records.
-            non_private: Must be True, to say that the records are public or that the number
-                will not be shown.
+            non_private: Must be True, to confirm that the records are public or that the number
+                will not be published.
             kwargs: Likewise.
 
         Raises:
@@ -439,9 +439,9 @@ class DPSVI:
         """
         if not non_private:
             raise ValueError(
-                "evaluate computes the exact loss of the records it is given, without noise, so showing it leaks. "
+                "evaluate computes the exact loss of its records, without noise, so publishing it leaks. "
                 "The losses that update and run return are private; or pass non_private=True if these records are "
-                "public or the number stays with you."
+                "public or you do not publish the number."
             )
         self._refuse_local("evaluate")
         records = take_apart(args, kwargs)
@@ -457,7 +457,7 @@ class DPSVI:
         step = self._initialised()
         if mesh is None:
             return step, records.leaves, state
-        # A record more or less must move no other one to another device: see `Shards`.
+        # Adding or removing a record must not move another one to another device: see `Shards`.
         drawn = self.plan.relation.name != "REPLACE_ONE"
         shards = Shards.of(mesh, records.size, records.leaves, drawn=drawn)
         step = dataclasses.replace(step, shards=shards, **self._of_plan(step.released, shards))
@@ -474,10 +474,10 @@ class DPSVI:
         mesh: Mesh | None = None,
         **kwargs: Any,
     ) -> Certificate:
-        """Prove from the fit's own jaxpr what `run` will tell of one record: all steps, and every iterate.
+        """Prove from the fit's own jaxpr what `run` will reveal about one record: all steps, and every iterate.
 
-        Takes what `run` takes, of which only shapes and dtypes are used. The gradient engine is taken for what its contract
-        says; the loss of one record is a program of its own there, which cannot see another.
+        Takes the arguments of `run`, of which only shapes and dtypes are used. The gradient engine is trusted to fulfil its
+        contract; the loss of one record is a separate program there, which cannot read another.
 
         Raises:
             PrivacyError: There is no proof.
@@ -506,10 +506,10 @@ class DPSVI:
         mesh: Mesh | None = None,
         **kwargs: Any,
     ) -> DPSVIResult:
-        """Fit: draw batches as the plan says, make its number of releases, account for them.
+        """Fit the model: draw the plan's batches, make its number of releases, account for them.
 
-        The program is read by the verifier before it runs (`certify`), and refused if it does more than the plan says.
-        Ctrl-C or SIGTERM stops and returns what is done; the price is the whole plan's, whose horizon was fixed.
+        The verifier checks the program before it runs (`certify`), and refuses it if its event exceeds the plan's.
+        Ctrl-C or SIGTERM stops and returns the state so far; the cost is the whole plan's, whose horizon was fixed.
 
         Args:
             rng_key: `discreet.random.key()`. A key made from a seed is allowed, and recorded as
@@ -521,10 +521,10 @@ class DPSVI:
             require_proof: Refuse to run without a proof that the plan covers. With False the statement says what is missing.
             keep_gradients: Keep the noisy gradients in the trace, for `DPSVIResult.noise_aware`. They are releases.
             ledger: The table's budget, debited just before the first release.
-            checkpoint: Folder from which the same call goes on, to the same bits, if the process dies. Keep it secret.
+            checkpoint: Folder from which the same call continues, to the same bits, if the process dies. Keep it secret.
             person: Name of the column that identifies persons, if each record is a person: the statement and the ledger then
                 name the person as the unit of privacy.
-            max_rows: With `person`, how many rows of a person a record holds at most. Not checked: what `run` sees is records.
+            max_rows: With `person`, the largest number of rows of a person in a record. Not checked, since `run` gets records.
             mesh: Devices along one axis, of all processes, over which the records are spread; see docs/scale.md.
             kwargs: Likewise.
 
@@ -533,7 +533,7 @@ class DPSVI:
 
         Raises:
             PrivacyError: The verifier found no proof, or a worse event than the plan's.
-            SpentError: The ledger does not hold the plan.
+            SpentError: The plan exceeds the ledger's remaining budget.
             TypeError, ValueError: Wrong input, before any budget is spent.
         """
         with Processes(mesh) as processes:
@@ -555,7 +555,7 @@ class DPSVI:
                 if keep_gradients and not TraceRecorder(dim, self.plan.num_steps).every_step:
                     raise ValueError(
                         f"keep_gradients=True needs every iterate, and {self.plan.num_steps} of {dim} parameters are more than "
-                        "the trace's 64 MiB. Leave it out, or plan fewer steps."
+                        "the trace's 64 MiB. Omit it, or plan fewer steps."
                     )
                 # Stated before it is spent: what cannot be accounted for must not run.
                 statement = self._terms(delta, saved.reproducible, keep_gradients)
@@ -654,9 +654,8 @@ class DPSVI:
         or number of steps, and in a rate whose batches have the same room) are one call: side by side on a GPU, one after
         another on a CPU.
 
-        **For records that are made up or public.** Nothing is proved, debited or stated, so only keys that were made from
-        seeds are taken, with which nothing is private. Fitting records of people many times costs the budget of all fits
-        together.
+        **For artificial or public records.** Nothing is proved, debited or stated, so only keys from seeds are accepted, which
+        are not private. Fitting records of people many times costs the budget of all fits together.
 
         Args:
             keys: One for each fit, as `jax.random.split(discreet.random.key(0), 8)`: shape (fit,).
@@ -689,8 +688,8 @@ class DPSVI:
         records, key = take_apart(args, kwargs), random.key(0)
         if jnp.shape(keys) != (len(keys),) or not random.is_reproducible(keys[0]):
             raise ValueError(
-                "run_many takes one axis of keys made from a seed, such as jax.random.split(discreet.random.key(0), 8): what it "
-                "gives out is accounted for nowhere. To fit records of people, call run."
+                "run_many takes one axis of keys made from a seed, such as jax.random.split(discreet.random.key(0), 8): its "
+                "results are not accounted for. To fit records of people, call run."
             )
         chosen = [self.plan] * len(keys) if plans is None else list(plans)
         if len(chosen) != len(keys):
@@ -738,7 +737,7 @@ def optimizer_digest(optim: Any, psi: Mapping[str, Any], state: Any = None) -> s
 
 
 def as_numpyro_optim(optim: Any) -> Any:
-    """The optimizer, if need be wrapped as NumPyro does."""
+    """Convert an optimizer to NumPyro's interface, if necessary."""
     if isinstance(optim, numpyro_optim.Minimize):
         raise ValueError(
             "numpyro.optim.Minimize evaluates the loss many times a step, each of which would be a release. Use a "
@@ -778,7 +777,7 @@ def check_loss(loss: Any) -> Any:
     if type(loss) not in same or getattr(loss, "multi_sample_guide", False):
         raise ValueError(
             f"{type(loss).__name__} is not supported: its gradient is no sum over records that can be clipped one by "
-            "one. Use Trace_ELBO or TraceMeanField_ELBO, with num_particles if you like."
+            "one. Use Trace_ELBO or TraceMeanField_ELBO, with num_particles if needed."
         )
     return loss
 

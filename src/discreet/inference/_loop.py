@@ -43,7 +43,7 @@ from discreet.sampling import Batch
 from discreet.storage import read_archive, write_archive
 from discreet.verify import Certificate, Given, PrivacyError, certify
 
-# --- A fit's way through a crash ---
+# --- Checkpoints ---
 
 
 FILE = "checkpoint.discreet"
@@ -63,13 +63,13 @@ class Progress:
 
 
 class Checkpoint:
-    """A folder that a fit is written into, and from which it goes on after a crash; without a folder, nothing.
+    """A folder with the state of a fit, from which it continues after a crash; without a folder, it does nothing.
 
-    Guarantee: whenever the process dies, the fit that goes on makes the releases that it would have made, to the bit. No step
-    draws its noise for another state than it would have, since data, model, plan and options must be the same.
+    Guarantee: whenever the process dies, the continued fit makes the same releases, to the bit. No step draws its noise for
+    another state, since data, model, plan and options must be the same.
 
-    The file holds the key that hides the records, and what records remember: it is its owner's alone (mode 0600), and no part of
-    any result. When the fit is done the key is taken out of it.
+    The file contains the key of the noise, and the records' memory: only its owner may read it (mode 0600), and it is not part
+    of any result. The key is removed when the fit is done.
 
     Args:
         folder: Where; made if absent. Of several processes, that of the first one, which alone reads and writes there.
@@ -114,11 +114,14 @@ class Checkpoint:
     def remedy(self) -> tuple[str, int]:
         """The remedy after an error once the fit was debited, and its exit code."""
         if self.run_id:
-            return "Start all processes again with the same command: the fit goes on from its checkpoint.", START_AGAIN
+            return (
+                "Start all processes again with the same command: the fit continues from its checkpoint.",
+                START_AGAIN,
+            )
         return "The plan may be spent, and without checkpoint= its steps are lost.", FAILED
 
     def describe(self, plan: PrivacyPlan, table: str, options: Any, certified: Callable[[], Certificate]) -> None:
-        """Say what fit this is, of which table by its `digest`, and refuse to go on with another one."""
+        """Identify the fit, with its table by `digest`, and refuse to continue another one."""
         if not self.run_id:
             return
         self._facts = {
@@ -139,9 +142,9 @@ class Checkpoint:
             if self._found[name] != self._facts[name]:
                 where = self._path.parent if self._path else "The checkpoint"
                 raise ValueError(
-                    f"{where} holds a fit with {what}, and going on with it would draw the same noise for "
-                    "something else, which takes the noise away. Go on with what the fit was begun with, or choose another "
-                    "folder for a new fit, which spends anew."
+                    f"{where} holds a fit with {what}, and continuing it would draw the same noise for another sum, so the noise "
+                    "could be subtracted. Continue with the original arguments, or choose another folder for a new fit, which "
+                    "spends again."
                 )
 
     def begin(
@@ -472,7 +475,7 @@ def _one_step(
 def update_once(
     step: PrivateStep, numbers: PlanNumbers, state: DPSVIState, leaves: list[Array], mask: Bool[Array, "record"]
 ) -> tuple[DPSVIState, Float[Array, ""]]:
-    """One step with a batch that the caller drew; the plan's number of steps is paid for."""
+    """Make one step with a batch that the caller drew, within the plan's number of steps."""
     # Where the state is being traced, no error can stop a step that nobody paid for: it then sees no record.
     paid = state.step < numbers.num_steps
     batch = Batch(jnp.arange(mask.shape[0], dtype=jnp.int32), mask & paid)
@@ -562,7 +565,7 @@ def _many(
 def certify_fit(
     step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, leaves: list[Any], keep_gradients: bool
 ) -> Certificate:
-    """A certificate of all the plan's steps, from the first, with the plan's own numbers.
+    """Prove all the plan's steps, from the first, with the plan's own numbers.
 
     What is traced does not depend on the plan's numbers, but for the number of steps; the noise multiplier and the sampler's
     tables are operands whose values the proof knows. So plans share what is traced; each is proved by itself, once.
@@ -636,15 +639,15 @@ def _program(
 
 
 def check_provable(required: bool) -> None:
-    """Refuse a fit that must be proved on a release of JAX on which nothing is, before any other work is done."""
+    """Refuse a fit that requires a proof on an unsupported release of JAX, before any other work."""
     if required and (why := untried_jax()):
-        raise PrivacyError(why, "install such a release, or pass require_proof=False; the statement will say so.")
+        raise PrivacyError(why, "install a tested release, or pass require_proof=False; the statement will say so.")
 
 
 def with_proof(
     statement: Statement, plan: PrivacyPlan, certified: Callable[[], Certificate], required: bool
 ) -> Statement:
-    """The statement, with what was proved of the fit that is about to run."""
+    """Add the outcome of the proof to the statement."""
     try:
         certificate = certified()
     except PrivacyError as error:
@@ -665,5 +668,5 @@ def with_proof(
 
 
 def _refused(error: PrivacyError) -> PrivacyError:
-    remedy = f"{error.remedy} Or pass require_proof=False to run all the same; the statement will say so."
+    remedy = f"{error.remedy} Or pass require_proof=False to run anyway; the statement will say so."
     return PrivacyError(error.rule, remedy, output=error.output, chain=error.chain)

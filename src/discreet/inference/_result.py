@@ -99,7 +99,7 @@ def objective_of(
     placeholder: Sequence[Any] | None,
     static: Mapping[str, Any],
 ) -> Objective:
-    """The program of a fit again, as far as draws need it."""
+    """Rebuild the part of a fit's program that draws need."""
     if form.arguments is None:
         raise ValueError(
             "The fit's arguments were nested in objects that a file does not hold, so its guide cannot be set up again. Load "
@@ -182,9 +182,9 @@ class DPSVIResult:
             fit gave no share of its budget to the loss.
         clipping_norms: The clipping norm C of each step done. With `AdaptiveClipping` its path, a release.
         trace: The iterates.
-        statement: What was spent and what it protects.
+        statement: The privacy statement.
         plan: The plan of the fit.
-        steps_completed: Fewer than `plan.num_steps` after Ctrl-C; the price is the plan's all the same.
+        steps_completed: Fewer than `plan.num_steps` after Ctrl-C; the cost remains the plan's.
     """
 
     params: dict[str, Any]
@@ -204,7 +204,7 @@ class DPSVIResult:
         return self.trace.averaged_over
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
-        """Draws of the global latents from the fitted guide; post-processing, free of budget.
+        """Draw the global latents from the fitted guide; post-processing, at no cost.
 
         Args:
             key: Any JAX key.
@@ -226,7 +226,7 @@ class DPSVIResult:
         return draw_posterior(self._objective, key, self.params, num_samples)
 
     def infer_discrete(self, key: PRNGKeyArray, *args: Any, num_samples: int = 1, **kwargs: Any) -> dict[str, Array]:
-        """Draws of the discrete latents that were summed out, for given records: the counterpart of NumPyro's `infer_discrete`.
+        """Draw the discrete latents that were summed out, for given records: the counterpart of NumPyro's `infer_discrete`.
 
         Exact given the shared latents, of which each sample takes another draw from the guide. Each record's draw depends
         on that record and on the release, so it may be shown where the record itself may be.
@@ -259,7 +259,7 @@ class DPSVIResult:
         return objective.infer_discrete(dict(self.params), records.leaves, secret, num_samples)
 
     def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
-        """Draws as `posterior` makes them, for ArviZ, with the statement in their attributes; free of budget.
+        """Convert draws of `posterior` for ArviZ, with the statement in their attributes; at no cost.
 
         Args:
             key: Any JAX key.
@@ -276,7 +276,7 @@ class DPSVIResult:
         return to_arviz(self.posterior(key, num_samples), statement=self.statement, note=SPREAD, **names)
 
     def noise_aware(self, method: str | None = None, *, start: float | None = None) -> NoiseAware:
-        """The posterior with the noise of the private fit in it; from the trace alone, free of budget.
+        """Compute the posterior that includes the noise of the private fit, from the trace alone, at no cost.
 
         The fit ends near the parameters that a fit without noise would have found, not at them, and `posterior` takes no
         notice: at small epsilon its intervals are too narrow. Here these parameters are unknowns, and their own posterior
@@ -286,7 +286,7 @@ class DPSVIResult:
             method: "trace" adds the variance of the tail's mean, in all variational parameters of any guide;
                 "regression" infers each location from the noisy gradients, which `run(..., keep_gradients=True)` keeps.
                 None: "regression" where the fit kept them, else "trace".
-            start: Where the tail begins, as a fraction of the trace. None: where it has no drift.
+            start: Start of the tail, as a fraction of the trace. None: where it has no drift.
 
         Returns:
             An object with `posterior(key, num_samples)`, like this one.
@@ -320,11 +320,11 @@ class DPSVIResult:
     def save(self, path: Path | str) -> Path:
         """Write the result into one file, for `load_result`.
 
-        The file holds what the result shows, to the bit: releases and public facts. It holds no key, no record, no model
-        and no code. It is there whole or not at all; one of that name is replaced.
+        The file holds the result's releases and public facts, to the bit, and no key, record, model or code. It is written
+        atomically; a file of that name is replaced.
 
         Args:
-            path: The file. Any name will do, "fit.discreet" say.
+            path: The file, with any name, such as "fit.discreet".
 
         Returns:
             The path.
@@ -406,8 +406,7 @@ def load_result(
 ) -> DPSVIResult:
     """Read a result that `DPSVIResult.save` wrote.
 
-    Nothing that the file holds is run, so it may be a stranger's. Its numbers are that stranger's, too: a statement in a file
-    is worth as much as whoever hands it on.
+    No content of the file is executed, so it may come from strangers; but its statement is as trustworthy as its source.
 
     Args:
         path: The file.

@@ -1,4 +1,4 @@
-"""The statement: plain facts, their JSON and back, a text for people; and how a plan that ran, or another event, makes one."""
+"""The privacy statement: facts, conversion to JSON and back, a text for people; built from a plan or another event."""
 
 import dataclasses
 import importlib.metadata
@@ -27,7 +27,7 @@ def paragraph(text: str) -> str:
 
 
 def wrapped(text: str) -> str:
-    """Each line wrapped by itself, its indentation kept."""
+    """Wrap each line separately, with its indentation."""
     return "\n".join(
         textwrap.fill(line, WIDTH, subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2 * line.startswith(" ")))
         for line in text.splitlines()
@@ -42,7 +42,7 @@ def bullets(items: tuple[str, ...] | list[str]) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital in front and a full stop behind.
+    """Capitalize a text and add a full stop.
 
     >>> sentence("the bounds"), sentence("Done.")
     ('The bounds.', 'Done.')
@@ -201,11 +201,11 @@ class Statement:
         released: The released values, in words.
         unit: The unit of privacy.
         relation: Name of the relation between neighbouring tables, for example "ADD_OR_REMOVE_ONE".
-        relation_in_words: The same for a reader who does not know the name.
+        relation_in_words: The relation in words.
         epsilon: Upper bound on ε at `delta`, for the whole horizon of the plan.
         delta: The δ at which `epsilon` holds; 0 for a pure ε.
-        delta_chosen: Who chose δ.
-        profile: (δ, ε) pairs that hold as well.
+        delta_chosen: The origin of δ.
+        profile: Other valid (δ, ε) pairs.
         meaning: The meaning for one person, in words.
         attack_power: Pairs (false-positive rate, largest true-positive rate) of any test for one person's record.
         posterior_beliefs: Pairs (belief before, largest belief after seeing everything), except with probability `delta`.
@@ -215,9 +215,9 @@ class Statement:
         plan: The numbers of the plan.
         event: The accounted event, as dp_accounting writes it.
         steps_completed: Steps that ran.
-        horizon: Steps that were paid for: the plan's, or those that ran if they are more.
+        horizon: Steps accounted for: the plan's, or those that ran if they are more.
         accountant: The accounting method of ε.
-        versions: Versions of what computed it.
+        versions: Versions of the software.
         public: Facts treated as public.
         reproducible: True if the random bits can be reproduced; then nothing here is private.
         randomness: The source of the random bits, in words.
@@ -272,15 +272,15 @@ class Statement:
     def for_person(self, column: str | None, max_rows: int = 1) -> "Statement":
         """The same statement for data in which each person is one record.
 
-        Two tables that differ by all rows of one person then become records that differ by one, so that a guarantee for
-        one record is one for the person.
+        Tables that differ by all rows of one person then differ by one record, so a guarantee for one record protects the
+        person.
 
         Args:
             column: Name of the column that identifies persons; None: each row is a record, and the statement as it is.
-            max_rows: How many rows of each person were used at most.
+            max_rows: Largest number of rows used per person.
 
         Raises:
-            ValueError: No name, no number of rows, or several rows of nobody.
+            ValueError: No name, no number of rows, or several rows without a person column.
         """
         relation, max_rows = Relation[self.relation], integer("max_rows", max_rows)
         if column is None:
@@ -313,18 +313,18 @@ class Statement:
         return dataclasses.replace(self, notes=(*self.notes, *notes))
 
     def with_warnings(self, *warnings: str) -> "Statement":
-        """The same statement with further things that a careful reader would object to."""
+        """The same statement with further warnings."""
         return dataclasses.replace(self, warnings=(*self.warnings, *warnings))
 
     def with_violations(self, *violations: str) -> "Statement":
-        """The same statement, marked as broken by what was done around the private computation."""
+        """The same statement with violations of the guarantee outside of the private computation."""
         return dataclasses.replace(self, violations=(*self.violations, *violations))
 
     def as_part_of(self, whole: "Statement") -> "Statement":
-        """The same statement with the figures of a larger computation, which was paid for and whose best part this is.
+        """The same statement with the figures of a larger computation, of which this is the selected part.
 
-        What follows from ε, δ and the event is the whole's, so that no figure here promises more than was spent. Mechanism
-        and plan are this part's, after the whole's in words.
+        ε, δ, the event and all derived figures are the whole's, so that no figure understates the spending. Mechanism and plan
+        are this part's, after the description of the whole.
         """
         figures = (
             "epsilon delta delta_chosen profile meaning attack_power posterior_beliefs gaussian_mu event accountant"
@@ -345,7 +345,7 @@ class Statement:
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists, strings and finite numbers; never NaN or infinity.
 
-        A number that does not exist (an infinite ε) is None, and a key with `_reason` appended says why.
+        A number that does not exist (an infinite ε) is None, with the reason under the key with `_reason` appended.
         """
         content: dict[str, Any] = {"format": FORMAT, "is_private": self.is_private}
         for field in dataclasses.fields(self):
@@ -356,7 +356,7 @@ class Statement:
         return _finite(content)
 
     def to_json(self) -> str:
-        """`to_dict` as indented JSON that any strict reader accepts."""
+        """`to_dict` as indented, strict JSON."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def __str__(self) -> str:
@@ -391,15 +391,17 @@ _PAIRS = {
 
 
 def statement_from_dict(content: Any) -> Statement:
-    """The statement that `Statement.to_dict` made a dictionary of, or `to_json` a text; a number that had no value is infinite.
+    """Read the statement from the result of `Statement.to_dict` or `to_json`; a missing number is infinite.
 
-    What is in a file is worth as much as whoever hands it on: this checks that it is whole, not that it is true. A
-    ValueError says that it is no statement, of another version, incomplete, or contradicts itself.
+    A file is as trustworthy as its source: this checks that it is complete, not that it is true. Raises a ValueError if it is
+    not a statement, of another version, incomplete, or contradictory.
     """
     if not isinstance(content, Mapping) or not str(content.get("format", "")).startswith("discreet privacy statement"):
-        raise ValueError("it is no discreet privacy statement: give the statement.json that a fit wrote")
+        raise ValueError("it is not a discreet privacy statement: give the statement.json that a fit wrote")
     if content["format"] != FORMAT:
-        raise ValueError(f"it is a {content['format']}, and this discreet reads {FORMAT!r}: use the one that wrote it")
+        raise ValueError(
+            f"it is a {content['format']}, and this discreet reads {FORMAT!r}: use the version that wrote it"
+        )
     names = {field.name for field in dataclasses.fields(Statement)}
     if lacking := sorted(names - set(content)):
         raise ValueError(f"the statement lacks {', '.join(lacking)}: give the statement.json as the fit wrote it")
@@ -497,11 +499,11 @@ def make_statement(
     user_supplied_batches: bool = False,
     contribution_bound: float | None = None,
 ) -> Statement:
-    """State what a run of a plan spent.
+    """Make the privacy statement of a run of a plan.
 
     Guarantee: `epsilon` is an upper bound at `delta` for everything in `released`, under the plan's relation. It is the
-    price of the whole horizon max(plan.num_steps, steps_completed): composition of privacy loss distributions is valid
-    for a number of steps fixed beforehand, so a run that stopped early gets nothing back.
+    cost of the whole horizon max(plan.num_steps, steps_completed): composition of privacy loss distributions is valid
+    for a number of steps fixed beforehand, so stopping early refunds nothing.
 
     Args:
         plan: The plan of the run.
@@ -514,8 +516,8 @@ def make_statement(
         released: The released values, in words. Empty: the noisy sums and their post-processing.
         method: The method.
         user_supplied_batches: True if the caller's code drew the batches, whose law then is an assumption.
-        contribution_bound: L2 bound on all that a record adds to a release, where that is more than a gradient
-            clipped to C (a loss beside it, or a count), in the first step where C moves. None: the plan's own. The
+        contribution_bound: L2 bound on a record's contribution to a release, if that includes more than a gradient
+            clipped to C (a loss, or a count); that of the first step if C is adaptive. None: the plan's own. The
             noise multiplier is relative to it.
 
     Returns:
@@ -703,11 +705,11 @@ def make_release_statement(
     not_covered: Sequence[str] = (),
     warnings: Sequence[str] = (),
 ) -> Statement:
-    """State what releases spent that are no fit by a `PrivacyPlan`.
+    """Make the privacy statement of releases other than a fit by a `PrivacyPlan`.
 
     Guarantee: `epsilon` is an upper bound at `delta` for all `num_releases` of the event together, under `relation`, if
-    each is what the event says. `delta` is 0 for an event made of `accounting.pure_event`. `slack` is the total variation
-    between what ran and the event, which noise in integers has; where it is 0, last bits are not covered. The other
+    each has that event. `delta` is 0 for an event made of `accounting.pure_event`. `slack` is the total variation
+    between the run and the event, which integer noise has; if it is 0, last bits are not covered. The other
     arguments are fields of the statement.
     """
     spent = profile(event, relation, slack=slack)

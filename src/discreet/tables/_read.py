@@ -1,9 +1,9 @@
 """Read a table file, piece by piece, in the types that a schema asks for.
 
 A CSV file is cut at line ends and its pieces are parsed on several cores, in order; Parquet and Arrow files come in record
-batches. So a table of any size passes through in bounded memory. No message quotes the file: pyarrow's messages contain
-cells, so every error is turned into our own words, and what is wrong with cells is gathered in a `Report` that holds names of
-columns and rules, and no value, row or count.
+batches. So a table of any size is processed in bounded memory. No message quotes the file: pyarrow's messages contain cells, so
+every error is translated, and faults of cells are collected in a `Report` with names of columns and rules, and no value, row or
+count.
 """
 
 import codecs
@@ -36,7 +36,7 @@ from tqdm.auto import tqdm
 from discreet.tables._cells import OutOfBounds, Report, words_of_truth
 from discreet.tables._schema import DEFAULT_MISSING_VALUES, EPOCH, Column, CsvFormat, DataError, Kind, Schema
 
-# --- files: which are read, and what is wrong with one ------------------------------------
+# --- files: supported types, and errors ---------------------------------------------------
 
 
 READABLE = "a .csv, .tsv, .csv.gz, .parquet, .arrow or .feather file"
@@ -51,7 +51,7 @@ def column_names(source: Any, csv: CsvFormat = PLAIN) -> list[str]:
 
     Args:
         source: As in `read_table`.
-        csv: How a CSV file is written.
+        csv: The format of a CSV file.
 
     Raises:
         DataError: The file is missing, empty, unreadable or of an unknown type, or has a name twice.
@@ -79,7 +79,7 @@ def _file_names(path: Path, csv: CsvFormat) -> list[str]:
 
 
 def sniff_csv(source: Any) -> CsvFormat:
-    """Guess how a CSV file is written, from its header alone: what stands between names, and the encoding. No cell is read."""
+    """Guess the delimiter and encoding of a CSV file from its header alone. No cell is read."""
     files = files_of(source)
     if not files or files[0].suffix in (".parquet", ".arrow", ".feather"):
         return PLAIN
@@ -132,7 +132,7 @@ def open_text(path: Path, encoding: str = "utf-8") -> BinaryIO:
 
 
 def _first_line(path: Path, encoding: str) -> str:
-    """The first line that is not blank. Nothing behind it is decoded, so that cells can play no part."""
+    """The first line that is not blank. Nothing after it is decoded, so cells have no influence."""
     decoder, line = codecs.getincrementaldecoder(encoding)(), ""
     with _opened(path) as file:
         try:
@@ -475,8 +475,8 @@ def _typed(
         return pyarrow.chunked_array([pyarrow.nulls(len(values), wanted)])
     if column is None and pyarrow.types.is_floating(values.type):
         raise DataError(
-            "the person column holds numbers with a point, of which NaN would be one person: write each person as a text or a "
-            "integer, and leave no row without one"
+            "the person column has floating-point numbers, of which NaN would be one person: write each person as a text or an "
+            "integer, in every row"
         )
     text = pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)
     if text and column is not None and column.kind.has_bounds:
