@@ -109,7 +109,7 @@ def test_static_arguments_belong_to_the_fit(table):
     state = dpsvi.init(dp.random.key(1), *table, 50.0)
     with pytest.raises(ValueError, match="differ from those of init"):
         dpsvi.update(state, *[part[:40] for part in table], 49.0)
-    with pytest.raises(ValueError, match="not those of init"):
+    with pytest.raises(ValueError, match="differ from those of init"):
         dpsvi.update(state, y=table[1][:40], x=table[0][:40])
 
 

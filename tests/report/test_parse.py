@@ -57,7 +57,7 @@ def test_what_is_no_statement_is_refused(change: dict, words: str) -> None:
 
 @pytest.mark.parametrize("content", [None, [], "text", {}])
 def test_other_json_is_refused(content) -> None:
-    with pytest.raises(ValueError, match="no discreet privacy statement"):
+    with pytest.raises(ValueError, match="not a discreet privacy statement"):
         statement_from_dict(content)
 
 
