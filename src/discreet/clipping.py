@@ -95,7 +95,7 @@ class AdaptiveClipping:
     Attributes:
         quantile: The fraction of gradients that is to be within C, above 0 and below 1.
         initial: C of the first step; public. Rather too low than too high, see above.
-        learning_rate: How fast log C moves, above 0; 0.2, the paper's, raises C a hundredfold in about 25 steps.
+        learning_rate: Step size of log C, above 0; 0.2, the paper's, raises C a hundredfold in about 25 steps.
         count_share: Share of the squared joint bound that goes to the count, above 0 and below 1. The noise on the
             gradient grows by 1 / sqrt(1 - count_share): half a per cent for 0.01.
         minimum: Public bound below which C does not fall; None: a ten-thousandth of `initial`.

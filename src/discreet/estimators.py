@@ -439,7 +439,7 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         random_state: None: the operating system's entropy. An integer makes the fit reproducible, and **not private**.
 
     Attributes:
-        statement_: What the fit spent, as a `Statement`: print it. `epsilon_` and `delta_` are its figures.
+        statement_: The privacy statement: print it. `epsilon_` and `delta_` are its figures.
         result_: The `MomentsResult`, or with `max_rows` above 1, and in the other estimators, the `DPSVIResult`.
         coef_: The weights to predict with, (feature,), in the target's units per unit of the feature. Shrunk towards 0 where
             the noise hides them, so not the mean of `coef_draws_`; with `max_rows` above 1 it is.

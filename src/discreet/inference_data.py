@@ -36,7 +36,7 @@ def to_arviz(
     Args:
         samples: Draws by the latent's name, along the leading axis: `result.posterior(key, 1000)`, or `draws` of `OPSResult` and
             `DPSGLDResult`.
-        statement: What the draws cost; None where they cost nothing, such as prior draws.
+        statement: The draws' statement; None if they cost nothing, such as prior draws.
         feature_names: Names along the last axis of each latent that has as many entries there, `Records.feature_names` say;
             the dimension is called "feature".
         coords: Names along further dimensions, as in ArviZ.

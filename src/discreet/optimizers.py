@@ -16,9 +16,9 @@ class AdadpState(NamedTuple):
     Attributes:
         step: Gradients seen. After an even number the parameters stand at the end of a pair of steps, after an odd one in
             the middle.
-        learning_rate: Of the present pair.
+        learning_rate: Learning rate of the present pair.
         start: The parameters where the present pair began.
-        full_step: Where one whole step from there led.
+        full_step: The end of one whole step from there.
     """
 
     step: Int[Array, ""]
@@ -53,10 +53,10 @@ def adadp(
 
     Args:
         learning_rate: The first pair's; above 0.
-        tolerance: Of err; above 0.
+        tolerance: Tolerance of err; above 0.
         min_factor: Least factor between two pairs' learning rates; above 0, at most 1.
         max_factor: Largest such factor; at least 1.
-        stability_check: Whether pairs whose err is above the tolerance are taken back.
+        stability_check: Reject pairs whose err is above the tolerance.
 
     Returns:
         A gradient transformation whose `update` needs the parameters; its state is an `AdadpState`.

@@ -102,12 +102,12 @@ def plot_posterior(
     Args:
         draws: By the latent's name, along the leading axis, 2 at least.
         feature_names: Names of the rows of each latent that has as many coordinates.
-        units: What a latent's values count, for its axis.
+        units: Units of a latent's values, for its axis.
         most: Rows of a latent at most; of more, those whose mean is farthest from zero by its own spread, and the panel
             says so.
-        statement: Whose epsilon to print.
+        statement: Statement with the epsilon to print.
         note: A line below.
-        path: Where to save the picture, whose ending tells its format; left out, it is not saved.
+        path: File for the picture, whose ending determines its format; by default it is not saved.
 
     Returns:
         The matplotlib figure.
@@ -203,9 +203,9 @@ def plot_releases(result: Any, *, most: int = 6, path: str | Path | None = None)
     norms, if they moved.
 
     Args:
-        result: Of `DPSVI.run` or `DPSGLD.run`.
-        most: How many parameters to show, 1 to 12.
-        path: Where to save the picture, whose ending tells its format; left out, it is not saved.
+        result: A result of `DPSVI.run` or `DPSGLD.run`.
+        most: Number of parameters to show, 1 to 12.
+        path: File for the picture, whose ending determines its format; by default it is not saved.
 
     Returns:
         The matplotlib figure.

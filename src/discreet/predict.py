@@ -266,7 +266,7 @@ def probit_probabilities(mean: ArrayLike, variance: ArrayLike) -> Float[np.ndarr
     Within 0.02 of the integral; never on the other side of 1/2 than the plug-in sigmoid(mean), and nearer to 1/2.
 
     Args:
-        mean: Of each row's linear predictor, in log-odds.
+        mean: Mean of each row's linear predictor, in log-odds.
         variance: Likewise, at least 0.
 
     Returns:

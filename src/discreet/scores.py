@@ -369,8 +369,8 @@ class Estimate:
         value: The estimate; NaN where the noise hides it.
         noise: Half the width of the interval for the exact figure of these rows, over the noise.
         sampling: The same for what chance in drawing the rows adds; NaN where the release does not tell.
-        limits: What the figure may be.
-        level: Of the intervals.
+        limits: Possible range of the figure.
+        level: Level of the intervals.
     """
 
     value: float
@@ -467,7 +467,7 @@ class PrivateMetrics:
         plan: The plan of the scores.
         sums: The noisy sums, in units of their bounds: for classes the counts of bins by class, then the losses.
         statement: The privacy statement.
-        level: Of the intervals.
+        level: Level of the intervals.
     """
 
     plan: ScorePlan
@@ -633,19 +633,19 @@ def private_metrics(
 
     Args:
         rng_key: `discreet.random.key()`, for this release alone.
-        result: What predicts: a fitted estimator (`predict_proba`, or `predict` for numbers), or a function from rows to
+        result: The predictor: a fitted estimator (`predict_proba`, or `predict` for numbers), or a function from rows to
             probabilities, (row,) of class 1 or (row, class), or to numbers.
         X: Held-out rows.
         y: Their targets: labels of the estimator's classes; integers from 0 for a function; numbers for a regression.
-        epsilon: What the release may cost.
+        epsilon: The epsilon of the release.
         delta: Likewise, well below one over the number of records.
         plan: Instead of both.
         target_bounds: Public bounds of a target of numbers; they make the scores those of a regression.
         groups: The person of each row. A record is then a person, of whom at most `max_rows` rows are scored.
-        level: Of the intervals.
+        level: Level of the intervals.
         ledger: The table's budget, debited before the release.
         non_private_seed: Allow a key made from a seed, with which nothing is private.
-        options: Of `ScorePlan.calibrate`: relation, max_rows, bins, max_loss, max_error; and `classes` for a function.
+        options: Options of `ScorePlan.calibrate`: relation, max_rows, bins, max_loss, max_error; and `classes` for a function.
 
     Returns:
         Figures with intervals, tables and the statement.
@@ -767,7 +767,7 @@ class SelectionPlan:
         costs: The plans of all releases in one run, such as its fit and its score.
         delta: The delta at which epsilon is stated.
         mean_runs: Expected number of runs, above 1.
-        shape: Of the law of the number of runs: 0: logarithmic, the cheapest, whose numbers vary most; 1: geometric; others from
+        shape: Shape of the runs' law: 0: logarithmic, the cheapest, whose numbers vary most; 1: geometric; others from
             1e-6 to 100: negative binomial; infinity: Poisson, the dearest, which may be 0 runs. None but the last is ever 0.
 
     Raises:
@@ -986,10 +986,10 @@ class Selection:
     """The best of a secret number of runs. Made by `select`.
 
     Attributes:
-        result: What the best run returned; None if there was none (Poisson numbers of runs, or no score that is a number).
+        result: The result of the best run; None if there was none (Poisson numbers of runs, or no score that is a number).
         score: Its score; NaN without a result.
         candidate: Place of its candidate.
-        statement: What the whole selection cost. The result's own statement, if it has one, has the same figures.
+        statement: The statement of the whole selection. The result's own statement, if it has one, has the same figures.
     """
 
     result: Any
@@ -1021,7 +1021,7 @@ def select(
     Args:
         rng_key: `discreet.random.key()`, for this selection alone.
         candidates: Functions of (key, ledger) that return (score, result); larger scores are better, NaN is the worst.
-        plan: What it costs.
+        plan: The plan of the selection.
         person: Name of the column that identifies persons, where the runs protect persons.
         max_rows: Rows of a person, as in the fits.
         ledger: The table's budget, debited for all runs together before the first.

@@ -93,12 +93,12 @@ def write_archive(
 
     Args:
         path: The file; one that is there is replaced.
-        what: What it is, in a few words: `read_archive` is to be told the same.
-        version: Of the content's form.
+        what: Description of the content, in a few words, as for `read_archive`.
+        version: Version of the content's format.
         content: None, Booleans, numbers, texts, lists, tuples, mappings from texts, NumPy arrays of numbers, and objects of
             `kinds`, nested at will.
         kinds: As in `read_archive`.
-        private: Whether nobody but the owner may read it.
+        private: Permit only the owner to read it.
 
     Raises:
         TypeError: The content holds something else. Nothing is written.

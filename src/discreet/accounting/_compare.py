@@ -414,7 +414,7 @@ def compare_accountants(plan: Planned, delta: float) -> AccountantComparison:
 
     Args:
         plan: A `PrivacyPlan`.
-        delta: Of all the steps together; above 0 and below 1.
+        delta: The delta of all the steps together; above 0 and below 1.
 
     Returns:
         The comparison: `rows`, a table by `print`, a picture by `plot`.

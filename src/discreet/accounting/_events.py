@@ -145,7 +145,7 @@ def event_from_dict(content: Any) -> DpEvent:
 
 
 Relation = NeighboringRelation
-"""Which data sets are neighbours: ADD_OR_REMOVE_ONE, or REPLACE_ONE at a fixed number of records."""
+"""The neighbouring relation: ADD_OR_REMOVE_ONE, or REPLACE_ONE at a fixed number of records."""
 
 Direction = Literal["remove", "add"]
 _DIRECTIONS: tuple[Direction, ...] = ("remove", "add")

@@ -416,7 +416,7 @@ def renyi_bound(
         event: As for `profile`.
         relation: The neighbouring relation.
         slack: Probability with which the run may leave the event, such as `PrivacyPlan.slack`.
-        orders: Of the divergences, all above 1.
+        orders: Orders of the divergences, all above 1.
 
     Raises:
         ValueError: An event or relation without a known worst case.

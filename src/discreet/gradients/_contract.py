@@ -586,7 +586,7 @@ def rounding_of_sums(
         capacity: The most rows of a batch.
         planned: Rows that the bound has to hold for.
         chunk: Rows of a chunk.
-        blocks: Of a chunk, all of one length, within which sums are in float32, over rows in uniformly random order, one
+        blocks: Blocks of a chunk, all of one length, within which sums are in float32, over rows in uniformly random order, one
             product to each; 0: all sums are in float64.
         thin: As in `sum_by_chunks`.
         positions: Products that a row adds to a coordinate, summed in float64.

@@ -161,7 +161,7 @@ class DPSGLD:
         one it counts the extra noise. See `discreet.accounting.langevin_epsilon_2015`.
 
         Args:
-            delta: Where to state it.
+            delta: The delta at which to state it.
         """
         noise = max(self.plan.noise_multiplier, self.free_noise_multiplier)
         return langevin_epsilon_2015(
@@ -273,7 +273,7 @@ class DPSGLDResult:
         step_sizes: eta_t of all the plan's steps.
         losses: Private estimates of -log p(records, theta), in nats; NaN without a `loss_share`.
         trace: The iterates, unconstrained.
-        statement: What was spent and what it protects.
+        statement: The privacy statement.
         plan: The plan of the run.
         steps_completed: Fewer than `plan.num_steps` after Ctrl-C; the price is the plan's all the same.
         diverged_at: The first step of the trace after which something was not finite; None: all is.
@@ -294,7 +294,7 @@ class DPSGLDResult:
 
         Args:
             key: Any JAX key.
-            num_samples: How many; up to the number of kept draws all are different, beyond it they are drawn again.
+            num_samples: Number of draws; up to the number of kept draws all are distinct, beyond it they repeat.
 
         Returns:
             For each global latent an array with the draws along the leading axis.

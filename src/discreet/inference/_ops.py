@@ -315,7 +315,7 @@ class Diagnostics:
         distance: The largest Kolmogorov distance, over coordinates, between a chain and the others or between the first and
             the second halves: an estimate, from finitely many draws, of a lower bound on the total variation between them.
             It is not a bound on the total variation between the released draw and the posterior.
-        distance_by_chance: What `distance` stays below in 95 % of cases where all draws follow one law (from the
+        distance_by_chance: Upper limit of `distance` in 95 % of cases where all draws follow one law (from the
             effective sample sizes): nothing smaller can be seen with chains of this length.
     """
 
@@ -453,7 +453,7 @@ class OPSResult:
 
     Attributes:
         draws: For each latent its values, constrained, with the draws along the leading axis.
-        statement: What was spent and what it protects: a pure epsilon, of exact draws.
+        statement: The privacy statement: a pure epsilon, of exact draws.
         non_private_diagnostics: What the chains say about themselves. **Not private**: it is charged nowhere, shown nowhere,
             and not pickled (then it is None). Whether to publish the draws must not depend on it.
     """
@@ -569,11 +569,11 @@ class OnePosteriorSample:
             plate, `param` sites and discrete latents are refused.
         log_likelihood_bound: B in nats, or a pair (low, high) to clip to, which has the width high - low instead of 2B. For
             discrete observations, whose log-likelihood is never above 0, (-B, 0) costs half of B.
-        epsilon: Of each draw, between 1e-5 and 500. What is spent is less where even power 1 is within it.
+        epsilon: Epsilon of each draw, between 1e-5 and 500. Less is spent if power 1 already costs less.
         lipschitz: L, in nats per unit of distance between records.
         radius: R, in the records' units.
         num_draws: Number of draws released, each from a chain of its own. Their costs add up.
-        relation: Which tables are neighbours.
+        relation: The neighbouring relation.
         num_warmup: Transitions of each chain that adapt the sampler.
         num_samples: Transitions of each chain after that.
         num_chains: At least 2; more are run where there are more draws.

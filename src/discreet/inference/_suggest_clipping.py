@@ -34,11 +34,11 @@ class ClippingSuggestion:
     """A clipping norm to begin with, and the reason. Made by `suggest_clipping`.
 
     Attributes:
-        norm: What to pass as `clipping_norm=`, or as `initial=` of an `AdaptiveClipping`; two digits.
+        norm: The value for `clipping_norm=`, or for `initial=` of an `AdaptiveClipping`; two digits.
         quantile: The fraction of artificial gradients that lie within it.
         quantiles: Pairs (fraction, norm) of the artificial gradients.
         redrawn: Observed sites whose values the model made up.
-        why: Where the number comes from, and what it is worth.
+        why: The source of the number, and its limits.
     """
 
     norm: float
@@ -85,7 +85,7 @@ def suggest_clipping(
         make_up: Instead of shapes, a function (key, rows) that draws artificial arguments, arrays with `rows` along the
             leading axis; for example from public bounds. Its observations are used as they are.
         quantile: The fraction of artificial gradients that is to be within the norm, above 0 and below 1.
-        num_made_up: How many records to make up.
+        num_made_up: Number of artificial records.
         num_records: The public number of records, where a plate of the model declares it. None: that of the shapes.
         loss: As for DPSVI.
         static_kwargs: Public keyword arguments of model and guide.

@@ -48,7 +48,7 @@ class Trace:
         iterates: One row for each of `steps`.
         gradients: With `run(..., keep_gradients=True)`, the noisy gradient that each step gave to the optimizer; a row
             was computed at the iterate of the row before. None: they were not kept.
-        mean: Of the iterates after each of the last `mean_steps` steps, where there are so many parameters that the trace
+        mean: Means of the iterates after each of the last `mean_steps` steps, where there are so many parameters that the trace
             has room for fewer than 20 rows; None elsewhere.
         mean_steps: The last tenth of the planned steps; of a fit that was stopped, one to two tenths, or all it made.
     """
@@ -66,7 +66,7 @@ class Trace:
         1 when a coordinate only fluctuates, large when it still travels; 0 where it does not move.
 
         Args:
-            start: Where the tail begins, as a fraction of the trace in [0, 1).
+            start: Start of the tail, as a fraction of the trace in [0, 1).
 
         Returns:
             |slope| / standard error, per coordinate.
@@ -378,12 +378,12 @@ class NoiseAware:
 
     Attributes:
         method: "trace" or "regression".
-        start: Where the tail that it rests on begins, as a fraction of the trace.
-        corrected: Which coordinates of `trace.iterates` are uncertain here: all that move ("trace"), or the locations
+        start: Start of the tail used, as a fraction of the trace.
+        corrected: Mask of the coordinates of `trace.iterates` that are uncertain here: all that move ("trace"), or the locations
             ("regression").
-        mean: Of p(psi* | trace), for each coordinate of `trace.iterates`.
-        stddev: Of p(psi* | trace); 0 where it is not corrected.
-        statement: Of the fit, whose cost is all that the draws cost.
+        mean: Mean of p(psi* | trace), for each coordinate of `trace.iterates`.
+        stddev: Standard deviation of p(psi* | trace); 0 where not corrected.
+        statement: The fit's statement; the draws cost nothing more.
     """
 
     method: str

@@ -85,8 +85,8 @@ class ColumnFigures:
         labels: Names of its levels: categories, or slices of numbers; the last may be the missing cells.
         counts: Records at each level.
         shares: The same, divided by the number of records.
-        edges: Of the slices of a column of numbers; the last is one past the upper bound for counts and dates.
-        mean: Of the values that are not missing; dates are days since 1970-01-01. None for categories, as is `sd`.
+        edges: Edges of the slices of a column of numbers; the last is one past the upper bound for counts and dates.
+        mean: Mean of the values that are not missing; dates are days since 1970-01-01. None for categories, as is `sd`.
         sd: Their standard deviation.
         quantiles: By their share of the values.
     """
@@ -163,7 +163,7 @@ class Description:
         Args:
             released: Noisy counts. Three-way tables are not used.
             level: Probability with which each interval holds.
-            quantiles: Which quantiles, as shares of the values.
+            quantiles: Quantiles to compute, as shares of the values.
 
         Raises:
             ValueError: A level or share that is none, or no one- or two-way table was counted.
@@ -216,7 +216,7 @@ class Description:
         """Draw the shares of each column's levels with their intervals; numbers as histograms.
 
         Args:
-            path: Where to save the picture; its ending tells the format. None: nowhere.
+            path: File for the picture, whose ending determines its format. None: it is not saved.
 
         Returns:
             The matplotlib figure.
@@ -299,7 +299,7 @@ def describe(
         delta: Privacy budget, well below one over the number of records.
         pairs: Names of columns of each two-way table; or "all". Each one- or two-way table more makes the noise of all larger.
         level: Probability with which each interval holds.
-        quantiles: Which quantiles, as shares of the values.
+        quantiles: Quantiles to compute, as shares of the values.
         weights: By name of a column: the weight of its tables. None: 1 for all.
         relation: The neighbouring relation.
         slices: Most slices of a column of numbers.
@@ -307,7 +307,7 @@ def describe(
         out_of_bounds: "refuse" or "clip".
         rng_key: A key for this call alone. None: one from the operating system.
         person_key: Secret from which one row of each person is chosen; None: a new one.
-        non_private_seed: Whether a key made from a seed is allowed, for tests.
+        non_private_seed: Permit a key made from a seed, for tests.
 
     Raises:
         ValueError: An argument is out of range. Nothing was released.

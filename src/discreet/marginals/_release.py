@@ -163,7 +163,7 @@ class MarginalsPlan:
                 None: 2 for the schema's target.
             relation: The neighbouring relation.
             slices: Most slices of a column of numbers.
-            choices: How many more pairs of columns are chosen and counted, one after another, by what the tables and the pairs
+            choices: Number of further pairs of columns chosen and counted, one after another, by what the tables and the pairs
                 before do not explain. A tenth of the budget is for the choices.
 
         Raises:
@@ -275,7 +275,7 @@ class MarginalsPlan:
         """Prove what the program that counts `tables` tells of one record. It is the certificate: (key, counted, levels, mask).
 
         Args:
-            key: Of the kind that the program is going to be given.
+            key: A key of the same type as for the program.
             rows: Rows that it takes; `counted` has the counts of all others.
 
         Raises:
@@ -479,7 +479,7 @@ def private_marginals(
         non_private_seed: Allow a key made from a seed, with which nothing is private.
         keep: Called with the counts of the tables, and again after each choice, where the plan has choices: what was released
             so far, to be saved in case that the rest is interrupted. The whole budget is spent from the first call on.
-        progress_bar: Whether to show a bar over the choices.
+        progress_bar: Show a bar over the choices.
 
     Returns:
         The noisy counts, with their statement. Its plan has the chosen pairs among its tables.

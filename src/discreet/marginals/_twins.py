@@ -287,7 +287,7 @@ def twin_tables(schema: Schema, choices: int = 0) -> list[tuple[str, ...]]:
 
     Args:
         schema: The public description.
-        choices: Of the plan. Above 0: all columns, all pairs with the target, and those with values that are impossible
+        choices: The plan's choices. Above 0: all columns, all pairs with the target, and those with values that are impossible
             together, since the other pairs are chosen.
     """
     names = [column.name for column in schema.columns]
@@ -324,7 +324,7 @@ def fit_twins(
         num_steps: Steps of Adam.
         num_draws: 1 for the fit alone, whose twins are the closest; 20 or more for as many refits with fresh noise, which
             `synthetic.combine` needs, one for each twin.
-        seed: Of the public numbers that the components start from, and of the fresh noise.
+        seed: Seed of the components' public initial values, and of the fresh noise.
 
     Returns:
         The model and its fit, for `synthetic.synthesize`.

@@ -81,8 +81,8 @@ class InFiles(Protocol):
     Attributes:
         shape: That of the whole table's array.
         dtype: As NumPy's.
-        digest: What tells its content from others'.
-        lengths: How many records each shard has, in the order of their row numbers. Each record's shard was drawn for itself.
+        digest: A hash of its content.
+        lengths: Number of records of each shard, in the order of row numbers. Each record's shard was drawn independently.
     """
 
     shape: tuple[int, ...]
@@ -244,7 +244,7 @@ class Shards:
 
         Args:
             leaves: Arrays of `num_records` rows, in memory, in files, or on devices.
-            where: What `where` drew.
+            where: The result of `where`.
 
         Raises:
             ValueError: An array lies on devices of several processes in another way than along this axis.
@@ -312,7 +312,7 @@ class Shards:
     def part(
         self, first: Int[Array, ""], indices: Int[Array, "capacity"], mask: Bool[Array, "capacity"]
     ) -> tuple[Int[Array, "part"], Bool[Array, "part"]]:
-        """Which of a batch's records, in the places `indices`, this device has, whose first place is `first`.
+        """The batch's records in the places `indices` that are on this device, whose first place is `first`.
 
         Those come first, and the mask says how many.
         """

@@ -704,7 +704,7 @@ def write_report(
 
     Args:
         path: The file, "report.html" say; one of that name is replaced.
-        result: Of `DPSVI.run`, `DPSGLD.run` or `OnePosteriorSample.run`; or a `Statement` alone.
+        result: A result of `DPSVI.run`, `DPSGLD.run` or `OnePosteriorSample.run`; or a `Statement` alone.
         draws: Posterior draws by the latent's name, `result.posterior(key, 1000)` or those of `noise_aware()`. None: the
             result's own `draws`, if it has some.
         feature_names: Names of the rows of each latent that has as many coordinates.

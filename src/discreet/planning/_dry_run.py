@@ -61,8 +61,8 @@ class TableScores:
     Attributes:
         strength: Strength of its truth; see `dry_run`.
         private: Scores of the fit with noise.
-        non_private: Of the fit without noise and clipping.
-        blind: Of a fit that cannot learn the relation: to a permuted target, or no fit at all.
+        non_private: Score of the fit without noise and clipping.
+        blind: Score of a fit that cannot learn the relation: to a permuted target, or no fit at all.
         width: Distance of the private fit's latents from the other's, in its posterior's standard deviations: root mean
             square. NaN where that was not measured.
         rested: True if the private fit converged; None if there are too few steps to tell.
@@ -150,7 +150,7 @@ class DryRun:
 
     Attributes:
         plan: The proposal, calibrated.
-        learning_rate: Of Adam, that goes with it.
+        learning_rate: Its learning rate for Adam.
         epsilon: As asked for.
         proposed: The proposal's scores on tables that it was not chosen on.
         rows: All settings that were tried, the proposed one first, then by what they lose, with their scores on the tables of the
@@ -428,10 +428,10 @@ def dry_run(
         delta: To keep to. None: `suggest`'s.
         guide: None: `AutoNormal` started at zero, as `discreet fit` does; the mixture's own for a mixture.
         grid: The settings to try. None: `default_grid(model)`.
-        strengths: Of the truths; each gets a table to search on and one to confirm by. None: 0.5, 0.25 and 0.1, for
+        strengths: Strengths of the truths; each gets a table to search on and one to confirm by. None: 0.5, 0.25 and 0.1, for
             mixtures 1 and 0.5.
-        epsilons: Where to draw `DryRun.curve`. None: 0.1, 0.3, 1, 3 and 10 times epsilon.
-        seed: Of all that is random; nothing here is secret.
+        epsilons: Points of `DryRun.curve`. None: 0.1, 0.3, 1, 3 and 10 times epsilon.
+        seed: Seed of all random numbers; nothing here is secret.
         progress_bar: Show progress. Ctrl-C ends with the best so far.
 
     Returns:
@@ -713,7 +713,7 @@ class LineDryRun:
     """The result of `dry_run_of_line`. No data was read, so publishing it costs nothing.
 
     Attributes:
-        plan: What the moments cost.
+        plan: The plan of the moments.
         without_noise: R2 of least squares on new rows of invented tables, the strongest signal first.
         with_noise: R2 of the private fit of the same.
         widths: Mean width of the weights' 90 % intervals in these fits, in half the target's bounds; that of the prior is 3.3.
@@ -756,7 +756,7 @@ def dry_run_of_line(
         num_records: Public number of records.
         epsilon: The budget.
         delta: As in `MomentsPlan.calibrate`.
-        seed: Of the tables and the noise, neither of which is secret here.
+        seed: Seed of the tables and the noise, neither of which is secret here.
 
     Raises:
         ValueError: An argument is out of range, or the schema's bounds were taken from data.

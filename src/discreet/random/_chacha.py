@@ -375,8 +375,8 @@ def keystream(key: jax.Array, nonce: jax.Array, num_blocks: int, counter: jax.Ar
     Args:
         key: uint32[8], words 4 to 11 of the state.
         nonce: uint32[3], words 13 to 15.
-        num_blocks: How many blocks of 16 words; static.
-        counter: Of the first block, word 12; it must not run beyond 2**32 - 1.
+        num_blocks: Number of blocks of 16 words; static.
+        counter: Counter of the first block, word 12; it must not run beyond 2**32 - 1.
     """
     _check_number(num_blocks)
     return _keystream(_state(key, nonce, counter), num_blocks=num_blocks, host=False)

@@ -285,7 +285,7 @@ def discrete_gaussian(
 
     Args:
         key: One key; use it for nothing else.
-        shape: Of the result.
+        shape: Shape of the result.
         factor: From 1 to 648; may be traced, and is not checked then.
         levels: 2 or 3.
 
@@ -475,7 +475,7 @@ def discrete_laplace(
 
     Args:
         key: One key; use it for nothing else.
-        shape: Of the result.
+        shape: Shape of the result.
         factor: From 128 to 256; may be traced, and is not checked then.
 
     Returns:

@@ -159,7 +159,7 @@ def normal(key: jax.Array, shape: Sequence[int] = (), dtype: DTypeLike = jnp.flo
 
     Args:
         key: One key; use it for nothing else.
-        shape: Of the result.
+        shape: Shape of the result.
         dtype: float32; float64 when JAX's x64 mode is on; float16 and bfloat16 are rounded from float32.
 
     Returns:

@@ -18,14 +18,14 @@ class Combined:
 
     Attributes:
         estimate: Mean of the twins' estimates.
-        standard_error: Of the estimate of the population's value, in its unit.
-        degrees_of_freedom: Of the t distribution that the interval is from.
+        standard_error: Standard error of the estimate of the population's value, in its unit.
+        degrees_of_freedom: Degrees of freedom of the interval's t distribution.
         interval: Its ends, stacked along the leading axis.
         between: Variance of the estimates between twins, b.
         within: Mean of the twins' own variances, v.
-        floored: Where T was below size_ratio * v, which is used instead.
+        floored: True where T was below size_ratio * v, which is used instead.
         level: Coverage of the interval.
-        names: Of the quantities along the estimate's only axis; empty where none were given.
+        names: Names of the quantities along the estimate's only axis; empty where none were given.
     """
 
     estimate: Float[np.ndarray, "*quantity"]
@@ -95,7 +95,7 @@ def combine(
         variances: Squared standard errors of these, as the analysis of a twin by itself gives them; same shape, same names.
         level: Coverage of the interval.
         size_ratio: Rows of a twin divided by records of the table.
-        names: Of the quantities, where the estimates are vectors; those of dicts are their keys.
+        names: Names of the quantities, if the estimates are vectors; those of dicts are their keys.
 
     Raises:
         ValueError: Fewer than two twins, other shapes, a name that one twin's analysis lacks, a negative variance or one

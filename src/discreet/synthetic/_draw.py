@@ -76,7 +76,7 @@ def synthesize(
         model: The model that was fitted, such as `MixtureOfProducts`.
         num_twins: Number of twins, at least 1. Use 5 for predictions, 20 or more for `combine`.
         num_records: Rows of each; None: the public number of records of the result's plan.
-        rows_per_draw: How many rows come from one posterior draw; None: all of a twin. With fewer, a twin is a sample of the
+        rows_per_draw: Number of rows from one posterior draw; None: all of a twin. With fewer, a twin is a sample of the
             posterior predictive distribution: closer to new rows, but `combine` is then not valid.
 
     Returns:
@@ -206,8 +206,8 @@ def write_twins(
         key: Any JAX key.
         result: As in `synthesize`.
         model: As in `synthesize`.
-        schema: Of the twins: that of the model; without a person column, unless twins have persons with several rows.
-        folder: Where to write `twin-1.csv` and so on; files of that name are replaced.
+        schema: The twins' schema: that of the model; without a person column, unless twins have persons with several rows.
+        folder: Folder for `twin-1.csv` and so on; files of that name are replaced.
         num_twins: As in `synthesize`.
         num_records: As in `synthesize`.
         rows_per_draw: As in `synthesize`.

@@ -74,7 +74,7 @@ def marginal_distances(
 
     Args:
         twin: A twin, or any table with the schema's columns.
-        table: What to compare it with: records that are public, or whose figures will not be shown.
+        table: Records to compare it with, which are public, or whose figures will not be published.
         schema: The public description of both.
         slices: Most slices of a column of numbers.
         non_private: Must be True, to confirm that.
@@ -210,9 +210,9 @@ def read(source: Any, schema: Schema, what: str, most_rows: int, *, twin: bool =
     Args:
         source: A file, or a pyarrow or pandas table.
         schema: Its description.
-        what: What to call it in errors.
+        what: Its name in errors.
         most_rows: Rows to encode at most, a fair sample of them if there are more.
-        twin: Whether the file may be a twin's.
+        twin: True if the file may be a twin's.
     """
     from discreet.tables import column_names, encode, read_table
 

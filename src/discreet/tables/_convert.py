@@ -87,7 +87,7 @@ def convert(
     Args:
         source: As in `read_table`.
         schema: The public description.
-        out: Where to write: a file whose name ends with .arrow, or with `shards` a folder.
+        out: The output: a file whose name ends with .arrow, or with `shards` a folder.
         out_of_bounds: As in `encode`.
         shards: Number of shards, a multiple of the devices that will fit them; None: one Arrow file.
         key: As in `encode`.
@@ -479,7 +479,7 @@ class _Folder:
 
     Attributes:
         facts: The metadata that a file of records has, the number of records of each shard, and the hashes.
-        digest: Of the index, and so of all records.
+        digest: Hash of the index, and so of all records.
     """
 
     def __init__(self, path: Path) -> None:
@@ -572,7 +572,7 @@ class ShardedArray:
     Attributes:
         shape: The first number is that of all records.
         dtype: As NumPy's.
-        digest: What tells the whole table from others: the hash of the index, which has those of all files.
+        digest: The identity of the whole table: the hash of the index, which has those of all files.
         lengths: Number of records of each shard.
     """
 
@@ -681,10 +681,10 @@ def frame(
     Args:
         x: Features, as they lie in the file.
         y: Targets, which are written.
-        mask: Which rows a person has, which is written.
-        name: What the facts are called in the file.
-        facts: What to write beside the records, as JSON.
-        file: Where to write, from its beginning.
+        mask: True for the rows of a person; written.
+        name: Name of the facts in the file.
+        facts: Metadata to write with the records, as JSON.
+        file: The output file, at its beginning.
 
     Returns:
         Offset of the features.

@@ -34,7 +34,7 @@ class Records:
         target_centre: What to add to, after multiplying by `target_scale`, to have a real target in its own unit, or a date
             in days since 1970-01-01.
         target_scale: See `target_centre`.
-        mask: Which rows a person has, records by `max_rows`; the cells of the others are zeros. None: a record is one row.
+        mask: True for the rows of a person, records by `max_rows`; the cells of the others are zeros. None: a record is one row.
     """
 
     x: np.ndarray
@@ -276,7 +276,7 @@ def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None, *, 
         x: Records by features, in the order of the names that `encode` gives.
         schema: The public description.
         y: One entry a record; needed if and only if the schema has a target.
-        raw: Whether the arrays are in the columns' own units, as `encode(raw=True)` gives them, with NaN for a missing cell.
+        raw: True if the arrays are in the columns' own units, as `encode(raw=True)` gives them, with NaN for a missing cell.
 
     Returns:
         Real columns as 64-bit floats, counts as 64-bit integers, dates as days, categories as texts; a missing cell is null.

@@ -237,7 +237,7 @@ def read_table(source: Any, schema: Schema, *, out_of_bounds: OutOfBounds | str 
         source: A .csv, .tsv, .csv.gz, .parquet, .arrow or .feather file with column names; several, as a list or by a pattern
             such as part-*.parquet; or a table in memory: of pyarrow, pandas, polars, duckdb, or whatever else has
             `__arrow_c_stream__`. Texts are written as the schema's `csv` says.
-        schema: Which columns to read, and as what.
+        schema: The columns to read, and their types.
         out_of_bounds: With "missing", a cell that is no number or no date is a missing one. Otherwise it is refused.
 
     Returns:
@@ -266,10 +266,10 @@ def over_pieces(
     Args:
         source: As in `read_table`.
         schema: As in `read_table`.
-        function: Of a table with at least one row.
-        report: Where cells that are no number or no date are noted.
-        only_person: Whether to read the column that identifies persons and nothing else.
-        progress_bar: What to call the bar that shows progress after two seconds; None: no bar.
+        function: Function of a table with at least one row.
+        report: The report for cells that are no number or no date.
+        only_person: Read only the column that identifies persons.
+        progress_bar: Name of the bar that shows progress after two seconds; None: no bar.
     """
     types = _types(schema, only_person=only_person)
     pieces, what = _open(source, types, schema.csv)
@@ -603,7 +603,7 @@ def infer_columns_non_private(
 
     Args:
         source: As in `read_table`.
-        schema: What is publicly known already; None for nothing, and then how a CSV file is written is guessed by its header.
+        schema: The columns described already; None for none, and then the format of a CSV file is guessed from its header.
         target: Name of the column to explain, if the schema does not say.
         target_kind: The kind that the model needs of it.
         columns: Names of the columns to use; None for all in the file.

@@ -248,7 +248,7 @@ class Schema:
         impossible: Values of two columns that no row has both of, such as (("sex", ("male",)), ("pregnant", ("yes",))):
             categories, or the least and the largest number or date. Rows of synthetic twins never have both; those of the table
             are not checked, and a missing cell is no such value.
-        csv: How the table's texts are written.
+        csv: The table's text format.
 
     Raises:
         DataError: All that is wrong: no columns, a name twice, a target that is not among them, a person column that is, a

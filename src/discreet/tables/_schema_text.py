@@ -205,10 +205,10 @@ def schema_template(
     """A schema file to fill in, from the names of the columns alone. `schema_from_toml` refuses it until it is filled in.
 
     Args:
-        names: Of the columns.
+        names: Names of the columns.
         target: The column to explain, if it is known already.
         person: The column that identifies persons, likewise; it is not described.
-        csv: How the table's texts are written, likewise.
+        csv: The table's text format, likewise.
 
     Raises:
         DataError: No names, or a target or person that is not among them.
@@ -324,7 +324,7 @@ def schema_from_bounds(
         text: For example "age=17:90,region=north|south|east,smoker=no|yes".
         target: Name of the column to explain.
         target_kind: The kind that the model needs of it; a count's bounds must be whole.
-        target_follows: Whether the target may be left out here, to be described later.
+        target_follows: Permit a target without description here, to be described later.
 
     Raises:
         DataError: The text is not of that form, or describes no valid schema.
