@@ -85,7 +85,7 @@ def _memory(problem: str, side: str, batch_size: int, records: int) -> dict[str,
 
 
 def _mapped(path: str, side: str, batch_size: int, records: int) -> dict[str, float]:
-    """What a fit of converted records adds to the memory that belongs to the process alone, looked at every millisecond."""
+    """The private memory that a fit of converted records adds to the process, sampled every millisecond."""
     from benchmarks import tables
     from benchmarks._fits import PrivateFit
 

@@ -25,7 +25,7 @@ _KEPT_LOSSES = 4096
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """What is fitted, the same for every contender.
+    """The fitting problem, the same for every contender.
 
     Attributes:
         model: a NumPyro model.

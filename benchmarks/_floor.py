@@ -1,4 +1,4 @@
-"""What a step cannot do without: multiplications, bytes moved, random bits."""
+"""Lower bounds on the work of a step: multiplications, bytes moved, random bits."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _REST = 0.01  # seconds between programs, for the threads of the one before to f
 
 @dataclass(frozen=True)
 class Scale:
-    """How long a run may take.
+    """The time limits of a run.
 
     Attributes:
         name: as in the results.
@@ -103,7 +103,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the bound is kept; None without one."""
+        """True if the bound is kept; None without one."""
         if self.bound is None:
             return None
         sign, limit = self.bound
@@ -112,7 +112,7 @@ class Figure:
 
 @dataclass
 class Outcome:
-    """What one workload gives.
+    """The results of one workload.
 
     Attributes:
         name: the module's name.

@@ -54,7 +54,7 @@ def gather(outcome: Any, contenders: dict[str, Callable[[], Any]]) -> list[Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of what takes part; absent packages are left out."""
+    """Versions of the packages compared; absent ones are omitted."""
     found = {}
     for package in PACKAGES:
         try:

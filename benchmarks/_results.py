@@ -152,7 +152,7 @@ def timings_table(workload: dict[str, Any]) -> str:
 
 
 def floors_table(results: dict[str, Any]) -> str:
-    """What each step cannot do without, and how long that takes at this machine's best rates."""
+    """The least work of each step, and its time at this machine's best rates."""
     rates = {figure["name"]: figure["value"] for figure in results["workloads"]["machine"]["figures"]}
     noise = results["workloads"]["noise"]
     normal = (

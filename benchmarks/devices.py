@@ -1,4 +1,4 @@
-"""What `mesh=` costs in processor time: a step over forced devices, or over processes, against the same step on one device.
+"""The processor time of `mesh=`: a step over forced devices, or over processes, against the same step on one device.
 
 python -m benchmarks.devices
 python -m benchmarks.devices --processes 2

@@ -1,4 +1,4 @@
-"""What this machine can do: multiplications, bytes and random bits a second. The floors are counted with these.
+"""The rates of this machine: multiplications, bytes and random bits a second. The floors are counted with these.
 
 python -m benchmarks.machine
 """

@@ -13,7 +13,7 @@ MIB = 2**20
 
 
 def measure(scale: Scale) -> list[Outcome]:
-    """What the loop adds to a process that holds libraries, table and compiled program; and the whole process."""
+    """The memory that the loop adds to a process with libraries, table and compiled program; and the whole process's."""
     outcome = Outcome("memory", "peak memory, VAE with 688,884 parameters")
     batch, large, records = scale.size(1024, 8), 8192, scale.size(60_000, 8)
     private, plain = (ask("memory", "vae", side, batch, records) for side in ("private", "non-private"))

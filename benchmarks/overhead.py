@@ -1,4 +1,4 @@
-"""What progress bar, trace of iterates, Ctrl-C and the cutting into chunks cost: `run_steps` against its loop in one call.
+"""The cost of progress bar, trace of iterates, Ctrl-C and chunks: `run_steps` against its loop in one call.
 
 python -m benchmarks.overhead
 """

@@ -53,7 +53,7 @@ ASKED = {
     1.0: {"accuracy": 0.845, "AUC": 0.893, "TV, one column": 0.008, "TV, two columns": 0.030},
     3.0: {"accuracy": 0.847, "AUC": 0.897, "TV, one column": 0.007, "TV, two columns": 0.026},
 }
-"""Of twins from counts, and 15 s of processor time."""
+"""Bounds for twins from counts, and 15 s of processor time."""
 MOST_SECONDS = 15.0
 ABSENT = {
     "AIM on mbi": "its program is not in the package, and that of the repository does not run on mbi 2.0.0",
@@ -213,7 +213,7 @@ TITLES = {
     "smartnoise-aim": "AIM of smartnoise-synth (at most 40 rounds, models of 8 MB)",
 }
 REPETITIONS = {"smartnoise-aim": 1}
-"""Of a fit where five take too long."""
+"""Number of fits where five take too long."""
 
 
 def measure(scale: Scale, only: Sequence[str] = tuple(CONTENDERS)) -> list[Outcome]:
@@ -259,7 +259,7 @@ def _one(name: str, train: pyarrow.Table, test: pyarrow.Table, schema: Schema, s
 
 
 def measures(twins: Twins, train: pyarrow.Table, test: pyarrow.Table, schema: Schema) -> dict[str, float]:
-    """What `dp.synthetic` says of twins, as means over them."""
+    """The figures of `dp.synthetic` for twins, as means over them."""
     report = utility_report(twins, test, schema, non_private=True)
     distances = [marginal_distances(twin, train, schema, slices=SLICES, non_private=True) for twin in twins]
     target = str(schema.target)

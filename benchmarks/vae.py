@@ -105,7 +105,7 @@ def _slow_peers(
 
 
 def parts_of(problem: Problem, sampling: dp.PoissonSampling, fit: PrivateFit, scale: Scale) -> list[Program]:
-    """What privacy adds to a step, and the optimizer, each alone."""
+    """The additional work of privacy in a step, and the optimizer, each alone."""
     parameters = fit.dpsvi.optim.get_params(fit.state.optim_state)
     steps = scale.steps(100)
     return [

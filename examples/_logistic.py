@@ -1,4 +1,4 @@
-"""What both logistic examples do: fit privately several times, fit without privacy, print both."""
+"""The common part of both logistic examples: fit privately several times, fit without privacy, print both."""
 
 from __future__ import annotations
 

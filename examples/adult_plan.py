@@ -1,4 +1,4 @@
-"""What a dry run promises for UCI Adult, and what the private fit with its plan then reaches.
+"""Compare a dry run's prediction for UCI Adult with the private fit by its plan.
 
     python examples/adult_plan.py ../shared/data/adult.csv.gz
 

@@ -35,7 +35,7 @@ DELTA = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How much is drawn, and what twins at epsilon 1 must reach."""
+    """The number of draws, and the required figures of twins at epsilon 1."""
 
     twins: int
     rows: int

@@ -72,7 +72,7 @@ def regression(model, reference, draw_target) -> Callable[[int], Figures]:
 
 
 def groups(num_records: int) -> Figures:
-    """Of a hierarchical logistic regression on three features, and of one without privacy for each group."""
+    """Errors of a hierarchical logistic regression on three features, and of one without privacy for each group."""
     x, _, rng = table(num_records)
     x, group = x[:, :3], rng.integers(0, GROUPS, num_records)
     truth = TRUTH[:4] + 0.5 * rng.normal(size=(GROUPS, 4))

@@ -136,7 +136,7 @@ def certify(train: Callable[..., Any], plan: dp.PrivacyPlan, arguments: tuple[An
 
 
 def arguments_of(key, images, labels) -> tuple[Any, ...]:
-    """What `train` takes; every row is a record."""
+    """The arguments of `train`; every row is a record."""
     return key, initial_weights(), images, labels, jnp.ones(len(labels), bool)
 
 

@@ -1,4 +1,4 @@
-"""What the experiments of UAI 2017 share: logistic regression, its optimizer as it ran then, and the epsilons of then and now.
+"""The common part of the experiments of UAI 2017: logistic regression, its original optimizer, and the epsilons of then and now.
 
 Jälkö, Dikmen and Honkela, Differentially private variational inference for non-conjugate models, UAI 2017. What the paper does
 not say is from the authors' published code and results, github.com/DPBayes/DPVI-code, commit 17ce9c0.
@@ -75,7 +75,7 @@ def plan_of(sigma: float, *, rate: float, num_steps: int, clipping_norm: float, 
 
 
 def epsilons(plan: dp.PrivacyPlan, delta: float = DELTA) -> dict[str, float]:
-    """What the plan costs, and what the paper's two accountants say of it."""
+    """The cost of the plan, by our and by the paper's two accountants."""
     rows = dp.accounting.compare_accountants(plan, delta).rows
     return {_ROWS[row.name]: float(row.epsilon) for row in rows if row.name in _ROWS}
 

@@ -1,4 +1,4 @@
-"""How often do private intervals hold the truth? Coverage with and without the noise of the fit in the posterior.
+"""The coverage of private intervals: with and without the noise of the fit in the posterior.
 
     python examples/paper/coverage.py [--quick]
 

@@ -114,7 +114,7 @@ def _row(method: str, facts: dict[str, Any], runs: list[Any], x_test: np.ndarray
 
 
 def _components(draws: Any) -> dict[str, Any]:
-    """What one run learnt: means over its draws."""
+    """The result of one run: means over its draws."""
     return {name: np.asarray(value, float).mean(0).round(3).tolist() for name, value in draws.items()}
 
 

@@ -248,7 +248,7 @@ def _label(epsilon: float | None) -> str:
 
 
 def check(rows: Rows, quick: bool) -> None:
-    """What the paper found; of a quick run, that both fits learn and privacy costs."""
+    """Check the paper's findings; for a quick run, that both fits learn and privacy costs."""
     at = {(row["guide"], row["num_records"], row["num_steps"], row["epsilon"]): row for row in rows}
     num_records, num_steps = rows[0]["num_records"], rows[0]["num_steps"]
     level = {
